@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""The GPT of `espalier train`, in PyTorch: the speed and the loss to compare with.
+
+Layout of GPT-2 as nanoGPT writes it: pre-norm, learned positions, GELU (tanh), biases in every linear layer
+and norm, a head without bias, no dropout. Text is read as bytes; batches are random windows of the first
+90 % of it; validation reads the last 10 % in order. AdamW decays matrices only, gradients are clipped, the
+rate warms up and then follows a cosine. Pruning is one-shot and global, by magnitude, over the linear
+weights of the blocks. Under torchrun each rank takes its part of every batch (DDP over gloo), so that any
+number of ranks sees the same data.
+
+    gpt.py --data TEXT --layers 4 --heads 4 --width 128 --context 64 --batch 12 --steps 60
+    torchrun --nproc-per-node 2 gpt.py --data TEXT --threads 1 …
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.qkv(self.norm1(x)).split(C, dim=2)
+        q, k, v = (t.view(B, T, self.heads, C // self.heads).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.contract(F.gelu(self.expand(self.norm2(x)), approximate="tanh"))
+
+    def linear_weights(self):
+        """What pruning may touch."""
+        return [m.weight for m in (self.qkv, self.projection, self.expand, self.contract)]
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary, layers, heads, width, context, tie=False):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        for m in self.modules():
+            if isinstance(m, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(m.weight, std=0.02)
+            if isinstance(m, nn.Linear) and m.bias is not None:
+                nn.init.zeros_(m.bias)
+        # What adds to the residual stream starts smaller, so that its variance does not grow with depth.
+        for b in self.blocks:
+            nn.init.normal_(b.projection.weight, std=0.02 / math.sqrt(2 * layers))
+            nn.init.normal_(b.contract.weight, std=0.02 / math.sqrt(2 * layers))
+        if tie:
+            self.head.weight = self.token.weight
+
+    def forward(self, tokens, targets):
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def make_optimizer(model, lr, beta1, beta2, weight_decay):
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    try:
+        return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), fused=True)
+    except RuntimeError:  # no fused kernel for this device in older versions
+        return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2))
+
+
+def learning_rate(step, a):
+    """nanoGPT's: linear warm-up, then a cosine that reaches min_lr at the last step."""
+    if step < a.warmup:
+        return a.lr * (step + 1) / (a.warmup + 1)
+    progress = (step - a.warmup) / max(1, a.steps - a.warmup)
+    return a.min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (a.lr - a.min_lr)
+
+
+@torch.no_grad()
+def prune(weights, optimizer, sparsity):
+    """One threshold for all weights. Returns [(weight, mask)]; Adam forgets what was cut."""
+    magnitudes = torch.cat([w.abs().flatten() for w in weights])
+    cut = magnitudes.kthvalue(round(sparsity * magnitudes.numel())).values
+    masks = [(w, (w.abs() > cut).to(w.dtype)) for w in weights]
+    for w, mask in masks:
+        w.mul_(mask)
+        for moment in ("exp_avg", "exp_avg_sq"):
+            if moment in optimizer.state[w]:
+                optimizer.state[w][moment].mul_(mask)
+    return masks
+
+
+def read_text(path, vocabulary):
+    """Token ids and vocabulary size; "chars" numbers the bytes that occur, in byte order."""
+    data = np.fromfile(path, dtype=np.uint8)
+    if vocabulary == "bytes":
+        return torch.from_numpy(data.astype(np.int64)), 256
+    present, ids = np.unique(data, return_inverse=True)
+    return torch.from_numpy(ids.astype(np.int64)), len(present)
+
+
+def windows(data, starts, context):
+    rows = torch.stack([data[s:s + context + 1] for s in starts])
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def evaluate(model, data, a, autocast):
+    """Mean loss over the first batches of the text, windows side by side."""
+    losses = []
+    with torch.no_grad(), autocast():
+        for i in range(a.eval_batches):
+            starts = [(i * a.batch + j) * a.context for j in range(a.batch)]
+            if starts[-1] + a.context + 1 > len(data):
+                break
+            losses.append(model(*windows(data, starts, a.context)).item())
+    return statistics.fmean(losses)
+
+
+def options():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--data", required=True, metavar="FILE")
+    p.add_argument("--vocabulary", choices=["chars", "bytes"], default="chars")
+    for name, value in dict(layers=4, heads=4, width=128, context=64, batch=12, threads=2, steps=60, seed=1,
+                            warmup=100, eval_batches=100).items():
+        p.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    for name, value in dict(lr=1e-3, min_lr=1e-4, weight_decay=0.1, beta1=0.9, beta2=0.99, clip=1.0,
+                            sparsity=0.9).items():
+        p.add_argument("--" + name.replace("_", "-"), type=float, default=value)
+    p.add_argument("--prune-at", type=int, default=-1, metavar="STEP", help="prune after STEP updates")
+    p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16 is CPU autocast")
+    for flag in ("compile", "tie", "eval", "json"):
+        p.add_argument("--" + flag, action="store_true")
+    return p.parse_args()
+
+
+def main():
+    a = options()
+    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if a.batch % ranks:
+        raise SystemExit(f"--batch {a.batch} must be a multiple of the {ranks} ranks")
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(a.seed)
+    tokens, vocabulary = read_text(a.data, a.vocabulary)
+    training, validation = tokens.split([int(0.9 * len(tokens)), len(tokens) - int(0.9 * len(tokens))])
+
+    gpt = GPT(vocabulary, a.layers, a.heads, a.width, a.context, a.tie)
+    optimizer = make_optimizer(gpt, a.lr, a.beta1, a.beta2, a.weight_decay)
+    model = torch.compile(gpt) if a.compile else gpt
+    if ranks > 1:
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+    autocast = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if a.dtype == "bf16" else contextlib.nullcontext
+
+    part = a.batch // ranks
+    generator = torch.Generator().manual_seed(a.seed)  # all ranks draw the same windows
+    masks, seconds, loss = [], [], None
+    for step in range(a.steps):
+        start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, a)
+        if step == a.prune_at:
+            masks = prune([w for b in gpt.blocks for w in b.linear_weights()], optimizer, a.sparsity)
+        starts = torch.randint(len(training) - a.context, (a.batch,), generator=generator).tolist()
+        x, y = windows(training, starts[rank * part:(rank + 1) * part], a.context)
+        with autocast():
+            loss = model(x, y)
+        loss.backward()
+        for w, mask in masks:  # a pruned weight is 0 with moments 0: without a gradient AdamW leaves it there
+            w.grad.mul_(mask)
+        nn.utils.clip_grad_norm_(gpt.parameters(), a.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        seconds.append(time.perf_counter() - start)
+
+    steady = seconds[max(3, a.steps // 5):] or seconds[-1:]  # the first steps allocate, tune and compile
+    weights = [w for b in gpt.blocks for w in b.linear_weights()]
+    result = {
+        "layers": a.layers, "heads": a.heads, "width": a.width, "context": a.context, "batch": a.batch,
+        "vocabulary": vocabulary, "tied": a.tie, "dtype": a.dtype, "compile": a.compile, "ranks": ranks,
+        "threads": a.threads, "seed": a.seed, "steps": a.steps, "prune_at": a.prune_at, "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in gpt.parameters()),
+        "sparsity": sum((w == 0).sum().item() for w in weights) / sum(w.numel() for w in weights),
+        "tokens_per_s": round(a.batch * a.context / statistics.median(steady), 1),
+        "train_loss": round(loss.item(), 4),  # of the last step; under DDP of rank 0's part
+    }
+    if a.eval and rank == 0:  # outside DDP and compile, whose shapes it need not match
+        result["val_loss"] = round(evaluate(gpt, validation, a, autocast), 4)
+    if rank == 0:
+        print(json.dumps(result) if a.json else "  ".join(f"{k} {v}" for k, v in result.items()), flush=True)
+    if ranks > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

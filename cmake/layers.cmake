@@ -1,0 +1,34 @@
+# One folder, one library, one direction.
+#
+#   espalier_layer(NAME SOURCES a.cpp … [DEPENDS layer …] [LINKS target …])
+#     the static library espalier_NAME, exported as espalier::NAME. DEPENDS and LINKS are public.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+add_library(espalier_options INTERFACE)
+target_compile_features(espalier_options INTERFACE cxx_std_20)
+target_include_directories(espalier_options INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/espalier>)
+add_library(espalier_warnings INTERFACE)
+target_compile_options(espalier_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+  -Woverloaded-virtual $<$<BOOL:${ESPALIER_WERROR}>:-Werror>)
+
+function(espalier_layer name)
+  cmake_parse_arguments(layer "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})
+  add_library(espalier_${name} STATIC ${layer_SOURCES})
+  add_library(espalier::${name} ALIAS espalier_${name})
+  set_target_properties(espalier_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(espalier_${name} PUBLIC espalier_options ${layer_LINKS}
+    PRIVATE $<BUILD_INTERFACE:espalier_warnings>)
+  foreach(dependency IN LISTS layer_DEPENDS)
+    target_link_libraries(espalier_${name} PUBLIC espalier_${dependency})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY ESPALIER_LAYERS espalier_${name})
+endfunction()

@@ -1,0 +1,124 @@
+#pragma once
+// Checkpoints: one HDF5 file with every parameter by name (docs/formats.md), whatever the grid of ranks.
+//
+//   /meta                                     attributes: format, version, step, config, data_cursor, rng, …
+//   /params/NAME                              attributes: shape, encoding, nnz, dtype
+//   /params/NAME/{values,index}               kept values (row-major) and encoded positions
+//   /optim/NAME/{master,moment1,moment2}      one value a kept element
+//
+// Each dataset has a `checksum` (xxHash64 of its bytes, 16 hex digits); HDF5 checksums its own metadata.
+// Both classes stream: one tensor at a time, no copy of the data. The writer writes `PATH.tmp-PID`;
+// `commit` flushes, fsyncs and renames, so that PATH is the old file or the new one at any moment.
+// HDF5 is not thread-safe: all calls take one process-wide lock.
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/core/tensor.h"
+
+namespace espalier::io {
+
+inline constexpr int kCheckpointVersion = 1;
+
+struct CheckpointMeta {
+  int64_t step = 0;         ///< steps done
+  int64_t data_cursor = 0;  ///< sequences drawn from the training data so far
+  int64_t rng = 0;          ///< the seed; every draw is a function of (seed, step)
+  std::string config;       ///< resolved, TOML
+  std::map<std::string, std::string> extra;  ///< more attributes, text without NUL (e.g. vocabulary)
+};
+
+/// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding = "full".
+struct ParameterRecord {
+  std::string name;  ///< no '/'
+  Shape shape;       ///< of the dense parameter
+  std::string encoding = "full";
+  int64_t nnz = 0;
+  Tensor values;  ///< fp32 or bf16, nnz elements, contiguous
+  std::span<const uint8_t> index;
+};
+
+struct ParameterInfo {
+  std::string name;
+  Shape shape;
+  std::string encoding;
+  int64_t nnz = 0;
+  DType dtype = DType::fp32;
+  size_t value_bytes = 0;
+  size_t index_bytes = 0;
+  std::vector<std::string> optimizer;  ///< kinds present under /optim/NAME
+};
+
+class CheckpointWriter {
+ public:
+  /// Makes missing folders of `path`. Any later error throws Failure with the cause ("No space left on
+  /// device") and leaves PATH as it was.
+  explicit CheckpointWriter(std::filesystem::path path);
+  ~CheckpointWriter();  ///< without commit: removes the temporary file
+  CheckpointWriter(CheckpointWriter&&) noexcept;
+  CheckpointWriter& operator=(CheckpointWriter&&) = delete;
+
+  void meta(const CheckpointMeta& meta);
+  void parameter(const ParameterRecord& record);
+  /// `kind`: "master", "moment1" or "moment2"; one element for each kept one.
+  void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
+  void commit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class CheckpointReader {
+ public:
+  /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of another version.
+  explicit CheckpointReader(std::filesystem::path path);
+  ~CheckpointReader();
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) = delete;
+
+  const std::filesystem::path& path() const;
+  CheckpointMeta meta() const;
+  std::vector<std::string> names() const;  ///< in the order they were written
+  bool has(const std::string& name) const;
+  /// Checks that shape, nnz, encoding and dataset sizes agree.
+  ParameterInfo info(const std::string& name) const;
+  /// `out` has nnz elements, fp32 or bf16 (converted when the file has the other). Verifies the checksum.
+  void values(const std::string& name, const Tensor& out) const;
+  /// The encoded bytes, checksum verified; empty for "full".
+  std::vector<uint8_t> index(const std::string& name) const;
+  bool has_optimizer(const std::string& name, const std::string& kind = "moment1") const;
+  void optimizer(const std::string& name, const std::string& kind, const Tensor& out) const;
+
+  struct Verified {
+    std::string dataset;
+    size_t bytes = 0;
+    bool ok = false;
+    std::string error;  ///< empty when ok
+  };
+  /// Reads every dataset; a damaged one is reported, not thrown.
+  std::vector<Verified> verify_all() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// "step-000100.h5"
+std::string checkpoint_name(int64_t step);
+/// The step in a name made by checkpoint_name; empty for any other name.
+std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
+/// Checkpoints in `folder`, oldest step first; empty when the folder does not exist.
+std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+/// The one with the highest step.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
+/// Removes all but the `keep` latest checkpoints, and temporary files of processes that are gone.
+void prune_checkpoints(const std::filesystem::path& folder, int64_t keep);
+
+}  // namespace espalier::io

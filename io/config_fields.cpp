@@ -1,0 +1,183 @@
+// The rows. A member's default stands in config.h; all else about a key stands here, once.
+#include "io/config_fields.h"
+
+namespace espalier::io {
+namespace {
+
+/// Adds rows of one section.
+template <class Section>
+struct Rows {
+  std::vector<Field>& out;
+  std::string name;
+  Section Config::*section;
+
+  template <class Value>
+  void add(std::string key, Value Section::*value, Limits limits, std::string help) {
+    out.push_back({name, std::move(key),
+                   [section = section, value](Config& config) {
+                     return Slot(&(config.*section.*value));
+                   },
+                   std::move(limits), std::move(help)});
+  }
+};
+
+Limits at_least(double low) { return {.at_least = low}; }
+Limits above(double low) { return {.above = low}; }
+Limits range(double low, double high) { return {.at_least = low, .at_most = high}; }
+Limits fraction() { return {.at_least = 0, .below = 1}; }
+Limits one_of(std::vector<std::string> values, std::vector<std::string> later = {}) {
+  return {.values = std::move(values), .later = std::move(later)};
+}
+/// A number of which only `value` works yet.
+Limits only(double low, std::string value) { return {.at_least = low, .values = {std::move(value)}}; }
+
+void model(std::vector<Field>& out) {
+  using M = ModelConfig;
+  Rows<M> rows{out, "model", &Config::model};
+  rows.add("kind", &M::kind, one_of({"gpt", "mlp"}, {"conv"}), "network");
+  rows.add("layers", &M::layers, range(1, 10'000), "blocks");
+  rows.add("heads", &M::heads, at_least(1), "attention heads; must divide width");
+  rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
+  rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
+  rows.add("tie_embeddings", &M::tie_embeddings, {}, "the output head is the token embedding");
+  rows.add("dropout", &M::dropout, fraction(), "probability of dropping an activation");
+  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "width of a block's MLP / width");
+  rows.add("hidden", &M::hidden, range(1, 1 << 24), "widths of the hidden layers of kind mlp");
+  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "tokens known; 0: from the data");
+}
+
+void data(std::vector<Field>& out) {
+  using D = DataConfig;
+  Rows<D> rows{out, "data", &Config::data};
+  rows.add("kind", &D::kind, one_of({"bytes", "chars", "tokens", "images"}),
+           "any files as bytes, bytes that occur, token binaries, IDX images");
+  rows.add("train", &D::train, {}, "files, from the working directory");
+  rows.add("validation", &D::validation, {}, "files; none: the last part of train");
+  rows.add("validation_fraction", &D::validation_fraction, fraction(),
+           "that last part, when validation is empty");
+  rows.add("token_type", &D::token_type, one_of({"uint16", "uint32"}),
+           "of token files without a header");
+}
+
+void train(std::vector<Field>& out) {
+  using T = TrainConfig;
+  Rows<T> rows{out, "train", &Config::train};
+  rows.add("steps", &T::steps, at_least(1), "optimizer updates");
+  rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
+  rows.add("micro_batch", &T::micro_batch, at_least(0),
+           "sequences a forward; 0: all of the rank's share");
+  rows.add("dtype", &T::dtype, one_of({"fp32", "bf16"}, {"fp16"}), "of weights and activations");
+  rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
+  rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
+  rows.add("eval_batches", &T::eval_batches, at_least(1), "micro-batches an evaluation");
+  rows.add("checkpoint_every", &T::checkpoint_every, at_least(0), "steps; 0: at the end only");
+  rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
+  rows.add("recompute", &T::recompute, one_of({"none"}, {"block", "attention", "full"}),
+           "activations computed again in backward");
+  rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
+}
+
+void optimizer(std::vector<Field>& out) {
+  using O = OptimizerConfig;
+  Rows<O> rows{out, "optimizer", &Config::optimizer};
+  rows.add("kind", &O::kind, one_of({"adamw", "sgd"}), "AdamW, or SGD with momentum");
+  rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
+  rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
+  rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
+  rows.add("schedule", &O::schedule, one_of({"cosine", "linear", "constant"}), "lr to min_lr");
+  rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
+  rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
+  rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
+  rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
+  rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
+  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
+  rows.add("state_bits", &O::state_bits, only(1, "32"), "bits of an optimizer moment");
+}
+
+void pruning(std::vector<Field>& out) {
+  using P = PruningConfig;
+  Rows<P> rows{out, "pruning", &Config::pruning};
+  rows.add("method", &P::method,
+           one_of({"none", "magnitude", "random", "nm", "block", "file"},
+                  {"snip", "early-bird", "lottery"}),
+           "who decides which elements are kept");
+  rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
+  rows.add("at_step", &P::at_step, at_least(-1), "prune once, after this step; -1: before the first");
+  rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
+  rows.add("to_step", &P::to_step, at_least(-1), "gradual pruning reaches its sparsity");
+  rows.add("every", &P::every, at_least(1), "steps between gradual prunings");
+  rows.add("scope", &P::scope, one_of({"global", "layer"}), "where elements compete");
+  rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
+  rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
+  rows.add("m", &P::m, at_least(2), "of method nm");
+  rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square");
+  rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken");
+}
+
+void sparse(std::vector<Field>& out) {
+  using S = SparseConfig;
+  Rows<S> rows{out, "sparse", &Config::sparse};
+  rows.add("storage", &S::storage, one_of({"dense"}, {"expanded", "sparse", "block", "auto"}),
+           "how a weight is held for compute; may differ by parameter");
+  rows.add("index", &S::index, one_of({"int32", "delta", "bitmap", "auto"}),
+           "how positions are encoded; may differ by parameter");
+  rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");
+}
+
+void parallel(std::vector<Field>& out) {
+  using P = ParallelConfig;
+  Rows<P> rows{out, "parallel", &Config::parallel};
+  rows.add("pipeline", &P::pipeline, only(1, "1"), "stages; the other ranks are data parallel");
+  rows.add("schedule", &P::schedule,
+           one_of({"none"}, {"gpipe", "1f1b", "interleaved", "zero-bubble", "async", "axonn"}),
+           "order of micro-batches in the pipeline");
+  rows.add("virtual_stages", &P::virtual_stages, only(1, "1"), "stages a rank");
+  rows.add("in_flight", &P::in_flight, only(0, "0"), "micro-batches in the pipeline; 0: automatic");
+  rows.add("weight_prediction", &P::weight_prediction, one_of({"none"}, {"spectrain"}),
+           "of asynchronous pipelines");
+  rows.add("partition", &P::partition, one_of({"auto"}, {"uniform", "parameters", "time"}),
+           "how layers are dealt to stages");
+  rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},
+           "MiB of gradient reduced at once");
+  rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
+  rows.add("zero", &P::zero, only(0, "0"), "ZeRO stage: what data-parallel ranks share out");
+  rows.add("reduction", &P::reduction, one_of({"auto", "sra"}, {"ring", "tree", "hierarchical"}),
+           "algorithm of the all-reduce; sra: scatter-reduce-allgather");
+  rows.add("codec", &P::codec,
+           one_of({"fp32"}, {"bf16", "fp8", "dynamic", "linear", "maxmin", "percentile", "sign"}),
+           "of gradients on the wire; may differ by parameter");
+  rows.add("bits", &P::bits, only(0, "0"), "a value of a quantising codec; 0: the codec's own");
+  rows.add("bucket", &P::bucket, only(0, "0"), "values a scale of a codec; 0: the codec's own");
+  rows.add("error_feedback", &P::error_feedback, one_of({"false"}, {"true"}),
+           "carry the codec's error to the next step");
+  rows.add("activation_codec", &P::activation_codec,
+           one_of({"fp32"}, {"bf16", "fp8", "dynamic", "linear"}), "of activations between stages");
+  rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
+           "seconds a rank waits for another");
+  rows.add("check_every", &P::check_every, at_least(0),
+           "steps between checksum comparisons of all ranks; 0: off");
+}
+
+void run(std::vector<Field>& out) {
+  using R = RunConfig;
+  Rows<R> rows{out, "run", &Config::run};
+  rows.add("out", &R::out, {}, "run directory");
+  rows.add("backend", &R::backend, one_of({"auto", "cpu"}, {"cuda"}), "where kernels run");
+  rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
+  rows.add("trace", &R::trace, {}, "write trace.json");
+}
+
+}  // namespace
+
+std::span<const Field> config_fields() {
+  static const std::vector<Field> kFields = [] {
+    std::vector<Field> fields;
+    for (auto* section : {model, data, train, optimizer, pruning, sparse, parallel, run}) {
+      section(fields);
+    }
+    return fields;
+  }();
+  return kFields;
+}
+
+}  // namespace espalier::io

@@ -1,0 +1,116 @@
+// Rules across fields, and sizes written as text.
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "io/config.h"
+#include "src/core/error.h"
+
+namespace espalier::io {
+namespace {
+
+void validate_model(const ModelConfig& model) {
+  if (model.kind == "gpt") {
+    check(model.width % model.heads == 0,
+          "model.width = {} is not divisible by model.heads = {}; choose a width that is a multiple",
+          model.width, model.heads);
+  } else {
+    check(!model.hidden.empty(), "model.hidden is empty; give at least one width, e.g. [256, 256]");
+  }
+}
+
+void validate_data(const Config& config) {
+  const DataConfig& data = config.data;
+  const bool images = data.kind == "images";
+  check(images == (config.model.kind == "mlp"),
+        "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; \"mlp\" takes \"images\", \"gpt\" "
+        "takes \"bytes\", \"chars\" or \"tokens\"",
+        config.model.kind, data.kind);
+  check(!data.validation.empty() || data.validation_fraction > 0,
+        "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
+        "validation files or set a fraction such as 0.1");
+  check(data.kind != "bytes" || config.model.vocabulary == 0 || config.model.vocabulary >= 256,
+        "model.vocabulary = {} is too small for data.kind = \"bytes\", which has 256 tokens; set 0",
+        config.model.vocabulary);
+}
+
+void validate_train(const Config& config) {
+  const TrainConfig& train = config.train;
+  check(train.micro_batch == 0 || train.global_batch % train.micro_batch == 0,
+        "train.global_batch = {} is not divisible by train.micro_batch = {}", train.global_batch,
+        train.micro_batch);
+  if (!train.memory_budget.empty()) {
+    parse_bytes(train.memory_budget);
+  }
+  const OptimizerConfig& optimizer = config.optimizer;
+  check(optimizer.schedule == "constant" || optimizer.min_lr <= optimizer.lr,
+        "optimizer.min_lr = {} is above optimizer.lr = {}", optimizer.min_lr, optimizer.lr);
+}
+
+void validate_pruning(const PruningConfig& pruning) {
+  check((pruning.from_step >= 0) == (pruning.to_step >= 0),
+        "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {})",
+        pruning.from_step, pruning.to_step);
+  check(!pruning.gradual() || pruning.from_step < pruning.to_step,
+        "pruning.from_step = {} must be below pruning.to_step = {}", pruning.from_step,
+        pruning.to_step);
+  check(!pruning.gradual() || pruning.at_step < 0,
+        "pruning.at_step = {} (once) and from_step, to_step (gradual) exclude each other; set one",
+        pruning.at_step);
+  if (pruning.method == "nm") {
+    check(pruning.n < pruning.m, "pruning.n = {} must be below pruning.m = {}", pruning.n,
+          pruning.m);
+    check(!pruning.gradual(), "pruning.method = \"nm\" has one sparsity, 1 - n/m; use at_step");
+  }
+  check((pruning.method == "file") == !pruning.file.empty(),
+        "pruning.file = \"{}\" and pruning.method = \"{}\" do not belong together; method \"file\" "
+        "needs a file and no other method takes one",
+        pruning.file, pruning.method);
+  check(pruning.method != "file" || !pruning.gradual(),
+        "pruning.method = \"file\" takes its masks as they are; use at_step");
+}
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+constexpr std::array<Unit, 9> kUnits{{{"", 1},
+                                      {"B", 1},
+                                      {"kB", 1e3},
+                                      {"MB", 1e6},
+                                      {"GB", 1e9},
+                                      {"TB", 1e12},
+                                      {"KiB", 0x1p10},
+                                      {"MiB", 0x1p20},
+                                      {"GiB", 0x1p30}}};
+
+}  // namespace
+
+void validate(const Config& config) {
+  validate_model(config.model);
+  validate_data(config);
+  validate_train(config);
+  validate_pruning(config.pruning);
+  check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
+}
+
+int64_t parse_bytes(std::string_view text) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double amount = std::strtod(copy.c_str(), &end);
+  std::string_view unit(end);
+  while (!unit.empty() && unit.front() == ' ') {
+    unit.remove_prefix(1);
+  }
+  for (const Unit& known : kUnits) {
+    const double bytes = amount * known.bytes;
+    if (end != copy.c_str() && unit == known.name && bytes >= 1 && bytes < 0x1p62) {
+      return static_cast<int64_t>(bytes);
+    }
+  }
+  fail("\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
+       "\"16GiB\"",
+       text);
+}
+
+}  // namespace espalier::io

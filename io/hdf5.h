@@ -1,0 +1,66 @@
+#pragma once
+// A thin layer over HDF5, for io only: files, groups, datasets and attributes by path, every call throws
+// Failure with the file, what was tried, and HDF5's (or the system's) cause. HDF5's own error printing is
+// off during the calls. The library is not thread-safe, so each call holds one process-wide lock.
+// Datasets are contiguous and not compressed: read and write go straight between disk and caller's memory.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace espalier::io::hdf5 {
+
+/// Element types, little-endian. bf16 is a custom 16-bit float that HDF5 converts like any other.
+enum class Type : uint8_t { fp16, bf16, fp32, fp64, int32, uint8, other_float, other };
+size_t size_of(Type type);
+
+struct Dataset {
+  Type type = Type::other;
+  std::vector<int64_t> extents;
+  int64_t count = 0;  ///< elements
+  uint64_t stored_bytes = 0;
+};
+
+class File {
+ public:
+  /// A new file; `label` names it in messages.
+  static File create(const std::filesystem::path& path, std::string label);
+  static File open(const std::filesystem::path& path);
+  File(File&&) noexcept;
+  File& operator=(File&&) = delete;
+  /// Closes without a word; a file that was written is complete only after `finish`.
+  ~File();
+
+  uint64_t size() const;  ///< bytes of the file
+  bool exists(const std::string& path) const;
+  /// Names in a group, in the order of creation where the file keeps it, else by name.
+  std::vector<std::string> children(const std::string& group) const;
+  /// Paths of all datasets below the root, by hard links.
+  std::vector<std::string> datasets() const;
+  void make_group(const std::string& path);
+
+  void write(const std::string& path, Type type, std::span<const int64_t> extents,
+             const void* data);
+  Dataset describe(const std::string& path) const;
+  /// All elements, converted to `type` when the file has another.
+  void read(const std::string& path, Type type, std::span<std::byte> out) const;
+
+  void set_text(const std::string& path, const std::string& name, const std::string& text);
+  void set_integers(const std::string& path, const std::string& name,
+                    std::span<const int64_t> values);
+  std::vector<std::string> attributes(const std::string& path) const;
+  std::string text(const std::string& path, const std::string& name) const;
+  std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
+
+  /// Flushes to the disk and closes.
+  void finish();
+
+ private:
+  struct State;
+  explicit File(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace espalier::io::hdf5

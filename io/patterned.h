@@ -1,0 +1,23 @@
+#pragma once
+// One setting that may differ by parameter: a default and an ordered list of (glob, value). In TOML either
+// a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}.
+// `*` matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace espalier::io {
+
+bool glob_matches(std::string_view glob, std::string_view name);
+
+struct Patterned {
+  std::string fallback;                                      ///< the value where no pattern matches
+  std::vector<std::pair<std::string, std::string>> patterns;  ///< (glob, value), in the file's order
+
+  const std::string& for_name(std::string_view parameter) const;
+  bool uniform() const { return patterns.empty(); }
+  bool operator==(const Patterned&) const = default;
+};
+
+}  // namespace espalier::io

@@ -1,0 +1,31 @@
+#pragma once
+// Small collectives over any communicator, built from its messages; all ranks must call them in the
+// same order. Sizes from 0 bytes to beyond 2 GiB. p ranks, n bytes a rank (docs/collectives.md):
+//
+//   barrier      1 step,         p-1 empty messages a rank; the timeout names all who did not
+//   arrive broadcast    ⌈log2 p⌉ steps, n bytes to each rank (binomial tree) all_gather   1 step,
+//   (p-1) n bytes sent a rank gather       2 steps,        n + 8 bytes sent a rank, to rank 0
+//   all_reduce_small             an all_gather, then a sum in rank order: same bits on all ranks
+#include <span>
+#include <vector>
+
+#include "parallel/communicator.h"
+
+namespace espalier::parallel {
+
+void barrier(Communicator& comm);
+
+/// Afterwards every rank holds root's bytes. `data` has the same size everywhere.
+void broadcast(Communicator& comm, int root, std::span<std::byte> data);
+
+/// `all` holds size() blocks of mine.size() bytes, in rank order.
+void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
+
+/// On rank 0: one vector a rank, of any size each; elsewhere empty.
+std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine);
+
+enum class Combine : uint8_t { sum, max };
+/// In place, for a few numbers (norms, losses, counters). NaN is contagious in both.
+void all_reduce_small(Communicator& comm, std::span<double> values, Combine combine);
+
+}  // namespace espalier::parallel

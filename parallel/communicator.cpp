@@ -1,0 +1,114 @@
+#include "parallel/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/core/trace.h"
+
+namespace espalier::parallel {
+
+namespace {
+
+std::string list_of(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+Communicator::Communicator(Membership members)
+    : members_(std::move(members)),
+      sent_(std::make_shared<std::array<Sent, kTrafficKinds>>()) {}
+
+Communicator::Communicator(Membership members, const Communicator& root)
+    : members_(std::move(members)), timeout_(root.timeout_), sent_(root.sent_) {}
+
+int Communicator::local_rank() const {
+  const auto& node = members_.node;
+  return static_cast<int>(std::count(node.begin(), node.begin() + rank(), node[rank()]));
+}
+
+int Communicator::local_size() const {
+  const auto& node = members_.node;
+  return static_cast<int>(std::count(node.begin(), node.end(), node[rank()]));
+}
+
+Sent Communicator::sent() const {
+  Sent total;
+  for (const Sent& kind : *sent_) {
+    total.bytes += kind.bytes;
+    total.messages += kind.messages;
+  }
+  return total;
+}
+
+Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
+  require(to >= 0 && to < size(), "no such rank to send to", to, size());
+  require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
+  Request request;
+  request.operation_ = start_send(to, tag, data);
+  request.peer_ = to;
+  request.bytes_ = data.size();
+  request.sends_ = true;
+  Sent& sent = (*sent_)[static_cast<size_t>(tag.kind)];
+  sent.bytes += static_cast<int64_t>(data.size());
+  sent.messages += 1;
+  return request;
+}
+
+Request Communicator::irecv(int from, Tag tag, std::span<std::byte> data) {
+  require(from >= 0 && from < size(), "no such rank to receive from", from, size());
+  require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
+  Request request;
+  request.operation_ = start_receive(from, tag, data);
+  request.peer_ = from;
+  request.bytes_ = data.size();
+  return request;
+}
+
+bool Communicator::test(Request& request) {
+  if (request.done()) {
+    return true;
+  }
+  if (!request.operation_->test()) {
+    return false;
+  }
+  request.operation_.reset();
+  return true;
+}
+
+void Communicator::wait(Request& request) {
+  if (test(request)) {
+    return;
+  }
+  wait_until([&] { return test(request) ? Progress::done : Progress::stuck; },
+             [&] { return std::vector<int>{request.peer_}; },
+             fmt::format("{} {} bytes", request.sends_ ? "sending it" : "receiving from it",
+                         request.bytes_));
+}
+
+void Communicator::wait_until(const std::function<Progress()>& step,
+                              const std::function<std::vector<int>()>& missing,
+                              std::string_view doing) {
+  double stuck_since = now_seconds();
+  for (int round = 0;;) {
+    const Progress progress = step();
+    if (progress == Progress::done) {
+      return;
+    }
+    if (progress == Progress::moved) {
+      round = 0;
+      stuck_since = now_seconds();
+      continue;
+    }
+    if (now_seconds() - stuck_since > timeout_) {
+      std::vector<int> lost = missing();
+      std::ranges::transform(lost, lost.begin(), [&](int r) { return members_.world[r]; });
+      throw PeerLost(lost, fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or "
+                                       "hangs (or is slower than the timeout); look at its own output",
+                                       list_of(lost), members_.world[rank()], timeout_, doing));
+    }
+    idle(round++);
+  }
+}
+
+}  // namespace espalier::parallel

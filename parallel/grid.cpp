@@ -1,0 +1,33 @@
+#include "parallel/grid.h"
+
+#include <map>
+#include <vector>
+
+namespace espalier::parallel {
+
+Grid make_grid(int ranks, int pipeline, Inner inner) {
+  check(pipeline >= 1, "[parallel] pipeline = {}: at least one stage is needed", pipeline);
+  check(ranks >= pipeline && ranks % pipeline == 0,
+        "[parallel] pipeline = {} does not divide {} ranks: start a multiple of {} ranks or change "
+        "pipeline",
+        pipeline, ranks, pipeline);
+  return {.pipeline = pipeline, .data = ranks / pipeline, .inner = inner};
+}
+
+std::string describe(const Grid& grid, std::span<const int> node) {
+  require(static_cast<int>(node.size()) == grid.ranks(), "one node a rank", node.size(),
+          grid.ranks());
+  std::map<int, std::vector<std::string>> machines;
+  for (int rank = 0; rank < grid.ranks(); ++rank) {
+    const GridPlace at = grid.place_of(rank);
+    machines[node[rank]].push_back(
+        fmt::format("rank {} (stage {}, replica {})", rank, at.stage, at.replica));
+  }
+  std::string text;
+  for (const auto& [number, ranks] : machines) {
+    text += fmt::format("node {}: {}\n", number, fmt::join(ranks, ", "));
+  }
+  return text;
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,84 @@
+#pragma once
+// What the ranks of one thread world share: one mailbox a rank. Used by thread_communicator.cpp only.
+//
+// A message and a receive are bound to each other by whoever comes second, in posting order within one
+// (context, sender, tag). The receiver then copies, outside the lock. One mutex guards all bookkeeping.
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "parallel/communicator.h"
+
+namespace espalier::parallel {
+
+struct ThreadMessage {
+  int from = 0;
+  std::vector<std::byte> copy;          ///< of an eager message
+  std::span<const std::byte> content;   ///< of `copy` or the sender's buffer
+  bool reading = false;                 ///< the receiver copies right now
+  bool read = false;
+  bool withdrawn = false;               ///< the sender gave up
+};
+
+struct ThreadReceive {
+  std::shared_ptr<ThreadMessage> message;  ///< once bound
+};
+
+class ThreadWorld {
+ public:
+  /// (context, sender, kind, number); ranks of the world.
+  using Key = std::tuple<int, int, int, int>;
+
+  ThreadWorld(int ranks, size_t eager_bytes);
+
+  int size() const { return static_cast<int>(boxes_.size()); }
+  /// Copies small messages; they are through at once and yield null.
+  std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data);
+  std::shared_ptr<ThreadReceive> receive(int to, const Key& key);
+
+  /// Whether the message has been read; throws PeerLost when it cannot be any more.
+  bool sent(const ThreadMessage& message, int to);
+  /// Whether the receive is bound; then copies into `data`.
+  bool received(ThreadReceive& receive, int from, std::span<std::byte> data);
+  void withdraw(ThreadMessage& message, int to);
+  void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key);
+
+  /// Waits, for at most `seconds`, until something happened to `rank` since its last call.
+  void wait_for_event(int rank, double seconds);
+  void poison(int rank, std::string_view why);
+  void leave(int rank);
+  /// New context numbers, for `split`.
+  int reserve_contexts(int count);
+
+ private:
+  struct Channel {
+    std::deque<std::shared_ptr<ThreadMessage>> messages;
+    std::deque<std::shared_ptr<ThreadReceive>> receives;
+  };
+  struct Box {
+    std::map<Key, Channel> channels;  ///< only those with something in them
+    std::condition_variable changed;
+    uint64_t events = 0;
+    uint64_t seen = 0;
+    bool gone = false;
+  };
+
+  void notify(int rank);
+  void throw_if_poisoned() const;
+
+  std::mutex mutex_;
+  std::condition_variable copied_;
+  size_t eager_bytes_;
+  std::deque<Box> boxes_;
+  int contexts_ = 1;
+  std::optional<int> failed_;
+  std::string why_;
+};
+
+}  // namespace espalier::parallel

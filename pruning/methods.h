@@ -1,0 +1,18 @@
+#pragma once
+// The methods behind the table in pruning.cpp, which has checked settings, candidates and values.
+#include <bit>
+#include <cstdint>
+
+#include "pruning/pruning.h"
+
+namespace espalier::pruning {
+
+Result prune_magnitude(std::span<const Candidate> candidates, const Settings& settings);
+Result prune_random(std::span<const Candidate> candidates, const Settings& settings);
+Result prune_nm(std::span<const Candidate> candidates, const Settings& settings);
+Result prune_block(std::span<const Candidate> candidates, const Settings& settings);
+
+/// |value| as a key: larger magnitude, larger key (NaN would be above infinity; none gets here).
+inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
+
+}  // namespace espalier::pruning

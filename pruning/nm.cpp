@@ -1,0 +1,74 @@
+// At most N of every M consecutive elements of a row, the largest. Groups start at column 0; the last
+// one of a row may be shorter than M and keeps at most N too, as if it were padded with zeros.
+// Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
+#include <algorithm>
+#include <functional>
+
+#include "pruning/methods.h"
+#include "src/core/error.h"
+
+namespace espalier::pruning {
+namespace {
+
+/// The kept elements of one group, as key << 32 | ~position: descending order is larger magnitude
+/// first, then lower position.
+class NmGroup {
+ public:
+  explicit NmGroup(int n) : n_(static_cast<size_t>(n)) {}
+
+  void add(int64_t position, float value) {
+    members_.push_back(uint64_t{magnitude_key(value)} << 32 | ~static_cast<uint32_t>(position));
+  }
+  /// Clears what is not among the n largest, and starts the next group.
+  void close(sparse::Mask& mask) {
+    if (members_.size() > n_) {
+      std::ranges::sort(members_, std::greater<>());
+      for (size_t i = n_; i < members_.size(); ++i) {
+        mask.set(~static_cast<uint32_t>(members_[i]), false);
+      }
+    }
+    members_.clear();
+  }
+
+ private:
+  size_t n_;
+  std::vector<uint64_t> members_;
+};
+
+void prune_one(const Candidate& candidate, const Settings& settings, sparse::Mask& mask) {
+  const int64_t cols = candidate.shape.cols();
+  const float* value = candidate.values.data();
+  NmGroup group(settings.n);
+  int64_t row_begin = 0;
+  int64_t group_end = 0;
+  sparse::for_each_one(mask.words(), [&](int64_t position) {
+    if (position >= group_end) {
+      group.close(mask);
+      if (position - row_begin >= cols) {
+        row_begin = position / cols * cols;
+      }
+      const int64_t column = position - row_begin;
+      group_end = row_begin + std::min(cols, (column / settings.m + 1) * settings.m);
+    }
+    group.add(position, *value++);
+  });
+  group.close(mask);
+}
+
+}  // namespace
+
+Result prune_nm(std::span<const Candidate> candidates, const Settings& settings) {
+  Result result;
+  for (const Candidate& candidate : candidates) {
+    prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()));
+  }
+  const double implied = 1 - static_cast<double>(settings.n) / settings.m;
+  if (settings.sparsity != 0 && settings.sparsity != implied) {
+    result.warnings.push_back(
+        fmt::format("method nm prunes to {}:{} (sparsity {}), whatever sparsity = {} says",
+                    settings.n, settings.m, implied, settings.sparsity));
+  }
+  return result;
+}
+
+}  // namespace espalier::pruning

@@ -1,0 +1,34 @@
+#pragma once
+// When to prune and how far, as pure functions of the step.
+//
+//   one-shot  from_step == to_step: at that step, to final_sparsity
+//   gradual   at from_step, from_step + every, ... and at to_step exactly, with
+//             s(t) = s_f + (s_i - s_f) (1 - (t - from) / (to - from))³
+//
+// `step` counts optimizer steps from 1; pruning belongs after the update of that step (0: before the
+// first one). s(t) never falls, so the masks shrink. Source: Zhu and Gupta 2017 (arXiv:1710.01878), eq. 1.
+#include <cstdint>
+#include <vector>
+
+namespace espalier::pruning {
+
+struct Timing {
+  int64_t from_step = 0;
+  int64_t to_step = 0;
+  int64_t every = 1;            ///< steps between two prunings, >= 1
+  double initial_sparsity = 0;  ///< before and at from_step
+  double final_sparsity = 0;    ///< at and after to_step
+};
+
+Timing one_shot(int64_t at_step, double sparsity);
+
+/// Throws Failure unless 0 <= from_step <= to_step, every >= 1, 0 <= initial <= final < 1.
+void check_timing(const Timing& timing);
+/// s(step): what the masks should reach if pruned at `step`.
+double target_sparsity(const Timing& timing, int64_t step);
+/// True when masks shrink at `step` (never for a target of zero).
+bool prune_at(const Timing& timing, int64_t step);
+/// All steps at which `prune_at` is true, ascending.
+std::vector<int64_t> prune_steps(const Timing& timing);
+
+}  // namespace espalier::pruning

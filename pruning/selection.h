@@ -1,0 +1,98 @@
+#pragma once
+// The k largest of many 32-bit keys, exactly, without copying or sorting them: a histogram of the upper
+// 16 bits finds the bin that holds the k-th largest, a second pass over that bin its lower 16 bits.
+// Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB.
+//
+// Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their bits.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pruning/pruning.h"
+#include "src/core/error.h"
+
+namespace espalier::pruning {
+
+/// Keep every key above `key`, and the first `ties` keys equal to it.
+struct Threshold {
+  uint32_t key = 0;
+  int64_t ties = 0;
+};
+
+/// Counts of 16-bit values; finds the value that holds the k-th largest.
+class Histogram {
+ public:
+  Histogram() : counts_(size_t{1} << 16, 0) {}
+  void add(uint32_t bin) { ++counts_[bin]; }
+
+  struct Found {
+    uint32_t bin = 0;
+    int64_t rest = 0;  ///< k less the keys above the bin: 1 .. its count
+  };
+  /// 1 <= k <= keys counted.
+  Found kth_largest(int64_t k) const;
+
+ private:
+  std::vector<int64_t> counts_;
+};
+
+/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept.
+template <class Visit>
+Threshold select_largest(int64_t k, Visit&& visit) {
+  Histogram upper;
+  visit([&upper](uint32_t key) { upper.add(key >> 16); });
+  const auto high = upper.kth_largest(k);
+  Histogram lower;
+  visit([&lower, bin = high.bin](uint32_t key) {
+    if (key >> 16 == bin) {
+      lower.add(key & 0xffffU);
+    }
+  });
+  const auto low = lower.kth_largest(high.rest);
+  return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
+}
+
+/// Candidates that are pruned together: [first, first + count), to `keep` elements of those kept now.
+struct Group {
+  size_t first = 0;
+  size_t count = 0;
+  int64_t keep = 0;
+};
+
+/// One group over all candidates, or one each. A layer that would keep nothing is a Failure; a target
+/// above what is kept already gives a warning and keeps that.
+std::vector<Group> groups(std::span<const Candidate> candidates, const Settings& settings,
+                          std::vector<std::string>& warnings);
+
+/// The current masks, where a method starts.
+std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates);
+
+/// Keeps the elements with the largest keys in each group. `keys(i, mask, fn)` calls
+/// fn(position, key) for every kept element of candidate i, ascending.
+template <class Keys>
+Result keep_largest(std::span<const Candidate> candidates, const Settings& settings, Keys&& keys) {
+  Result result{.masks = current_masks(candidates), .warnings = {}};
+  for (const Group& group : groups(candidates, settings, result.warnings)) {
+    const size_t end = group.first + group.count;
+    Threshold limit{.key = ~0U, .ties = 0};
+    if (group.keep > 0) {
+      limit = select_largest(group.keep, [&](auto&& add) {
+        for (size_t i = group.first; i < end; ++i) {
+          keys(i, result.masks[i], [&add](int64_t, uint32_t key) { add(key); });
+        }
+      });
+    }
+    for (size_t i = group.first; i < end; ++i) {
+      sparse::Mask& mask = result.masks[i];
+      keys(i, mask, [&](int64_t position, uint32_t key) {
+        const bool kept = key > limit.key || (key == limit.key && limit.ties-- > 0);
+        if (!kept) {
+          mask.set(position, false);
+        }
+      });
+    }
+  }
+  return result;
+}
+
+}  // namespace espalier::pruning

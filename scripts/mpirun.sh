@@ -1,0 +1,19 @@
+#!/bin/sh
+# mpirun.sh N PROGRAM [ARGS…]: PROGRAM on N ranks of this machine, for tests and benchmarks.
+# More ranks than cores are fine: ranks are not bound and give up their core while they wait.
+# Works as root in a container. The exit code is that of the first rank that failed.
+set -eu
+if [ $# -lt 2 ]; then
+  echo "usage: $0 N PROGRAM [ARGS...]" >&2
+  exit 2
+fi
+ranks=$1
+shift
+if ! command -v mpirun >/dev/null; then
+  echo "$0: mpirun is missing; on Debian: apt-get install openmpi-bin" >&2
+  exit 1
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# shellcheck disable=SC2086  # the flags are several words
+exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+  ${ESPALIER_MPIRUN_FLAGS:-} "$@"

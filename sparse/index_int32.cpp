@@ -1,0 +1,35 @@
+#include <algorithm>
+#include <cstring>
+
+#include "sparse/index_codings.h"
+#include "src/core/error.h"
+
+namespace espalier::sparse::int32_coding {
+
+void encode(const Mask& mask, std::span<int32_t> out) {
+  int32_t* next = out.data();
+  for_each_one(mask.words(),
+               [&next](int64_t position) { *next++ = static_cast<int32_t>(position); });
+}
+
+void check_bytes(std::span<const uint8_t> bytes, int64_t size, int64_t kept) {
+  const auto count = static_cast<size_t>(kept);
+  check(bytes.size() == count * sizeof(int32_t),
+        "int32 index: {} kept elements need {} bytes, there are {}", kept, count * sizeof(int32_t),
+        bytes.size());
+  int64_t last = -1;
+  for (size_t i = 0; i < count; ++i) {
+    int32_t position = 0;
+    std::memcpy(&position, bytes.data() + i * sizeof(int32_t), sizeof(int32_t));
+    check(position > last && position < size,
+          "int32 index: position {} of kept element {} must lie above {} and below {}", position, i,
+          last, size);
+    last = position;
+  }
+}
+
+int64_t kept_before(std::span<const int32_t> positions, int64_t dense) {
+  return std::ranges::lower_bound(positions, dense) - positions.begin();
+}
+
+}  // namespace espalier::sparse::int32_coding

@@ -1,0 +1,96 @@
+#include "src/core/arena.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr std::array<std::string_view, kMemoryKinds> kNames{
+    "weight", "gradient", "master", "moment", "index", "activation", "scratch", "communication"};
+
+size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+std::string_view name_of(Memory kind) { return kNames.at(static_cast<size_t>(kind)); }
+
+void Buffer::swap(Buffer& other) noexcept {
+  std::swap(arena_, other.arena_);
+  std::swap(kind_, other.kind_);
+  std::swap(tensor_, other.tensor_);
+}
+
+void Buffer::release() noexcept {
+  if (arena_ != nullptr) {
+    arena_->give_back(kind_, tensor_.data, tensor_.bytes());
+  }
+  arena_ = nullptr;
+  tensor_ = Tensor();
+}
+
+Arena::~Arena() = default;
+
+Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape) {
+  Buffer buffer;
+  const size_t bytes = static_cast<size_t>(shape.count()) * size_of(dtype);
+  void* data = reinterpret_cast<void*>(kAlignment);  // dry: an address that is never read
+  if (!dry_) {
+    // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
+    data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
+    check(data != nullptr,
+          "no memory for {} bytes of {} \"{}\" ({} bytes are in use): use a smaller model or "
+          "micro_batch, or more ranks",
+          bytes, name_of(kind), name, total().now);
+    std::memset(data, 0, bytes);
+  }
+  count(kind, bytes);
+  buffer.arena_ = this;
+  buffer.kind_ = kind;
+  buffer.tensor_ = Tensor(data, dtype, shape);
+  return buffer;
+}
+
+void Arena::count(Memory kind, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  auto add = [bytes](MemoryUse& use) {
+    use.now += bytes;
+    use.peak = std::max(use.peak, use.now);
+  };
+  add(use_.at(static_cast<size_t>(kind)));
+  add(total_);
+}
+
+void Arena::give_back(Memory kind, void* data, size_t bytes) noexcept {
+  if (!dry_) {
+    std::free(data);
+  }
+  const std::lock_guard lock(mutex_);
+  use_[static_cast<size_t>(kind)].now -= bytes;
+  total_.now -= bytes;
+}
+
+MemoryUse Arena::use(Memory kind) const {
+  const std::lock_guard lock(mutex_);
+  return use_.at(static_cast<size_t>(kind));
+}
+
+MemoryUse Arena::total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
+size_t Arena::model_state_bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t sum = 0;
+  for (Memory kind :
+       {Memory::weight, Memory::gradient, Memory::master, Memory::moment, Memory::index}) {
+    sum += use_.at(static_cast<size_t>(kind)).now;
+  }
+  return sum;
+}
+
+}  // namespace espalier

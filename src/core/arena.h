@@ -1,0 +1,90 @@
+#pragma once
+// The arena: the only owner of bulk memory, and the witness of every byte claim.
+//
+// Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark by
+// category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. A dry arena hands out
+// addresses that must never be read: the same code then prints what a run would need.
+#include <array>
+#include <cstddef>
+#include <mutex>
+#include <string_view>
+
+#include "src/core/tensor.h"
+
+namespace espalier {
+
+/// What the memory is for. Model state = weight + gradient + master + moment + index.
+enum class Memory : uint8_t {
+  weight,      ///< values that compute reads
+  gradient,    ///< flat gradient over kept elements
+  master,      ///< fp32 copy that the optimizer updates
+  moment,      ///< optimizer moments
+  index,       ///< positions of kept elements
+  activation,  ///< tapes and layer inputs
+  scratch,     ///< workspace that lives within one call
+  communication,
+};
+inline constexpr int kMemoryKinds = 8;
+std::string_view name_of(Memory kind);
+
+class Arena;
+
+/// Owns one allocation; moves, never copies. The arena must outlive it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { release(); }
+
+  const Tensor& tensor() const { return tensor_; }
+  void release() noexcept;
+
+ private:
+  friend class Arena;
+  void swap(Buffer& other) noexcept;
+  Arena* arena_ = nullptr;
+  Memory kind_ = Memory::scratch;
+  Tensor tensor_;
+};
+
+struct MemoryUse {
+  size_t now = 0;   ///< bytes
+  size_t peak = 0;  ///< bytes, of this category alone
+};
+
+class Arena {
+ public:
+  /// `dry`: count only, no memory behind the addresses.
+  explicit Arena(bool dry = false) : dry_(dry) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none.
+  Buffer allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape);
+
+  bool dry() const { return dry_; }
+  MemoryUse use(Memory kind) const;
+  /// Bytes in use over all categories, and the high-water mark of their sum.
+  MemoryUse total() const;
+  /// weight + gradient + master + moment + index, now.
+  size_t model_state_bytes() const;
+
+ private:
+  friend class Buffer;
+  void give_back(Memory kind, void* data, size_t bytes) noexcept;
+  void count(Memory kind, size_t bytes);
+
+  bool dry_;
+  mutable std::mutex mutex_;
+  std::array<MemoryUse, kMemoryKinds> use_{};
+  MemoryUse total_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,78 @@
+#pragma once
+// Errors: one root, two kinds.
+//
+//   Failure  the world is not as the run needs it (file, config, network, peer). The message names the
+//            cause and the fix; `check` and `fail` throw it. Exit code 1 (2 for `Usage`, its child).
+//   Bug      an invariant of ours is broken. `require` throws it with file:line and the values that
+//            disagree. Exit code 3.
+//
+// Libraries throw; only src/cli prints or exits.
+#include <fmt/format.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace espalier {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Something outside the program: tell the user the cause and the fix.
+class Failure : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The command line was wrong (exit code 2).
+class Usage : public Failure {
+ public:
+  using Failure::Failure;
+};
+
+/// A mistake of ours.
+class Bug : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Throws Failure with a formatted message.
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) {
+  throw Failure(fmt::format(message, std::forward<Args>(args)...));
+}
+
+/// Throws Failure with a formatted message unless `ok`.
+template <class... Args>
+void check(bool ok, fmt::format_string<Args...> message, Args&&... args) {
+  if (!ok) [[unlikely]] {
+    throw Failure(fmt::format(message, std::forward<Args>(args)...));
+  }
+}
+
+/// A rule and the place that states it; built implicitly from the string at the call of `require`.
+struct Rule {
+  std::string_view text;
+  std::source_location place;
+  // NOLINTNEXTLINE(google-explicit-constructor): the implicit conversion records the caller's place
+  Rule(const char* rule, std::source_location at = std::source_location::current())
+      : text(rule), place(at) {}
+};
+
+[[noreturn]] void throw_bug(const Rule& rule, const std::string& values);
+
+/// Throws Bug unless `ok`; the message carries file:line, the rule and the values.
+/// Example: require(x.rows() == y.rows(), "rows must match", x.rows(), y.rows());
+template <class... Values>
+void require(bool ok, const Rule& rule, const Values&... values) {
+  if (!ok) [[unlikely]] {
+    std::string text;
+    ((text += fmt::format(" {}", values)), ...);
+    throw_bug(rule, text);
+  }
+}
+
+}  // namespace espalier

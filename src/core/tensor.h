@@ -1,0 +1,70 @@
+#pragma once
+// A tensor is a view: pointer, element type, shape. It owns nothing; see arena.h for who does.
+// Row-major and contiguous, except that the matrix view may have a row stride (`stride`, in elements).
+#include <span>
+
+#include "src/core/error.h"
+#include "src/core/types.h"
+
+namespace espalier {
+
+/// Throws Bug; out of line, so that kernels compiled for several instruction sets share no inline code.
+[[noreturn]] void throw_type_mismatch(DType asked, DType present);
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::fp32;
+  Shape shape;
+  int64_t stride = 0;  ///< elements from one row of the matrix view to the next
+
+  Tensor() = default;
+  Tensor(void* memory, DType type, const Shape& extents)
+      : data(memory), dtype(type), shape(extents), stride(extents.cols()) {}
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t rows() const { return shape.rows(); }
+  int64_t cols() const { return shape.cols(); }
+  int64_t count() const { return shape.count(); }
+  size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
+  bool contiguous() const { return stride == cols(); }
+
+  /// Pointer to the elements; throws Bug when T is not the element type.
+  template <class T>
+  [[gnu::always_inline]] inline T* get() const {
+    if (dtype_of<std::remove_const_t<T>>() != dtype) [[unlikely]] {
+      throw_type_mismatch(dtype_of<std::remove_const_t<T>>(), dtype);
+    }
+    return static_cast<T*>(data);
+  }
+  /// All elements of a contiguous tensor.
+  template <class T>
+  std::span<T> span() const {
+    require(contiguous(), "span needs contiguous rows", stride, cols());
+    return {get<T>(), static_cast<size_t>(count())};
+  }
+
+  /// Rows [first, first + n) of the matrix view.
+  Tensor row_range(int64_t first, int64_t n) const {
+    return part_at(first * stride, Shape{n, cols()});
+  }
+  /// Columns [first, first + n) of the matrix view; keeps the row stride.
+  Tensor column_range(int64_t first, int64_t n) const {
+    return part_at(first, Shape{rows(), n});
+  }
+  /// The same elements under another shape.
+  Tensor reshaped(const Shape& other) const {
+    require(contiguous() && other.count() == count(), "reshape keeps all elements", other.count(),
+            count());
+    return Tensor(data, dtype, other);
+  }
+
+ private:
+  Tensor part_at(int64_t offset, const Shape& extents) const {
+    Tensor part(static_cast<std::byte*>(data) + static_cast<size_t>(offset) * size_of(dtype), dtype,
+                extents);
+    part.stride = stride;
+    return part;
+  }
+};
+
+}  // namespace espalier

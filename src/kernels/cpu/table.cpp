@@ -1,0 +1,35 @@
+#include "src/kernels/cpu/table.h"
+
+#include "src/kernels/cpu/gemm.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr Kernels kTable{
+    .name = ESPALIER_ISA_NAME,
+    .gemm = cpu::gemm,
+    .column_sum = column_sum,
+    .layernorm = layernorm,
+    .layernorm_backward = layernorm_backward,
+    .activation = activation,
+    .activation_backward = activation_backward,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .embedding = embedding,
+    .embedding_backward = embedding_backward,
+    .cross_entropy = cross_entropy,
+    .dropout = dropout,
+    .cast = cast,
+    .fill = fill,
+    .sum_squares = sum_squares,
+    .gather = gather,
+    .scatter = scatter,
+    .adamw = adamw,
+    .sgd = sgd,
+};
+
+}  // namespace
+
+const Kernels& table() { return kTable; }
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,31 @@
+#pragma once
+// Every operation of one CPU table. The sources of this folder are compiled once for each instruction
+// set; ESPALIER_ISA (a compile definition, see CMakeLists.txt) names the namespace that keeps the copies
+// apart. What such a source calls must be in that namespace, always inlined, or compiled elsewhere once:
+// a shared inline function could be linked in its AVX-512 form into the portable table.
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+void column_sum(Stream& stream, const ColumnSumArgs& args);
+void layernorm(Stream& stream, const LayerNormArgs& args);
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args);
+void activation(Stream& stream, const ActivationArgs& args);
+void activation_backward(Stream& stream, const ActivationBackwardArgs& args);
+void attention(Stream& stream, const AttentionArgs& args);
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+void embedding(Stream& stream, const EmbeddingArgs& args);
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
+void dropout(Stream& stream, const DropoutArgs& args);
+void cast(Stream& stream, const CastArgs& args);
+void fill(Stream& stream, const FillArgs& args);
+void sum_squares(Stream& stream, const SumSquaresArgs& args);
+void gather(Stream& stream, const GatherArgs& args);
+void scatter(Stream& stream, const ScatterArgs& args);
+void adamw(Stream& stream, const AdamWArgs& args);
+void sgd(Stream& stream, const SgdArgs& args);
+
+const Kernels& table();
+
+}  // namespace espalier::kernels::ESPALIER_ISA

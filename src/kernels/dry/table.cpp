@@ -1,0 +1,201 @@
+#include "src/kernels/dry/table.h"
+
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels {
+
+DryCount& dry_count() {
+  thread_local DryCount count;
+  return count;
+}
+
+namespace dry {
+namespace {
+
+void add(double flops, double bytes) {
+  DryCount& count = dry_count();
+  count.flops += flops;
+  count.bytes += bytes;
+}
+
+double elements(const Tensor& t) { return static_cast<double>(t.count()); }
+
+/// Bytes of all of them, each crossing the bus once.
+template <class... Tensors>
+double traffic(const Tensors&... tensors) {
+  return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
+}
+
+/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a rank.
+double traffic(const Positions& positions) {
+  if (positions.list != nullptr) {
+    return 4.0 * static_cast<double>(positions.count);
+  }
+  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512) : 0;
+}
+
+double flops_of(Activation kind) { return kind == Activation::gelu ? 10 : 1; }
+
+void gemm(Stream&, const GemmArgs& args) {
+  verify(args);
+  const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
+  add(2 * inner * elements(args.c),
+      traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
+}
+
+void column_sum(Stream&, const ColumnSumArgs& args) {
+  verify(args);
+  add(elements(args.x), traffic(args.x, args.out));
+}
+
+void layernorm(Stream&, const LayerNormArgs& args) {
+  verify(args);
+  add(8 * elements(args.x),
+      traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd));
+}
+
+void layernorm_backward(Stream&, const LayerNormBackwardArgs& args) {
+  verify(args);
+  add(16 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean,
+                                     args.rstd, args.dweight, args.dbias));
+}
+
+void activation(Stream&, const ActivationArgs& args) {
+  verify(args);
+  add(flops_of(args.kind) * elements(args.x), traffic(args.x, args.y));
+}
+
+void activation_backward(Stream&, const ActivationBackwardArgs& args) {
+  verify(args);
+  add(1.5 * flops_of(args.kind) * elements(args.x), traffic(args.dy, args.x, args.dx));
+}
+
+/// Scores on and below the diagonal, over all heads and sequences.
+double causal_scores(const Tensor& qkv, int heads) {
+  const auto tokens = static_cast<double>(qkv.shape[1]);
+  return static_cast<double>(qkv.shape[0]) * heads * tokens * (tokens + 1) / 2;
+}
+
+/// `products` of each score with a row of D = C / H elements, and the softmax.
+double attention_flops(const Tensor& qkv, int heads, int products) {
+  const double width = static_cast<double>(qkv.cols()) / 3 / heads;
+  return causal_scores(qkv, heads) * (2 * products * width + 4);
+}
+
+void attention(Stream&, const AttentionArgs& args) {
+  verify(args);
+  add(attention_flops(args.qkv, args.heads, 2), traffic(args.qkv, args.out, args.lse));
+}
+
+void attention_backward(Stream&, const AttentionBackwardArgs& args) {
+  verify(args);
+  add(attention_flops(args.qkv, args.heads, 5),
+      traffic(args.qkv, args.out, args.lse, args.dout, args.dqkv));
+}
+
+void embedding(Stream&, const EmbeddingArgs& args) {
+  verify(args);
+  const double row = static_cast<double>(args.x.cols()) * static_cast<double>(size_of(args.token.dtype));
+  add(elements(args.x), traffic(args.tokens, args.x) +
+                            row * static_cast<double>(args.x.rows() + args.x.shape[1]));
+}
+
+void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
+  verify(args);
+  const double row = static_cast<double>(args.dx.cols()) * 4;
+  add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
+                                 2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1]));
+}
+
+void cross_entropy(Stream&, const CrossEntropyArgs& args) {
+  verify(args);
+  add((args.dlogits ? 6 : 3) * elements(args.logits),
+      traffic(args.logits, args.targets, args.losses, args.dlogits));
+}
+
+void dropout(Stream&, const DropoutArgs& args) {
+  verify(args);
+  add(elements(args.x), traffic(args.x, args.y));
+}
+
+void cast(Stream&, const CastArgs& args) {
+  verify(args);
+  add(args.accumulate ? elements(args.x) : 0,
+      traffic(args.x, args.y) + (args.accumulate ? traffic(args.y) : 0));
+}
+
+/// The result is the caller's own number, not a tensor: it gets the sum of nothing.
+void sum_squares(Stream&, const SumSquaresArgs& args) {
+  verify(args);
+  *args.result = 0;
+  add(2 * elements(args.x), traffic(args.x));
+}
+
+/// Of a dense array, a list touches only kept elements; the other forms stream over all of it.
+double dense_traffic(const Tensor& dense, const Positions& positions) {
+  const int64_t touched = positions.list != nullptr ? positions.count : positions.size;
+  return dense ? static_cast<double>(touched) * static_cast<double>(size_of(dense.dtype)) : 0;
+}
+
+void gather(Stream&, const GatherArgs& args) {
+  verify(args);
+  add(args.accumulate ? elements(args.packed) : 0,
+      dense_traffic(args.dense, args.positions) + traffic(args.positions) +
+          traffic(args.packed) * (args.accumulate ? 2 : 1));
+}
+
+void scatter(Stream&, const ScatterArgs& args) {
+  verify(args);
+  add(0, traffic(args.dense, args.packed) + traffic(args.positions));
+}
+
+/// Traffic of the copy that an optimizer writes; none where it is the master itself.
+double copy_traffic(const Tensor& dense, const Tensor& master, const Positions& positions) {
+  if (!dense || dense.data == master.data) {
+    return 0;
+  }
+  return dense_traffic(dense, positions) + traffic(positions);
+}
+
+void adamw(Stream&, const AdamWArgs& args) {
+  verify(args);
+  const double moments = 2 * traffic(args.moment1, args.moment2);
+  add(15 * elements(args.master), moments + traffic(args.gradient, args.master, args.master) +
+                                      copy_traffic(args.dense, args.master, args.positions));
+}
+
+void sgd(Stream&, const SgdArgs& args) {
+  verify(args);
+  add(7 * elements(args.master),
+      traffic(args.gradient, args.master, args.master, args.moment1, args.moment1) +
+          copy_traffic(args.dense, args.master, args.positions));
+}
+
+constexpr Kernels kTable{
+    .name = "dry",
+    .gemm = gemm,
+    .column_sum = column_sum,
+    .layernorm = layernorm,
+    .layernorm_backward = layernorm_backward,
+    .activation = activation,
+    .activation_backward = activation_backward,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .embedding = embedding,
+    .embedding_backward = embedding_backward,
+    .cross_entropy = cross_entropy,
+    .dropout = dropout,
+    .cast = cast,
+    .sum_squares = sum_squares,
+    .gather = gather,
+    .scatter = scatter,
+    .adamw = adamw,
+    .sgd = sgd,
+};
+
+}  // namespace
+
+const Kernels& table() { return kTable; }
+
+}  // namespace dry
+}  // namespace espalier::kernels

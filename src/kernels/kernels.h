@@ -1,0 +1,211 @@
+#pragma once
+// All arithmetic, as one table of operations per backend. Read this first.
+//
+// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks. Rows of
+// `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512", "cpu-avx2",
+// "cpu-portable" (the same sources compiled for three instruction sets; GEMMs are oneDNN's in all) and
+// "dry" (computes nothing, counts flops and bytes).
+//
+// Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
+// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are done in row order by the
+// thread that owns the columns, so results do not depend on the number of threads (GEMMs: oneDNN's own).
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "src/core/stream.h"
+#include "src/core/tensor.h"
+
+namespace espalier::kernels {
+
+/// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
+/// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided.
+struct GemmArgs {
+  Tensor a;  ///< [M, K], or [K, M] when transpose_a
+  Tensor b;  ///< [K, N], or [N, K] when transpose_b
+  Tensor c;  ///< [M, N]
+  Tensor bias;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+
+/// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x any, out fp32.
+struct ColumnSumArgs {
+  Tensor x, out;
+  bool accumulate = false;
+};
+
+/// y = (x - mean) rstd * weight + bias by row, epsilon 1e-5. x fp32 [R, C]; y any; mean, rstd fp32 [R].
+struct LayerNormArgs {
+  Tensor x, weight, bias, y, mean, rstd;
+};
+
+/// dx += gradient of LayerNorm at x; dweight, dbias [C] as well (added to when `accumulate`).
+/// dy any [R, C]; x, dx fp32.
+struct LayerNormBackwardArgs {
+  Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
+  bool accumulate = false;
+};
+
+/// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
+enum class Activation : uint8_t { none, gelu, relu };
+
+/// y = f(x); any, same type.
+struct ActivationArgs {
+  Activation kind = Activation::gelu;
+  Tensor x, y;
+};
+
+/// dx = dy f'(x); dx may be dy.
+struct ActivationBackwardArgs {
+  Activation kind = Activation::gelu;
+  Tensor dy, x, dx;
+};
+
+/// Causal self-attention, softmax(q kᵀ / sqrt(D)) v by head, by tiles with a running (online) softmax:
+/// no more than one tile of scores exists. qkv any [B, T, 3C] (q, k, v beside each other, head h at
+/// columns h D); out [B, T, C]; lse fp32 [B, H, T] = log of the sum of exponentials by row.
+struct AttentionArgs {
+  Tensor qkv, out, lse;
+  int heads = 1;
+};
+
+/// dqkv from dout; scores are computed again by tile (FlashAttention-2, algorithm 2).
+struct AttentionBackwardArgs {
+  Tensor qkv, out, lse, dout, dqkv;
+  int heads = 1;
+};
+
+/// x [B, T, C] (fp32) = token[tokens] + position[0..T). token, position: any [V, C], [>= T, C].
+struct EmbeddingArgs {
+  Tensor tokens, token, position, x;
+};
+
+/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. All fp32.
+struct EmbeddingBackwardArgs {
+  Tensor tokens, dx, dtoken, dposition;
+};
+
+/// By row: losses[r] = lse(logits[r]) - logits[r, target]; with `dlogits`, also
+/// dlogits = scale (softmax(logits) - onehot). logits any [R, V]; dlogits any, may be logits;
+/// targets int32 [R]; losses fp32 [R].
+struct CrossEntropyArgs {
+  Tensor logits, targets, losses, dlogits;
+  float scale = 1;
+};
+
+/// y = x * keep / (1 - p), keep drawn by Philox(key, element index + offset); any; y may be x.
+/// The same call with the same key is the backward of itself.
+struct DropoutArgs {
+  Tensor x, y;
+  float probability = 0;
+  uint64_t key = 0;
+  int64_t offset = 0;
+};
+
+/// y = x converted; fp32 and bf16 in any combination. With `accumulate`, y += x.
+struct CastArgs {
+  Tensor x, y;
+  bool accumulate = false;
+};
+
+/// x = value; any type.
+struct FillArgs {
+  Tensor x;
+  float value = 0;
+};
+
+/// The sum of squares of x (fp32), in double, by blocks of fixed size: the same for any thread count.
+struct SumSquaresArgs {
+  Tensor x;
+  double* result = nullptr;
+};
+
+/// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
+/// bitmap: bit i of word i/64 says that element i is kept; ranks[j]: kept ones before word 8 j.
+struct Positions {
+  int64_t size = 0;   ///< dense elements
+  int64_t count = 0;  ///< kept elements
+  const int32_t* list = nullptr;
+  const uint64_t* bitmap = nullptr;
+  const uint32_t* ranks = nullptr;
+  bool all() const { return list == nullptr && bitmap == nullptr; }
+};
+
+/// packed[k] (+)= dense[position k]. dense any [size], packed fp32 [count].
+struct GatherArgs {
+  Tensor dense, packed;
+  Positions positions;
+  bool accumulate = false;
+};
+
+/// dense = 0 except dense[position k] = packed[k]. packed fp32, dense any.
+struct ScatterArgs {
+  Tensor packed, dense;
+  Positions positions;
+};
+
+/// One fused pass over a parameter's kept elements. g = gradient * scale, then
+///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
+///   master -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay master)
+/// and dense[position k] = round(master[k]) unless `dense` is empty. bias_i = 1 - beta_i^t.
+/// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in PyTorch).
+struct AdamWArgs {
+  Tensor gradient, master, moment1, moment2, dense;
+  Positions positions;
+  float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
+  float bias1 = 1, bias2 = 1;
+};
+
+/// m = momentum m + g + weight_decay master; master -= lr m; dense as above.
+struct SgdArgs {
+  Tensor gradient, master, moment1, dense;
+  Positions positions;
+  float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
+};
+
+template <class Args>
+using Op = void (*)(Stream&, const Args&);
+
+struct Kernels {
+  std::string_view name;
+  Op<GemmArgs> gemm = nullptr;
+  Op<ColumnSumArgs> column_sum = nullptr;
+  Op<LayerNormArgs> layernorm = nullptr;
+  Op<LayerNormBackwardArgs> layernorm_backward = nullptr;
+  Op<ActivationArgs> activation = nullptr;
+  Op<ActivationBackwardArgs> activation_backward = nullptr;
+  Op<AttentionArgs> attention = nullptr;
+  Op<AttentionBackwardArgs> attention_backward = nullptr;
+  Op<EmbeddingArgs> embedding = nullptr;
+  Op<EmbeddingBackwardArgs> embedding_backward = nullptr;
+  Op<CrossEntropyArgs> cross_entropy = nullptr;
+  Op<DropoutArgs> dropout = nullptr;
+  Op<CastArgs> cast = nullptr;
+  Op<FillArgs> fill = nullptr;
+  Op<SumSquaresArgs> sum_squares = nullptr;
+  Op<GatherArgs> gather = nullptr;
+  Op<ScatterArgs> scatter = nullptr;
+  Op<AdamWArgs> adamw = nullptr;
+  Op<SgdArgs> sgd = nullptr;
+};
+
+/// All tables of this build that run on this machine, fastest first; "dry" last.
+std::vector<const Kernels*> available();
+
+/// "auto" = the first of `available()`; "cpu" = the fastest CPU table. Environment ESPALIER_KERNELS
+/// overrides "auto" and "cpu". Throws Failure that lists the names.
+const Kernels& by_name(std::string_view name);
+
+/// Flops and bytes that the "dry" table has counted on this thread since the last reset.
+struct DryCount {
+  double flops = 0;
+  double bytes = 0;
+};
+DryCount& dry_count();
+
+/// True where bf16 GEMMs run natively (AVX-512 BF16 or AMX).
+bool has_native_bf16();
+
+}  // namespace espalier::kernels

@@ -1,0 +1,256 @@
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels {
+namespace {
+
+// Rules take a name so that the message says which tensor is wrong.
+
+void is_fp32(const char* name, const Tensor& t) {
+  require(t.dtype == DType::fp32, "tensor must be fp32", name, name_of(t.dtype));
+}
+
+void is_any(const char* name, const Tensor& t) {
+  require(t.dtype == DType::fp32 || t.dtype == DType::bf16, "tensor must be fp32 or bf16", name,
+          name_of(t.dtype));
+}
+
+void is_int32(const char* name, const Tensor& t) {
+  require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
+}
+
+/// `n` elements side by side.
+void is_flat(const char* name, const Tensor& t, int64_t n) {
+  require(static_cast<bool>(t) || n == 0, "tensor is missing", name);
+  require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side", name,
+          t.shape.text(), n);
+}
+
+void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
+  require(static_cast<bool>(t) || rows * cols == 0, "tensor is missing", name);
+  require(t.rows() == rows && t.cols() == cols && t.stride >= cols,
+          "tensor must be a matrix of this shape", name, t.shape.text(), rows, cols);
+}
+
+void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
+  is_fp32(name, t);
+  is_flat(name, t, n);
+}
+
+void is_positions(const Positions& positions) {
+  require(positions.list == nullptr || positions.bitmap == nullptr, "positions have one form");
+  require(positions.count >= 0 && positions.count <= positions.size, "kept must be within size",
+          positions.count, positions.size);
+  require(!positions.all() || positions.count == positions.size || positions.count == 0,
+          "positions without list or bitmap keep all", positions.count, positions.size);
+  require(positions.bitmap == nullptr || positions.ranks != nullptr, "a bitmap needs its ranks");
+}
+
+/// The part that AdamW and SGD share.
+void is_update(const Tensor& gradient, const Tensor& master, const Tensor& dense,
+               const Positions& positions) {
+  is_positions(positions);
+  is_fp32_vector("gradient", gradient, positions.count);
+  is_fp32_vector("master", master, positions.count);
+  if (dense) {
+    is_any("dense", dense);
+    is_flat("dense", dense, positions.size);
+    require(dense.data != master.data || (positions.all() && dense.dtype == DType::fp32),
+            "dense may be master only when all is kept in fp32");
+  }
+}
+
+}  // namespace
+
+void verify(const GemmArgs& args) {
+  const auto& [a, b, c, bias, transpose_a, transpose_b, accumulate] = args;
+  const int64_t m = transpose_a ? a.cols() : a.rows();
+  const int64_t k = transpose_a ? a.rows() : a.cols();
+  const int64_t n = transpose_b ? b.rows() : b.cols();
+  is_any("a", a);
+  is_any("c", c);
+  require(a.dtype == b.dtype, "a and b must have one type", name_of(a.dtype), name_of(b.dtype));
+  require(c.dtype == a.dtype || c.dtype == DType::fp32, "c must be fp32 or of the inputs' type",
+          name_of(c.dtype));
+  require((transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
+          b.shape.text());
+  is_matrix("c", c, m, n);
+  if (bias) {
+    is_fp32_vector("bias", bias, n);
+  }
+}
+
+void verify(const ColumnSumArgs& args) {
+  is_any("x", args.x);
+  is_matrix("x", args.x, args.x.rows(), args.x.cols());
+  is_fp32_vector("out", args.out, args.x.cols());
+}
+
+void verify(const LayerNormArgs& args) {
+  const int64_t rows = args.x.rows();
+  const int64_t cols = args.x.cols();
+  is_fp32("x", args.x);
+  is_any("y", args.y);
+  is_any("weight", args.weight);
+  is_matrix("x", args.x, rows, cols);
+  is_matrix("y", args.y, rows, cols);
+  is_flat("weight", args.weight, cols);
+  is_flat("bias", args.bias, cols);
+  require(args.bias.dtype == args.weight.dtype, "bias must have the type of weight",
+          name_of(args.bias.dtype), name_of(args.weight.dtype));
+  is_fp32_vector("mean", args.mean, rows);
+  is_fp32_vector("rstd", args.rstd, rows);
+}
+
+void verify(const LayerNormBackwardArgs& args) {
+  const int64_t rows = args.x.rows();
+  const int64_t cols = args.x.cols();
+  is_any("dy", args.dy);
+  is_any("weight", args.weight);
+  is_fp32("x", args.x);
+  is_fp32("dx", args.dx);
+  is_matrix("dy", args.dy, rows, cols);
+  is_matrix("x", args.x, rows, cols);
+  is_matrix("dx", args.dx, rows, cols);
+  is_flat("weight", args.weight, cols);
+  is_fp32_vector("mean", args.mean, rows);
+  is_fp32_vector("rstd", args.rstd, rows);
+  is_fp32_vector("dweight", args.dweight, cols);
+  is_fp32_vector("dbias", args.dbias, cols);
+}
+
+void verify(const ActivationArgs& args) {
+  is_any("x", args.x);
+  require(args.x.dtype == args.y.dtype, "x and y must have one type", name_of(args.x.dtype),
+          name_of(args.y.dtype));
+  is_flat("x", args.x, args.x.count());
+  is_flat("y", args.y, args.x.count());
+}
+
+void verify(const ActivationBackwardArgs& args) {
+  is_any("x", args.x);
+  require(args.x.dtype == args.dy.dtype && args.x.dtype == args.dx.dtype,
+          "dy, x and dx must have one type", name_of(args.dy.dtype), name_of(args.x.dtype),
+          name_of(args.dx.dtype));
+  is_flat("dy", args.dy, args.x.count());
+  is_flat("x", args.x, args.x.count());
+  is_flat("dx", args.dx, args.x.count());
+}
+
+void verify(const AttentionArgs& args) {
+  const Shape& shape = args.qkv.shape;
+  require(shape.rank() == 3 && args.heads > 0 && shape[2] % (3 * args.heads) == 0,
+          "qkv must be [B, T, 3 C] with heads dividing C", shape.text(), args.heads);
+  is_any("qkv", args.qkv);
+  require(args.out.dtype == args.qkv.dtype, "out must have the type of qkv", name_of(args.out.dtype),
+          name_of(args.qkv.dtype));
+  is_flat("qkv", args.qkv, args.qkv.count());
+  is_flat("out", args.out, args.qkv.count() / 3);
+  is_fp32_vector("lse", args.lse, shape[0] * args.heads * shape[1]);
+}
+
+void verify(const AttentionBackwardArgs& args) {
+  verify(AttentionArgs{.qkv = args.qkv, .out = args.out, .lse = args.lse, .heads = args.heads});
+  require(args.dout.dtype == args.qkv.dtype && args.dqkv.dtype == args.qkv.dtype,
+          "gradients must have the type of qkv", name_of(args.dout.dtype),
+          name_of(args.dqkv.dtype));
+  is_flat("dout", args.dout, args.out.count());
+  is_flat("dqkv", args.dqkv, args.qkv.count());
+}
+
+void verify(const EmbeddingArgs& args) {
+  const int64_t cols = args.x.cols();
+  require(args.x.shape.rank() == 3, "x must be [B, T, C]", args.x.shape.text());
+  is_int32("tokens", args.tokens);
+  is_any("token", args.token);
+  is_fp32("x", args.x);
+  require(args.position.dtype == args.token.dtype, "token and position must have one type",
+          name_of(args.token.dtype), name_of(args.position.dtype));
+  is_flat("tokens", args.tokens, args.x.rows());
+  is_flat("x", args.x, args.x.count());
+  is_matrix("token", args.token, args.token.rows(), cols);
+  is_matrix("position", args.position, args.position.rows(), cols);
+  require(args.position.rows() >= args.x.shape[1], "positions must cover the context",
+          args.position.rows(), args.x.shape[1]);
+}
+
+void verify(const EmbeddingBackwardArgs& args) {
+  const int64_t cols = args.dx.cols();
+  require(args.dx.shape.rank() == 3, "dx must be [B, T, C]", args.dx.shape.text());
+  is_int32("tokens", args.tokens);
+  is_fp32("dx", args.dx);
+  is_fp32("dtoken", args.dtoken);
+  is_fp32("dposition", args.dposition);
+  is_flat("tokens", args.tokens, args.dx.rows());
+  is_flat("dx", args.dx, args.dx.count());
+  is_matrix("dtoken", args.dtoken, args.dtoken.rows(), cols);
+  is_matrix("dposition", args.dposition, args.dposition.rows(), cols);
+  require(args.dposition.rows() >= args.dx.shape[1], "positions must cover the context",
+          args.dposition.rows(), args.dx.shape[1]);
+}
+
+void verify(const CrossEntropyArgs& args) {
+  const int64_t rows = args.logits.rows();
+  const int64_t cols = args.logits.cols();
+  is_any("logits", args.logits);
+  is_matrix("logits", args.logits, rows, cols);
+  is_int32("targets", args.targets);
+  is_flat("targets", args.targets, rows);
+  is_fp32_vector("losses", args.losses, rows);
+  if (args.dlogits) {
+    is_any("dlogits", args.dlogits);
+    is_matrix("dlogits", args.dlogits, rows, cols);
+    require(args.dlogits.data != args.logits.data || (args.dlogits.dtype == args.logits.dtype &&
+                                                      args.dlogits.stride == args.logits.stride),
+            "in place, dlogits must have the type and stride of logits");
+  }
+}
+
+void verify(const DropoutArgs& args) {
+  is_any("x", args.x);
+  require(args.x.dtype == args.y.dtype, "x and y must have one type", name_of(args.x.dtype),
+          name_of(args.y.dtype));
+  is_flat("x", args.x, args.x.count());
+  is_flat("y", args.y, args.x.count());
+  require(args.probability >= 0 && args.probability < 1, "probability must be in [0, 1)",
+          args.probability);
+  require(args.offset >= 0, "offset must not be negative", args.offset);
+}
+
+void verify(const CastArgs& args) {
+  is_any("x", args.x);
+  is_any("y", args.y);
+  is_flat("x", args.x, args.x.count());
+  is_flat("y", args.y, args.x.count());
+}
+
+void verify(const SumSquaresArgs& args) {
+  is_fp32_vector("x", args.x, args.x.count());
+  require(args.result != nullptr, "result is missing");
+}
+
+void verify(const GatherArgs& args) {
+  is_positions(args.positions);
+  is_any("dense", args.dense);
+  is_flat("dense", args.dense, args.positions.size);
+  is_fp32_vector("packed", args.packed, args.positions.count);
+}
+
+void verify(const ScatterArgs& args) {
+  is_positions(args.positions);
+  is_any("dense", args.dense);
+  is_flat("dense", args.dense, args.positions.size);
+  is_fp32_vector("packed", args.packed, args.positions.count);
+}
+
+void verify(const AdamWArgs& args) {
+  is_update(args.gradient, args.master, args.dense, args.positions);
+  is_fp32_vector("moment1", args.moment1, args.positions.count);
+  is_fp32_vector("moment2", args.moment2, args.positions.count);
+}
+
+void verify(const SgdArgs& args) {
+  is_update(args.gradient, args.master, args.dense, args.positions);
+  is_fp32_vector("moment1", args.moment1, args.positions.count);
+}
+
+}  // namespace espalier::kernels

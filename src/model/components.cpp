@@ -1,0 +1,101 @@
+#include "src/model/components.h"
+
+namespace espalier::model {
+
+using sparse::Initial;
+using sparse::ParameterSpec;
+
+Linear::Linear(std::string name, int64_t in, int64_t out, const Options& options)
+    : weight_name_(name + ".weight"),
+      bias_name_(options.bias ? name + ".bias" : ""),
+      in_(in),
+      out_(out),
+      options_(options) {}
+
+Linear Linear::tied_to(std::string weight_name, int64_t in, int64_t out) {
+  Linear linear("", in, out, {.bias = false});
+  linear.weight_name_ = std::move(weight_name);
+  linear.tied_ = true;
+  return linear;
+}
+
+std::vector<ParameterSpec> Linear::parameters() const {
+  std::vector<ParameterSpec> specs;
+  if (!tied_) {
+    specs.push_back({.name = weight_name_,
+                     .shape = Shape{out_, in_},
+                     .initial = Initial::normal,
+                     .deviation = options_.deviation,
+                     .prunable = options_.prunable,
+                     .decay = true});
+  }
+  if (!bias_name_.empty()) {
+    specs.push_back({.name = bias_name_, .shape = Shape{out_}});
+  }
+  return specs;
+}
+
+void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
+  store_ = &store;
+  weight_ = sparse::make_weight(store, kernels, store.find(weight_name_));
+  bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
+}
+
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) const {
+  weight_->apply(pass.stream, {.x = x,
+                               .y = y,
+                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                               .accumulate = accumulate});
+}
+
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) const {
+  weight_->apply_transposed(pass.stream, {.dy = dy, .dx = dx});
+}
+
+void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) const {
+  weight_->accumulate_gradient(pass.stream, {.dy = dy, .x = x, .accumulate = accumulate});
+  if (bias_ != nullptr) {
+    pass.kernels.column_sum(
+        pass.stream, {.x = dy, .out = store_->full_gradient(*bias_), .accumulate = accumulate});
+  }
+}
+
+std::vector<ParameterSpec> LayerNorm::parameters() const {
+  return {{.name = name_ + ".weight", .shape = Shape{width_}, .initial = Initial::ones},
+          {.name = name_ + ".bias", .shape = Shape{width_}}};
+}
+
+void LayerNorm::bind(sparse::Store& store) {
+  store_ = &store;
+  weight_ = &store.find(name_ + ".weight");
+  bias_ = &store.find(name_ + ".bias");
+}
+
+LayerNorm::Saved LayerNorm::forward(Pass& pass, const Tensor& x) const {
+  const Shape rows{x.rows()};
+  const Saved saved{.x = x,
+                    .y = pass.tape.push("norm", pass.dtype, x.shape),
+                    .mean = pass.tape.push("norm statistics", DType::fp32, rows),
+                    .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
+  pass.kernels.layernorm(pass.stream, {.x = x,
+                                       .weight = weight_->dense,
+                                       .bias = bias_->dense,
+                                       .y = saved.y,
+                                       .mean = saved.mean,
+                                       .rstd = saved.rstd});
+  return saved;
+}
+
+void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const {
+  pass.kernels.layernorm_backward(pass.stream, {.dy = dy,
+                                                .x = saved.x,
+                                                .weight = weight_->dense,
+                                                .mean = saved.mean,
+                                                .rstd = saved.rstd,
+                                                .dx = dx,
+                                                .dweight = store_->full_gradient(*weight_),
+                                                .dbias = store_->full_gradient(*bias_),
+                                                .accumulate = pass.accumulate});
+}
+
+}  // namespace espalier::model

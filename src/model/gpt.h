@@ -1,0 +1,94 @@
+#pragma once
+// GPT-2's layers: embedding, pre-norm blocks, head. Letters: B sequences, T context, C width, H
+// heads, V vocabulary, R = B T rows. Source: Radford et al. 2019; layout as in nanoGPT.
+//
+//   embedding   x = token[tokens] + position
+//   block       x += projection(attention(qkv(norm1(x))));  x += contract(gelu(expand(norm2(x))))
+//   head        losses = cross-entropy(norm(x) Wᵀ), by chunks of rows: full logits never exist
+//
+// The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
+// and on both branches (not inside attention). Initial weights: normal 0.02; projections into the
+// residual stream 0.02 / sqrt(2 layers).
+#include "src/model/components.h"
+#include "src/model/layer.h"
+
+namespace espalier::model {
+
+struct GptShape {
+  int64_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256, mlp_ratio = 4;
+  bool tie_embeddings = false;
+};
+
+class Embedding final : public Layer {
+ public:
+  explicit Embedding(const GptShape& shape) : shape_(shape) {}
+  std::string_view name() const override { return "embedding"; }
+  std::vector<sparse::ParameterSpec> parameters() const override;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+
+ private:
+  GptShape shape_;
+  sparse::Store* store_ = nullptr;
+  sparse::Parameter* token_ = nullptr;
+  sparse::Parameter* position_ = nullptr;
+};
+
+class Block final : public Layer {
+ public:
+  Block(const GptShape& shape, int64_t number);
+  std::string_view name() const override { return name_; }
+  std::vector<sparse::ParameterSpec> parameters() const override;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+
+ private:
+  struct Saved {
+    LayerNorm::Saved norm1, norm2;
+    Tensor qkv, attention, lse;  ///< [B, T, 3C], [B, T, C], [B, H, T]
+    Tensor expanded, activated;  ///< [R, ratio C] before and after GELU
+  };
+  void attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved);
+  void mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved);
+  void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
+  void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
+  /// out = x + dropout(linear(branch))
+  void add_branch(Pass& pass, const Linear& linear, const Tensor& branch, const Tensor& x,
+                  const Tensor& out);
+  /// The residual gradient as the branch's linear map sees it: dropped out, in the compute type.
+  Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient);
+
+  std::string name_;
+  GptShape shape_;
+  LayerNorm norm1_, norm2_;
+  Linear qkv_, projection_, expand_, contract_;
+};
+
+class Head final : public Layer {
+ public:
+  explicit Head(const GptShape& shape);
+  std::string_view name() const override { return "head"; }
+  std::vector<sparse::ParameterSpec> parameters() const override;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Tensor logits(Pass& pass, const Tensor& x) override;
+
+ private:
+  struct Saved {
+    LayerNorm::Saved norm;
+    Tensor dnorm;  ///< gradient at the norm's output, found in forward
+  };
+  void loss_chunk(Pass& pass, const Saved& saved, int64_t first, int64_t rows);
+
+  GptShape shape_;
+  LayerNorm norm_;
+  Linear linear_;
+};
+
+/// All layers of a GPT, in order.
+std::vector<std::unique_ptr<Layer>> make_gpt(const GptShape& shape);
+
+}  // namespace espalier::model

@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "src/model/gpt.h"
+
+namespace espalier::model {
+namespace {
+
+/// Logits of a chunk, fp32, stay within this: small beside the other activations, and in cache.
+constexpr int64_t kChunkBytes = int64_t{1} << 20U;
+
+int64_t chunk_rows(int64_t vocabulary) {
+  return std::max<int64_t>(kChunkBytes / (vocabulary * 4), 32);
+}
+
+}  // namespace
+
+Head::Head(const GptShape& shape)
+    : shape_(shape),
+      norm_("norm", shape.width),
+      linear_(shape.tie_embeddings
+                  ? Linear::tied_to("embedding.token", shape.width, shape.vocabulary)
+                  : Linear("head", shape.width, shape.vocabulary,
+                           {.bias = false, .prunable = false})) {}
+
+std::vector<sparse::ParameterSpec> Head::parameters() const {
+  auto all = norm_.parameters();
+  for (auto& spec : linear_.parameters()) {
+    all.push_back(spec);
+  }
+  return all;
+}
+
+void Head::bind(sparse::Store& store, const kernels::Kernels& kernels) {
+  norm_.bind(store);
+  linear_.bind(store, kernels);
+}
+
+Tensor Head::forward(Pass& pass, const Tensor& x) {
+  Saved saved{.norm = norm_.forward(pass, x), .dnorm = {}};
+  if (pass.training) {
+    saved.dnorm = pass.tape.push("norm gradient", pass.dtype, x.shape);
+  }
+  const int64_t chunk = chunk_rows(shape_.vocabulary);
+  for (int64_t first = 0; first < x.rows(); first += chunk) {
+    loss_chunk(pass, saved, first, std::min(chunk, x.rows() - first));
+  }
+  if (pass.training) {
+    pass.tape.save(this, saved);
+  }
+  return {};
+}
+
+void Head::loss_chunk(Pass& pass, const Saved& saved, int64_t first, int64_t rows) {
+  const Tape::Scope temporaries(pass.tape);
+  const Shape shape{rows, shape_.vocabulary};
+  const Tensor input = saved.norm.y.row_range(first, rows);
+  const Tensor logits = pass.tape.push("logits of a chunk", DType::fp32, shape);
+  linear_.forward(pass, input, logits);
+  Tensor dlogits;
+  if (pass.training) {
+    dlogits = pass.dtype == DType::fp32
+                  ? logits
+                  : pass.tape.push("logits gradient of a chunk", pass.dtype, shape);
+  }
+  const Tensor targets = pass.targets.reshaped(Shape{pass.targets.count(), 1});
+  const Tensor losses = pass.losses.reshaped(Shape{pass.losses.count(), 1});
+  pass.kernels.cross_entropy(pass.stream,
+                             {.logits = logits,
+                              .targets = targets.row_range(first, rows).reshaped(Shape{rows}),
+                              .losses = losses.row_range(first, rows).reshaped(Shape{rows}),
+                              .dlogits = dlogits,
+                              .scale = pass.loss_scale});
+  if (pass.training) {
+    linear_.backward_input(pass, dlogits, saved.dnorm.row_range(first, rows));
+    linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
+  }
+}
+
+Tensor Head::backward(Pass& pass, const Tensor& /*dy*/) {
+  const auto& saved = pass.tape.saved<Saved>(this);
+  const Tensor gradient = pass.tape.push("residual gradient", DType::fp32, saved.norm.x.shape);
+  pass.kernels.fill(pass.stream, {.x = gradient});
+  norm_.backward(pass, saved.norm, saved.dnorm, gradient);
+  return gradient;
+}
+
+Tensor Head::logits(Pass& pass, const Tensor& x) {
+  const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), shape_.vocabulary});
+  linear_.forward(pass, norm_.forward(pass, x).y, out);
+  return out;
+}
+
+std::vector<std::unique_ptr<Layer>> make_gpt(const GptShape& shape) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  layers.push_back(std::make_unique<Embedding>(shape));
+  for (int64_t block = 0; block < shape.layers; ++block) {
+    layers.push_back(std::make_unique<Block>(shape, block));
+  }
+  layers.push_back(std::make_unique<Head>(shape));
+  return layers;
+}
+
+}  // namespace espalier::model

@@ -1,0 +1,63 @@
+#pragma once
+// The layer interface, and what a pass over one micro-batch shares. Read this first.
+//
+// A network is a list of layers. A layer declares its parameters, is bound to a store, and then
+// runs forward and backward on tapes: several micro-batches may be under way, each with a tape of
+// its own. Layers never branch on values and never see ranks or optimizers, so a dry pass (kernels
+// "dry", a dry tape) goes through the same code and counts flops, bytes and memory.
+//
+// Between layers of a GPT flows the residual stream, fp32 [B, T, C]; products run in the compute
+// type.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sparse/store.h"
+#include "src/kernels/kernels.h"
+#include "src/model/tape.h"
+
+namespace espalier::model {
+
+/// One micro-batch on its way through the layers.
+struct Pass {
+  Stream& stream;
+  const kernels::Kernels& kernels;
+  Tape& tape;
+  DType dtype = DType::fp32;  ///< compute type
+  Tensor inputs;              ///< int32 [B, T] tokens, or fp32 [B, features]
+  Tensor targets;             ///< int32, one a row of the last layer
+  Tensor losses;              ///< fp32 [rows]: written by the last layer
+  bool training = false;      ///< keep what backward needs; dropout on
+  bool accumulate = false;    ///< add to the gradients of earlier micro-batches of the step
+  float loss_scale = 1;       ///< gradient of the loss with respect to one row's loss
+  float dropout = 0;
+  uint64_t dropout_key = 0;  ///< of (seed, step)
+  int64_t first_sequence =
+      0;  ///< index of inputs[0] in the global batch: dropout ignores the ranks
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  virtual std::string_view name() const = 0;
+  /// In forward order.
+  virtual std::vector<sparse::ParameterSpec> parameters() const = 0;
+  /// Called once; the store outlives the layer.
+  virtual void bind(sparse::Store& store, const kernels::Kernels& kernels) = 0;
+
+  /// Returns the output, pushed on the tape. The first layer ignores `x` and reads pass.inputs; the
+  /// last one writes pass.losses (and, in training, already the gradient of its input) and returns
+  /// {}.
+  virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
+  /// `dy`: gradient of the output, may be overwritten. Returns the gradient of the input: `dy`
+  /// itself updated in place, or memory that was pushed in forward. Accumulates the parameters'
+  /// gradients.
+  virtual Tensor backward(Pass& pass, const Tensor& dy) = 0;
+
+  /// What the last layer predicts: fp32 [rows, classes] for the rows of x. Only the last layer has
+  /// it.
+  virtual Tensor logits(Pass& pass, const Tensor& x);
+};
+
+}  // namespace espalier::model

@@ -1,0 +1,70 @@
+#pragma once
+// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in
+// one stack of arena memory (category `activation`).
+//
+// Layers push in forward and read what they saved in backward, in reverse order; `Scope` drops
+// temporaries, `release_to` drops what a layer saved once its backward is done. A tape without
+// memory
+// (`dry`) only measures: the trainer runs one dry pass and then allocates the high-water mark
+// exactly.
+#include <any>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "src/core/arena.h"
+
+namespace espalier::model {
+
+class Tape {
+ public:
+  /// `bytes` of memory; with `dry`, none, and pushes never run out.
+  Tape(Arena& arena, size_t bytes, bool dry = false);
+
+  /// Uninitialised memory for `name`, until the enclosing Scope ends or `release_to`.
+  Tensor push(std::string_view name, DType dtype, const Shape& shape);
+
+  /// Drops on destruction all that was pushed since construction.
+  class Scope {
+   public:
+    explicit Scope(Tape& tape) : tape_(tape), top_(tape.top_) {}
+    ~Scope() { tape_.top_ = top_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Tape& tape_;
+    size_t top_;
+  };
+
+  /// Keeps what a layer will want in backward: a struct of views, one a layer.
+  template <class Saved>
+  void save(const void* layer, Saved saved) {
+    saved_[layer] = std::move(saved);
+  }
+  template <class Saved>
+  const Saved& saved(const void* layer) const {
+    const auto found = saved_.find(layer);
+    require(found != saved_.end(), "backward follows a forward of the same layer");
+    return std::any_cast<const Saved&>(found->second);
+  }
+
+  size_t top() const { return top_; }
+  void release_to(size_t top) { top_ = top; }
+  void clear();
+
+  size_t high_water() const { return high_water_; }
+  /// Bytes pushed by name in one pass, e.g. "attention.qkv": where activation memory goes.
+  const std::map<std::string, size_t, std::less<>>& bytes_by_name() const { return by_name_; }
+
+ private:
+  Buffer memory_;
+  size_t capacity_;
+  bool dry_;
+  size_t top_ = 0;
+  size_t high_water_ = 0;
+  std::unordered_map<const void*, std::any> saved_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+};
+
+}  // namespace espalier::model

@@ -1,0 +1,219 @@
+#include "src/report/headline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "src/core/error.h"
+
+namespace espalier::report {
+namespace {
+
+using Number = std::optional<double>;
+
+/// Median over the second half of the steps, where a run that prunes early has settled.
+Number settled(const RunData& run, double StepRecord::*member) {
+  std::vector<double> values;
+  for (size_t i = run.steps.size() / 2; i < run.steps.size(); ++i) {
+    if (std::isfinite(run.steps[i].*member)) {
+      values.push_back(run.steps[i].*member);
+    }
+  }
+  if (values.empty()) {
+    return std::nullopt;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Number last_validation(const RunData& run) {
+  for (auto record = run.steps.rbegin(); record != run.steps.rend(); ++record) {
+    if (std::isfinite(record->val_loss)) {
+      return record->val_loss;
+    }
+  }
+  return std::nullopt;
+}
+
+Number best_validation(const RunData& run) {
+  Number best;
+  for (const StepRecord& record : run.steps) {
+    if (std::isfinite(record.val_loss)) {
+      best = std::min(best.value_or(record.val_loss), record.val_loss);
+    }
+  }
+  return best;
+}
+
+Number summary_or(const RunData& run, const char* key, const Number& fallback) {
+  const Number known = number_at(run.summary, key);
+  return known ? known : fallback;
+}
+
+Cell cell(const Number& value, const std::function<std::string(double)>& text) {
+  return value ? Cell{.value = value, .text = text(*value)} : Cell{};
+}
+
+std::string loss_text(double value) { return fmt::format("{:.4f}", value); }
+std::string two_digits(double value) { return fmt::format("{:.2f} B", value); }
+std::string percent(double value) { return fmt::format("{:.2f} %", 100 * value); }
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 60) {
+    return fmt::format("{:.1f} s", seconds);
+  }
+  if (whole < 3600) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+/// "summary.key" as text: a string as it is, an object as "pipeline 1, data 2".
+Cell text_cell(const RunData& run, const char* key) {
+  const auto found = run.summary.find(key);
+  if (found == run.summary.end() || found->is_null()) {
+    return {};
+  }
+  if (found->is_string()) {
+    return {.value = std::nullopt, .text = found->get<std::string>()};
+  }
+  if (!found->is_object()) {
+    return {.value = std::nullopt, .text = found->dump()};
+  }
+  std::string text;
+  for (const auto& [name, value] : found->items()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value.dump());
+  }
+  return {.value = std::nullopt, .text = text};
+}
+
+Number peak_rss(const RunData& run) {
+  const auto memory = run.summary.find("memory");
+  const bool known = memory != run.summary.end() && memory->is_object();
+  return known ? number_at(*memory, "peak_rss") : std::nullopt;
+}
+
+Number seconds_of(const RunData& run) {
+  return run.steps.empty() ? std::nullopt : Number(run.steps.back().seconds);
+}
+
+Number steps_of(const RunData& run) {
+  return run.steps.empty() ? std::nullopt : Number(static_cast<double>(run.steps.back().step));
+}
+
+struct Row {
+  const char* label;
+  const char* hint;
+  Better better;
+  bool major;
+  std::function<Cell(const RunData&)> of;
+};
+
+std::vector<Row> result_rows() {
+  return {
+      {"Validation loss", "At the last evaluation; nats a token.", Better::lower, true,
+       [](const RunData& run) {
+         return cell(summary_or(run, "final_val_loss", last_validation(run)), loss_text);
+       }},
+      {"Best validation loss", "Lowest of all evaluations.", Better::lower, false,
+       [](const RunData& run) {
+         return cell(summary_or(run, "best_val_loss", best_validation(run)), loss_text);
+       }},
+      {"Tokens/s", "Median over the steps, all ranks together.", Better::higher, true,
+       [](const RunData& run) {
+         return cell(summary_or(run, "tokens_per_s", settled(run, &StepRecord::tokens_per_s)),
+                     grouped);
+       }},
+      {"Model state per parameter",
+       "Weights, gradients, master copy, moments and index that the arena holds at the end, divided "
+       "by all parameters, pruned ones included.",
+       Better::lower, true,
+       [](const RunData& run) {
+         return cell(number_at(run.summary, "model_state_bytes_per_parameter"), two_digits);
+       }},
+      {"All-reduce per step", "Bytes that rank 0 sends in one step's all-reduces.", Better::lower,
+       true,
+       [](const RunData& run) {
+         return cell(summary_or(run, "allreduce_bytes_per_step",
+                                settled(run, &StepRecord::allreduce_bytes)),
+                     bytes_text);
+       }},
+      {"Peak memory of the process", "Resident set size at its highest.", Better::lower, false,
+       [](const RunData& run) { return cell(peak_rss(run), bytes_text); }},
+      {"Time in steps", "Sum of step times, without evaluation and checkpoints.", Better::lower,
+       false, [](const RunData& run) { return cell(seconds_of(run), duration_text); }},
+  };
+}
+
+std::vector<Row> identity_rows() {
+  return {
+      {"Steps", "Last step in metrics.jsonl.", Better::neither, false,
+       [](const RunData& run) { return cell(steps_of(run), grouped); }},
+      {"Parameters", "All, pruned ones included.", Better::neither, false,
+       [](const RunData& run) { return cell(number_at(run.summary, "parameters"), grouped); }},
+      {"Kept parameters", "Stored and updated.", Better::neither, false,
+       [](const RunData& run) {
+         return cell(number_at(run.summary, "kept_parameters"), grouped);
+       }},
+      {"Sparsity", "Zeros divided by prunable parameters.", Better::neither, false,
+       [](const RunData& run) { return cell(number_at(run.summary, "sparsity"), percent); }},
+      {"Ranks", "Processes.", Better::neither, false,
+       [](const RunData& run) { return cell(number_at(run.summary, "ranks"), grouped); }},
+      {"Grid", "Pipeline stages and data-parallel copies.", Better::neither, false,
+       [](const RunData& run) { return text_cell(run, "grid"); }},
+      {"Data type", "Of weights and activations.", Better::neither, false,
+       [](const RunData& run) { return text_cell(run, "dtype"); }},
+      {"Backend", "Kernels that computed.", Better::neither, false,
+       [](const RunData& run) { return text_cell(run, "backend"); }},
+      {"Commit", "Of the program.", Better::neither, false,
+       [](const RunData& run) { return text_cell(run, "git"); }},
+  };
+}
+
+}  // namespace
+
+std::vector<Headline> headlines(std::span<const RunData> runs) {
+  std::vector<Row> rows = result_rows();
+  const std::vector<Row> identity = identity_rows();
+  rows.insert(rows.end(), identity.begin(), identity.end());
+  std::vector<Headline> out;
+  for (const Row& row : rows) {
+    Headline line{.label = row.label,
+                  .hint = row.hint,
+                  .better = row.better,
+                  .major = row.major,
+                  .cells = {}};
+    for (const RunData& run : runs) {
+      line.cells.push_back(row.of(run));
+    }
+    out.push_back(std::move(line));
+  }
+  return out;
+}
+
+std::string grouped(double value) {
+  std::string digits = fmt::format("{:.0f}", std::abs(value));
+  for (std::ptrdiff_t at = std::ssize(digits) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return (value < 0 && digits != "0" ? "-" : "") + digits;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"kB", "MB", "GB", "TB"};
+  if (bytes < 1000) {
+    return fmt::format("{:.0f} B", bytes);
+  }
+  size_t unit = 0;
+  double scaled = bytes / 1000;
+  while (scaled >= 999.5 && unit + 1 < std::size(kUnits)) {
+    scaled /= 1000;
+    ++unit;
+  }
+  const int decimals = scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", scaled, decimals, kUnits[unit]);
+}
+
+}  // namespace espalier::report

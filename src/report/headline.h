@@ -1,0 +1,36 @@
+#pragma once
+// The numbers that describe a run, in the order in which a reader wants them; one list for the page and the
+// terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it (final loss so
+// far, median tokens/s and all-reduce bytes over the second half of the steps).
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/report/run_data.h"
+
+namespace espalier::report {
+
+enum class Better { lower, higher, neither };
+
+struct Cell {
+  std::optional<double> value;  ///< for ratios; absent for text and for unknown numbers
+  std::string text = "-";
+};
+
+struct Headline {
+  std::string label;
+  std::string hint;  ///< one sentence on how it is measured
+  Better better = Better::neither;
+  bool major = false;  ///< a card on the page, a row of the terminal's table
+  std::vector<Cell> cells;  ///< one a run
+};
+
+std::vector<Headline> headlines(std::span<const RunData> runs);
+
+/// 1234567.0 -> "1,234,567".
+std::string grouped(double value);
+/// 1234567.0 -> "1.23 MB" (powers of 1000).
+std::string bytes_text(double bytes);
+
+}  // namespace espalier::report

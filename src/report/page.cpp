@@ -1,0 +1,168 @@
+#include <algorithm>
+
+#include "io/metrics.h"
+#include "src/core/arena.h"
+#include "src/core/error.h"
+#include "src/report/curves.h"
+#include "src/report/headline.h"
+#include "src/report/page_parts.h"
+#include "src/report/report.h"
+#include "src/report/timeline.h"
+
+namespace espalier::report {
+namespace {
+
+using nlohmann::json;
+
+/// Over all runs of a page; together they keep the page below about 3 MB.
+constexpr size_t kCurvePoints = 16'000;
+constexpr size_t kTimelineSpans = 24'000;
+
+/// {category: [bytes now, peak]} of one rank, whatever the order in summary.json.
+json categories_of(const json& entry) {
+  json out = json::object();
+  for (int kind = 0; kind < kMemoryKinds; ++kind) {
+    const std::string name(name_of(static_cast<Memory>(kind)));
+    const auto found = entry.find(name);
+    if (found == entry.end() || !found->is_object()) {
+      continue;
+    }
+    const double now = number_at(*found, "bytes").value_or(0);
+    out[name] = {now, number_at(*found, "peak").value_or(now)};
+  }
+  return out;
+}
+
+json memory_of(const RunData& run) {
+  const auto memory = run.summary.find("memory");
+  if (memory == run.summary.end() || !memory->is_object()) {
+    return nullptr;
+  }
+  json out = {{"ranks", json::array()}, {"total", json::object()}};
+  if (const auto ranks = memory->find("ranks"); ranks != memory->end() && ranks->is_array()) {
+    for (const json& rank : *ranks) {
+      out["ranks"].push_back(rank.is_object() ? categories_of(rank) : json::object());
+    }
+  }
+  if (const auto total = memory->find("total"); total != memory->end() && total->is_object()) {
+    out["total"] = categories_of(*total);
+  }
+  return out;
+}
+
+/// The step of a one-shot pruning, for a mark on the curves; null when the run has none.
+json pruned_at(const RunData& run) {
+  const auto method = run.config.find("pruning.method");
+  const auto at = run.config.find("pruning.at_step");
+  if (method == run.config.end() || at == run.config.end() || run.steps.empty() ||
+      method->second.find("none") != std::string::npos) {
+    return nullptr;
+  }
+  const json step = json::parse(at->second, nullptr, false);
+  const bool reached = step.is_number_integer() && step > 0 && step <= run.steps.back().step;
+  return reached ? step : json();
+}
+
+json bytes_of(const RunData& run) {
+  const std::vector<Headline> lines = headlines(std::span(&run, 1));
+  const auto allreduce = std::find_if(lines.begin(), lines.end(), [](const Headline& line) {
+    return line.label == "All-reduce per step";
+  });
+  std::vector<double> p2p;
+  for (const StepRecord& record : run.steps) {
+    if (record.p2p_bytes >= 0) {
+      p2p.push_back(record.p2p_bytes);
+    }
+  }
+  const auto middle = p2p.begin() + static_cast<std::ptrdiff_t>(p2p.size() / 2);
+  std::nth_element(p2p.begin(), middle, p2p.end());
+  const auto& known = allreduce->cells[0].value;
+  return {{"allreduce", known ? json(*known) : json()}, {"p2p", p2p.empty() ? json() : json(*middle)}};
+}
+
+json run_json(const RunData& run, size_t runs) {
+  const size_t points = std::clamp<size_t>(kCurvePoints / runs, 100, 1500);
+  const size_t spans = std::clamp<size_t>(kTimelineSpans / (3 * runs), 200, 4000);
+  return {{"name", run.name},
+          {"complete", run.complete()},
+          {"notes", run.notes},
+          {"curves", run.steps.empty() ? json() : curves(run.steps, points)},
+          {"pruned_at", pruned_at(run)},
+          {"memory", memory_of(run)},
+          {"bytes", bytes_of(run)},
+          {"timeline", timeline(run, spans)},
+          {"config", run.config}};
+}
+
+json headline_json(const Headline& line) {
+  json values = json::array();
+  json texts = json::array();
+  for (const Cell& cell : line.cells) {
+    values.push_back(cell.value ? json(*cell.value) : json());
+    texts.push_back(cell.text);
+  }
+  const char* better = line.better == Better::lower    ? "lower"
+                       : line.better == Better::higher ? "higher"
+                                                       : "";
+  return {{"label", line.label}, {"hint", line.hint},     {"better", better},
+          {"major", line.major}, {"values", values}, {"texts", texts}};
+}
+
+/// JSON that may stand inside a <script> element: nothing in it can end the element or open a comment.
+std::string script_safe(const json& data) {
+  std::string text;
+  for (const char c : data.dump(-1, ' ', true)) {
+    switch (c) {
+      case '<':
+        text += "\\u003c";
+        break;
+      case '>':
+        text += "\\u003e";
+        break;
+      case '&':
+        text += "\\u0026";
+        break;
+      default:
+        text += c;
+    }
+  }
+  return text;
+}
+
+/// The skeleton with each "{{part}}" replaced by that part; parts are not searched again.
+std::string assemble(std::string_view skeleton, const std::string& data) {
+  std::string page;
+  while (true) {
+    const size_t open = skeleton.find("{{");
+    page += skeleton.substr(0, open);
+    if (open == std::string_view::npos) {
+      return page;
+    }
+    const size_t close = skeleton.find("}}", open);
+    require(close != std::string_view::npos, "report.html must close each {{");
+    const std::string_view name = skeleton.substr(open + 2, close - open - 2);
+    page += name == "data" ? std::string_view(data) : page_part(name);
+    skeleton.remove_prefix(close + 2);
+  }
+}
+
+}  // namespace
+
+std::string render_report(std::span<const std::filesystem::path> run_directories) {
+  const std::vector<RunData> runs = read_runs(run_directories);
+  json data = {{"runs", json::array()}, {"headlines", json::array()}};
+  for (const RunData& run : runs) {
+    data["runs"].push_back(run_json(run, runs.size()));
+  }
+  for (const Headline& line : headlines(runs)) {
+    data["headlines"].push_back(headline_json(line));
+  }
+  return assemble(page_part("report.html"), script_safe(data));
+}
+
+void write_report(std::span<const std::filesystem::path> run_directories,
+                  const std::filesystem::path& file) {
+  io::write_text_atomically(file, render_report(run_directories));
+}
+
+}  // namespace espalier::report

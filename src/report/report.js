@@ -1,0 +1,242 @@
+// The page: what is shown of the runs, and the state that the reader can change.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const RUNS = DATA.runs;
+const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
+const state = { axis: "step", log: false, smoothing: .6, hidden: new Set(), range: null, memoryNow: true, memoryRanks: false, configAll: false };
+const byId = (id) => document.getElementById(id);
+const colorOf = (run) => `var(--run${run % 8})`;
+const dashOf = (run) => ["", "6 3", "2 3"][Math.floor(run / 8) % 3];
+const shownRuns = () => RUNS.map((run, i) => [run, i]).filter(([run, i]) => run.curves && !state.hidden.has(i));
+
+function bytesText(bytes) {
+  if (bytes === null) return "–";
+  let unit = 0;
+  for (; bytes >= 999.5 && unit < 4; ++unit) bytes /= 1000;
+  return (unit ? bytes.toPrecision(3) : bytes.toFixed(0)) + " " + ["B", "kB", "MB", "GB", "TB"][unit];
+}
+
+function drawHead() {
+  const names = RUNS.map((run) => run.name);
+  byId("title").textContent = names.length <= 3 ? names.join("  ·  ") : `${names.length} runs`;
+  document.title = "Espalier report: " + names.join(", ");
+  const row = DATA.headlines.find((line) => line.label === "Parameters");
+  const count = row && row.values.find((value) => value !== null);
+  byId("subtitle").textContent = (RUNS.length === 1 ? "1 run" : RUNS.length + " runs side by side") + (count ? ` · ${short(count)} parameters` : "") +
+    (RUNS.length > 1 ? " · ratios are to the first run" : "");
+  const notes = RUNS.flatMap((run) => run.notes.map((note) => [run.name, note]));
+  byId("notes").hidden = notes.length === 0;
+  for (const [name, note] of notes) {
+    const line = node("p", "", undefined, byId("notes"));
+    node("b", "", name + ": ", line);
+    line.append(note);
+  }
+}
+
+/** Ratio of a run's value to the first run's; null for the first. */
+function ratioTo(line, run) {
+  const [first, value] = [line.values[0], line.values[run]];
+  return run === 0 || !first || value === null ? null : value / first;
+}
+
+function ratioText(ratio) { return "× " + (ratio >= 100 ? ratio.toFixed(0) : ratio.toPrecision(3)); }
+
+function isGood(line, ratio) {
+  return (line.better === "lower" && ratio < .995) || (line.better === "higher" && ratio > 1.005);
+}
+
+function drawCards() {
+  for (const line of DATA.headlines.filter((one) => one.major)) {
+    const card = node("div", "card", undefined, byId("cards"));
+    node("h3", "", line.label, card).title = line.hint;
+    RUNS.forEach((run, i) => {
+      const row = node("div", "value", undefined, card), name = node("span", "name", undefined, row);
+      dot(colorOf(i), name);
+      node("span", "", run.name, name).title = run.name;
+      node("b", "", line.texts[i].replace(/^-$/, "–"), row);
+      const ratio = ratioTo(line, i), cell = node("span", "ratio", ratio === null ? "" : ratioText(ratio), row);
+      if (RUNS.length === 1) cell.remove();
+      if (ratio !== null && isGood(line, ratio)) cell.classList.add("good");
+    });
+  }
+}
+
+function drawNumbers() {
+  const head = node("tr", "", undefined, node("thead", "", undefined, byId("numbers")));
+  node("th", "", "", head);
+  RUNS.forEach((run, i) => { const cell = node("th", "", undefined, head); dot(colorOf(i), cell); cell.append(run.name + (run.complete ? "" : " (so far)")); });
+  const body = node("tbody", "", undefined, byId("numbers"));
+  for (const line of DATA.headlines) {
+    const row = node("tr", "", undefined, body);
+    node("td", "", line.label, row).title = line.hint;
+    line.texts.forEach((text) => node("td", "", text.replace(/^-$/, "–"), row));
+  }
+}
+
+function drawLegend() {
+  RUNS.forEach((run, i) => {
+    const button = node("button", "", undefined, byId("legend"));
+    button.type = "button";
+    dot(colorOf(i), button);
+    button.append(run.name);
+    button.title = "Show or hide " + run.name;
+    button.setAttribute("aria-pressed", true);
+    button.addEventListener("click", () => {
+      if (!state.hidden.delete(i)) state.hidden.add(i);
+      button.setAttribute("aria-pressed", !state.hidden.has(i));
+      drawCurves();
+    });
+  });
+  const redraw = (key) => (value) => { state[key] = value; if (key === "axis") state.range = null; drawCurves(); };
+  switcher(byId("axis"), [["step", "Step"], ["seconds", "Time"]], state.axis, redraw("axis"));
+  switcher(byId("scale"), [[false, "Linear"], [true, "Log"]], state.log, redraw("log"));
+  byId("smoothing").addEventListener("input", (event) => { state.smoothing = event.target.value / 100; drawCurves(); });
+  byId("unzoom").addEventListener("click", () => { state.range = null; drawCurves(); });
+}
+
+/** The slider is perceptual: its end averages over about a fifth of the points. */
+function smoothingWeight(points) {
+  const longest = Math.max(2, points / 5);
+  return state.smoothing === 0 ? 0 : 1 - 1 / longest ** state.smoothing;
+}
+
+function fullRange() {
+  let low = Infinity, high = -Infinity;
+  for (const [run] of shownRuns()) {
+    const xs = run.curves[state.axis];
+    low = Math.min(low, xs[0]);
+    high = Math.max(high, xs[xs.length - 1]);
+  }
+  if (low > high) return [0, 1];
+  return [state.axis === "seconds" ? 0 : low, high > low ? high : low + 1];
+}
+
+/** Curves of one quantity: the smoothed line, and its raw values faintly below when `raw`. */
+function seriesOf(key, { smooth, raw }) {
+  const all = [];
+  for (const [run, i] of shownRuns()) {
+    const data = run.curves, one = { name: run.name, color: colorOf(i), dash: dashOf(i), xs: data[state.axis] };
+    const weight = smooth ? smoothingWeight(data[key].length) : 0;
+    if (raw && data.loss_low) all.push({ ...one, ys: data[key], low: data.loss_low, high: data.loss_high, faint: true });
+    else if (raw && weight > 0) all.push({ ...one, ys: data[key], faint: true });
+    all.push({ ...one, name: raw ? run.name + " train" : run.name, ys: weight > 0 ? smoothed(data[key], weight) : data[key] });
+  }
+  return all;
+}
+
+function validationSeries() {
+  return shownRuns().filter(([run]) => run.curves.validation.loss.length > 0).map(([run, i]) => ({
+    name: run.name + " validation", color: colorOf(i), circles: true, xs: run.curves.validation[state.axis], ys: run.curves.validation.loss }));
+}
+
+function pruneMarks() {
+  return shownRuns().filter(([run]) => run.pruned_at !== null).map(([run, i]) => {
+    const at = nearest(run.curves.step, run.pruned_at);
+    return { x: state.axis === "step" ? run.pruned_at : run.curves.seconds[at], color: colorOf(i) };
+  });
+}
+
+function drawCurves() {
+  const crosses = [], range = state.range || fullRange(), marks = pruneMarks();
+  byId("unzoom").hidden = state.range === null;
+  const shared = {
+    range, marks, height: 190,
+    xText: state.axis === "step" ? short : clock,
+    xBases: state.axis === "step" ? [1, 2, 5, 10] : range[1] > 120 ? [1.2, 3, 6, 12] : undefined,
+    xHead: (value) => state.axis === "step" ? "step " + Math.round(value).toLocaleString("en") : clock(value),
+    onHover: (value) => crosses.forEach((show) => show(value)),
+    onZoom: (to) => { state.range = to; drawCurves(); },
+  };
+  const draw = (id, label, series, more) => crosses.push(lineChart(byId(id), { ...shared, label, series, ...more }));
+  draw("loss", "Loss", [...seriesOf("loss", { smooth: true, raw: true }), ...validationSeries()],
+    { height: 330, log: state.log, yText: short, readout: (value) => value.toFixed(4) });
+  draw("tokens", "Tokens per second", seriesOf("tokens_per_s", { smooth: true }), { zero: true, yText: short, readout: (value) => Math.round(value).toLocaleString("en") });
+  draw("norm", "Gradient norm", seriesOf("grad_norm", { smooth: true }), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
+  draw("rate", "Learning rate", seriesOf("lr", {}), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
+  draw("traffic", "All-reduce bytes a step", seriesOf("allreduce_bytes", {}), { zero: true, yText: (value) => value === 0 ? "0" : bytesText(value).replace(/\.0+ /, " "), readout: bytesText });
+}
+
+function drawMemory() {
+  const rows = [], pick = (pair) => pair ? pair[state.memoryNow ? 0 : 1] : 0;
+  RUNS.forEach((run, i) => {
+    if (!run.memory) return;
+    const parts = (counts) => CATEGORIES.map((name) => ({ name, value: pick(counts[name]), color: `var(--${name})` }));
+    if (state.memoryRanks) run.memory.ranks.forEach((counts, rank) => rows.push({ label: `${run.name} rank ${rank}`, color: colorOf(i), parts: parts(counts) }));
+    else rows.push({ label: run.name, color: colorOf(i), parts: parts(run.memory.total) });
+  });
+  byId("memory-section").hidden = !RUNS.some((run) => run.memory);
+  stackedBars(byId("memory"), rows, bytesText);
+}
+
+function drawBytes() {
+  const known = RUNS.map((run, i) => [run, i]).filter(([run]) => run.bytes.allreduce !== null || run.bytes.p2p !== null);
+  byId("bytes-section").hidden = known.length === 0;
+  stackedBars(byId("bytes"), known.map(([run, i]) => ({ label: run.name, color: colorOf(i), parts: [
+    { name: "all-reduce", value: run.bytes.allreduce || 0, color: "var(--allreduce)" },
+    { name: "point to point", value: run.bytes.p2p || 0, color: "var(--p2p)" }] })), bytesText);
+}
+
+let timeline = null;
+
+function drawTimelines() {
+  const traced = RUNS.filter((run) => run.timeline);
+  byId("timeline-section").hidden = traced.length === 0;
+  if (traced.length === 0) return;
+  const chooseWindow = (run, window_) => {
+    timeline = timelineView(byId("timeline"), run.timeline, window_);
+    byId("timeline-note").textContent = window_.left_out ? `${window_.left_out} shorter spans of these steps are left out; trace.json has them all.` : "";
+  };
+  const chooseRun = (run) => {
+    switcher(byId("timeline-window"), run.timeline.windows.map((one) => [one, one.label]), run.timeline.windows[0], (one) => chooseWindow(run, one));
+    chooseWindow(run, run.timeline.windows[0]);
+  };
+  switcher(byId("timeline-run"), traced.map((run) => [run, run.name]), traced[0], chooseRun);
+  byId("timeline-run").hidden = traced.length < 2;
+  for (const [text, factor] of [["+", .5], ["−", 2], ["Fit", null]]) {
+    node("button", "", text, byId("timeline-zoom")).addEventListener("click", () => timeline.zoom(factor));
+  }
+  chooseRun(traced[0]);
+}
+
+function drawConfig() {
+  const table = byId("config"), keys = [...new Set(RUNS.flatMap((run) => Object.keys(run.config)))].sort();
+  const differs = (key) => new Set(RUNS.filter((run) => Object.keys(run.config).length).map((run) => run.config[key])).size > 1;
+  const shown = state.configAll ? keys : keys.filter(differs);
+  table.replaceChildren();
+  byId("config-section").hidden = keys.length === 0;
+  if (shown.length === 0) { node("td", "", "The runs have the same configuration.", node("tr", "", undefined, table)); return; }
+  const head = node("tr", "", undefined, node("thead", "", undefined, table));
+  node("th", "", "", head);
+  RUNS.forEach((run, i) => { const cell = node("th", "", undefined, head); dot(colorOf(i), cell); cell.append(run.name); });
+  const body = node("tbody", "", undefined, table);
+  for (const key of shown) {
+    const row = node("tr", "", undefined, body);
+    node("td", "", key, row);
+    for (const run of RUNS) node("td", state.configAll && differs(key) ? "differs" : "", run.config[key] === undefined ? "–" : run.config[key], row);
+  }
+}
+
+function drawSwitches() {
+  const redraw = (key, draw) => (value) => { state[key] = value; draw(); };
+  switcher(byId("memory-moment"), [[true, "At the end"], [false, "High-water mark"]], true, redraw("memoryNow", drawMemory));
+  switcher(byId("memory-scope"), [[false, "All ranks"], [true, "Each rank"]], false, redraw("memoryRanks", drawMemory));
+  byId("config-filter").hidden = RUNS.length < 2;
+  state.configAll = RUNS.length < 2;
+  switcher(byId("config-filter"), [[false, "What differs"], [true, "All keys"]], state.configAll, redraw("configAll", drawConfig));
+}
+
+drawHead();
+drawCards();
+drawNumbers();
+drawLegend();
+drawSwitches();
+drawCurves();
+drawMemory();
+drawBytes();
+drawTimelines();
+drawConfig();
+let resized = null;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => { drawCurves(); if (timeline) timeline.draw(); }, 120);
+});

@@ -1,0 +1,246 @@
+#include "src/report/run_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <span>
+#include <sstream>
+#include <toml++/toml.h>
+
+#include "src/core/error.h"
+
+namespace espalier::report {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+std::optional<std::string> read_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) {
+    return std::nullopt;
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// A copy in valid UTF-8: a file or directory name need not be, a page must.
+std::string valid_utf8(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace))
+      .get<std::string>();
+}
+
+void flatten(const toml::table& table, const std::string& prefix,
+             std::map<std::string, std::string>& out) {
+  for (const auto& [key, value] : table) {
+    const std::string name = prefix + std::string(key.str());
+    if (const toml::table* inner = value.as_table()) {
+      flatten(*inner, name + ".", out);
+      continue;
+    }
+    std::ostringstream text;
+    value.visit([&](const auto& node) { text << node; });
+    out[name] = valid_utf8(text.str());
+  }
+}
+
+void read_config(const fs::path& directory, RunData& run) {
+  const auto text = read_text(directory / "config.toml");
+  if (!text) {
+    run.notes.emplace_back("config.toml is missing: its settings are not compared.");
+    return;
+  }
+  try {
+    flatten(toml::parse(*text), "", run.config);
+  } catch (const toml::parse_error& error) {
+    run.notes.push_back(fmt::format("config.toml cannot be read (line {}: {}).",
+                                    error.source().begin.line, error.description()));
+  }
+}
+
+void read_summary(const fs::path& directory, RunData& run) {
+  run.summary = json::object();
+  const auto text = read_text(directory / "summary.json");
+  if (!text) {
+    run.notes.emplace_back(
+        "summary.json is missing: the run is still going or was interrupted; its numbers are those so far.");
+    return;
+  }
+  json parsed = json::parse(*text, nullptr, false);
+  if (parsed.is_object()) {
+    run.summary = std::move(parsed);
+  } else {
+    run.notes.emplace_back("summary.json is incomplete: the numbers come from metrics.jsonl.");
+  }
+}
+
+StepRecord record_of(const json& line) {
+  const auto number = [&](const char* key) { return number_at(line, key).value_or(kUnknown); };
+  return {.step = static_cast<int64_t>(number("step")),
+          .seconds = number("step_ms") / 1000,
+          .loss = number("loss"),
+          .val_loss = number("val_loss"),
+          .lr = number("lr"),
+          .grad_norm = number("grad_norm"),
+          .tokens_per_s = number("tokens_per_s"),
+          .allreduce_bytes = number("allreduce_bytes"),
+          .p2p_bytes = number("p2p_bytes")};
+}
+
+/// A step that comes again (a run resumed from an older checkpoint) replaces what followed it.
+void append(StepRecord record, std::vector<StepRecord>& steps) {
+  while (!steps.empty() && steps.back().step >= record.step) {
+    steps.pop_back();
+  }
+  const double before = steps.empty() ? 0 : steps.back().seconds;
+  record.seconds = before + (std::isnan(record.seconds) ? 0 : record.seconds);
+  steps.push_back(record);
+}
+
+void read_metrics(const fs::path& directory, RunData& run) {
+  std::ifstream in(directory / "metrics.jsonl", std::ios::binary);
+  if (!in) {
+    run.notes.emplace_back("metrics.jsonl is missing: there are no curves.");
+    return;
+  }
+  size_t unreadable = 0;
+  bool torn = false;
+  for (std::string line; std::getline(in, line);) {
+    const json parsed = json::parse(line, nullptr, false);
+    if (parsed.is_object() && number_at(parsed, "step")) {
+      append(record_of(parsed), run.steps);
+    } else if (in.eof()) {
+      torn = true;
+    } else {
+      ++unreadable;
+    }
+  }
+  if (torn) {
+    run.notes.emplace_back("The last line of metrics.jsonl is torn: it was left out.");
+  }
+  if (unreadable > 0) {
+    run.notes.push_back(fmt::format("{} lines of metrics.jsonl are unreadable: they were left out.",
+                                    unreadable));
+  }
+  if (run.steps.empty()) {
+    run.notes.emplace_back("metrics.jsonl holds no step yet.");
+  }
+}
+
+/// The lane names that "thread_name" metadata gives to (rank, thread).
+std::map<std::pair<int, int>, std::string> lane_names(const json& events) {
+  std::map<std::pair<int, int>, std::string> names;
+  for (const json& event : events) {
+    if (event.is_object() && event.value("name", json()) == "thread_name" &&
+        event.contains("args")) {
+      const json& name = event["args"].value("name", json());
+      names[{event.value("pid", 0), event.value("tid", 0)}] = name.is_string() ? name : json("?");
+    }
+  }
+  return names;
+}
+
+void read_events(const json& events, RunData& run) {
+  const auto names = lane_names(events);
+  for (const json& event : events) {
+    if (!event.is_object() || event.value("ph", json()) != "X") {
+      continue;
+    }
+    const int rank = event.value("pid", 0);
+    const int thread = event.value("tid", 0);
+    const auto named = names.find({rank, thread});
+    const std::string lane = named != names.end()
+                                 ? named->second
+                                 : event.value("cat", fmt::format("track {}", thread));
+    auto place = std::find(run.lanes.begin(), run.lanes.end(), lane);
+    if (place == run.lanes.end()) {
+      place = run.lanes.insert(place, lane);
+    }
+    run.spans.push_back({.rank = rank,
+                         .lane = static_cast<int>(place - run.lanes.begin()),
+                         .name = event.value("name", ""),
+                         .begin = event.value("ts", 0.0),
+                         .duration = event.value("dur", 0.0)});
+  }
+}
+
+void read_trace(const fs::path& directory, RunData& run) {
+  const auto text = read_text(directory / "trace.json");
+  if (!text) {
+    run.notes.emplace_back("trace.json is missing: there is no timeline (was run.trace off?).");
+    return;
+  }
+  try {
+    const json parsed = json::parse(*text);
+    const json& events = parsed.is_object() ? parsed.at("traceEvents") : parsed;
+    read_events(events, run);
+    if (run.spans.empty()) {
+      run.notes.emplace_back("trace.json holds no span.");
+    }
+  } catch (const json::exception&) {
+    run.spans.clear();
+    run.notes.emplace_back("trace.json is incomplete or no Chrome trace: there is no timeline.");
+  }
+}
+
+}  // namespace
+
+std::optional<double> number_at(const json& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) {
+    return std::nullopt;
+  }
+  const double value = found->get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+RunData read_run(const fs::path& directory) {
+  check(fs::is_directory(directory),
+        "'{}' is no directory: give the run directories that `espalier train` wrote (run.out)",
+        directory.string());
+  const bool any = fs::exists(directory / "config.toml") ||
+                   fs::exists(directory / "metrics.jsonl") ||
+                   fs::exists(directory / "summary.json");
+  check(any,
+        "'{}' is no run directory (no config.toml, metrics.jsonl or summary.json in it): give the "
+        "directory that `espalier train` wrote (run.out), not one above or below it",
+        directory.string());
+  RunData run;
+  const fs::path whole = fs::weakly_canonical(directory);
+  run.name = valid_utf8(whole.filename().string());
+  read_config(directory, run);
+  read_metrics(directory, run);
+  read_summary(directory, run);
+  read_trace(directory, run);
+  return run;
+}
+
+std::vector<RunData> read_runs(std::span<const fs::path> directories) {
+  check(!directories.empty(), "no run directory was given: name at least one");
+  std::vector<RunData> runs;
+  for (const fs::path& directory : directories) {
+    runs.push_back(read_run(directory));
+  }
+  std::map<std::string, size_t> uses;
+  for (const RunData& run : runs) {
+    ++uses[run.name];
+  }
+  std::map<std::string, size_t> seen;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (uses[runs[i].name] > 1) {
+      const fs::path whole = fs::weakly_canonical(directories[i]);
+      runs[i].name = valid_utf8(whole.parent_path().filename().string()) + "/" + runs[i].name;
+    }
+    if (const size_t again = ++seen[runs[i].name]; again > 1) {
+      runs[i].name += fmt::format(" ({})", again);
+    }
+  }
+  return runs;
+}
+
+}  // namespace espalier::report

@@ -1,0 +1,155 @@
+#include "src/report/timeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace espalier::report {
+namespace {
+
+using nlohmann::json;
+
+struct Window {
+  std::string label;
+  double begin = 0;
+  double end = 0;
+};
+
+struct Step {
+  double begin = 0;
+  double end = 0;
+  double length() const { return end - begin; }
+};
+
+/// Rank 0's steps: work up to the end of the optimizer's spans, from the end of the step before.
+std::vector<Step> steps_of(const RunData& run) {
+  const auto optimizer = std::find(run.lanes.begin(), run.lanes.end(), "optimizer");
+  const auto lane = static_cast<int>(optimizer - run.lanes.begin());
+  int first_rank = run.spans.front().rank;
+  for (const TraceSpan& span : run.spans) {
+    first_rank = std::min(first_rank, span.rank);
+  }
+  std::vector<const TraceSpan*> spans;
+  for (const TraceSpan& span : run.spans) {
+    if (span.rank == first_rank && (span.lane == lane || run.lanes[span.lane] == "compute")) {
+      spans.push_back(&span);
+    }
+  }
+  std::sort(spans.begin(), spans.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
+  std::vector<Step> steps;
+  Step step{.begin = spans.empty() ? 0 : spans.front()->begin, .end = -1};
+  for (const TraceSpan* span : spans) {
+    if (span->lane == lane) {
+      step.end = std::max(step.end, span->begin + span->duration);
+    } else if (step.end >= 0) {  // the optimizer is done and other work begins
+      steps.push_back(step);
+      step = {.begin = span->begin, .end = -1};
+    }
+  }
+  if (step.end >= 0) {
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+std::vector<Window> windows_of(const RunData& run) {
+  const std::vector<Step> steps = steps_of(run);
+  if (steps.empty()) {  // no optimizer in the trace: show its first second
+    double begin = run.spans.front().begin;
+    for (const TraceSpan& span : run.spans) {
+      begin = std::min(begin, span.begin);
+    }
+    return {{.label = "First second", .begin = begin, .end = begin + 1e6}};
+  }
+  std::vector<size_t> order;
+  for (size_t i = steps.size() / 2; i < steps.size(); ++i) {
+    order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return steps[a].length() < steps[b].length(); });
+  const size_t typical = order[order.size() / 2];
+  const size_t from = typical > 0 ? typical - 1 : 0;
+  const size_t to = std::min(typical + 1, steps.size() - 1);
+  const auto slowest = std::max_element(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return a.length() < b.length();
+  });
+  return {{.label = "Typical steps", .begin = steps[from].begin, .end = steps[to].end},
+          {.label = "First steps",
+           .begin = steps.front().begin,
+           .end = steps[std::min<size_t>(1, steps.size() - 1)].end},
+          {.label = "Slowest step", .begin = slowest->begin, .end = slowest->end}};
+}
+
+/// How many spans of the same rank and lane enclose each one. `spans` must be sorted by begin, longest first.
+std::vector<int> depths_of(const std::vector<const TraceSpan*>& spans) {
+  std::map<std::pair<int, int>, std::vector<double>> open;  // ends of the enclosing spans
+  std::vector<int> depths;
+  for (const TraceSpan* span : spans) {
+    std::vector<double>& ends = open[{span->rank, span->lane}];
+    while (!ends.empty() && ends.back() <= span->begin) {
+      ends.pop_back();
+    }
+    depths.push_back(static_cast<int>(ends.size()));
+    ends.push_back(span->begin + span->duration);
+  }
+  return depths;
+}
+
+double tenth_of_microsecond(double microseconds) { return std::round(microseconds * 10) / 10; }
+
+json spans_of(const RunData& run, const Window& window, size_t limit,
+              std::map<std::string, size_t>& names) {
+  std::vector<const TraceSpan*> inside;
+  for (const TraceSpan& span : run.spans) {
+    if (span.begin < window.end && span.begin + span.duration > window.begin) {
+      inside.push_back(&span);
+    }
+  }
+  const size_t found = inside.size();
+  if (found > limit) {
+    std::nth_element(inside.begin(), inside.begin() + static_cast<std::ptrdiff_t>(limit),
+                     inside.end(), [](auto* a, auto* b) { return a->duration > b->duration; });
+    inside.resize(limit);
+  }
+  std::sort(inside.begin(), inside.end(), [](auto* a, auto* b) {
+    return a->begin != b->begin ? a->begin < b->begin : a->duration > b->duration;
+  });
+  const std::vector<int> depths = depths_of(inside);
+  json spans = json::array();
+  for (size_t i = 0; i < inside.size(); ++i) {
+    const TraceSpan& span = *inside[i];
+    const size_t name = names.try_emplace(span.name, names.size()).first->second;
+    spans.push_back({span.rank, span.lane, depths[i],
+                     tenth_of_microsecond(span.begin - window.begin),
+                     tenth_of_microsecond(span.duration), name});
+  }
+  return {{"label", window.label},
+          {"begin", tenth_of_microsecond(window.begin)},
+          {"length", tenth_of_microsecond(window.end - window.begin)},
+          {"left_out", found - inside.size()},
+          {"spans", std::move(spans)}};
+}
+
+}  // namespace
+
+json timeline(const RunData& run, size_t limit) {
+  if (run.spans.empty()) {
+    return nullptr;
+  }
+  std::map<std::string, size_t> names;
+  json windows = json::array();
+  for (const Window& window : windows_of(run)) {
+    windows.push_back(spans_of(run, window, limit, names));
+  }
+  std::vector<std::string> name_list(names.size());
+  for (const auto& [name, index] : names) {
+    name_list[index] = name;
+  }
+  std::set<int> ranks;
+  for (const TraceSpan& span : run.spans) {
+    ranks.insert(span.rank);
+  }
+  return {{"lanes", run.lanes}, {"ranks", ranks}, {"names", name_list}, {"windows", windows}};
+}
+
+}  // namespace espalier::report

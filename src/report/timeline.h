@@ -1,0 +1,18 @@
+#pragma once
+// A few steps of the trace, chosen to be looked at: the first steps, typical ones (a step of median
+// duration of the second half and its neighbours) and the slowest step.
+//
+// A step of rank 0 ends where its optimizer spans end and another kind of work begins. Each window keeps at most
+// `limit` spans of all ranks, the longest; how many shorter ones were left out is stated.
+#include <nlohmann/json.hpp>
+
+#include "src/report/run_data.h"
+
+namespace espalier::report {
+
+/// {lanes: [name], ranks: [n], names: [span name], windows: [{label, begin (us), length (us), left_out, spans: [[rank,
+/// lane, depth, begin, duration, name index], …]}]}; spans begin relative to their window. Null without
+/// spans. `depth` is how many spans of the same lane enclose it.
+nlohmann::json timeline(const RunData& run, size_t limit);
+
+}  // namespace espalier::report
