@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "io/hdf5_driver.h"
 #include "io/hdf5_state.h"

@@ -113,6 +113,30 @@ void RawFile::finish() {
   }
 }
 
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(RawFile::create([this] {
+        make_folder_of(path_);
+        ::unlink(temporary_name(path_).c_str());  // of an earlier process that had our PID
+        return temporary_name(path_);
+      }())) {}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) {
+    ::unlink(temporary_name(path_).c_str());
+  }
+}
+
+void AtomicFile::append(std::string_view text) {
+  file_.write(file_.size(), text.size(), text.data());
+}
+
+void AtomicFile::commit() {
+  file_.finish();
+  check(file_.error() == 0, "{} cannot be written: {}", path_.string(), cause(file_.error()));
+  publish(temporary_name(path_), path_);
+  committed_ = true;
+}
+
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   return path.string() + fmt::format(".tmp-{}", ::getpid());
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 namespace espalier::io {
 
@@ -34,6 +35,23 @@ class RawFile {
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
+};
+
+/// A text file that appears whole or not at all: written to a temporary name, then fsynced and renamed.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();  ///< without commit: removes the temporary file
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void append(std::string_view text);
+  void commit();  ///< throws Failure with the cause of the first write that failed
+
+ private:
+  std::filesystem::path path_;
+  RawFile file_;
+  bool committed_ = false;
 };
 
 /// `path.tmp-PID`, beside the file it will replace.

@@ -30,11 +30,16 @@ void Reduction::wait(Communicator& comm) {
 }
 
 AllReduce::AllReduce(Communicator& comm, Arena& arena, const AllReduceOptions& options)
-    : comm_(comm), arena_(arena), options_(options) {
-  for (int step = 1; step < comm.size(); ++step) {
-    peers_.emplace_back().rank = (comm.rank() + step) % comm.size();
+    : comm_(comm),
+      arena_(arena),
+      options_(options),
+      inputs_(static_cast<size_t>(comm.size())),
+      peers_(static_cast<size_t>(comm.size() - 1)) {
+  // Each rank begins with the one after it, so that not all talk to the same rank first.
+  int next = comm.rank();
+  for (Peer& peer : peers_) {
+    peer.rank = ++next % comm.size();
   }
-  inputs_.resize(static_cast<size_t>(comm.size()));
 }
 
 AllReduce::Range AllReduce::slice(int rank) const {
@@ -67,14 +72,13 @@ void AllReduce::choose_pieces() {
       std::min(options_.piece_bytes, options_.staging_bytes / shares) / sizeof(float));
   const int64_t rounded = std::max(kSmallestPiece, most / kAlignment * kAlignment);
   // A short array needs less: its slice, rounded up to whole lines.
-  const int64_t slice_lines =
-      static_cast<int64_t>(data_.size()) / comm_.size() / kAlignment + 1;
+  const int64_t slice_lines = static_cast<int64_t>(data_.size()) / comm_.size() / kAlignment + 1;
   piece_elements_ = std::min(rounded, (slice_lines + 1) * kAlignment);
   const int64_t needed = static_cast<int64_t>(shares) * piece_elements_;
   if (needed > staging_.tensor().count() || !staging_.tensor()) {
     staging_.release();
-    staging_ = arena_.allocate(Memory::communication, "all-reduce staging", DType::fp32,
-                               Shape{needed});
+    staging_ =
+        arena_.allocate(Memory::communication, "all-reduce staging", DType::fp32, Shape{needed});
   }
 }
 
@@ -112,8 +116,8 @@ void AllReduce::post_takes(size_t at) {
 
 void AllReduce::post_gives(Peer& peer) {
   for (; peer.given < peer.pieces && peer.give.size() < kWindow; ++peer.given) {
-    peer.give.push_back(comm_.isend(peer.rank, scatter_tag(number_),
-                                    std::as_bytes(piece(peer.rank, peer.given))));
+    peer.give.push_back(
+        comm_.isend(peer.rank, scatter_tag(number_), std::as_bytes(piece(peer.rank, peer.given))));
   }
 }
 

@@ -91,7 +91,7 @@ class AllReduce final : public Reduction {
   int number_ = 0;
   int64_t piece_elements_ = 1;
   int64_t my_pieces_ = 0;
-  int64_t summed_ = 0;  ///< pieces of my slice
+  int64_t summed_ = 0;                ///< pieces of my slice
   std::vector<const float*> inputs_;  ///< of one sum, by rank
   // The staging memory goes after the peers, whose open receives point into it.
   Buffer staging_;  ///< [peer][piece modulo window][element]

@@ -15,8 +15,8 @@ GradientBuckets::GradientBuckets(Communicator& comm, Arena& arena, const BucketO
   }
   slots_.resize(static_cast<size_t>(options.in_flight));
   for (Slot& slot : slots_) {
-    slot.reduction = make ? make(comm, arena)
-                          : std::make_unique<AllReduce>(comm, arena, options.allreduce);
+    slot.reduction =
+        make ? make(comm, arena) : std::make_unique<AllReduce>(comm, arena, options.allreduce);
   }
 }
 
@@ -88,8 +88,8 @@ Progress GradientBuckets::advance() {
 }
 
 void GradientBuckets::ready(int64_t end) {
-  require(end >= final_ && end <= static_cast<int64_t>(flat_.size()),
-          "the final prefix only grows", end, final_);
+  require(end >= final_ && end <= static_cast<int64_t>(flat_.size()), "the final prefix only grows",
+          end, final_);
   if (options_.overlap) {
     final_ = end;
     progress();

@@ -7,20 +7,11 @@
 
 namespace espalier::parallel {
 
-namespace {
-
-std::string list_of(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
-
-}  // namespace
-
 Communicator::Communicator(Membership members)
-    : members_(std::move(members)),
-      sent_(std::make_shared<std::array<Sent, kTrafficKinds>>()) {}
+    : members_(std::move(members)), shared_(std::make_shared<Shared>()) {}
 
 Communicator::Communicator(Membership members, const Communicator& root)
-    : members_(std::move(members)), timeout_(root.timeout_), sent_(root.sent_) {}
+    : members_(std::move(members)), timeout_(root.timeout_), shared_(root.shared_) {}
 
 int Communicator::local_rank() const {
   const auto& node = members_.node;
@@ -34,7 +25,7 @@ int Communicator::local_size() const {
 
 Sent Communicator::sent() const {
   Sent total;
-  for (const Sent& kind : *sent_) {
+  for (const Sent& kind : shared_->sent) {
     total.bytes += kind.bytes;
     total.messages += kind.messages;
   }
@@ -49,7 +40,7 @@ Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
   request.peer_ = to;
   request.bytes_ = data.size();
   request.sends_ = true;
-  Sent& sent = (*sent_)[static_cast<size_t>(tag.kind)];
+  Sent& sent = shared_->sent[static_cast<size_t>(tag.kind)];
   sent.bytes += static_cast<int64_t>(data.size());
   sent.messages += 1;
   return request;
@@ -82,13 +73,13 @@ void Communicator::wait(Request& request) {
   }
   wait_until([&] { return test(request) ? Progress::done : Progress::stuck; },
              [&] { return std::vector<int>{request.peer_}; },
-             fmt::format("{} {} bytes", request.sends_ ? "sending it" : "receiving from it",
+             fmt::format("{} {} bytes", request.sends_ ? "it was sent" : "it should send",
                          request.bytes_));
 }
 
 void Communicator::wait_until(const std::function<Progress()>& step,
                               const std::function<std::vector<int>()>& missing,
-                              std::string_view doing) {
+                              std::string_view doing) try {
   double stuck_since = now_seconds();
   for (int round = 0;;) {
     const Progress progress = step();
@@ -101,14 +92,24 @@ void Communicator::wait_until(const std::function<Progress()>& step,
       continue;
     }
     if (now_seconds() - stuck_since > timeout_) {
-      std::vector<int> lost = missing();
-      std::ranges::transform(lost, lost.begin(), [&](int r) { return members_.world[r]; });
-      throw PeerLost(lost, fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or "
-                                       "hangs (or is slower than the timeout); look at its own output",
-                                       list_of(lost), members_.world[rank()], timeout_, doing));
+      throw_lost(missing(), doing);
     }
     idle(round++);
   }
+} catch (const PeerLost&) {
+  set_broken();
+  throw;
+}
+
+void Communicator::throw_lost(std::vector<int> ranks, std::string_view doing) const {
+  std::ranges::transform(ranks, ranks.begin(), [&](int r) { return members_.world[r]; });
+  const std::string who =
+      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+  throw PeerLost(
+      ranks,
+      fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or hangs, or "
+                  "needs a longer timeout; its own output tells which",
+                  who, members_.world[rank()], timeout_, doing));
 }
 
 }  // namespace espalier::parallel

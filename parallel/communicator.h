@@ -119,8 +119,11 @@ class Communicator {
   double timeout() const { return timeout_; }
   void set_timeout(double seconds) { timeout_ = seconds; }  ///< default 120
   /// Sent by this rank so far, by this communicator and all that share its root.
-  Sent sent(Traffic kind) const { return (*sent_)[static_cast<size_t>(kind)]; }
+  Sent sent(Traffic kind) const { return shared_->sent[static_cast<size_t>(kind)]; }
   Sent sent() const;
+
+  /// Whether a peer was lost; the others can then no longer be relied on to come to the end together.
+  bool broken() const { return shared_->broken; }
 
   /// Collective: members of equal `color` form a new communicator, ordered by (key, rank). It
   /// inherits the timeout and must not outlive the root.
@@ -137,6 +140,7 @@ class Communicator {
   explicit Communicator(Membership members);
   /// As a part of `root`: same counters and timeout.
   Communicator(Membership members, const Communicator& root);
+  void set_broken() { shared_->broken = true; }
 
  private:
   virtual std::unique_ptr<Operation> start_send(int to, Tag tag,
@@ -147,9 +151,17 @@ class Communicator {
   /// progress. Throws PeerLost when a rank has poisoned the world.
   virtual void idle(int round) = 0;
 
+  [[noreturn]] void throw_lost(std::vector<int> ranks, std::string_view doing) const;
+
+  /// By all communicators of this rank.
+  struct Shared {
+    std::array<Sent, kTrafficKinds> sent{};
+    bool broken = false;
+  };
+
   Membership members_;
   double timeout_ = 120;
-  std::shared_ptr<std::array<Sent, kTrafficKinds>> sent_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace espalier::parallel

@@ -62,15 +62,18 @@ void compare_digests(Communicator& comm, std::span<const std::string> names,
     return;
   }
   const auto by_count = minority(comm.size(), [&](int r) { return summaries[r].count; });
-  check(by_count.empty(), "ranks hold different numbers of parameters (not the same on rank {}): all "
-        "must run the same program and config", fmt::join(by_count, ", "));
+  check(by_count.empty(),
+        "ranks hold different numbers of parameters (not the same on rank {}): all "
+        "must run the same program and config",
+        fmt::join(by_count, ", "));
   const auto all = gather_all<uint64_t>(comm, digests);
   for (size_t i = 0; i < digests.size(); ++i) {
-    const auto differing =
-        minority(comm.size(), [&](int r) { return all[static_cast<size_t>(r) * digests.size() + i]; });
-    check(differing.empty(), "ranks hold different bits of '{}' (not the same on rank {}): the run can no "
-          "longer be trusted; resume all ranks from the last checkpoint", names[i],
-          fmt::join(differing, ", "));
+    const auto differing = minority(
+        comm.size(), [&](int r) { return all[static_cast<size_t>(r) * digests.size() + i]; });
+    check(differing.empty(),
+          "ranks hold different bits of '{}' (not the same on rank {}): the run can no "
+          "longer be trusted; resume all ranks from the last checkpoint",
+          names[i], fmt::join(differing, ", "));
   }
   require(false, "digests differ where their combination does");
 }

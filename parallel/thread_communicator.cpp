@@ -19,10 +19,13 @@ class SendOperation final : public Operation {
       : world_(std::move(world)), message_(std::move(message)), to_(to) {}
   ~SendOperation() override {
     if (!done_) {
-      world_->withdraw(*message_, to_);
+      world_->withdraw(*message_);
     }
   }
-  bool test() override { return done_ = done_ || world_->sent(*message_, to_); }
+  bool test() override {
+    world_->progress(message_->from);
+    return done_ = world_->sent(*message_, to_);
+  }
 
  private:
   std::shared_ptr<ThreadWorld> world_;
@@ -35,24 +38,25 @@ class ReceiveOperation final : public Operation {
  public:
   ReceiveOperation(std::shared_ptr<ThreadWorld> world, int to, const ThreadWorld::Key& key,
                    std::span<std::byte> data)
-      : world_(std::move(world)), to_(to), key_(key), data_(data),
-        receive_(world_->receive(to, key)) {}
+      : world_(std::move(world)), to_(to), key_(key), receive_(world_->receive(to, key, data)) {}
   ~ReceiveOperation() override {
-    if (!done_) {
+    if (!receive_->done) {
       world_->withdraw(receive_, to_, key_);
     }
   }
   bool test() override {
-    return done_ = done_ || world_->received(*receive_, std::get<1>(key_), data_);
+    world_->progress(to_);
+    if (!receive_->done) {
+      world_->check_receive(*receive_, std::get<1>(key_));
+    }
+    return receive_->done;
   }
 
  private:
   std::shared_ptr<ThreadWorld> world_;
   int to_;
   ThreadWorld::Key key_;
-  std::span<std::byte> data_;
   std::shared_ptr<ThreadReceive> receive_;
-  bool done_ = false;
 };
 
 /// An eager send: through at once.
@@ -110,8 +114,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
   // Contexts of all groups come from rank 0; a group takes the one at its first member's place.
   const Wish mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
   std::vector<Wish> wishes(static_cast<size_t>(size()));
-  all_gather(*this, std::as_bytes(std::span(&mine, 1)),
-             std::as_writable_bytes(std::span(wishes)));
+  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(wishes)));
   std::vector<int> group;
   for (int r = 0; r < size(); ++r) {
     if (wishes[r].color == color) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 namespace espalier::parallel {
 
@@ -38,31 +37,68 @@ std::shared_ptr<ThreadMessage> ThreadWorld::send(int to, const Key& key,
   if (channel.receives.empty()) {
     channel.messages.push_back(message);
   } else {
-    channel.receives.front()->message = message;
+    bind(to, std::move(channel.receives.front()), message);
     channel.receives.pop_front();
     if (channel.receives.empty()) {
       channels.erase(key);
     }
-    notify(to);
   }
   return eager ? nullptr : message;
 }
 
-std::shared_ptr<ThreadReceive> ThreadWorld::receive(int to, const Key& key) {
+std::shared_ptr<ThreadReceive> ThreadWorld::receive(int to, const Key& key,
+                                                    std::span<std::byte> data) {
   auto receive = std::make_shared<ThreadReceive>();
+  receive->data = data;
   const std::scoped_lock lock(mutex_);
   auto& channels = boxes_[to].channels;
   Channel& channel = channels[key];
   if (channel.messages.empty()) {
     channel.receives.push_back(receive);
   } else {
-    receive->message = channel.messages.front();
+    bind(to, receive, std::move(channel.messages.front()));
     channel.messages.pop_front();
     if (channel.messages.empty()) {
       channels.erase(key);
     }
   }
   return receive;
+}
+
+void ThreadWorld::bind(int to, std::shared_ptr<ThreadReceive> receive,
+                       std::shared_ptr<ThreadMessage> message) {
+  receive->message = std::move(message);
+  boxes_[to].bound.push_back(std::move(receive));
+  notify(to);
+}
+
+std::shared_ptr<ThreadReceive> ThreadWorld::next_bound(Box& box) {
+  while (!box.bound.empty()) {
+    std::shared_ptr<ThreadReceive> receive = std::move(box.bound.front());
+    box.bound.pop_front();
+    ThreadMessage& message = *receive->message;
+    if (!message.withdrawn && message.content.size() == receive->data.size()) {
+      message.reading = true;
+      return receive;
+    }
+  }
+  return nullptr;
+}
+
+void ThreadWorld::progress(int rank) {
+  Box& box = boxes_[rank];
+  std::unique_lock lock(mutex_);
+  while (const std::shared_ptr<ThreadReceive> receive = next_bound(box)) {
+    ThreadMessage& message = *receive->message;
+    lock.unlock();
+    std::ranges::copy(message.content, receive->data.begin());
+    receive->done = true;
+    lock.lock();
+    message.reading = false;
+    message.read = true;
+    notify(message.from);
+    copied_.notify_all();
+  }
 }
 
 bool ThreadWorld::sent(const ThreadMessage& message, int to) {
@@ -72,49 +108,35 @@ bool ThreadWorld::sent(const ThreadMessage& message, int to) {
   }
   throw_if_poisoned();
   if (boxes_[to].gone) {
-    throw PeerLost({to}, fmt::format("rank {} has ended without receiving {} bytes from rank {}", to,
-                                     message.content.size(), message.from));
+    throw PeerLost({to}, fmt::format("rank {} has ended without receiving {} bytes from rank {}",
+                                     to, message.content.size(), message.from));
   }
   return false;
 }
 
-bool ThreadWorld::received(ThreadReceive& receive, int from, std::span<std::byte> data) {
-  std::shared_ptr<ThreadMessage> message;
-  {
-    const std::scoped_lock lock(mutex_);
-    message = receive.message;
-    if (message == nullptr || message->withdrawn) {
-      throw_if_poisoned();
-      if (boxes_[from].gone || message != nullptr) {
-        throw PeerLost({from}, fmt::format("rank {} has ended without sending the {} bytes that "
-                                           "are awaited from it",
-                                           from, data.size()));
-      }
-      return false;
-    }
-    check(message->content.size() == data.size(),
-          "rank {} sent {} bytes where {} were expected: ranks must run the same program and config",
-          from, message->content.size(), data.size());
-    message->reading = true;
-  }
-  if (!data.empty()) {
-    std::memcpy(data.data(), message->content.data(), data.size());
-  }
+void ThreadWorld::check_receive(const ThreadReceive& receive, int from) {
   const std::scoped_lock lock(mutex_);
-  message->reading = false;
-  message->read = true;
-  notify(from);
-  copied_.notify_all();
-  return true;
+  throw_if_poisoned();
+  const ThreadMessage* message = receive.message.get();
+  // A sender that withdraws is about to poison the world with its reason, or to leave.
+  if (message != nullptr && !message->withdrawn) {
+    check(
+        message->content.size() == receive.data.size(),
+        "rank {} sent {} bytes where {} were expected: ranks must run the same program and config",
+        from, message->content.size(), receive.data.size());
+  } else if (boxes_[from].gone) {
+    throw PeerLost({from},
+                   fmt::format("rank {} has ended without sending {} bytes that are awaited", from,
+                               receive.data.size()));
+  }
 }
 
-void ThreadWorld::withdraw(ThreadMessage& message, int to) {
+void ThreadWorld::withdraw(ThreadMessage& message) {
   std::unique_lock lock(mutex_);
   copied_.wait(lock, [&] { return !message.reading; });
   if (!message.read) {
     message.withdrawn = true;
     message.content = {};
-    notify(to);
   }
 }
 
@@ -127,6 +149,7 @@ void ThreadWorld::withdraw(const std::shared_ptr<ThreadReceive>& receive, int to
       channels.erase(found);
     }
   }
+  std::erase(boxes_[to].bound, receive);
 }
 
 void ThreadWorld::wait_for_event(int rank, double seconds) {

@@ -2,7 +2,9 @@
 // What the ranks of one thread world share: one mailbox a rank. Used by thread_communicator.cpp only.
 //
 // A message and a receive are bound to each other by whoever comes second, in posting order within one
-// (context, sender, tag). The receiver then copies, outside the lock. One mutex guards all bookkeeping.
+// (context, sender, tag). The receiver's thread then copies, outside the lock, whenever it drives any
+// request: so "send, then receive, then wait for both" never deadlocks, whichever is waited for first.
+// One mutex guards all bookkeeping.
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -19,15 +21,17 @@ namespace espalier::parallel {
 
 struct ThreadMessage {
   int from = 0;
-  std::vector<std::byte> copy;          ///< of an eager message
-  std::span<const std::byte> content;   ///< of `copy` or the sender's buffer
-  bool reading = false;                 ///< the receiver copies right now
+  std::vector<std::byte> copy;         ///< of an eager message
+  std::span<const std::byte> content;  ///< of `copy` or the sender's buffer
+  bool reading = false;                ///< the receiver copies right now
   bool read = false;
-  bool withdrawn = false;               ///< the sender gave up
+  bool withdrawn = false;  ///< the sender gave up
 };
 
 struct ThreadReceive {
+  std::span<std::byte> data;
   std::shared_ptr<ThreadMessage> message;  ///< once bound
+  bool done = false;                       ///< touched by the receiver's thread only
 };
 
 class ThreadWorld {
@@ -40,13 +44,16 @@ class ThreadWorld {
   int size() const { return static_cast<int>(boxes_.size()); }
   /// Copies small messages; they are through at once and yield null.
   std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data);
-  std::shared_ptr<ThreadReceive> receive(int to, const Key& key);
+  std::shared_ptr<ThreadReceive> receive(int to, const Key& key, std::span<std::byte> data);
 
-  /// Whether the message has been read; throws PeerLost when it cannot be any more.
+  /// Copies what has arrived for `rank`; on its own thread.
+  void progress(int rank);
+
+  /// Whether the message has been read; throws PeerLost when it never will.
   bool sent(const ThreadMessage& message, int to);
-  /// Whether the receive is bound; then copies into `data`.
-  bool received(ThreadReceive& receive, int from, std::span<std::byte> data);
-  void withdraw(ThreadMessage& message, int to);
+  /// Throws PeerLost or Failure when the receive will never be done.
+  void check_receive(const ThreadReceive& receive, int from);
+  void withdraw(ThreadMessage& message);
   void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key);
 
   /// Waits, for at most `seconds`, until something happened to `rank` since its last call.
@@ -62,13 +69,16 @@ class ThreadWorld {
     std::deque<std::shared_ptr<ThreadReceive>> receives;
   };
   struct Box {
-    std::map<Key, Channel> channels;  ///< only those with something in them
+    std::map<Key, Channel> channels;                   ///< only those with something in them
+    std::deque<std::shared_ptr<ThreadReceive>> bound;  ///< to be copied
     std::condition_variable changed;
     uint64_t events = 0;
     uint64_t seen = 0;
     bool gone = false;
   };
 
+  void bind(int to, std::shared_ptr<ThreadReceive> receive, std::shared_ptr<ThreadMessage> message);
+  std::shared_ptr<ThreadReceive> next_bound(Box& box);
   void notify(int rank);
   void throw_if_poisoned() const;
 

@@ -2,6 +2,7 @@
 // one of a row may be shorter than M and keeps at most N too, as if it were padded with zeros.
 // Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "pruning/methods.h"
@@ -63,7 +64,7 @@ Result prune_nm(std::span<const Candidate> candidates, const Settings& settings)
     prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()));
   }
   const double implied = 1 - static_cast<double>(settings.n) / settings.m;
-  if (settings.sparsity != 0 && settings.sparsity != implied) {
+  if (settings.sparsity != 0 && std::abs(settings.sparsity - implied) > 0.005) {
     result.warnings.push_back(
         fmt::format("method nm prunes to {}:{} (sparsity {}), whatever sparsity = {} says",
                     settings.n, settings.m, implied, settings.sparsity));

@@ -26,7 +26,8 @@ bool glob_match(std::string_view pattern, std::string_view name);
 
 bool is_prunable(const ParameterInfo& parameter, const PrunableRule& rule);
 
-/// One flag a parameter. Throws Failure for a pattern that matches no parameter: it is a typing error.
+/// One flag for each parameter of the whole network. Throws Failure for a pattern that matches none of
+/// them: it is a typing error.
 std::vector<bool> prunable(std::span<const ParameterInfo> parameters, const PrunableRule& rule);
 
 }  // namespace espalier::pruning

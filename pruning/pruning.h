@@ -54,8 +54,9 @@ struct Settings {
 };
 
 struct Result {
-  std::vector<sparse::Mask> masks;    ///< one a candidate, in order
-  std::vector<std::string> warnings;  ///< for the user: a parameter left empty, a target already passed
+  std::vector<sparse::Mask> masks;  ///< one a candidate, in order
+  std::vector<std::string>
+      warnings;  ///< for the user: a parameter left empty, a target already passed
 };
 
 using Function = Result (*)(std::span<const Candidate>, const Settings&);
@@ -72,9 +73,12 @@ std::span<const Method> methods();
 const Method& method_by_name(std::string_view name);
 
 /// Runs `settings.method`. Throws Failure for settings out of range and for a NaN value (naming the
-/// parameter). O(n) time; memory: the masks and 0.5 MiB (block: one score a block).
+/// parameter); in layer scope also for a parameter too small to keep anything. O(n) time; memory: the
+/// masks and 0.5 MiB (block: 28 bytes a block, and a sort of the blocks).
 Result prune(std::span<const Candidate> candidates, const Settings& settings);
 
+/// Throws Failure unless 0 <= sparsity < 1.
+void check_sparsity(double sparsity);
 /// round((1 - sparsity) size): how many elements magnitude and random keep of `size`.
 int64_t kept_count(int64_t size, double sparsity);
 

@@ -17,13 +17,15 @@ Group group_of(std::span<const Candidate> members, size_t first, const Settings&
   const int64_t target = kept_count(size, settings.sparsity);
   const bool layer = settings.scope == Scope::layer;
   const std::string name = layer ? fmt::format("\"{}\"", members.front().name) : "all parameters";
-  check(!layer || target > 0 || kept == 0,
-        "{} has {} elements and would keep none at sparsity {}: exclude it or lower the sparsity",
-        name, size, settings.sparsity);
+  check(
+      !layer || target > 0 || kept == 0,
+      "{} has {} elements and would keep none at sparsity {:.6g}: exclude it or lower the sparsity",
+      name, size, settings.sparsity);
   if (target > kept) {
-    warnings.push_back(fmt::format(
-        "{}: {} of {} elements are kept already, fewer than the {} of sparsity {}; nothing comes back",
-        name, kept, size, target, settings.sparsity));
+    warnings.push_back(
+        fmt::format("{}: {} of {} elements are kept already, fewer than the {} of sparsity {}; "
+                    "nothing comes back",
+                    name, kept, size, target, settings.sparsity));
   }
   return {.first = first, .count = members.size(), .keep = std::min(target, kept)};
 }

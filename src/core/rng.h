@@ -28,9 +28,12 @@ inline Philox philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) 
 /// [0, 1), 24 bits.
 inline float uniform(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24F; }
 
+// 128-bit integers are not ISO C++; every compiler we build with has them.
+__extension__ using uint128 = unsigned __int128;
+
 /// Uniform integer below `bound`, from 64 random bits (bias below bound / 2^64).
 inline uint64_t below(uint64_t bits, uint64_t bound) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * bound) >> 64);
+  return static_cast<uint64_t>((static_cast<uint128>(bits) * bound) >> 64);
 }
 
 /// Two independent standard normals from two words (Box-Muller).

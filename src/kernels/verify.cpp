@@ -223,6 +223,11 @@ void verify(const CastArgs& args) {
   is_flat("y", args.y, args.x.count());
 }
 
+void verify(const FillArgs& args) {
+  is_any("x", args.x);
+  is_matrix("x", args.x, args.x.rows(), args.x.cols());
+}
+
 void verify(const SumSquaresArgs& args) {
   is_fp32_vector("x", args.x, args.x.count());
   require(args.result != nullptr, "result is missing");

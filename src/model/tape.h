@@ -1,12 +1,10 @@
 #pragma once
-// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in
-// one stack of arena memory (category `activation`).
+// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in one
+// stack of arena memory (category `activation`).
 //
-// Layers push in forward and read what they saved in backward, in reverse order; `Scope` drops
-// temporaries, `release_to` drops what a layer saved once its backward is done. A tape without
-// memory
-// (`dry`) only measures: the trainer runs one dry pass and then allocates the high-water mark
-// exactly.
+// Layers push in forward and read in backward what they saved; `Scope` drops temporaries, `clear` ends the
+// micro-batch. A dry tape has no memory and only measures: the stage runs one dry pass and then allocates
+// the high-water mark exactly.
 #include <any>
 #include <map>
 #include <string>
@@ -21,7 +19,7 @@ class Tape {
   /// `bytes` of memory; with `dry`, none, and pushes never run out.
   Tape(Arena& arena, size_t bytes, bool dry = false);
 
-  /// Uninitialised memory for `name`, until the enclosing Scope ends or `release_to`.
+  /// Uninitialised memory for `name`, until the enclosing Scope ends or `clear`.
   Tensor push(std::string_view name, DType dtype, const Shape& shape);
 
   /// Drops on destruction all that was pushed since construction.
@@ -49,8 +47,6 @@ class Tape {
     return std::any_cast<const Saved&>(found->second);
   }
 
-  size_t top() const { return top_; }
-  void release_to(size_t top) { top_ = top; }
   void clear();
 
   size_t high_water() const { return high_water_; }

@@ -32,7 +32,7 @@ function short(value) {
   for (const [unit, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (size >= unit) return String(+(value / unit).toPrecision(3)) + letter;
   }
-  if (size !== 0 && size < 1e-3) return value.toExponential(1).replace("e-", "e−");
+  if (size !== 0 && size < .01) return value.toExponential(1).replace(".0e", "e").replace("e-", "e−");
   return String(+value.toPrecision(3));
 }
 
@@ -63,15 +63,20 @@ function logTicks(low, high) {
   return marks.length > 1 ? marks : ticks(low, high, 4);
 }
 
-/** Exponential moving average without the bias of its start; gaps stay gaps. */
-function smoothed(values, weight) {
-  let sum = 0, norm = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    sum = weight * sum + (1 - weight) * value;
-    norm = weight * norm + (1 - weight);
-    return sum / norm;
-  });
+/**
+ * Mean over up to `reach` neighbours on each side, applied twice (a triangular window). At the steep start the window
+ * is as long on both sides, so that the curve does not bend; at the end it is cut. Gaps stay gaps.
+ */
+function smoothed(values, reach) {
+  const once = (ys) => {
+    const sums = [0], counts = [0];
+    ys.forEach((y, i) => { sums.push(sums[i] + (y === null ? 0 : y)); counts.push(counts[i] + (y === null ? 0 : 1)); });
+    return ys.map((y, i) => {
+      const from = i - Math.min(reach, i), to = Math.min(ys.length, i + Math.min(reach, i) + 1);
+      return y === null ? null : (sums[to] - sums[from]) / (counts[to] - counts[from]);
+    });
+  };
+  return reach < 1 ? values : once(once(values));
 }
 
 /** Index of the x nearest to `at`; xs ascend. */
@@ -148,7 +153,7 @@ function lineChart(box, options) {
   const extent = yExtent(options.series, options.range, options.log, options.zero);
   if (!extent) { node("p", "empty", "Nothing to show.", box); return () => {}; }
   const width = Math.max(240, box.clientWidth), height = options.height;
-  const frame = { left: 50, right: width - 12, top: 8, bottom: height - 24 };
+  const frame = { left: 50, right: width - 18, top: 8, bottom: height - 24 };
   const [x0, x1] = options.range, scale = options.log ? Math.log : (value) => value;
   const x = (value) => frame.left + (value - x0) / (x1 - x0 || 1) * (frame.right - frame.left);
   const y = (value) => {
@@ -157,7 +162,7 @@ function lineChart(box, options) {
   };
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": options.label }, box);
   const clip = "clip" + ++charts;
-  shape("rect", { x: frame.left, y: frame.top, width: frame.right - frame.left, height: frame.bottom - frame.top },
+  shape("rect", { x: frame.left - 1, y: frame.top, width: frame.right - frame.left + 6, height: frame.bottom - frame.top },
     shape("clipPath", { id: clip }, shape("defs", {}, svg)));
   drawAxes(svg, frame, { x, y, extent, options });
   const ink = shape("g", { "clip-path": `url(#${clip})`, fill: "none" }, svg);
@@ -177,7 +182,7 @@ function drawAxes(svg, frame, { x, y, extent, options }) {
     shape("text", { x: frame.left - 7, y: y(mark) + 4, "text-anchor": "end" }, svg).textContent = options.yText(mark);
   }
   shape("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }, svg);
-  for (const mark of ticks(...options.range, (frame.right - frame.left) / 95, options.xBases)) {
+  for (const mark of ticks(...options.range, (frame.right - frame.left) / 78, options.xBases)) {
     shape("text", { x: x(mark), y: frame.bottom + 17, "text-anchor": "middle" }, svg).textContent = options.xText(mark);
   }
 }
@@ -223,7 +228,8 @@ function addPointer(svg, box, { frame, x, y, options }) {
       brush.setAttribute("x", Math.min(x(start), x(value)));
       brush.setAttribute("width", Math.abs(x(start) - x(value)));
     }
-    showTip(event, options.xHead(value), found(value).map(([one, i]) => [one.color, one.name, options.readout(one.ys[i])]));
+    showTip(event, options.xHead(value), found(value).map(([one, i]) =>
+      [one.color, one.circles ? `${one.name}, ${options.xHead(one.xs[i])}` : one.name, options.readout(one.ys[i])]));
   });
   const leave = () => { options.onHover(null); hideTip(); };
   svg.addEventListener("pointerup", (event) => {

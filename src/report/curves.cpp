@@ -57,7 +57,8 @@ json validation(std::span<const StepRecord> steps, size_t limit) {
   json out = {{"step", json::array()}, {"seconds", json::array()}, {"loss", json::array()}};
   const size_t kept = std::min(limit, evaluations.size());
   for (size_t i = 0; i < kept; ++i) {
-    const size_t at = kept == 1 ? evaluations.size() - 1 : i * (evaluations.size() - 1) / (kept - 1);
+    const size_t at =
+        kept == 1 ? evaluations.size() - 1 : i * (evaluations.size() - 1) / (kept - 1);
     out["step"].push_back(evaluations[at]->step);
     out["seconds"].push_back(rounded(evaluations[at]->seconds));
     out["loss"].push_back(rounded(evaluations[at]->val_loss));

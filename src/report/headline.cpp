@@ -127,7 +127,8 @@ std::vector<Row> result_rows() {
                      grouped);
        }},
       {"Model state per parameter",
-       "Weights, gradients, master copy, moments and index that the arena holds at the end, divided "
+       "Weights, gradients, master copy, moments and index that the arena holds at the end, "
+       "divided "
        "by all parameters, pruned ones included.",
        Better::lower, true,
        [](const RunData& run) {
@@ -154,9 +155,7 @@ std::vector<Row> identity_rows() {
       {"Parameters", "All, pruned ones included.", Better::neither, false,
        [](const RunData& run) { return cell(number_at(run.summary, "parameters"), grouped); }},
       {"Kept parameters", "Stored and updated.", Better::neither, false,
-       [](const RunData& run) {
-         return cell(number_at(run.summary, "kept_parameters"), grouped);
-       }},
+       [](const RunData& run) { return cell(number_at(run.summary, "kept_parameters"), grouped); }},
       {"Sparsity", "Zeros divided by prunable parameters.", Better::neither, false,
        [](const RunData& run) { return cell(number_at(run.summary, "sparsity"), percent); }},
       {"Ranks", "Processes.", Better::neither, false,
@@ -194,11 +193,16 @@ std::vector<Headline> headlines(std::span<const RunData> runs) {
 }
 
 std::string grouped(double value) {
-  std::string digits = fmt::format("{:.0f}", std::abs(value));
-  for (std::ptrdiff_t at = std::ssize(digits) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  const std::string digits = fmt::format("{:.0f}", value);
+  const size_t sign = digits.starts_with('-') ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > sign && (digits.size() - i) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[i];
   }
-  return (value < 0 && digits != "0" ? "-" : "") + digits;
+  return text;
 }
 
 std::string bytes_text(double bytes) {

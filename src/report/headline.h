@@ -22,7 +22,7 @@ struct Headline {
   std::string label;
   std::string hint;  ///< one sentence on how it is measured
   Better better = Better::neither;
-  bool major = false;  ///< a card on the page, a row of the terminal's table
+  bool major = false;       ///< a card on the page, a row of the terminal's table
   std::vector<Cell> cells;  ///< one a run
 };
 

@@ -55,7 +55,7 @@ json pruned_at(const RunData& run) {
   const auto method = run.config.find("pruning.method");
   const auto at = run.config.find("pruning.at_step");
   if (method == run.config.end() || at == run.config.end() || run.steps.empty() ||
-      method->second.find("none") != std::string::npos) {
+      method->second == "none") {
     return nullptr;
   }
   const json step = json::parse(at->second, nullptr, false);
@@ -77,7 +77,8 @@ json bytes_of(const RunData& run) {
   const auto middle = p2p.begin() + static_cast<std::ptrdiff_t>(p2p.size() / 2);
   std::nth_element(p2p.begin(), middle, p2p.end());
   const auto& known = allreduce->cells[0].value;
-  return {{"allreduce", known ? json(*known) : json()}, {"p2p", p2p.empty() ? json() : json(*middle)}};
+  return {{"allreduce", known ? json(*known) : json()},
+          {"p2p", p2p.empty() ? json() : json(*middle)}};
 }
 
 json run_json(const RunData& run, size_t runs) {
@@ -104,8 +105,8 @@ json headline_json(const Headline& line) {
   const char* better = line.better == Better::lower    ? "lower"
                        : line.better == Better::higher ? "higher"
                                                        : "";
-  return {{"label", line.label}, {"hint", line.hint},     {"better", better},
-          {"major", line.major}, {"values", values}, {"texts", texts}};
+  return {{"label", line.label}, {"hint", line.hint}, {"better", better},
+          {"major", line.major}, {"values", values},  {"texts", texts}};
 }
 
 /// JSON that may stand inside a <script> element: nothing in it can end the element or open a comment.

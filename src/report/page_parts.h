@@ -4,7 +4,7 @@
 
 namespace espalier::report {
 
-/// "report.html", "report.css", "charts.js", … Throws Bug for a file that is not embedded.
+/// "report.html", "report.css", "charts.js", ... Throws Bug for a file that is not embedded.
 std::string_view page_part(std::string_view name);
 
 }  // namespace espalier::report

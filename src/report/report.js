@@ -7,6 +7,17 @@ const state = { axis: "step", log: false, smoothing: .6, hidden: new Set(), rang
 const byId = (id) => document.getElementById(id);
 const colorOf = (run) => `var(--run${run % 8})`;
 const dashOf = (run) => ["", "6 3", "2 3"][Math.floor(run / 8) % 3];
+
+/** Names without what all of them start with ("quickstart-"), for narrow places. */
+const SHORT_NAMES = (() => {
+  const names = RUNS.map((run) => run.name);
+  if (names.length < 2) return names;
+  let common = 0;
+  while (names.every((name) => common < name.length && name[common] === names[0][common])) ++common;
+  const cut = Math.max(...["-", "_", "/", "."].map((mark) => names[0].lastIndexOf(mark, common - 1))) + 1;
+  return names.map((name) => common > 0 && name.length > cut ? name.slice(cut) : name);
+})();
+
 const shownRuns = () => RUNS.map((run, i) => [run, i]).filter(([run, i]) => run.curves && !state.hidden.has(i));
 
 function bytesText(bytes) {
@@ -52,7 +63,7 @@ function drawCards() {
     RUNS.forEach((run, i) => {
       const row = node("div", "value", undefined, card), name = node("span", "name", undefined, row);
       dot(colorOf(i), name);
-      node("span", "", run.name, name).title = run.name;
+      node("span", "", SHORT_NAMES[i], name).title = run.name;
       node("b", "", line.texts[i].replace(/^-$/, "–"), row);
       const ratio = ratioTo(line, i), cell = node("span", "ratio", ratio === null ? "" : ratioText(ratio), row);
       if (RUNS.length === 1) cell.remove();
@@ -94,10 +105,9 @@ function drawLegend() {
   byId("unzoom").addEventListener("click", () => { state.range = null; drawCurves(); });
 }
 
-/** The slider is perceptual: its end averages over about a fifth of the points. */
-function smoothingWeight(points) {
-  const longest = Math.max(2, points / 5);
-  return state.smoothing === 0 ? 0 : 1 - 1 / longest ** state.smoothing;
+/** Points on each side; the slider's end averages over about a tenth of the curve. */
+function smoothingReach(points) {
+  return state.smoothing === 0 ? 0 : Math.round(Math.max(2, points / 20) ** state.smoothing);
 }
 
 function fullRange() {
@@ -116,10 +126,10 @@ function seriesOf(key, { smooth, raw }) {
   const all = [];
   for (const [run, i] of shownRuns()) {
     const data = run.curves, one = { name: run.name, color: colorOf(i), dash: dashOf(i), xs: data[state.axis] };
-    const weight = smooth ? smoothingWeight(data[key].length) : 0;
+    const reach = smooth ? smoothingReach(data[key].length) : 0;
     if (raw && data.loss_low) all.push({ ...one, ys: data[key], low: data.loss_low, high: data.loss_high, faint: true });
-    else if (raw && weight > 0) all.push({ ...one, ys: data[key], faint: true });
-    all.push({ ...one, name: raw ? run.name + " train" : run.name, ys: weight > 0 ? smoothed(data[key], weight) : data[key] });
+    else if (raw && reach > 0) all.push({ ...one, ys: data[key], faint: true });
+    all.push({ ...one, name: raw ? run.name + " train" : run.name, ys: smoothed(data[key], reach) });
   }
   return all;
 }

@@ -1,5 +1,6 @@
 #include "src/report/run_data.h"
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -7,9 +8,9 @@
 #include <set>
 #include <span>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "src/core/error.h"
+#include "src/core/trace.h"
 
 namespace espalier::report {
 namespace {
@@ -43,6 +44,10 @@ void flatten(const toml::table& table, const std::string& prefix,
       flatten(*inner, name + ".", out);
       continue;
     }
+    if (const auto string = value.value<std::string>(); string && value.is_string()) {
+      out[name] = valid_utf8(*string);
+      continue;
+    }
     std::ostringstream text;
     value.visit([&](const auto& node) { text << node; });
     out[name] = valid_utf8(text.str());
@@ -68,7 +73,8 @@ void read_summary(const fs::path& directory, RunData& run) {
   const auto text = read_text(directory / "summary.json");
   if (!text) {
     run.notes.emplace_back(
-        "summary.json is missing: the run is still going or was interrupted; its numbers are those so far.");
+        "summary.json is missing: the run is still going or was interrupted; its numbers are those "
+        "so far.");
     return;
   }
   json parsed = json::parse(*text, nullptr, false);
@@ -124,8 +130,8 @@ void read_metrics(const fs::path& directory, RunData& run) {
     run.notes.emplace_back("The last line of metrics.jsonl is torn: it was left out.");
   }
   if (unreadable > 0) {
-    run.notes.push_back(fmt::format("{} lines of metrics.jsonl are unreadable: they were left out.",
-                                    unreadable));
+    run.notes.push_back(
+        fmt::format("{} lines of metrics.jsonl are unreadable: they were left out.", unreadable));
   }
   if (run.steps.empty()) {
     run.notes.emplace_back("metrics.jsonl holds no step yet.");
@@ -147,6 +153,9 @@ std::map<std::pair<int, int>, std::string> lane_names(const json& events) {
 
 void read_events(const json& events, RunData& run) {
   const auto names = lane_names(events);
+  for (int track = 0; track < kTracks; ++track) {
+    run.lanes.emplace_back(name_of(static_cast<Track>(track)));
+  }
   for (const json& event : events) {
     if (!event.is_object() || event.value("ph", json()) != "X") {
       continue;
@@ -154,9 +163,8 @@ void read_events(const json& events, RunData& run) {
     const int rank = event.value("pid", 0);
     const int thread = event.value("tid", 0);
     const auto named = names.find({rank, thread});
-    const std::string lane = named != names.end()
-                                 ? named->second
-                                 : event.value("cat", fmt::format("track {}", thread));
+    const std::string lane =
+        named != names.end() ? named->second : event.value("cat", fmt::format("track {}", thread));
     auto place = std::find(run.lanes.begin(), run.lanes.end(), lane);
     if (place == run.lanes.end()) {
       place = run.lanes.insert(place, lane);

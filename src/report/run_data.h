@@ -26,18 +26,18 @@ struct StepRecord {
 /// One complete ("X") event of trace.json.
 struct TraceSpan {
   int rank = 0;
-  int lane = 0;         ///< index into RunData::lanes: which track of a rank
+  int lane = 0;  ///< index into RunData::lanes: which track of a rank
   std::string name;
   double begin = 0;     ///< microseconds
   double duration = 0;  ///< microseconds
 };
 
 struct RunData {
-  std::string name;                           ///< directory name, made unique among the runs of a page
+  std::string name;  ///< directory name, made unique among the runs of a page
   std::map<std::string, std::string> config;  ///< "section.key" -> TOML text of the value
   nlohmann::json summary;                     ///< empty object when there is none
   std::vector<StepRecord> steps;              ///< ascending, each step once
-  std::vector<std::string> lanes;             ///< track names in their order: compute, allreduce, …
+  std::vector<std::string> lanes;  ///< track names in their order: compute, allreduce, ...
   std::vector<TraceSpan> spans;
   std::vector<std::string> notes;  ///< what is missing, as sentences
 

@@ -4,10 +4,15 @@
 #include <cmath>
 #include <set>
 
+#include "src/core/trace.h"
+
 namespace espalier::report {
 namespace {
 
 using nlohmann::json;
+
+/// Microseconds by which a span may begin before its neighbour ends: the file rounds both.
+constexpr double kClockNoise = 0.5;
 
 struct Window {
   std::string label;
@@ -23,15 +28,15 @@ struct Step {
 
 /// Rank 0's steps: work up to the end of the optimizer's spans, from the end of the step before.
 std::vector<Step> steps_of(const RunData& run) {
-  const auto optimizer = std::find(run.lanes.begin(), run.lanes.end(), "optimizer");
-  const auto lane = static_cast<int>(optimizer - run.lanes.begin());
+  constexpr auto kCompute = static_cast<int>(Track::compute);
+  constexpr auto kOptimizer = static_cast<int>(Track::optimizer);
   int first_rank = run.spans.front().rank;
   for (const TraceSpan& span : run.spans) {
     first_rank = std::min(first_rank, span.rank);
   }
   std::vector<const TraceSpan*> spans;
   for (const TraceSpan& span : run.spans) {
-    if (span.rank == first_rank && (span.lane == lane || run.lanes[span.lane] == "compute")) {
+    if (span.rank == first_rank && (span.lane == kOptimizer || span.lane == kCompute)) {
       spans.push_back(&span);
     }
   }
@@ -39,7 +44,7 @@ std::vector<Step> steps_of(const RunData& run) {
   std::vector<Step> steps;
   Step step{.begin = spans.empty() ? 0 : spans.front()->begin, .end = -1};
   for (const TraceSpan* span : spans) {
-    if (span->lane == lane) {
+    if (span->lane == kOptimizer) {
       step.end = std::max(step.end, span->begin + span->duration);
     } else if (step.end >= 0) {  // the optimizer is done and other work begins
       steps.push_back(step);
@@ -70,9 +75,9 @@ std::vector<Window> windows_of(const RunData& run) {
   const size_t typical = order[order.size() / 2];
   const size_t from = typical > 0 ? typical - 1 : 0;
   const size_t to = std::min(typical + 1, steps.size() - 1);
-  const auto slowest = std::max_element(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-    return a.length() < b.length();
-  });
+  const auto slowest =
+      std::max_element(steps.begin(), steps.end(),
+                       [](const Step& a, const Step& b) { return a.length() < b.length(); });
   return {{.label = "Typical steps", .begin = steps[from].begin, .end = steps[to].end},
           {.label = "First steps",
            .begin = steps.front().begin,
@@ -80,19 +85,23 @@ std::vector<Window> windows_of(const RunData& run) {
           {.label = "Slowest step", .begin = slowest->begin, .end = slowest->end}};
 }
 
-/// How many spans of the same rank and lane enclose each one. `spans` must be sorted by begin, longest first.
-std::vector<int> depths_of(const std::vector<const TraceSpan*>& spans) {
-  std::map<std::pair<int, int>, std::vector<double>> open;  // ends of the enclosing spans
-  std::vector<int> depths;
+/// The row of each span within its lane: the first that is free at its begin. A nested span thus stands below
+/// its parent, one that overlaps another beside it. `spans` must be sorted by begin, longest first.
+std::vector<int> rows_of(const std::vector<const TraceSpan*>& spans) {
+  std::map<std::pair<int, int>, std::vector<double>> busy_until;  // by (rank, lane), a number a row
+  std::vector<int> rows;
   for (const TraceSpan* span : spans) {
-    std::vector<double>& ends = open[{span->rank, span->lane}];
-    while (!ends.empty() && ends.back() <= span->begin) {
-      ends.pop_back();
+    std::vector<double>& ends = busy_until[{span->rank, span->lane}];
+    const auto free = std::find_if(ends.begin(), ends.end(),
+                                   [&](double end) { return end <= span->begin + kClockNoise; });
+    rows.push_back(static_cast<int>(free - ends.begin()));
+    if (free == ends.end()) {
+      ends.push_back(span->begin + span->duration);
+    } else {
+      *free = span->begin + span->duration;
     }
-    depths.push_back(static_cast<int>(ends.size()));
-    ends.push_back(span->begin + span->duration);
   }
-  return depths;
+  return rows;
 }
 
 double tenth_of_microsecond(double microseconds) { return std::round(microseconds * 10) / 10; }
@@ -114,13 +123,12 @@ json spans_of(const RunData& run, const Window& window, size_t limit,
   std::sort(inside.begin(), inside.end(), [](auto* a, auto* b) {
     return a->begin != b->begin ? a->begin < b->begin : a->duration > b->duration;
   });
-  const std::vector<int> depths = depths_of(inside);
+  const std::vector<int> rows = rows_of(inside);
   json spans = json::array();
   for (size_t i = 0; i < inside.size(); ++i) {
     const TraceSpan& span = *inside[i];
     const size_t name = names.try_emplace(span.name, names.size()).first->second;
-    spans.push_back({span.rank, span.lane, depths[i],
-                     tenth_of_microsecond(span.begin - window.begin),
+    spans.push_back({span.rank, span.lane, rows[i], tenth_of_microsecond(span.begin - window.begin),
                      tenth_of_microsecond(span.duration), name});
   }
   return {{"label", window.label},

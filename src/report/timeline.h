@@ -10,9 +10,9 @@
 
 namespace espalier::report {
 
-/// {lanes: [name], ranks: [n], names: [span name], windows: [{label, begin (us), length (us), left_out, spans: [[rank,
-/// lane, depth, begin, duration, name index], …]}]}; spans begin relative to their window. Null without
-/// spans. `depth` is how many spans of the same lane enclose it.
+/// {lanes: [name], ranks: [n], names: [span name], windows: [{label, begin (us), length (us), left_out,
+/// spans: [[rank, lane, row, begin, duration, name index], ...]}]}; spans begin relative to their window.
+/// `row`: nested and overlapping spans of a lane stand in further rows. Null without spans.
 nlohmann::json timeline(const RunData& run, size_t limit);
 
 }  // namespace espalier::report

@@ -1,30 +1,21 @@
-#include "src/kernels/cpu/math.h"
+#include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/table.h"
+#include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
-namespace {
-
-template <class T>
-void fill_rows(Stream& stream, const FillArgs& args) {
-  T* x = args.x.get<T>();
-  const int64_t rows = args.x.rows();
-  const int64_t cols = args.x.cols();
-#pragma omp parallel for num_threads(stream.threads()) if (rows * cols > 32768)
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      store(x + r * args.x.stride + c, args.value);
-    }
-  }
-}
-
-}  // namespace
 
 void fill(Stream& stream, const FillArgs& args) {
-  if (args.x.dtype == DType::fp32) {
-    fill_rows<float>(stream, args);
-  } else {
-    fill_rows<bf16>(stream, args);
-  }
+  verify(args);
+  const int64_t cols = args.x.cols();
+  with_type(args.x.dtype, [&](auto type) {
+    for_rows(stream.threads(), args.x.rows(), cols, [&](int64_t row) {
+      auto* x = row_of<decltype(type)>(args.x, row);
+#pragma omp simd
+      for (int64_t c = 0; c < cols; ++c) {
+        store(x + c, args.value);
+      }
+    });
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

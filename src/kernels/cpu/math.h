@@ -23,23 +23,23 @@ namespace espalier::kernels::ESPALIER_ISA {
   x->bits = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
 }
 
-/// e^x for x in [-87.3, 88.7], 0-ish and huge beyond; relative error below 2e-7; NaN stays NaN.
+/// e^x with a relative error below 1.5e-7; 0 below -87.3, infinite above 88.37, NaN stays NaN.
+/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r is 1 + r + r^2 q(r), q minimax of degree 4 (error 3e-9).
 [[gnu::always_inline]] inline float exp_approx(float x) {
-  x = x < -87.3F ? -87.3F : x;
-  x = x > 88.7F ? 88.7F : x;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kRound = 12582912.0F + 127.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = x * 1.44269504F + kRound;
   const float n = shifted - kRound;
-  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  const int32_t exponent = __builtin_bit_cast(int32_t, shifted) << 23;
-  return __builtin_bit_cast(float, __builtin_bit_cast(int32_t, p) + exponent);
+  const float r = (x - n * 0x1.62e4p-1F) - n * 1.42860677e-6F;  // ln 2 in two parts
+  float q = 1.38145394e-3F;
+  q = q * r + 8.36874545e-3F;
+  q = q * r + 4.16683890e-2F;
+  q = q * r + 1.66665211e-1F;
+  q = q * r + 4.99999940e-1F;
+  const float p = q * (r * r) + r + 1.0F;
+  // The low bits of `shifted` are n + 127: moved up, they are the float 2^n.
+  const float power = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23);
+  const float result = x < -87.3F ? 0.0F : p * power;
+  return x > 88.37F ? __builtin_inff() : result;
 }
 
 [[gnu::always_inline]] inline int thread_index() { return omp_get_thread_num(); }

@@ -124,6 +124,11 @@ void cast(Stream&, const CastArgs& args) {
       traffic(args.x, args.y) + (args.accumulate ? traffic(args.y) : 0));
 }
 
+void fill(Stream&, const FillArgs& args) {
+  verify(args);
+  add(0, traffic(args.x));
+}
+
 /// The result is the caller's own number, not a tensor: it gets the sum of nothing.
 void sum_squares(Stream&, const SumSquaresArgs& args) {
   verify(args);
@@ -186,6 +191,7 @@ constexpr Kernels kTable{
     .cross_entropy = cross_entropy,
     .dropout = dropout,
     .cast = cast,
+    .fill = fill,
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,

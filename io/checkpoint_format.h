@@ -1,0 +1,26 @@
+#pragma once
+// Names and small rules that writer and reader of checkpoints share. Internal to io.
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/hdf5.h"
+#include "src/core/tensor.h"
+
+namespace espalier::io {
+
+inline constexpr std::string_view kCheckpointFormat = "espalier-checkpoint";
+
+inline std::string parameter_path(const std::string& name) { return "/params/" + name; }
+inline std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
+
+/// xxHash64 with seed 0, 16 hex digits.
+std::string checksum_of(std::span<const std::byte> bytes);
+/// The attributes of /meta that are not free.
+bool is_reserved(std::string_view attribute);
+/// Elements of `index` for this encoding: int32 positions for "int32", else bytes.
+hdf5::Type index_type(std::string_view encoding);
+/// Throws Bug for element types that checkpoints do not hold.
+hdf5::Type stored_type(DType dtype);
+
+}  // namespace espalier::io

@@ -1,0 +1,57 @@
+#include "pruning/schedule.h"
+
+#include "pruning/pruning.h"
+#include "src/core/error.h"
+
+namespace espalier::pruning {
+
+Timing one_shot(int64_t at_step, double sparsity) {
+  return {.from_step = at_step, .to_step = at_step, .final_sparsity = sparsity};
+}
+
+void check_timing(const Timing& timing) {
+  check(timing.from_step >= 0, "pruning: step {} is negative", timing.from_step);
+  check(timing.to_step >= timing.from_step, "pruning: to_step = {} comes before from_step = {}",
+        timing.to_step, timing.from_step);
+  check(timing.every >= 1, "pruning: every = {} must be at least one step", timing.every);
+  check_sparsity(timing.initial_sparsity);
+  check_sparsity(timing.final_sparsity);
+  check(timing.initial_sparsity <= timing.final_sparsity,
+        "pruning: sparsity starts at {} and would fall to {}, but pruned elements do not come back",
+        timing.initial_sparsity, timing.final_sparsity);
+}
+
+double target_sparsity(const Timing& timing, int64_t step) {
+  if (step >= timing.to_step) {
+    return timing.final_sparsity;
+  }
+  if (step <= timing.from_step) {
+    return timing.initial_sparsity;
+  }
+  const double left = static_cast<double>(timing.to_step - step) /
+                      static_cast<double>(timing.to_step - timing.from_step);
+  return timing.final_sparsity +
+         (timing.initial_sparsity - timing.final_sparsity) * left * left * left;
+}
+
+bool prune_at(const Timing& timing, int64_t step) {
+  const bool listed =
+      step == timing.to_step || (step >= timing.from_step && step < timing.to_step &&
+                                 (step - timing.from_step) % timing.every == 0);
+  return listed && target_sparsity(timing, step) > 0;
+}
+
+std::vector<int64_t> prune_steps(const Timing& timing) {
+  std::vector<int64_t> steps;
+  for (int64_t step = timing.from_step; step < timing.to_step; step += timing.every) {
+    if (prune_at(timing, step)) {
+      steps.push_back(step);
+    }
+  }
+  if (prune_at(timing, timing.to_step)) {
+    steps.push_back(timing.to_step);
+  }
+  return steps;
+}
+
+}  // namespace espalier::pruning

@@ -1,0 +1,54 @@
+#pragma once
+// Kept elements in blocks, whatever the form of the positions. A block is a range of packed elements and
+// the range of dense elements that it covers; blocks have a fixed size (kBlock packed elements, or 256
+// bitmap words), so that threads can share them out and find where they start without counting.
+#include "src/kernels/cpu/index_words.h"
+#include "src/kernels/cpu/loops.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+struct KeptBlock {
+  int64_t first, count;              ///< packed elements
+  int64_t dense_first, dense_count;  ///< dense elements from one block's start to the next one's
+  const int32_t* list;               ///< of this block's elements, absolute; or null
+  const uint64_t* words;             ///< from dense_first on; or null
+  WordRun run() const { return {words, dense_count, count}; }
+};
+
+inline constexpr int64_t kBlockWords = 256;  ///< a multiple of 8, so that a rank is stored for each
+
+inline KeptBlock word_block(const Positions& p, int64_t i) {
+  const int64_t dense_first = i * kBlockWords * 64;
+  const int64_t dense_end = least(p.size, dense_first + kBlockWords * 64);
+  const int64_t first = p.ranks[i * kBlockWords / 8];
+  const int64_t end = dense_end == p.size ? p.count : p.ranks[(i + 1) * kBlockWords / 8];
+  return {first,   end - first, dense_first,
+          dense_end - dense_first, nullptr,     p.bitmap + i * kBlockWords};
+}
+
+inline KeptBlock list_block(const Positions& p, int64_t i) {
+  const int64_t first = i * kBlock;
+  const int64_t count = least(kBlock, p.count - first);
+  const int64_t dense_first = i == 0 ? 0 : p.list[first];
+  const int64_t dense_end = first + count == p.count ? p.size : p.list[first + count];
+  return {first, count, dense_first, dense_end - dense_first, p.list + first, nullptr};
+}
+
+/// body(const KeptBlock&) for blocks that cover all dense and all kept elements.
+template <class Body>
+inline void for_kept_blocks(int threads, const Positions& p, const Body& body) {
+  if (p.bitmap != nullptr) {
+    for_blocks(threads, divide_up(p.size, kBlockWords * 64), p.size,
+               [&](int64_t i) { body(word_block(p, i)); });
+  } else if (p.list != nullptr) {
+    for_blocks(threads, most(1, divide_up(p.count, kBlock)), p.size,
+               [&](int64_t i) { body(list_block(p, i)); });
+  } else {
+    for_ranges(threads, p.count, kBlock, [&](int64_t first, int64_t n) {
+      body(KeptBlock{first, n, first, n, nullptr, nullptr});
+    });
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

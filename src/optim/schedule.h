@@ -1,0 +1,17 @@
+#pragma once
+// The learning rate as a pure function of the step, so that resume needs nothing.
+//
+//   warm-up   lr (step + 1) / warmup_steps                      for step < warmup_steps
+//   cosine    min_lr + (lr - min_lr) (1 + cos(pi t)) / 2        t = share of the remaining steps done
+//   linear    lr + (min_lr - lr) t
+//   constant  lr
+#include <cstdint>
+
+#include "io/config.h"
+
+namespace espalier::optim {
+
+/// For step 0, 1, … steps - 1.
+double learning_rate(const io::OptimizerConfig& config, int64_t step, int64_t steps);
+
+}  // namespace espalier::optim

@@ -1,0 +1,160 @@
+#include "src/train/pruner.h"
+
+#include "io/checkpoint.h"
+#include "parallel/digest.h"
+#include "pruning/prunable.h"
+
+namespace espalier::train {
+namespace {
+
+pruning::Timing timing_of(const io::PruningConfig& config) {
+  if (config.gradual()) {
+    return {.from_step = config.from_step,
+            .to_step = config.to_step,
+            .every = config.every,
+            .initial_sparsity = 0,
+            .final_sparsity = config.sparsity};
+  }
+  return pruning::one_shot(config.at_step, config.sparsity);
+}
+
+/// The masks of a checkpoint, cut to what is kept now.
+std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
+  const io::CheckpointReader reader(file);
+  std::vector<sparse::Mask> masks = store.masks();
+  Arena arena;
+  for (size_t p = 0; p < masks.size(); ++p) {
+    const auto& spec = store.parameters()[p].spec;
+    check(reader.has(spec.name), "{} has no parameter \"{}\": masks must come from the same model",
+          file, spec.name);
+    const io::ParameterInfo info = reader.info(spec.name);
+    check(info.shape == spec.shape, "{}: parameter \"{}\" has shape {}, this model's has {}", file,
+          spec.name, info.shape.text(), spec.shape.text());
+    const sparse::Mask wanted =
+        sparse::Index::from_bytes(arena, sparse::encoding_by_name(info.encoding),
+                                  info.shape.count(), info.nnz, reader.index(spec.name))
+            .mask();
+    for (int64_t i = 0; i < masks[p].size(); ++i) {
+      if (masks[p][i] && !wanted[i]) {
+        masks[p].set(i, false);
+      }
+    }
+  }
+  return masks;
+}
+
+}  // namespace
+
+pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
+  return {.method = config.method,
+          .sparsity = config.sparsity,
+          .scope = pruning::scope_by_name(config.scope),
+          .seed = seed,
+          .n = static_cast<int>(config.n),
+          .m = static_cast<int>(config.m),
+          .block = static_cast<int>(config.block)};
+}
+
+std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config) {
+  std::vector<pruning::ParameterInfo> infos;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    infos.push_back({parameter.spec.name, parameter.spec.shape, parameter.spec.prunable});
+  }
+  return pruning::prunable(infos, {.include = {}, .exclude = config.exclude});
+}
+
+pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
+                              const pruning::Settings& settings) {
+  const auto parameters = store.parameters();
+  std::vector<std::vector<float>> values;  // outlive the candidates' views
+  std::vector<pruning::Candidate> candidates;
+  values.reserve(parameters.size());
+  const bool needs_values = pruning::method_by_name(settings.method).needs_values;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!prunable[p]) {
+      continue;
+    }
+    std::span<const float> packed;
+    if (needs_values && store.options().training) {
+      packed = store.part(store.master(), parameters[p]).span<float>();
+    } else if (needs_values) {
+      packed = values.emplace_back(store.values(parameters[p]));
+    }
+    candidates.push_back({.name = parameters[p].spec.name,
+                          .shape = parameters[p].spec.shape,
+                          .index = &parameters[p].index,
+                          .values = packed});
+  }
+  pruning::Result chosen = pruning::prune(candidates, settings);
+  pruning::Result all{.masks = store.masks(), .warnings = std::move(chosen.warnings)};
+  size_t next = 0;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (prunable[p]) {
+      all.masks[p] = std::move(chosen.masks[next++]);
+    }
+  }
+  return all;
+}
+
+Pruner::Pruner(const io::Config& config, sparse::Store& store)
+    : config_(config.pruning),
+      seed_(static_cast<uint64_t>(config.train.seed)),
+      store_(store),
+      prunable_(prunable_of(store, config.pruning)),
+      enabled_(config.pruning.method != "none" &&
+               (config.pruning.at_step >= 0 || config.pruning.gradual())) {
+  if (enabled_) {
+    timing_ = timing_of(config_);
+    if (config_.method == "nm") {
+      timing_.final_sparsity =
+          1.0 - static_cast<double>(config_.n) / static_cast<double>(config_.m);
+    }
+    pruning::check_timing(timing_);
+  }
+}
+
+bool Pruner::due(int64_t steps) const {
+  if (!enabled_) {
+    return false;
+  }
+  return config_.method == "file" ? steps == timing_.from_step : pruning::prune_at(timing_, steps);
+}
+
+double Pruner::target(int64_t steps) const {
+  return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
+}
+
+pruning::Result Pruner::masks_for(int64_t steps) {
+  if (config_.method == "file") {
+    return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
+  }
+  pruning::Settings settings = settings_of(config_, seed_);
+  settings.sparsity = target(steps);
+  return compute_masks(store_, prunable_, settings);
+}
+
+std::vector<std::string> Pruner::prune(int64_t steps, parallel::Communicator& comm) {
+  pruning::Result result = masks_for(steps);
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  for (size_t p = 0; p < result.masks.size(); ++p) {
+    names.push_back(store_.parameters()[p].spec.name + " (mask)");
+    digests.push_back(result.masks[p].digest());
+  }
+  parallel::compare_digests(comm, names, digests);
+  store_.set_masks(result.masks);
+  return result.warnings;
+}
+
+Sparsity Pruner::sparsity() const {
+  Sparsity sum;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    if (prunable_[p]) {
+      sum.prunable += store_.parameters()[p].size();
+      sum.prunable_kept += store_.parameters()[p].kept();
+    }
+  }
+  return sum;
+}
+
+}  // namespace espalier::train

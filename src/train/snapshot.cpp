@@ -1,0 +1,204 @@
+#include "src/train/snapshot.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "io/plain_hdf5.h"
+#include "parallel/collectives.h"
+#include "pruning/pruning.h"
+#include "src/train/agreement.h"
+
+namespace espalier::train {
+namespace {
+
+constexpr std::array<const char*, 2> kMoments{"moment1", "moment2"};
+
+void write_parameter(io::CheckpointWriter& writer, sparse::Store& store,
+                     const sparse::Parameter& parameter) {
+  const std::vector<uint8_t> index = parameter.index.to_bytes();
+  const Tensor master = store.part(store.master(), parameter);
+  // The values that compute reads; in bf16 the master copy is more exact and stands in /optim.
+  Tensor values = master;
+  std::vector<bf16> rounded;
+  if (parameter.dense.dtype == DType::bf16) {
+    for (const float value : master.span<float>()) {
+      rounded.push_back(to_bf16(value));
+    }
+    values = Tensor(rounded.data(), DType::bf16, Shape{parameter.kept()});
+  }
+  writer.parameter({.name = parameter.spec.name,
+                    .shape = parameter.spec.shape,
+                    .encoding = std::string(sparse::name_of(parameter.index.encoding())),
+                    .nnz = parameter.kept(),
+                    .values = values,
+                    .index = index});
+  writer.optimizer(parameter.spec.name, "master", master);
+  for (int which = 0; which < store.options().moments; ++which) {
+    writer.optimizer(parameter.spec.name, kMoments.at(static_cast<size_t>(which)),
+                     store.part(store.moment(which), parameter));
+  }
+}
+
+io::CheckpointMeta meta_of(const Progress& progress) {
+  io::CheckpointMeta meta{.step = progress.step,
+                          .data_cursor = progress.step * progress.config.train.global_batch,
+                          .rng = progress.config.train.seed,
+                          .config = io::to_toml(progress.config),
+                          .extra = {}};
+  if (progress.characters.size() > 0) {
+    meta.extra["vocabulary"] = progress.characters.text();
+  }
+  return meta;
+}
+
+void check_same_parameters(const io::CheckpointReader& reader, const sparse::Store& store) {
+  const std::string file = reader.path().string();
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    check(reader.has(name),
+          "{} is a checkpoint of another model: it has no parameter \"{}\" (compare [model] with "
+          "`espalier inspect`)",
+          file, name);
+    const Shape shape = reader.info(name).shape;
+    check(shape == parameter.spec.shape,
+          "{} is a checkpoint of another model: \"{}\" has shape {} there and {} here (compare "
+          "[model] with `espalier inspect`)",
+          file, name, shape.text(), parameter.spec.shape.text());
+  }
+  const size_t expected = store.parameters().size();
+  check(reader.names().size() == expected,
+        "{} is a checkpoint of another model: it has {} parameters, this one has {} (compare "
+        "[model] with `espalier inspect`)",
+        file, reader.names().size(), expected);
+}
+
+std::vector<sparse::Mask> read_masks(const io::CheckpointReader& reader,
+                                     const sparse::Store& store) {
+  std::vector<sparse::Mask> masks;
+  Arena arena;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const io::ParameterInfo info = reader.info(parameter.spec.name);
+    const auto encoding = sparse::encoding_by_name(info.encoding);
+    masks.push_back(encoding == sparse::Encoding::full
+                        ? sparse::Mask(parameter.size())
+                        : sparse::Index::from_bytes(arena, encoding, parameter.size(), info.nnz,
+                                                    reader.index(parameter.spec.name))
+                              .mask());
+  }
+  return masks;
+}
+
+}  // namespace
+
+void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
+          parallel::Communicator& comm) {
+  std::string error;
+  auto attempt = [&](const auto& action) {
+    if (comm.rank() == 0 && error.empty()) {
+      try {
+        action();
+      } catch (const Failure& failure) {
+        error = failure.what();  // told to all ranks below
+      }
+    }
+  };
+  std::optional<io::CheckpointWriter> writer;
+  attempt([&] {
+    writer.emplace(path);
+    writer->meta(meta_of(progress));
+  });
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    attempt([&] { write_parameter(*writer, store, parameter); });
+    parallel::barrier(comm);
+  }
+  attempt([&] { writer->commit(); });
+  writer.reset();
+  agree(comm, error);
+}
+
+Progress progress_of(const io::CheckpointReader& reader) {
+  const io::CheckpointMeta meta = reader.meta();
+  Progress progress{.step = meta.step,
+                    .config = io::parse_config(meta.config, reader.path().string() + " (config)"),
+                    .characters = {}};
+  const auto vocabulary = meta.extra.find("vocabulary");
+  if (vocabulary != meta.extra.end()) {
+    progress.characters = io::Vocabulary::from_text(vocabulary->second);
+  }
+  return progress;
+}
+
+void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer) {
+  check_same_parameters(reader, store);
+  store.set_masks(read_masks(reader, store));
+  for (sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    std::vector<float> values(static_cast<size_t>(parameter.kept()));
+    const Tensor view(values.data(), DType::fp32, Shape{parameter.kept()});
+    // The master copy is the exact value where there is one.
+    if (reader.has_optimizer(name, "master")) {
+      reader.optimizer(name, "master", view);
+    } else {
+      reader.values(name, view);
+    }
+    store.set_values(parameter, values);
+    if (!optimizer) {
+      continue;
+    }
+    for (int which = 0; which < store.options().moments; ++which) {
+      const char* kind = kMoments.at(static_cast<size_t>(which));
+      check(reader.has_optimizer(name, kind),
+            "{} holds no {} of \"{}\": it cannot be resumed; start from its weights with --init",
+            reader.path().string(), kind, name);
+      reader.optimizer(name, kind, store.part(store.moment(which), parameter));
+    }
+  }
+}
+
+void load_plain(const std::filesystem::path& path, sparse::Store& store,
+                const std::vector<bool>& prunable) {
+  const io::PlainReader reader(path);
+  std::vector<sparse::Mask> masks;
+  for (size_t p = 0; p < store.parameters().size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    const std::string& name = parameter.spec.name;
+    check(reader.has(name),
+          "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
+          "('/' counts as '.')",
+          path.string(), name);
+    check(reader.shape(name) == parameter.spec.shape,
+          "{}: dataset \"{}\" has shape {}, the model needs {}", path.string(), name,
+          reader.shape(name).text(), parameter.spec.shape.text());
+    masks.emplace_back(parameter.size());
+    if (prunable[p]) {
+      const std::vector<float> values = reader.read(name);
+      masks.back() = pruning::masks_from_dense_zeros(
+                         std::vector<pruning::DenseValues>{{.name = name, .values = values}})
+                         .front();
+    }
+  }
+  store.set_masks(masks);
+  for (sparse::Parameter& parameter : store.parameters()) {
+    const std::vector<float> values = reader.read(parameter.spec.name);
+    std::vector<float> packed;
+    for (const int32_t position : parameter.index.positions()) {
+      packed.push_back(values[static_cast<size_t>(position)]);
+    }
+    store.set_values(parameter, packed);
+  }
+}
+
+void load_weights(const std::filesystem::path& path, sparse::Store& store,
+                  const std::vector<bool>& prunable) {
+  const std::vector<std::string> names = io::PlainReader(path).names();
+  const bool checkpoint = std::ranges::any_of(
+      names, [](const std::string& name) { return name.starts_with("params."); });
+  if (checkpoint) {
+    load(io::CheckpointReader(path), store, false);
+  } else {
+    load_plain(path, store, prunable);
+  }
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,40 @@
+#pragma once
+// A stage <-> a checkpoint. Parameters are stored by name, whatever the ranks: rank 0 writes, all ranks
+// read. While rank 0 writes, the others follow parameter by parameter, so that a slow disk is no timeout
+// and a full one is an error on every rank.
+#include <filesystem>
+
+#include "io/checkpoint.h"
+#include "io/config.h"
+#include "io/tokens.h"
+#include "parallel/communicator.h"
+#include "sparse/store.h"
+
+namespace espalier::train {
+
+struct Progress {
+  int64_t step = 0;  ///< steps done
+  io::Config config;
+  io::Vocabulary characters;  ///< empty where there is no text
+};
+
+/// Collective. Writes all of the model state to `path`, atomically.
+void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
+          parallel::Communicator& comm);
+
+/// What a checkpoint says of itself: the config it was made with, its vocabulary, its step.
+Progress progress_of(const io::CheckpointReader& reader);
+
+/// Masks and values; with `optimizer` also master copies and moments, bit for bit. Throws Failure when the
+/// file is of another model.
+void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);
+
+/// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not zero.
+void load_plain(const std::filesystem::path& path, sparse::Store& store,
+                const std::vector<bool>& prunable);
+
+/// `load` or `load_plain`, by what the file is: weights and masks, no optimizer.
+void load_weights(const std::filesystem::path& path, sparse::Store& store,
+                  const std::vector<bool>& prunable);
+
+}  // namespace espalier::train

@@ -1,0 +1,103 @@
+#pragma once
+// A stage: the layers that one rank owns, with their parameters, optimizer and tape. Here model, masks
+// and optimizer meet; ranks do not. One rank owns the whole network today.
+#include <functional>
+#include <memory>
+
+#include "io/config.h"
+#include "sparse/store.h"
+#include "src/model/network.h"
+#include "src/optim/optimizer.h"
+#include "src/train/source.h"
+
+namespace espalier::train {
+
+/// What the data fixes about a network.
+struct ProblemShape {
+  int64_t classes = 256;  ///< vocabulary, or image classes
+  int64_t features = 64;  ///< context, or pixels
+  int64_t rows = 64;      ///< predictions a sample
+  DType input_dtype = DType::int32;
+};
+ProblemShape problem_of(const Source& source);
+
+/// The layers that a config describes. Throws Failure when config and data disagree.
+model::Network make_network(const io::Config& config, const ProblemShape& problem);
+
+/// What one forward and backward of a micro-batch takes.
+struct PassCost {
+  size_t tape_bytes = 0;
+  double flops = 0;
+  double bytes = 0;  ///< read and written, as the "dry" kernels count
+  std::map<std::string, size_t, std::less<>> activations;  ///< bytes by name
+};
+
+class Stage {
+ public:
+  struct Options {
+    int64_t micro_batch = 1;  ///< samples, at most
+    bool training = true;
+    bool dry = false;  ///< no memory behind anything; kernels must be "dry"
+  };
+  Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
+        const kernels::Kernels& kernels, const Options& options);
+
+  sparse::Store& store() { return *store_; }
+  const model::Network& network() const { return network_; }
+  const ProblemShape& problem() const { return problem_; }
+  const PassCost& cost() const { return cost_; }
+  const model::Tape& tape() const { return *tape_; }
+  Stream& stream() { return stream_; }
+  const kernels::Kernels& kernels() const { return kernels_; }
+
+  /// Views of the micro-batch buffers for `samples` samples: fill them, then call one of the below.
+  Tensor inputs(int64_t samples) const;
+  Tensor targets(int64_t samples) const;
+
+  struct MicroBatch {
+    int64_t samples = 0;
+    int64_t step = 0;
+    int64_t first_sample = 0;  ///< of the micro-batch, in the global batch
+    double loss_scale = 1;     ///< 1 / rows of the global batch
+    bool accumulate = false;   ///< not the first micro-batch of the step
+  };
+  /// Forward and backward; returns the sum of the rows' losses. `done(end)`: the gradients of flat
+  /// elements [0, end) are complete for this micro-batch.
+  double forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done = {});
+  /// The sum of the rows' losses without training.
+  double evaluate(int64_t samples);
+  /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows, classes], valid
+  /// until the next call.
+  Tensor logits(int64_t samples, int64_t first, int64_t rows);
+
+  optim::StepResult update(int64_t step, double lr) { return optimizer_.step(stream_, step, lr); }
+  /// Ascending ends of the layers' parts of the flat arrays, in backward order.
+  std::vector<int64_t> boundaries() const;
+
+ private:
+  model::Pass make_pass(model::Tape& tape, int64_t samples, bool training) const;
+  double sum_losses(int64_t samples) const;
+  int64_t end_of_layer(size_t layer) const;
+  void allocate_buffers(const Options& options);
+
+  ProblemShape problem_;
+  Stream& stream_;
+  const kernels::Kernels& kernels_;
+  model::Network network_;
+  std::unique_ptr<sparse::Store> store_;
+  optim::Optimizer optimizer_;
+  DType dtype_;
+  float dropout_;
+  uint64_t seed_;
+  PassCost cost_;
+  std::vector<size_t> first_parameter_;  ///< of each layer, among store_->parameters()
+  Buffer inputs_, targets_, losses_;
+  std::unique_ptr<model::Tape> tape_;
+};
+
+/// Measures a pass of this config by running it on "dry" kernels, without memory: forward and backward
+/// when training, else an evaluation.
+PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int64_t micro_batch,
+                      bool training);
+
+}  // namespace espalier::train

@@ -1,0 +1,35 @@
+#pragma once
+// What a run leaves for people and programs: lines of metrics.jsonl, summary.json, trace.json
+// (docs/formats.md).
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "parallel/communicator.h"
+#include "src/core/trace.h"
+#include "src/train/pruner.h"
+#include "src/train/stage.h"
+#include "src/train/trainer.h"
+
+namespace espalier::train {
+
+nlohmann::ordered_json metrics_line(const StepReport& report);
+
+struct SummaryInput {
+  const io::Config& config;
+  std::filesystem::path directory;
+  Stage& stage;
+  const Arena& arena;
+  Sparsity sparsity;
+  int64_t steps = 0;
+  bool finished = false;
+  std::string git;
+};
+/// Collective: rank 0 reads metrics.jsonl again (a resumed run counts whole), gathers memory from all
+/// ranks and writes summary.json.
+void write_summary(const SummaryInput& input, parallel::Communicator& comm);
+
+/// Collective: the spans of all ranks in one file.
+void write_traces(const std::filesystem::path& path, const Trace& trace,
+                  parallel::Communicator& comm);
+
+}  // namespace espalier::train

@@ -1,0 +1,324 @@
+#include "src/train/trainer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "parallel/collectives.h"
+#include "parallel/digest.h"
+#include "src/optim/schedule.h"
+#include "src/train/agreement.h"
+#include "src/train/snapshot.h"
+#include "src/train/summary.h"
+
+namespace espalier::train {
+namespace {
+
+int64_t share_of(const io::Config& config, int ranks) {
+  const int64_t batch = config.train.global_batch;
+  check(
+      batch % ranks == 0,
+      "train.global_batch = {} cannot be divided among {} ranks: use a multiple of {}, or another "
+      "number of ranks",
+      batch, ranks, ranks);
+  return batch / ranks;
+}
+
+int64_t micro_batch_of(const io::Config& config, int64_t share) {
+  const int64_t micro = config.train.micro_batch == 0 ? share : config.train.micro_batch;
+  check(
+      share % micro == 0,
+      "train.micro_batch = {} does not divide a rank's share of {} sequences: use a divisor of {}",
+      micro, share, share);
+  return micro;
+}
+
+int threads_of(const io::Config& config, const parallel::Communicator& comm) {
+  if (config.run.threads > 0) {
+    return static_cast<int>(config.run.threads);
+  }
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / comm.local_size());
+}
+
+/// A checkpoint fits a config only when what shapes alone do not show is equal, too.
+void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
+  auto same = [&file](std::string_view key, const auto& here, const auto& there) {
+    check(here == there,
+          "{} is a checkpoint of another model: model.{} is {} there and {} in the config", file,
+          key, there, here);
+  };
+  same("kind", config.model.kind, saved.model.kind);
+  if (config.model.kind == "gpt") {
+    same("layers", config.model.layers, saved.model.layers);
+    same("heads", config.model.heads, saved.model.heads);
+    same("width", config.model.width, saved.model.width);
+    same("context", config.model.context, saved.model.context);
+    same("tie_embeddings", config.model.tie_embeddings, saved.model.tie_embeddings);
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
+    : config_(config),
+      comm_(comm),
+      options_(std::move(options)),
+      rank_samples_(share_of(config, comm.size())),
+      micro_batch_(micro_batch_of(config, rank_samples_)) {
+  comm_.set_timeout(config_.parallel.timeout_s);
+  start();
+}
+
+Trainer::~Trainer() { Trace::install(nullptr); }
+
+void Trainer::start() {
+  // Data first: a mistake there must not leave a run directory behind.
+  std::optional<Progress> saved;
+  directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
+  const auto& file = directory_->resume_file();
+  if (file) {
+    saved = progress_of(io::CheckpointReader(*file));
+    check_same_model(config_, saved->config, file->string());
+  }
+  const bool has_text = saved && saved->characters.size() > 0;
+  source_ = open_source(config_, has_text ? &saved->characters : nullptr);
+  stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
+  stage_ = std::make_unique<Stage>(config_, problem_of(*source_), *stream_,
+                                   kernels::by_name(config_.run.backend),
+                                   Stage::Options{.micro_batch = micro_batch_});
+  pruner_ = std::make_unique<Pruner>(config_, stage_->store());
+  buckets_ = std::make_unique<parallel::GradientBuckets>(
+      comm_, arena_,
+      parallel::BucketOptions{
+          .bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024),
+          .overlap = config_.parallel.overlap});
+  load_start();
+  directory_->begin(config_, file ? step_ : -1);
+}
+
+void Trainer::load_start() {
+  sparse::Store& store = stage_->store();
+  store.initialise(static_cast<uint64_t>(config_.train.seed));
+  if (directory_->resume_file()) {
+    const io::CheckpointReader reader(*directory_->resume_file());
+    load(reader, store, true);
+    step_ = reader.meta().step;
+    last_saved_ = step_;
+    note(fmt::format("resumed from {} at step {}", reader.path().string(), step_));
+  } else if (!options_.init.empty()) {
+    load_weights(options_.init, store, pruner_->prunable());
+    note(fmt::format("weights and masks from {}", options_.init));
+  }
+  compare_ranks();
+}
+
+RunResult Trainer::run() {
+  const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, config_.train.steps)
+                                               : config_.train.steps;
+  while (step_ < last && !stopping_) {
+    record_trace(traced(step_));
+    prune_if_due();
+    StepReport report = train_step();
+    after_step(report);
+  }
+  record_trace(false);
+  const bool finished = step_ >= config_.train.steps;
+  finish(finished);
+  return {.steps = step_, .finished = finished};
+}
+
+void Trainer::prune_if_due() {
+  if (!pruner_->due(step_)) {
+    return;
+  }
+  const double before = pruner_->sparsity().sparsity();
+  for (const std::string& warning : pruner_->prune(step_, comm_)) {
+    note("pruning: " + warning);
+  }
+  const double after = pruner_->sparsity().sparsity();
+  note(fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
+                   step_, before, after, stage_->store().total_kept(),
+                   stage_->store().total_size()));
+}
+
+StepReport Trainer::train_step() {
+  using parallel::Traffic;
+  const double begin = now_seconds();
+  const auto sent_before = comm_.sent();
+  const auto allreduce_before = comm_.sent(Traffic::allreduce);
+  const auto p2p_before = comm_.sent(Traffic::point_to_point);
+  const double lr = optim::learning_rate(config_.optimizer, step_, config_.train.steps);
+
+  const auto [loss, stop] = combine(accumulate_gradients());
+  if (!std::isfinite(loss)) {
+    throw SharedFailure(fmt::format(
+        "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. Lower "
+        "optimizer.lr, set optimizer.clip, or look at the data",
+        loss, step_ + 1,
+        last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string()));
+  }
+  optim::StepResult update;
+  {
+    const Span span(Track::optimizer, "update");
+    update = stage_->update(step_, lr);
+  }
+  if (!update.applied) {
+    throw SharedFailure(fmt::format(
+        "the gradient norm is {} at step {} (loss {:.6g}): stopped before the update; lower "
+        "optimizer.lr, set optimizer.clip, or look at the data",
+        update.gradient_norm, step_ + 1, loss));
+  }
+  ++step_;
+  stopping_ = stop;
+  const double seconds = now_seconds() - begin;
+  const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
+  return {.step = step_,
+          .loss = loss,
+          .lr = lr,
+          .grad_norm = update.gradient_norm,
+          .seconds = seconds,
+          .tokens_per_s = rows / seconds,
+          .bytes_sent = comm_.sent().bytes - sent_before.bytes,
+          .allreduce_bytes = comm_.sent(Traffic::allreduce).bytes - allreduce_before.bytes,
+          .p2p_bytes = comm_.sent(Traffic::point_to_point).bytes - p2p_before.bytes,
+          .sparsity = pruner_->sparsity().sparsity(),
+          .val_loss = {}};
+}
+
+/// All micro-batches of the step; the flat gradient holds the sum over ranks afterwards. Returns this
+/// rank's sum of losses.
+double Trainer::accumulate_gradients() {
+  const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
+  const std::vector<int64_t> boundaries = stage_->boundaries();
+  buckets_->begin(stage_->store().gradient().span<float>(), boundaries);
+  double loss_sum = 0;
+  for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
+    const Stage::MicroBatch batch{.samples = micro_batch_,
+                                  .step = step_,
+                                  .first_sample = comm_.rank() * rank_samples_ + done,
+                                  .loss_scale = 1.0 / rows,
+                                  .accumulate = done > 0};
+    {
+      const Span span(Track::io, "load batch");
+      source_->train(step_, batch.first_sample, stage_->inputs(micro_batch_),
+                     stage_->targets(micro_batch_));
+    }
+    const bool last = done + micro_batch_ == rank_samples_;
+    loss_sum += stage_->forward_backward(batch, [&](int64_t end) {
+      if (last) {
+        buckets_->ready(end);
+      }
+    });
+  }
+  buckets_->finish();
+  return loss_sum;
+}
+
+std::pair<double, bool> Trainer::combine(double loss_sum) {
+  const bool stop = options_.stop_requested && options_.stop_requested();
+  std::array<double, 2> values{loss_sum, stop ? 1.0 : 0.0};
+  parallel::all_reduce_small(comm_, values, parallel::Combine::sum);
+  const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
+  return {values[0] / rows, values[1] > 0};
+}
+
+/// Master copies must have the same bits on every rank.
+void Trainer::compare_ranks() {
+  const Span span(Track::allreduce, "compare ranks");
+  const sparse::Store& store = stage_->store();
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const Tensor master = store.part(store.master(), parameter);
+    names.push_back(parameter.spec.name);
+    digests.push_back(XXH64(master.data, master.bytes(), 0));
+  }
+  parallel::compare_digests(comm_, names, digests);
+}
+
+double Trainer::evaluate() {
+  const Span span(Track::compute, "evaluation");
+  const int64_t samples = std::min(source_->validation_samples(),
+                                   config_.train.eval_batches * config_.train.global_batch);
+  // Contiguous shares, as even as they get.
+  const int64_t first = samples * comm_.rank() / comm_.size();
+  const int64_t end = samples * (comm_.rank() + 1) / comm_.size();
+  double sum = 0;
+  for (int64_t at = first; at < end; at += micro_batch_) {
+    const int64_t n = std::min(micro_batch_, end - at);
+    source_->validation(at, stage_->inputs(n), stage_->targets(n));
+    sum += stage_->evaluate(n);
+  }
+  std::array<double, 1> total{sum};
+  parallel::all_reduce_small(comm_, total, parallel::Combine::sum);
+  return total[0] / static_cast<double>(samples * source_->rows());
+}
+
+void Trainer::after_step(StepReport& report) {
+  auto every = [&](int64_t interval) { return interval > 0 && step_ % interval == 0; };
+  const bool last = step_ >= config_.train.steps;
+  if (every(config_.train.eval_every) || last) {
+    report.val_loss = evaluate();
+  }
+  nlohmann::ordered_json line = metrics_line(report);
+  directory_->write_metrics(line);
+  if (every(config_.parallel.check_every)) {
+    compare_ranks();
+  }
+  if (every(config_.train.checkpoint_every)) {
+    checkpoint();
+  }
+  if (options_.on_step) {
+    options_.on_step(report);
+  }
+}
+
+void Trainer::checkpoint() {
+  const Span span(Track::io, "checkpoint");
+  const Progress progress{.step = step_, .config = config_, .characters = source_->characters()};
+  const auto path = directory_->checkpoint_path(step_);
+  save(path, stage_->store(), progress, comm_);
+  last_saved_ = step_;
+  if (comm_.rank() == 0) {
+    io::prune_checkpoints(directory_->checkpoints(), config_.train.keep_checkpoints);
+  }
+  note(fmt::format("checkpoint {}", path.string()));
+}
+
+void Trainer::finish(bool finished) {
+  if (last_saved_ != step_) {
+    checkpoint();
+  }
+  compare_ranks();
+  write_summary({.config = config_,
+                 .directory = directory_->root(),
+                 .stage = *stage_,
+                 .arena = arena_,
+                 .sparsity = pruner_->sparsity(),
+                 .steps = step_,
+                 .finished = finished,
+                 .git = options_.git},
+                comm_);
+  if (config_.run.trace) {
+    write_traces(directory_->root() / "trace.json", trace_, comm_);
+  }
+}
+
+/// The first steps, and then twenty over the run: enough to see how dense and sparse steps look.
+bool Trainer::traced(int64_t step) const {
+  const int64_t spacing = std::max<int64_t>(config_.train.steps / 20, 1);
+  return config_.run.trace && (step < 3 || step % spacing < 2);
+}
+
+void Trainer::record_trace(bool on) { Trace::install(on ? &trace_ : nullptr); }
+
+void Trainer::note(const std::string& text) const {
+  if (options_.on_note) {
+    options_.on_note(text);
+  }
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,98 @@
+#pragma once
+// The training loop of one rank: data → micro-batches → all-reduce under backward → update → metrics,
+// evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on (loss, stop, masks,
+// parameter bits) is compared or summed over the communicator.
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "io/config.h"
+#include "parallel/bucketer.h"
+#include "parallel/communicator.h"
+#include "src/core/trace.h"
+#include "src/train/pruner.h"
+#include "src/train/run_directory.h"
+#include "src/train/source.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+
+/// What one step did; a line of metrics.jsonl.
+struct StepReport {
+  int64_t step = 0;  ///< steps done, from 1
+  double loss = 0;   ///< mean over the global batch, before the update
+  double lr = 0;
+  double grad_norm = 0;
+  double seconds = 0;
+  double tokens_per_s = 0;
+  int64_t bytes_sent = 0;  ///< by rank 0 in this step
+  int64_t allreduce_bytes = 0;
+  int64_t p2p_bytes = 0;
+  double sparsity = 0;
+  std::optional<double> val_loss;
+};
+
+struct TrainerOptions {
+  std::string resume;      ///< see RunDirectory
+  std::string init;        ///< weights and masks to start from
+  int64_t stop_after = 0;  ///< end the call after this step of the run; 0: train.steps
+  std::string git;         ///< for summary.json
+  std::function<bool()> stop_requested;             ///< polled once a step
+  std::function<void(const StepReport&)> on_step;   ///< after each step
+  std::function<void(const std::string&)> on_note;  ///< pruning, checkpoints, warnings
+};
+
+struct RunResult {
+  int64_t steps = 0;
+  bool finished = false;  ///< false: stopped early, by request or stop_after
+  double final_val_loss = 0;
+};
+
+class Trainer {
+ public:
+  /// Collective. Opens data and run directory, builds the stage, loads what is to be loaded.
+  Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options);
+  ~Trainer();
+
+  /// Trains to the end, or until asked to stop; leaves a checkpoint and summary.json either way.
+  RunResult run();
+
+  Stage& stage() { return *stage_; }
+  Arena& arena() { return arena_; }
+
+ private:
+  void start();
+  void load_start();
+  void prune_if_due();
+  StepReport train_step();
+  double accumulate_gradients();
+  /// {mean loss, somebody wants to stop}
+  std::pair<double, bool> combine(double loss_sum);
+  void compare_ranks();
+  double evaluate();
+  void after_step(StepReport& report);
+  void checkpoint();
+  void finish(bool finished);
+  void record_trace(bool on);
+  bool traced(int64_t step) const;
+  void note(const std::string& text) const;
+
+  io::Config config_;
+  parallel::Communicator& comm_;
+  TrainerOptions options_;
+  int64_t rank_samples_;
+  int64_t micro_batch_;
+  Arena arena_;
+  std::unique_ptr<RunDirectory> directory_;
+  std::unique_ptr<Source> source_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stage> stage_;
+  std::unique_ptr<Pruner> pruner_;
+  std::unique_ptr<parallel::GradientBuckets> buckets_;
+  Trace trace_;
+  int64_t step_ = 0;         ///< steps done
+  int64_t last_saved_ = -1;  ///< step of the newest checkpoint
+  bool stopping_ = false;
+};
+
+}  // namespace espalier::train

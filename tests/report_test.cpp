@@ -1,0 +1,345 @@
+// The report: run directories as training leaves them, complete or broken, to a page and a table.
+#include "src/report/report.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "src/core/error.h"
+#include "src/report/headline.h"
+
+namespace espalier::report {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class ReportTest : public ::testing::Test {
+ protected:
+  ReportTest()
+      : root_(fs::temp_directory_path() /
+              fmt::format("espalier-report-{}-{}", ::getpid(), made_++)) {
+    fs::create_directories(root_);
+  }
+  ~ReportTest() override { fs::remove_all(root_); }
+  ReportTest(const ReportTest&) = delete;
+  ReportTest& operator=(const ReportTest&) = delete;
+
+  void write(const fs::path& file, const std::string& text) const {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file, std::ios::binary) << text;
+  }
+
+  static std::string metrics(int first, int last) {
+    std::string text;
+    for (int step = first; step <= last; ++step) {
+      json line = {
+          {"step", step},     {"loss", 5.0 - 0.001 * step}, {"lr", 1e-3},
+          {"grad_norm", 1.0}, {"step_ms", 100.0},           {"tokens_per_s", 20000.0 + step},
+          {"p2p_bytes", 0},   {"comm_bytes_sent", 1000},    {"allreduce_bytes", 1000}};
+      if (step % 10 == 0) {
+        line["val_loss"] = 4.0 - 0.001 * step;
+      }
+      text += line.dump() + "\n";
+    }
+    return text;
+  }
+
+  static json summary(double loss, double allreduce_bytes) {
+    const json rank = {{"weight", {{"bytes", 200}, {"peak", 300}}},
+                       {"index", {{"bytes", 10}, {"peak", 10}}}};
+    return {{"final_val_loss", loss},
+            {"best_val_loss", loss - 0.1},
+            {"tokens_per_s", 25000.0},
+            {"model_state_bytes_per_parameter", 4.25},
+            {"allreduce_bytes_per_step", allreduce_bytes},
+            {"parameters", 1234567},
+            {"kept_parameters", 123456},
+            {"sparsity", 0.9},
+            {"ranks", 2},
+            {"grid", {{"pipeline", 1}, {"data", 2}}},
+            {"backend", "cpu"},
+            {"dtype", "bf16"},
+            {"git", "abc1234"},
+            {"memory", {{"ranks", {rank, rank}}, {"total", rank}, {"peak_rss", 5e7}}}};
+  }
+
+  /// Three steps of two ranks: forward with a nested layer, all-reduce, optimizer.
+  static std::string trace(int steps, int layers) {
+    json events = json::array();
+    const auto add = [&](int rank, int track, const std::string& name, double begin,
+                         double length) {
+      events.push_back({{"ph", "X"},
+                        {"pid", rank},
+                        {"tid", track},
+                        {"name", name},
+                        {"ts", begin},
+                        {"dur", length}});
+    };
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const auto& [track, name] :
+           {std::pair{0, "compute"}, std::pair{1, "all-reduce"}, std::pair{2, "optimizer"}}) {
+        events.push_back({{"ph", "M"},
+                          {"pid", rank},
+                          {"tid", track},
+                          {"name", "thread_name"},
+                          {"args", {{"name", name}}}});
+      }
+      for (int step = 0; step < steps; ++step) {
+        const double begin = 1000.0 * step;
+        add(rank, 0, "forward", begin, 600);
+        for (int layer = 0; layer < layers; ++layer) {
+          add(rank, 0, fmt::format("layer {}", layer), begin + 600.0 * layer / layers,
+              600.0 / layers);
+        }
+        add(rank, 1, "bucket", begin + 600, 100);
+        add(rank, 2, "adamw", begin + 700, 200);
+      }
+    }
+    return json{{"traceEvents", events}}.dump();
+  }
+
+  void write_run(const fs::path& name, double loss, double allreduce_bytes) const {
+    write(name / "config.toml",
+          "[train]\nsteps = 40\n[pruning]\nmethod = \"magnitude\"\nat_step = 20\n");
+    write(name / "metrics.jsonl", metrics(1, 40));
+    write(name / "summary.json", summary(loss, allreduce_bytes).dump());
+    write(name / "trace.json", trace(5, 3));
+  }
+
+  std::string page(const std::vector<std::string>& names) const {
+    return render_report(directories(names));
+  }
+  std::vector<fs::path> directories(const std::vector<std::string>& names) const {
+    std::vector<fs::path> paths;
+    for (const std::string& name : names) {
+      paths.push_back(root_ / name);
+    }
+    return paths;
+  }
+  /// What the page's script reads.
+  static json data_of(const std::string& page) {
+    const std::string open = "<script type=\"application/json\" id=\"data\">";
+    const size_t begin = page.find(open) + open.size();
+    return json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  }
+  static bool notes_mention(const json& run, const std::string& words) {
+    for (const json& note : run.at("notes")) {
+      if (note.get<std::string>().find(words) != std::string::npos) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  fs::path root_;
+  static inline int made_ = 0;
+};
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+TEST_F(ReportTest, ShowsCompleteRunsSideBySide) {
+  write_run("dense", 1.5, 1000);
+  write_run("sparse", 1.6, 100);
+  const json data = data_of(page({"dense", "sparse"}));
+  ASSERT_EQ(data["runs"].size(), 2U);
+  const json& sparse = data["runs"][1];
+  EXPECT_EQ(sparse["name"], "sparse");
+  EXPECT_TRUE(sparse["complete"]);
+  EXPECT_TRUE(sparse["notes"].empty()) << sparse["notes"];
+  EXPECT_EQ(sparse["pruned_at"], 20);
+  EXPECT_EQ(sparse["config"]["pruning.method"], "magnitude");
+  EXPECT_EQ(sparse["curves"]["step"].size(), 40U);
+  EXPECT_EQ(sparse["curves"]["validation"]["step"], json({10, 20, 30, 40}));
+  EXPECT_EQ(sparse["curves"]["seconds"][39], 4.0);
+  EXPECT_EQ(sparse["memory"]["total"]["weight"], json({200.0, 300.0}));
+  EXPECT_EQ(sparse["memory"]["ranks"].size(), 2U);
+  const json& first = data["headlines"][0];
+  EXPECT_EQ(first["values"], json({1.5, 1.6}));
+}
+
+TEST_F(ReportTest, ChoosesStepsOfTheTrace) {
+  write_run("run", 1.5, 1000);
+  const json timeline = data_of(page({"run"}))["runs"][0]["timeline"];
+  EXPECT_EQ(timeline["ranks"], json({0, 1}));
+  EXPECT_EQ(timeline["lanes"][1], "all-reduce");
+  const json& first = timeline["windows"][1];
+  EXPECT_EQ(first["label"], "First steps");
+  EXPECT_EQ(first["begin"], 0);
+  EXPECT_EQ(first["length"], 1900.0);
+  EXPECT_EQ(first["spans"].size(), 2U * 2U * 6U);  // ranks x steps x spans
+  EXPECT_EQ(timeline["windows"][2]["length"], 900.0);
+  for (const json& span : first["spans"]) {
+    const auto name = timeline["names"][span[5].get<size_t>()].get<std::string>();
+    EXPECT_EQ(span[2], name.starts_with("layer") ? 1 : 0)
+        << name;  // nested spans stand one row below
+  }
+}
+
+TEST_F(ReportTest, RunsWithoutSummaryShowWhatTheyHave) {
+  write("run/metrics.jsonl", metrics(1, 40) + "{\"step\": 41, \"lo");
+  write("run/trace.json", "{\"traceEvents\": [{\"ph\": \"X\", ");
+  const json data = data_of(page({"run"}));
+  const json& run = data["runs"][0];
+  EXPECT_FALSE(run["complete"]);
+  EXPECT_EQ(run["curves"]["step"].size(), 40U);
+  EXPECT_TRUE(run["timeline"].is_null());
+  EXPECT_TRUE(notes_mention(run, "summary.json is missing"));
+  EXPECT_TRUE(notes_mention(run, "torn"));
+  EXPECT_TRUE(notes_mention(run, "config.toml is missing"));
+  EXPECT_TRUE(notes_mention(run, "trace.json is incomplete"));
+  EXPECT_NEAR(data["headlines"][0]["values"][0].get<double>(), 3.96, 1e-9);
+}
+
+TEST_F(ReportTest, EveryFileMayBeEmptyOrNonsense) {
+  for (const char* file : {"config.toml", "metrics.jsonl", "summary.json", "trace.json"}) {
+    for (const char* text :
+         {"", "\n", "[]", "{}", "null", "\"x\"", "\xff\xfe\n[[[", "[1, {\"ph\": 3}]",
+          "{\"step\": \"a\", \"memory\": [1], \"traceEvents\": {\"ph\": \"X\"}}",
+          "{\"step\": 1e300, \"traceEvents\": [{\"ph\": \"X\", \"pid\": \"a\"}]}"}) {
+      write_run("run", 1.5, 1000);
+      write(fs::path("run") / file, text);
+      EXPECT_NO_THROW(data_of(page({"run"}))) << file << ": " << text;
+    }
+  }
+}
+
+TEST_F(ReportTest, AStepThatComesAgainReplacesTheFirst) {
+  write("run/metrics.jsonl", metrics(1, 30) + metrics(21, 25));
+  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  EXPECT_EQ(curves["step"].size(), 25U);
+  EXPECT_EQ(curves["seconds"].back(), 2.5);
+}
+
+TEST_F(ReportTest, NotANumberLeavesAGap) {
+  write("run/metrics.jsonl", metrics(1, 2) + "{\"step\": 3, \"loss\": null, \"step_ms\": 100}\n");
+  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  EXPECT_TRUE(curves["loss"][2].is_null());
+  EXPECT_FALSE(curves["loss"][1].is_null());
+}
+
+TEST_F(ReportTest, TextFromFilesCannotLeaveItsPlace) {
+  const std::string evil = "</script><script>alert(1)</script><!--";
+  write_run("a<b>&\"'", 1.5, 1000);
+  write("a<b>&\"'/config.toml", "[data]\ntrain = ['" + evil + "']\nkind = '" + evil + "'\n");
+  const std::string clean = page({"a<b>&\"'"});
+  EXPECT_EQ(clean.find("alert(1)</script>"), std::string::npos);
+  EXPECT_EQ(count_of(clean, "</script>"), 2U);
+  EXPECT_EQ(clean.find("a<b>"), std::string::npos);
+  const json run = data_of(clean)["runs"][0];
+  EXPECT_EQ(run["name"], "a<b>&\"'");
+  EXPECT_EQ(run["config"]["data.kind"], evil);
+}
+
+TEST_F(ReportTest, NeedsNoNetwork) {
+  write_run("run", 1.5, 1000);
+  const std::string text = page({"run"});
+  EXPECT_EQ(count_of(text, "http"), count_of(text, "http://www.w3.org/2000/svg"));
+  for (const char* way_out : {" src=", "<link", "@import", "url(//", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_EQ(text.find(way_out), std::string::npos) << way_out;
+  }
+  EXPECT_EQ(text.find("{{"), std::string::npos) << "a part of the page was not filled in";
+}
+
+TEST_F(ReportTest, LongRunsStaySmall) {
+  for (const char* name : {"a", "b", "c", "d"}) {
+    write_run(name, 1.5, 1000);
+    write(fs::path(name) / "metrics.jsonl", metrics(1, 30'000));
+    write(fs::path(name) / "trace.json", trace(3, 3000));
+  }
+  const std::string text = page({"a", "b", "c", "d"});
+  EXPECT_LT(text.size(), 3'000'000U);
+  const json run = data_of(text)["runs"][0];
+  EXPECT_GT(run["curves"]["step"].size(), 1000U);
+  EXPECT_EQ(run["curves"]["step"].back(), 30'000);
+  EXPECT_GT(run["timeline"]["windows"][0]["left_out"], 0);
+}
+
+TEST_F(ReportTest, SpikeOfOneStepSurvivesAveraging) {
+  std::string text = metrics(1, 20'000);
+  text += R"({"step": 20001, "loss": 99.0, "step_ms": 1})"
+          "\n" +
+          metrics(20'002, 30'000);
+  write("run/metrics.jsonl", text);
+  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  const auto high = curves["loss_high"].get<std::vector<double>>();
+  EXPECT_EQ(*std::max_element(high.begin(), high.end()), 99.0);
+}
+
+TEST_F(ReportTest, SameDirectoriesGiveTheSameBytes) {
+  write_run("run", 1.5, 1000);
+  EXPECT_EQ(page({"run", "run"}), page({"run", "run"}));
+}
+
+TEST_F(ReportTest, RunsOfTheSameNameAreToldApart) {
+  write_run("x/run", 1.5, 1000);
+  write_run("y/run", 1.5, 1000);
+  const json data = data_of(page({"x/run", "y/run/", "y/run"}));
+  EXPECT_EQ(data["runs"][0]["name"], "x/run");
+  EXPECT_EQ(data["runs"][1]["name"], "y/run");
+  EXPECT_EQ(data["runs"][2]["name"], "y/run (2)");
+}
+
+TEST_F(ReportTest, WritesTheFile) {
+  write_run("run", 1.5, 1000);
+  write_report(directories({"run"}), root_ / "report.html");
+  std::ifstream in(root_ / "report.html", std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), page({"run"}));
+  EXPECT_THROW(write_report(directories({"run"}), root_ / "no/such/report.html"), Failure);
+}
+
+TEST_F(ReportTest, RefusesWhatIsNoRun) {
+  const auto message_for = [&](const std::vector<std::string>& names) -> std::string {
+    try {
+      page(names);
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "no failure";
+  };
+  fs::create_directories(root_ / "empty");
+  EXPECT_NE(message_for({"absent"}).find("absent' is no directory"), std::string::npos);
+  EXPECT_NE(message_for({"empty"}).find("empty' is no run directory"), std::string::npos);
+  EXPECT_NE(message_for({"empty"}).find("run.out"), std::string::npos);
+  EXPECT_NE(message_for({}).find("no run directory was given"), std::string::npos);
+}
+
+TEST_F(ReportTest, TableHasTheHeadlineNumbers) {
+  write_run("dense", 1.5, 3'000'000);
+  write_run("sparse", 1.8, 300'000);
+  fs::remove(root_ / "sparse/summary.json");
+  write("sparse/metrics.jsonl", metrics(1, 9));
+  const std::string table = summary_table(directories({"dense", "sparse"}));
+  EXPECT_EQ(table,
+            "                           dense  sparse (so far)\n"
+            "Validation loss           1.5000                -\n"
+            "Tokens/s                  25,000           20,007    x 0.8\n"
+            "Model state per parameter 4.25 B                -\n"
+            "All-reduce per step      3.00 MB          1.00 kB  x 0.000333\n");
+}
+
+TEST(ReportText, Numbers) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999.4), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1000), "1.00 kB");
+  EXPECT_EQ(bytes_text(999'900), "1.00 MB");
+  EXPECT_EQ(bytes_text(12'345'678), "12.3 MB");
+  EXPECT_EQ(bytes_text(7.5e15), "7500 TB");
+}
+
+}  // namespace
+}  // namespace espalier::report
