@@ -30,29 +30,29 @@ struct CheckpointMeta {
   int64_t step = 0;         ///< steps done
   int64_t data_cursor = 0;  ///< sequences drawn from the training data so far
   int64_t rng = 0;          ///< the seed; every draw is a function of (seed, step)
-  std::string config;       ///< resolved, TOML
-  std::map<std::string, std::string> extra;  ///< more attributes, text without NUL (e.g. vocabulary)
+  std::string config{};       ///< resolved, TOML
+  std::map<std::string, std::string> extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
 };
 
 /// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding = "full".
 struct ParameterRecord {
-  std::string name;  ///< no '/'
-  Shape shape;       ///< of the dense parameter
+  std::string name{};  ///< no '/'
+  Shape shape{};       ///< of the dense parameter
   std::string encoding = "full";
   int64_t nnz = 0;
-  Tensor values;  ///< fp32 or bf16, nnz elements, contiguous
-  std::span<const uint8_t> index;
+  Tensor values{};  ///< fp32 or bf16, nnz elements, contiguous
+  std::span<const uint8_t> index{};
 };
 
 struct ParameterInfo {
-  std::string name;
-  Shape shape;
-  std::string encoding;
+  std::string name{};
+  Shape shape{};
+  std::string encoding{};
   int64_t nnz = 0;
   DType dtype = DType::fp32;
   size_t value_bytes = 0;
   size_t index_bytes = 0;
-  std::vector<std::string> optimizer;  ///< kinds present under /optim/NAME
+  std::vector<std::string> optimizer{};  ///< kinds present under /optim/NAME
 };
 
 class CheckpointWriter {

@@ -32,8 +32,8 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string kind = "bytes";
-  std::vector<std::string> train;
-  std::vector<std::string> validation;  ///< empty: the last `validation_fraction` of `train`
+  std::vector<std::string> train{};
+  std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
   std::string token_type = "uint16";    ///< of headerless files of kind "tokens"
 };
@@ -49,7 +49,7 @@ struct TrainConfig {
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   int64_t keep_checkpoints = 2;
   std::string recompute = "none";
-  std::string memory_budget;  ///< "", or a size such as "16GiB" (parse_bytes)
+  std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
 };
 
 struct OptimizerConfig {
@@ -75,11 +75,11 @@ struct PruningConfig {
   int64_t to_step = -1;
   int64_t every = 10;  ///< steps between gradual prunings
   std::string scope = "global";
-  std::vector<std::string> exclude;  ///< globs of parameter names, besides those never pruned
+  std::vector<std::string> exclude{};  ///< globs of parameter names, besides those never pruned
   int64_t n = 2;
   int64_t m = 4;
   int64_t block = 16;
-  std::string file;  ///< of method "file"
+  std::string file{};  ///< of method "file"
 
   bool gradual() const { return from_step >= 0 && to_step >= 0; }
 };

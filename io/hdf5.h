@@ -18,7 +18,7 @@ size_t size_of(Type type);
 
 struct Dataset {
   Type type = Type::other;
-  std::vector<int64_t> extents;
+  std::vector<int64_t> extents{};
   int64_t count = 0;  ///< elements
   uint64_t stored_bytes = 0;
 };

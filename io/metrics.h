@@ -41,7 +41,7 @@ void write_json_atomically(const std::filesystem::path& path, const nlohmann::or
 
 struct RankTrace {
   int rank = 0;
-  std::span<const TraceEvent> events;
+  std::span<const TraceEvent> events{};
   double clock_offset = 0;  ///< added to the rank's seconds to get the common clock
 };
 void write_trace(const std::filesystem::path& path, std::span<const RankTrace> ranks);

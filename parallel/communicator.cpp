@@ -73,7 +73,8 @@ void Communicator::wait(Request& request) {
   }
   wait_until([&] { return test(request) ? Progress::done : Progress::stuck; },
              [&] { return std::vector<int>{request.peer_}; },
-             fmt::format("{} {} bytes", request.sends_ ? "it was sent" : "it should send",
+             fmt::format(fmt::runtime(request.sends_ ? "sending {} bytes to it"
+                                                     : "receiving {} bytes from it"),
                          request.bytes_));
 }
 

@@ -36,10 +36,16 @@ class ReportTest : public ::testing::Test {
   static std::string metrics(int first, int last) {
     std::string text;
     for (int step = first; step <= last; ++step) {
-      json line = {
-          {"step", step},     {"loss", 5.0 - 0.001 * step}, {"lr", 1e-3},
-          {"grad_norm", 1.0}, {"step_ms", 100.0},           {"tokens_per_s", 20000.0 + step},
-          {"p2p_bytes", 0},   {"comm_bytes_sent", 1000},    {"allreduce_bytes", 1000}};
+      json line = {{"step", step},
+                   {"loss", 5.0 - 0.001 * step},
+                   {"lr", 1e-3},
+                   {"grad_norm", 1.0},
+                   {"step_ms", 100.0},
+                   {"tokens_per_s", 20000.0 + step},
+                   {"p2p_bytes", 0},
+                   {"comm_bytes_sent", 1000},
+                   {"allreduce_bytes", 1000},
+                   {"sparsity", step < 20 ? 0.0 : 0.9}};
       if (step % 10 == 0) {
         line["val_loss"] = 4.0 - 0.001 * step;
       }
@@ -200,6 +206,16 @@ TEST_F(ReportTest, RunsWithoutSummaryShowWhatTheyHave) {
   EXPECT_NEAR(data["headlines"][0]["values"][0].get<double>(), 3.96, 1e-9);
 }
 
+TEST_F(ReportTest, AStoppedRunIsNotComplete) {
+  write_run("run", 1.5, 1000);
+  json stopped = summary(1.5, 1000);
+  stopped["finished"] = false;
+  write("run/summary.json", stopped.dump());
+  const json run = data_of(page({"run"}))["runs"][0];
+  EXPECT_FALSE(run["complete"]);
+  EXPECT_TRUE(notes_mention(run, "stopped before its last step"));
+}
+
 TEST_F(ReportTest, EveryFileMayBeEmptyOrNonsense) {
   for (const char* file : {"config.toml", "metrics.jsonl", "summary.json", "trace.json"}) {
     for (const char* text :
@@ -296,7 +312,7 @@ TEST_F(ReportTest, WritesTheFile) {
   std::ostringstream text;
   text << in.rdbuf();
   EXPECT_EQ(text.str(), page({"run"}));
-  EXPECT_THROW(write_report(directories({"run"}), root_ / "no/such/report.html"), Failure);
+  EXPECT_THROW(write_report(directories({"run"}), root_ / "run/config.toml/report.html"), Failure);
 }
 
 TEST_F(ReportTest, RefusesWhatIsNoRun) {
@@ -316,17 +332,17 @@ TEST_F(ReportTest, RefusesWhatIsNoRun) {
 }
 
 TEST_F(ReportTest, TableHasTheHeadlineNumbers) {
-  write_run("dense", 1.5, 3'000'000);
-  write_run("sparse", 1.8, 300'000);
+  write_run("dense", 1.5, 10'000);
+  write_run("sparse", 1.8, 1000);
   fs::remove(root_ / "sparse/summary.json");
   write("sparse/metrics.jsonl", metrics(1, 9));
   const std::string table = summary_table(directories({"dense", "sparse"}));
   EXPECT_EQ(table,
-            "                           dense  sparse (so far)\n"
-            "Validation loss           1.5000                -\n"
-            "Tokens/s                  25,000           20,007    x 0.8\n"
-            "Model state per parameter 4.25 B                -\n"
-            "All-reduce per step      3.00 MB          1.00 kB  x 0.000333\n");
+            "                             dense  sparse (so far)\n"
+            "Validation loss             1.5000                -\n"
+            "Tokens/s                    25,000           20,007  x 0.8\n"
+            "Model state per parameter   4.25 B                -\n"
+            "All-reduce per step        10.0 kB          1.00 kB  x 0.1\n");
 }
 
 TEST(ReportText, Numbers) {

@@ -141,8 +141,8 @@ std::vector<Row> result_rows() {
                                 settled(run, &StepRecord::allreduce_bytes)),
                      bytes_text);
        }},
-      {"Peak memory of the process", "Resident set size at its highest.", Better::lower, false,
-       [](const RunData& run) { return cell(peak_rss(run), bytes_text); }},
+      {"Peak memory of the processes", "Resident set size at its highest, summed over the ranks.",
+       Better::lower, false, [](const RunData& run) { return cell(peak_rss(run), bytes_text); }},
       {"Time in steps", "Sum of step times, without evaluation and checkpoints.", Better::lower,
        false, [](const RunData& run) { return cell(seconds_of(run), duration_text); }},
   };

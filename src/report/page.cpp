@@ -50,17 +50,12 @@ json memory_of(const RunData& run) {
   return out;
 }
 
-/// The step of a one-shot pruning, for a mark on the curves; null when the run has none.
+/// The step after which parameters are missing, for a mark on the curves; null when there is none.
 json pruned_at(const RunData& run) {
-  const auto method = run.config.find("pruning.method");
-  const auto at = run.config.find("pruning.at_step");
-  if (method == run.config.end() || at == run.config.end() || run.steps.empty() ||
-      method->second == "none") {
-    return nullptr;
-  }
-  const json step = json::parse(at->second, nullptr, false);
-  const bool reached = step.is_number_integer() && step > 0 && step <= run.steps.back().step;
-  return reached ? step : json();
+  const auto first = std::find_if(run.steps.begin(), run.steps.end(),
+                                  [](const StepRecord& record) { return record.sparsity > 0; });
+  const bool during = first != run.steps.begin() && first != run.steps.end();
+  return during ? json(first->step) : json();
 }
 
 json bytes_of(const RunData& run) {

@@ -80,6 +80,9 @@ void read_summary(const fs::path& directory, RunData& run) {
   json parsed = json::parse(*text, nullptr, false);
   if (parsed.is_object()) {
     run.summary = std::move(parsed);
+    if (!run.complete()) {
+      run.notes.emplace_back("The run stopped before its last step: its numbers are those so far.");
+    }
   } else {
     run.notes.emplace_back("summary.json is incomplete: the numbers come from metrics.jsonl.");
   }
@@ -87,7 +90,7 @@ void read_summary(const fs::path& directory, RunData& run) {
 
 StepRecord record_of(const json& line) {
   const auto number = [&](const char* key) { return number_at(line, key).value_or(kUnknown); };
-  return {.step = static_cast<int64_t>(number("step")),
+  return {.step = line.at("step").get<int64_t>(),
           .seconds = number("step_ms") / 1000,
           .loss = number("loss"),
           .val_loss = number("val_loss"),
@@ -95,7 +98,8 @@ StepRecord record_of(const json& line) {
           .grad_norm = number("grad_norm"),
           .tokens_per_s = number("tokens_per_s"),
           .allreduce_bytes = number("allreduce_bytes"),
-          .p2p_bytes = number("p2p_bytes")};
+          .p2p_bytes = number("p2p_bytes"),
+          .sparsity = number("sparsity")};
 }
 
 /// A step that comes again (a run resumed from an older checkpoint) replaces what followed it.
@@ -118,7 +122,7 @@ void read_metrics(const fs::path& directory, RunData& run) {
   bool torn = false;
   for (std::string line; std::getline(in, line);) {
     const json parsed = json::parse(line, nullptr, false);
-    if (parsed.is_object() && number_at(parsed, "step")) {
+    if (parsed.is_object() && parsed.value("step", json()).is_number_integer()) {
       append(record_of(parsed), run.steps);
     } else if (in.eof()) {
       torn = true;

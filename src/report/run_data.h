@@ -21,6 +21,7 @@ struct StepRecord {
   double tokens_per_s = 0;
   double allreduce_bytes = 0;
   double p2p_bytes = 0;
+  double sparsity = 0;
 };
 
 /// One complete ("X") event of trace.json.
@@ -41,7 +42,10 @@ struct RunData {
   std::vector<TraceSpan> spans;
   std::vector<std::string> notes;  ///< what is missing, as sentences
 
-  bool complete() const { return !summary.empty(); }
+  /// All steps are done and summed up.
+  bool complete() const {
+    return !summary.empty() && summary.value("finished", nlohmann::json(true)) != false;
+  }
 };
 
 /// Throws Failure when `directory` is no directory or holds none of a run's files.

@@ -75,7 +75,6 @@ Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, Trainer
 Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
-  // Data first: a mistake there must not leave a run directory behind.
   std::optional<Progress> saved;
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
   const auto& file = directory_->resume_file();
@@ -90,11 +89,10 @@ void Trainer::start() {
                                    kernels::by_name(config_.run.backend),
                                    Stage::Options{.micro_batch = micro_batch_});
   pruner_ = std::make_unique<Pruner>(config_, stage_->store());
-  buckets_ = std::make_unique<parallel::GradientBuckets>(
-      comm_, arena_,
-      parallel::BucketOptions{
-          .bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024),
-          .overlap = config_.parallel.overlap});
+  parallel::BucketOptions buckets;
+  buckets.bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024);
+  buckets.overlap = config_.parallel.overlap;
+  buckets_ = std::make_unique<parallel::GradientBuckets>(comm_, arena_, buckets);
   load_start();
   directory_->begin(config_, file ? step_ : -1);
 }

@@ -1,0 +1,27 @@
+#pragma once
+// The subcommands. Each registers itself with the parser and returns what to run when it was chosen; a
+// run returns the exit code. Only this folder prints or exits.
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace espalier::cli {
+
+/// Runs a chosen subcommand.
+using Action = std::function<int()>;
+/// Adds a subcommand to `app`; when the user chose it, `chosen` becomes what to run.
+using Register = void (*)(CLI::App& app, Action& chosen);
+
+void register_train(CLI::App& app, Action& chosen);
+void register_prune(CLI::App& app, Action& chosen);
+void register_inspect(CLI::App& app, Action& chosen);
+void register_eval(CLI::App& app, Action& chosen);
+void register_sample(CLI::App& app, Action& chosen);
+void register_data(CLI::App& app, Action& chosen);
+void register_convert(CLI::App& app, Action& chosen);  ///< import and export
+void register_report(CLI::App& app, Action& chosen);
+void register_info(CLI::App& app, Action& chosen);
+
+/// Version control state of the build, e.g. "a1b2c3d-dirty".
+std::string build_git();
+
+}  // namespace espalier::cli

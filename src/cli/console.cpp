@@ -1,0 +1,134 @@
+#include "src/cli/console.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "src/core/trace.h"
+
+namespace espalier::cli {
+namespace {
+
+constexpr double kTerminalInterval = 0.2;  // seconds between redraws
+constexpr double kPlainInterval = 5.0;
+
+/// Set by the launchers we know; MPI itself may not have started, or may have failed to.
+const char* launcher_rank_text() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* text = std::getenv(name); text != nullptr) {
+      return text;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int launched_rank() {
+  const char* text = launcher_rank_text();
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+void print_error(const std::string& message) {
+  const char* rank = launcher_rank_text();
+  const std::string where = rank == nullptr ? "" : fmt::format(" (rank {})", rank);
+  fmt::print(stderr, "espalier: error{}: {}\n", where, message);
+  std::fflush(stderr);
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) {
+    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  }
+  if (whole >= 60) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  return fmt::format("{} s", whole);
+}
+
+std::string bytes_text(double bytes) {
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (bytes < 1000) {
+      return fmt::format(unit[0] == 'B' ? "{:.0f} {}" : "{:.3g} {}", bytes, unit);
+    }
+    bytes /= 1000;
+  }
+  return fmt::format("{:.3g} TB", bytes);
+}
+
+Progress::Progress(bool enabled, int64_t total_steps, bool terminal)
+    : enabled_(enabled), terminal_(terminal), total_(total_steps), started_(now_seconds()) {}
+
+void Progress::step(const train::StepReport& report) {
+  if (!enabled_) {
+    return;
+  }
+  const double now = now_seconds();
+  if (first_step_ < 0) {
+    first_step_ = report.step - 1;
+    last_step_at_ = now - report.seconds;
+  }
+  const double rate = 1.0 / std::max(now - last_step_at_, 1e-9);
+  smooth_rate_ = smooth_rate_ == 0 ? rate : 0.95 * smooth_rate_ + 0.05 * rate;
+  last_step_at_ = now;
+  const bool due = now - last_shown_ >= (terminal_ ? kTerminalInterval : kPlainInterval);
+  const bool worth = report.val_loss.has_value() || report.step == total_;
+  if (!due && !worth && report.step != first_step_ + 1) {
+    return;
+  }
+  last_shown_ = now;
+  if (terminal_) {
+    draw(report);
+  } else {
+    fmt::print(stderr, "{}\n", line(report));
+    std::fflush(stderr);
+  }
+}
+
+std::string Progress::line(const train::StepReport& report) const {
+  const double rest = static_cast<double>(total_ - report.step) / std::max(smooth_rate_, 1e-9);
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s  {} left", report.step,
+                                 total_, report.loss, report.tokens_per_s, duration_text(rest));
+  if (report.val_loss) {
+    text += fmt::format("  val_loss {:.4f}", *report.val_loss);
+  }
+  return text;
+}
+
+void Progress::draw(const train::StepReport& report) {
+  constexpr int kWidth = 24;
+  const double share =
+      static_cast<double>(report.step) / static_cast<double>(std::max<int64_t>(total_, 1));
+  const int filled = static_cast<int>(share * kWidth);
+  std::string bar;
+  for (int i = 0; i < kWidth; ++i) {
+    bar += i < filled ? "█" : "░";
+  }
+  fmt::print(stderr, "\r\033[K{} {:3.0f} %  {}", bar, 100 * share, line(report));
+  bar_open_ = true;
+  if (report.val_loss) {
+    finish();  // evaluations stay on the screen
+  }
+  std::fflush(stderr);
+}
+
+void Progress::note(const std::string& text) {
+  if (!enabled_) {
+    return;
+  }
+  if (bar_open_) {
+    fmt::print(stderr, "\r\033[K");
+    bar_open_ = false;
+  }
+  fmt::print(stderr, "{}\n", text);
+  std::fflush(stderr);
+}
+
+void Progress::finish() {
+  if (bar_open_) {
+    fmt::print(stderr, "\n");
+    bar_open_ = false;
+  }
+}
+
+}  // namespace espalier::cli

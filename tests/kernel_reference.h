@@ -1,0 +1,256 @@
+#pragma once
+// Every kernel again, in double and without any haste: what tests compare the tables against. Arguments
+// are whole operands as doubles (already rounded to the element type of the tensors that hold them).
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "src/core/rng.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels::reference {
+
+using Values = std::vector<double>;
+
+struct Gemm {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+};
+
+inline void gemm(const Gemm& s, const Values& a, const Values& b, const Values& bias, Values& c) {
+  for (int64_t i = 0; i < s.m; ++i) {
+    for (int64_t j = 0; j < s.n; ++j) {
+      double sum = bias.empty() ? 0 : bias[j];
+      for (int64_t l = 0; l < s.k; ++l) {
+        sum += a[s.transpose_a ? l * s.m + i : i * s.k + l] *
+               b[s.transpose_b ? j * s.k + l : l * s.n + j];
+      }
+      c[i * s.n + j] = sum + (s.accumulate ? c[i * s.n + j] : 0);
+    }
+  }
+}
+
+inline void column_sum(const Values& x, bool accumulate, Values& out) {
+  const size_t cols = out.size();
+  for (size_t c = 0; c < cols; ++c) {
+    double sum = accumulate ? out[c] : 0;
+    for (size_t i = c; i < x.size(); i += cols) {
+      sum += x[i];
+    }
+    out[c] = sum;
+  }
+}
+
+inline void layernorm(const Values& x, const Values& weight, const Values& bias, Values& y,
+                      Values& mean, Values& rstd) {
+  const size_t cols = weight.size();
+  for (size_t r = 0; r < mean.size(); ++r) {
+    double sum = 0;
+    double squares = 0;
+    for (size_t c = 0; c < cols; ++c) {
+      sum += x[r * cols + c];
+    }
+    mean[r] = sum / static_cast<double>(cols);
+    for (size_t c = 0; c < cols; ++c) {
+      squares += std::pow(x[r * cols + c] - mean[r], 2);
+    }
+    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+    for (size_t c = 0; c < cols; ++c) {
+      y[r * cols + c] = (x[r * cols + c] - mean[r]) * rstd[r] * weight[c] + bias[c];
+    }
+  }
+}
+
+struct LayerNormGradients {
+  Values &dx, &dweight, &dbias;
+  bool accumulate;
+};
+
+inline void layernorm_backward(const Values& dy, const Values& x, const Values& weight,
+                               const Values& mean_rstd, const LayerNormGradients& out) {
+  const size_t cols = weight.size();
+  const size_t rows = x.size() / cols;
+  if (!out.accumulate) {
+    out.dweight.assign(cols, 0);
+    out.dbias.assign(cols, 0);
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    const double mean = mean_rstd[r];
+    const double rstd = mean_rstd[rows + r];
+    double sum = 0;
+    double projection = 0;
+    for (size_t c = 0; c < cols; ++c) {
+      const double normalised = (x[r * cols + c] - mean) * rstd;
+      sum += dy[r * cols + c] * weight[c];
+      projection += dy[r * cols + c] * weight[c] * normalised;
+      out.dweight[c] += dy[r * cols + c] * normalised;
+      out.dbias[c] += dy[r * cols + c];
+    }
+    for (size_t c = 0; c < cols; ++c) {
+      const double normalised = (x[r * cols + c] - mean) * rstd;
+      out.dx[r * cols + c] += rstd * (dy[r * cols + c] * weight[c] -
+                                      (sum + normalised * projection) / static_cast<double>(cols));
+    }
+  }
+}
+
+inline double activation(Activation kind, double x) {
+  switch (kind) {
+    case Activation::gelu:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::none:
+      break;
+  }
+  return x;
+}
+
+inline double activation_slope(Activation kind, double x) {
+  switch (kind) {
+    case Activation::gelu: {
+      const double root = std::sqrt(2 / M_PI);
+      const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+    }
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
+    case Activation::none:
+      break;
+  }
+  return 1;
+}
+
+/// B sequences, T tokens, H heads of width D.
+struct Attention {
+  int64_t sequences, tokens, heads, width;
+  int64_t columns() const { return heads * width; }
+  /// Element d of q (part 0), k (1) or v (2) of one head.
+  size_t at(int64_t b, int64_t t, int part, int64_t h, int64_t d) const {
+    return static_cast<size_t>(((b * tokens + t) * 3 + part) * columns() + h * width + d);
+  }
+  size_t out_at(int64_t b, int64_t t, int64_t h, int64_t d) const {
+    return static_cast<size_t>((b * tokens + t) * columns() + h * width + d);
+  }
+};
+
+/// Probabilities of query t over keys 0..t; returns the log of the sum of exponentials.
+inline double attention_row(const Attention& s, const Values& qkv, int64_t b, int64_t h, int64_t t,
+                            Values& p) {
+  double top = -INFINITY;
+  double sum = 0;
+  p.assign(static_cast<size_t>(t + 1), 0);
+  for (int64_t j = 0; j <= t; ++j) {
+    for (int64_t d = 0; d < s.width; ++d) {
+      p[j] += qkv[s.at(b, t, 0, h, d)] * qkv[s.at(b, j, 1, h, d)] /
+              std::sqrt(static_cast<double>(s.width));
+    }
+    top = std::fmax(top, p[j]);
+  }
+  for (double& value : p) {
+    value = std::exp(value - top);
+    sum += value;
+  }
+  for (double& value : p) {
+    value /= sum;
+  }
+  return top + std::log(sum);
+}
+
+/// body(b, h, t) for all rows of all heads.
+template <class Body>
+void for_attention_rows(const Attention& s, const Body& body) {
+  for (int64_t b = 0; b < s.sequences; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t t = 0; t < s.tokens; ++t) {
+        body(b, h, t);
+      }
+    }
+  }
+}
+
+inline void attention(const Attention& s, const Values& qkv, Values& out, Values& lse) {
+  Values p;
+  for_attention_rows(s, [&](int64_t b, int64_t h, int64_t t) {
+    lse[(b * s.heads + h) * s.tokens + t] = attention_row(s, qkv, b, h, t, p);
+    for (int64_t d = 0; d < s.width; ++d) {
+      double sum = 0;
+      for (int64_t j = 0; j <= t; ++j) {
+        sum += p[j] * qkv[s.at(b, j, 2, h, d)];
+      }
+      out[s.out_at(b, t, h, d)] = sum;
+    }
+  });
+}
+
+inline void attention_backward(const Attention& s, const Values& qkv, const Values& dout,
+                               Values& dqkv) {
+  const double scale = 1 / std::sqrt(static_cast<double>(s.width));
+  Values p;
+  dqkv.assign(qkv.size(), 0);
+  for_attention_rows(s, [&](int64_t b, int64_t h, int64_t t) {
+    attention_row(s, qkv, b, h, t, p);
+    Values dp(p.size(), 0);
+    double delta = 0;
+    for (int64_t j = 0; j <= t; ++j) {
+      for (int64_t d = 0; d < s.width; ++d) {
+        const double g = dout[s.out_at(b, t, h, d)];
+        dp[j] += g * qkv[s.at(b, j, 2, h, d)];
+        dqkv[s.at(b, j, 2, h, d)] += p[j] * g;
+      }
+      delta += p[j] * dp[j];
+    }
+    for (int64_t j = 0; j <= t; ++j) {
+      const double ds = p[j] * (dp[j] - delta) * scale;
+      for (int64_t d = 0; d < s.width; ++d) {
+        dqkv[s.at(b, t, 0, h, d)] += ds * qkv[s.at(b, j, 1, h, d)];
+        dqkv[s.at(b, j, 1, h, d)] += ds * qkv[s.at(b, t, 0, h, d)];
+      }
+    }
+  });
+}
+
+inline void cross_entropy(const Values& logits, const Values& targets, double scale, Values& losses,
+                          Values* dlogits) {
+  const size_t rows = losses.size();
+  const size_t cols = logits.size() / rows;
+  for (size_t r = 0; r < rows; ++r) {
+    const double* x = logits.data() + r * cols;
+    const auto target = static_cast<size_t>(targets[r]);
+    double top = -INFINITY;
+    double sum = 0;
+    for (size_t c = 0; c < cols; ++c) {
+      top = std::fmax(top, x[c]);
+    }
+    for (size_t c = 0; c < cols; ++c) {
+      sum += std::exp(x[c] - top);
+    }
+    losses[r] = top + std::log(sum) - x[target];
+    for (size_t c = 0; dlogits != nullptr && c < cols; ++c) {
+      (*dlogits)[r * cols + c] = scale * (std::exp(x[c] - top) / sum - (c == target ? 1 : 0));
+    }
+  }
+}
+
+inline double dropout(const DropoutArgs& args, int64_t i, double x) {
+  const auto element = static_cast<uint64_t>(i + args.offset);
+  const uint32_t word = philox(args.key, 0, element / 4)[element % 4];
+  return uniform(word) >= args.probability ? x / (1.0 - args.probability) : 0;
+}
+
+/// One element of AdamW: {master, moment1, moment2} after the step.
+struct AdamW {
+  double master, moment1, moment2;
+};
+
+inline AdamW adamw(const AdamWArgs& a, double gradient, const AdamW& old) {
+  const double g = gradient * a.scale;
+  const double b1 = a.beta1;
+  const double b2 = a.beta2;
+  const double m = b1 * old.moment1 + (1 - b1) * g;
+  const double v = b2 * old.moment2 + (1 - b2) * g * g;
+  const double change = m / a.bias1 / (std::sqrt(v / a.bias2) + a.epsilon);
+  return {old.master - a.lr * (change + a.weight_decay * old.master), m, v};
+}
+
+}  // namespace espalier::kernels::reference
