@@ -8,13 +8,13 @@
 // Arguments: encoding (1 int32, 2 delta, 3 bitmap), density in 1/1000.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <random>
+#include <vector>
 
 #include "sparse/index.h"
 #include "src/core/error.h"
-#include "src/core/trace.h"
 
 namespace espalier::sparse {
 namespace {
@@ -31,19 +31,22 @@ Mask random_mask(int64_t per_mille) {
   return mask;
 }
 
-/// Seconds in which memcpy reads and writes `bytes` together, least of several.
+/// CPU seconds of this process, so far. Not wall time: machines are shared, the work is one thread.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+/// Seconds in which memcpy reads and writes `bytes` together, on average over at least 50 ms.
 double copy_seconds(size_t bytes) {
   const std::vector<char> from(bytes / 2, 1);
-  std::vector<char> to(bytes / 2);
-  double best = 1e9;
-  for (int trial = 0; trial < 9; ++trial) {
-    const double begin = now_seconds();
+  std::vector<char> to(bytes / 2, 2);
+  const double begin = cpu_seconds();
+  int copies = 0;
+  do {
     std::memcpy(to.data(), from.data(), from.size());
     benchmark::DoNotOptimize(to.data());
     benchmark::ClobberMemory();
-    best = std::min(best, now_seconds() - begin);
-  }
-  return best;
+    ++copies;
+  } while (cpu_seconds() - begin < 0.05);
+  return (cpu_seconds() - begin) / copies;
 }
 
 struct Case {
@@ -52,17 +55,24 @@ struct Case {
         mask(random_mask(state.range(1))),
         index(arena, mask, encoding) {}
 
+  /// Runs `fn` as the benchmark; its time goes to `seconds`.
+  template <class Fn>
+  void measure(benchmark::State& state, Fn&& fn) {
+    const double begin = cpu_seconds();
+    for (auto _ : state) {
+      fn();
+      benchmark::ClobberMemory();
+    }
+    seconds = (cpu_seconds() - begin) / static_cast<double>(state.iterations());
+  }
   void report(benchmark::State& state, size_t bytes_touched) const {
-    using benchmark::Counter;
     const auto size = static_cast<double>(kSize);
     state.SetLabel(std::string(name_of(encoding)) +
                    " f=" + fmt::format("{}", static_cast<double>(state.range(1)) / 1000));
     state.counters["bytes/param"] = static_cast<double>(index.bytes()) / size;
     state.counters["H(f)/8"] = entropy_bound_bytes(kSize, index.kept()) / size;
-    state.counters["kept/s"] =
-        Counter(static_cast<double>(index.kept()), Counter::kIsIterationInvariantRate);
-    state.counters["%copy"] =
-        Counter(100 * copy_seconds(bytes_touched), Counter::kIsIterationInvariantRate);
+    state.counters["ns/kept"] = 1e9 * seconds / static_cast<double>(index.kept());
+    state.counters["%copy"] = 100 * copy_seconds(bytes_touched) / seconds;
   }
   size_t kept_bytes() const { return static_cast<size_t>(index.kept()) * 4; }
 
@@ -70,14 +80,15 @@ struct Case {
   Encoding encoding;
   Mask mask;
   Index index;
+  double seconds = 0;
 };
 
 void encode(benchmark::State& state) {
   Case c(state);
-  for (auto _ : state) {
+  c.measure(state, [&c] {
     const Index index(c.arena, c.mask, c.encoding);
     benchmark::DoNotOptimize(index.kept());
-  }
+  });
   require(c.index.mask() == c.mask, "the index decodes the mask");
   c.report(state, kSize / 8 + c.index.bytes());
 }
@@ -85,11 +96,10 @@ void encode(benchmark::State& state) {
 void decode(benchmark::State& state) {
   Case c(state);
   std::vector<int32_t> positions(static_cast<size_t>(c.index.kept()));
-  for (auto _ : state) {
+  c.measure(state, [&] {
     c.index.decode(0, positions);
     benchmark::DoNotOptimize(positions.data());
-    benchmark::ClobberMemory();
-  }
+  });
   require(positions == c.mask.positions(), "the positions are those of the mask");
   c.report(state, c.index.bytes() + c.kept_bytes());
 }
@@ -107,12 +117,11 @@ void gather(benchmark::State& state) {
     dense.tensor().get<float>()[i] = static_cast<float>(i);
   }
   std::vector<int32_t> scratch(static_cast<size_t>(c.index.kept()));
-  for (auto _ : state) {
+  c.measure(state, [&] {
     kernels.gather(
         stream,
         {.dense = dense.tensor(), .packed = packed.tensor(), .positions = c.index.view(scratch)});
-    benchmark::ClobberMemory();
-  }
+  });
   const auto positions = c.mask.positions();
   for (size_t k = 0; k < positions.size(); ++k) {
     require(packed.tensor().get<float>()[k] == static_cast<float>(positions[k]), "gathered value",
@@ -124,7 +133,7 @@ void gather(benchmark::State& state) {
 void cases(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgsProduct({{1, 2, 3}, {500, 200, 100, 50, 10}})
       ->Unit(benchmark::kMillisecond)
-      ->UseRealTime();
+      ->MinTime(0.1);
 }
 
 BENCHMARK(encode)->Apply(cases);

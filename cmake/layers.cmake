@@ -18,7 +18,7 @@ target_include_directories(espalier_options INTERFACE
 add_library(espalier_warnings INTERFACE)
 target_compile_options(espalier_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-  -Woverloaded-virtual $<$<BOOL:${ESPALIER_WERROR}>:-Werror>)
+  -Woverloaded-virtual -Wno-missing-field-initializers $<$<BOOL:${ESPALIER_WERROR}>:-Werror>)
 
 function(espalier_layer name)
   cmake_parse_arguments(layer "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})

@@ -114,12 +114,7 @@ size_t size_of(Type type) {
   }
 }
 
-Visit::Visit() : lock_(library_lock) {
-  H5Eget_auto2(H5E_DEFAULT, &print_, &data_);
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-}
-
-Visit::~Visit() { H5Eset_auto2(H5E_DEFAULT, print_, data_); }
+Visit::Visit() : lock_(library_lock) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 File::State::~State() {
   const Visit visit;

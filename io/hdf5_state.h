@@ -13,18 +13,16 @@
 
 namespace espalier::io::hdf5 {
 
-/// One visit to the library: holds the process-wide lock and keeps HDF5 from printing.
+/// One visit to the library: holds the process-wide lock. Printing goes off for good: HDF5 also prints
+/// when the process exits after it has met a damaged file.
 class Visit {
  public:
   Visit();
-  ~Visit();
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
  private:
   std::lock_guard<std::recursive_mutex> lock_;
-  H5E_auto2_t print_ = nullptr;
-  void* data_ = nullptr;
 };
 
 /// An id that is given back; lives within one Visit.

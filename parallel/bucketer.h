@@ -22,7 +22,7 @@ struct BucketOptions {
   size_t bucket_bytes = size_t{4} << 20U;
   bool overlap = true;  ///< false: everything runs in `finish`
   int in_flight = 2;    ///< reductions at once; each has its own staging memory
-  AllReduceOptions allreduce;
+  AllReduceOptions allreduce = {};
 };
 
 class GradientBuckets {

@@ -75,6 +75,7 @@ class ThreadCommunicator final : public Communicator {
   std::string_view name() const override { return "threads"; }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void poison(std::string_view why) noexcept override {
+    set_broken();
     try {
       world_->poison(world_rank(rank()), why);
     } catch (...) {  // best effort: no memory for the text

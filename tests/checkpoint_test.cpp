@@ -5,14 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "io/hdf5.h"
-#include "io/plain_hdf5.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
@@ -257,9 +255,11 @@ TEST_F(CheckpointTest, WhatDoesNotFitIsNamed) {
     if (flaw.index) {
       file.write("/params/w/index", hdf5::Type::int32, three, list_index_.data());
     }
-    if (flaw.checksum) {  // xxhsum -H64 of the bytes
-      file.set_text("/params/w/values", "checksum", "91a2ddc6c1b6fca2");
-      file.set_text("/params/w/index", "checksum", "d1ed8ea18c7ab5fa");
+    if (flaw.checksum) {  // XXH64 of the bytes, computed by another program
+      file.set_text("/params/w/values", "checksum", "fbcfbb3921a0f2ff");
+    }
+    if (flaw.index) {
+      file.set_text("/params/w/index", "checksum", "83cf644916ac65e0");
     }
     file.finish();
     const std::string message = failure_of_read();
@@ -325,37 +325,6 @@ TEST_F(CheckpointTest, VersionOneStaysReadable) {
   }
 }
 
-TEST_F(CheckpointTest, PlainFilesOfH5pyComeIn) {
-  const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/plain_hdf5.h5");
-  EXPECT_EQ(reader.names(),
-            (std::vector<std::string>{"a", "big_endian", "deep.double", "deep.er.half",
-                                      "deep.loop.half", "five", "packed", "scalar"}));
-  EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"step", "text"}));
-  EXPECT_EQ(reader.shape("a"), (Shape{3, 2}));
-  EXPECT_EQ(reader.read("a"), (std::vector<float>{1.5F, 0, 0, -2, 0.25F, 0}));
-  EXPECT_EQ(reader.read("deep.er.half"), (std::vector<float>{0.5F, 65504, 0, 0x1p-24F}));
-  EXPECT_EQ(reader.read("deep.double")[0], 1.0F / 3.0F);
-  EXPECT_TRUE(std::isinf(reader.read("deep.double")[1]));
-  EXPECT_EQ(reader.read("packed")[999], 999.0F);
-  EXPECT_EQ(reader.read("big_endian"), (std::vector<float>{1, 2}));
-  EXPECT_EQ(reader.shape("scalar").rank(), 0);
-  EXPECT_EQ(reader.read("scalar"), std::vector<float>{7});
-  expect_parts(failure_of([&] { reader.shape("five"); }), {"5 dimensions"});
-  expect_parts(failure_of([&] { reader.read("step"); }), {"no floating-point dataset"});
-}
-
-TEST_F(CheckpointTest, PlainFilesGoOut) {
-  PlainWriter writer(path_);
-  writer.write("blocks.0.w", Shape{2, 2}, moment_);
-  writer.commit();
-  const PlainReader reader(path_);
-  EXPECT_EQ(reader.names(), std::vector<std::string>{"blocks.0.w"});
-  EXPECT_EQ(reader.shape("blocks.0.w"), (Shape{2, 2}));
-  EXPECT_EQ(reader.read("blocks.0.w"), moment_);
-  { PlainWriter dropped(folder_ / "dropped.h5"); }
-  EXPECT_EQ(files(), 1);
-}
-
 /// The Python code blocks of a document.
 std::vector<std::string> python_blocks(const fs::path& document) {
   std::ifstream file(document);
@@ -419,7 +388,7 @@ TEST_F(CheckpointTest, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
   run(blocks[1], "list",
       "assert dense.tolist() == [0, 0.25, -0.5, 0, 0, 0, 0, 0, 0, 3], dense\n"
       "m = h5py.File(p.file.filename)['meta'].attrs\n"
-      "assert m['step'] == 7 and m['config'].startswith('[train]'), dict(m)\n"
+      "assert m['step'] == 7 and m['config'].decode().startswith('[train]'), dict(m)\n"
       "assert list(p.file['params']) == ['bits', 'list', 'norm.weight']\n");
 }
 

@@ -89,7 +89,8 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   }
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
-  EXPECT_EQ(keys.size(), 73U);
+  // A new member of a struct needs a row; this number then tells that it has one.
+  EXPECT_EQ(keys.size(), 74U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {

@@ -101,19 +101,6 @@ TEST_F(MetricsTest, JsonIsReplacedAsAWhole) {
   EXPECT_NE(failure_of([&] { read_json(path); }).find(path.string()), std::string::npos);
 }
 
-TEST_F(MetricsTest, AFullDiskLeavesTheOldFile) {
-  std::error_code error;
-  if (!fs::is_character_file("/dev/full", error)) {
-    GTEST_SKIP() << "no /dev/full here";
-  }
-  fs::create_symlink("/dev/full", path_);
-  const int file = ::open(path_.c_str(), O_WRONLY | O_APPEND);
-  ASSERT_GE(file, 0);
-  ::close(file);
-  EXPECT_NO_THROW(MetricsWriter{path_}) << "the link is replaced, not followed";
-  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path_)));
-}
-
 TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
   Trace first;
   first.add(Track::compute, "forward \"x\"", 10.0, 10.5);

@@ -49,7 +49,8 @@ std::string duration_text(double seconds) {
 std::string bytes_text(double bytes) {
   for (const char* unit : {"B", "kB", "MB", "GB"}) {
     if (bytes < 1000) {
-      return fmt::format(unit[0] == 'B' ? "{:.0f} {}" : "{:.3g} {}", bytes, unit);
+      return unit == std::string_view("B") ? fmt::format("{:.0f} B", bytes)
+                                           : fmt::format("{:.3g} {}", bytes, unit);
     }
     bytes /= 1000;
   }

@@ -1,0 +1,11 @@
+# oneDNN as DNNL::dnnl. Debian's own dnnl-config.cmake insists on OpenCL's development files, which nothing
+# here needs, so header and library are looked up directly.
+find_path(oneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+find_library(oneDNN_LIBRARY dnnl)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(oneDNN REQUIRED_VARS oneDNN_LIBRARY oneDNN_INCLUDE_DIR)
+if(oneDNN_FOUND AND NOT TARGET DNNL::dnnl)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES
+    IMPORTED_LOCATION ${oneDNN_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${oneDNN_INCLUDE_DIR})
+endif()

@@ -1,0 +1,61 @@
+#!/bin/sh
+# install-packages.sh [--tests]: installs the Debian packages that are missing, with apt, as root or by sudo.
+# Nothing missing: needs neither root nor network. Neither root nor sudo: prints the line to run, exit code 1.
+# --tests adds what only the tests need. Made for Debian 12 (bookworm); newer ones have the same packages.
+set -eu
+
+program="g++ cmake ninja-build pkg-config libdnnl-dev ocl-icd-opencl-dev libopenmpi-dev openmpi-bin
+  libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
+  perl-doc git ca-certificates"
+tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14"
+
+case "${1-}" in
+"") wanted=$program ;;
+--tests) wanted="$program $tests" ;;
+*)
+  echo "usage: $0 [--tests]" >&2
+  exit 2
+  ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "This system has no apt. Install what these Debian packages hold, then call this again:" >&2
+  # shellcheck disable=SC2086  # a list
+  echo " " $wanted >&2
+  exit 1
+fi
+
+missing=""
+for package in $wanted; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$state" = installed ] || missing="$missing $package"
+done
+missing=${missing# }
+[ -n "$missing" ] || exit 0
+
+line="apt-get update && apt-get install -y --no-install-recommends $missing"
+if [ "$(id -u)" = 0 ]; then
+  as_root=""
+elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+  as_root="sudo"
+else
+  echo "Packages are missing, and installing them needs root. Run this line as root, then call this again:" >&2
+  echo "  $line" >&2
+  exit 1
+fi
+
+echo "Installing: $missing"
+run_apt() {
+  # The environment is set behind sudo, which would drop it; apt's own lines are kept for a failure.
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    echo "apt-get $1 failed (its last lines are above): is there a network, and a free disk?" >&2
+    echo "By hand: $line" >&2
+    exit 1
+  }
+}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run_apt update
+# shellcheck disable=SC2086  # a list
+run_apt install -y --no-install-recommends $missing

@@ -1,0 +1,81 @@
+#!/bin/sh
+# make-text.sh OUT: a few megabytes of English prose, from the manual pages of Perl (Debian package perl-doc).
+# Headings, code and mark-up are left out. The same package version gives the same bytes.
+set -eu
+if [ $# -ne 1 ]; then
+  echo "usage: $0 OUT" >&2
+  exit 2
+fi
+out=$1
+export LC_ALL=C
+
+# The pages in Chinese, Japanese and Korean, and the table of contents, are no English prose.
+pages=$(find /usr/share/perl/ -path '*/pod/perl*.pod' ! -name perlcn.pod ! -name perljp.pod \
+  ! -name perlko.pod ! -name perltw.pod ! -name perltoc.pod 2>/dev/null | sort)
+if [ "$(echo "$pages" | wc -l)" -lt 100 ]; then
+  echo "$0: the pages of perl-doc are not in /usr/share/perl." >&2
+  echo "Install them: apt-get install --no-install-recommends perl-doc" >&2
+  echo "(Where the package is installed and they are still missing, this image leaves documentation" >&2
+  echo "out: see path-exclude in /etc/dpkg/dpkg.cfg.d, then apt-get install --reinstall perl-doc.)" >&2
+  exit 1
+fi
+
+mkdir -p "$(dirname "$out")"
+temporary=$out.tmp.$$
+trap 'rm -f "$temporary"' EXIT
+# Paths hold no blanks: they are those of a Debian package.
+# shellcheck disable=SC2086
+awk '
+BEGIN {
+  RS = ""  # a record is a paragraph
+  split("lt < gt > verbar | sol /", words, " ")
+  for (i = 1; i in words; i += 2) entity[words[i]] = words[i + 1]
+}
+
+# What stands for one innermost code such as B<text>; "<" and ">" that stay are held back as \001, \002.
+function plain(letter, text) {
+  if (letter == "X" || letter == "Z") return ""
+  if (letter == "E") {
+    if (text == "lt") return "\001"
+    if (text == "gt") return "\002"
+    return (text in entity) ? entity[text] : ""
+  }
+  if (letter == "L" && text !~ /:\/\//) {
+    if (index(text, "|")) return substr(text, 1, index(text, "|") - 1)
+    gsub(/["\/]+/, " ", text)
+    sub(/^ /, "", text)
+    sub(/ $/, "", text)
+  }
+  return text
+}
+
+/^=begin/ || /^=for/ { hidden = /^=begin/ }
+/^=end/ || /^=cut/ { hidden = 0 }
+hidden || /^=/ || /^[ \t\n]/ { next }  # commands, and code, which is indented
+{
+  while (match($0, /[A-Z]<<+[ \n][^<>]*[ \n]>>+/)) {  # C<< a >>
+    code = substr($0, RSTART, RLENGTH)
+    letter = substr(code, 1, 1)
+    sub(/^[A-Z]<+[ \n]/, "", code)
+    sub(/[ \n]>+$/, "", code)
+    $0 = substr($0, 1, RSTART - 1) plain(letter, code) substr($0, RSTART + RLENGTH)
+  }
+  while (match($0, /[A-Z]<[^<>]*>/))
+    $0 = substr($0, 1, RSTART - 1) plain(substr($0, RSTART, 1), substr($0, RSTART + 2, RLENGTH - 3)) \
+      substr($0, RSTART + RLENGTH)
+  gsub(/\001/, "<")
+  gsub(/\002/, ">")
+  gsub(/[ \t]+/, " ")
+  # Prose is letters and blanks; short remarks and listings are not.
+  letters = $0
+  if (length($0) < 60 || gsub(/[A-Za-z \n]/, "", letters) < 0.9 * length($0)) next
+  if ($0 ~ /[\200-\377]/) next  # not ASCII
+  print $0 "\n"
+}' $pages >"$temporary"
+
+if [ "$(wc -c <"$temporary")" -lt 1000000 ]; then
+  echo "$0: only $(wc -c <"$temporary") bytes of text came out of perl-doc; expected several millions." >&2
+  exit 1
+fi
+mv "$temporary" "$out"
+trap - EXIT

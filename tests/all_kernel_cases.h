@@ -1,0 +1,65 @@
+#pragma once
+// All kernel cases; see kernel_cases.h.
+#include "tests/kernel_cases_memory.h"
+
+namespace espalier::kernels {
+
+inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
+  for (const DType dtype : {kFp32, kBf16}) {
+    cases.push_back(gather_case(kept, dtype, false));
+    cases.push_back(gather_case(kept, dtype, true));
+    cases.push_back(scatter_case(kept, dtype));
+  }
+  for (const Copy copy : {Copy::absent, Copy::fp32, Copy::bf16}) {
+    cases.push_back(adamw_case(kept, copy));
+    cases.push_back(sgd_case(kept, copy));
+  }
+  if (kept->form == Form::all) {
+    cases.push_back(adamw_case(kept, Copy::master));
+    cases.push_back(sgd_case(kept, Copy::master));
+  }
+}
+
+inline void add_memory_cases(Cases& cases) {
+  for (const DType dtype : {kFp32, kBf16}) {
+    cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
+    cases.push_back(embedding_case({3, 50, 260}, 300, dtype));
+    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}, {200, 256}}) {
+      for (const Gradient gradient : {Gradient::absent, Gradient::beside, Gradient::in_place}) {
+        cases.push_back(cross_entropy_case(rows, cols, dtype, gradient));
+      }
+    }
+    for (const float probability : {0.0F, 0.1F, 0.9F}) {
+      cases.push_back(dropout_case(3, 62, probability, dtype));
+      cases.push_back(dropout_case(70001, 13, probability, dtype));
+    }
+    for (const int64_t n : {1, 100, 70001}) {
+      cases.push_back(fill_case(n, dtype));
+      for (const bool accumulate : {false, true}) {
+        cases.push_back(cast_case(n, dtype, kFp32, accumulate));
+        cases.push_back(cast_case(n, dtype, kBf16, accumulate));
+      }
+    }
+  }
+  cases.push_back(embedding_backward_case({2, 3, 5}, 4));
+  cases.push_back(embedding_backward_case({4, 70, 260}, 30));
+  for (const int64_t n : {1, 100, 70001}) {
+    cases.push_back(sum_squares_case(n));
+  }
+  for (const Form form : {Form::all, Form::list, Form::bitmap}) {
+    for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{
+             {1, 1.0}, {50, 0.0}, {63, 0.5}, {1000, 0.1}, {70001, 0.1}, {70001, 0.9}}) {
+      add_index_cases(cases, std::make_shared<const Kept>(form, size, density));
+    }
+  }
+}
+
+inline Cases all_cases() {
+  Cases cases;
+  add_math_cases(cases);
+  add_memory_cases(cases);
+  return cases;
+}
+
+}  // namespace espalier::kernels

@@ -1,0 +1,144 @@
+#pragma once
+// A kernel case: operands with starting values, a call, and what must come out. One table of them
+// (kernel_cases.h) drives the comparison of every table with the reference, the thread-count and NaN
+// tests, and the benchmarks.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/core/rng.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels {
+
+using Values = std::vector<double>;
+
+/// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are rounded
+/// once (2^-9), and a tie may fall the other way when fp32 and double differ in the last bit.
+struct Tolerance {
+  double absolute = 0;
+  double relative = 0;
+};
+
+struct Operand {
+  DType dtype = DType::fp32;
+  Shape shape;
+  Values values;  ///< at the start; of a pure output, numbers that must not survive
+  Tolerance tolerance;
+  bool input = false;
+  bool output = false;
+  int64_t nan_at = 0;  ///< an element that some output depends on
+};
+
+struct Case {
+  std::string name;
+  std::vector<Operand> operands;
+  std::function<void(const Kernels&, Stream&, const std::vector<Tensor>&)> run;
+  /// Replaces the outputs among the operands' values.
+  std::function<void(std::vector<Values>&)> reference;
+  bool any_thread_count = true;  ///< bitwise the same results for every number of threads
+  bool passes_nan = true;
+};
+
+inline double rounded(DType dtype, double x) {
+  switch (dtype) {
+    case DType::bf16:
+      return to_float(to_bf16(static_cast<float>(x)));
+    case DType::fp32:
+      return static_cast<float>(x);
+    default:
+      return x;
+  }
+}
+
+/// Numbers in [low, high), a pure function of (seed, element).
+inline Values draw(uint64_t seed, int64_t count, double low, double high) {
+  Values values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const Philox bits = philox(seed, 7, static_cast<uint64_t>(i));
+    values[static_cast<size_t>(i)] = low + (high - low) * uniform(bits[0]);
+  }
+  return values;
+}
+
+inline Operand operand(DType dtype, const Shape& shape, double low, double high) {
+  static uint64_t seed = 100;
+  Operand made{.dtype = dtype, .shape = shape, .values = draw(++seed, shape.count(), low, high)};
+  for (double& value : made.values) {
+    value = dtype == DType::int32 ? std::floor(value) : rounded(dtype, value);
+  }
+  return made;
+}
+
+inline Operand input(DType dtype, const Shape& shape, double low = -1, double high = 1) {
+  Operand made = operand(dtype, shape, low, high);
+  made.input = true;
+  return made;
+}
+
+/// Ids in [0, limit).
+inline Operand ids(const Shape& shape, int64_t limit) {
+  return input(DType::int32, shape, 0, static_cast<double>(limit));
+}
+
+inline Operand output(DType dtype, const Shape& shape, Tolerance tolerance) {
+  Operand made = operand(dtype, shape, 5, 9);
+  made.output = true;
+  made.tolerance = tolerance;
+  return made;
+}
+
+inline Operand in_out(DType dtype, const Shape& shape, Tolerance tolerance, double low = -1,
+                      double high = 1) {
+  Operand made = input(dtype, shape, low, high);
+  made.output = true;
+  made.tolerance = tolerance;
+  return made;
+}
+
+/// How the positions of kept elements reach a kernel.
+enum class Form : uint8_t { all, list, bitmap };
+inline std::string name_of(Form form) {
+  return form == Form::all ? "all" : form == Form::list ? "list" : "bitmap";
+}
+
+/// The kept elements of a random mask, in all forms.
+struct Kept {
+  Form form = Form::all;
+  int64_t size = 0;
+  std::vector<int32_t> list;
+  std::vector<uint64_t> bitmap;
+  std::vector<uint32_t> ranks;
+
+  Kept(Form which, int64_t elements, double density) : form(which), size(elements) {
+    bitmap.assign(static_cast<size_t>((elements + 63) / 64), 0);
+    for (int64_t i = 0; i < elements; ++i) {
+      if (which == Form::all || uniform(philox(3, 9, static_cast<uint64_t>(i))[0]) < density) {
+        list.push_back(static_cast<int32_t>(i));
+        bitmap[static_cast<size_t>(i / 64)] |= uint64_t{1} << (i % 64);
+      }
+    }
+    uint32_t before = 0;
+    for (size_t word = 0; word < bitmap.size(); ++word) {
+      if (word % 8 == 0) {
+        ranks.push_back(before);
+      }
+      before += static_cast<uint32_t>(__builtin_popcountll(bitmap[word]));
+    }
+  }
+
+  int64_t count() const { return static_cast<int64_t>(list.size()); }
+  int64_t first() const { return list.empty() ? 0 : list[0]; }
+  Positions positions() const {
+    return {.size = size,
+            .count = count(),
+            .list = form == Form::list ? list.data() : nullptr,
+            .bitmap = form == Form::bitmap ? bitmap.data() : nullptr,
+            .ranks = form == Form::bitmap ? ranks.data() : nullptr};
+  }
+};
+
+}  // namespace espalier::kernels

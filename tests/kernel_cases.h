@@ -1,0 +1,218 @@
+#pragma once
+// The case table: operation x shape x element type. Shapes include one element, odd sizes that leave
+// vector tails, and sizes large enough that several threads share the work.
+//
+// Tolerances, fp32: elementwise operations err by a few units in the last place, 1e-6; sums of n terms
+// of size 1 by about sqrt(n) 6e-8, at most n 6e-8, so 1e-5 to 1e-4 with the longest sums here.
+#include "tests/kernel_case.h"
+#include "tests/kernel_reference.h"
+
+namespace espalier::kernels {
+
+inline constexpr DType kFp32 = DType::fp32;
+inline constexpr DType kBf16 = DType::bf16;
+using Tensors = std::vector<Tensor>;
+using Cases = std::vector<Case>;
+
+inline std::string text(DType dtype) { return std::string(name_of(dtype)); }
+
+inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DType in, DType out,
+                      bool bias) {
+  const reference::Gemm s{m, n, k, flags.transpose_a, flags.transpose_b, flags.accumulate};
+  Case made;
+  made.name = fmt::format("gemm_{}x{}x{}_{}_{}_ta{:d}_tb{:d}_acc{:d}_bias{:d}", m, n, k, text(in),
+                          text(out), s.transpose_a, s.transpose_b, s.accumulate, bias);
+  const Tolerance tolerance{2e-5, 1e-5};
+  made.operands = {input(in, s.transpose_a ? Shape{k, m} : Shape{m, k}),
+                   input(in, s.transpose_b ? Shape{n, k} : Shape{k, n}),
+                   s.accumulate ? in_out(out, {m, n}, tolerance) : output(out, {m, n}, tolerance),
+                   input(kFp32, {n})};
+  if (!bias) {
+    made.operands.pop_back();
+  }
+  made.run = [flags, bias](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    GemmArgs args = flags;
+    args.a = t[0];
+    args.b = t[1];
+    args.c = t[2];
+    args.bias = bias ? t[3] : Tensor{};
+    kernels.gemm(stream, args);
+  };
+  made.reference = [s, bias](std::vector<Values>& v) {
+    reference::gemm(s, v[0], v[1], bias ? v[3] : Values{}, v[2]);
+  };
+  made.any_thread_count = false;  // oneDNN's own blocking
+  return made;
+}
+
+inline void add_gemm_cases(Cases& cases) {
+  const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}};
+  for (const auto& [in, out] : types) {
+    for (int flags = 0; flags < 16; ++flags) {
+      const GemmArgs args{.transpose_a = (flags & 1) != 0,
+                          .transpose_b = (flags & 2) != 0,
+                          .accumulate = (flags & 4) != 0};
+      cases.push_back(gemm_case(args, 33, 65, 17, in, out, (flags & 8) != 0));
+    }
+    cases.push_back(gemm_case({}, 1, 1, 1, in, out, false));
+    cases.push_back(gemm_case({.transpose_b = true}, 128, 96, 64, in, out, true));
+  }
+}
+
+inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumulate) {
+  Case made;
+  made.name = fmt::format("column_sum_{}x{}_{}_acc{:d}", rows, cols, text(dtype), accumulate);
+  const Tolerance tolerance{1e-5, 1e-5};
+  made.operands = {input(dtype, {rows, cols}), accumulate ? in_out(kFp32, {cols}, tolerance)
+                                                          : output(kFp32, {cols}, tolerance)};
+  made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.column_sum(stream, {.x = t[0], .out = t[1], .accumulate = accumulate});
+  };
+  made.reference = [accumulate](std::vector<Values>& v) {
+    reference::column_sum(v[0], accumulate, v[1]);
+  };
+  return made;
+}
+
+inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) {
+  Case made;
+  made.name = fmt::format("layernorm_{}x{}_{}_{}", rows, cols, text(dtype), text(weight));
+  made.operands = {input(kFp32, {rows, cols}, -1, 3), input(weight, {cols}), input(weight, {cols}),
+                   output(dtype, {rows, cols}, {2e-5, 1e-5}), output(kFp32, {rows}, {1e-6, 1e-6}),
+                   output(kFp32, {rows}, {1e-6, 1e-5})};
+  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.layernorm(stream, {t[0], t[1], t[2], t[3], t[4], t[5]});
+  };
+  made.reference = [](std::vector<Values>& v) {
+    reference::layernorm(v[0], v[1], v[2], v[3], v[4], v[5]);
+  };
+  return made;
+}
+
+inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool accumulate) {
+  Case made;
+  made.name =
+      fmt::format("layernorm_backward_{}x{}_{}_acc{:d}", rows, cols, text(dtype), accumulate);
+  const Tolerance sum{2e-5, 1e-5};
+  const auto total = [&] {
+    return accumulate ? in_out(kFp32, {cols}, sum) : output(kFp32, {cols}, sum);
+  };
+  made.operands = {input(dtype, {rows, cols}), input(kFp32, {rows, cols}), input(kFp32, {cols}),
+                   input(kFp32, {rows}, -0.1, 0.1), input(kFp32, {rows}, 1, 2),
+                   in_out(kFp32, {rows, cols}, {1e-5, 1e-5}), total(), total()};
+  made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.layernorm_backward(stream,
+                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate});
+  };
+  made.reference = [accumulate](std::vector<Values>& v) {
+    Values mean_rstd = v[3];
+    mean_rstd.insert(mean_rstd.end(), v[4].begin(), v[4].end());
+    reference::layernorm_backward(v[0], v[1], v[2], mean_rstd, {v[5], v[6], v[7], accumulate});
+  };
+  return made;
+}
+
+inline std::string name_of(Activation kind) {
+  return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
+}
+
+inline Case activation_case(Activation kind, int64_t n, DType dtype) {
+  Case made;
+  made.name = fmt::format("activation_{}_{}_{}", name_of(kind), n, text(dtype));
+  // Relative: far left GELU is x exp(-2u), where the rounding of 2u (up to 40) becomes 40 units.
+  made.operands = {input(dtype, {n}, -8, 8), output(dtype, {n}, {1e-30, 5e-6})};
+  made.run = [kind](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.activation(stream, {kind, t[0], t[1]});
+  };
+  made.reference = [kind](std::vector<Values>& v) {
+    for (size_t i = 0; i < v[0].size(); ++i) {
+      v[1][i] = reference::activation(kind, v[0][i]);
+    }
+  };
+  return made;
+}
+
+inline Case activation_backward_case(Activation kind, int64_t n, DType dtype) {
+  Case made;
+  made.name = fmt::format("activation_backward_{}_{}_{}", name_of(kind), n, text(dtype));
+  made.operands = {in_out(dtype, {n}, {1e-6, 5e-6}), input(dtype, {n}, -8, 8)};
+  made.run = [kind](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.activation_backward(stream, {kind, t[0], t[1], t[0]});
+  };
+  made.reference = [kind](std::vector<Values>& v) {
+    for (size_t i = 0; i < v[0].size(); ++i) {
+      v[0][i] *= reference::activation_slope(kind, v[1][i]);
+    }
+  };
+  return made;
+}
+
+inline Case attention_case(const reference::Attention& s, DType dtype) {
+  Case made;
+  made.name = fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width,
+                          text(dtype));
+  made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
+                   output(dtype, {s.sequences, s.tokens, s.columns()}, {1e-5, 1e-5}),
+                   output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};
+  made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.attention(stream, {t[0], t[1], t[2], static_cast<int>(s.heads)});
+  };
+  made.reference = [s](std::vector<Values>& v) { reference::attention(s, v[0], v[1], v[2]); };
+  return made;
+}
+
+/// out and lse are what the forward pass left there: the reference's, rounded to their types.
+inline Case attention_backward_case(const reference::Attention& s, DType dtype) {
+  Case made = attention_case(s, dtype);
+  made.name = "attention_backward" + made.name.substr(std::string("attention").size());
+  std::vector<Values> values{made.operands[0].values, made.operands[1].values,
+                             made.operands[2].values};
+  made.reference(values);
+  for (size_t i = 1; i < 3; ++i) {
+    for (double& value : values[i]) {
+      value = rounded(made.operands[i].dtype, value);
+    }
+    made.operands[i].values = values[i];
+    made.operands[i].input = true;
+    made.operands[i].output = false;
+  }
+  const Shape qkv = made.operands[0].shape;
+  made.operands.push_back(input(dtype, made.operands[1].shape));
+  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1.
+  made.operands.push_back(output(dtype, qkv, {dtype == kBf16 ? 3e-2 : 5e-5, 1e-4}));
+  made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});
+  };
+  made.reference = [s](std::vector<Values>& v) {
+    reference::attention_backward(s, v[0], v[3], v[4]);
+  };
+  return made;
+}
+
+inline void add_math_cases(Cases& cases) {
+  add_gemm_cases(cases);
+  for (const DType dtype : {kFp32, kBf16}) {
+    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 1}, {3, 5}, {17, 70}, {130, 384}, {301, 257}}) {
+      for (const bool accumulate : {false, true}) {
+        cases.push_back(column_sum_case(rows, cols, dtype, accumulate));
+        cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate));
+      }
+      cases.push_back(layernorm_case(rows, cols, dtype, kFp32));
+      cases.push_back(layernorm_case(rows, cols, dtype, dtype));
+    }
+    for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
+      for (const int64_t n : {1, 15, 100, 70001}) {
+        cases.push_back(activation_case(kind, n, dtype));
+        cases.push_back(activation_backward_case(kind, n, dtype));
+      }
+    }
+    for (const reference::Attention& s : std::vector<reference::Attention>{
+             {1, 1, 1, 4}, {2, 5, 3, 8}, {1, 33, 2, 16}, {1, 150, 2, 24}, {2, 130, 2, 64}}) {
+      cases.push_back(attention_case(s, dtype));
+      cases.push_back(attention_backward_case(s, dtype));
+    }
+  }
+}
+
+}  // namespace espalier::kernels
