@@ -30,8 +30,9 @@ struct CheckpointMeta {
   int64_t step = 0;         ///< steps done
   int64_t data_cursor = 0;  ///< sequences drawn from the training data so far
   int64_t rng = 0;          ///< the seed; every draw is a function of (seed, step)
-  std::string config{};       ///< resolved, TOML
-  std::map<std::string, std::string> extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
+  std::string config{};     ///< resolved, TOML
+  std::map<std::string, std::string>
+      extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
 };
 
 /// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding = "full".
@@ -75,6 +76,10 @@ class CheckpointWriter {
   std::unique_ptr<State> state_;
 };
 
+/// Whether an HDF5 file is laid out as a checkpoint (else it may hold plain arrays). Throws Failure when it
+/// is missing or not HDF5.
+bool is_checkpoint(const std::filesystem::path& path);
+
 class CheckpointReader {
  public:
   /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of another version.
@@ -109,6 +114,9 @@ class CheckpointReader {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// Version of the library behind the files, for `espalier info`.
+std::string hdf5_library();
 
 /// "step-000100.h5"
 std::string checkpoint_name(int64_t step);

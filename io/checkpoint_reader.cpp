@@ -28,6 +28,13 @@ DType dtype_in_memory(hdf5::Type type) {
 
 }  // namespace
 
+std::string hdf5_library() { return hdf5::library(); }
+
+bool is_checkpoint(const std::filesystem::path& path) {
+  const hdf5::File file = hdf5::File::open(path);
+  return file.exists("/meta") && file.exists("/params");
+}
+
 struct CheckpointReader::State {
   std::filesystem::path path;
   hdf5::File file;
@@ -76,9 +83,10 @@ void CheckpointReader::State::check_format() const {
                     file.text("/meta", "format") == kCheckpointFormat,
                 "its /meta names no such format");
   const int64_t version = number("/meta", "version");
-  check(version == kCheckpointVersion,
-        "{} has checkpoint version {}, this program reads version {}; use the program that wrote it",
-        path.string(), version, kCheckpointVersion);
+  check(
+      version == kCheckpointVersion,
+      "{} has checkpoint version {}, this program reads version {}; use the program that wrote it",
+      path.string(), version, kCheckpointVersion);
 }
 
 hdf5::Dataset CheckpointReader::State::dataset(const std::string& at) const {
@@ -98,8 +106,8 @@ Shape CheckpointReader::State::shape(const std::string& group) const {
     sane = sane && extent >= 0;
     count *= static_cast<double>(extent);
   }
-  expect(sane && count < 0x1p60, fmt::format("shape [{}] of {} is impossible",
-                                             fmt::join(extents, ", "), group));
+  expect(sane && count < 0x1p60,
+         fmt::format("shape [{}] of {} is impossible", fmt::join(extents, ", "), group));
   return Shape(extents);
 }
 
@@ -107,8 +115,11 @@ ParameterInfo CheckpointReader::State::info(const std::string& name) const {
   const std::string group = parameter_path(name);
   check(std::ranges::find(names, name) != names.end(), "{} has no parameter {}", path.string(),
         name);
-  ParameterInfo out{.name = name, .shape = shape(group), .encoding = text(group, "encoding"),
-                    .nnz = number(group, "nnz"), .optimizer = {}};
+  ParameterInfo out{.name = name,
+                    .shape = shape(group),
+                    .encoding = text(group, "encoding"),
+                    .nnz = number(group, "nnz"),
+                    .optimizer = {}};
   check(std::ranges::find(kEncodings, out.encoding) != kEncodings.end(),
         "{}: {} is encoded as \"{}\", which this version does not know; known: {}", path.string(),
         group, out.encoding, fmt::join(kEncodings, ", "));

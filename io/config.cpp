@@ -1,10 +1,10 @@
 // Reading: TOML text and --set assignments into Config, row by row of the field list.
 #include "io/config.h"
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <fstream>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "io/config_fields.h"
 #include "src/core/error.h"
@@ -155,8 +155,8 @@ Config parse_config(std::string_view text, std::string_view name,
       const auto line = key.source().begin.line;
       const std::string section(key.str());
       const toml::table* table = node.as_table();
-      check(table != nullptr, "unknown key \"{}\" outside a section in {}:{}{}", section, name, line,
-            suggestion("", section));
+      check(table != nullptr, "unknown key \"{}\" outside a section in {}:{}{}", section, name,
+            line, suggestion("", section));
       check(is_section(section), "unknown section [{}] in {}:{}{}", section, name, line,
             suggestion(section, ""));
       assign_section(config, section, *table, name);

@@ -35,7 +35,7 @@ struct DataConfig {
   std::vector<std::string> train{};
   std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
-  std::string token_type = "uint16";    ///< of headerless files of kind "tokens"
+  std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
 };
 
 struct TrainConfig {
@@ -44,7 +44,7 @@ struct TrainConfig {
   int64_t micro_batch = 0;    ///< sequences a forward; 0: all of the rank's share
   std::string dtype = "fp32";
   int64_t seed = 1;
-  int64_t eval_every = 250;     ///< steps; 0: at the end only
+  int64_t eval_every = 250;  ///< steps; 0: at the end only
   int64_t eval_batches = 100;
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   int64_t keep_checkpoints = 2;

@@ -97,8 +97,7 @@ std::string to_toml(const Config& config) {
 nlohmann::json to_json(const Config& config) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field& field : config_fields()) {
-    out[field.section][field.name] =
-        std::visit(ToJson{}, field.slot(const_cast<Config&>(config)));
+    out[field.section][field.name] = std::visit(ToJson{}, field.slot(const_cast<Config&>(config)));
   }
   return out;
 }

@@ -13,11 +13,10 @@ struct Rows {
 
   template <class Value>
   void add(std::string key, Value Section::*value, Limits limits, std::string help) {
-    out.push_back({name, std::move(key),
-                   [section = section, value](Config& config) {
-                     return Slot(&(config.*section.*value));
-                   },
-                   std::move(limits), std::move(help)});
+    out.push_back(
+        {name, std::move(key),
+         [section = section, value](Config& config) { return Slot(&(config.*section.*value)); },
+         std::move(limits), std::move(help)});
   }
 };
 
@@ -29,7 +28,9 @@ Limits one_of(std::vector<std::string> values, std::vector<std::string> later = 
   return {.values = std::move(values), .later = std::move(later)};
 }
 /// A number of which only `value` works yet.
-Limits only(double low, std::string value) { return {.at_least = low, .values = {std::move(value)}}; }
+Limits only(double low, std::string value) {
+  return {.at_least = low, .values = {std::move(value)}};
+}
 
 void model(std::vector<Field>& out) {
   using M = ModelConfig;
@@ -102,7 +103,8 @@ void pruning(std::vector<Field>& out) {
                   {"snip", "early-bird", "lottery"}),
            "who decides which elements are kept");
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
-  rows.add("at_step", &P::at_step, at_least(-1), "prune once, after this step; -1: before the first");
+  rows.add("at_step", &P::at_step, at_least(-1),
+           "prune once, after this step; -1: before the first");
   rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
   rows.add("to_step", &P::to_step, at_least(-1), "gradual pruning reaches its sparsity");
   rows.add("every", &P::every, at_least(1), "steps between gradual prunings");

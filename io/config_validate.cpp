@@ -11,9 +11,10 @@ namespace {
 
 void validate_model(const ModelConfig& model) {
   if (model.kind == "gpt") {
-    check(model.width % model.heads == 0,
-          "model.width = {} is not divisible by model.heads = {}; choose a width that is a multiple",
-          model.width, model.heads);
+    check(
+        model.width % model.heads == 0,
+        "model.width = {} is not divisible by model.heads = {}; choose a width that is a multiple",
+        model.width, model.heads);
   } else {
     check(!model.hidden.empty(), "model.hidden is empty; give at least one width, e.g. [256, 256]");
   }
@@ -22,10 +23,11 @@ void validate_model(const ModelConfig& model) {
 void validate_data(const Config& config) {
   const DataConfig& data = config.data;
   const bool images = data.kind == "images";
-  check(images == (config.model.kind == "mlp"),
-        "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; \"mlp\" takes \"images\", \"gpt\" "
-        "takes \"bytes\", \"chars\" or \"tokens\"",
-        config.model.kind, data.kind);
+  check(
+      images == (config.model.kind == "mlp"),
+      "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; \"mlp\" takes \"images\", \"gpt\" "
+      "takes \"bytes\", \"chars\" or \"tokens\"",
+      config.model.kind, data.kind);
   check(!data.validation.empty() || data.validation_fraction > 0,
         "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
         "validation files or set a fraction such as 0.1");
@@ -108,9 +110,10 @@ int64_t parse_bytes(std::string_view text) {
       return static_cast<int64_t>(bytes);
     }
   }
-  fail("\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
-       "\"16GiB\"",
-       text);
+  fail(
+      "\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
+      "\"16GiB\"",
+      text);
 }
 
 }  // namespace espalier::io

@@ -81,9 +81,9 @@ Type type_of(hid_t id) {
 /// A group that remembers the order in which its links were made.
 hid_t ordered_group_list(hid_t kind) {
   const hid_t list = H5Pcreate(kind);
-  const bool ok = list >= 0 && H5Pset_obj_track_times(list, false) >= 0 &&
-                  H5Pset_link_creation_order(
-                      list, H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED) >= 0;
+  const bool ok =
+      list >= 0 && H5Pset_obj_track_times(list, false) >= 0 &&
+      H5Pset_link_creation_order(list, H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED) >= 0;
   return ok ? list : -1;
 }
 
@@ -96,6 +96,15 @@ hid_t space_of(std::span<const int64_t> extents) {
 }
 
 }  // namespace
+
+std::string library() {
+  const std::lock_guard lock(library_lock);
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("HDF5 {}.{}.{}", major, minor, release);
+}
 
 size_t size_of(Type type) {
   switch (type) {
@@ -178,13 +187,13 @@ void File::write(const std::string& path, Type type, std::span<const int64_t> ex
   // Nothing is filled in beforehand: every element is written right here.
   const bool ready = list >= 0 && H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0 &&
                      H5Pset_obj_track_times(list, false) >= 0;
-  const Id dataset(ready ? H5Dcreate2(state_->id, path.c_str(), kind, space, H5P_DEFAULT, list,
-                                      H5P_DEFAULT)
-                         : hid_t{-1});
+  const Id dataset(
+      ready ? H5Dcreate2(state_->id, path.c_str(), kind, space, H5P_DEFAULT, list, H5P_DEFAULT)
+            : hid_t{-1});
   const bool empty = std::ranges::find(extents, 0) != extents.end();
-  state_->expect(dataset >= 0 && (empty || H5Dwrite(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                                                    data) >= 0),
-                 "write dataset", path);
+  state_->expect(
+      dataset >= 0 && (empty || H5Dwrite(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0),
+      "write dataset", path);
 }
 
 Dataset File::describe(const std::string& path) const {
@@ -204,8 +213,8 @@ Dataset File::describe(const std::string& path) const {
   // Half of the address space: sums of sizes then cannot overflow either.
   double product = 8;
   std::ranges::for_each(sizes, [&](hsize_t size) { product *= static_cast<double>(size); });
-  check(product < 0x1p62 && out.count >= 0, "{}: dataset {} claims an impossible size", state_->label,
-        path);
+  check(product < 0x1p62 && out.count >= 0, "{}: dataset {} claims an impossible size",
+        state_->label, path);
   return out;
 }
 
@@ -219,9 +228,9 @@ void File::read(const std::string& path, Type type, std::span<std::byte> out) co
   const Visit visit;
   const Id dataset(H5Dopen2(state_->id, path.c_str(), H5P_DEFAULT));
   const Id kind(library_type(type));
-  state_->expect(dataset >= 0 && H5Dread(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                                         out.data()) >= 0,
-                 "read dataset", path);
+  state_->expect(
+      dataset >= 0 && H5Dread(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) >= 0,
+      "read dataset", path);
 }
 
 void File::finish() {

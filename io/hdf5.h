@@ -15,6 +15,8 @@ namespace espalier::io::hdf5 {
 /// Element types, little-endian. bf16 is a custom 16-bit float that HDF5 converts like any other.
 enum class Type : uint8_t { fp16, bf16, fp32, fp64, int32, uint8, other_float, other };
 size_t size_of(Type type);
+/// "HDF5 1.10.8"
+std::string library();
 
 struct Dataset {
   Type type = Type::other;

@@ -46,9 +46,9 @@ std::vector<std::string> File::attributes(const std::string& path) const {
   const Visit visit;
   const Id object(H5Oopen(state_->id, path.c_str(), H5P_DEFAULT));
   std::vector<std::string> out;
-  state_->expect(object >= 0 && H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, take_name,
-                                            &out) >= 0,
-                 "list the attributes of", path);
+  state_->expect(
+      object >= 0 && H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, take_name, &out) >= 0,
+      "list the attributes of", path);
   return out;
 }
 

@@ -28,9 +28,9 @@ std::vector<std::string> File::State::children(const std::string& group) const {
   H5G_info_t info{};
   const Id list(H5Gget_create_plist(object));
   unsigned order = 0;
-  expect(H5Gget_info(object, &info) >= 0 && list >= 0 &&
-             H5Pget_link_creation_order(list, &order) >= 0,
-         "examine group", group);
+  expect(
+      H5Gget_info(object, &info) >= 0 && list >= 0 && H5Pget_link_creation_order(list, &order) >= 0,
+      "examine group", group);
   const bool indexed = (order & H5P_CRT_ORDER_INDEXED) != 0;
   const H5_index_t by = indexed ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
   std::vector<std::string> out;

@@ -39,8 +39,8 @@ struct Idx {
       header = 16;
       pixels = int64_t{big_endian(bytes, 8)} * big_endian(bytes, 12);
     }
-    const double wanted = static_cast<double>(header) +
-                          static_cast<double>(count) * static_cast<double>(pixels);
+    const double wanted =
+        static_cast<double>(header) + static_cast<double>(count) * static_cast<double>(pixels);
     check(static_cast<double>(bytes.size()) == wanted && count > 0 && pixels > 0,
           "data file {} has {} bytes, its header asks for {} × {} and {} more: truncated?", path,
           bytes.size(), count, pixels, header);
@@ -104,8 +104,8 @@ ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
   Collection train(data.train);
   Collection validation(data.validation);
   const int64_t classes = std::max(train.classes(), validation.classes());
-  const auto tail = static_cast<int64_t>(
-      std::floor(static_cast<double>(train.size) * data.validation_fraction));
+  const auto tail =
+      static_cast<int64_t>(std::floor(static_cast<double>(train.size) * data.validation_fraction));
   std::unique_ptr<State> state;
   if (split == Split::validation && own_files) {
     check(train.images[0].pixels == validation.images[0].pixels,

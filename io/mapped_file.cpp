@@ -17,7 +17,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   check(file >= 0, "data file {} cannot be opened: {}; paths are relative to the working directory",
         path_.string(), cause());
-  struct stat status{};
+  struct stat status {};
   const bool ordinary = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
   const auto size = static_cast<size_t>(status.st_size);
   void* memory =

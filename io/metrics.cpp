@@ -129,17 +129,18 @@ RunLock::RunLock(const std::filesystem::path& run_directory) {
     const ssize_t got = ::pread(file_, holder.data(), holder.size(), 0);
     ::close(std::exchange(file_, -1));
     holder.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    fail("run directory {} is in use by process {}; wait for it, stop it, or choose another "
-         "directory with --out",
-         run_directory.string(), holder.empty() ? "(unknown)" : holder);
+    fail(
+        "run directory {} is in use by process {}; wait for it, stop it, or choose another "
+        "directory with --out",
+        run_directory.string(), holder.empty() ? "(unknown)" : holder);
   }
   // Any other error: a file system without locks. The run goes on unguarded.
   std::string host(64, '\0');
   ::gethostname(host.data(), host.size() - 1);
   const std::string holder = fmt::format("{} on {}", ::getpid(), host.c_str());
-  const bool noted = ::ftruncate(file_, 0) == 0 &&
-                     ::pwrite(file_, holder.data(), holder.size(), 0) ==
-                         static_cast<ssize_t>(holder.size());
+  const bool noted =
+      ::ftruncate(file_, 0) == 0 &&
+      ::pwrite(file_, holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
   const std::string why = cause();
   if (!noted) {
     ::close(std::exchange(file_, -1));
@@ -151,7 +152,8 @@ RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1
 
 RunLock::~RunLock() {
   if (file_ >= 0) {
-    ::close(file_);  // gives the lock back; the file stays, because removing it races with the next run
+    ::close(
+        file_);  // gives the lock back; the file stays, because removing it races with the next run
   }
 }
 

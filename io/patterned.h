@@ -12,8 +12,9 @@ namespace espalier::io {
 bool glob_matches(std::string_view glob, std::string_view name);
 
 struct Patterned {
-  std::string fallback{};                                      ///< the value where no pattern matches
-  std::vector<std::pair<std::string, std::string>> patterns{};  ///< (glob, value), in the file's order
+  std::string fallback{};  ///< the value where no pattern matches
+  std::vector<std::pair<std::string, std::string>>
+      patterns{};  ///< (glob, value), in the file's order
 
   const std::string& for_name(std::string_view parameter) const;
   bool uniform() const { return patterns.empty(); }

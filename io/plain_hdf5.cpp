@@ -110,8 +110,8 @@ void PlainWriter::write(const std::string& name, const Shape& shape,
   require(state_->file != nullptr, "a committed file takes no more", name);
   require(static_cast<size_t>(shape.count()) == values.size(), "values must fill the shape", name,
           shape.text(), values.size());
-  require(!name.empty() && name.find('/') == std::string::npos && name != ".",
-          "a name has no '/'", name);
+  require(!name.empty() && name.find('/') == std::string::npos && name != ".", "a name has no '/'",
+          name);
   state_->file->write("/" + name, hdf5::Type::fp32, shape.extents(), values.data());
 }
 

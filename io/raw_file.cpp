@@ -32,7 +32,7 @@ RawFile RawFile::open(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   check(file >= 0, "{} cannot be opened: {}", path.string(), cause(errno));
   RawFile out(file, 0);
-  struct stat status{};
+  struct stat status {};
   check(::fstat(file, &status) == 0, "{} cannot be examined: {}", path.string(), cause(errno));
   check(S_ISREG(status.st_mode), "{} is not an ordinary file", path.string());
   out.size_ = static_cast<uint64_t>(status.st_size);

@@ -39,8 +39,8 @@ Layout layout_of(const MappedFile& file, const DataConfig& data) {
     return plain;
   }
   const std::string name = file.path().string();
-  check(start[1] == known->version, "data file {} has llm.c's header of version {}; known: {}", name,
-        start[1], known->version);
+  check(start[1] == known->version, "data file {} has llm.c's header of version {}; known: {}",
+        name, start[1], known->version);
   const size_t tokens = (file.bytes().size() - kHeaderBytes) / static_cast<size_t>(known->width);
   check(static_cast<size_t>(start[2]) == tokens,
         "data file {} should hold {} tokens by its header but has {}: truncated?", name, start[2],
@@ -85,11 +85,11 @@ const TokenFiles::Segment& TokenFiles::segment_at(int64_t offset) const {
 void TokenFiles::read(int64_t offset, std::span<int32_t> out) const {
   while (!out.empty()) {
     const Segment& segment = segment_at(offset);
-    const auto part = static_cast<size_t>(
-        std::min(segment.end - offset, static_cast<int64_t>(out.size())));
-    const uint8_t* from = segment.file.bytes().data() + segment.header +
-                          static_cast<size_t>(offset - segment.begin) *
-                              static_cast<size_t>(segment.width);
+    const auto part =
+        static_cast<size_t>(std::min(segment.end - offset, static_cast<int64_t>(out.size())));
+    const uint8_t* from =
+        segment.file.bytes().data() + segment.header +
+        static_cast<size_t>(offset - segment.begin) * static_cast<size_t>(segment.width);
     if (segment.width == 1) {
       copy_numbers<uint8_t>(from, out.first(part));
     } else if (segment.width == 2) {

@@ -15,9 +15,9 @@ std::string_view name_of(Split split) { return split == Split::train ? "train" :
 int64_t sample_index(int64_t seed, int64_t step, int64_t index_in_global_batch, int64_t bound) {
   require(bound > 0, "there is something to draw from", bound);
   constexpr uint64_t kDataOrder = 0x64617461;  // a stream of its own: other draws use other numbers
-  const Philox draw = philox(mix(static_cast<uint64_t>(seed), kDataOrder),
-                             static_cast<uint64_t>(step),
-                             static_cast<uint64_t>(index_in_global_batch));
+  const Philox draw =
+      philox(mix(static_cast<uint64_t>(seed), kDataOrder), static_cast<uint64_t>(step),
+             static_cast<uint64_t>(index_in_global_batch));
   const uint64_t bits = uint64_t{draw[1]} << 32 | draw[0];
   return static_cast<int64_t>(below(bits, static_cast<uint64_t>(bound)));
 }
@@ -77,9 +77,10 @@ TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Optio
       State{.files = TokenFiles(data, validation && own_files ? data.validation : data.train),
             .characters = {}});
   const int64_t all = state->files.size();
-  const auto tail = own_files ? int64_t{0}
-                              : static_cast<int64_t>(std::floor(static_cast<double>(all) *
-                                                                data.validation_fraction));
+  const auto tail =
+      own_files
+          ? int64_t{0}
+          : static_cast<int64_t>(std::floor(static_cast<double>(all) * data.validation_fraction));
   state->begin = validation && !own_files ? all - tail : 0;
   state->end = validation ? all : all - tail;
 
@@ -93,8 +94,7 @@ TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Optio
     if (!state->chars) {
       state->characters = Vocabulary::all_bytes();
     } else {
-      state->characters =
-          options.characters != nullptr ? *options.characters : characters_of(data);
+      state->characters = options.characters != nullptr ? *options.characters : characters_of(data);
     }
     state->vocabulary = state->characters.size();
     for (size_t b = 0; b < 256; ++b) {
@@ -132,9 +132,10 @@ void TokenDataset::read(int64_t offset, std::span<int32_t> out) const {
             "{}: character 0x{:02x} is not in the vocabulary of {} characters that this model was "
             "trained with",
             place, raw, state_->vocabulary);
-      fail("{}: token {} is outside the vocabulary of {}; set model.vocabulary higher, or check "
-           "data.token_type",
-           place, static_cast<uint32_t>(raw), state_->vocabulary);
+      fail(
+          "{}: token {} is outside the vocabulary of {}; set model.vocabulary higher, or check "
+          "data.token_type",
+          place, static_cast<uint32_t>(raw), state_->vocabulary);
     }
   }
 }

@@ -40,7 +40,8 @@ class Vocabulary {
   std::string text() const;
   /// -1 when the byte is not in the vocabulary.
   int32_t token(unsigned char byte) const;
-  std::vector<int32_t> encode(std::string_view text) const;  ///< throws Failure naming an unknown byte
+  std::vector<int32_t> encode(
+      std::string_view text) const;  ///< throws Failure naming an unknown byte
   std::string decode(std::span<const int32_t> tokens) const;
   bool operator==(const Vocabulary& other) const { return bytes_ == other.bytes_; }
 
@@ -54,9 +55,10 @@ int64_t sample_index(int64_t seed, int64_t step, int64_t index_in_global_batch, 
 class TokenDataset {
  public:
   struct Options {
-    int64_t context = 1;         ///< the split must hold at least context + 1 tokens
-    int64_t vocabulary = 0;      ///< of kind "tokens": upper bound of all tokens; 0: look at them all
-    const Vocabulary* characters = nullptr;  ///< of kind "chars": use this one instead of the data's
+    int64_t context = 1;     ///< the split must hold at least context + 1 tokens
+    int64_t vocabulary = 0;  ///< of kind "tokens": upper bound of all tokens; 0: look at them all
+    const Vocabulary* characters =
+        nullptr;  ///< of kind "chars": use this one instead of the data's
   };
   /// Throws Failure for missing, empty or unreadable files, and text shorter than context + 1.
   static TokenDataset open(const DataConfig& data, Split split, const Options& options);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <map>
 #include <string>
 #include <thread>
@@ -131,7 +132,9 @@ class MpiCommunicator final : public Communicator {
 
   /// Whether MPI could be finalized: all ranks have come to their end, none is lost.
   bool close() {
-    if (broken() && !world_->all_arrive(timeout())) {
+    // Who lost a peer may wait in vain for the others; who did not waits as long as finalizing would.
+    const double patience = broken() ? timeout() : std::numeric_limits<double>::infinity();
+    if (!world_->all_arrive(patience)) {
       return false;
     }
     world_->close();

@@ -1,19 +1,21 @@
 #!/bin/sh
-# make-text.sh OUT: a few megabytes of English prose, from the manual pages of Perl (Debian package perl-doc).
-# Headings, code and mark-up are left out. The same package version gives the same bytes.
+# make-text.sh OUT [PERL_DIR]: a few megabytes of English prose, from the manual pages of Perl (Debian package
+# perl-doc, in /usr/share/perl). Headings, code and mark-up are left out. The same package version gives
+# the same bytes.
 set -eu
-if [ $# -ne 1 ]; then
-  echo "usage: $0 OUT" >&2
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+  echo "usage: $0 OUT [PERL_DIR]" >&2
   exit 2
 fi
 out=$1
+perl_dir=${2:-/usr/share/perl}
 export LC_ALL=C
 
 # The pages in Chinese, Japanese and Korean, and the table of contents, are no English prose.
-pages=$(find /usr/share/perl/ -path '*/pod/perl*.pod' ! -name perlcn.pod ! -name perljp.pod \
+pages=$(find "$perl_dir/" -path '*/pod/perl*.pod' ! -name perlcn.pod ! -name perljp.pod \
   ! -name perlko.pod ! -name perltw.pod ! -name perltoc.pod 2>/dev/null | sort)
 if [ "$(echo "$pages" | wc -l)" -lt 100 ]; then
-  echo "$0: the pages of perl-doc are not in /usr/share/perl." >&2
+  echo "$0: the pages of perl-doc are not in $perl_dir." >&2
   echo "Install them: apt-get install --no-install-recommends perl-doc" >&2
   echo "(Where the package is installed and they are still missing, this image leaves documentation" >&2
   echo "out: see path-exclude in /etc/dpkg/dpkg.cfg.d, then apt-get install --reinstall perl-doc.)" >&2
@@ -53,12 +55,18 @@ function plain(letter, text) {
 /^=end/ || /^=cut/ { hidden = 0 }
 hidden || /^=/ || /^[ \t\n]/ { next }  # commands, and code, which is indented
 {
-  while (match($0, /[A-Z]<<+[ \n][^<>]*[ \n]>>+/)) {  # C<< a >>
-    code = substr($0, RSTART, RLENGTH)
-    letter = substr(code, 1, 1)
-    sub(/^[A-Z]<+[ \n]/, "", code)
-    sub(/[ \n]>+$/, "", code)
-    $0 = substr($0, 1, RSTART - 1) plain(letter, code) substr($0, RSTART + RLENGTH)
+  while (match($0, /[A-Z]<<+[ \n]/)) {  # C<< a->b >>, closed by as many brackets
+    before = substr($0, 1, RSTART - 1)
+    letter = substr($0, RSTART, 1)
+    brackets = RLENGTH - 2
+    code = substr($0, RSTART + RLENGTH)
+    close_at = match(code, "[ \n]>" (brackets > 2 ? ">>+" : ">"))
+    if (!close_at) break
+    after = substr(code, close_at + RLENGTH)
+    code = substr(code, 1, close_at - 1)
+    gsub(/</, "\001", code)
+    gsub(/>/, "\002", code)
+    $0 = before plain(letter, code) after
   }
   while (match($0, /[A-Z]<[^<>]*>/))
     $0 = substr($0, 1, RSTART - 1) plain(substr($0, RSTART, 1), substr($0, RSTART + 2, RLENGTH - 3)) \

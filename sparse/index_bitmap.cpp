@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -7,40 +6,6 @@
 #include "src/core/error.h"
 
 namespace espalier::sparse::bitmap_coding {
-namespace {
-
-/// For each byte: how many ones, and where they are.
-struct ByteTable {
-  std::array<uint8_t, 256> ones{};
-  std::array<std::array<uint8_t, 8>, 256> places{};
-
-  constexpr ByteTable() {
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      for (uint8_t bit = 0; bit < 8; ++bit) {
-        if ((byte >> bit & 1U) != 0) {
-          places[byte][ones[byte]++] = bit;
-        }
-      }
-    }
-  }
-};
-constexpr ByteTable kBytes;
-
-/// Positions of the ones of `word`, whose bit 0 is element `base`, to `next`; returns the end of them.
-/// Writes eight numbers a byte and keeps as many as it has ones: no branch depends on the bits, which
-/// in random masks nothing predicts.
-int32_t* write_positions(uint64_t word, int32_t base, int32_t* next) {
-  for (; word != 0; word >>= 8, base += 8) {
-    const auto byte = static_cast<uint8_t>(word);
-    for (size_t k = 0; k < 8; ++k) {
-      next[k] = base + kBytes.places[byte][k];
-    }
-    next += kBytes.ones[byte];
-  }
-  return next;
-}
-
-}  // namespace
 
 int64_t word_count(int64_t size) { return (size + 63) / 64; }
 
@@ -91,15 +56,16 @@ void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, in
   }
   int32_t* next = out.data();
   int32_t* const end = next + out.size();
-  // The table writes eight numbers a byte of the word, also those that the next byte overwrites: up to
-  // 64 + 8 beyond `next`.
-  while (end - next >= 72) {
-    next = write_positions(word, static_cast<int32_t>(at * 64), next);
-    word = words[++at];  // exists: at least eight more ones are to come
-  }
   for (;; word = words[++at]) {
-    for (; word != 0 && next != end; word &= word - 1) {
-      *next++ = static_cast<int32_t>(at * 64) + std::countr_zero(word);
+    const auto base = static_cast<int32_t>(at * 64);
+    if (end - next >= 64) {  // room for any word: no test for the end at each one
+      for (; word != 0; word &= word - 1) {
+        *next++ = base + std::countr_zero(word);
+      }
+    } else {
+      for (; word != 0 && next != end; word &= word - 1) {
+        *next++ = base + std::countr_zero(word);
+      }
     }
     if (next == end) {
       return;

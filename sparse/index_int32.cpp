@@ -7,9 +7,8 @@
 namespace espalier::sparse::int32_coding {
 
 void encode(const Mask& mask, std::span<int32_t> out) {
-  int32_t* next = out.data();
-  for_each_one(mask.words(),
-               [&next](int64_t position) { *next++ = static_cast<int32_t>(position); });
+  const uint32_t before = 0;  // the decoder then starts at the first word
+  bitmap_coding::decode(mask.words(), {&before, 1}, 0, out);
 }
 
 void check_bytes(std::span<const uint8_t> bytes, int64_t size, int64_t kept) {

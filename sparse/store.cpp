@@ -40,6 +40,10 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     parameter.spec = std::move(spec);
     parameters_.push_back(std::move(parameter));
   }
+  allocate_all();
+}
+
+void Store::allocate_all() {
   lay_out();
   if (options_.training) {
     gradient_ = allocate_flat(Memory::gradient, "gradient");
@@ -116,7 +120,7 @@ Tensor Store::full_gradient(const Parameter& parameter) const {
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
-  if (parameter.index.encoding() != Encoding::delta || arena().dry()) {
+  if (parameter.index.encoding() != Encoding::delta) {
     return parameter.index.view();
   }
   if (!decoded_.tensor() || decoded_.tensor().count() < parameter.kept()) {
@@ -228,6 +232,21 @@ void Store::set_masks(std::span<const Mask> masks) {
       set_values(parameters_[p], packed);
     }
   }
+}
+
+void Store::plan(std::span<const int64_t> kept) {
+  require(arena().dry(), "only a dry store is planned");
+  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
+          parameters_.size());
+  gradient_.release();
+  master_.release();
+  moments_.clear();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    parameter.index = Index::planned(arena(), parameter.size(), kept[p],
+                                     choose_encoding(parameter, kept[p]));
+  }
+  allocate_all();
 }
 
 /// Replaces a flat array by one in the present layout; elements that were not kept start at zero.

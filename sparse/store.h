@@ -101,6 +101,8 @@ class Store {
   /// come back start at zero. Peak memory: the old arrays and one new one.
   void set_masks(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
+  /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
+  void plan(std::span<const int64_t> kept);
 
  private:
   /// A parameter before its mask changed; `values` only in inference.
@@ -111,6 +113,7 @@ class Store {
   };
   void carry(std::span<const Before> before, Buffer& flat, Memory kind, std::string_view name);
   void lay_out();
+  void allocate_all();
   void allocate_dense(Parameter& parameter);
   Encoding choose_encoding(const Parameter& parameter, int64_t kept) const;
   Buffer allocate_flat(Memory kind, std::string_view name);

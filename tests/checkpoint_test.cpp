@@ -53,17 +53,28 @@ class CheckpointTest : public testing::Test {
   /// "bits" [3, 5] bitmap bf16, "list" [10] int32 fp32, "norm.weight" [4] full, with optimizer state.
   void write(const fs::path& path) {
     CheckpointWriter writer(path);
-    writer.meta({.step = 7, .data_cursor = 84, .rng = 3, .config = "[train]\nsteps = 9\n",
+    writer.meta({.step = 7,
+                 .data_cursor = 84,
+                 .rng = 3,
+                 .config = "[train]\nsteps = 9\n",
                  .extra = {{"vocabulary", "0a20"}, {"empty", ""}}});
-    writer.parameter({.name = "bits", .shape = {3, 5}, .encoding = "bitmap", .nnz = 4,
-                      .values = tensor(bits_), .index = bits_index_});
+    writer.parameter({.name = "bits",
+                      .shape = {3, 5},
+                      .encoding = "bitmap",
+                      .nnz = 4,
+                      .values = tensor(bits_),
+                      .index = bits_index_});
     writer.optimizer("bits", "master", tensor(moment_));
     writer.optimizer("bits", "moment1", tensor(moment_));
     const auto* index = reinterpret_cast<const uint8_t*>(list_index_.data());
-    writer.parameter({.name = "list", .shape = {10}, .encoding = "int32", .nnz = 3,
-                      .values = tensor(list_), .index = {index, 12}});
-    writer.parameter({.name = "norm.weight", .shape = {4}, .nnz = 4, .values = tensor(moment_),
-                      .index = {}});
+    writer.parameter({.name = "list",
+                      .shape = {10},
+                      .encoding = "int32",
+                      .nnz = 3,
+                      .values = tensor(list_),
+                      .index = {index, 12}});
+    writer.parameter(
+        {.name = "norm.weight", .shape = {4}, .nnz = 4, .values = tensor(moment_), .index = {}});
     writer.commit();
   }
   std::string failure_of_read() const {
@@ -76,9 +87,7 @@ class CheckpointTest : public testing::Test {
       }
     });
   }
-  int files() const {
-    return static_cast<int>(std::distance(fs::directory_iterator(folder_), {}));
-  }
+  int files() const { return static_cast<int>(std::distance(fs::directory_iterator(folder_), {})); }
 
   fs::path folder_;
   fs::path path_;
@@ -151,8 +160,12 @@ TEST_F(CheckpointTest, FilesAreEqualBitForBitAndEmptyTensorsFit) {
 
   CheckpointWriter writer(path_);
   writer.meta({});
-  writer.parameter({.name = "none", .shape = {8}, .encoding = "int32", .nnz = 0,
-                    .values = Tensor(nullptr, DType::fp32, Shape{0}), .index = {}});
+  writer.parameter({.name = "none",
+                    .shape = {8},
+                    .encoding = "int32",
+                    .nnz = 0,
+                    .values = Tensor(nullptr, DType::fp32, Shape{0}),
+                    .index = {}});
   writer.commit();
   const CheckpointReader reader(path_);
   EXPECT_EQ(reader.info("none").nnz, 0);
@@ -364,7 +377,8 @@ TEST_F(CheckpointTest, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
   }
   const std::string interpreter = python();
   if (interpreter.empty()) {
-    GTEST_SKIP() << "no Python with h5py here: apt-get install python3-h5py, or set ESPALIER_PYTHON";
+    GTEST_SKIP()
+        << "no Python with h5py here: apt-get install python3-h5py, or set ESPALIER_PYTHON";
   }
   write(path_);
   const auto run = [&](std::string code, const std::string& name, const std::string& expected) {

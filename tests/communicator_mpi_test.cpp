@@ -288,7 +288,8 @@ TEST(Timeout, NamesTheRankThatNeverSends) {
       EXPECT_THAT(text, HasSubstr(fmt::format("rank {} did not answer rank {} within 0.3 s while "
                                               "receiving 24 bytes from it",
                                               silent, comm.rank())));
-      EXPECT_NEAR(now_seconds() - begin, 0.3, 0.25);
+      EXPECT_GE(now_seconds() - begin, 0.3);
+      EXPECT_LT(now_seconds() - begin, 5);
       EXPECT_TRUE(comm.broken());
     }
     barrier(comm);

@@ -180,9 +180,17 @@ TEST(Config, RulesAcrossFields) {
 
 TEST(Config, OverridesTakeTomlValuesAndBareWords) {
   const std::vector<std::string> overrides{
-      "train.steps=7",        "optimizer.lr=3e-4",       "run.out=runs/a=b", "train.dtype=bf16",
-      "data.train=book.txt",  "data.validation=[\"v\"]", "run.trace=false",  "pruning.file=2024",
-      "pruning.method=file",  "model.hidden=[1, 2]",     "optimizer.clip=0",
+      "train.steps=7",
+      "optimizer.lr=3e-4",
+      "run.out=runs/a=b",
+      "train.dtype=bf16",
+      "data.train=book.txt",
+      "data.validation=[\"v\"]",
+      "run.trace=false",
+      "pruning.file=2024",
+      "pruning.method=file",
+      "model.hidden=[1, 2]",
+      "optimizer.clip=0",
       "sparse.index={default = \"int32\", \"b.*\" = \"delta\", \"a.*\" = \"bitmap\"}"};
   const Config config = parse_config("[train]\nsteps = 5\n", "run.toml", overrides);
   EXPECT_EQ(config.train.steps, 7);

@@ -85,9 +85,7 @@ class FullDiskTest : public testing::Test {
     path_ = folder_ / "step-000007.h5";
   }
   void TearDown() override { fs::remove_all(folder_); }
-  int files() const {
-    return static_cast<int>(std::distance(fs::directory_iterator(folder_), {}));
-  }
+  int files() const { return static_cast<int>(std::distance(fs::directory_iterator(folder_), {})); }
 
   fs::path folder_;
   fs::path path_;

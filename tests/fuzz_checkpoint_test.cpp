@@ -14,6 +14,10 @@
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
+/// HDF5 1.10 loses some memory when it turns a damaged file down; read by the address sanitizer only.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's own name
+extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
+
 namespace espalier::io {
 namespace {
 
@@ -35,7 +39,10 @@ class Draws {
 
 void write_original(const fs::path& path) {
   CheckpointWriter writer(path);
-  writer.meta({.step = 7, .data_cursor = 84, .rng = 3, .config = std::string(500, 'c'),
+  writer.meta({.step = 7,
+               .data_cursor = 84,
+               .rng = 3,
+               .config = std::string(500, 'c'),
                .extra = {{"vocabulary", "0a20"}}});
   for (int i = 0; i < 12; ++i) {
     const int64_t nnz = 16 + i;
@@ -46,8 +53,12 @@ void write_original(const fs::path& path) {
     if (i % 3 == 0) {
       writer.parameter({.name = name, .shape = {nnz}, .nnz = nnz, .values = tensor});
     } else {
-      writer.parameter({.name = name, .shape = {64, 2}, .encoding = i % 3 == 1 ? "int32" : "bitmap",
-                        .nnz = nnz, .values = tensor, .index = index});
+      writer.parameter({.name = name,
+                        .shape = {64, 2},
+                        .encoding = i % 3 == 1 ? "int32" : "bitmap",
+                        .nnz = nnz,
+                        .values = tensor,
+                        .index = index});
     }
     writer.optimizer(name, "master", tensor);
     writer.optimizer(name, "moment1", tensor);
@@ -59,8 +70,7 @@ void write_original(const fs::path& path) {
 std::string contents(const fs::path& path) {
   const CheckpointReader reader(path);
   const CheckpointMeta meta = reader.meta();
-  std::string out =
-      fmt::format("{} {} {} {}", meta.step, meta.data_cursor, meta.rng, meta.config);
+  std::string out = fmt::format("{} {} {} {}", meta.step, meta.data_cursor, meta.rng, meta.config);
   for (const auto& [name, text] : meta.extra) {
     out += name + text;
   }

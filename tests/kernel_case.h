@@ -141,4 +141,55 @@ struct Kept {
   }
 };
 
+/// Element i of a tensor as a double; a uint64 is taken for the bits of one.
+inline void write(const Tensor& t, int64_t i, double x) {
+  switch (t.dtype) {
+    case DType::fp32:
+      t.get<float>()[i] = static_cast<float>(x);
+      return;
+    case DType::bf16:
+      t.get<bf16>()[i] = to_bf16(static_cast<float>(x));
+      return;
+    case DType::int32:
+      t.get<int32_t>()[i] = static_cast<int32_t>(x);
+      return;
+    default:
+      t.get<uint64_t>()[i] = std::bit_cast<uint64_t>(x);
+  }
+}
+
+inline double read(const Tensor& t, int64_t i) {
+  switch (t.dtype) {
+    case DType::fp32:
+      return t.get<float>()[i];
+    case DType::bf16:
+      return to_float(t.get<bf16>()[i]);
+    case DType::int32:
+      return t.get<int32_t>()[i];
+    default:
+      return std::bit_cast<double>(t.get<uint64_t>()[i]);
+  }
+}
+
+inline void write_all(const Operand& operand, const Tensor& t) {
+  for (int64_t i = 0; i < t.count(); ++i) {
+    write(t, i, operand.values[static_cast<size_t>(i)]);
+  }
+}
+
+/// The first element outside its tolerance, or nothing.
+inline std::string mismatch(const Operand& operand, const Tensor& got, const Values& want) {
+  const double rounding = operand.dtype == DType::bf16 ? 0x1p-8 : 0;
+  for (int64_t i = 0; i < got.count(); ++i) {
+    const double value = read(got, i);
+    const double right = want[static_cast<size_t>(i)];
+    const double allowed = operand.tolerance.absolute +
+                           (operand.tolerance.relative + rounding) * std::fabs(right);
+    if (!(std::fabs(value - right) <= allowed)) {
+      return fmt::format("element {}: {} instead of {}, allowed {}", i, value, right, allowed);
+    }
+  }
+  return "";
+}
+
 }  // namespace espalier::kernels

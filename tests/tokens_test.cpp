@@ -55,7 +55,8 @@ class TokensTest : public testing::Test {
 };
 
 TEST_F(TokensTest, BytesAreJoinedAndSplitWithoutOverlap) {
-  const DataConfig data{.train = {file("a", "01234"), file("b", "56789")}, .validation = {},
+  const DataConfig data{.train = {file("a", "01234"), file("b", "56789")},
+                        .validation = {},
                         .validation_fraction = 0.3};
   const auto train = TokenDataset::open(data, Split::train, {.context = 2});
   const auto validation = TokenDataset::open(data, Split::validation, {.context = 2});
@@ -69,8 +70,8 @@ TEST_F(TokensTest, BytesAreJoinedAndSplitWithoutOverlap) {
 }
 
 TEST_F(TokensTest, CharactersAreThoseOfAllTheData) {
-  const DataConfig data{.kind = "chars", .train = {file("a", "banana band")},
-                        .validation = {file("b", "xylem")}};
+  const DataConfig data{
+      .kind = "chars", .train = {file("a", "banana band")}, .validation = {file("b", "xylem")}};
   const auto train = TokenDataset::open(data, Split::train, {.context = 2});
   const auto validation = TokenDataset::open(data, Split::validation, {.context = 2});
   EXPECT_EQ(train.characters().bytes(), " abdelmnxy");
@@ -87,7 +88,9 @@ TEST_F(TokensTest, AnImposedVocabularyRefusesUnknownCharacters) {
   EXPECT_THROW(Vocabulary::from_text("6"), Failure);
   EXPECT_THROW(Vocabulary::from_text("6z"), Failure);
   EXPECT_THROW(Vocabulary::from_text("6261"), Failure) << "not ascending";
-  const DataConfig data{.kind = "chars", .train = {file("a", "banana!banana")}, .validation = {},
+  const DataConfig data{.kind = "chars",
+                        .train = {file("a", "banana!banana")},
+                        .validation = {},
                         .validation_fraction = 0.4};
   const auto train = TokenDataset::open(data, Split::train, {.characters = &known});
   const std::string message = failure_of([&] { all(train); });
@@ -97,8 +100,10 @@ TEST_F(TokensTest, AnImposedVocabularyRefusesUnknownCharacters) {
 }
 
 TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
-  DataConfig data{.kind = "tokens", .train = {numbers<uint16_t>("a", {1, 50256, 3, 4, 5, 65535})},
-                  .validation = {}, .validation_fraction = 0.34};
+  DataConfig data{.kind = "tokens",
+                  .train = {numbers<uint16_t>("a", {1, 50256, 3, 4, 5, 65535})},
+                  .validation = {},
+                  .validation_fraction = 0.34};
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})),
             (std::vector<int32_t>{1, 50256, 3, 4}));
   EXPECT_EQ(TokenDataset::open(data, Split::train, {}).vocabulary(), 65536);
@@ -119,7 +124,9 @@ TEST_F(TokensTest, HeadersOfLlmC) {
   const std::array<int32_t, 3> start{20240520, 1, 4};
   std::memcpy(bytes.data(), start.data(), sizeof(start));
   const std::string tokens("\x01\x00\x02\x00\x03\x00\x04\x01", 8);
-  DataConfig data{.kind = "tokens", .train = {file("a", bytes + tokens)}, .validation = {},
+  DataConfig data{.kind = "tokens",
+                  .train = {file("a", bytes + tokens)},
+                  .validation = {},
                   .token_type = "uint32"};
   data.validation_fraction = 0;
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})), (std::vector<int32_t>{1, 2, 3, 260}));
@@ -149,8 +156,8 @@ TEST_F(TokensTest, BadFilesAreNamed) {
 }
 
 TEST_F(TokensTest, TheOrderIsAPureFunctionThatCoversTheData) {
-  const DataConfig data{.train = {file("a", std::string(40, 'x'))}, .validation = {},
-                        .validation_fraction = 0};
+  const DataConfig data{
+      .train = {file("a", std::string(40, 'x'))}, .validation = {}, .validation_fraction = 0};
   const auto train = TokenDataset::open(data, Split::train, {.context = 8});
   std::set<int64_t> seen;
   for (int64_t step = 0; step < 100; ++step) {
@@ -187,10 +194,11 @@ std::string idx(uint32_t magic, const std::vector<uint32_t>& sizes, const std::s
 }
 
 TEST_F(TokensTest, ImagesAndLabels) {
-  const std::string images = file("images", idx(0x803, {3, 1, 2}, std::string("\0\xff\x33\0\0\x66", 6)));
+  const std::string images =
+      file("images", idx(0x803, {3, 1, 2}, std::string("\0\xff\x33\0\0\x66", 6)));
   const std::string labels = file("labels", idx(0x801, {3}, "\x04\x09\x01"));
-  DataConfig data{.kind = "images", .train = {labels, images}, .validation = {},
-                  .validation_fraction = 0.34};
+  DataConfig data{
+      .kind = "images", .train = {labels, images}, .validation = {}, .validation_fraction = 0.34};
   const auto train = ImageDataset::open(data, Split::train);
   const auto validation = ImageDataset::open(data, Split::validation);
   EXPECT_EQ(train.size(), 2);
@@ -210,7 +218,8 @@ TEST_F(TokensTest, ImagesAndLabels) {
   EXPECT_NE(failure_of(open).find("3 images"), std::string::npos) << failure_of(open);
   data.train = {file("cut", idx(0x803, {3, 1, 2}, "12345")), labels};
   EXPECT_NE(failure_of(open).find("truncated"), std::string::npos) << failure_of(open);
-  data.train = {file("packed", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 17)), labels};
+  data.train = {file("packed", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 17)),
+                labels};
   EXPECT_NE(failure_of(open).find("gunzip"), std::string::npos) << failure_of(open);
 }
 

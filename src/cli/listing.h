@@ -1,5 +1,6 @@
 #pragma once
 // What a run is, before it starts: parameters, memory by category, ranks.
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "io/config.h"
@@ -8,12 +9,16 @@
 
 namespace espalier::cli {
 
-/// A few lines: network, parameters, ranks, threads, kernels, predicted activation memory.
+/// A few lines: network, parameters, ranks, threads, kernels, memory.
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// Prints parameter count and memory of a config that need not fit this machine, dense and pruned, from a
-/// dry pass: nothing is allocated, no data is read.
-void print_listing(const io::Config& config);
+/// What a rank of a config needs, dense and pruned, from dry passes: nothing is allocated, no data is
+/// read, so it need not fit this machine. Bytes are for one rank that sees a micro-batch at a time;
+/// flops for the whole step of all ranks.
+nlohmann::ordered_json listing(const io::Config& config);
+
+/// `listing` for people; with `json`, as one object.
+void print_listing(const io::Config& config, bool json = false);
 
 }  // namespace espalier::cli

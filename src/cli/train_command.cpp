@@ -44,6 +44,7 @@ struct TrainArguments {
   std::string init;
   int64_t steps = 0;
   bool dry_run = false;
+  bool json = false;  ///< of the listing
 };
 
 io::Config config_of(const TrainArguments& arguments) {
@@ -113,7 +114,7 @@ int train(const TrainArguments& arguments) {
   }
   if (arguments.dry_run) {
     if (launched_rank() == 0) {
-      print_listing(*config);
+      print_listing(*config, arguments.json);
     }
     return 0;
   }
@@ -133,7 +134,7 @@ void register_train(CLI::App& app, Action& chosen) {
   command->add_option("config", arguments->config, "TOML file (docs/config.md lists the keys)")
       ->required();
   command->add_option("--set", arguments->overrides, "section.key=value, instead of the file's")
-      ->take_all();
+      ->allow_extra_args(false);
   command->add_option("--out", arguments->out, "run directory, instead of run.out");
   command->add_option("--resume", arguments->resume, "auto, none, or a checkpoint");
   command->add_option("--init", arguments->init, "weights and masks to start from (HDF5)");
@@ -141,6 +142,7 @@ void register_train(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", arguments->dry_run,
                     "list parameters and memory, without data or training");
+  command->add_flag("--json", arguments->json, "with --dry-run: print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
 }
 

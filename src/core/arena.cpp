@@ -37,8 +37,12 @@ Arena::~Arena() = default;
 Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape) {
   Buffer buffer;
   const size_t bytes = static_cast<size_t>(shape.count()) * size_of(dtype);
-  void* data = reinterpret_cast<void*>(kAlignment);  // dry: an address that is never read
-  if (!dry_) {
+  void* data = nullptr;
+  if (dry_) {
+    // Never read, but distinct: kernels check for overlaps.
+    data = reinterpret_cast<void*>(next_dry_address_);
+    next_dry_address_ += padded(bytes);
+  } else {
     // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
     data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
     check(data != nullptr,

@@ -82,6 +82,7 @@ class Arena {
   void count(Memory kind, size_t bytes);
 
   bool dry_;
+  size_t next_dry_address_ = 64;
   mutable std::mutex mutex_;
   std::array<MemoryUse, kMemoryKinds> use_{};
   MemoryUse total_;

@@ -10,6 +10,7 @@
 // D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are done in row order by the
 // thread that owns the columns, so results do not depend on the number of threads (GEMMs: oneDNN's own).
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -204,6 +205,9 @@ struct DryCount {
   double bytes = 0;
 };
 DryCount& dry_count();
+
+/// Version of the library behind the GEMMs, for `espalier info`.
+std::string gemm_library();
 
 /// True where bf16 GEMMs run natively (AVX-512 BF16 or AMX).
 bool has_native_bf16();

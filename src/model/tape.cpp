@@ -6,6 +6,8 @@ namespace espalier::model {
 namespace {
 
 constexpr size_t kAlignment = 64;
+/// Where the addresses of a dry tape start: never read, but distinct, and away from a dry arena's.
+constexpr size_t kDryBase = size_t{1} << 46U;
 
 }  // namespace
 
@@ -27,7 +29,7 @@ Tensor Tape::push(std::string_view name, DType dtype, const Shape& shape) {
       found = by_name_.emplace(std::string(name), 0).first;
     }
     found->second += bytes;
-    return Tensor(reinterpret_cast<void*>(kAlignment), dtype, shape);  // never read
+    return Tensor(reinterpret_cast<void*>(kDryBase + begin), dtype, shape);
   }
   require(top_ <= capacity_, "the tape holds a pass as measured", name, top_, capacity_);
   return Tensor(static_cast<std::byte*>(memory_.tensor().data) + begin, dtype, shape);

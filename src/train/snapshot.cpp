@@ -119,6 +119,9 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
 
 Progress progress_of(const io::CheckpointReader& reader) {
   const io::CheckpointMeta meta = reader.meta();
+  check(!meta.config.empty(),
+        "{} holds weights without a config, it cannot be resumed: start from it with --init",
+        reader.path().string());
   Progress progress{.step = meta.step,
                     .config = io::parse_config(meta.config, reader.path().string() + " (config)"),
                     .characters = {}};
@@ -191,10 +194,7 @@ void load_plain(const std::filesystem::path& path, sparse::Store& store,
 
 void load_weights(const std::filesystem::path& path, sparse::Store& store,
                   const std::vector<bool>& prunable) {
-  const std::vector<std::string> names = io::PlainReader(path).names();
-  const bool checkpoint = std::ranges::any_of(
-      names, [](const std::string& name) { return name.starts_with("params."); });
-  if (checkpoint) {
+  if (io::is_checkpoint(path)) {
     load(io::CheckpointReader(path), store, false);
   } else {
     load_plain(path, store, prunable);

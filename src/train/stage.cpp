@@ -7,7 +7,6 @@
 #include "src/model/mlp.h"
 
 namespace espalier::train {
-namespace {
 
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
   auto encoding = [index = config.sparse.index](const std::string& name, int64_t size,
@@ -20,8 +19,6 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .moments = optim::moments_of(config.optimizer),
           .encoding = encoding};
 }
-
-}  // namespace
 
 ProblemShape problem_of(const Source& source) {
   return {.classes = source.classes(),
@@ -141,6 +138,20 @@ double Stage::evaluate(int64_t samples) {
 Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
   model::Pass pass = make_pass(*tape_, samples, false);
   return network_.logits(pass, first, rows);
+}
+
+Tensor Stage::predict(std::span<const int32_t> tokens) {
+  constexpr int64_t kStep = 16;  // widths of passes: few different ones for kernels that are set up by shape
+  const auto count = static_cast<int64_t>(tokens.size());
+  require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
+          problem_.features);
+  const int64_t width = std::min((count + kStep - 1) / kStep * kStep, problem_.features);
+  model::Pass pass = make_pass(*tape_, 1, false);
+  pass.inputs = Tensor(inputs_.tensor().data, DType::int32, Shape{1, width});
+  const auto inputs = pass.inputs.span<int32_t>();
+  std::ranges::fill(inputs, 0);  // behind the tokens: attention is causal, they are not seen
+  std::ranges::copy(tokens, inputs.begin());
+  return network_.logits(pass, count - 1, 1);
 }
 
 /// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it begins.

@@ -24,6 +24,9 @@ ProblemShape problem_of(const Source& source);
 /// The layers that a config describes. Throws Failure when config and data disagree.
 model::Network make_network(const io::Config& config, const ProblemShape& problem);
 
+/// How parameters are held under this config; without `training` weights only.
+sparse::StoreOptions store_options(const io::Config& config, bool training);
+
 /// What one forward and backward of a micro-batch takes.
 struct PassCost {
   size_t tape_bytes = 0;
@@ -69,6 +72,9 @@ class Stage {
   /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows, classes], valid
   /// until the next call.
   Tensor logits(int64_t samples, int64_t first, int64_t rows);
+  /// What follows `tokens`, 1 to features() of them: fp32 [1, classes], valid until the next call. Costs no
+  /// more than the tokens given.
+  Tensor predict(std::span<const int32_t> tokens);
 
   optim::StepResult update(int64_t step, double lr) { return optimizer_.step(stream_, step, lr); }
   /// Ascending ends of the layers' parts of the flat arrays, in backward order.

@@ -151,3 +151,8 @@ void gemm(Stream& stream, const GemmArgs& args) {
 }
 
 }  // namespace espalier::kernels::cpu
+
+std::string espalier::kernels::gemm_library() {
+  const dnnl_version_t& version = *dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version.major, version.minor, version.patch);
+}

@@ -29,14 +29,15 @@ void gather_block(const KeptBlock& block, const T* dense, float* packed, bool ac
 
 template <class T>
 void scatter_block(const KeptBlock& block, const float* packed, T* dense) {
-  if (block.list == nullptr) {
+  if (block.count == block.dense_count) {  // nothing pruned here
 #pragma omp simd
     for (int64_t k = 0; k < block.count; ++k) {
       store(dense + block.dense_first + k, packed[k]);
     }
     return;
   }
-  std::memset(static_cast<void*>(dense + block.dense_first), 0, static_cast<size_t>(block.dense_count) * sizeof(T));
+  std::memset(static_cast<void*>(dense + block.dense_first), 0,
+              static_cast<size_t>(block.dense_count) * sizeof(T));
   for (int64_t k = 0; k < block.count; ++k) {
     store(dense + block.list[k], packed[k]);
   }

@@ -23,8 +23,8 @@ inline KeptBlock word_block(const Positions& p, int64_t i) {
   const int64_t dense_end = least(p.size, dense_first + kBlockWords * 64);
   const int64_t first = p.ranks[i * kBlockWords / 8];
   const int64_t end = dense_end == p.size ? p.count : p.ranks[(i + 1) * kBlockWords / 8];
-  return {first,   end - first, dense_first,
-          dense_end - dense_first, nullptr,     p.bitmap + i * kBlockWords};
+  const uint64_t* words = p.bitmap + i * kBlockWords;
+  return {first, end - first, dense_first, dense_end - dense_first, nullptr, words};
 }
 
 inline KeptBlock list_block(const Positions& p, int64_t i) {
@@ -41,7 +41,7 @@ inline void for_kept_blocks(int threads, const Positions& p, const Body& body) {
   if (p.bitmap != nullptr) {
     for_blocks(threads, divide_up(p.size, kBlockWords * 64), p.size,
                [&](int64_t i) { body(word_block(p, i)); });
-  } else if (p.list != nullptr) {
+  } else if (p.list != nullptr || p.count == 0) {  // nothing kept: one block without a list
     for_blocks(threads, most(1, divide_up(p.count, kBlock)), p.size,
                [&](int64_t i) { body(list_block(p, i)); });
   } else {

@@ -1,0 +1,161 @@
+// espalier data tokenize and inspect: token files, and what a run would see of data files.
+#include "io/raw_file.h"
+#include "io/tokens.h"
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/output.h"
+#include "src/core/error.h"
+
+namespace espalier::cli {
+namespace {
+
+struct DataArguments {
+  io::DataConfig data{.validation_fraction = 0};
+  int64_t context = 64;
+  std::string out;
+  std::string dtype = "uint16";
+  bool json = false;
+};
+
+/// Little-endian numbers of `width` bytes.
+std::string packed(std::span<const int32_t> tokens, size_t width) {
+  std::string bytes;
+  bytes.reserve(tokens.size() * width);
+  for (const int32_t token : tokens) {
+    for (size_t byte = 0; byte < width; ++byte) {
+      bytes += static_cast<char>(static_cast<uint32_t>(token) >> (8 * byte) & 0xffU);
+    }
+  }
+  return bytes;
+}
+
+/// Bytes that can be shown, others as \xNN.
+std::string shown(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return text;
+}
+
+int tokenize(const DataArguments& arguments) {
+  const auto data =
+      io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
+  io::AtomicFile tokens(arguments.out);
+  const size_t width = arguments.dtype == "uint16" ? 2 : 4;
+  std::vector<int32_t> buffer;
+  for (int64_t at = 0; at < data.size(); at += static_cast<int64_t>(buffer.size())) {
+    buffer.resize(static_cast<size_t>(std::min<int64_t>(data.size() - at, int64_t{1} << 20U)));
+    data.read(at, buffer);
+    tokens.append(packed(buffer, width));
+  }
+  tokens.commit();
+  // The note makes tokens text again: token t stands for byte bytes[t].
+  nlohmann::ordered_json note{{"kind", arguments.data.kind},
+                              {"token_type", arguments.dtype},
+                              {"tokens", data.size()},
+                              {"vocabulary", data.vocabulary()},
+                              {"bytes", data.characters().text()}};
+  const std::string note_file = arguments.out + ".json";
+  io::AtomicFile file(note_file);
+  file.append(note.dump(2) + "\n");
+  file.commit();
+  Progress(true, 0, false)
+      .note(fmt::format("wrote {}: {} tokens, {}; what they stand for: {}", arguments.out,
+                        grouped(data.size()), bytes_text(static_cast<double>(width) * static_cast<double>(data.size())),
+                        note_file));
+  print(fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
+                    "token_type = \"{}\"\n",
+                    data.vocabulary(), arguments.out, arguments.dtype));
+  return 0;
+}
+
+nlohmann::ordered_json split_of(const DataArguments& arguments, io::Split split) {
+  const auto data = io::TokenDataset::open(arguments.data, split, {.context = arguments.context});
+  return {{"tokens", data.size()}, {"windows", data.evaluation_windows(arguments.context)}};
+}
+
+int inspect(const DataArguments& arguments) {
+  const auto train =
+      io::TokenDataset::open(arguments.data, io::Split::train, {.context = arguments.context});
+  nlohmann::ordered_json json{{"kind", arguments.data.kind},
+                              {"vocabulary", train.vocabulary()},
+                              {"context", arguments.context},
+                              {"train", split_of(arguments, io::Split::train)}};
+  const bool has_validation =
+      !arguments.data.validation.empty() || arguments.data.validation_fraction > 0;
+  json["validation"] =
+      has_validation ? split_of(arguments, io::Split::validation) : nlohmann::ordered_json();
+  if (arguments.data.kind == "chars") {
+    json["characters"] = shown(train.characters().bytes());
+  }
+  if (arguments.json) {
+    print_json(json);
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows{{"split", "tokens", "windows of context + 1"}};
+  for (const char* split : {"train", "validation"}) {
+    if (json[split].is_object()) {
+      rows.push_back({split, grouped(json[split]["tokens"].get<int64_t>()),
+                      grouped(json[split]["windows"].get<int64_t>())});
+    }
+  }
+  print(fmt::format("{}vocabulary {}{}\n", table(rows), train.vocabulary(),
+                    json.contains("characters")
+                        ? ": " + json["characters"].get<std::string>()
+                        : std::string()));
+  return 0;
+}
+
+void register_tokenize(CLI::App& data, Action& chosen) {
+  auto arguments = std::make_shared<DataArguments>();
+  CLI::App* command = data.add_subcommand(
+      "tokenize", "Write bytes or characters of files as a token binary, with a note beside it");
+  command->add_option("files", arguments->data.train, "any files; several count as one")->required();
+  command->add_option("-o,--out", arguments->out, "the token file; the note is OUT.json")->required();
+  command->add_option("--kind", arguments->data.kind, "bytes (256 tokens) or chars (those that occur)")
+      ->check(CLI::IsMember({"bytes", "chars"}))
+      ->capture_default_str();
+  command->add_option("--dtype", arguments->dtype, "of a token")
+      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->capture_default_str();
+  command->callback([arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
+}
+
+void register_inspect_data(CLI::App& data, Action& chosen) {
+  auto arguments = std::make_shared<DataArguments>();
+  arguments->data.validation_fraction = io::DataConfig().validation_fraction;
+  CLI::App* command = data.add_subcommand(
+      "inspect", "Tokens, vocabulary and split of data files, as a run would see them");
+  command->add_option("files", arguments->data.train, "data.train")->required();
+  command->add_option("--validation", arguments->data.validation, "data.validation")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--validation-fraction", arguments->data.validation_fraction,
+                   "data.validation_fraction")
+      ->check(CLI::Range(0.0, 0.999999))
+      ->capture_default_str();
+  command->add_option("--kind", arguments->data.kind, "data.kind")
+      ->check(CLI::IsMember({"bytes", "chars", "tokens"}))
+      ->capture_default_str();
+  command->add_option("--token-type", arguments->data.token_type, "data.token_type")
+      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->capture_default_str();
+  command->add_option("--context", arguments->context, "model.context")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });
+}
+
+}  // namespace
+
+void register_data(CLI::App& app, Action& chosen) {
+  CLI::App* data = app.add_subcommand("data", "Token files: write them, look at them");
+  data->require_subcommand(1);
+  register_tokenize(*data, chosen);
+  register_inspect_data(*data, chosen);
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,104 @@
+// espalier eval FILE.h5: the validation loss of a file of weights, over the windows that training uses.
+#include <cmath>
+
+#include "src/cli/commands.h"
+#include "src/cli/output.h"
+#include "src/cli/weights_file.h"
+#include "src/core/trace.h"
+
+namespace espalier::cli {
+namespace {
+
+struct EvalArguments {
+  std::string file;
+  ConfigSource config;
+  bool json = false;
+};
+
+struct Evaluation {
+  double loss = 0;  ///< nats a prediction
+  int64_t samples = 0;
+  int64_t predictions = 0;
+  double seconds = 0;
+};
+
+/// The first eval_batches global batches of the validation data, as train does.
+Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::Config& config,
+                    int64_t micro_batch) {
+  const double begin = now_seconds();
+  Evaluation result;
+  result.samples = std::min(source.validation_samples(),
+                            config.train.eval_batches * config.train.global_batch);
+  double sum = 0;
+  for (int64_t at = 0; at < result.samples; at += micro_batch) {
+    const int64_t n = std::min(micro_batch, result.samples - at);
+    source.validation(at, stage.inputs(n), stage.targets(n));
+    sum += stage.evaluate(n);
+  }
+  result.predictions = result.samples * source.rows();
+  result.loss = sum / static_cast<double>(result.predictions);
+  result.seconds = now_seconds() - begin;
+  return result;
+}
+
+nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file,
+                               const sparse::Store& store) {
+  nlohmann::ordered_json json{{"file", file.path.string()},
+                              {"step", file.meta.step},
+                              {"val_loss", result.loss},
+                              {"samples", result.samples},
+                              {"predictions", result.predictions}};
+  if (file.config.data.kind != "images") {
+    json["perplexity"] = std::exp(result.loss);
+  }
+  if (file.config.data.kind == "bytes" || file.config.data.kind == "chars") {
+    json["bits_per_byte"] = result.loss / std::log(2.0);
+  }
+  json["parameters"] = store.total_size();
+  json["kept_parameters"] = store.total_kept();
+  json["seconds"] = result.seconds;
+  return json;
+}
+
+int eval(const EvalArguments& arguments) {
+  const WeightsFile file = open_weights(arguments.file, arguments.config);
+  const auto source = train::open_source(
+      file.config, file.characters.size() > 0 ? &file.characters : nullptr);
+  const int64_t micro_batch = file.config.train.micro_batch > 0 ? file.config.train.micro_batch
+                                                                : file.config.train.global_batch;
+  Inference network(file, train::problem_of(*source), micro_batch);
+  const Evaluation result = evaluate(network.stage, *source, file.config, micro_batch);
+  check(std::isfinite(result.loss), "{}: the validation loss is {}: these weights have diverged",
+        arguments.file, result.loss);
+  const nlohmann::ordered_json json = json_of(result, file, network.stage.store());
+  if (arguments.json) {
+    print_json(json);
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
+  for (const char* key : {"perplexity", "bits_per_byte"}) {
+    if (json.contains(key)) {
+      rows.push_back({key, fmt::format("{:.4f}", json[key].get<double>())});
+    }
+  }
+  rows.push_back({file.config.data.kind == "images" ? "images" : "tokens",
+                  grouped(result.predictions)});
+  print(table(rows));
+  return 0;
+}
+
+}  // namespace
+
+void register_eval(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<EvalArguments>();
+  CLI::App* command =
+      app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
+  command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")->required();
+  command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
+  command->add_option("--set", arguments->config.overrides, "section.key=value, e.g. other data")
+      ->allow_extra_args(false);
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return eval(*arguments); }; });
+}
+
+}  // namespace espalier::cli

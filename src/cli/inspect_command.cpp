@@ -1,0 +1,210 @@
+// espalier inspect FILE.h5: what a checkpoint or a plain HDF5 file holds. Reads and verifies every dataset;
+// damaged ones are named, and the exit code is 1.
+#include <algorithm>
+
+#include "io/checkpoint.h"
+#include "io/plain_hdf5.h"
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/output.h"
+#include "src/core/error.h"
+
+namespace espalier::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct InspectArguments {
+  std::string file;
+  bool json = false;
+};
+
+Json extents_of(const Shape& shape) {
+  Json extents = Json::array();
+  for (const int64_t extent : shape.extents()) {
+    extents.push_back(extent);
+  }
+  return extents;
+}
+
+double share(int64_t part, int64_t all) {
+  return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+/// Every dataset with its bytes; adds what is damaged to `damaged`.
+size_t verify(const io::CheckpointReader& reader, Json& damaged) {
+  size_t bytes = 0;
+  for (const auto& row : reader.verify_all()) {
+    bytes += row.bytes;
+    if (!row.ok) {
+      damaged.push_back({{"dataset", row.dataset}, {"error", row.error}});
+    }
+  }
+  return bytes;
+}
+
+Json parameters_of(const io::CheckpointReader& reader, Json& damaged) {
+  Json rows = Json::array();
+  for (const std::string& name : reader.names()) {
+    try {
+      const io::ParameterInfo info = reader.info(name);
+      rows.push_back({{"name", name},
+                      {"shape", extents_of(info.shape)},
+                      {"size", info.shape.count()},
+                      {"kept", info.nnz},
+                      {"sparsity", 1.0 - share(info.nnz, info.shape.count())},
+                      {"encoding", info.encoding},
+                      {"dtype", std::string(name_of(info.dtype))},
+                      {"value_bytes", info.value_bytes},
+                      {"index_bytes", info.index_bytes},
+                      {"optimizer", info.optimizer}});
+    } catch (const Failure& failure) {
+      damaged.push_back({{"dataset", "/params/" + name}, {"error", failure.what()}});
+    }
+  }
+  return rows;
+}
+
+int64_t sum(const Json& rows, const char* key) {
+  int64_t total = 0;
+  for (const Json& row : rows) {
+    total += row[key].get<int64_t>();
+  }
+  return total;
+}
+
+Json inspect_checkpoint(const std::string& path) {
+  const io::CheckpointReader reader(path);
+  const io::CheckpointMeta meta = reader.meta();
+  Json damaged = Json::array();
+  const size_t bytes = verify(reader, damaged);
+  Json rows = parameters_of(reader, damaged);
+  const int64_t size = sum(rows, "size");
+  const int64_t kept = sum(rows, "kept");
+  const int64_t stored = sum(rows, "value_bytes") + sum(rows, "index_bytes");
+  return {{"file", path},
+          {"kind", "checkpoint"},
+          {"step", meta.step},
+          {"vocabulary", meta.extra.contains("vocabulary")
+                             ? Json(meta.extra.at("vocabulary").size() / 2)
+                             : Json()},
+          {"parameters", size},
+          {"kept_parameters", kept},
+          {"sparsity", size == 0 ? 0.0 : 1.0 - share(kept, size)},
+          {"bytes", bytes},
+          {"weight_and_index_bytes", stored},
+          {"optimizer_bytes", static_cast<int64_t>(bytes) - stored},
+          {"bytes_per_parameter", share(static_cast<int64_t>(bytes), size)},
+          {"arrays", std::move(rows)},
+          {"damaged", std::move(damaged)},
+          {"config", meta.config}};
+}
+
+Json inspect_plain(const std::string& path) {
+  const io::PlainReader reader(path);
+  Json rows = Json::array();
+  Json damaged = Json::array();
+  for (const std::string& name : reader.names()) {
+    try {
+      const std::vector<float> values = reader.read(name);
+      const int64_t zeros = std::ranges::count(values, 0.0F);
+      const auto size = static_cast<int64_t>(values.size());
+      rows.push_back({{"name", name},
+                      {"shape", extents_of(reader.shape(name))},
+                      {"size", size},
+                      {"kept", size - zeros},
+                      {"sparsity", share(zeros, size)}});
+    } catch (const Failure& failure) {
+      damaged.push_back({{"dataset", name}, {"error", failure.what()}});
+    }
+  }
+  const int64_t size = sum(rows, "size");
+  return {{"file", path},
+          {"kind", "plain"},
+          {"parameters", size},
+          {"kept_parameters", sum(rows, "kept")},
+          {"sparsity", share(size - sum(rows, "kept"), size)},
+          {"arrays", std::move(rows)},
+          {"skipped", reader.skipped()},
+          {"damaged", std::move(damaged)}};
+}
+
+std::string joined(const Json& list, const char* separator) {
+  std::string text;
+  for (const Json& element : list) {
+    text += text.empty() ? "" : separator;
+    text += element.is_string() ? element.get<std::string>() : element.dump();
+  }
+  return text;
+}
+
+std::vector<std::string> row_of(const Json& array, bool checkpoint) {
+  std::vector<std::string> row{array["name"].get<std::string>(),
+                               "[" + joined(array["shape"], ", ") + "]",
+                               grouped(array["size"].get<int64_t>()),
+                               grouped(array["kept"].get<int64_t>()),
+                               percent(array["sparsity"].get<double>())};
+  if (checkpoint) {
+    row.push_back(array["encoding"].get<std::string>());
+    row.push_back(array["dtype"].get<std::string>());
+    row.push_back(bytes_text(array["value_bytes"].get<double>()));
+    row.push_back(bytes_text(array["index_bytes"].get<double>()));
+    row.push_back(joined(array["optimizer"], ","));
+  }
+  return row;
+}
+
+std::string text_of(const Json& found) {
+  const bool checkpoint = found["kind"] == "checkpoint";
+  std::vector<std::vector<std::string>> rows{{"parameter", "shape", "elements", "kept", "sparsity"}};
+  if (checkpoint) {
+    for (const char* head : {"index", "type", "values", "positions", "optimizer"}) {
+      rows.front().emplace_back(head);
+    }
+  }
+  for (const Json& array : found["arrays"]) {
+    rows.push_back(row_of(array, checkpoint));
+  }
+  rows.push_back({"total", "", grouped(found["parameters"].get<int64_t>()),
+                  grouped(found["kept_parameters"].get<int64_t>()),
+                  percent(found["sparsity"].get<double>())});
+  std::string text = table(rows) + "\n";
+  if (!checkpoint) {
+    const std::string skipped = joined(found["skipped"], ", ");
+    return text + (skipped.empty() ? "" : "not floating-point, skipped: " + skipped + "\n");
+  }
+  text += fmt::format("step {}; {} in all: weights and positions {}, optimizer {}; {:.3g} bytes a "
+                      "parameter\n",
+                      found["step"].get<int64_t>(), bytes_text(found["bytes"].get<double>()),
+                      bytes_text(found["weight_and_index_bytes"].get<double>()),
+                      bytes_text(found["optimizer_bytes"].get<double>()),
+                      found["bytes_per_parameter"].get<double>());
+  return found["damaged"].empty() ? text + "all checksums are right\n" : text;
+}
+
+int inspect(const InspectArguments& arguments) {
+  const Json found = io::is_checkpoint(arguments.file) ? inspect_checkpoint(arguments.file)
+                                                       : inspect_plain(arguments.file);
+  if (arguments.json) {
+    print_json(found);
+  } else {
+    print(text_of(found));
+  }
+  for (const Json& row : found["damaged"]) {
+    print_error(row["error"].get<std::string>());
+  }
+  return found["damaged"].empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void register_inspect(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<InspectArguments>();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "List and verify what a checkpoint or plain HDF5 file holds");
+  command->add_option("file", arguments->file, "HDF5 file")->required();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,184 @@
+// espalier prune IN.h5 -o OUT.h5: masks for weights that are there, without training.
+//
+// IN is a checkpoint or a plain HDF5 file of dense arrays. Which arrays may be pruned: those that the
+// network of the config marks; without a config (a plain file alone) every matrix whose name does not say
+// embedding, head, classifier, norm or bias. OUT holds weights and masks, no optimizer, step 0.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "io/plain_hdf5.h"
+#include "pruning/prunable.h"
+#include "pruning/report.h"
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/output.h"
+#include "src/cli/weights_file.h"
+#include "src/train/pruner.h"
+#include "src/train/snapshot.h"
+
+namespace espalier::cli {
+namespace {
+
+struct PruneArguments {
+  std::string in;
+  std::string out;
+  ConfigSource config;
+  std::string method;
+  std::optional<double> sparsity;
+  std::string scope;
+  std::vector<std::string> exclude;
+  int64_t n = 0, m = 0, block = 0;
+  int64_t seed = -1;
+};
+
+/// What --sparsity and the others change of the config's [pruning].
+io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
+  config.method = arguments.method;
+  if (!arguments.sparsity && config.method != "nm") {
+    throw Usage("--sparsity is missing: the share of zeros to reach, e.g. --sparsity 0.9");
+  }
+  config.sparsity = arguments.sparsity.value_or(0);
+  if (!arguments.scope.empty()) {
+    config.scope = arguments.scope;
+  }
+  auto set = [](int64_t& value, int64_t given) { value = given > 0 ? given : value; };
+  set(config.n, arguments.n);
+  set(config.m, arguments.m);
+  set(config.block, arguments.block);
+  config.exclude.insert(config.exclude.end(), arguments.exclude.begin(), arguments.exclude.end());
+  return config;
+}
+
+/// The rule for arrays of which nothing but name and shape is known.
+bool looks_prunable(const std::string& name, const Shape& shape) {
+  constexpr std::array<std::string_view, 7> kKept{"embed", "head", "classifier", "norm",
+                                                  "bias",  "wte",  "wpe"};
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return shape.rank() == 2 && std::ranges::none_of(kKept, [&](std::string_view word) {
+           return lower.find(word) != std::string::npos;
+         });
+}
+
+/// The arrays of a plain file, whatever network they belong to.
+std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
+  const io::PlainReader reader(path);
+  std::vector<sparse::ParameterSpec> specs;
+  for (const std::string& name : reader.names()) {
+    const Shape shape = reader.shape(name);
+    specs.push_back({.name = name, .shape = shape, .prunable = looks_prunable(name, shape)});
+  }
+  check(!specs.empty(), "{} holds no array of floating-point numbers", path.string());
+  auto weights = std::make_unique<Weights>();
+  weights->store = std::make_unique<sparse::Store>(weights->stream, kernels::by_name("auto"),
+                                                   std::move(specs),
+                                                   sparse::StoreOptions{.training = false});
+  return weights;
+}
+
+struct Loaded {
+  std::unique_ptr<Weights> weights;
+  io::Config config;
+  std::string config_text;  ///< empty: none known
+  io::Vocabulary characters;
+};
+
+Loaded load(const PruneArguments& arguments) {
+  Loaded loaded;
+  if (!io::is_checkpoint(arguments.in) && arguments.config.file.empty()) {
+    if (!arguments.config.overrides.empty()) {
+      throw Usage("--set changes a config: give the file with --config, too");
+    }
+    loaded.weights = weights_without_config(arguments.in);
+  } else {
+    const WeightsFile file = open_weights(arguments.in, arguments.config);
+    loaded.weights = std::make_unique<Weights>(file);
+    loaded.config = file.config;
+    loaded.config_text = io::to_toml(file.config);
+    loaded.characters = file.characters;
+  }
+  return loaded;
+}
+
+std::string density_table(sparse::Store& store, const std::vector<bool>& prunable) {
+  std::vector<pruning::Candidate> candidates;
+  std::vector<sparse::Mask> masks;
+  for (size_t p = 0; p < store.parameters().size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (prunable[p]) {
+      candidates.push_back({.name = parameter.spec.name,
+                            .shape = parameter.spec.shape,
+                            .index = &parameter.index,
+                            .values = {}});
+      masks.push_back(parameter.index.mask());
+    }
+  }
+  std::vector<std::vector<std::string>> rows{{"parameter", "elements", "kept", "density"}};
+  for (const auto& row : pruning::density_report(candidates, masks)) {
+    rows.push_back({row.name, grouped(row.size), grouped(row.kept), percent(row.density)});
+  }
+  rows.back().front() = "all prunable";
+  rows.push_back({"whole network", grouped(store.total_size()), grouped(store.total_kept()),
+                  percent(static_cast<double>(store.total_kept()) /
+                          static_cast<double>(store.total_size()))});
+  return table(rows);
+}
+
+int prune(const PruneArguments& arguments) {
+  Loaded loaded = load(arguments);
+  const io::PruningConfig config = settings_from(arguments, loaded.config.pruning);
+  sparse::Store& store = *loaded.weights->store;
+  const std::vector<bool> prunable = train::prunable_of(store, config);
+  check(std::ranges::find(prunable, true) != prunable.end(),
+        "{} holds nothing to prune: matrices of linear layers are; embeddings, heads, norms and biases "
+        "are not",
+        arguments.in);
+  train::load_weights(arguments.in, store, prunable);
+  const auto seed =
+      static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);
+  const pruning::Result result =
+      train::compute_masks(store, prunable, train::settings_of(config, seed));
+  Progress notes(true, 0, false);
+  for (const std::string& warning : result.warnings) {
+    notes.note("pruning: " + warning);
+  }
+  store.set_masks(result.masks);
+  write_weights(arguments.out, store, loaded.config_text, loaded.characters);
+  print(density_table(store, prunable));
+  notes.note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
+                         arguments.out));
+  return 0;
+}
+
+}  // namespace
+
+void register_prune(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<PruneArguments>();
+  CLI::App* command = app.add_subcommand(
+      "prune",
+      "Prune a checkpoint or a plain HDF5 file. The result holds weights and masks, no optimizer "
+      "state, step 0: `train --init` starts from it");
+  command->add_option("file", arguments->in, "checkpoint or plain HDF5")->required();
+  command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
+  command->add_option("--method", arguments->method, "magnitude, random, nm or block")->required();
+  command->add_option("--sparsity", arguments->sparsity,
+                      "zeros / prunable elements, 0 <= S < 1 (not for nm: 1 - n/m)");
+  command->add_option("--scope", arguments->scope, "where elements compete: global or layer");
+  command->add_option("--exclude", arguments->exclude, "glob of parameter names left as they are")
+      ->allow_extra_args(false);
+  command->add_option("--n", arguments->n, "of method nm: n of every m stay")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--m", arguments->m, "of method nm")->check(CLI::PositiveNumber);
+  command->add_option("--block", arguments->block, "of method block: edge of a square")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--seed", arguments->seed, "of method random (the config's train.seed)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
+  command->add_option("--set", arguments->config.overrides, "section.key=value")
+      ->allow_extra_args(false);
+  command->callback([arguments, &chosen] { chosen = [arguments] { return prune(*arguments); }; });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,45 @@
+// espalier report RUN_DIR…: the page with curves, memory, bytes and timeline, and one table.
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/output.h"
+#include "src/core/error.h"
+#include "src/report/report.h"
+
+namespace espalier::cli {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> runs;
+  std::string out;
+  bool table_only = false;
+};
+
+int report(const ReportArguments& arguments) {
+  const std::vector<std::filesystem::path> runs(arguments.runs.begin(), arguments.runs.end());
+  if (!arguments.table_only) {
+    if (arguments.out.empty() && runs.size() > 1) {
+      throw Usage("several runs share no directory: name the page with -o report.html");
+    }
+    const std::filesystem::path page =
+        arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);
+    report::write_report(runs, page);
+    Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
+  }
+  print(report::summary_table(runs));
+  return 0;
+}
+
+}  // namespace
+
+void register_report(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<ReportArguments>();
+  CLI::App* command = app.add_subcommand(
+      "report", "Write a page with curves, memory, bytes and timeline of runs; print a table");
+  command->add_option("runs", arguments->runs, "run directories; the first is the baseline")
+      ->required();
+  command->add_option("-o,--out", arguments->out, "the page (one run: RUN/report.html)");
+  command->add_flag("--table", arguments->table_only, "print the table, write no page");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return report(*arguments); }; });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,144 @@
+#include "src/cli/weights_file.h"
+
+#include <functional>
+#include <thread>
+
+#include "io/plain_hdf5.h"
+#include "src/train/pruner.h"
+#include "src/train/snapshot.h"
+
+namespace espalier::cli {
+namespace {
+
+using ShapeOf = std::function<Shape(const std::string&)>;
+
+/// The extents that data fix and configs leave open, taken from the arrays.
+train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path& path,
+                                        const ShapeOf& shape_of) {
+  auto matrix = [&](const std::string& name) {
+    const Shape shape = shape_of(name);
+    check(shape.rank() == 2, "{}: \"{}\" has shape {}, model.kind = \"{}\" needs a matrix",
+          path.string(), name, shape.text(), config.model.kind);
+    return shape;
+  };
+  if (config.model.kind == "gpt") {
+    return {.classes = matrix("embedding.token")[0],
+            .features = config.model.context,
+            .rows = config.model.context,
+            .input_dtype = DType::int32};
+  }
+  return {.classes = matrix("classifier.weight")[0],
+          .features = matrix("hidden.0.weight")[1],
+          .rows = 1,
+          .input_dtype = DType::fp32};
+}
+
+ShapeOf shapes_in_checkpoint(std::shared_ptr<io::CheckpointReader> reader, std::string kind) {
+  return [reader = std::move(reader), kind = std::move(kind)](const std::string& name) {
+    check(reader->has(name),
+          "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = \"{}\" "
+          "has (compare with `espalier inspect`)",
+          reader->path().string(), name, kind);
+    return reader->info(name).shape;
+  };
+}
+
+ShapeOf shapes_in_plain_file(std::shared_ptr<io::PlainReader> reader, const fs::path& path) {
+  return [reader = std::move(reader), path](const std::string& name) {
+    check(reader->has(name),
+          "{} has no dataset \"{}\", which the model in --config has ('/' counts as '.')",
+          path.string(), name);
+    return reader->shape(name);
+  };
+}
+
+io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
+  if (!source.file.empty()) {
+    return io::load_config(source.file, source.overrides);
+  }
+  check(!file.meta.config.empty(),
+        "{} does not say which network it is of ({}): add --config CONFIG.toml", file.path.string(),
+        file.checkpoint ? "it was pruned without a config" : "it is no Espalier checkpoint");
+  return io::parse_config(file.meta.config, file.path.string() + " (config)", source.overrides);
+}
+
+/// For a plain file: only the data know what the tokens of kind "chars" stand for.
+io::Vocabulary characters_of(const io::Config& config) {
+  return config.data.kind == "bytes"   ? io::Vocabulary::all_bytes()
+         : config.data.kind == "chars" ? train::open_source(config)->characters()
+                                       : io::Vocabulary();
+}
+
+int threads_of(const io::Config& config) {
+  return config.run.threads > 0 ? static_cast<int>(config.run.threads)
+                                : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
+  WeightsFile file{.path = path, .checkpoint = io::is_checkpoint(path)};
+  ShapeOf shape_of;
+  if (file.checkpoint) {
+    const auto reader = std::make_shared<io::CheckpointReader>(path);
+    file.meta = reader->meta();
+    const auto vocabulary = file.meta.extra.find("vocabulary");
+    if (vocabulary != file.meta.extra.end()) {
+      file.characters = io::Vocabulary::from_text(vocabulary->second);
+    }
+    file.config = config_of(file, source);
+    shape_of = shapes_in_checkpoint(reader, file.config.model.kind);
+  } else {
+    file.config = config_of(file, source);
+    shape_of = shapes_in_plain_file(std::make_shared<io::PlainReader>(path), path);
+  }
+  file.problem = problem_from_shapes(file.config, path, shape_of);
+  if (!file.checkpoint) {
+    file.characters = characters_of(file.config);
+    check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
+          "{} is of a network with {} characters, the data of the config hold {}", path.string(),
+          file.problem.classes, file.characters.size());
+  }
+  return file;
+}
+
+Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config)) {
+  sparse::StoreOptions options = train::store_options(file.config, false);
+  options.dtype = DType::fp32;
+  store = std::make_unique<sparse::Store>(
+      stream, kernels::by_name(file.config.run.backend),
+      train::make_network(file.config, file.problem).parameters(), options);
+  prunable = train::prunable_of(*store, file.config.pruning);
+}
+
+Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem,
+                     int64_t micro_batch)
+    : stream(arena, threads_of(file.config)),
+      stage(file.config, problem, stream, kernels::by_name(file.config.run.backend),
+            {.micro_batch = micro_batch, .training = false}) {
+  train::load_weights(file.path, stage.store(),
+                      train::prunable_of(stage.store(), file.config.pruning));
+}
+
+void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
+                   const io::Vocabulary& characters) {
+  io::CheckpointWriter writer(path);
+  io::CheckpointMeta meta{.config = config};
+  if (characters.size() > 0) {
+    meta.extra["vocabulary"] = characters.text();
+  }
+  writer.meta(meta);
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    std::vector<float> values = store.values(parameter);
+    const std::vector<uint8_t> index = parameter.index.to_bytes();
+    writer.parameter({.name = parameter.spec.name,
+                      .shape = parameter.spec.shape,
+                      .encoding = std::string(sparse::name_of(parameter.index.encoding())),
+                      .nnz = parameter.kept(),
+                      .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
+                      .index = index});
+  }
+  writer.commit();
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,64 @@
+#pragma once
+// Files of weights as the subcommands take them: an Espalier checkpoint, which knows its config, or a
+// plain HDF5 file of dense arrays, which needs --config.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "io/config.h"
+#include "io/tokens.h"
+#include "sparse/store.h"
+#include "src/train/stage.h"
+
+namespace espalier::cli {
+
+namespace fs = std::filesystem;
+
+/// --config and --set of a subcommand.
+struct ConfigSource {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+
+/// What is known of a file of weights before its arrays are read.
+struct WeightsFile {
+  fs::path path;
+  bool checkpoint = false;
+  io::CheckpointMeta meta;    ///< of a checkpoint
+  io::Vocabulary characters;  ///< what tokens stand for; empty: not text, or not known
+  io::Config config;
+  train::ProblemShape problem;  ///< vocabulary or classes, and features, as the arrays' shapes tell
+};
+
+/// Throws Failure when there is no such file, it is neither kind, or there is no config for it.
+WeightsFile open_weights(const fs::path& path, const ConfigSource& source);
+
+/// A store of weights alone, fp32, for work on the arrays. Prunable flags belong to its parameters.
+struct Weights {
+  Arena arena;
+  Stream stream;
+  std::unique_ptr<sparse::Store> store;
+  std::vector<bool> prunable;
+
+  Weights() : stream(arena, 1) {}
+  /// Zeros, with the parameters of the network that `file` is said to hold.
+  explicit Weights(const WeightsFile& file);
+};
+
+/// A network with the weights of a file in the compute type of its config.
+struct Inference {
+  Arena arena;
+  Stream stream;
+  train::Stage stage;
+
+  Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
+};
+
+/// A checkpoint of weights and masks, without optimizer: `train --init` starts from it. Values are fp32;
+/// step 0.
+void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
+                   const io::Vocabulary& characters);
+
+}  // namespace espalier::cli

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# test.sh [--slow]: installs the packages that are missing, builds all, runs the tests (--slow: the slow ones too).
+# The last line is "N passed, N failed"; exit code 0 when none failed. Skipped tests are listed and count as neither.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+build=build
+selection=(-LE slow)
+case "${1-}" in
+"") ;;
+--slow) selection=() ;;
+*)
+  echo "usage: $0 [--slow]" >&2
+  exit 2
+  ;;
+esac
+
+# Whatever stops the script before the tests are counted is a failure.
+trap 'echo "0 passed, 1 failed"' EXIT
+
+scripts/install-packages.sh --tests
+cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_BENCHMARKS=ON
+cmake --build $build
+
+results=$PWD/$build/test-results.xml
+rm -f "$results"
+code=0
+ctest --test-dir $build -j "$(nproc)" --output-on-failure --output-junit "$results" "${selection[@]}" || code=$?
+
+# One <testcase ... status="run|fail|disabled|notrun"> a test. "notrun" with the message SKIP_... skipped itself;
+# any other is a test that could not start, a failure.
+counts=$(awk '
+  /<testcase / {
+    name = $0
+    sub(/.*<testcase name="/, "", name)
+    sub(/".*/, "", name)
+    if (/status="run"/) ++passed
+    if (/status="fail"/) { ++failed; broken = broken "  " name "\n" }
+    if (/status="disabled"/) skipped = skipped "  " name "\n"
+    not_run = /status="notrun"/
+  }
+  not_run && /<skipped message=/ {
+    if (/message="SKIP_/) skipped = skipped "  " name "\n"
+    else { ++failed; broken = broken "  " name " (could not start)\n" }
+    not_run = 0
+  }
+  END {
+    if (skipped) printf "Skipped:\n%s", skipped > "/dev/stderr"
+    if (broken) printf "Failed:\n%s", broken > "/dev/stderr"
+    print passed + 0, failed + 0
+  }' "$results")
+inner=$(grep -hE '^\[  SKIPPED \] [^ ]+( \(.*\))?$' $build/Testing/Temporary/LastTest.log | sort -u || true)
+if [ -n "$inner" ]; then
+  printf 'Skipped within programs:\n%s\n' "$inner"
+fi
+
+read -r passed failed <<<"$counts"
+if [ "$passed" = 0 ] || { [ $code != 0 ] && [ "$failed" = 0 ]; }; then
+  failed=$((failed + 1))  # no test ran, or ctest itself failed
+fi
+trap - EXIT
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,12 @@
+#!/bin/sh
+# lone_headers_test.sh ROOT COMPILER INCLUDE_DIRS: every header of the layers compiles on its own, so that nobody
+# depends on the order of #include lines. INCLUDE_DIRS are separated by semicolons.
+set -eu
+cd "$1"
+flags="-std=c++20 -fopenmp -fsyntax-only -Wall -Wextra -Werror -I$1"
+for directory in $(echo "$3" | tr ';' ' '); do flags="$flags -isystem $directory"; done
+# A header is compiled as the only line of a source: given by itself, "#pragma once" would warn.
+# shellcheck disable=SC2016  # expanded by the inner shell
+find src sparse pruning parallel io -name '*.h' | sort | xargs -P "$(nproc)" -I '{}' sh -c '
+  echo "#include \"$1\"" | $2 $3 -x c++ - || { echo "$1 does not compile alone"; exit 1; }' \
+  sh '{}' "$2" "$flags"

@@ -1,0 +1,125 @@
+#pragma once
+// What tests of whole runs share: a temporary folder, a small text, a tiny configuration, and a run whose
+// losses and final parameters can be compared.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/metrics.h"
+#include "parallel/thread_communicator.h"
+#include "src/core/rng.h"
+#include "src/train/trainer.h"
+
+namespace espalier::testing {
+
+/// Removed with all it holds at the end of the test.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Text with structure to learn: words of a fixed list in Philox order.
+inline void write_text(const std::filesystem::path& path, size_t words, uint64_t seed = 1) {
+  const std::vector<std::string> list{"pear ", "apple ",  "quince ", "plum ",
+                                      "wall ", "branch ", "pruned ", "by hand.\n"};
+  std::ofstream out(path);
+  for (size_t i = 0; i < words; ++i) {
+    out << list[philox(seed, 0, i)[0] % list.size()];
+  }
+}
+
+/// A GPT that trains in milliseconds: 2 layers, 2 heads, width 32, context 16, batch 12, bytes.
+inline io::Config tiny_config(const TempDir& dir) {
+  const auto text = dir / "text.txt";
+  if (!std::filesystem::exists(text)) {
+    write_text(text, 4000);
+  }
+  io::Config config;
+  config.model.layers = 2;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.model.context = 16;
+  config.data.kind = "chars";
+  config.data.train = {text.string()};
+  config.train.steps = 12;
+  config.train.global_batch = 12;
+  config.train.eval_every = 0;
+  config.train.eval_batches = 2;
+  config.optimizer.warmup_steps = 4;
+  config.parallel.bucket_mb = 0.01;  // several buckets
+  config.parallel.check_every = 3;
+  config.parallel.timeout_s = 60;
+  config.run.threads = 1;
+  config.run.out = (dir / "run").string();
+  return config;
+}
+
+/// What can be compared bit for bit.
+struct Outcome {
+  std::vector<double> losses;
+  double val_loss = 0;
+  std::map<std::string, std::vector<float>> values;  ///< packed master copies
+  std::map<std::string, std::vector<float>> moments;
+  std::map<std::string, std::vector<int32_t>> positions;
+  bool operator==(const Outcome&) const = default;
+};
+
+inline Outcome outcome_of(train::Trainer& trainer) {
+  Outcome outcome;
+  sparse::Store& store = trainer.stage().store();
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    outcome.values[name] = store.values(parameter);
+    const auto moment = store.part(store.moment(0), parameter).span<float>();
+    outcome.moments[name].assign(moment.begin(), moment.end());
+    outcome.positions[name] = parameter.index.positions();
+  }
+  return outcome;
+}
+
+/// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer itself.
+inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
+  if (options.resume.empty()) {
+    options.resume = "none";
+  }
+  Outcome outcome;
+  parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+    train::TrainerOptions mine = options;
+    std::vector<double> losses;
+    mine.on_step = [&](const train::StepReport& report) {
+      losses.push_back(report.loss);
+      if (comm.rank() == 0 && report.val_loss) {
+        outcome.val_loss = *report.val_loss;
+      }
+    };
+    train::Trainer trainer(config, comm, mine);
+    trainer.run();
+    if (comm.rank() == 0) {
+      const double val_loss = outcome.val_loss;
+      outcome = outcome_of(trainer);
+      outcome.val_loss = val_loss;
+      outcome.losses = losses;
+    }
+  });
+  return outcome;
+}
+
+}  // namespace espalier::testing
