@@ -4,7 +4,7 @@
 # --tests adds what only the tests need. Made for Debian 12 (bookworm); newer ones have the same packages.
 set -eu
 
-program="g++ cmake ninja-build pkg-config libdnnl-dev ocl-icd-opencl-dev libopenmpi-dev openmpi-bin
+program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14"

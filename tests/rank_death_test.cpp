@@ -28,7 +28,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// Rank 1 of three dies in the given way while the others wait for it with a timeout of 2 s.
+/// Rank 1 of three dies in the given way while the others wait for it with a timeout of 1 s.
 Outcome job_where_rank_1_does(const std::string& what) {
   const double begin = now_seconds();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
@@ -84,7 +84,7 @@ TEST_P(RankDeath, EndsTheJobSoonWithAnError) {
 }
 INSTANTIATE_TEST_SUITE_P(Ways, RankDeath,
                          testing::Values(Death{"exit", "rank 1"}, Death{"kill", "rank 1"},
-                                         Death{"throw", "no more memory"}, Death{"abort", "rank 1"},
+                                         Death{"throw", "no more memory"}, Death{"abort", "pid"},
                                          Death{"hang", "rank 1 did not answer rank"},
                                          Death{"poison", "rank 1 has failed: no more memory"}),
                          [](const auto& death) { return std::string(death.param.way); });
@@ -110,7 +110,7 @@ void die(Communicator& comm, const std::string& way) {
 /// As a program does: errors end the scope, then the process ends with 1.
 int run(const std::string& way) {
   try {
-    MpiScope mpi({.timeout = 2});
+    MpiScope mpi({.timeout = 1});
     Communicator& comm = mpi.world();
     barrier(comm);
     try {

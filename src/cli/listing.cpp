@@ -78,8 +78,8 @@ Json memory_of(train::Stage& stage, size_t tape_bytes, int64_t micro_batch) {
     memory[std::string(name_of(category))] = bytes;
   }
   total += arena.total().now;
-  memory["model_state"] = arena.model_state_bytes();
   memory["all"] = total;
+  memory["model_state"] = arena.model_state_bytes();
   memory["model_state_bytes_per_parameter"] =
       static_cast<double>(arena.model_state_bytes()) /
       static_cast<double>(stage.store().total_size());
@@ -107,16 +107,14 @@ int64_t count_prunable(const sparse::Store& store, const std::vector<bool>& prun
 
 std::string listing_text(const Json& found, const io::Config& config) {
   auto number = [&](const char* key) { return found[key].get<int64_t>(); };
-  auto millions = [&](const char* key) {
-    return fmt::format("{} ({:.2f} M)", grouped(number(key)), 1e-6 * found[key].get<double>());
-  };
+  auto grouped_of = [&](const char* key) { return grouped(number(key)); };
   std::vector<std::vector<std::string>> head{{"network", found["network"].get<std::string>()},
-                                             {"parameters", millions("parameters")},
-                                             {"prunable", millions("prunable_parameters")}};
+                                             {"parameters", grouped_of("parameters")},
+                                             {"prunable", grouped_of("prunable_parameters")}};
   const bool prunes = found.contains("pruned");
   if (prunes) {
     head.push_back({fmt::format("kept at {}", percent(found["sparsity"].get<double>())),
-                    millions("kept_parameters")});
+                    grouped_of("kept_parameters")});
   }
   head.push_back({"flops", fmt::format("{:.3g} a step of {} sequences", found["flops_per_step"].get<double>(),
                                        config.train.global_batch)});

@@ -156,10 +156,12 @@ int prune(const PruneArguments& arguments) {
 
 void register_prune(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<PruneArguments>();
-  CLI::App* command = app.add_subcommand(
-      "prune",
-      "Prune a checkpoint or a plain HDF5 file. The result holds weights and masks, no optimizer "
-      "state, step 0: `train --init` starts from it");
+  CLI::App* command = app.add_subcommand("prune", "Prune a checkpoint or a plain HDF5 file");
+  command->footer(
+      "The result holds weights and masks, no optimizer state, step 0: `train --init` starts from it.\n"
+      "Pruned are the matrices that the network marks (GPT: all linear layers of the blocks). Of a plain\n"
+      "file without --config: matrices whose name does not hold embed, head, classifier, norm, bias, wte\n"
+      "or wpe.");
   command->add_option("file", arguments->in, "checkpoint or plain HDF5")->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
   command->add_option("--method", arguments->method, "magnitude, random, nm or block")->required();

@@ -47,7 +47,7 @@ std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store
 
 pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
   return {.method = config.method,
-          .sparsity = config.sparsity,
+          .sparsity = config.method == "nm" ? 0 : config.sparsity,  // nm follows from n and m
           .scope = pruning::scope_by_name(config.scope),
           .seed = seed,
           .n = static_cast<int>(config.n),

@@ -1,0 +1,78 @@
+// Define a network, train it, prune it to 90 %, go on training what is left. The task: which of two
+// spirals a point of the plane is on.
+#include <cmath>
+#include <cstdio>
+
+#include "pruning/pruning.h"
+#include "src/core/rng.h"
+#include "src/model/mlp.h"
+#include "src/model/network.h"
+#include "src/optim/optimizer.h"
+
+using namespace espalier;
+
+constexpr int64_t kBatch = 256;
+
+/// Two interleaved spirals: point i of step `step` is drawn by (step, i) alone.
+void draw_batch(int64_t step, const Tensor& points, const Tensor& labels) {
+  for (int64_t i = 0; i < kBatch; ++i) {
+    const Philox bits = philox(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i));
+    const int32_t label = static_cast<int32_t>(bits[0] & 1U);
+    const float t = 0.5F + 9.0F * uniform(bits[1]);
+    const float angle = t + 3.14159265F * static_cast<float>(label);
+    points.get<float>()[2 * i] = t * std::cos(angle) / 5;
+    points.get<float>()[2 * i + 1] = t * std::sin(angle) / 5;
+    labels.get<int32_t>()[i] = label;
+  }
+}
+
+int main() {
+  Arena arena;  // owns and counts every byte
+  Stream stream(arena, 1);
+  const kernels::Kernels& kernels = kernels::by_name("auto");
+
+  model::Network network(model::make_mlp({.features = 2, .hidden = {128, 128}, .classes = 2}));
+  sparse::Store store(stream, kernels, network.parameters(), {.encoding = {}});
+  network.bind(store, kernels);
+  store.initialise(1);
+  io::OptimizerConfig settings;
+  settings.weight_decay = 0;
+  optim::Optimizer optimizer(store, kernels, settings);
+
+  const Buffer points = arena.allocate(Memory::activation, "points", DType::fp32, Shape{kBatch, 2});
+  const Buffer labels = arena.allocate(Memory::activation, "labels", DType::int32, Shape{kBatch});
+  const Buffer losses = arena.allocate(Memory::activation, "losses", DType::fp32, Shape{kBatch});
+  model::Tape tape(arena, size_t{8} << 20U);
+
+  for (int64_t step = 0; step < 3000; ++step) {
+    if (step == 1000) {
+      sparse::Parameter& weight = store.find("hidden.1.weight");
+      const std::vector<pruning::Candidate> candidates{
+          {weight.spec.name, weight.spec.shape, &weight.index,
+           store.part(store.master(), weight).span<float>()}};
+      auto masks = store.masks();
+      masks[2] = pruning::prune(candidates, {.method = "magnitude", .sparsity = 0.9}).masks[0];
+      store.set_masks(masks);  // gradient, master and moments shrink to what is kept
+    }
+    draw_batch(step, points.tensor(), labels.tensor());
+    tape.clear();
+    model::Pass pass{.stream = stream, .kernels = kernels, .tape = tape};
+    pass.inputs = points.tensor();
+    pass.targets = labels.tensor();
+    pass.losses = losses.tensor();
+    pass.training = true;
+    pass.loss_scale = 1.0F / kBatch;
+    network.forward(pass);
+    network.backward(pass);
+    optimizer.step(stream, step, 3e-3);
+    if ((step + 1) % 500 == 0) {
+      double loss = 0;
+      for (const float one : losses.tensor().span<float>()) {
+        loss += one / kBatch;
+      }
+      std::printf("step %ld  loss %.4f  kept %ld of %ld  model state %zu bytes\n", long(step + 1),
+                  loss, long(store.total_kept()), long(store.total_size()),
+                  arena.model_state_bytes());
+    }
+  }
+}
