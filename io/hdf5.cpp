@@ -136,9 +136,10 @@ void File::State::expect(bool ok, std::string_view action, std::string_view path
   if (ok && (!writing || raw->error() == 0)) {
     return;
   }
-  const std::string cause =
-      raw->error() != 0 ? std::generic_category().message(raw->error()) : library_cause();
-  fail("{}: cannot {}{}{}: {}", label, action, path.empty() ? "" : " ", path, cause);
+  const bool system = raw->error() != 0;
+  fail("{}: cannot {}{}{}: {}{}", label, action, path.empty() ? "" : " ", path,
+       system ? std::generic_category().message(raw->error()) : library_cause(),
+       writing || system ? "" : "; it is cut off, damaged or of another kind: use another file");
 }
 
 File::File(std::unique_ptr<State> state) : state_(std::move(state)) {}
