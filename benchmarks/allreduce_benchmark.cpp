@@ -10,6 +10,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -90,6 +91,18 @@ class Bench {
     if (comm_.rank() == 0) {
       print();
     }
+    latency("barrier", [this] { barrier(comm_); });
+    latency("all_reduce_small, 4 doubles", [this] {
+      std::array<double, 4> x{1, 2, 3, 4};
+      all_reduce_small(comm_, x, Combine::sum);
+    });
+    if (mpi) {
+      latency("MPI_Barrier", [] { MPI_Barrier(MPI_COMM_WORLD); });
+      latency("MPI_Allreduce, 4 doubles", [] {
+        std::array<double, 4> x{1, 2, 3, 4};
+        MPI_Allreduce(MPI_IN_PLACE, x.data(), 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+      });
+    }
   }
 
  private:
@@ -116,6 +129,20 @@ class Bench {
                              buckets->begin(data, boundaries);
                              buckets->finish();
                            }});
+  }
+  /// Of a call that is mostly waiting: the median of batches of 100.
+  void latency(std::string_view name, const std::function<void()>& call) {
+    std::vector<double> seconds;
+    for (int i = 0; i < setup_.repeats; ++i) {
+      seconds.push_back(timed(comm_, [&] {
+        for (int k = 0; k < 100; ++k) {
+          call();
+        }
+      }));
+    }
+    if (comm_.rank() == 0) {
+      fmt::print("{:28} {:9.2f} us\n", name, median(seconds) * 1e4);
+    }
   }
   double sent_bytes() const {
     const double p = comm_.size();

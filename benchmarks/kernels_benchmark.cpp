@@ -3,7 +3,7 @@
 //
 // The bound of a case is the larger of: its bytes (each operand once, as the dry table counts them)
 // at the rate of a copy that moves as many bytes with as many threads; its flops at the rate of a large
-// GEMM of its element type. Both are measured here, in the same run. Counters are of the fastest of all
+// GEMM of its element type (fp32 but for GEMM and attention). Both are measured here, in the same run. Counters are of the fastest of all
 // iterations, as the bounds are of the fastest of several runs: the machine may be shared.
 #include <benchmark/benchmark.h>
 
@@ -65,12 +65,12 @@ struct Loaded {
   }
 };
 
-/// The shortest of several runs, in seconds.
+/// The shortest of the runs that fit into `budget` seconds (at least 5), in seconds.
 template <class Body>
-double shortest(const Body& body) {
+double shortest(double budget, const Body& body) {
   double best = 1e9;
   const double begin = now_seconds();
-  for (int i = 0; i < 5 || now_seconds() - begin < 0.05; ++i) {
+  for (int i = 0; i < 5 || now_seconds() - begin < budget; ++i) {
     const double start = now_seconds();
     body();
     best = std::min(best, now_seconds() - start);
@@ -87,7 +87,7 @@ double copy_seconds(double bytes, int threads) {
   const Buffer to = arena.allocate(Memory::scratch, "to", DType::uint8, {chunks * chunk});
   const auto* source = from.tensor().get<uint8_t>();
   auto* target = to.tensor().get<uint8_t>();
-  const double seconds = shortest([&] {
+  const double seconds = shortest(0.1, [&] {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < chunks; ++i) {
       std::memcpy(target + i * chunk, source + i * chunk, static_cast<size_t>(chunk));
@@ -109,7 +109,7 @@ double peak_flops(DType dtype, int threads) {
     const Buffer b = arena.allocate(Memory::scratch, "b", dtype, {n, n});
     const Buffer c = arena.allocate(Memory::scratch, "c", dtype, {n, n});
     const Kernels& kernels = by_name("cpu");
-    peak = 2.0 * n * n * n / shortest([&] {
+    peak = 2.0 * n * n * n / shortest(0.5, [&] {
              kernels.gemm(stream, {.a = a.tensor(), .b = b.tensor(), .c = c.tensor()});
            });
   }
@@ -117,8 +117,10 @@ double peak_flops(DType dtype, int threads) {
 }
 
 double bound_seconds(const Loaded& loaded, int threads) {
-  const DType dtype = loaded.one.operands.front().dtype;
-  const double flops = peak_flops(dtype == DType::bf16 ? dtype : DType::fp32, threads);
+  // Products may run at the rate of their type; all else computes in fp32.
+  const bool product = loaded.name.starts_with("gemm") || loaded.name.starts_with("attention");
+  const DType dtype = product ? loaded.one.operands.front().dtype : DType::fp32;
+  const double flops = peak_flops(dtype, threads);
   return std::max(copy_seconds(loaded.work.bytes, threads), loaded.work.flops / flops);
 }
 

@@ -1,56 +1,19 @@
-// All-reduce and gradient buckets. Every result is compared, bit for bit, with the sum in rank order
-// that this rank computes alone: so the transports agree with each other, too.
+// All-reduce: bits, bytes, memory, concurrency, faults.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <bit>
-#include <chrono>
-#include <cmath>
+#include <array>
 #include <limits>
-#include <thread>
+#include <memory>
 
-#include "parallel/bucketer.h"
+#include "parallel/allreduce.h"
 #include "parallel/sum.h"
-#include "src/core/rng.h"
-#include "src/core/trace.h"
+#include "tests/rank_gradients.h"
 #include "tests/ranks.h"
 
 namespace espalier::parallel {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Differs at every element of every rank and step, over many magnitudes: another order rounds otherwise.
-float value(int rank, int step, int64_t i) {
-  const uint64_t bits =
-      mix(mix(static_cast<uint64_t>(step), static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));
-  return std::ldexp(static_cast<float>(static_cast<int32_t>(bits >> 32)) * 0x1p-31F,
-                    static_cast<int>(bits % 24));
-}
-
-std::vector<float> values(int rank, int step, int64_t count) {
-  std::vector<float> x(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    x[i] = value(rank, step, i);
-  }
-  return x;
-}
-
-std::vector<float> expected_sum(int ranks, int step, int64_t count) {
-  std::vector<float> sum = values(0, step, count);
-  for (int r = 1; r < ranks; ++r) {
-    for (int64_t i = 0; i < count; ++i) {
-      sum[i] = sum[i] + value(r, step, i);
-    }
-  }
-  return sum;
-}
-
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
-  return std::ranges::equal(a, b, {}, bits, bits);
-}
 
 TEST(Sum, IsTheSameWhoeverIsOverwritten) {
   for (const int64_t count : {0, 1, 5, 2047, 2048, 2049, 10'000}) {
@@ -204,140 +167,6 @@ TEST(AllReduce, RefusesASecondArrayWhileBusy) {
     }
     reduction.wait();
     EXPECT_EQ(x.back(), static_cast<float>(comm.size()));
-  });
-}
-
-// A gradient of parameters of very different sizes.
-const std::vector<int64_t> kBoundaries{3, 5'000, 5'000, 5'001, 30'000, 30'100, 45'000, 61'234};
-
-TEST(Buckets, AreCutAtParametersAndNotTooSmall) {
-  on_ranks(
-      [](Communicator& comm) {
-        Arena arena;
-        GradientBuckets buckets(comm, arena, {.bucket_bytes = 4 * 5'001});
-        std::vector<float> flat = values(comm.rank(), 0, 61'234);
-        buckets.begin(flat, kBoundaries);
-        if (comm.size() == 1) {
-          EXPECT_TRUE(buckets.bucket_ends().empty());
-        } else {
-          EXPECT_THAT(buckets.bucket_ends(), ElementsAre(5'001, 30'000, 45'000, 61'234));
-        }
-        if (comm.size() > 1) {
-          EXPECT_THROW(buckets.begin(flat, kBoundaries), Bug) << "the step is not finished";
-        }
-        buckets.ready(5'000);
-        EXPECT_THROW(buckets.ready(4'999), Bug) << "what is final stays final";
-        buckets.finish();
-        EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));
-      },
-      {.timeout = 60});
-}
-
-TEST(Buckets, SumTheSameWheneverTheyAreReady) {
-  on_ranks([](Communicator& comm) {
-    for (const bool overlap : {true, false}) {
-      for (const size_t bytes : {size_t{4}, size_t{20'000}, size_t{1} << 30U}) {
-        Arena arena;
-        GradientBuckets buckets(comm, arena, {.bucket_bytes = bytes, .overlap = overlap});
-        for (int step = 0; step < 3; ++step) {
-          const std::vector<float> gradient = values(comm.rank(), step, 61'234);
-          std::vector<float> flat(gradient.size(), std::numeric_limits<float>::quiet_NaN());
-          buckets.begin(flat, kBoundaries);
-          int64_t begin = 0;
-          for (const int64_t end : kBoundaries) {  // backward fills the gradient little by little
-            std::copy(gradient.begin() + begin, gradient.begin() + end, flat.begin() + begin);
-            begin = end;
-            if ((end + comm.rank()) % 3 == 0) {
-              std::this_thread::sleep_for(std::chrono::microseconds(300));
-            }
-            if ((end + step) % 2 == 0) {
-              buckets.ready(end);
-            }
-            buckets.progress();
-          }
-          buckets.finish();
-          EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), step, 61'234)));
-        }
-      }
-    }
-  });
-}
-
-TEST(Buckets, AloneTheyDoNothing) {
-  const auto self = self_communicator();
-  Arena arena;
-  GradientBuckets buckets(*self, arena);
-  std::vector<float> flat = values(0, 0, 1000);
-  buckets.begin(flat, {});
-  buckets.ready(500);
-  buckets.finish();
-  EXPECT_TRUE(same_bits(flat, values(0, 0, 1000)));
-  EXPECT_EQ(self->sent().messages, 0);
-  EXPECT_EQ(arena.total().peak, 0U);
-}
-
-TEST(Buckets, EmptyGradient) {
-  on_ranks([](Communicator& comm) {
-    Arena arena;
-    GradientBuckets buckets(comm, arena);
-    buckets.begin({}, {});
-    buckets.finish();
-    EXPECT_EQ(comm.sent(Traffic::allreduce).bytes % 4, 0);
-  });
-}
-
-TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
-  on_ranks([](Communicator& comm) {
-    Trace trace;
-    Trace* previous = Trace::install(&trace);
-    Arena arena;
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4});
-    std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat, kBoundaries);
-    buckets.finish();
-    Trace::install(previous);
-    ASSERT_EQ(trace.events().size(), buckets.bucket_ends().size());
-    EXPECT_EQ(trace.events().size(), comm.size() == 1 ? 0U : 7U);
-    double last = 0;
-    for (const TraceEvent& event : trace.events()) {
-      EXPECT_EQ(event.track, Track::allreduce);
-      EXPECT_GE(event.begin, last);
-      EXPECT_GE(event.end, event.begin);
-      last = event.end;
-    }
-  });
-}
-
-/// Another algorithm behind the same interface: all send everything to all.
-class Naive final : public Reduction {
- public:
-  explicit Naive(Communicator& comm) : comm_(comm) {}
-  void start(std::span<float> data, int /*number*/) override {
-    std::vector<float> all(data.size() * static_cast<size_t>(comm_.size()));
-    all_gather(comm_, std::as_bytes(data), std::as_writable_bytes(std::span(all)));
-    std::vector<const float*> versions;
-    for (size_t at = 0; at < all.size(); at += data.size()) {
-      versions.push_back(all.data() + at);
-    }
-    sum_in_order(versions, data.data(), static_cast<int64_t>(data.size()));
-  }
-  Progress advance() override { return Progress::done; }
-  std::vector<int> missing() const override { return {}; }
-
- private:
-  Communicator& comm_;
-};
-
-TEST(Buckets, TakeAnotherReduction) {
-  on_ranks([](Communicator& comm) {
-    Arena arena;
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4, .in_flight = 1},
-                            [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
-    std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat, kBoundaries);
-    buckets.ready(40'000);
-    buckets.finish();
-    EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));
   });
 }
 

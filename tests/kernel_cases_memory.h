@@ -33,7 +33,7 @@ inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary) {
       fmt::format("embedding_backward_{}x{}x{}_{}", shape[0], shape[1], shape[2], vocabulary);
   const int64_t cols = shape[2];
   made.operands = {ids({shape[0], shape[1]}, vocabulary), input(kFp32, shape),
-                   in_out(kFp32, {vocabulary, cols}, {1e-5, 1e-6}),
+                   in_out(kFp32, {vocabulary, cols}, {2e-5, 2e-6}),
                    in_out(kFp32, {shape[1] + 2, cols}, {1e-5, 1e-6})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.embedding_backward(stream, {t[0], t[1], t[2], t[3]});
@@ -128,11 +128,12 @@ inline Case fill_case(int64_t n, DType dtype) {
   return made;
 }
 
-/// The result is a double: a uint64 operand holds its bits.
+/// The result is a double: a uint64 operand holds its bits. The tolerance is the rounding of the
+/// reference, which adds millions of numbers one by one.
 inline Case sum_squares_case(int64_t n) {
   Case made;
   made.name = fmt::format("sum_squares_{}", n);
-  made.operands = {input(kFp32, {n}), output(DType::uint64, {1}, {0, 1e-12})};
+  made.operands = {input(kFp32, {n}), output(DType::uint64, {1}, {0, 1e-11})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.sum_squares(stream, {t[0], static_cast<double*>(t[1].data)});
   };

@@ -110,7 +110,8 @@ class ReportTest : public ::testing::Test {
 
   void write_run(const fs::path& name, double loss, double allreduce_bytes) const {
     write(name / "config.toml",
-          "[train]\nsteps = 40\n[pruning]\nmethod = \"magnitude\"\nat_step = 20\n");
+          "[train]\nsteps = 40\n[optimizer]\nlr = 0.05\nkind = \"adamw\"\n[pruning]\nmethod = "
+          "\"magnitude\"\nat_step = 20\n");
     write(name / "metrics.jsonl", metrics(1, 40));
     write(name / "summary.json", summary(loss, allreduce_bytes).dump());
     write(name / "trace.json", trace(5, 3));
@@ -164,6 +165,7 @@ TEST_F(ReportTest, ShowsCompleteRunsSideBySide) {
   EXPECT_TRUE(sparse["notes"].empty()) << sparse["notes"];
   EXPECT_EQ(sparse["pruned_at"], 20);
   EXPECT_EQ(sparse["config"]["pruning.method"], "magnitude");
+  EXPECT_EQ(sparse["config"]["optimizer.lr"], "0.05");
   EXPECT_EQ(sparse["curves"]["step"].size(), 40U);
   EXPECT_EQ(sparse["curves"]["validation"]["step"], json({10, 20, 30, 40}));
   EXPECT_EQ(sparse["curves"]["seconds"][39], 4.0);

@@ -18,7 +18,7 @@ constexpr cli::Register kSubcommands[] = {
 
 int run(int argc, char** argv) {
   CLI::App app("Trains pruned neural networks in parallel.", "espalier");
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // a missing one is told below: a mistyped one is no "missing" one
   app.failure_message(CLI::FailureMessage::help);
   cli::Action chosen;
   for (const cli::Register add : kSubcommands) {
@@ -32,6 +32,9 @@ int run(int argc, char** argv) {
     }
     cli::print_error(fmt::format("{} (espalier --help tells how)", error.what()));
     return 2;
+  }
+  if (!chosen) {
+    throw Usage("a subcommand is required, for example train (espalier --help lists them)");
   }
   return chosen();
 }

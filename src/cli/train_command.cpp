@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <optional>
+#include <thread>
 
 #include "parallel/grid.h"
 #include "parallel/mpi_communicator.h"
@@ -93,8 +95,12 @@ int train_under_launcher(const io::Config& config, const TrainArguments& argumen
     }
     mpi.abort(1);
   } catch (const Failure& failure) {
-    print_error(failure.what());
     mpi.world().poison(failure.what());
+    if (mpi.world().rank() != 0) {
+      // Most failures meet all ranks: then rank 0 says it, once, and ends this one.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+    print_error(failure.what());
     mpi.abort(1);
   } catch (const std::exception& bug) {
     print_error(fmt::format("bug in espalier, please report it: {}", bug.what()));

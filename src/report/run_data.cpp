@@ -48,6 +48,10 @@ void flatten(const toml::table& table, const std::string& prefix,
       out[name] = valid_utf8(*string);
       continue;
     }
+    if (const toml::value<double>* number = value.as_floating_point()) {
+      out[name] = fmt::format("{}", number->get());
+      continue;
+    }
     std::ostringstream text;
     value.visit([&](const auto& node) { text << node; });
     out[name] = valid_utf8(text.str());

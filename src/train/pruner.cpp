@@ -1,5 +1,7 @@
 #include "src/train/pruner.h"
 
+#include <algorithm>
+
 #include "io/checkpoint.h"
 #include "parallel/digest.h"
 #include "pruning/prunable.h"
@@ -15,7 +17,7 @@ pruning::Timing timing_of(const io::PruningConfig& config) {
             .initial_sparsity = 0,
             .final_sparsity = config.sparsity};
   }
-  return pruning::one_shot(config.at_step, config.sparsity);
+  return pruning::one_shot(std::max<int64_t>(config.at_step, 0), config.sparsity);
 }
 
 /// The masks of a checkpoint, cut to what is kept now.
@@ -101,8 +103,7 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store)
       seed_(static_cast<uint64_t>(config.train.seed)),
       store_(store),
       prunable_(prunable_of(store, config.pruning)),
-      enabled_(config.pruning.method != "none" &&
-               (config.pruning.at_step >= 0 || config.pruning.gradual())) {
+      enabled_(config.pruning.method != "none") {
   if (enabled_) {
     timing_ = timing_of(config_);
     if (config_.method == "nm") {

@@ -22,15 +22,17 @@ struct Relu {
 };
 
 struct Gelu {
-  [[gnu::always_inline]] static float value(float x) {
-    const float e = exp_approx(-kTwoRoot * (x + kCubic * x * x * x));
-    return x / (1.0F + e);
+  /// exp(-2u)
+  [[gnu::always_inline]] static float decay(float x) {
+    return exp_approx(x * (-kTwoRoot * kCubic * (x * x) - kTwoRoot));
   }
+  [[gnu::always_inline]] static float value(float x) { return x / (1.0F + decay(x)); }
   /// s + x s (1 - s) 2u', with 1 - s = e s.
   [[gnu::always_inline]] static float slope(float x) {
-    const float e = exp_approx(-kTwoRoot * (x + kCubic * x * x * x));
+    const float e = decay(x);
     const float s = 1.0F / (1.0F + e);
-    return s + x * (e * s) * s * (kTwoRoot * (1.0F + 3.0F * kCubic * x * x));
+    const float rise = x * (3.0F * kTwoRoot * kCubic * (x * x) + kTwoRoot);
+    return s + (e * s) * s * rise;
   }
 };
 

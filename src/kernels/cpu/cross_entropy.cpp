@@ -21,19 +21,11 @@ template <class T>
 Normaliser normaliser_of(const T* x, int64_t n) {
   Normaliser total{-FLT_MAX, 0};  // finite, so that -inf logits give exp(-inf) = 0, not NaN
   for (int64_t first = 0; first < n; first += kPart) {
-    const int64_t end = least(n, first + kPart);
-    float top = total.top;
-#pragma omp simd reduction(max : top)
-    for (int64_t c = first; c < end; ++c) {
-      const float value = load(x + c);
-      top = value > top ? value : top;
-    }
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = first; c < end; ++c) {
-      sum += exp_approx(load(x + c) - top);
-    }
-    total.sum = total.sum * exp_approx(total.top - top) + sum;
+    const int64_t count = least(kPart, n - first);
+    const auto logit = [&](int64_t c) { return load(x + first + c); };
+    const float top = maximum_of(count, total.top, logit);
+    const float sum = sum_of(count, [&](int64_t c) { return exp_below(logit(c) - top); });
+    total.sum = total.sum * exp_below(total.top - top) + sum;
     total.top = top;
   }
   return total;
@@ -44,7 +36,7 @@ void gradient_of(const T* x, const Normaliser& total, float scale, int64_t n, D*
   const float factor = scale / total.sum;
 #pragma omp simd
   for (int64_t c = 0; c < n; ++c) {
-    store(dx + c, factor * exp_approx(load(x + c) - total.top));
+    store(dx + c, factor * exp_below(load(x + c) - total.top));
   }
 }
 
@@ -59,7 +51,7 @@ void one_row(const CrossEntropyArgs& args, int64_t row) {
   if (!args.dlogits) {
     return;
   }
-  const float at_target = args.scale * (exp_approx(chosen - total.top) / total.sum - 1.0F);
+  const float at_target = args.scale * (exp_below(chosen - total.top) / total.sum - 1.0F);
   with_type(args.dlogits.dtype, [&](auto type) {
     auto* dx = row_of<decltype(type)>(args.dlogits, row);
     gradient_of(x, total, args.scale, cols, dx);

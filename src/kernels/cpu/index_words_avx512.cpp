@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-/// The first n lanes.
+/// The first n lanes, at most all.
 [[gnu::always_inline]] inline __mmask16 first_lanes(int64_t n) {
   return static_cast<__mmask16>(n >= kLanes ? 0xffff : (1 << n) - 1);
 }
@@ -29,40 +29,31 @@ constexpr int64_t kLanes = 16;
   return widen(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
-/// To bf16, to nearest even; NaN stays NaN.
-[[gnu::always_inline]] inline __m256i narrow(__m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i high = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(
-      _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
-}
-
-[[gnu::always_inline]] inline void write(float* x, __m512 value) { _mm512_storeu_ps(x, value); }
-[[gnu::always_inline]] inline void write(float* x, __mmask16 lanes, __m512 value) {
-  _mm512_mask_storeu_ps(x, lanes, value);
-}
-[[gnu::always_inline]] inline void write(bf16* x, __m512 value) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), narrow(value));
-}
-[[gnu::always_inline]] inline void write(bf16* x, __mmask16 lanes, __m512 value) {
-  _mm256_mask_storeu_epi16(x, lanes, narrow(value));
-}
-
-/// What is left of the packed range decides how much of a register may be touched.
+/// packed (+)= the kept lanes of `values`. Unless `whole`, only the lanes that are kept may be touched.
 template <bool kAccumulate>
-[[gnu::always_inline]] inline void append(__m512 dense, __mmask16 keep, float* packed, int64_t left) {
-  const __m512 values = _mm512_maskz_compress_ps(keep, dense);
-  const auto count = static_cast<int64_t>(__builtin_popcount(keep));
-  if (!kAccumulate && left >= kLanes) {
-    write(packed, values);
+[[gnu::always_inline]] inline void append(__m512 values, __mmask16 keep, float* packed, bool whole) {
+  const __m512 kept = _mm512_maskz_compress_ps(keep, values);
+  const __mmask16 lanes = first_lanes(__builtin_popcount(keep));
+  if (kAccumulate) {
+    _mm512_mask_storeu_ps(packed, lanes, _mm512_add_ps(read(packed, lanes), kept));
+  } else if (whole) {
+    _mm512_storeu_ps(packed, kept);
   } else {
-    const __mmask16 lanes = first_lanes(count);
-    write(packed, lanes, kAccumulate ? _mm512_add_ps(read(packed, lanes), values) : values);
+    _mm512_mask_storeu_ps(packed, lanes, kept);
   }
+}
+
+/// One word of the bitmap, all of whose 64 dense elements exist; returns how many it keeps.
+template <bool kAccumulate, class T>
+[[gnu::always_inline]] inline int64_t gather_word(uint64_t word, const T* dense, float* packed,
+                                                  bool whole) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 64; i += kLanes) {
+    const uint64_t before = word & ((uint64_t{1} << i) - 1);
+    append<kAccumulate>(read(dense + i), static_cast<__mmask16>(word >> i),
+                        packed + __builtin_popcountll(before), whole);
+  }
+  return __builtin_popcountll(word);
 }
 
 template <bool kAccumulate, class T>
@@ -71,50 +62,117 @@ void gather(const WordRun& run, const T* dense, float* packed) {
   const int64_t whole = run.size / 64 * 64;
   for (int64_t first = 0; first < whole; first += 64) {
     const uint64_t word = run.words[first / 64];
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < 64; i += kLanes) {
-      const auto keep = static_cast<__mmask16>(word >> i);
-      append<kAccumulate>(read(dense + first + i), keep, packed + k, run.kept - k);
-      k += __builtin_popcount(keep);
+    if (run.kept - k >= 64) {
+      k += gather_word<kAccumulate>(word, dense + first, packed + k, true);
+    } else {
+      k += gather_word<kAccumulate>(word, dense + first, packed + k, false);
     }
   }
   for (int64_t first = whole; first < run.size; first += kLanes) {
     const auto keep = static_cast<__mmask16>(run.words[first / 64] >> (first % 64));
     const __m512 values = read(dense + first, first_lanes(run.size - first));
-    append<kAccumulate>(values, keep, packed + k, run.kept - k);
+    append<kAccumulate>(values, keep, packed + k, false);
     k += __builtin_popcount(keep);
   }
 }
 
-/// The next kept elements, spread to their lanes; others zero.
-[[gnu::always_inline]] inline __m512 spread(const float* packed, __mmask16 keep, int64_t left) {
-  const __m512 values = left >= kLanes ? read(packed) : read(packed, first_lanes(left));
-  return _mm512_maskz_expand_ps(keep, values);
+// Scatter moves 32-bit lanes: floats, or the bits of bf16 numbers that were rounded before they are spread
+// (there are fewer of them than of dense elements).
+
+[[gnu::always_inline]] inline __m512i old_lanes(const float* x, __mmask16 lanes) {
+  return _mm512_maskz_loadu_epi32(lanes, x);
+}
+[[gnu::always_inline]] inline __m512i old_lanes(const bf16* x, __mmask16 lanes) {
+  return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x));
+}
+[[gnu::always_inline]] inline void write(float* x, __m512i lanes) { _mm512_storeu_si512(x, lanes); }
+[[gnu::always_inline]] inline void write(bf16* x, __m512i lanes) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), _mm512_cvtepi32_epi16(lanes));
+}
+[[gnu::always_inline]] inline void write(float* x, __mmask16 mask, __m512i lanes) {
+  _mm512_mask_storeu_epi32(x, mask, lanes);
+}
+[[gnu::always_inline]] inline void write(bf16* x, __mmask16 mask, __m512i lanes) {
+  _mm256_mask_storeu_epi16(x, mask, _mm512_cvtepi32_epi16(lanes));
+}
+
+/// Sixteen dense elements. Reads 16 lanes of `packed` if `whole`, else those that are kept.
+template <bool kClear, class T>
+[[gnu::always_inline]] inline __m512i spread(const uint32_t* packed, __mmask16 keep, const T* dense,
+                                             __mmask16 present, bool whole) {
+  const __mmask16 lanes = whole ? 0xffff : first_lanes(__builtin_popcount(keep));
+  const __m512i kept = _mm512_maskz_loadu_epi32(lanes, packed);
+  if (kClear) {
+    return _mm512_maskz_expand_epi32(keep, kept);
+  }
+  return _mm512_mask_expand_epi32(old_lanes(dense, present), keep, kept);
 }
 
 template <bool kClear, class T>
-void scatter(const WordRun& run, const float* packed, T* dense) {
+[[gnu::always_inline]] inline int64_t scatter_word(uint64_t word, const uint32_t* packed, T* dense,
+                                                   bool whole) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 64; i += kLanes) {
+    const uint64_t before = word & ((uint64_t{1} << i) - 1);
+    write(dense + i, spread<kClear>(packed + __builtin_popcountll(before),
+                                    static_cast<__mmask16>(word >> i), dense + i, 0xffff, whole));
+  }
+  return __builtin_popcountll(word);
+}
+
+/// `run.kept` counts what may be read of `packed`, which can be more than the words keep.
+template <bool kClear, class T>
+void scatter_lanes(const WordRun& run, const uint32_t* packed, T* dense) {
   int64_t k = 0;
   const int64_t whole = run.size / 64 * 64;
   for (int64_t first = 0; first < whole; first += 64) {
     const uint64_t word = run.words[first / 64];
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < 64; i += kLanes) {
-      const auto keep = static_cast<__mmask16>(word >> i);
-      const __m512 values = spread(packed + k, keep, run.kept - k);
-      if (kClear) {
-        write(dense + first + i, values);
-      } else {
-        write(dense + first + i, keep, values);
-      }
-      k += __builtin_popcount(keep);
+    if (run.kept - k >= 64) {
+      k += scatter_word<kClear>(word, packed + k, dense + first, true);
+    } else {
+      k += scatter_word<kClear>(word, packed + k, dense + first, false);
     }
   }
   for (int64_t first = whole; first < run.size; first += kLanes) {
     const auto keep = static_cast<__mmask16>(run.words[first / 64] >> (first % 64));
-    const __m512 values = spread(packed + k, keep, run.kept - k);
-    write(dense + first, kClear ? first_lanes(run.size - first) : keep, values);
+    const __mmask16 present = first_lanes(run.size - first);
+    write(dense + first, present,
+          spread<kClear>(packed + k, keep, dense + first, present, false));
     k += __builtin_popcount(keep);
+  }
+}
+
+template <bool kClear>
+void scatter(const WordRun& run, const float* packed, float* dense) {
+  scatter_lanes<kClear>(run, reinterpret_cast<const uint32_t*>(packed), dense);
+}
+
+/// The bits of bf16 numbers in 32-bit lanes, to nearest even; NaN stays NaN.
+[[gnu::always_inline]] inline __m512i narrow(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_srli_epi32(_mm512_mask_mov_epi32(sum, nan, _mm512_set1_epi32(0x7fc00000)), 16);
+}
+
+template <bool kClear>
+void scatter(const WordRun& run, const float* packed, bf16* dense) {
+  constexpr int64_t kSize = 1024;
+  alignas(64) uint32_t rounded[kSize + 64];
+  int64_t k = 0;
+  for (int64_t first = 0; first < run.size; first += kSize) {
+    WordRun part{run.words + first / 64, least(kSize, run.size - first), 0};
+    int64_t kept = 0;
+    for (int64_t word = 0; word < divide_up(part.size, 64); ++word) {
+      kept += __builtin_popcountll(part.words[word]);
+    }
+    for (int64_t i = 0; i < kept; i += kLanes) {
+      _mm512_store_si512(rounded + i, narrow(read(packed + k + i, first_lanes(kept - i))));
+    }
+    part.kept = kSize + 64;
+    scatter_lanes<kClear>(part, rounded, dense + first);
+    k += kept;
   }
 }
 

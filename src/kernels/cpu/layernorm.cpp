@@ -22,17 +22,9 @@ void forward_row(const LayerNormArgs& args, int64_t row) {
   const W* weight = elements<W>(args.weight);
   const W* bias = elements<W>(args.bias);
   T* y = row_of<T>(args.y, row);
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < cols; ++c) {
-    sum += x[c];
-  }
+  const float sum = sum_of(cols, [&](int64_t c) { return x[c]; });
   const float mean = sum / static_cast<float>(cols);
-  float squares = 0;
-#pragma omp simd reduction(+ : squares)
-  for (int64_t c = 0; c < cols; ++c) {
-    squares += (x[c] - mean) * (x[c] - mean);
-  }
+  const float squares = sum_of(cols, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
   const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(cols) + kEpsilon);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {

@@ -77,4 +77,47 @@ inline void for_rows(int threads, int64_t rows, int64_t cols, const Body& body) 
   });
 }
 
+/// Sum of term(i) over [0, n). Four running vectors hide the latency of the additions.
+template <class Term>
+[[gnu::always_inline]] inline float sum_of(int64_t n, const Term& term) {
+  const int64_t quarter = n / 64 * 16;
+  float a = 0;
+  float b = 0;
+  float c = 0;
+  float d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < quarter; ++i) {
+    a += term(i);
+    b += term(i + quarter);
+    c += term(i + 2 * quarter);
+    d += term(i + 3 * quarter);
+  }
+#pragma omp simd reduction(+ : a)
+  for (int64_t i = 4 * quarter; i < n; ++i) {
+    a += term(i);
+  }
+  return (a + b) + (c + d);
+}
+
+/// The largest of `least` and term(i) over [0, n); NaN terms are passed over.
+template <class Term>
+[[gnu::always_inline]] inline float maximum_of(int64_t n, float least, const Term& term) {
+  const int64_t half = n / 32 * 16;
+  float a = least;
+  float b = least;
+#pragma omp simd reduction(max : a, b)
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = term(i);
+    const float second = term(i + half);
+    a = first > a ? first : a;
+    b = second > b ? second : b;
+  }
+#pragma omp simd reduction(max : a)
+  for (int64_t i = 2 * half; i < n; ++i) {
+    const float value = term(i);
+    a = value > a ? value : a;
+  }
+  return a > b ? a : b;
+}
+
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -18,27 +18,32 @@ namespace espalier::kernels::ESPALIER_ISA {
 /// To nearest, ties to even; NaN stays NaN (the select keeps the loop free of branches).
 [[gnu::always_inline]] inline void store(bf16* x, float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
-  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40U;
-  x->bits = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+  const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+  x->bits = static_cast<uint16_t>((value != value ? 0x7fc00000U : rounded) >> 16);
 }
 
-/// e^x with a relative error below 1.5e-7; 0 below -87.3, infinite above 88.37, NaN stays NaN.
-/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r is 1 + r + r^2 q(r), q minimax of degree 4 (error 3e-9).
-[[gnu::always_inline]] inline float exp_approx(float x) {
+/// e^x for x below 88.37 (or NaN, which stays NaN) with a relative error of at most 1e-7; 0 below -87.3.
+/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q minimax of degree 4 (error 3e-9).
+[[gnu::always_inline]] inline float exp_below(float x) {
   constexpr float kRound = 12582912.0F + 127.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = x * 1.44269504F + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * 0x1.62e4p-1F) - n * 1.42860677e-6F;  // ln 2 in two parts
-  float q = 1.38145394e-3F;
-  q = q * r + 8.36874545e-3F;
-  q = q * r + 4.16683890e-2F;
-  q = q * r + 1.66665211e-1F;
-  q = q * r + 4.99999940e-1F;
-  const float p = q * (r * r) + r + 1.0F;
+  float p = 1.38145394e-3F;
+  p = p * r + 8.36874545e-3F;
+  p = p * r + 4.16683890e-2F;
+  p = p * r + 1.66665211e-1F;
+  p = p * r + 4.99999940e-1F;
+  p = p * r + 1.0F;
+  p = p * r + 1.0F;
   // The low bits of `shifted` are n + 127: moved up, they are the float 2^n.
   const float power = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23);
-  const float result = x < -87.3F ? 0.0F : p * power;
+  return x < -87.3F ? 0.0F : p * power;
+}
+
+/// e^x for all x: infinite above 88.37.
+[[gnu::always_inline]] inline float exp_approx(float x) {
+  const float result = exp_below(x);
   return x > 88.37F ? __builtin_inff() : result;
 }
 

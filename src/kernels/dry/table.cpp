@@ -1,5 +1,7 @@
 #include "src/kernels/dry/table.h"
 
+#include <cmath>
+
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels {
@@ -34,7 +36,10 @@ double traffic(const Positions& positions) {
   return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512) : 0;
 }
 
-double flops_of(Activation kind) { return kind == Activation::gelu ? 10 : 1; }
+/// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
+constexpr double kExp = 20;
+
+double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
 
 void gemm(Stream&, const GemmArgs& args) {
   verify(args);
@@ -79,7 +84,7 @@ double causal_scores(const Tensor& qkv, int heads) {
 /// `products` of each score with a row of D = C / H elements, and the softmax.
 double attention_flops(const Tensor& qkv, int heads, int products) {
   const double width = static_cast<double>(qkv.cols()) / 3 / heads;
-  return causal_scores(qkv, heads) * (2 * products * width + 4);
+  return causal_scores(qkv, heads) * (2 * products * width + kExp);
 }
 
 void attention(Stream&, const AttentionArgs& args) {
@@ -109,7 +114,7 @@ void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
 
 void cross_entropy(Stream&, const CrossEntropyArgs& args) {
   verify(args);
-  add((args.dlogits ? 6 : 3) * elements(args.logits),
+  add((args.dlogits ? 2 : 1) * (kExp + 3) * elements(args.logits),
       traffic(args.logits, args.targets, args.losses, args.dlogits));
 }
 
@@ -136,10 +141,15 @@ void sum_squares(Stream&, const SumSquaresArgs& args) {
   add(2 * elements(args.x), traffic(args.x));
 }
 
-/// Of a dense array, a list touches only kept elements; the other forms stream over all of it.
+/// A list touches the cache lines that hold a kept element (their expected number for a random
+/// mask); the other forms stream over the whole dense array.
 double dense_traffic(const Tensor& dense, const Positions& positions) {
-  const int64_t touched = positions.list != nullptr ? positions.count : positions.size;
-  return dense ? static_cast<double>(touched) * static_cast<double>(size_of(dense.dtype)) : 0;
+  if (!dense || positions.size == 0) {
+    return 0;
+  }
+  const double pruned = 1 - static_cast<double>(positions.count) / static_cast<double>(positions.size);
+  const double in_line = 64.0 / static_cast<double>(size_of(dense.dtype));
+  return traffic(dense) * (positions.list != nullptr ? 1 - std::pow(pruned, in_line) : 1);
 }
 
 void gather(Stream&, const GatherArgs& args) {

@@ -1,0 +1,149 @@
+// Small collectives, digests, and the grid of ranks.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "parallel/digest.h"
+#include "parallel/grid.h"
+#include "tests/rank_messages.h"
+#include "tests/ranks.h"
+
+namespace espalier::parallel {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Collectives, BarrierWaitsForTheLast) {
+  on_ranks([](Communicator& comm) {
+    for (int last = 0; last < comm.size(); ++last) {
+      if (comm.rank() == last) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+      const int64_t arrived = now();
+      barrier(comm);
+      const int64_t left = now();
+      std::vector<int64_t> all(static_cast<size_t>(comm.size()));
+      all_gather(comm, bytes_of(arrived), std::as_writable_bytes(std::span(all)));
+      EXPECT_GE(left, *std::ranges::max_element(all));
+    }
+  });
+}
+
+TEST(Collectives, Broadcast) {
+  on_ranks([](Communicator& comm) {
+    for (int root = 0; root < comm.size(); ++root) {
+      for (const size_t size : kSizes) {
+        const auto expected = content(root, root, size);
+        std::vector<std::byte> data = comm.rank() == root ? expected : std::vector<std::byte>(size);
+        broadcast(comm, root, data);
+        EXPECT_EQ(data, expected);
+      }
+    }
+  });
+}
+
+TEST(Collectives, GatherToAllAndToOne) {
+  on_ranks([](Communicator& comm) {
+    for (const size_t size : kSizes) {
+      const auto mine = content(comm.rank(), 7, size);
+      std::vector<std::byte> all(size * static_cast<size_t>(comm.size()));
+      all_gather(comm, mine, all);
+      std::vector<std::byte> expected;
+      for (int r = 0; r < comm.size(); ++r) {
+        const auto part = content(r, 7, size);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      EXPECT_EQ(all, expected);
+
+      const auto longer = content(comm.rank(), 8, size * static_cast<size_t>(comm.rank()));
+      const auto gathered = gather(comm, longer);
+      ASSERT_EQ(gathered.size(), comm.rank() == 0 ? static_cast<size_t>(comm.size()) : 0U);
+      for (size_t r = 0; r < gathered.size(); ++r) {
+        EXPECT_EQ(gathered[r], content(static_cast<int>(r), 8, size * r));
+      }
+    }
+  });
+}
+
+TEST(Collectives, SmallSumsAndMaximaInRankOrder) {
+  on_ranks([](Communicator& comm) {
+    const auto value = [](int rank, int i) {
+      return std::ldexp(1.0 / (3 + rank + 7 * i), 9 * rank);
+    };
+    std::vector<double> sum{value(comm.rank(), 0), value(comm.rank(), 1)};
+    std::vector<double> max = sum;
+    all_reduce_small(comm, sum, Combine::sum);
+    all_reduce_small(comm, max, Combine::max);
+    for (int i = 0; i < 2; ++i) {
+      double expected = value(0, i);
+      for (int r = 1; r < comm.size(); ++r) {
+        expected += value(r, i);
+      }
+      EXPECT_EQ(sum[i], expected);
+      EXPECT_EQ(max[i], value(comm.size() - 1, i));
+    }
+    std::vector<double> nan{comm.rank() == comm.size() / 2 ? std::nan("") : 1.0,
+                            -5.0 - comm.rank()};
+    all_reduce_small(comm, nan, Combine::max);
+    EXPECT_TRUE(std::isnan(nan[0]));
+    EXPECT_EQ(nan[1], -5.0);
+    all_reduce_small(comm, {}, Combine::sum);
+  });
+}
+
+TEST(Digest, NamesTheEntryAndTheRanksThatDiffer) {
+  on_ranks([](Communicator& comm) {
+    const std::vector<std::string> names{"wte", "h.0.attn", "h.0.mlp", "ln_f"};
+    std::vector<uint64_t> digests{11, 22, 33, 44};
+    const int64_t before = comm.sent().bytes;
+    compare_digests(comm, names, digests);
+    EXPECT_EQ(comm.sent().bytes - before, 16 * (comm.size() - 1)) << "cheap when all agree";
+    if (comm.size() < 3) {
+      return;
+    }
+    const int odd = comm.size() / 2;
+    if (comm.rank() == odd) {
+      digests = {11, 22, 34, 45};
+    }
+    try {
+      compare_digests(comm, names, digests);
+      ADD_FAILURE() << "ranks differ";
+    } catch (const Failure& failure) {
+      EXPECT_THAT(failure.what(), HasSubstr("'h.0.mlp'"));
+      EXPECT_THAT(failure.what(), HasSubstr(fmt::format("on rank {})", odd)));
+    }
+    const std::span<const uint64_t> shorter(digests.data(), comm.rank() == 0 ? 3 : 4);
+    EXPECT_THROW(compare_digests(comm, std::span(names).first(shorter.size()), shorter), Failure);
+  });
+}
+
+TEST(Grid, PlacesAndRanksAreInverse) {
+  constexpr Grid kGrid{.pipeline = 3, .data = 4};
+  static_assert(kGrid.ranks() == 12 && kGrid.place_of(5) == GridPlace{1, 1});
+  static_assert(kGrid.neighbour(5, 1) == 9 && kGrid.last_stage(9) && kGrid.first_stage(3));
+  static_assert(Grid{3, 4, Inner::pipeline}.place_of(5) == GridPlace{2, 1});
+  for (const Inner inner : {Inner::data, Inner::pipeline}) {
+    const Grid grid = make_grid(12, 3, inner);
+    for (int rank = 0; rank < 12; ++rank) {
+      EXPECT_EQ(grid.rank_of(grid.place_of(rank)), rank);
+    }
+  }
+  EXPECT_EQ(describe(make_grid(4, 2), std::vector<int>{0, 0, 1, 1}),
+            "node 0: rank 0 (stage 0, replica 0), rank 1 (stage 0, replica 1)\n"
+            "node 1: rank 2 (stage 1, replica 0), rank 3 (stage 1, replica 1)\n");
+  EXPECT_THROW(make_grid(5, 2), Failure);
+  EXPECT_THROW(make_grid(2, 0), Failure);
+  EXPECT_THROW(make_grid(2, 4), Failure);
+}
+
+}  // namespace
+}  // namespace espalier::parallel
+
+int main(int argc, char** argv) {
+  // Short parts, so that the messages of these tests need several.
+  return espalier::run_rank_tests(argc, argv, {.timeout = 60, .part_bytes = 100'003});
+}
