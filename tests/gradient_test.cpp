@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, Gradients,
                                            Variant{.name = "tied", .tied = true},
                                            Variant{.name = "pruned", .pruned = true},
                                            Variant{.name = "dropout", .dropout = 0.3F}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
 }  // namespace espalier
