@@ -150,7 +150,10 @@ TEST(CliErrors, MasksWithTheWrongCount) {
                     .values = Tensor(values.data(), DType::fp32, Shape{3}),
                     .index = four_bits});
   writer.commit();
-  expect_error(here.run("export mask.h5 -o x.h5"), 1, "bitmap");
+  for (const std::string command : {"export mask.h5 -o x.h5", "inspect mask.h5"}) {
+    expect_error(here.run(command), 1,
+                 "mask.h5: index of \"embedding.token\": bitmap index: 4 bits are set, but 3");
+  }
   EXPECT_FALSE(std::filesystem::exists(here / "x.h5"));
 }
 

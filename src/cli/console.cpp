@@ -1,5 +1,7 @@
 #include "src/cli/console.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -22,6 +24,11 @@ const char* launcher_rank_text() {
 }
 
 }  // namespace
+
+bool on_terminal() {
+  const char* told = std::getenv("ESPALIER_TERMINAL");
+  return told != nullptr ? std::string_view(told) == "1" : isatty(STDERR_FILENO) != 0;
+}
 
 int launched_rank() {
   const char* text = launcher_rank_text();

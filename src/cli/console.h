@@ -11,6 +11,10 @@ namespace espalier::cli {
 /// "espalier: error: …" on standard error, with the rank when there are several.
 void print_error(const std::string& message);
 
+/// Whether a person sees standard error: it is a terminal, or, under mpirun (where it is a pipe), the
+/// environment says so with ESPALIER_TERMINAL=1.
+bool on_terminal();
+
 /// The rank a launcher gave this process, before MPI starts; 0 when alone.
 int launched_rank();
 

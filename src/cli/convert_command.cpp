@@ -17,7 +17,8 @@ struct ConvertArguments {
 
 int import_arrays(const ConvertArguments& arguments) {
   check(!io::is_checkpoint(arguments.in),
-        "{} is an Espalier checkpoint already: use it as it is, or `espalier export` makes plain arrays "
+        "{} is an Espalier checkpoint already: use it as it is, or `espalier export` makes plain "
+        "arrays "
         "of it",
         arguments.in);
   const WeightsFile file = open_weights(arguments.in, arguments.config);
@@ -26,7 +27,8 @@ int import_arrays(const ConvertArguments& arguments) {
   write_weights(arguments.out, *weights.store, io::to_toml(file.config), file.characters);
   Progress(true, 0, false)
       .note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
-                        grouped(weights.store->total_kept()), grouped(weights.store->total_size())));
+                        grouped(weights.store->total_kept()),
+                        grouped(weights.store->total_size())));
   return 0;
 }
 
@@ -42,13 +44,9 @@ std::vector<float> dense_values(const io::CheckpointReader& reader, const io::Pa
   if (info.encoding == "full") {
     return packed;
   }
-  Arena arena;
-  const auto index =
-      sparse::Index::from_bytes(arena, sparse::encoding_by_name(info.encoding), info.shape.count(),
-                                info.nnz, reader.index(info.name));
   std::vector<float> dense(static_cast<size_t>(info.shape.count()));
   size_t next = 0;
-  for (const int32_t position : index.positions()) {
+  for (const int32_t position : train::read_mask(reader, info.name).positions()) {
     dense[static_cast<size_t>(position)] = packed[next++];
   }
   return dense;
@@ -75,20 +73,25 @@ int export_arrays(const ConvertArguments& arguments) {
 void register_convert(CLI::App& app, Action& chosen) {
   auto in = std::make_shared<ConvertArguments>();
   CLI::App* import = app.add_subcommand(
-      "import", "Make a checkpoint of a plain HDF5 file; zeros of prunable arrays become its masks");
+      "import",
+      "Make a checkpoint of a plain HDF5 file; zeros of prunable arrays become its masks");
   import->add_option("file", in->in, "HDF5 file of dense arrays, named as `espalier inspect` shows")
       ->required();
   import->add_option("-o,--out", in->out, "the checkpoint")->required();
-  import->add_option("--config", in->config.file, "TOML file that describes the network")->required();
+  import->add_option("--config", in->config.file, "TOML file that describes the network")
+      ->required();
   import->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
-  import->callback([in, &chosen] { chosen = [in] { return import_arrays(*in); }; });
+  import->callback([in, &chosen] { chosen = [in] { return import_arrays(*in);
+};
+}  // namespace espalier::cli
+);
 
-  auto out = std::make_shared<ConvertArguments>();
-  CLI::App* exported = app.add_subcommand(
-      "export", "Write a checkpoint's parameters as dense float32 arrays, for h5py and others");
-  exported->add_option("file", out->in, "checkpoint")->required();
-  exported->add_option("-o,--out", out->out, "the plain HDF5 file")->required();
-  exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
+auto out = std::make_shared<ConvertArguments>();
+CLI::App* exported = app.add_subcommand(
+    "export", "Write a checkpoint's parameters as dense float32 arrays, for h5py and others");
+exported->add_option("file", out->in, "checkpoint")->required();
+exported->add_option("-o,--out", out->out, "the plain HDF5 file")->required();
+exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
 }
 
 }  // namespace espalier::cli

@@ -62,12 +62,13 @@ int tokenize(const DataArguments& arguments) {
   file.append(note.dump(2) + "\n");
   file.commit();
   Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {} tokens, {}; what they stand for: {}", arguments.out,
-                        grouped(data.size()), bytes_text(static_cast<double>(width) * static_cast<double>(data.size())),
-                        note_file));
-  print(fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
-                    "token_type = \"{}\"\n",
-                    data.vocabulary(), arguments.out, arguments.dtype));
+      .note(fmt::format(
+          "wrote {}: {} tokens, {}; what they stand for: {}", arguments.out, grouped(data.size()),
+          bytes_text(static_cast<double>(width) * static_cast<double>(data.size())), note_file));
+  print(
+      fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
+                  "token_type = \"{}\"\n",
+                  data.vocabulary(), arguments.out, arguments.dtype));
   return 0;
 }
 
@@ -101,10 +102,9 @@ int inspect(const DataArguments& arguments) {
                       grouped(json[split]["windows"].get<int64_t>())});
     }
   }
-  print(fmt::format("{}vocabulary {}{}\n", table(rows), train.vocabulary(),
-                    json.contains("characters")
-                        ? ": " + json["characters"].get<std::string>()
-                        : std::string()));
+  print(fmt::format(
+      "{}vocabulary {}{}\n", table(rows), train.vocabulary(),
+      json.contains("characters") ? ": " + json["characters"].get<std::string>() : std::string()));
   return 0;
 }
 
@@ -112,15 +112,19 @@ void register_tokenize(CLI::App& data, Action& chosen) {
   auto arguments = std::make_shared<DataArguments>();
   CLI::App* command = data.add_subcommand(
       "tokenize", "Write bytes or characters of files as a token binary, with a note beside it");
-  command->add_option("files", arguments->data.train, "any files; several count as one")->required();
-  command->add_option("-o,--out", arguments->out, "the token file; the note is OUT.json")->required();
-  command->add_option("--kind", arguments->data.kind, "bytes (256 tokens) or chars (those that occur)")
+  command->add_option("files", arguments->data.train, "any files; several count as one")
+      ->required();
+  command->add_option("-o,--out", arguments->out, "the token file; the note is OUT.json")
+      ->required();
+  command
+      ->add_option("--kind", arguments->data.kind, "bytes (256 tokens) or chars (those that occur)")
       ->check(CLI::IsMember({"bytes", "chars"}))
       ->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "of a token")
       ->check(CLI::IsMember({"uint16", "uint32"}))
       ->capture_default_str();
-  command->callback([arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
+  command->callback(
+      [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }
 
 void register_inspect_data(CLI::App& data, Action& chosen) {
@@ -153,7 +157,12 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
 
 void register_data(CLI::App& app, Action& chosen) {
   CLI::App* data = app.add_subcommand("data", "Token files: write them, look at them");
-  data->require_subcommand(1);
+  data->require_subcommand(0, 1);
+  data->callback([data, &chosen]() {
+    if (data->get_subcommands().empty()) {
+      chosen = []() -> int { throw Usage("data needs a subcommand: tokenize or inspect"); };
+    }
+  });
   register_tokenize(*data, chosen);
   register_inspect_data(*data, chosen);
 }

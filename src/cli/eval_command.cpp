@@ -27,8 +27,8 @@ Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::
                     int64_t micro_batch) {
   const double begin = now_seconds();
   Evaluation result;
-  result.samples = std::min(source.validation_samples(),
-                            config.train.eval_batches * config.train.global_batch);
+  result.samples =
+      std::min(source.validation_samples(), config.train.eval_batches * config.train.global_batch);
   double sum = 0;
   for (int64_t at = 0; at < result.samples; at += micro_batch) {
     const int64_t n = std::min(micro_batch, result.samples - at);
@@ -62,8 +62,8 @@ nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file
 
 int eval(const EvalArguments& arguments) {
   const WeightsFile file = open_weights(arguments.file, arguments.config);
-  const auto source = train::open_source(
-      file.config, file.characters.size() > 0 ? &file.characters : nullptr);
+  const auto source =
+      train::open_source(file.config, file.characters.size() > 0 ? &file.characters : nullptr);
   const int64_t micro_batch = file.config.train.micro_batch > 0 ? file.config.train.micro_batch
                                                                 : file.config.train.global_batch;
   Inference network(file, train::problem_of(*source), micro_batch);
@@ -81,8 +81,8 @@ int eval(const EvalArguments& arguments) {
       rows.push_back({key, fmt::format("{:.4f}", json[key].get<double>())});
     }
   }
-  rows.push_back({file.config.data.kind == "images" ? "images" : "tokens",
-                  grouped(result.predictions)});
+  rows.push_back(
+      {file.config.data.kind == "images" ? "images" : "tokens", grouped(result.predictions)});
   print(table(rows));
   return 0;
 }
@@ -93,7 +93,8 @@ void register_eval(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<EvalArguments>();
   CLI::App* command =
       app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
-  command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")->required();
+  command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
+      ->required();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value, e.g. other data")
       ->allow_extra_args(false);

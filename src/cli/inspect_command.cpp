@@ -8,6 +8,7 @@
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/core/error.h"
+#include "src/train/snapshot.h"
 
 namespace espalier::cli {
 namespace {
@@ -31,6 +32,10 @@ double share(int64_t part, int64_t all) {
   return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
+bool reported(const Json& damaged, const std::string& dataset) {
+  return std::ranges::any_of(damaged, [&](const Json& row) { return row["dataset"] == dataset; });
+}
+
 /// Every dataset with its bytes; adds what is damaged to `damaged`.
 size_t verify(const io::CheckpointReader& reader, Json& damaged) {
   size_t bytes = 0;
@@ -48,6 +53,9 @@ Json parameters_of(const io::CheckpointReader& reader, Json& damaged) {
   for (const std::string& name : reader.names()) {
     try {
       const io::ParameterInfo info = reader.info(name);
+      if (!reported(damaged, "/params/" + name + "/index")) {
+        train::read_mask(reader, name);  // throws unless the index keeps nnz elements
+      }
       rows.push_back({{"name", name},
                       {"shape", extents_of(info.shape)},
                       {"size", info.shape.count()},
@@ -82,22 +90,22 @@ Json inspect_checkpoint(const std::string& path) {
   const int64_t size = sum(rows, "size");
   const int64_t kept = sum(rows, "kept");
   const int64_t stored = sum(rows, "value_bytes") + sum(rows, "index_bytes");
-  return {{"file", path},
-          {"kind", "checkpoint"},
-          {"step", meta.step},
-          {"vocabulary", meta.extra.contains("vocabulary")
-                             ? Json(meta.extra.at("vocabulary").size() / 2)
-                             : Json()},
-          {"parameters", size},
-          {"kept_parameters", kept},
-          {"sparsity", size == 0 ? 0.0 : 1.0 - share(kept, size)},
-          {"bytes", bytes},
-          {"weight_and_index_bytes", stored},
-          {"optimizer_bytes", static_cast<int64_t>(bytes) - stored},
-          {"bytes_per_parameter", share(static_cast<int64_t>(bytes), size)},
-          {"arrays", std::move(rows)},
-          {"damaged", std::move(damaged)},
-          {"config", meta.config}};
+  return {
+      {"file", path},
+      {"kind", "checkpoint"},
+      {"step", meta.step},
+      {"vocabulary",
+       meta.extra.contains("vocabulary") ? Json(meta.extra.at("vocabulary").size() / 2) : Json()},
+      {"parameters", size},
+      {"kept_parameters", kept},
+      {"sparsity", size == 0 ? 0.0 : 1.0 - share(kept, size)},
+      {"bytes", bytes},
+      {"weight_and_index_bytes", stored},
+      {"optimizer_bytes", static_cast<int64_t>(bytes) - stored},
+      {"bytes_per_parameter", share(static_cast<int64_t>(bytes), size)},
+      {"arrays", std::move(rows)},
+      {"damaged", std::move(damaged)},
+      {"config", meta.config}};
 }
 
 Json inspect_plain(const std::string& path) {
@@ -139,11 +147,10 @@ std::string joined(const Json& list, const char* separator) {
 }
 
 std::vector<std::string> row_of(const Json& array, bool checkpoint) {
-  std::vector<std::string> row{array["name"].get<std::string>(),
-                               "[" + joined(array["shape"], ", ") + "]",
-                               grouped(array["size"].get<int64_t>()),
-                               grouped(array["kept"].get<int64_t>()),
-                               percent(array["sparsity"].get<double>())};
+  std::vector<std::string> row{
+      array["name"].get<std::string>(), "[" + joined(array["shape"], ", ") + "]",
+      grouped(array["size"].get<int64_t>()), grouped(array["kept"].get<int64_t>()),
+      percent(array["sparsity"].get<double>())};
   if (checkpoint) {
     row.push_back(array["encoding"].get<std::string>());
     row.push_back(array["dtype"].get<std::string>());
@@ -156,7 +163,8 @@ std::vector<std::string> row_of(const Json& array, bool checkpoint) {
 
 std::string text_of(const Json& found) {
   const bool checkpoint = found["kind"] == "checkpoint";
-  std::vector<std::vector<std::string>> rows{{"parameter", "shape", "elements", "kept", "sparsity"}};
+  std::vector<std::vector<std::string>> rows{
+      {"parameter", "shape", "elements", "kept", "sparsity"}};
   if (checkpoint) {
     for (const char* head : {"index", "type", "values", "positions", "optimizer"}) {
       rows.front().emplace_back(head);
@@ -173,12 +181,13 @@ std::string text_of(const Json& found) {
     const std::string skipped = joined(found["skipped"], ", ");
     return text + (skipped.empty() ? "" : "not floating-point, skipped: " + skipped + "\n");
   }
-  text += fmt::format("step {}; {} in all: weights and positions {}, optimizer {}; {:.3g} bytes a "
-                      "parameter\n",
-                      found["step"].get<int64_t>(), bytes_text(found["bytes"].get<double>()),
-                      bytes_text(found["weight_and_index_bytes"].get<double>()),
-                      bytes_text(found["optimizer_bytes"].get<double>()),
-                      found["bytes_per_parameter"].get<double>());
+  text += fmt::format(
+      "step {}; {} in all: weights and positions {}, optimizer {}; {:.3g} bytes a "
+      "parameter\n",
+      found["step"].get<int64_t>(), bytes_text(found["bytes"].get<double>()),
+      bytes_text(found["weight_and_index_bytes"].get<double>()),
+      bytes_text(found["optimizer_bytes"].get<double>()),
+      found["bytes_per_parameter"].get<double>());
   return found["damaged"].empty() ? text + "all checksums are right\n" : text;
 }
 
@@ -200,8 +209,8 @@ int inspect(const InspectArguments& arguments) {
 
 void register_inspect(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = app.add_subcommand(
-      "inspect", "List and verify what a checkpoint or plain HDF5 file holds");
+  CLI::App* command =
+      app.add_subcommand("inspect", "List and verify what a checkpoint or plain HDF5 file holds");
   command->add_option("file", arguments->file, "HDF5 file")->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });

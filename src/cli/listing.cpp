@@ -35,10 +35,12 @@ AssumedProblem assume_problem(const io::Config& config) {
   if (config.model.vocabulary > 0) {
     problem.shape.classes = config.model.vocabulary;
   } else if (config.data.kind == "chars") {
-    problem.note = "a vocabulary of 256, the most that kind \"chars\" can have: the data were not read";
+    problem.note =
+        "a vocabulary of 256, the most that kind \"chars\" can have: the data were not read";
   } else {
     problem.shape.classes = kGpt2Tokens;
-    problem.note = "GPT-2's vocabulary of 50257: model.vocabulary is not set, the data were not read";
+    problem.note =
+        "GPT-2's vocabulary of 50257: model.vocabulary is not set, the data were not read";
   }
   return problem;
 }
@@ -80,9 +82,8 @@ Json memory_of(train::Stage& stage, size_t tape_bytes, int64_t micro_batch) {
   total += arena.total().now;
   memory["all"] = total;
   memory["model_state"] = arena.model_state_bytes();
-  memory["model_state_bytes_per_parameter"] =
-      static_cast<double>(arena.model_state_bytes()) /
-      static_cast<double>(stage.store().total_size());
+  memory["model_state_bytes_per_parameter"] = static_cast<double>(arena.model_state_bytes()) /
+                                              static_cast<double>(stage.store().total_size());
   return memory;
 }
 
@@ -116,8 +117,9 @@ std::string listing_text(const Json& found, const io::Config& config) {
     head.push_back({fmt::format("kept at {}", percent(found["sparsity"].get<double>())),
                     grouped_of("kept_parameters")});
   }
-  head.push_back({"flops", fmt::format("{:.3g} a step of {} sequences", found["flops_per_step"].get<double>(),
-                                       config.train.global_batch)});
+  head.push_back(
+      {"flops", fmt::format("{:.3g} a step of {} sequences", found["flops_per_step"].get<double>(),
+                            config.train.global_batch)});
   size_t width = 0;
   for (const auto& row : head) {
     width = std::max(width, row[0].size());

@@ -23,8 +23,8 @@ size_t columns(std::string_view text) {
 }  // namespace
 
 void print(std::string_view text) {
-  const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-                  std::fflush(stdout) == 0;
+  const bool ok =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   check(ok, "standard output cannot be written: {}", std::generic_category().message(errno));
 }
 

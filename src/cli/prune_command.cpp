@@ -72,9 +72,9 @@ std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
   }
   check(!specs.empty(), "{} holds no array of floating-point numbers", path.string());
   auto weights = std::make_unique<Weights>();
-  weights->store = std::make_unique<sparse::Store>(weights->stream, kernels::by_name("auto"),
-                                                   std::move(specs),
-                                                   sparse::StoreOptions{.training = false});
+  weights->store =
+      std::make_unique<sparse::Store>(weights->stream, kernels::by_name("auto"), std::move(specs),
+                                      sparse::StoreOptions{.training = false});
   return weights;
 }
 
@@ -120,9 +120,9 @@ std::string density_table(sparse::Store& store, const std::vector<bool>& prunabl
     rows.push_back({row.name, grouped(row.size), grouped(row.kept), percent(row.density)});
   }
   rows.back().front() = "all prunable";
-  rows.push_back({"whole network", grouped(store.total_size()), grouped(store.total_kept()),
-                  percent(static_cast<double>(store.total_kept()) /
-                          static_cast<double>(store.total_size()))});
+  rows.push_back(
+      {"whole network", grouped(store.total_size()), grouped(store.total_kept()),
+       percent(static_cast<double>(store.total_kept()) / static_cast<double>(store.total_size()))});
   return table(rows);
 }
 
@@ -132,7 +132,8 @@ int prune(const PruneArguments& arguments) {
   sparse::Store& store = *loaded.weights->store;
   const std::vector<bool> prunable = train::prunable_of(store, config);
   check(std::ranges::find(prunable, true) != prunable.end(),
-        "{} holds nothing to prune: matrices of linear layers are; embeddings, heads, norms and biases "
+        "{} holds nothing to prune: matrices of linear layers are; embeddings, heads, norms and "
+        "biases "
         "are not",
         arguments.in);
   train::load_weights(arguments.in, store, prunable);
@@ -158,9 +159,12 @@ void register_prune(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<PruneArguments>();
   CLI::App* command = app.add_subcommand("prune", "Prune a checkpoint or a plain HDF5 file");
   command->footer(
-      "The result holds weights and masks, no optimizer state, step 0: `train --init` starts from it.\n"
-      "Pruned are the matrices that the network marks (GPT: all linear layers of the blocks). Of a plain\n"
-      "file without --config: matrices whose name does not hold embed, head, classifier, norm, bias, wte\n"
+      "The result holds weights and masks, no optimizer state, step 0: `train --init` starts from "
+      "it.\n"
+      "Pruned are the matrices that the network marks (GPT: all linear layers of the blocks). Of a "
+      "plain\n"
+      "file without --config: matrices whose name does not hold embed, head, classifier, norm, "
+      "bias, wte\n"
       "or wpe.");
   command->add_option("file", arguments->in, "checkpoint or plain HDF5")->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();

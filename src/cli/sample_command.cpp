@@ -43,10 +43,9 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
                       : how.top_k == 0     ? all
                                            : std::min(all, static_cast<size_t>(how.top_k));
   // Equal logits: the lower token first, so that the order is one.
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
-                    [&](int32_t a, int32_t b) {
-                      return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
-                    });
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
+      [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
   order.resize(kept);
   if (kept == 1) {
     return order.front();
@@ -70,7 +69,8 @@ class Codec {
     check(file.config.data.kind != "images", "{} classifies images: there is nothing to sample",
           file.path.string());
     if (text_) {
-      vocabulary_ = file.config.data.kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
+      vocabulary_ =
+          file.config.data.kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
       check(vocabulary_.size() > 0,
             "{} does not hold the characters of its vocabulary: prune or import it with --config, "
             "where the data of kind \"chars\" are at hand",
@@ -100,9 +100,10 @@ class Codec {
       const bool digits = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
       const int64_t token = digits ? std::stoll(word) : -1;
       if (token < 0 || token >= file_.problem.classes) {
-        throw Usage(fmt::format("--prompt: \"{}\" is no token of {}: data of kind \"tokens\" take "
-                                "numbers from 0 to {}",
-                                word, file_.path.string(), file_.problem.classes - 1));
+        throw Usage(
+            fmt::format("--prompt: \"{}\" is no token of {}: data of kind \"tokens\" take "
+                        "numbers from 0 to {}",
+                        word, file_.path.string(), file_.problem.classes - 1));
       }
       tokens.push_back(static_cast<int32_t>(token));
       word.clear();
@@ -116,7 +117,8 @@ class Codec {
 };
 
 int sample(const SampleArguments& arguments) {
-  const WeightsFile file = open_weights(arguments.file, {.file = arguments.config, .overrides = {}});
+  const WeightsFile file =
+      open_weights(arguments.file, {.file = arguments.config, .overrides = {}});
   const Codec codec(file);
   std::vector<int32_t> tokens = codec.encode(arguments.prompt);
   if (tokens.empty()) {
@@ -143,15 +145,18 @@ int sample(const SampleArguments& arguments) {
 void register_sample(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<SampleArguments>();
   CLI::App* command = app.add_subcommand("sample", "Write text with a trained network");
-  command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")->required();
-  command->add_option("--prompt", arguments->prompt,
-                      "text to go on from; for data of kind tokens, token numbers")
+  command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
+      ->required();
+  command
+      ->add_option("--prompt", arguments->prompt,
+                   "text to go on from; for data of kind tokens, token numbers")
       ->required();
   command->add_option("--tokens", arguments->tokens, "tokens to write")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--temperature", arguments->temperature,
-                      "0: always the likeliest; 1: as the network says")
+  command
+      ->add_option("--temperature", arguments->temperature,
+                   "0: always the likeliest; 1: as the network says")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1000.0));
   command->add_option("--top-k", arguments->top_k, "draw among the K likeliest; 0: all")

@@ -63,7 +63,7 @@ void train_on(parallel::Communicator& comm, const io::Config& config,
   Progress progress(
       comm.rank() == 0,
       arguments.steps > 0 ? std::min(arguments.steps, config.train.steps) : config.train.steps,
-      isatty(STDERR_FILENO) != 0);
+      on_terminal());
   train::TrainerOptions options{
       .resume = arguments.resume,
       .init = arguments.init,
@@ -83,6 +83,15 @@ void train_on(parallel::Communicator& comm, const io::Config& config,
               : fmt::format("ended after step {}; --resume auto continues", result.steps));
 }
 
+/// Waits a second for the SIGTERM that a launcher sends when another rank has ended the job.
+bool ended_by_launcher() {
+  g_stop = 0;
+  for (int i = 0; i < 100 && g_stop == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return g_stop != 0;
+}
+
 /// As a rank of a launcher: whatever ends this rank early ends all of them, with one message.
 int train_under_launcher(const io::Config& config, const TrainArguments& arguments) {
   parallel::MpiScope mpi({.timeout = config.parallel.timeout_s});
@@ -96,9 +105,8 @@ int train_under_launcher(const io::Config& config, const TrainArguments& argumen
     mpi.abort(1);
   } catch (const Failure& failure) {
     mpi.world().poison(failure.what());
-    if (mpi.world().rank() != 0) {
-      // Most failures meet all ranks: then rank 0 says it, once, and ends this one.
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (mpi.world().rank() != 0 && ended_by_launcher()) {
+      _exit(1);  // most failures meet all ranks: rank 0 has told it
     }
     print_error(failure.what());
     mpi.abort(1);

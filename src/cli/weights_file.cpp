@@ -36,7 +36,8 @@ train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path
 ShapeOf shapes_in_checkpoint(std::shared_ptr<io::CheckpointReader> reader, std::string kind) {
   return [reader = std::move(reader), kind = std::move(kind)](const std::string& name) {
     check(reader->has(name),
-          "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = \"{}\" "
+          "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = "
+          "\"{}\" "
           "has (compare with `espalier inspect`)",
           reader->path().string(), name, kind);
     return reader->info(name).shape;
@@ -70,8 +71,9 @@ io::Vocabulary characters_of(const io::Config& config) {
 }
 
 int threads_of(const io::Config& config) {
-  return config.run.threads > 0 ? static_cast<int>(config.run.threads)
-                                : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return config.run.threads > 0
+             ? static_cast<int>(config.run.threads)
+             : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 }  // namespace

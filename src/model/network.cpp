@@ -4,6 +4,12 @@
 
 namespace espalier::model {
 
+Network::Network(std::vector<std::unique_ptr<Layer>> layers) : layers_(std::move(layers)) {
+  for (const auto& layer : layers_) {
+    backward_names_.push_back(std::string(layer->name()) + " backward");
+  }
+}
+
 std::vector<sparse::ParameterSpec> Network::parameters() const {
   std::vector<sparse::ParameterSpec> all;
   for (const auto& layer : layers_) {
@@ -39,7 +45,7 @@ void Network::backward(Pass& pass, const std::function<void(size_t)>& done) cons
   Tensor gradient;
   for (size_t i = layers_.size(); i-- > 0;) {
     {
-      const Span span(Track::compute, layers_[i]->name());
+      const Span span(Track::compute, backward_names_[i]);
       gradient = layers_[i]->backward(pass, gradient);
     }
     if (done) {

@@ -11,7 +11,7 @@ namespace espalier::model {
 
 class Network {
  public:
-  explicit Network(std::vector<std::unique_ptr<Layer>> layers) : layers_(std::move(layers)) {}
+  explicit Network(std::vector<std::unique_ptr<Layer>> layers);
 
   /// Of all layers, in forward order.
   std::vector<sparse::ParameterSpec> parameters() const;
@@ -31,6 +31,7 @@ class Network {
   Tensor run_until_last(Pass& pass) const;
 
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<std::string> backward_names_;  ///< for the timeline
 };
 
 }  // namespace espalier::model

@@ -5,6 +5,7 @@
 #include "io/checkpoint.h"
 #include "parallel/digest.h"
 #include "pruning/prunable.h"
+#include "src/train/snapshot.h"
 
 namespace espalier::train {
 namespace {
@@ -24,7 +25,6 @@ pruning::Timing timing_of(const io::PruningConfig& config) {
 std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
   const io::CheckpointReader reader(file);
   std::vector<sparse::Mask> masks = store.masks();
-  Arena arena;
   for (size_t p = 0; p < masks.size(); ++p) {
     const auto& spec = store.parameters()[p].spec;
     check(reader.has(spec.name), "{} has no parameter \"{}\": masks must come from the same model",
@@ -32,10 +32,7 @@ std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store
     const io::ParameterInfo info = reader.info(spec.name);
     check(info.shape == spec.shape, "{}: parameter \"{}\" has shape {}, this model's has {}", file,
           spec.name, info.shape.text(), spec.shape.text());
-    const sparse::Mask wanted =
-        sparse::Index::from_bytes(arena, sparse::encoding_by_name(info.encoding),
-                                  info.shape.count(), info.nnz, reader.index(spec.name))
-            .mask();
+    const sparse::Mask wanted = read_mask(reader, spec.name);
     for (int64_t i = 0; i < masks[p].size(); ++i) {
       if (masks[p][i] && !wanted[i]) {
         masks[p].set(i, false);

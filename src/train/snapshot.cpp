@@ -76,15 +76,8 @@ void check_same_parameters(const io::CheckpointReader& reader, const sparse::Sto
 std::vector<sparse::Mask> read_masks(const io::CheckpointReader& reader,
                                      const sparse::Store& store) {
   std::vector<sparse::Mask> masks;
-  Arena arena;
   for (const sparse::Parameter& parameter : store.parameters()) {
-    const io::ParameterInfo info = reader.info(parameter.spec.name);
-    const auto encoding = sparse::encoding_by_name(info.encoding);
-    masks.push_back(encoding == sparse::Encoding::full
-                        ? sparse::Mask(parameter.size())
-                        : sparse::Index::from_bytes(arena, encoding, parameter.size(), info.nnz,
-                                                    reader.index(parameter.spec.name))
-                              .mask());
+    masks.push_back(read_mask(reader, parameter.spec.name));
   }
   return masks;
 }
@@ -130,6 +123,22 @@ Progress progress_of(const io::CheckpointReader& reader) {
     progress.characters = io::Vocabulary::from_text(vocabulary->second);
   }
   return progress;
+}
+
+sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name) {
+  const io::ParameterInfo info = reader.info(name);
+  const auto encoding = sparse::encoding_by_name(info.encoding);
+  if (encoding == sparse::Encoding::full) {
+    return sparse::Mask(info.shape.count());
+  }
+  const std::vector<uint8_t> bytes = reader.index(name);
+  try {
+    Arena arena;
+    return sparse::Index::from_bytes(arena, encoding, info.shape.count(), info.nnz, bytes).mask();
+  } catch (const Failure& failure) {
+    fail("{}: index of \"{}\": {}; the file is damaged, use another checkpoint",
+         reader.path().string(), name, failure.what());
+  }
 }
 
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer) {

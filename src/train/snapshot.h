@@ -25,6 +25,10 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
 /// What a checkpoint says of itself: the config it was made with, its vocabulary, its step.
 Progress progress_of(const io::CheckpointReader& reader);
 
+/// What a checkpoint keeps of one parameter. Throws Failure naming file and parameter when the index does
+/// not fit.
+sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
+
 /// Masks and values; with `optimizer` also master copies and moments, bit for bit. Throws Failure when the
 /// file is of another model.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);

@@ -3,6 +3,7 @@
 #include <cfloat>
 
 #include "src/kernels/cpu/loops.h"
+#include "src/kernels/cpu/reduce.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
@@ -41,22 +42,33 @@ void gradient_of(const T* x, const Normaliser& total, float scale, int64_t n, D*
 }
 
 template <class T>
-void one_row(const CrossEntropyArgs& args, int64_t row) {
-  const int64_t cols = args.logits.cols();
+void write_gradient(const CrossEntropyArgs& args, int64_t row, const Normaliser& total) {
   const T* x = row_of<T>(args.logits, row);
   const int32_t target = elements<int32_t>(args.targets)[row];
-  const float chosen = load(x + target);
-  const Normaliser total = normaliser_of(x, cols);
-  elements<float>(args.losses)[row] = (total.top - chosen) + __builtin_logf(total.sum);
-  if (!args.dlogits) {
-    return;
-  }
-  const float at_target = args.scale * (exp_below(chosen - total.top) / total.sum - 1.0F);
+  const float probability = exp_below(load(x + target) - total.top) / total.sum;
   with_type(args.dlogits.dtype, [&](auto type) {
     auto* dx = row_of<decltype(type)>(args.dlogits, row);
-    gradient_of(x, total, args.scale, cols, dx);
-    store(dx + target, at_target);
+    gradient_of(x, total, args.scale, args.logits.cols(), dx);
+    store(dx + target, args.scale * (probability - 1.0F));
   });
+}
+
+/// Rows [first, first + n): all normalisers, then all gradients, see kRowGroup.
+template <class T>
+void some_rows(const CrossEntropyArgs& args, int64_t first, int64_t n) {
+  Normaliser totals[kRowGroup];
+  for (int64_t i = 0; i < n; ++i) {
+    totals[i] = normaliser_of(row_of<T>(args.logits, first + i), args.logits.cols());
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t target = elements<int32_t>(args.targets)[first + i];
+    const float chosen = load(row_of<T>(args.logits, first + i) + target);
+    const float loss = (totals[i].top - chosen) + __builtin_logf(totals[i].sum);
+    elements<float>(args.losses)[first + i] = loss;
+    if (args.dlogits) {
+      write_gradient<T>(args, first + i, totals[i]);
+    }
+  }
 }
 
 }  // namespace
@@ -65,8 +77,9 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
   verify(args);
   cpu::require_ids_below("target", args.targets, args.logits.cols());
   with_type(args.logits.dtype, [&](auto type) {
-    for_rows(stream.threads(), args.logits.rows(), args.logits.cols(),
-             [&](int64_t row) { one_row<decltype(type)>(args, row); });
+    for_row_groups(
+        stream.threads(), args.logits.rows(), args.logits.cols(),
+        [&](int64_t first, int64_t n) { some_rows<decltype(type)>(args, first, n); });
   });
 }
 

@@ -29,50 +29,75 @@ constexpr int64_t kLanes = 16;
   return widen(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
-/// packed (+)= the kept lanes of `values`. Unless `whole`, only the lanes that are kept may be touched.
-template <bool kAccumulate>
+/// A zero of its own. The zero-masked forms of compress and expand wait for the old value of the register
+/// they write (Zen 5), which chains neighbours; merging into a fresh zero does not. The empty asm keeps
+/// the compiler from turning one into the other.
+[[gnu::always_inline]] inline __m512i fresh_zero() {
+  __m512i zero = _mm512_setzero_si512();
+  asm("" : "+v"(zero));
+  return zero;
+}
+
+/// Writes the kept lanes of `values` side by side. Unless `whole`, touches nothing beyond them.
 [[gnu::always_inline]] inline void append(__m512 values, __mmask16 keep, float* packed, bool whole) {
-  const __m512 kept = _mm512_maskz_compress_ps(keep, values);
-  const __mmask16 lanes = first_lanes(__builtin_popcount(keep));
-  if (kAccumulate) {
-    _mm512_mask_storeu_ps(packed, lanes, _mm512_add_ps(read(packed, lanes), kept));
-  } else if (whole) {
+  const __m512 kept = _mm512_mask_compress_ps(_mm512_castsi512_ps(fresh_zero()), keep, values);
+  if (whole) {
     _mm512_storeu_ps(packed, kept);
   } else {
-    _mm512_mask_storeu_ps(packed, lanes, kept);
+    _mm512_mask_storeu_ps(packed, first_lanes(__builtin_popcount(keep)), kept);
   }
 }
 
 /// One word of the bitmap, all of whose 64 dense elements exist; returns how many it keeps.
-template <bool kAccumulate, class T>
+template <class T>
 [[gnu::always_inline]] inline int64_t gather_word(uint64_t word, const T* dense, float* packed,
                                                   bool whole) {
 #pragma GCC unroll 4
   for (int i = 0; i < 64; i += kLanes) {
     const uint64_t before = word & ((uint64_t{1} << i) - 1);
-    append<kAccumulate>(read(dense + i), static_cast<__mmask16>(word >> i),
-                        packed + __builtin_popcountll(before), whole);
+    append(read(dense + i), static_cast<__mmask16>(word >> i),
+           packed + __builtin_popcountll(before), whole);
   }
   return __builtin_popcountll(word);
 }
 
-template <bool kAccumulate, class T>
-void gather(const WordRun& run, const T* dense, float* packed) {
+/// `run.kept` counts what may be written of `packed`; returns how many the words keep.
+template <class T>
+int64_t gather(const WordRun& run, const T* dense, float* packed) {
   int64_t k = 0;
   const int64_t whole = run.size / 64 * 64;
   for (int64_t first = 0; first < whole; first += 64) {
     const uint64_t word = run.words[first / 64];
     if (run.kept - k >= 64) {
-      k += gather_word<kAccumulate>(word, dense + first, packed + k, true);
+      k += gather_word(word, dense + first, packed + k, true);
     } else {
-      k += gather_word<kAccumulate>(word, dense + first, packed + k, false);
+      k += gather_word(word, dense + first, packed + k, false);
     }
   }
   for (int64_t first = whole; first < run.size; first += kLanes) {
     const auto keep = static_cast<__mmask16>(run.words[first / 64] >> (first % 64));
-    const __m512 values = read(dense + first, first_lanes(run.size - first));
-    append<kAccumulate>(values, keep, packed + k, false);
+    append(read(dense + first, first_lanes(run.size - first)), keep, packed + k, false);
     k += __builtin_popcount(keep);
+  }
+  return k;
+}
+
+constexpr int64_t kStage = 1024;  ///< dense elements whose kept ones pass through a buffer in L1
+
+/// Adding in place would read what was stored an instant before, at another alignment, which stalls:
+/// gather to a buffer, then add.
+template <class T>
+void gather_add(const WordRun& run, const T* dense, float* packed) {
+  alignas(64) float stage[kStage + 64];
+  for (int64_t first = 0; first < run.size; first += kStage) {
+    const WordRun part{run.words + first / 64, least(kStage, run.size - first), kStage + 64};
+    const int64_t kept = gather(part, dense + first, stage);
+    for (int64_t i = 0; i < kept; i += kLanes) {
+      const __mmask16 lanes = first_lanes(kept - i);
+      _mm512_mask_storeu_ps(packed + i, lanes,
+                            _mm512_add_ps(read(packed + i, lanes), _mm512_load_ps(stage + i)));
+    }
+    packed += kept;
   }
 }
 
@@ -102,10 +127,8 @@ template <bool kClear, class T>
                                              __mmask16 present, bool whole) {
   const __mmask16 lanes = whole ? 0xffff : first_lanes(__builtin_popcount(keep));
   const __m512i kept = _mm512_maskz_loadu_epi32(lanes, packed);
-  if (kClear) {
-    return _mm512_maskz_expand_epi32(keep, kept);
-  }
-  return _mm512_mask_expand_epi32(old_lanes(dense, present), keep, kept);
+  const __m512i others = kClear ? fresh_zero() : old_lanes(dense, present);
+  return _mm512_mask_expand_epi32(others, keep, kept);
 }
 
 template <bool kClear, class T>
@@ -158,11 +181,10 @@ void scatter(const WordRun& run, const float* packed, float* dense) {
 
 template <bool kClear>
 void scatter(const WordRun& run, const float* packed, bf16* dense) {
-  constexpr int64_t kSize = 1024;
-  alignas(64) uint32_t rounded[kSize + 64];
+  alignas(64) uint32_t rounded[kStage + 64];
   int64_t k = 0;
-  for (int64_t first = 0; first < run.size; first += kSize) {
-    WordRun part{run.words + first / 64, least(kSize, run.size - first), 0};
+  for (int64_t first = 0; first < run.size; first += kStage) {
+    WordRun part{run.words + first / 64, least(kStage, run.size - first), 0};
     int64_t kept = 0;
     for (int64_t word = 0; word < divide_up(part.size, 64); ++word) {
       kept += __builtin_popcountll(part.words[word]);
@@ -170,7 +192,7 @@ void scatter(const WordRun& run, const float* packed, bf16* dense) {
     for (int64_t i = 0; i < kept; i += kLanes) {
       _mm512_store_si512(rounded + i, narrow(read(packed + k + i, first_lanes(kept - i))));
     }
-    part.kept = kSize + 64;
+    part.kept = kStage + 64;
     scatter_lanes<kClear>(part, rounded, dense + first);
     k += kept;
   }
@@ -179,10 +201,10 @@ void scatter(const WordRun& run, const float* packed, bf16* dense) {
 }  // namespace
 
 void gather_words(const WordRun& run, const float* dense, float* packed, bool accumulate) {
-  accumulate ? gather<true>(run, dense, packed) : gather<false>(run, dense, packed);
+  accumulate ? gather_add(run, dense, packed) : void(gather(run, dense, packed));
 }
 void gather_words(const WordRun& run, const bf16* dense, float* packed, bool accumulate) {
-  accumulate ? gather<true>(run, dense, packed) : gather<false>(run, dense, packed);
+  accumulate ? gather_add(run, dense, packed) : void(gather(run, dense, packed));
 }
 void scatter_words(const WordRun& run, const float* packed, float* dense, bool clear) {
   clear ? scatter<true>(run, packed, dense) : scatter<false>(run, packed, dense);

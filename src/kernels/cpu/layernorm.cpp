@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "src/kernels/cpu/loops.h"
+#include "src/kernels/cpu/reduce.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
@@ -16,32 +17,52 @@ constexpr int64_t kParts = 32;
 constexpr int64_t kPartRows = 16;  ///< at least so many rows in a block
 
 template <class T, class W>
-void forward_row(const LayerNormArgs& args, int64_t row) {
+void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
   const int64_t cols = args.x.cols();
   const float* x = row_of<float>(args.x, row);
   const W* weight = elements<W>(args.weight);
   const W* bias = elements<W>(args.bias);
   T* y = row_of<T>(args.y, row);
-  const float sum = sum_of(cols, [&](int64_t c) { return x[c]; });
-  const float mean = sum / static_cast<float>(cols);
-  const float squares = sum_of(cols, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
-  const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(cols) + kEpsilon);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
     store(y + c, (x[c] - mean) * rstd * load(weight + c) + load(bias + c));
   }
-  elements<float>(args.mean)[row] = mean;
-  elements<float>(args.rstd)[row] = rstd;
 }
 
-/// dx of one row; its share of dweight and dbias is added to `share` [2, C].
+/// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
 template <class T, class W>
-void backward_row(const LayerNormBackwardArgs& args, int64_t row, float* __restrict share) {
+void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
+  const int64_t cols = args.x.cols();
+  const auto width = static_cast<float>(cols);
+  float* mean = elements<float>(args.mean) + first;
+  float* rstd = elements<float>(args.rstd) + first;
+  for (int64_t i = 0; i < n; ++i) {
+    mean[i] = sum_over(row_of<float>(args.x, first + i), cols, [](auto x) { return x; }) / width;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const float centre = mean[i];
+    const float squares = sum_over(row_of<float>(args.x, first + i), cols, [centre](auto x) {
+      const auto distance = x - centre;
+      return distance * distance;
+    });
+    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + kEpsilon);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    write_row<T, W>(args, first + i, mean[i], rstd[i]);
+  }
+}
+
+/// Means over a row of g = dy weight (`centre`) and of g times the normalised x (`slope`).
+struct Projection {
+  float centre, slope;
+};
+
+template <class T, class W>
+Projection project_row(const LayerNormBackwardArgs& args, int64_t row) {
   const int64_t cols = args.x.cols();
   const T* dy = row_of<T>(args.dy, row);
   const float* x = row_of<float>(args.x, row);
   const W* weight = elements<W>(args.weight);
-  float* dx = row_of<float>(args.dx, row);
   const float mean = elements<float>(args.mean)[row];
   const float rstd = elements<float>(args.rstd)[row];
   float sum = 0;
@@ -52,15 +73,38 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, float* __restr
     sum += g;
     projection += g * ((x[c] - mean) * rstd);
   }
-  const float centre = sum / static_cast<float>(cols);
-  const float slope = projection / static_cast<float>(cols);
+  return {sum / static_cast<float>(cols), projection / static_cast<float>(cols)};
+}
+
+/// dx of one row; its share of dweight and dbias is added to `share` [2, C].
+template <class T, class W>
+void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projection& mean_of,
+                  float* __restrict share) {
+  const int64_t cols = args.x.cols();
+  const T* dy = row_of<T>(args.dy, row);
+  const float* x = row_of<float>(args.x, row);
+  const W* weight = elements<W>(args.weight);
+  float* dx = row_of<float>(args.dx, row);
+  const float mean = elements<float>(args.mean)[row];
+  const float rstd = elements<float>(args.rstd)[row];
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
     const float d = load(dy + c);
     const float normalised = (x[c] - mean) * rstd;
-    dx[c] += rstd * (d * load(weight + c) - centre - normalised * slope);
+    dx[c] += rstd * (d * load(weight + c) - mean_of.centre - normalised * mean_of.slope);
     share[c] += d * normalised;
     share[cols + c] += d;
+  }
+}
+
+template <class T, class W>
+void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, float* share) {
+  Projection means[kRowGroup];
+  for (int64_t i = 0; i < n; ++i) {
+    means[i] = project_row<T, W>(args, first + i);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    backward_row<T, W>(args, first + i, means[i], share);
   }
 }
 
@@ -85,9 +129,10 @@ void layernorm(Stream& stream, const LayerNormArgs& args) {
   verify(args);
   with_type(args.y.dtype, [&](auto type) {
     with_type(args.weight.dtype, [&](auto weight) {
-      for_rows(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t row) {
-        forward_row<decltype(type), decltype(weight)>(args, row);
-      });
+      for_row_groups(
+          stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
+            forward_rows<decltype(type), decltype(weight)>(args, first, n);
+          });
     });
   });
 }
@@ -106,8 +151,9 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
         float* share = shares + part * 2 * cols;
         std::memset(share, 0, static_cast<size_t>(2 * cols) * sizeof(float));
         const int64_t end = least(rows, (part + 1) * together);
-        for (int64_t row = part * together; row < end; ++row) {
-          backward_row<decltype(type), decltype(weight)>(args, row, share);
+        for (int64_t first = part * together; first < end; first += kRowGroup) {
+          backward_rows<decltype(type), decltype(weight)>(args, first, least(kRowGroup, end - first),
+                                                          share);
         }
       });
     });

@@ -65,59 +65,29 @@ inline void for_ranges(int threads, int64_t count, int64_t length, const Body& b
   });
 }
 
-/// body(row) for every row of a [rows, cols] matrix.
+/// Rows that an operation may work on side by side: what one row waits for, the others hide.
+inline constexpr int64_t kRowGroup = 4;
+
+/// body(first, n) for groups of n <= kRowGroup consecutive rows that cover a [rows, cols] matrix.
 template <class Body>
-inline void for_rows(int threads, int64_t rows, int64_t cols, const Body& body) {
-  const int64_t together = most(1, kBlock / most(1, cols));
+inline void for_row_groups(int threads, int64_t rows, int64_t cols, const Body& body) {
+  const int64_t together = most(kRowGroup, kBlock / most(1, cols) / kRowGroup * kRowGroup);
   for_blocks(threads, divide_up(rows, together), rows * cols, [&](int64_t i) {
     const int64_t end = least(rows, (i + 1) * together);
-    for (int64_t row = i * together; row < end; ++row) {
-      body(row);
+    for (int64_t first = i * together; first < end; first += kRowGroup) {
+      body(first, least(kRowGroup, end - first));
     }
   });
 }
 
-/// Sum of term(i) over [0, n). Four running vectors hide the latency of the additions.
-template <class Term>
-[[gnu::always_inline]] inline float sum_of(int64_t n, const Term& term) {
-  const int64_t quarter = n / 64 * 16;
-  float a = 0;
-  float b = 0;
-  float c = 0;
-  float d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t i = 0; i < quarter; ++i) {
-    a += term(i);
-    b += term(i + quarter);
-    c += term(i + 2 * quarter);
-    d += term(i + 3 * quarter);
-  }
-#pragma omp simd reduction(+ : a)
-  for (int64_t i = 4 * quarter; i < n; ++i) {
-    a += term(i);
-  }
-  return (a + b) + (c + d);
-}
-
-/// The largest of `least` and term(i) over [0, n); NaN terms are passed over.
-template <class Term>
-[[gnu::always_inline]] inline float maximum_of(int64_t n, float least, const Term& term) {
-  const int64_t half = n / 32 * 16;
-  float a = least;
-  float b = least;
-#pragma omp simd reduction(max : a, b)
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = term(i);
-    const float second = term(i + half);
-    a = first > a ? first : a;
-    b = second > b ? second : b;
-  }
-#pragma omp simd reduction(max : a)
-  for (int64_t i = 2 * half; i < n; ++i) {
-    const float value = term(i);
-    a = value > a ? value : a;
-  }
-  return a > b ? a : b;
+/// body(row) for every row of a [rows, cols] matrix.
+template <class Body>
+inline void for_rows(int threads, int64_t rows, int64_t cols, const Body& body) {
+  for_row_groups(threads, rows, cols, [&](int64_t first, int64_t n) {
+    for (int64_t row = first; row < first + n; ++row) {
+      body(row);
+    }
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA
