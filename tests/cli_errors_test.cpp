@@ -11,17 +11,17 @@ const std::string kLast = "run/checkpoints/step-000020.h5";
 
 TEST(CliErrors, WrongUsageIsTwo) {
   const Workplace here;
-  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
-           {"", "subcommand"},
-           {"trane c.toml", "trane"},
-           {"train", "config"},
-           {"train c.toml --steps 0", "steps"},
-           {"train c.toml --nonsense", "nonsense"},
-           {"prune a.h5 -o b.h5", "--method"},
-           {"sample a.h5", "--prompt"},
-           {"report", "runs"},
-           {"eval", "file"},
-           {"import a.h5 -o b.h5", "--config"}}) {
+  for (const auto& [arguments, words] :
+       std::vector<std::pair<std::string, std::string>>{{"", "subcommand"},
+                                                        {"trane c.toml", "trane"},
+                                                        {"train", "config"},
+                                                        {"train c.toml --steps 0", "steps"},
+                                                        {"train c.toml --nonsense", "nonsense"},
+                                                        {"prune a.h5 -o b.h5", "--method"},
+                                                        {"sample a.h5", "--prompt"},
+                                                        {"report", "runs"},
+                                                        {"eval", "file"},
+                                                        {"import a.h5 -o b.h5", "--config"}}) {
     expect_error(here.run(arguments), 2, words);
   }
 }
@@ -98,7 +98,8 @@ TEST(CliErrors, DamagedCheckpoints) {
   expect_code(here.run("train c.toml"), 0);
   const std::string good = here.read(kLast);
   here.write("cut.h5", good.substr(0, good.size() / 2));
-  for (const std::string command : {"inspect cut.h5", "eval cut.h5", "train c.toml --resume cut.h5"}) {
+  for (const std::string command :
+       {"inspect cut.h5", "eval cut.h5", "train c.toml --resume cut.h5"}) {
     expect_error(here.run(command), 1, "cut.h5");
   }
   // One bit of one value: find its bytes in the file.
@@ -165,8 +166,8 @@ TEST(CliErrors, CheckpointsOfAnotherModel) {
     const std::string train = "train c.toml --set " + change;
     expect_error(here.run(train + " --resume auto"), 1, "another model");
     if (change != "model.heads=4") {  // shapes do not tell heads apart
-      expect_error(here.run(train + " --out o --resume none --init run/checkpoints/step-000002.h5"), 1,
-                   "another model");
+      expect_error(here.run(train + " --out o --resume none --init run/checkpoints/step-000002.h5"),
+                   1, "another model");
       expect_error(here.run("eval run/checkpoints/step-000002.h5 --set " + change), 1,
                    "another model");
     }

@@ -30,8 +30,8 @@ class Job {
     if (child_ == 0) {
       const std::string line = "cd '" + (here / ".").string() +
                                "' && exec '" ESPALIER_SOURCE_DIR
-                               "/scripts/mpirun.sh' 2 " ESPALIER_PROGRAM " " + arguments +
-                               " >.job-out 2>.job-err";
+                               "/scripts/mpirun.sh' 2 " ESPALIER_PROGRAM " " +
+                               arguments + " >.job-out 2>.job-err";
       execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
@@ -118,8 +118,9 @@ void expect_gone(const std::vector<pid_t>& pids) {
   }
 }
 
-const std::string kLong = "--set train.steps=1000000 --set train.checkpoint_every=0 "
-                          "--set train.eval_every=0 --set run.trace=false ";
+const std::string kLong =
+    "--set train.steps=1000000 --set train.checkpoint_every=0 "
+    "--set train.eval_every=0 --set run.trace=false ";
 
 TEST(CliRanks, TwoRanksTrainLikeOne) {
   const Workplace here;
@@ -181,7 +182,8 @@ TEST(CliRanks, TermSignalEndsTheStepAndSaves) {
   // The checkpoint of that very step is there, whole, and goes on.
   const std::string last = fmt::format("run/checkpoints/step-{:06}.h5", steps);
   expect_code(here.run("inspect " + last), 0);
-  expect_code(here.run(fmt::format("train c.toml --resume auto {} --steps {}", kLong, steps + 2)), 0);
+  expect_code(here.run(fmt::format("train c.toml --resume auto {} --steps {}", kLong, steps + 2)),
+              0);
   EXPECT_EQ(here.curve("run", "loss").size(), steps + 2);
 }
 

@@ -82,6 +82,59 @@ TEST(Cli, EvalIsTheValidationLossOfTheRun) {
   }
 }
 
+/// IDX files of `count` images of 4 x 4 pixels: class c is bright in row c.
+void write_images(const Workplace& here, int count) {
+  auto number = [](int value) { return std::string{0, 0, 0, static_cast<char>(value)}; };
+  std::string images = std::string{0, 0, 8, 3} + number(count) + number(4) + number(4);
+  std::string labels = std::string{0, 0, 8, 1} + number(count);
+  for (int i = 0; i < count; ++i) {
+    labels += static_cast<char>(i % 3);
+    for (int pixel = 0; pixel < 16; ++pixel) {
+      images += static_cast<char>(pixel / 4 == i % 3 ? 100 + i % 7 : (i * 31 + pixel * 17) % 60);
+    }
+  }
+  here.write("images", images);
+  here.write("labels", labels);
+}
+
+TEST(Cli, AnMlpGoesTheSameWay) {
+  const Workplace here;
+  write_images(here, 120);
+  const std::string mlp =
+      "--set model.kind=mlp --set 'model.hidden=[16, 16]' --set data.kind=images "
+      "--set 'data.train=[\"images\", \"labels\"]' --set optimizer.lr=0.03";
+  expect_code(here.run("train c.toml " + mlp), 0);
+  EXPECT_LT(here.curve("run", "loss").back(), 0.7 * here.curve("run", "loss").front());
+  const Ran eval = here.run("eval --json " + kLast);
+  expect_code(eval, 0);
+  EXPECT_EQ(eval.json()["val_loss"], here.summary("run")["final_val_loss"]);
+  EXPECT_FALSE(eval.json().contains("perplexity"));
+  expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
+  expect_code(here.run("export p.h5 -o plain.h5"), 0);
+  expect_code(here.run("import plain.h5 -o back.h5 --config run/config.toml"), 0);
+  EXPECT_EQ(here.run("eval --json back.h5").json()["val_loss"],
+            here.run("eval --json p.h5").json()["val_loss"]);
+  expect_error(here.run("sample p.h5 --prompt a"), 1, "classifies images");
+}
+
+TEST(Cli, ASignalEndsTheStepAndSaves) {
+  const Workplace here;
+  for (const std::string signal : {"TERM", "INT", "USR1"}) {
+    const Ran ran =
+        here.shell("timeout --preserve-status -s " + signal +
+                   " 0.5 " ESPALIER_PROGRAM
+                   " train c.toml --resume none --set train.steps=1000000 --set train.eval_every=0 "
+                   "--set train.checkpoint_every=0 --set run.trace=false --out " +
+                   signal);
+    expect_code(ran, 0);
+    EXPECT_NE(ran.err.find("as asked"), std::string::npos) << ran.err;
+    const auto steps = here.summary(signal)["steps"].get<int64_t>();
+    EXPECT_GT(steps, 0);
+    EXPECT_EQ(here.curve(signal, "loss").size(), static_cast<size_t>(steps));
+    expect_code(here.run(fmt::format("inspect {}/checkpoints/step-{:06}.h5", signal, steps)), 0);
+  }
+}
+
 TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
   const Workplace here;
   expect_code(here.run("train c.toml --set pruning.method=none"), 0);
@@ -167,8 +220,8 @@ TEST(Cli, ExportAndImportAreInverse) {
   // Without a config the names tell what may be pruned: here the same matrices.
   expect_code(here.run("prune plain.h5 -o bare.h5 --method magnitude --sparsity 0.9"), 0);
   const Json bare = here.run("inspect --json bare.h5").json();
-  expect_code(here.run("prune plain.h5 -o full.h5 --config c.toml --method magnitude --sparsity 0.9"),
-              0);
+  expect_code(
+      here.run("prune plain.h5 -o full.h5 --config c.toml --method magnitude --sparsity 0.9"), 0);
   const Json full = here.run("inspect --json full.h5").json();
   EXPECT_EQ(bare["kept_parameters"], full["kept_parameters"]);
   EXPECT_LT(bare["kept_parameters"], was["kept_parameters"]);
@@ -181,7 +234,8 @@ TEST(Cli, InfoAndHelp) {
   const Workplace here;
   const Ran info = here.run("info --json");
   expect_code(info, 0);
-  for (const char* key : {"version", "git", "backends", "backend", "mpi", "hdf5", "gemm", "cores"}) {
+  for (const char* key :
+       {"version", "git", "backends", "backend", "mpi", "hdf5", "gemm", "cores"}) {
     EXPECT_TRUE(info.json().contains(key)) << key;
   }
   EXPECT_NE(here.run("info").out.find(info.json()["mpi"].get<std::string>()), std::string::npos);

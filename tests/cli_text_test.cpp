@@ -13,7 +13,8 @@ const std::string kLast = "run/checkpoints/step-000020.h5";
 TEST(CliText, SampleIsAFunctionOfTheSeed) {
   const Workplace here;
   expect_code(here.run("train c.toml"), 0);
-  const std::string sample = "sample " + kLast + " --prompt 'a tree' --tokens 80 ";  // past the context
+  const std::string sample =
+      "sample " + kLast + " --prompt 'a tree' --tokens 80 ";  // past the context
   const Ran ran = here.run(sample + "--seed 5");
   expect_code(ran, 0);
   EXPECT_TRUE(ran.out.starts_with("a tree"));
@@ -52,7 +53,8 @@ TEST(CliText, TokenizedBytesTrainLikeBytes) {
     EXPECT_EQ(here.read("t.bin").size(), width * here.read("text.txt").size());
     expect_code(here.run("train c.toml --out tokens --resume none --set data.kind=tokens "
                          "--set 'data.train=[\"t.bin\"]' --set model.vocabulary=256 "
-                         "--set data.token_type=" + type),
+                         "--set data.token_type=" +
+                         type),
                 0);
     EXPECT_EQ(here.curve("tokens", "loss"), here.curve("run", "loss"));
   }
@@ -99,7 +101,8 @@ TEST(CliText, DataInspectShowsTheSplit) {
   EXPECT_EQ(found["train"]["tokens"].get<int64_t>() + found["validation"]["tokens"].get<int64_t>(),
             size);
   EXPECT_EQ(found["validation"]["tokens"], size / 10);
-  EXPECT_EQ(found["vocabulary"], found["characters"].get<std::string>().size() - 3);  // \x0a is four
+  EXPECT_EQ(found["vocabulary"],
+            found["characters"].get<std::string>().size() - 3);  // \x0a is four
   expect_code(here.run("data inspect text.txt --validation-fraction 0"), 0);
   expect_error(here.run("data inspect text.txt --context 999999"), 1, "model.context");
   expect_error(here.run("data"), 2, "subcommand");

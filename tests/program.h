@@ -81,8 +81,8 @@ class Workplace {
 
   /// Words in an order that a small network learns something of: each depends on the one before.
   static std::string text(size_t bytes) {
-    const char* words[] = {"a",     "tree", "pruned", "flat",  "grows", "along",
-                           "the",   "wall", "and",    "bears", "sweet", "fruit."};
+    const char* words[] = {"a",   "tree", "pruned", "flat",  "grows", "along",
+                           "the", "wall", "and",    "bears", "sweet", "fruit."};
     std::string out;
     uint32_t state = 1;
     size_t word = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <optional>
 #include <thread>
 
@@ -21,9 +22,21 @@ namespace {
 
 /// Clusters preempt with SIGTERM or SIGUSR1, people with SIGINT: the step is finished, then all is saved.
 volatile std::sig_atomic_t g_stop = 0;
+std::atomic<int64_t> g_stop_time = 0;  // of the first signal, in ms
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t milliseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1000} + now.tv_nsec / 1'000'000;
+}
 
 extern "C" void request_stop(int signal) {
-  if (g_stop != 0 && signal == SIGINT) {
+  constexpr int64_t kSameKey =
+      300;  // one Ctrl-C can come twice: from the terminal and from a launcher
+  if (g_stop == 0) {
+    g_stop_time = milliseconds();
+  } else if (signal == SIGINT && milliseconds() - g_stop_time > kSameKey) {
     _exit(130);  // the second Ctrl-C means it
   }
   g_stop = 1;
@@ -156,7 +169,8 @@ void register_train(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", arguments->dry_run,
                     "list parameters and memory, without data or training");
-  command->add_flag("--json", arguments->json, "with --dry-run: print one JSON object");
+  command->add_flag("--json", arguments->json, "with --dry-run: print one JSON object")
+      ->needs("--dry-run");
   command->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
 }
 

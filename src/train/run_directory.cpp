@@ -42,12 +42,10 @@ void RunDirectory::decide(const std::string& resume) {
   if (resume.empty()) {
     refuse_existing();
   } else if (resume == "none") {
-    remove_existing();
+    replaces_ = true;
   } else if (resume == "auto") {
     resume_file_ = io::latest_checkpoint(checkpoints());
-    if (!resume_file_) {
-      remove_existing();
-    }
+    replaces_ = !resume_file_;
   } else {
     check(fs::exists(resume), "--resume {}: there is no such file; use auto, none or a checkpoint",
           resume);
@@ -78,6 +76,9 @@ fs::path RunDirectory::checkpoint_path(int64_t step) const {
 
 void RunDirectory::begin(const io::Config& config, int64_t resumed_step) {
   if (writes_) {
+    if (replaces_) {
+      remove_existing();
+    }
     io::write_text_atomically(root_ / "config.toml", io::to_toml(config));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
   }

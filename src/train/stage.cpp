@@ -141,7 +141,8 @@ Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {
-  constexpr int64_t kStep = 16;  // widths of passes: few different ones for kernels that are set up by shape
+  constexpr int64_t kStep =
+      16;  // widths of passes: few different ones for kernels that are set up by shape
   const auto count = static_cast<int64_t>(tokens.size());
   require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
           problem_.features);

@@ -63,11 +63,7 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
 }  // namespace
 
 Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
-    : config_(config),
-      comm_(comm),
-      options_(std::move(options)),
-      rank_samples_(share_of(config, comm.size())),
-      micro_batch_(micro_batch_of(config, rank_samples_)) {
+    : config_(config), comm_(comm), options_(std::move(options)) {
   comm_.set_timeout(config_.parallel.timeout_s);
   start();
 }
@@ -75,31 +71,41 @@ Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, Trainer
 Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
-  std::optional<Progress> saved;
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
-  const auto& file = directory_->resume_file();
-  if (file) {
-    saved = progress_of(io::CheckpointReader(*file));
-    check_same_model(config_, saved->config, file->string());
-  }
-  const bool has_text = saved && saved->characters.size() > 0;
-  source_ = open_source(config_, has_text ? &saved->characters : nullptr);
-  stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
-  stage_ = std::make_unique<Stage>(config_, problem_of(*source_), *stream_,
-                                   kernels::by_name(config_.run.backend),
-                                   Stage::Options{.micro_batch = micro_batch_});
-  pruner_ = std::make_unique<Pruner>(config_, stage_->store());
+  on_first_rank_first(comm_, [this] {
+    rank_samples_ = share_of(config_, comm_.size());
+    micro_batch_ = micro_batch_of(config_, rank_samples_);
+    const io::Vocabulary characters = saved_characters();
+    source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
+    stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
+    stage_ = std::make_unique<Stage>(config_, problem_of(*source_), *stream_,
+                                     kernels::by_name(config_.run.backend),
+                                     Stage::Options{.micro_batch = micro_batch_});
+    pruner_ = std::make_unique<Pruner>(config_, stage_->store());
+    load_start();
+  });
+  compare_ranks();
   parallel::BucketOptions buckets;
   buckets.bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024);
   buckets.overlap = config_.parallel.overlap;
   buckets_ = std::make_unique<parallel::GradientBuckets>(comm_, arena_, buckets);
-  load_start();
-  directory_->begin(config_, file ? step_ : -1);
+  directory_->begin(config_, directory_->resume_file() ? step_ : -1);
+}
+
+/// The vocabulary of the checkpoint that the run starts from, which is checked to be of this model.
+io::Vocabulary Trainer::saved_characters() const {
+  const std::optional<std::filesystem::path>& resume = directory_->resume_file();
+  if (!resume && (options_.init.empty() || !io::is_checkpoint(options_.init))) {
+    return {};
+  }
+  const std::filesystem::path file = resume ? *resume : std::filesystem::path(options_.init);
+  const Progress saved = progress_of(io::CheckpointReader(file));
+  check_same_model(config_, saved.config, file.string());
+  return saved.characters;
 }
 
 void Trainer::load_start() {
   sparse::Store& store = stage_->store();
-  store.initialise(static_cast<uint64_t>(config_.train.seed));
   if (directory_->resume_file()) {
     const io::CheckpointReader reader(*directory_->resume_file());
     load(reader, store, true);
@@ -109,8 +115,9 @@ void Trainer::load_start() {
   } else if (!options_.init.empty()) {
     load_weights(options_.init, store, pruner_->prunable());
     note(fmt::format("weights and masks from {}", options_.init));
+  } else {
+    store.initialise(static_cast<uint64_t>(config_.train.seed));
   }
-  compare_ranks();
 }
 
 RunResult Trainer::run() {

@@ -63,6 +63,7 @@ class Trainer {
  private:
   void start();
   void load_start();
+  io::Vocabulary saved_characters() const;
   void prune_if_due();
   StepReport train_step();
   double accumulate_gradients();
@@ -80,8 +81,8 @@ class Trainer {
   io::Config config_;
   parallel::Communicator& comm_;
   TrainerOptions options_;
-  int64_t rank_samples_;
-  int64_t micro_batch_;
+  int64_t rank_samples_ = 0;  ///< of a global batch
+  int64_t micro_batch_ = 0;
   Arena arena_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<Source> source_;

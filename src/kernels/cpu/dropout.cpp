@@ -8,18 +8,22 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
+constexpr int64_t kStage = 1024;  ///< words drawn at once
+
 template <class T>
 void drop(const DropoutArgs& args, int64_t first, int64_t n) {
   const T* x = elements<T>(args.x);
   T* y = elements<T>(args.y);
   const float scale = 1.0F / (1.0F - args.probability);
-  alignas(64) uint32_t words[kDrawnWords];
-  // Groups of kDrawnWords random words start at multiples of kDrawnWords, the range anywhere.
+  alignas(64) uint32_t words[kStage];
+  // Words come in groups of kDrawnWords that start at multiples of it; the range starts anywhere.
   int64_t group = (first + args.offset) / kDrawnWords * kDrawnWords;
-  for (; group < first + n + args.offset; group += kDrawnWords) {
-    draw_words(args.key, static_cast<uint64_t>(group / 4), words);
+  for (; group < first + n + args.offset; group += kStage) {
     const int64_t begin = most(first, group - args.offset);
-    const int64_t end = least(first + n, group - args.offset + kDrawnWords);
+    const int64_t end = least(first + n, group - args.offset + kStage);
+    const int64_t needed = end + args.offset - group;
+    draw_words(args.key, static_cast<uint64_t>(group / 4),
+               divide_up(needed, kDrawnWords) * kDrawnWords, words);
     const uint32_t* word = words + (begin + args.offset - group);
 #pragma omp simd
     for (int64_t i = 0; i < end - begin; ++i) {

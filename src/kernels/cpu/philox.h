@@ -8,7 +8,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 
 inline constexpr int64_t kDrawnWords = 64;
 
-/// words[4 i + w] = word w of philox(key, 0, first + i), i < kDrawnWords / 4.
-void draw_words(uint64_t key, uint64_t first, uint32_t* words);
+/// words[4 i + w] = word w of philox(key, 0, first + i), for `count` words, a multiple of kDrawnWords.
+void draw_words(uint64_t key, uint64_t first, int64_t count, uint32_t* words);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

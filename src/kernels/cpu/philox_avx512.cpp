@@ -45,13 +45,13 @@ struct Counters {
   return {counter, _mm512_srli_epi64(counter, 32), zero, zero};
 }
 
-}  // namespace
-
-void draw_words(uint64_t key, uint64_t first, uint32_t* words) {
+/// Sixteen counters: two independent chains.
+[[gnu::always_inline]] inline void draw(uint64_t key, uint64_t first, uint32_t* words) {
   Counters a = start(first);
   Counters b = start(first + 8);
   auto k0 = static_cast<uint32_t>(key);
   auto k1 = static_cast<uint32_t>(key >> 32);
+#pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
     const __m512i key0 = _mm512_set1_epi64(k0);
     const __m512i key1 = _mm512_set1_epi64(k1);
@@ -62,6 +62,14 @@ void draw_words(uint64_t key, uint64_t first, uint32_t* words) {
   }
   write(a, words);
   write(b, words + 32);
+}
+
+}  // namespace
+
+void draw_words(uint64_t key, uint64_t first, int64_t count, uint32_t* words) {
+  for (int64_t i = 0; i < count; i += kDrawnWords) {
+    draw(key, first + static_cast<uint64_t>(i / 4), words + i);
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -2,9 +2,9 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-void draw_words(uint64_t key, uint64_t first, uint32_t* words) {
-  for (uint64_t i = 0; i < kDrawnWords / 4; ++i) {
-    const uint64_t counter = first + i;
+void draw_words(uint64_t key, uint64_t first, int64_t count, uint32_t* words) {
+  for (int64_t i = 0; i < count / 4; ++i) {
+    const uint64_t counter = first + static_cast<uint64_t>(i);
     auto c0 = static_cast<uint32_t>(counter);
     auto c1 = static_cast<uint32_t>(counter >> 32);
     uint32_t c2 = 0;

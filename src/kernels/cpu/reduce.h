@@ -47,47 +47,24 @@ template <class Term>
   return sum_of_lanes((a + b) + (c + d)) + rest;
 }
 
-/// Sum of term(i) over [0, n), for terms that only a loop of scalars can express.
-template <class Term>
-[[gnu::always_inline]] inline float sum_of(int64_t n, const Term& term) {
-  const int64_t quarter = n / 64 * 16;
-  float a = 0;
-  float b = 0;
-  float c = 0;
-  float d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t i = 0; i < quarter; ++i) {
-    a += term(i);
-    b += term(i + quarter);
-    c += term(i + 2 * quarter);
-    d += term(i + 3 * quarter);
+/// The largest of `least` and x[i] over [0, n); NaN is passed over.
+[[gnu::always_inline]] inline float maximum_over(const float* x, int64_t n, float least) {
+  const auto at = [x](int64_t i) { return *reinterpret_cast<const SumVector*>(x + i); };
+  SumVector a = SumVector{} + least;
+  SumVector b = a;
+  int64_t i = 0;
+  for (; i + 2 * kSumLanes <= n; i += 2 * kSumLanes) {
+    a = at(i) > a ? at(i) : a;
+    b = at(i + kSumLanes) > b ? at(i + kSumLanes) : b;
   }
-#pragma omp simd reduction(+ : a)
-  for (int64_t i = 4 * quarter; i < n; ++i) {
-    a += term(i);
+  a = b > a ? b : a;
+  for (; i < n; ++i) {
+    least = x[i] > least ? x[i] : least;
   }
-  return (a + b) + (c + d);
-}
-
-/// The largest of `least` and term(i) over [0, n); NaN terms are passed over.
-template <class Term>
-[[gnu::always_inline]] inline float maximum_of(int64_t n, float least, const Term& term) {
-  const int64_t half = n / 32 * 16;
-  float a = least;
-  float b = least;
-#pragma omp simd reduction(max : a, b)
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = term(i);
-    const float second = term(i + half);
-    a = first > a ? first : a;
-    b = second > b ? second : b;
+  for (int lane = 0; lane < kSumLanes; ++lane) {
+    least = a[lane] > least ? a[lane] : least;
   }
-#pragma omp simd reduction(max : a)
-  for (int64_t i = 2 * half; i < n; ++i) {
-    const float value = term(i);
-    a = value > a ? value : a;
-  }
-  return a > b ? a : b;
+  return least;
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA
