@@ -1,10 +1,12 @@
-// Kernels against their bounds, with 1 and 2 threads. The cases are those of the tests, at the shapes of
-// a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048 rows), and of 4M-element parameters.
+// Kernels against their bounds, with 1 and 2 threads. The cases are those of the tests, at the
+// shapes of a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048 rows), and of 4M-element
+// parameters.
 //
 // The bound of a case is the larger of: its bytes (each operand once, as the dry table counts them)
-// at the rate of a copy that moves as many bytes with as many threads; its flops at the rate of a large
-// GEMM of its element type (fp32 but for GEMM and attention). Both are measured here, in the same run. Counters are of the fastest of all
-// iterations, as the bounds are of the fastest of several runs: the machine may be shared.
+// at the rate of a copy that moves as many bytes with as many threads; its flops at the rate of a
+// large GEMM of its element type (fp32 but for GEMM and attention). Both are measured here, in the
+// same run. Counters are of the fastest of all iterations, as the bounds are of the fastest of
+// several runs: the machine may be shared.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -44,7 +46,8 @@ struct Loaded {
     work = dry_count();
   }
 
-  /// What differs from the reference after one run; the naive reference is left out for large GEMMs.
+  /// What differs from the reference after one run; the naive reference is left out for large
+  /// GEMMs.
   std::string verify(Stream& stream, const Kernels& kernels) {
     one.run(kernels, stream, tensors);
     if (work.flops > 6e8) {
@@ -174,8 +177,9 @@ void add_gemms() {
     const char* name;
     int64_t outputs, inputs;
   };
-  for (const Product& p : {Product{"qkv", 3 * kWidth, kWidth}, Product{"proj", kWidth, kWidth},
-                           Product{"up", 4 * kWidth, kWidth}, Product{"down", kWidth, 4 * kWidth}}) {
+  for (const Product& p :
+       {Product{"qkv", 3 * kWidth, kWidth}, Product{"proj", kWidth, kWidth},
+        Product{"up", 4 * kWidth, kWidth}, Product{"down", kWidth, 4 * kWidth}}) {
     for (const DType dtype : {kFp32, kBf16}) {
       const auto name = [&](const char* verb) {
         return fmt::format("gemm/{}/{}/{}", p.name, verb, text(dtype));

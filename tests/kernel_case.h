@@ -1,7 +1,7 @@
 #pragma once
 // A kernel case: operands with starting values, a call, and what must come out. One table of them
-// (kernel_cases.h) drives the comparison of every table with the reference, the thread-count and NaN
-// tests, and the benchmarks.
+// (kernel_cases.h) drives the comparison of every table with the reference, the thread-count and
+// NaN tests, and the benchmarks.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -16,8 +16,9 @@ namespace espalier::kernels {
 
 using Values = std::vector<double>;
 
-/// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are rounded
-/// once (2^-9), and a tie may fall the other way when fp32 and double differ in the last bit.
+/// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are
+/// rounded once (2^-9), and a tie may fall the other way when fp32 and double differ in the last
+/// bit.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
@@ -183,8 +184,8 @@ inline std::string mismatch(const Operand& operand, const Tensor& got, const Val
   for (int64_t i = 0; i < got.count(); ++i) {
     const double value = read(got, i);
     const double right = want[static_cast<size_t>(i)];
-    const double allowed = operand.tolerance.absolute +
-                           (operand.tolerance.relative + rounding) * std::fabs(right);
+    const double allowed =
+        operand.tolerance.absolute + (operand.tolerance.relative + rounding) * std::fabs(right);
     if (!(std::fabs(value - right) <= allowed)) {
       return fmt::format("element {}: {} instead of {}, allowed {}", i, value, right, allowed);
     }

@@ -1,9 +1,10 @@
 #pragma once
-// The case table: operation x shape x element type. Shapes include one element, odd sizes that leave
-// vector tails, and sizes large enough that several threads share the work.
+// The case table: operation x shape x element type. Shapes include one element, odd sizes that
+// leave vector tails, and sizes large enough that several threads share the work.
 //
-// Tolerances, fp32: elementwise operations err by a few units in the last place, 1e-6; sums of n terms
-// of size 1 by about sqrt(n) 6e-8, at most n 6e-8, so 1e-5 to 1e-4 with the longest sums here.
+// Tolerances, fp32: elementwise operations err by a few units in the last place, 1e-6; sums of n
+// terms of size 1 by about sqrt(n) 6e-8, at most n 6e-8, so 1e-5 to 1e-4 with the longest sums
+// here.
 #include "tests/kernel_case.h"
 #include "tests/kernel_reference.h"
 
@@ -77,8 +78,11 @@ inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumu
 inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) {
   Case made;
   made.name = fmt::format("layernorm_{}x{}_{}_{}", rows, cols, text(dtype), text(weight));
-  made.operands = {input(kFp32, {rows, cols}, -1, 3), input(weight, {cols}), input(weight, {cols}),
-                   output(dtype, {rows, cols}, {2e-5, 1e-5}), output(kFp32, {rows}, {1e-6, 1e-6}),
+  made.operands = {input(kFp32, {rows, cols}, -1, 3),
+                   input(weight, {cols}),
+                   input(weight, {cols}),
+                   output(dtype, {rows, cols}, {2e-5, 1e-5}),
+                   output(kFp32, {rows}, {1e-6, 1e-6}),
                    output(kFp32, {rows}, {1e-6, 1e-5})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.layernorm(stream, {t[0], t[1], t[2], t[3], t[4], t[5]});
@@ -97,9 +101,14 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
   const auto total = [&] {
     return accumulate ? in_out(kFp32, {cols}, sum) : output(kFp32, {cols}, sum);
   };
-  made.operands = {input(dtype, {rows, cols}), input(kFp32, {rows, cols}), input(kFp32, {cols}),
-                   input(kFp32, {rows}, -0.1, 0.1), input(kFp32, {rows}, 1, 2),
-                   in_out(kFp32, {rows, cols}, {1e-5, 1e-5}), total(), total()};
+  made.operands = {input(dtype, {rows, cols}),
+                   input(kFp32, {rows, cols}),
+                   input(kFp32, {cols}),
+                   input(kFp32, {rows}, -0.1, 0.1),
+                   input(kFp32, {rows}, 1, 2),
+                   in_out(kFp32, {rows, cols}, {1e-5, 1e-5}),
+                   total(),
+                   total()};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.layernorm_backward(stream,
                                {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate});
@@ -157,8 +166,8 @@ inline Case activation_backward_case(Activation kind, int64_t n, DType dtype, bo
 
 inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
-  made.name = fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width,
-                          text(dtype));
+  made.name =
+      fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
   made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
                    output(dtype, {s.sequences, s.tokens, s.columns()}, {1e-5, 1e-5}),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};

@@ -20,8 +20,8 @@ inline Case embedding_case(const Shape& shape, int64_t vocabulary, DType dtype) 
     for (int64_t i = 0; i < shape.count(); ++i) {
       const int64_t row = i / columns;
       const auto token = static_cast<int64_t>(v[0][row]);
-      v[3][i] = v[1][token * columns + i % columns] +
-                v[2][(row % shape[1]) * columns + i % columns];
+      v[3][i] =
+          v[1][token * columns + i % columns] + v[2][(row % shape[1]) * columns + i % columns];
     }
   };
   return made;
@@ -197,7 +197,8 @@ inline Tensor copy_of(Copy copy, const Tensors& t, size_t master) {
   return copy == Copy::absent ? Tensor{} : copy == Copy::master ? t[master] : t.back();
 }
 
-/// Operands {gradient, master, moments…, dense}; values of dense outside the kept ones must survive.
+/// Operands {gradient, master, moments…, dense}; values of dense outside the kept ones must
+/// survive.
 inline Case optimizer_case(const std::string& name, const KeptPointer& kept, Copy copy,
                            int moments) {
   Case made;

@@ -1,6 +1,7 @@
 #pragma once
-// Every kernel again, in double and without any haste: what tests compare the tables against. Arguments
-// are whole operands as doubles (already rounded to the element type of the tensors that hold them).
+// Every kernel again, in double and without any haste: what tests compare the tables against.
+// Arguments are whole operands as doubles (already rounded to the element type of the tensors that
+// hold them).
 #include <cmath>
 #include <cstdint>
 #include <vector>

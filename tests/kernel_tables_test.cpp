@@ -1,4 +1,5 @@
-// The tables as tables: which rows exist, how they are chosen, what they refuse, the edges of softmax.
+// The tables as tables: which rows exist, how they are chosen, what they refuse, the edges of
+// softmax.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -132,8 +133,8 @@ TEST(CrossEntropy, minus_infinity_is_probability_zero) {
     x[2998] = 100;
     x[2999] = 100;
     targets.tensor().get<int32_t>()[0] = 2999;
-    table->cross_entropy(
-        stream, {logits.tensor(), targets.tensor(), losses.tensor(), logits.tensor(), 1});
+    table->cross_entropy(stream,
+                         {logits.tensor(), targets.tensor(), losses.tensor(), logits.tensor(), 1});
     EXPECT_NEAR(losses.tensor().get<float>()[0], std::log(2.0), 1e-6) << table->name;
     EXPECT_EQ(x[0], 0) << table->name;
     EXPECT_NEAR(x[2998], 0.5, 1e-6) << table->name;
@@ -168,8 +169,8 @@ TEST(Dry, counts_by_formula) {
   const Buffer b = arena.allocate(Memory::scratch, "b", DType::bf16, {3, 5});
   const Buffer c = arena.allocate(Memory::scratch, "c", DType::fp32, {8, 5});
   dry_count() = {};
-  by_name("dry").gemm(
-      stream, {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
+  by_name("dry").gemm(stream,
+                      {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
   EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3);
   EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 2 * 4 * 40);
 }

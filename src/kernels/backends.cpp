@@ -16,8 +16,9 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
     known += known.empty() ? "" : ", ";
     known += table->name;
   }
-  fail("{} asks for backend '{}', which this build or this machine does not have; use auto, cpu, {}",
-       asked_by, name, known);
+  fail(
+      "{} asks for backend '{}', which this build or this machine does not have; use auto, cpu, {}",
+      asked_by, name, known);
 }
 
 }  // namespace

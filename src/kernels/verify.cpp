@@ -21,8 +21,8 @@ void is_int32(const char* name, const Tensor& t) {
 /// `n` elements side by side.
 void is_flat(const char* name, const Tensor& t, int64_t n) {
   require(static_cast<bool>(t) || n == 0, "tensor is missing", name);
-  require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side", name,
-          t.shape.text(), n);
+  require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side",
+          name, t.shape.text(), n);
 }
 
 void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
@@ -141,8 +141,8 @@ void verify(const AttentionArgs& args) {
   require(shape.rank() == 3 && args.heads > 0 && shape[2] % (3 * args.heads) == 0,
           "qkv must be [B, T, 3 C] with heads dividing C", shape.text(), args.heads);
   is_any("qkv", args.qkv);
-  require(args.out.dtype == args.qkv.dtype, "out must have the type of qkv", name_of(args.out.dtype),
-          name_of(args.qkv.dtype));
+  require(args.out.dtype == args.qkv.dtype, "out must have the type of qkv",
+          name_of(args.out.dtype), name_of(args.qkv.dtype));
   is_flat("qkv", args.qkv, args.qkv.count());
   is_flat("out", args.out, args.qkv.count() / 3);
   is_fp32_vector("lse", args.lse, shape[0] * args.heads * shape[1]);

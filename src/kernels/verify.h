@@ -1,6 +1,6 @@
 #pragma once
-// What must hold of the arguments of each operation: types, shapes, contiguity. Every backend calls these
-// first, "dry" included, so a dry run finds the same mistakes. Throws Bug. Reads no element.
+// What must hold of the arguments of each operation: types, shapes, contiguity. Every backend calls
+// these first, "dry" included, so a dry run finds the same mistakes. Throws Bug. Reads no element.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels {

@@ -79,18 +79,16 @@ void with_function(Activation kind, const Body& body) {
 void activation(Stream& stream, const ActivationArgs& args) {
   verify(args);
   with_function(args.kind, [&](auto function) {
-    with_type(args.x.dtype, [&](auto type) {
-      apply<decltype(function), decltype(type)>(stream, args);
-    });
+    with_type(args.x.dtype,
+              [&](auto type) { apply<decltype(function), decltype(type)>(stream, args); });
   });
 }
 
 void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
   verify(args);
   with_function(args.kind, [&](auto function) {
-    with_type(args.x.dtype, [&](auto type) {
-      apply_backward<decltype(function), decltype(type)>(stream, args);
-    });
+    with_type(args.x.dtype,
+              [&](auto type) { apply_backward<decltype(function), decltype(type)>(stream, args); });
   });
 }
 

@@ -1,5 +1,5 @@
-// out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum, which
-// makes one pass over `out` serve eight rows and keeps rounding small.
+// out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum,
+// which makes one pass over `out` serve eight rows and keeps rounding small.
 #include <cstring>
 
 #include "src/kernels/cpu/loops.h"

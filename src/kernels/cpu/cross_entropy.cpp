@@ -1,6 +1,7 @@
-// Softmax and cross-entropy by row. Logits go through a buffer in L1: their maximum, exponentials and sum
-// are taken there. A row that fits is read and exponentiated once; a longer one goes part by part, with
-// a running maximum and sum (online softmax), and is exponentiated again for the gradient.
+// Softmax and cross-entropy by row. Logits go through a buffer in L1: their maximum, exponentials
+// and sum are taken there. A row that fits is read and exponentiated once; a longer one goes part
+// by part, with a running maximum and sum (online softmax), and is exponentiated again for the
+// gradient.
 #include <cfloat>
 
 #include "src/kernels/cpu/loops.h"

@@ -1,5 +1,5 @@
-// Element e = index + offset is kept when word e % 4 of philox(key, 0, e / 4), as a number in [0, 1), is
-// not below the probability.
+// Element e = index + offset is kept when word e % 4 of philox(key, 0, e / 4), as a number in [0,
+// 1), is not below the probability.
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/philox.h"
 #include "src/kernels/cpu/table.h"
@@ -38,9 +38,8 @@ void drop(const DropoutArgs& args, int64_t first, int64_t n) {
 void dropout(Stream& stream, const DropoutArgs& args) {
   verify(args);
   with_type(args.x.dtype, [&](auto type) {
-    for_ranges(stream.threads(), args.x.count(), kBlock, [&](int64_t first, int64_t n) {
-      drop<decltype(type)>(args, first, n);
-    });
+    for_ranges(stream.threads(), args.x.count(), kBlock,
+               [&](int64_t first, int64_t n) { drop<decltype(type)>(args, first, n); });
   });
 }
 

@@ -24,9 +24,8 @@ void fill(Stream& stream, const FillArgs& args) {
         fill_range(elements<T>(args.x) + first, n, args.value);
       });
     } else {
-      for_rows(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t row) {
-        fill_range(row_of<T>(args.x, row), args.x.cols(), args.value);
-      });
+      for_rows(stream.threads(), args.x.rows(), args.x.cols(),
+               [&](int64_t row) { fill_range(row_of<T>(args.x, row), args.x.cols(), args.value); });
     }
   });
 }

@@ -29,9 +29,9 @@ constexpr int64_t kLanes = 16;
   return widen(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
-/// A zero of its own. The zero-masked forms of compress and expand wait for the old value of the register
-/// they write (Zen 5), which chains neighbours; merging into a fresh zero does not. The empty asm keeps
-/// the compiler from turning one into the other.
+/// A zero of its own. The zero-masked forms of compress and expand wait for the old value of the
+/// register they write (Zen 5), which chains neighbours; merging into a fresh zero does not. The
+/// empty asm keeps the compiler from turning one into the other.
 [[gnu::always_inline]] inline __m512i fresh_zero() {
   __m512i zero = _mm512_setzero_si512();
   asm("" : "+v"(zero));
@@ -39,7 +39,8 @@ constexpr int64_t kLanes = 16;
 }
 
 /// Writes the kept lanes of `values` side by side. Unless `whole`, touches nothing beyond them.
-[[gnu::always_inline]] inline void append(__m512 values, __mmask16 keep, float* packed, bool whole) {
+[[gnu::always_inline]] inline void append(__m512 values, __mmask16 keep, float* packed,
+                                          bool whole) {
   const __m512 kept = _mm512_mask_compress_ps(_mm512_castsi512_ps(fresh_zero()), keep, values);
   if (whole) {
     _mm512_storeu_ps(packed, kept);
@@ -84,8 +85,8 @@ int64_t gather(const WordRun& run, const T* dense, float* packed) {
 
 constexpr int64_t kStage = 1024;  ///< dense elements whose kept ones pass through a buffer in L1
 
-/// Adding in place would read what was stored an instant before, at another alignment, which stalls:
-/// gather to a buffer, then add.
+/// Adding in place would read what was stored an instant before, at another alignment, which
+/// stalls: gather to a buffer, then add.
 template <class T>
 void gather_add(const WordRun& run, const T* dense, float* packed) {
   alignas(64) float stage[kStage + 64];
@@ -101,8 +102,8 @@ void gather_add(const WordRun& run, const T* dense, float* packed) {
   }
 }
 
-// Scatter moves 32-bit lanes: floats, or the bits of bf16 numbers that were rounded before they are spread
-// (there are fewer of them than of dense elements).
+// Scatter moves 32-bit lanes: floats, or the bits of bf16 numbers that were rounded before they are
+// spread (there are fewer of them than of dense elements).
 
 [[gnu::always_inline]] inline __m512i old_lanes(const float* x, __mmask16 lanes) {
   return _mm512_maskz_loadu_epi32(lanes, x);
@@ -159,8 +160,7 @@ void scatter_lanes(const WordRun& run, const uint32_t* packed, T* dense) {
   for (int64_t first = whole; first < run.size; first += kLanes) {
     const auto keep = static_cast<__mmask16>(run.words[first / 64] >> (first % 64));
     const __mmask16 present = first_lanes(run.size - first);
-    write(dense + first, present,
-          spread<kClear>(packed + k, keep, dense + first, present, false));
+    write(dense + first, present, spread<kClear>(packed + k, keep, dense + first, present, false));
     k += __builtin_popcount(keep);
   }
 }

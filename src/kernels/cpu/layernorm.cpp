@@ -1,6 +1,6 @@
-// LayerNorm by row. The backward pass reads each row once from memory: sums, dx, and the row's share
-// of dweight and dbias while it is in L1; the shares are summed by at most kParts blocks of rows, whose
-// number depends on the rows alone, and the blocks are combined in order.
+// LayerNorm by row. The backward pass reads each row once from memory: sums, dx, and the row's
+// share of dweight and dbias while it is in L1; the shares are summed by at most kParts blocks of
+// rows, whose number depends on the rows alone, and the blocks are combined in order.
 #include <cstring>
 
 #include "src/kernels/cpu/loops.h"
@@ -109,7 +109,8 @@ void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, 
 }
 
 /// out (+)= sum over parts of shares[part * stride + c]
-void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& out, bool accumulate) {
+void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& out,
+             bool accumulate) {
   float* total = elements<float>(out);
   const int64_t cols = out.count();
   if (!accumulate) {
@@ -129,10 +130,9 @@ void layernorm(Stream& stream, const LayerNormArgs& args) {
   verify(args);
   with_type(args.y.dtype, [&](auto type) {
     with_type(args.weight.dtype, [&](auto weight) {
-      for_row_groups(
-          stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
-            forward_rows<decltype(type), decltype(weight)>(args, first, n);
-          });
+      for_row_groups(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
+        forward_rows<decltype(type), decltype(weight)>(args, first, n);
+      });
     });
   });
 }
@@ -152,8 +152,8 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
         std::memset(share, 0, static_cast<size_t>(2 * cols) * sizeof(float));
         const int64_t end = least(rows, (part + 1) * together);
         for (int64_t first = part * together; first < end; first += kRowGroup) {
-          backward_rows<decltype(type), decltype(weight)>(args, first, least(kRowGroup, end - first),
-                                                          share);
+          backward_rows<decltype(type), decltype(weight)>(args, first,
+                                                          least(kRowGroup, end - first), share);
         }
       });
     });

@@ -1,7 +1,7 @@
 #pragma once
 // How the operations go over memory: typed access to views, and blocks of fixed size shared out to
-// threads. A block is always computed by the same code whichever thread takes it, and sums are combined
-// in block order, so no result depends on the number of threads.
+// threads. A block is always computed by the same code whichever thread takes it, and sums are
+// combined in block order, so no result depends on the number of threads.
 #include <cstdint>
 
 #include "src/core/stream.h"
@@ -10,7 +10,8 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// Elements of a block: long enough to hide a loop's ends, short enough for its operands to stay in L1.
+/// Elements of a block: long enough to hide a loop's ends, short enough for its operands to stay in
+/// L1.
 inline constexpr int64_t kBlock = 4096;
 /// Elements that are worth waking a thread for (a few microseconds of work).
 inline constexpr int64_t kGrain = 16384;
@@ -60,9 +61,8 @@ inline void for_blocks(int threads, int64_t blocks, int64_t work, const Body& bo
 /// body(first, n) for consecutive ranges of at most `length` elements that cover [0, count).
 template <class Body>
 inline void for_ranges(int threads, int64_t count, int64_t length, const Body& body) {
-  for_blocks(threads, divide_up(count, length), count, [&](int64_t i) {
-    body(i * length, least(length, count - i * length));
-  });
+  for_blocks(threads, divide_up(count, length), count,
+             [&](int64_t i) { body(i * length, least(length, count - i * length)); });
 }
 
 /// Rows that an operation may work on side by side: what one row waits for, the others hide.

@@ -1,6 +1,7 @@
 #pragma once
-// Scalar pieces that the compiler vectorises inside the kernels' loops: element access, the exponential.
-// Compiled once an instruction set; nothing here may be a shared (cross-ISA) inline function.
+// Scalar pieces that the compiler vectorises inside the kernels' loops: element access, the
+// exponential. Compiled once an instruction set; nothing here may be a shared (cross-ISA) inline
+// function.
 #include <omp.h>
 
 #include <cstdint>
@@ -22,8 +23,9 @@ namespace espalier::kernels::ESPALIER_ISA {
   x->bits = static_cast<uint16_t>((value != value ? 0x7fc00000U : rounded) >> 16);
 }
 
-/// e^x for x below 88.37 (or NaN, which stays NaN) with a relative error of at most 1e-7; 0 below -87.3.
-/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q minimax of degree 4 (error 3e-9).
+/// e^x for x below 88.37 (or NaN, which stays NaN) with a relative error of at most 1e-7; 0 below
+/// -87.3. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q minimax of degree 4 (error
+/// 3e-9).
 [[gnu::always_inline]] inline float exp_below(float x) {
   constexpr float kRound = 12582912.0F + 127.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = x * 1.44269504F + kRound;

@@ -1,5 +1,5 @@
-// The fused optimizers. A block of kept elements is updated in one vector loop and, while its new values
-// are in L1, rounded and written to the dense copy: every array crosses the memory bus once.
+// The fused optimizers. A block of kept elements is updated in one vector loop and, while its new
+// values are in L1, rounded and written to the dense copy: every array crosses the memory bus once.
 #include "src/kernels/cpu/positions.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"

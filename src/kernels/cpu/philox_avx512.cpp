@@ -1,5 +1,5 @@
-// Eight counters in the 64-bit lanes of a register. A multiply reads the low half of a lane only, so the
-// high halves may hold anything until the words are put together at the end.
+// Eight counters in the 64-bit lanes of a register. A multiply reads the low half of a lane only,
+// so the high halves may hold anything until the words are put together at the end.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/philox.h"

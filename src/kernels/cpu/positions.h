@@ -1,7 +1,8 @@
 #pragma once
-// Kept elements in blocks, whatever the form of the positions. A block is a range of packed elements and
-// the range of dense elements that it covers; blocks have a fixed size (kBlock packed elements, or 256
-// bitmap words), so that threads can share them out and find where they start without counting.
+// Kept elements in blocks, whatever the form of the positions. A block is a range of packed
+// elements and the range of dense elements that it covers; blocks have a fixed size (kBlock packed
+// elements, or 256 bitmap words), so that threads can share them out and find where they start
+// without counting.
 #include "src/kernels/cpu/index_words.h"
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/kernels.h"

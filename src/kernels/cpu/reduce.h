@@ -1,6 +1,6 @@
 #pragma once
-// Sums and maxima over a row. The order of additions is fixed by the length alone: four running vectors,
-// which hide the latency of an addition, then the lanes halves onto halves.
+// Sums and maxima over a row. The order of additions is fixed by the length alone: four running
+// vectors, which hide the latency of an addition, then the lanes halves onto halves.
 #include <cstdint>
 
 namespace espalier::kernels::ESPALIER_ISA {

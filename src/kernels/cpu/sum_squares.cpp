@@ -26,9 +26,8 @@ void sum_squares(Stream& stream, const SumSquaresArgs& args) {
   const float* x = elements<float>(args.x);
   auto* sums = reinterpret_cast<double*>(
       cpu::workspace(stream, static_cast<size_t>(most(1, blocks)) * sizeof(double)));
-  for_ranges(stream.threads(), count, kBlock, [&](int64_t first, int64_t n) {
-    sums[first / kBlock] = block_sum(x + first, n);
-  });
+  for_ranges(stream.threads(), count, kBlock,
+             [&](int64_t first, int64_t n) { sums[first / kBlock] = block_sum(x + first, n); });
   double total = 0;
   for (int64_t i = 0; i < blocks; ++i) {
     total += sums[i];

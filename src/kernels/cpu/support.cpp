@@ -6,7 +6,8 @@ std::byte* workspace(Stream& stream, size_t bytes) { return stream.workspace(byt
 
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit) {
   for (const int32_t id : ids.span<int32_t>()) {
-    require(id >= 0 && id < limit, "an id is outside the table that it selects from", what, id, limit);
+    require(id >= 0 && id < limit, "an id is outside the table that it selects from", what, id,
+            limit);
   }
 }
 

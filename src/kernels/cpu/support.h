@@ -1,6 +1,6 @@
 #pragma once
-// What the operations share but must not carry in their own instruction set: compiled once, called from
-// every table (see table.h).
+// What the operations share but must not carry in their own instruction set: compiled once, called
+// from every table (see table.h).
 #include <cstddef>
 
 #include "src/core/stream.h"

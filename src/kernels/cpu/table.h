@@ -1,8 +1,9 @@
 #pragma once
-// Every operation of one CPU table. The sources of this folder are compiled once for each instruction
-// set; ESPALIER_ISA (a compile definition, see CMakeLists.txt) names the namespace that keeps the copies
-// apart. What such a source calls must be in that namespace, always inlined, or compiled elsewhere once:
-// a shared inline function could be linked in its AVX-512 form into the portable table.
+// Every operation of one CPU table. The sources of this folder are compiled once for each
+// instruction set; ESPALIER_ISA (a compile definition, see CMakeLists.txt) names the namespace that
+// keeps the copies apart. What such a source calls must be in that namespace, always inlined, or
+// compiled elsewhere once: a shared inline function could be linked in its AVX-512 form into the
+// portable table.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_ISA {

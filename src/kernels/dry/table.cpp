@@ -28,12 +28,14 @@ double traffic(const Tensors&... tensors) {
   return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
 }
 
-/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a rank.
+/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a
+/// rank.
 double traffic(const Positions& positions) {
   if (positions.list != nullptr) {
     return 4.0 * static_cast<double>(positions.count);
   }
-  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512) : 0;
+  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512)
+                                     : 0;
 }
 
 /// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
@@ -55,8 +57,7 @@ void column_sum(Stream&, const ColumnSumArgs& args) {
 
 void layernorm(Stream&, const LayerNormArgs& args) {
   verify(args);
-  add(8 * elements(args.x),
-      traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd));
+  add(8 * elements(args.x), traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd));
 }
 
 void layernorm_backward(Stream&, const LayerNormBackwardArgs& args) {
@@ -100,9 +101,10 @@ void attention_backward(Stream&, const AttentionBackwardArgs& args) {
 
 void embedding(Stream&, const EmbeddingArgs& args) {
   verify(args);
-  const double row = static_cast<double>(args.x.cols()) * static_cast<double>(size_of(args.token.dtype));
-  add(elements(args.x), traffic(args.tokens, args.x) +
-                            row * static_cast<double>(args.x.rows() + args.x.shape[1]));
+  const double row =
+      static_cast<double>(args.x.cols()) * static_cast<double>(size_of(args.token.dtype));
+  add(elements(args.x),
+      traffic(args.tokens, args.x) + row * static_cast<double>(args.x.rows() + args.x.shape[1]));
 }
 
 void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
@@ -147,7 +149,8 @@ double dense_traffic(const Tensor& dense, const Positions& positions) {
   if (!dense || positions.size == 0) {
     return 0;
   }
-  const double pruned = 1 - static_cast<double>(positions.count) / static_cast<double>(positions.size);
+  const double pruned =
+      1 - static_cast<double>(positions.count) / static_cast<double>(positions.size);
   const double in_line = 64.0 / static_cast<double>(size_of(dense.dtype));
   return traffic(dense) * (positions.list != nullptr ? 1 - std::pow(pruned, in_line) : 1);
 }
