@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 
 shape() { case $1 in
   A) echo "4 4 128 64 12 300 300" ;;
-  B) echo "6 6 384 256 8 20 16" ;;
+  B) echo "6 6 384 256 8 16 12" ;;
 esac; }
 
 # espalier CASE DTYPE RANKS SPARSITY → median tokens/s of the second half of the steps

@@ -223,5 +223,16 @@ TEST_F(TokensTest, ImagesAndLabels) {
   EXPECT_NE(failure_of(open).find("gunzip"), std::string::npos) << failure_of(open);
 }
 
+TEST_F(TokensTest, ImagesOfImpossibleSize) {
+  constexpr uint32_t kHuge = 0xffffffff;  // its square does not fit 63 bits
+  const DataConfig data{.kind = "images",
+                        .train = {file("huge", idx(0x803, {1, kHuge, kHuge}, "1")),
+                                  file("labels", idx(0x801, {1}, "\x04"))},
+                        .validation = {},
+                        .validation_fraction = 0};
+  const auto open = [&] { ImageDataset::open(data, Split::train); };
+  EXPECT_NE(failure_of(open).find("truncated"), std::string::npos) << failure_of(open);
+}
+
 }  // namespace
 }  // namespace espalier::io

@@ -7,8 +7,8 @@
 // "dry" (computes nothing, counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
-// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are done in row order by the
-// thread that owns the columns, so results do not depend on the number of threads (GEMMs: oneDNN's own).
+// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that depends on
+// the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's own).
 #include <cstdint>
 #include <string>
 #include <string_view>

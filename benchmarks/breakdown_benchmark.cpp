@@ -1,0 +1,157 @@
+// Where a training step goes: one process, dense and 90 % pruned, fp32 and bf16, 1 and 2 threads, for the two
+// GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a clock; counters are
+// milliseconds a step by operation, tokens/s, and the rate of the step's flops as a share of the peak: a
+// 1,024³ GEMM of the same type and thread count, measured in the same run.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <map>
+
+#include "src/core/rng.h"
+#include "src/core/trace.h"
+#include "src/train/pruner.h"
+#include "src/train/stage.h"
+
+namespace espalier {
+namespace {
+
+using kernels::Kernels;
+
+const Kernels* g_inner = nullptr;                 // the table that the clocks wrap
+std::map<std::string, double, std::less<>> g_ms;  // by operation
+
+/// Runs a row of the inner table and adds its time.
+template <auto Row, class Args>
+void timed(Stream& stream, const Args& args, const char* name) {
+  const double begin = now_seconds();
+  (g_inner->*Row)(stream, args);
+  g_ms[name] += (now_seconds() - begin) * 1e3;
+}
+
+#define ESPALIER_TIMED(row, Args) \
+  .row = [](Stream& stream, const kernels::Args& args) { timed<&Kernels::row>(stream, args, #row); }
+
+constexpr Kernels kTimed{
+    .name = "timed",
+    ESPALIER_TIMED(gemm, GemmArgs),
+    ESPALIER_TIMED(column_sum, ColumnSumArgs),
+    ESPALIER_TIMED(layernorm, LayerNormArgs),
+    ESPALIER_TIMED(layernorm_backward, LayerNormBackwardArgs),
+    ESPALIER_TIMED(activation, ActivationArgs),
+    ESPALIER_TIMED(activation_backward, ActivationBackwardArgs),
+    ESPALIER_TIMED(attention, AttentionArgs),
+    ESPALIER_TIMED(attention_backward, AttentionBackwardArgs),
+    ESPALIER_TIMED(embedding, EmbeddingArgs),
+    ESPALIER_TIMED(embedding_backward, EmbeddingBackwardArgs),
+    ESPALIER_TIMED(cross_entropy, CrossEntropyArgs),
+    ESPALIER_TIMED(dropout, DropoutArgs),
+    ESPALIER_TIMED(cast, CastArgs),
+    ESPALIER_TIMED(fill, FillArgs),
+    ESPALIER_TIMED(sum_squares, SumSquaresArgs),
+    ESPALIER_TIMED(gather, GatherArgs),
+    ESPALIER_TIMED(scatter, ScatterArgs),
+    ESPALIER_TIMED(adamw, AdamWArgs),
+    ESPALIER_TIMED(sgd, SgdArgs),
+};
+
+#undef ESPALIER_TIMED
+
+/// Flops a second of a 1,024³ product, the best of several.
+double gemm_peak(DType dtype, int threads) {
+  Arena arena;
+  Stream stream(arena, threads);
+  const Shape shape{1024, 1024};
+  const Buffer a = arena.allocate(Memory::scratch, "a", dtype, shape);
+  const Buffer b = arena.allocate(Memory::scratch, "b", dtype, shape);
+  const Buffer c = arena.allocate(Memory::scratch, "c", dtype, shape);
+  double best = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    const double begin = now_seconds();
+    g_inner->gemm(stream, {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .bias = {}});
+    best = std::min(best, now_seconds() - begin);
+  }
+  return 2.0 * 1024 * 1024 * 1024 / best;
+}
+
+struct Case {
+  const char* name;
+  int64_t layers, heads, width, context, batch;
+};
+constexpr Case kCases[] = {{"A", 4, 4, 128, 64, 12}, {"B", 6, 6, 384, 256, 8}};
+
+io::Config config_of(const Case& shape, const char* dtype) {
+  io::Config config;
+  config.model.layers = shape.layers;
+  config.model.heads = shape.heads;
+  config.model.width = shape.width;
+  config.model.context = shape.context;
+  config.train.dtype = dtype;
+  return config;
+}
+
+void step(benchmark::State& state, const Case& shape, const char* dtype, double sparsity,
+          int threads) {
+  g_inner = &kernels::by_name("cpu");
+  const double peak = gemm_peak(dtype_by_name(dtype), threads);
+  Arena arena;
+  Stream stream(arena, threads);
+  const io::Config config = config_of(shape, dtype);
+  train::Stage stage(config, {.classes = 65, .features = shape.context, .rows = shape.context},
+                     stream, kTimed, {.micro_batch = shape.batch});
+  stage.store().initialise(1);
+  if (sparsity > 0) {
+    const auto prunable = train::prunable_of(stage.store(), config.pruning);
+    stage.store().set_masks(
+        train::compute_masks(stage.store(), prunable, {.method = "magnitude", .sparsity = sparsity})
+            .masks);
+  }
+  const int64_t tokens = shape.batch * shape.context;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const Philox bits = philox(1, 0, static_cast<uint64_t>(i));
+    stage.inputs(shape.batch).get<int32_t>()[i] = static_cast<int32_t>(bits[0] % 65);
+    stage.targets(shape.batch).get<int32_t>()[i] = static_cast<int32_t>(bits[1] % 65);
+  }
+  auto one_step = [&](int64_t number) {
+    stage.forward_backward(
+        {.samples = shape.batch, .step = number, .loss_scale = 1.0 / static_cast<double>(tokens)});
+    stage.update(number, 1e-3);
+  };
+  one_step(0);  // primitives are created here
+  one_step(1);
+  g_ms.clear();
+  int64_t steps = 0;
+  const double begin = now_seconds();
+  for (auto _ : state) {
+    one_step(2 + steps++);
+  }
+  const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
+  for (const auto& [name, ms] : g_ms) {
+    state.counters[name] = ms / static_cast<double>(steps);
+  }
+  state.counters["tokens/s"] = static_cast<double>(tokens) / seconds;
+  state.counters["%peak"] = 100 * stage.cost().flops / seconds / peak;
+  state.counters["peak_GF/s"] = peak / 1e9;
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const Case& shape : kCases) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      for (const double sparsity : {0.0, 0.9}) {
+        for (const int threads : {1, 2}) {
+          benchmark::RegisterBenchmark(
+              fmt::format("step/{}/{}/{}/threads:{}", shape.name, dtype,
+                          sparsity > 0 ? "sparse" : "dense", threads)
+                  .c_str(),
+              [=](benchmark::State& state) { step(state, shape, dtype, sparsity, threads); })
+              ->UseRealTime()
+              ->Unit(benchmark::kMillisecond)
+              ->MinTime(1);
+        }
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace espalier
