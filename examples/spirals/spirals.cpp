@@ -18,10 +18,10 @@ void draw_batch(int64_t step, const Tensor& points, const Tensor& labels) {
   for (int64_t i = 0; i < kBatch; ++i) {
     const Philox bits = philox(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i));
     const int32_t label = static_cast<int32_t>(bits[0] & 1U);
-    const float t = 0.5F + 9.0F * uniform(bits[1]);
+    const float t = 0.5F + 16.0F * uniform(bits[1]);
     const float angle = t + 3.14159265F * static_cast<float>(label);
-    points.get<float>()[2 * i] = t * std::cos(angle) / 5;
-    points.get<float>()[2 * i + 1] = t * std::sin(angle) / 5;
+    points.get<float>()[2 * i] = t * std::cos(angle) / 8;
+    points.get<float>()[2 * i + 1] = t * std::sin(angle) / 8;
     labels.get<int32_t>()[i] = label;
   }
 }
@@ -31,7 +31,7 @@ int main() {
   Stream stream(arena, 1);
   const kernels::Kernels& kernels = kernels::by_name("auto");
 
-  model::Network network(model::make_mlp({.features = 2, .hidden = {128, 128}, .classes = 2}));
+  model::Network network(model::make_mlp({.features = 2, .hidden = {256, 256}, .classes = 2}));
   sparse::Store store(stream, kernels, network.parameters(), {.encoding = {}});
   network.bind(store, kernels);
   store.initialise(1);
@@ -70,7 +70,7 @@ int main() {
       for (const float one : losses.tensor().span<float>()) {
         loss += one / kBatch;
       }
-      std::printf("step %ld  loss %.4f  kept %ld of %ld  model state %zu bytes\n", long(step + 1),
+      std::printf("step %ld  loss %.5f  kept %ld of %ld  model state %zu bytes\n", long(step + 1),
                   loss, long(store.total_kept()), long(store.total_size()),
                   arena.model_state_bytes());
     }

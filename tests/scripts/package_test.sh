@@ -1,0 +1,15 @@
+#!/bin/sh
+# package_test.sh ROOT BUILD: the installed package serves another project: install, configure the example
+# against it, build, run. It must prune and go on learning.
+set -eu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cmake --install "$2" --prefix "$folder/installed" >"$folder/log"
+cmake -S "$1/examples/spirals" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$folder/installed" >>"$folder/log"
+cmake --build "$folder/build" >>"$folder/log" || { cat "$folder/log"; exit 1; }
+"$folder/build/spirals" | tee "$folder/out"
+"$folder/installed/bin/espalier" info >/dev/null
+kept=$(awk 'END { print $6 }' "$folder/out")
+all=$(awk 'END { print $8 }' "$folder/out")
+[ "$kept" -lt $((all / 5)) ] || { echo "not pruned: $kept of $all kept"; exit 1; }
