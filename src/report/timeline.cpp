@@ -73,8 +73,13 @@ std::vector<Window> windows_of(const RunData& run) {
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return steps[a].length() < steps[b].length(); });
   const size_t typical = order[order.size() / 2];
-  const size_t from = typical > 0 ? typical - 1 : 0;
-  const size_t to = std::min(typical + 1, steps.size() - 1);
+  // A run traces some of its steps only: neighbours belong to the window where they follow at once.
+  auto follows = [&](size_t step) {
+    return step > 0 && step < steps.size() &&
+           steps[step].begin - steps[step - 1].end < steps[typical].length();
+  };
+  const size_t from = follows(typical) ? typical - 1 : typical;
+  const size_t to = follows(typical + 1) ? typical + 1 : typical;
   const auto slowest =
       std::max_element(steps.begin(), steps.end(),
                        [](const Step& a, const Step& b) { return a.length() < b.length(); });
