@@ -162,7 +162,7 @@ StepReport Trainer::train_step() {
     throw SharedFailure(fmt::format(
         "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. Lower "
         "optimizer.lr, set optimizer.clip, or look at the data",
-        loss, step_ + 1,
+        std::isnan(loss) ? "NaN" : "infinite", step_ + 1,
         last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string()));
   }
   optim::StepResult update;
