@@ -1,12 +1,14 @@
-// Gradient all-reduce against MPI_Allreduce and MPI_Iallreduce, in the same run and on the same data:
+// Gradient all-reduce against MPI_Allreduce and MPI_Iallreduce, in the same run and on the same
+// data:
 //
 //   scripts/mpirun.sh 2 build/release/benchmarks/allreduce_benchmark [MEGABYTES [REPEATS]]
 //
-// Each repeat runs all contenders in turn, so that noise of the machine meets all alike. Each line: median
-// and best time, algorithm bandwidth (bytes of the array / median), bytes each rank sends by the formula,
-// median over the repeats of MPI_Allreduce's time divided by this one, and % of the bound. The bound is the
-// time in which the same bytes go through MPI_Sendrecv plus that of the additions, measured here.
-// Every result is compared with the exact sum. Started alone, ranks are two threads.
+// Each repeat runs all contenders in turn, so that noise of the machine meets all alike. Each line:
+// median and best time, algorithm bandwidth (bytes of the array / median), bytes each rank sends by
+// the formula, median over the repeats of MPI_Allreduce's time divided by this one, and % of the
+// bound. The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the
+// additions, measured here. Every result is compared with the exact sum. Started alone, ranks are
+// two threads.
 #include <mpi.h>
 
 #include <algorithm>

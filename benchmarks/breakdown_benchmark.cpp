@@ -1,7 +1,8 @@
-// Where a training step goes: one process, dense and 90 % pruned, fp32 and bf16, 1 and 2 threads, for the two
-// GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a clock; counters are
-// milliseconds a step by operation, tokens/s, and the rate of the step's flops as a share of the peak: a
-// 1,024³ GEMM of the same type and thread count, measured in the same run.
+// Where a training step goes: one process, dense and 90 % pruned, fp32 and bf16, 1 and 2 threads,
+// for the two GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a
+// clock; counters are milliseconds a step by operation, tokens/s, and the rate of the step's flops
+// as a share of the peak: a 1,024³ GEMM of the same type and thread count, measured in the same
+// run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

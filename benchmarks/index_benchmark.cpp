@@ -1,5 +1,5 @@
-// Index encodings: encode, decode, and what a kernel pays to read each (gather, one thread), on a random
-// mask of 2^24 elements. Every result is checked against the mask.
+// Index encodings: encode, decode, and what a kernel pays to read each (gather, one thread), on a
+// random mask of 2^24 elements. Every result is checked against the mask.
 //
 //   bytes/param    measured by the arena; H(f)/8 is the least that any encoding of random masks takes
 //   %copy          100 x (time of a memcpy that moves the same bytes) / (time measured): bytes touched
@@ -104,8 +104,8 @@ void decode(benchmark::State& state) {
   c.report(state, c.index.bytes() + c.kept_bytes());
 }
 
-/// packed = dense[positions], as after each backward: delta is decoded first, the others are read as
-/// they are. The bound counts the whole dense array as read: at these densities most lines are.
+/// packed = dense[positions], as after each backward: delta is decoded first, the others are read
+/// as they are. The bound counts the whole dense array as read: at these densities most lines are.
 void gather(benchmark::State& state) {
   Case c(state);
   Stream stream(c.arena, 1);

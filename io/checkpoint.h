@@ -1,15 +1,16 @@
 #pragma once
-// Checkpoints: one HDF5 file with every parameter by name (docs/formats.md), whatever the grid of ranks.
+// Checkpoints: one HDF5 file with every parameter by name (docs/formats.md), whatever the grid of
+// ranks.
 //
 //   /meta                                     attributes: format, version, step, config, data_cursor, rng, …
 //   /params/NAME                              attributes: shape, encoding, nnz, dtype
 //   /params/NAME/{values,index}               kept values (row-major) and encoded positions
 //   /optim/NAME/{master,moment1,moment2}      one value a kept element
 //
-// Each dataset has a `checksum` (xxHash64 of its bytes, 16 hex digits); HDF5 checksums its own metadata.
-// Both classes stream: one tensor at a time, no copy of the data. The writer writes `PATH.tmp-PID`;
-// `commit` flushes, fsyncs and renames, so that PATH is the old file or the new one at any moment.
-// HDF5 is not thread-safe: all calls take one process-wide lock.
+// Each dataset has a `checksum` (xxHash64 of its bytes, 16 hex digits); HDF5 checksums its own
+// metadata. Both classes stream: one tensor at a time, no copy of the data. The writer writes
+// `PATH.tmp-PID`; `commit` flushes, fsyncs and renames, so that PATH is the old file or the new one
+// at any moment. HDF5 is not thread-safe: all calls take one process-wide lock.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -35,7 +36,8 @@ struct CheckpointMeta {
       extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
 };
 
-/// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding = "full".
+/// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding =
+/// "full".
 struct ParameterRecord {
   std::string name{};  ///< no '/'
   Shape shape{};       ///< of the dense parameter
@@ -58,8 +60,8 @@ struct ParameterInfo {
 
 class CheckpointWriter {
  public:
-  /// Makes missing folders of `path`. Any later error throws Failure with the cause ("No space left on
-  /// device") and leaves PATH as it was.
+  /// Makes missing folders of `path`. Any later error throws Failure with the cause ("No space left
+  /// on device") and leaves PATH as it was.
   explicit CheckpointWriter(std::filesystem::path path);
   ~CheckpointWriter();  ///< without commit: removes the temporary file
   CheckpointWriter(CheckpointWriter&&) noexcept;
@@ -76,13 +78,14 @@ class CheckpointWriter {
   std::unique_ptr<State> state_;
 };
 
-/// Whether an HDF5 file is laid out as a checkpoint (else it may hold plain arrays). Throws Failure when it
-/// is missing or not HDF5.
+/// Whether an HDF5 file is laid out as a checkpoint (else it may hold plain arrays). Throws Failure
+/// when it is missing or not HDF5.
 bool is_checkpoint(const std::filesystem::path& path);
 
 class CheckpointReader {
  public:
-  /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of another version.
+  /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of another
+  /// version.
   explicit CheckpointReader(std::filesystem::path path);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -94,7 +97,8 @@ class CheckpointReader {
   bool has(const std::string& name) const;
   /// Checks that shape, nnz, encoding and dataset sizes agree.
   ParameterInfo info(const std::string& name) const;
-  /// `out` has nnz elements, fp32 or bf16 (converted when the file has the other). Verifies the checksum.
+  /// `out` has nnz elements, fp32 or bf16 (converted when the file has the other). Verifies the
+  /// checksum.
   void values(const std::string& name, const Tensor& out) const;
   /// The encoded bytes, checksum verified; empty for "full".
   std::vector<uint8_t> index(const std::string& name) const;

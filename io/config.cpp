@@ -108,8 +108,8 @@ void assign_section(Config& config, const std::string& section, const toml::tabl
   }
 }
 
-/// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare word, and
-/// so is what a string field gets without quotes (`run.out=2024`).
+/// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
+/// word, and so is what a string field gets without quotes (`run.out=2024`).
 toml::table override_value(const std::string& text, bool wants_string) {
   toml::table bare{{"v", text}};
   try {

@@ -1,10 +1,11 @@
 #pragma once
-// The configuration of a run: plain structs, read by every layer. A member holds the default; its row in
-// config_fields.cpp holds name, limits and help, and drives parsing, --set, help, dumps and hash.
+// The configuration of a run: plain structs, read by every layer. A member holds the default; its
+// row in config_fields.cpp holds name, limits and help, and drives parsing, --set, help, dumps and
+// hash.
 //
-// Sources in order of strength: defaults, the TOML file, `--set section.key=value`. Unknown keys, wrong
-// types and values out of range throw Failure with file:line, the value and what is allowed. Paths in a
-// config are relative to the working directory.
+// Sources in order of strength: defaults, the TOML file, `--set section.key=value`. Unknown keys,
+// wrong types and values out of range throw Failure with file:line, the value and what is allowed.
+// Paths in a config are relative to the working directory.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>

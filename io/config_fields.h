@@ -1,6 +1,6 @@
 #pragma once
-// The list of config keys: one row each, in the order of help and dumps. Everything that reads or writes a
-// Config as text goes through it. Internal to io.
+// The list of config keys: one row each, in the order of help and dumps. Everything that reads or
+// writes a Config as text goes through it. Internal to io.
 #include <functional>
 #include <limits>
 #include <span>

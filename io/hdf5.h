@@ -1,8 +1,9 @@
 #pragma once
-// A thin layer over HDF5, for io only: files, groups, datasets and attributes by path, every call throws
-// Failure with the file, what was tried, and HDF5's (or the system's) cause. HDF5's own error printing
-// goes off with the first call. The library is not thread-safe, so each call holds one process-wide lock.
-// Datasets are contiguous and not compressed: read and write go straight between disk and caller's memory.
+// A thin layer over HDF5, for io only: files, groups, datasets and attributes by path, every call
+// throws Failure with the file, what was tried, and HDF5's (or the system's) cause. HDF5's own
+// error printing goes off with the first call. The library is not thread-safe, so each call holds
+// one process-wide lock. Datasets are contiguous and not compressed: read and write go straight
+// between disk and caller's memory.
 #include <cstdint>
 #include <filesystem>
 #include <memory>

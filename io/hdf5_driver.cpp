@@ -21,8 +21,8 @@ static_assert(std::is_standard_layout_v<Open>);
 Open& self(H5FD_t* file) { return *reinterpret_cast<Open*>(file); }
 const Open& self(const H5FD_t* file) { return *reinterpret_cast<const Open*>(file); }
 
-/// The property list carries the address of the caller's pointer; it is followed only while the file is
-/// being opened.
+/// The property list carries the address of the caller's pointer; it is followed only while the
+/// file is being opened.
 struct Info {
   const std::shared_ptr<RawFile>* file;
 };
@@ -106,8 +106,8 @@ Class describe() {
   return out;
 }
 
-/// All of a checkpoint's metadata stay in memory until the file is closed (some kB a parameter): what a
-/// failed write has lost is then never read back.
+/// All of a checkpoint's metadata stay in memory until the file is closed (some kB a parameter):
+/// what a failed write has lost is then never read back.
 bool keep_metadata(hid_t list) {
   H5AC_cache_config_t config{};
   config.version = H5AC__CURR_CACHE_CONFIG_VERSION;

@@ -13,8 +13,8 @@
 
 namespace espalier::io::hdf5 {
 
-/// One visit to the library: holds the process-wide lock. Printing goes off for good: HDF5 also prints
-/// when the process exits after it has met a damaged file.
+/// One visit to the library: holds the process-wide lock. Printing goes off for good: HDF5 also
+/// prints when the process exits after it has met a damaged file.
 class Visit {
  public:
   Visit();
@@ -54,7 +54,8 @@ struct File::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  /// Throws, with the system's or else HDF5's cause, unless `ok` and every write so far went through.
+  /// Throws, with the system's or else HDF5's cause, unless `ok` and every write so far went
+  /// through.
   void expect(bool ok, std::string_view action, std::string_view path) const;
   std::vector<std::string> children(const std::string& group) const;
   void walk(const std::string& group, int depth, std::vector<std::string>& out) const;

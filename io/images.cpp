@@ -37,7 +37,9 @@ struct Idx {
     count = big_endian(bytes, 4);
     if (magic == kImages) {
       header = 16;
-      pixels = int64_t{big_endian(bytes, 8)} * big_endian(bytes, 12);
+      // Extents of a damaged header may pass 63 bits; the comparison below then refuses them.
+      const uint64_t area = uint64_t{big_endian(bytes, 8)} * big_endian(bytes, 12);
+      pixels = static_cast<int64_t>(std::min<uint64_t>(area, INT64_MAX));
     }
     const double wanted =
         static_cast<double>(header) + static_cast<double>(count) * static_cast<double>(pixels);

@@ -1,8 +1,8 @@
 #pragma once
 // Image datasets in the IDX format of MNIST and Fashion-MNIST (uncompressed): files of images
-// (magic 0x00000803) and of labels (0x00000801), big-endian headers, one byte a pixel or label. The file
-// lists hold both in any order; the k-th image file belongs to the k-th label file. Training order as for
-// tokens: a pure function of (seed, step, index in the global batch).
+// (magic 0x00000803) and of labels (0x00000801), big-endian headers, one byte a pixel or label. The
+// file lists hold both in any order; the k-th image file belongs to the k-th label file. Training
+// order as for tokens: a pure function of (seed, step, index in the global batch).
 #include <cstdint>
 #include <memory>
 #include <span>

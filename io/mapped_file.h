@@ -1,6 +1,7 @@
 #pragma once
-// A whole file as read-only memory. Throws Failure when it is missing, empty, unreadable or no ordinary
-// file. A file that shrinks while it is mapped kills the process (SIGBUS): leave data files alone.
+// A whole file as read-only memory. Throws Failure when it is missing, empty, unreadable or no
+// ordinary file. A file that shrinks while it is mapped kills the process (SIGBUS): leave data
+// files alone.
 #include <cstdint>
 #include <filesystem>
 #include <span>

@@ -1,7 +1,8 @@
 #pragma once
-// The files of a run directory that tell how it goes: metrics.jsonl (one JSON object a step, flushed line
-// by line), summary.json and other small JSON files (replaced atomically), trace.json (Chrome trace
-// events: one process a rank, one thread a track), and .lock. Formats: docs/formats.md.
+// The files of a run directory that tell how it goes: metrics.jsonl (one JSON object a step,
+// flushed line by line), summary.json and other small JSON files (replaced atomically), trace.json
+// (Chrome trace events: one process a rank, one thread a track), and .lock. Formats:
+// docs/formats.md.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -15,8 +16,8 @@ namespace espalier::io {
 
 class MetricsWriter {
  public:
-  /// Starts an empty file, or with `resumed_step` >= 0 keeps the lines of steps up to it, so that each
-  /// step stands once; a torn last line (from a crash) is dropped.
+  /// Starts an empty file, or with `resumed_step` >= 0 keeps the lines of steps up to it, so that
+  /// each step stands once; a torn last line (from a crash) is dropped.
   explicit MetricsWriter(std::filesystem::path path, int64_t resumed_step = -1);
   ~MetricsWriter();
   MetricsWriter(MetricsWriter&& other) noexcept;
@@ -30,7 +31,8 @@ class MetricsWriter {
   int file_ = -1;
 };
 
-/// Every whole line of a metrics.jsonl; a torn last line is ignored, any other bad line throws Failure.
+/// Every whole line of a metrics.jsonl; a torn last line is ignored, any other bad line throws
+/// Failure.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 /// One JSON file, e.g. summary.json. Throws Failure naming the file and the place of a mistake.
 nlohmann::json read_json(const std::filesystem::path& path);
@@ -46,8 +48,8 @@ struct RankTrace {
 };
 void write_trace(const std::filesystem::path& path, std::span<const RankTrace> ranks);
 
-/// Holds RUN/.lock (flock) while it lives; the folder is made when missing. A second holder gets a Failure
-/// that names the directory, the PID of the first and the fix.
+/// Holds RUN/.lock (flock) while it lives; the folder is made when missing. A second holder gets a
+/// Failure that names the directory, the PID of the first and the fix.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run_directory);

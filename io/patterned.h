@@ -1,7 +1,7 @@
 #pragma once
-// One setting that may differ by parameter: a default and an ordered list of (glob, value). In TOML either
-// a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}.
-// `*` matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
+// One setting that may differ by parameter: a default and an ordered list of (glob, value). In TOML
+// either a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}. `*`
+// matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
 #include <string>
 #include <string_view>
 #include <utility>

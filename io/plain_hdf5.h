@@ -1,7 +1,8 @@
 #pragma once
-// Plain HDF5 files of dense arrays, such as h5py users write. Import: every float16, bfloat16, float32 or
-// float64 dataset at any depth, named by its path with '/' replaced by '.'; other types are skipped and
-// listed. Export: dense float32 datasets under their names in the root. Both stream one array at a time.
+// Plain HDF5 files of dense arrays, such as h5py users write. Import: every float16, bfloat16,
+// float32 or float64 dataset at any depth, named by its path with '/' replaced by '.'; other types
+// are skipped and listed. Export: dense float32 datasets under their names in the root. Both stream
+// one array at a time.
 #include <filesystem>
 #include <memory>
 #include <span>

@@ -1,7 +1,8 @@
 #pragma once
-// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed write the
-// file pretends that all goes well, drops what it is given, and keeps the cause in `error()`. HDF5 needs
-// that: it cannot close a file whose last writes fail, and then aborts or loops when the process exits.
+// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed write
+// the file pretends that all goes well, drops what it is given, and keeps the cause in `error()`.
+// HDF5 needs that: it cannot close a file whose last writes fail, and then aborts or loops when the
+// process exits.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -37,7 +38,8 @@ class RawFile {
   int error_ = 0;
 };
 
-/// A text file that appears whole or not at all: written to a temporary name, then fsynced and renamed.
+/// A text file that appears whole or not at all: written to a temporary name, then fsynced and
+/// renamed.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

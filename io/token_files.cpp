@@ -9,7 +9,8 @@
 namespace espalier::io {
 namespace {
 
-/// The header of llm.c: 256 int32, of which the first three are magic, version and number of tokens.
+/// The header of llm.c: 256 int32, of which the first three are magic, version and number of
+/// tokens.
 struct Header {
   int32_t magic;
   int32_t version;

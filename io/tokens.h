@@ -7,9 +7,9 @@
 //   tokens   little-endian uint16 or uint32 (nanoGPT), or with the   given, or the largest token + 1
 //            256-int32 header of llm.c (found by its magic number)
 //
-// Validation = its own files, or the last part of the training data; the two never overlap. The training
-// order is a pure function of (seed, step, index in the global batch), so resume and a change of the
-// number of ranks keep it. Evaluation reads fixed consecutive windows.
+// Validation = its own files, or the last part of the training data; the two never overlap. The
+// training order is a pure function of (seed, step, index in the global batch), so resume and a
+// change of the number of ranks keep it. Evaluation reads fixed consecutive windows.
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -70,7 +70,8 @@ class TokenDataset {
   int64_t vocabulary() const;
   /// Empty for kind "tokens".
   const Vocabulary& characters() const;
-  /// out[i] = token offset + i. Throws Failure on a token outside the vocabulary, naming file and place.
+  /// out[i] = token offset + i. Throws Failure on a token outside the vocabulary, naming file and
+  /// place.
   void read(int64_t offset, std::span<int32_t> out) const;
 
   /// Where a training window of context + 1 tokens starts.

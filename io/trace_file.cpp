@@ -1,5 +1,6 @@
-// trace.json: the Chrome trace event format ("JSON object format"), times in microseconds from the first
-// event of all ranks. Written in pieces: a long run has hundreds of thousands of events a rank.
+// trace.json: the Chrome trace event format ("JSON object format"), times in microseconds from the
+// first event of all ranks. Written in pieces: a long run has hundreds of thousands of events a
+// rank.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -40,8 +40,8 @@ inline constexpr int kReductionNumbers = kTagNumbers / 2;
 
 struct AllReduceOptions {
   size_t piece_bytes = size_t{256} << 10U;  ///< of one message, at most
-  size_t staging_bytes = size_t{4}
-                         << 20U;  ///< pieces shrink (to 4 KiB) so that four from each peer fit
+  /// Pieces shrink (to 4 KiB) so that four from each peer fit.
+  size_t staging_bytes = size_t{4} << 20U;
 };
 
 class AllReduce final : public Reduction {

@@ -81,7 +81,8 @@ void barrier(Communicator& comm) {
 }
 
 void broadcast(Communicator& comm, int root, std::span<std::byte> data) {
-  // Binomial tree over ranks counted from the root: a rank's parent is itself without its lowest bit.
+  // Binomial tree over ranks counted from the root: a rank's parent is itself without its lowest
+  // bit.
   const int size = comm.size();
   const int me = (comm.rank() - root + size) % size;
   int bit = 1;

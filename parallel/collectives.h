@@ -2,10 +2,11 @@
 // Small collectives over any communicator, built from its messages; all ranks must call them in the
 // same order. Sizes from 0 bytes to beyond 2 GiB. p ranks, n bytes a rank (docs/collectives.md):
 //
-//   barrier      1 step,         p-1 empty messages a rank; the timeout names all who did not
-//   arrive broadcast    ⌈log2 p⌉ steps, n bytes to each rank (binomial tree) all_gather   1 step,
-//   (p-1) n bytes sent a rank gather       2 steps,        n + 8 bytes sent a rank, to rank 0
-//   all_reduce_small             an all_gather, then a sum in rank order: same bits on all ranks
+//   barrier            1 step          p-1 empty messages a rank; the timeout names all who did not arrive
+//   broadcast          ⌈log2 p⌉ steps  n bytes to each rank (binomial tree)
+//   all_gather         1 step          (p-1) n bytes sent a rank
+//   gather             2 steps         n + 8 bytes sent a rank, to rank 0
+//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits on all ranks
 #include <span>
 #include <vector>
 

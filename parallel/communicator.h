@@ -122,7 +122,8 @@ class Communicator {
   Sent sent(Traffic kind) const { return shared_->sent[static_cast<size_t>(kind)]; }
   Sent sent() const;
 
-  /// Whether a peer was lost; the others can then no longer be relied on to come to the end together.
+  /// Whether a peer was lost; the others can then no longer be relied on to come to the end
+  /// together.
   bool broken() const { return shared_->broken; }
 
   /// Collective: members of equal `color` form a new communicator, ordered by (key, rank). It

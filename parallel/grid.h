@@ -1,10 +1,9 @@
 #pragma once
 // The grid of ranks: pipeline stages × data-parallel replicas. Pure arithmetic, constexpr.
 //
-//   inner = data:      rank = stage * data + replica     replicas of a stage are neighbours
-//   (default:
-//                                                        all-reduce stays inside machines)
-//   inner = pipeline:  rank = replica * pipeline + stage
+//   inner = data       rank = stage * data + replica      the default: replicas of a stage are neighbours, so
+//                                                         that all-reduce stays inside machines
+//   inner = pipeline   rank = replica * pipeline + stage
 #include <span>
 #include <string>
 

@@ -132,7 +132,8 @@ class MpiCommunicator final : public Communicator {
 
   /// Whether MPI could be finalized: all ranks have come to their end, none is lost.
   bool close() {
-    // Who lost a peer may wait in vain for the others; who did not waits as long as finalizing would.
+    // Who lost a peer may wait in vain for the others; who did not waits as long as finalizing
+    // would.
     const double patience = broken() ? timeout() : std::numeric_limits<double>::infinity();
     if (!world_->all_arrive(patience)) {
       return false;
@@ -158,8 +159,8 @@ class MpiCommunicator final : public Communicator {
 };
 
 void MpiCommunicator::idle(int round) {
-  // Most waits are short: poll. Long ones (a peer computes or writes a checkpoint) leave the core to
-  // others, at the cost of up to a tenth of a millisecond.
+  // Most waits are short: poll. Long ones (a peer computes or writes a checkpoint) leave the core
+  // to others, at the cost of up to a tenth of a millisecond.
   constexpr int kPolls = 2000;
   if (round < kPolls) {
     std::this_thread::yield();

@@ -52,8 +52,9 @@ MpiOperation::MpiOperation(const MpiAddress& from, std::span<std::byte> data)
 }
 
 MpiOperation::~MpiOperation() {
-  // After an error nobody calls MPI again but to abort, so nothing is written into the buffer any more:
-  // only a call makes progress. Waiting for the cancellation could hang on the very peer that is lost.
+  // After an error nobody calls MPI again but to abort, so nothing is written into the buffer any
+  // more: only a call makes progress. Waiting for the cancellation could hang on the very peer that
+  // is lost.
   for (Part& part : parts_) {
     if (part.request != MPI_REQUEST_NULL) {
       if (receives_) {

@@ -1,6 +1,7 @@
 #pragma once
-// out[i] = ((x[0][i] + x[1][i]) + x[2][i]) + …: always in this order, so the bits are the same whoever
-// computes it and with whatever vector width. `out` may be one of the inputs. Bound by memory.
+// out[i] = ((x[0][i] + x[1][i]) + x[2][i]) + …: always in this order, so the bits are the same
+// whoever computes it and with whatever vector width. `out` may be one of the inputs. Bound by
+// memory.
 #include <cstdint>
 #include <span>
 

@@ -157,7 +157,8 @@ void ThreadWorld::wait_for_event(int rank, double seconds) {
   Box& box = boxes_[rank];
   box.changed.wait_for(lock, std::chrono::duration<double>(seconds),
                        [&] { return box.events != box.seen; });
-  // Events that come while the caller looks around must not be lost: they end its next wait at once.
+  // Events that come while the caller looks around must not be lost: they end its next wait at
+  // once.
   box.seen = box.events;
 }
 

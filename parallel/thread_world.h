@@ -1,10 +1,11 @@
 #pragma once
-// What the ranks of one thread world share: one mailbox a rank. Used by thread_communicator.cpp only.
+// What the ranks of one thread world share: one mailbox a rank. Used by thread_communicator.cpp
+// only.
 //
-// A message and a receive are bound to each other by whoever comes second, in posting order within one
-// (context, sender, tag). The receiver's thread then copies, outside the lock, whenever it drives any
-// request: so "send, then receive, then wait for both" never deadlocks, whichever is waited for first.
-// One mutex guards all bookkeeping.
+// A message and a receive are bound to each other by whoever comes second, in posting order within
+// one (context, sender, tag). The receiver's thread then copies, outside the lock, whenever it
+// drives any request: so "send, then receive, then wait for both" never deadlocks, whichever is
+// waited for first. One mutex guards all bookkeeping.
 #include <condition_variable>
 #include <deque>
 #include <map>

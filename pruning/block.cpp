@@ -1,8 +1,8 @@
-// Whole b x b blocks of the matrix view, by mean norm: sum |w| / area (l1) or sqrt(sum w² / area) (l2),
-// where the area of a block at the right or lower edge is what lies within the matrix. Blocks go in
-// descending order of the norm until the kept elements come nearest to the target, at least one block;
-// so the count is exact to half a block. Source: Gray, Radford and Kingma, "GPU kernels for
-// block-sparse weights", 2017.
+// Whole b x b blocks of the matrix view, by mean norm: sum |w| / area (l1) or sqrt(sum w² / area)
+// (l2), where the area of a block at the right or lower edge is what lies within the matrix. Blocks
+// go in descending order of the norm until the kept elements come nearest to the target, at least
+// one block; so the count is exact to half a block. Source: Gray, Radford and Kingma, "GPU kernels
+// for block-sparse weights", 2017.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

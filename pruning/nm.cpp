@@ -1,5 +1,5 @@
-// At most N of every M consecutive elements of a row, the largest. Groups start at column 0; the last
-// one of a row may be shorter than M and keeps at most N too, as if it were padded with zeros.
+// At most N of every M consecutive elements of a row, the largest. Groups start at column 0; the
+// last one of a row may be shorter than M and keeps at most N too, as if it were padded with zeros.
 // Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
 #include <algorithm>
 #include <cmath>

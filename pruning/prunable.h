@@ -1,6 +1,7 @@
 #pragma once
-// Which parameters may be pruned is data: the model marks its defaults (linear weights of the blocks,
-// not embeddings, norms or biases), `include` globs add to them, `exclude` globs take away, last word.
+// Which parameters may be pruned is data: the model marks its defaults (linear weights of the
+// blocks, not embeddings, norms or biases), `include` globs add to them, `exclude` globs take away,
+// last word.
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,14 @@ struct PrunableRule {
   std::vector<std::string> exclude;
 };
 
-/// `*` any run of characters (also none, also dots), `?` any one character; the whole name must match.
+/// `*` any run of characters (also none, also dots), `?` any one character; the whole name must
+/// match.
 bool glob_match(std::string_view pattern, std::string_view name);
 
 bool is_prunable(const ParameterInfo& parameter, const PrunableRule& rule);
 
-/// One flag for each parameter of the whole network. Throws Failure for a pattern that matches none of
-/// them: it is a typing error.
+/// One flag for each parameter of the whole network. Throws Failure for a pattern that matches none
+/// of them: it is a typing error.
 std::vector<bool> prunable(std::span<const ParameterInfo> parameters, const PrunableRule& rule);
 
 }  // namespace espalier::pruning

@@ -7,9 +7,9 @@
 //   block       keep whole b x b blocks of the matrix view, those with the largest mean norm
 //   none        keep what is kept now
 //
-// A method is a pure function of (candidates, settings): no state, no threads, the same bits on every
-// rank; ranks compare `digest` of what they got. A pruned element never comes back: every new mask is a
-// subset of the current one. Ties keep the earlier parameter, then the lower position.
+// A method is a pure function of (candidates, settings): no state, no threads, the same bits on
+// every rank; ranks compare `digest` of what they got. A pruned element never comes back: every new
+// mask is a subset of the current one. Ties keep the earlier parameter, then the lower position.
 //
 //   schedule.h   when to prune, and how far (one-shot, cubic)
 //   prunable.h   which parameters may be pruned
@@ -40,7 +40,8 @@ std::string_view name_of(Scope scope);
 /// Throws Failure that lists the names.
 Scope scope_by_name(std::string_view name);
 
-/// Norm of a block, divided by what it would be for ones, so that partial blocks at the edge compare.
+/// Norm of a block, divided by what it would be for ones, so that partial blocks at the edge
+/// compare.
 enum class BlockNorm : uint8_t { l1, l2 };
 
 struct Settings {
@@ -73,8 +74,8 @@ std::span<const Method> methods();
 const Method& method_by_name(std::string_view name);
 
 /// Runs `settings.method`. Throws Failure for settings out of range and for a NaN value (naming the
-/// parameter); in layer scope also for a parameter too small to keep anything. O(n) time; memory: the
-/// masks and 0.5 MiB (block: 28 bytes a block, and a sort of the blocks).
+/// parameter); in layer scope also for a parameter too small to keep anything. O(n) time; memory:
+/// the masks and 0.5 MiB (block: 28 bytes a block, and a sort of the blocks).
 Result prune(std::span<const Candidate> candidates, const Settings& settings);
 
 /// Throws Failure unless 0 <= sparsity < 1.

@@ -5,8 +5,9 @@
 //   gradual   at from_step, from_step + every, ... and at to_step exactly, with
 //             s(t) = s_f + (s_i - s_f) (1 - (t - from) / (to - from))³
 //
-// `step` counts optimizer steps from 1; pruning belongs after the update of that step (0: before the
-// first one). s(t) never falls, so the masks shrink. Source: Zhu and Gupta 2017 (arXiv:1710.01878), eq. 1.
+// `step` counts optimizer steps from 1; pruning belongs after the update of that step (0: before
+// the first one). s(t) never falls, so the masks shrink. Source: Zhu and Gupta 2017
+// (arXiv:1710.01878), eq. 1.
 #include <cstdint>
 #include <vector>
 

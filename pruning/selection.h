@@ -1,9 +1,10 @@
 #pragma once
-// The k largest of many 32-bit keys, exactly, without copying or sorting them: a histogram of the upper
-// 16 bits finds the bin that holds the k-th largest, a second pass over that bin its lower 16 bits.
-// Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB.
+// The k largest of many 32-bit keys, exactly, without copying or sorting them: a histogram of the
+// upper 16 bits finds the bin that holds the k-th largest, a second pass over that bin its lower 16
+// bits. Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB.
 //
-// Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their bits.
+// Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their
+// bits.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,15 +53,16 @@ Threshold select_largest(int64_t k, Visit&& visit) {
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
 
-/// Candidates that are pruned together: [first, first + count), to `keep` elements of those kept now.
+/// Candidates that are pruned together: [first, first + count), to `keep` elements of those kept
+/// now.
 struct Group {
   size_t first = 0;
   size_t count = 0;
   int64_t keep = 0;
 };
 
-/// One group over all candidates, or one each. A layer that would keep nothing is a Failure; a target
-/// above what is kept already gives a warning and keeps that.
+/// One group over all candidates, or one each. A layer that would keep nothing is a Failure; a
+/// target above what is kept already gives a warning and keeps that.
 std::vector<Group> groups(std::span<const Candidate> candidates, const Settings& settings,
                           std::vector<std::string>& warnings);
 

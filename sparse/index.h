@@ -1,14 +1,12 @@
 #pragma once
 // An index: the positions of the kept elements of one parameter, in one of several encodings. It is
-// stored once and shared by every compressed tensor of the parameter (value, gradient, master,
-// moments).
+// stored once and shared by every compressed tensor of the parameter (gradient, master, moments).
 //
-//   encoding   bytes a kept element (density f)     decoded by
-//   full       0                                     –  (every element is kept)
-//   int32      4                                     SAMO's: ascending positions over the flattened
-//   tensor delta      about 1 for f > 1/128, + restarts     LEB128 varints of gaps, a restart point
-//   every 1,024 bitmap     (1/8 + 1/128) / f                     one bit an element, a rank every
-//   512 bits
+//   encoding   bytes a kept element (density f)   form
+//   full       0                                  every element is kept
+//   int32      4                                  SAMO's: ascending positions over the flattened tensor
+//   delta      about 1 for f > 1/128              LEB128 varints of gaps, a restart point every 1,024
+//   bitmap     (1/8 + 1/128) / f                  one bit an element, a rank every 512 bits
 //
 // Source: SAMO (IPDPS 2023) section III for int32; ranks after Jacobson, FOCS 1989.
 #include <cstdint>

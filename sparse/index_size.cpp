@@ -86,11 +86,11 @@ double entropy_bound_bytes(int64_t size, int64_t kept) {
 }
 
 Encoding best_encoding(int64_t size, int64_t kept) {
-  // Measured (benchmarks/index_benchmark.cpp, gather of 2^24 fp32, one core with AVX-512): at densities
-  // 0.5 to 0.05 kernels read a bitmap at 70-90 % of memcpy speed and no list is faster; below 1/30, where
-  // a list is also the smaller one, it is (7 times and more at 0.01). Delta is smaller than both below
-  // 0.13, but has to be decoded before each use, 1.3 to 3 times the time of the bitmap: it is for files
-  // and tight memory, by name only.
+  // Measured (benchmarks/index_benchmark.cpp, gather of 2^24 fp32, one core with AVX-512): at
+  // densities 0.5 to 0.05 kernels read a bitmap at 70-90 % of memcpy speed and no list is faster;
+  // below 1/30, where a list is also the smaller one, it is (7 times and more at 0.01). Delta is
+  // smaller than both below 0.13, but has to be decoded before each use, 1.3 to 3 times the time of
+  // the bitmap: it is for files and tight memory, by name only.
   check_counts(size, kept);
   if (kept == size) {
     return Encoding::full;

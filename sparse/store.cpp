@@ -243,8 +243,8 @@ void Store::plan(std::span<const int64_t> kept) {
   moments_.clear();
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
-    parameter.index = Index::planned(arena(), parameter.size(), kept[p],
-                                     choose_encoding(parameter, kept[p]));
+    parameter.index =
+        Index::planned(arena(), parameter.size(), kept[p], choose_encoding(parameter, kept[p]));
   }
   allocate_all();
 }

@@ -5,11 +5,11 @@
 //   dense                                a resident copy in the compute type, zeros where pruned (SAMO);
 //                                        vectors (norms, biases) stay fp32
 //
-// A Parameter is (offset, kept count, shape, index) into the flat arrays; biases and norms have a full
-// mask and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
-// call reduces, clips, steps or saves all parameters. Dense training is the case of full masks; then, in
-// fp32, `dense` and `master` are the same memory. Offsets are multiples of kAlign elements, the padding
-// stays zero. Source: SAMO (IPDPS 2023), section III.
+// A Parameter is (offset, kept count, shape, index) into the flat arrays; biases and norms have a
+// full mask and no index. Because all ranks share the masks, a flat array is an ordinary dense
+// vector: one call reduces, clips, steps or saves all parameters. Dense training is the case of
+// full masks; then, in fp32, `dense` and `master` are the same memory. Offsets are multiples of
+// kAlign elements, the padding stays zero. Source: SAMO (IPDPS 2023), section III.
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -1,13 +1,13 @@
 #pragma once
-// A weight as a layer sees it: three verbs, whatever the storage behind them. W is [N, K]; x, dx are
-// [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
+// A weight as a layer sees it: three verbs, whatever the storage behind them. W is [N, K]; x, dx
+// are [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
 //
 //   apply                 y = x Wᵀ + b       y may be fp32 in any compute type; `accumulate` adds to y
 //   apply_transposed      dx = dy W          likewise
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient
 //
-// Storages: `dense` (resident dense copy; SAMO's scheme). A dense gradient never exists for more than one
-// parameter: a product into scratch, then one gather.
+// Storages: `dense` (resident dense copy; SAMO's scheme). A dense gradient never exists for more
+// than one parameter: a product into scratch, then one gather.
 #include <memory>
 
 #include "sparse/store.h"

@@ -46,7 +46,8 @@ class CheckpointTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// "bits" [3, 5] bitmap bf16, "list" [10] int32 fp32, "norm.weight" [4] full, with optimizer state.
+  /// "bits" [3, 5] bitmap bf16, "list" [10] int32 fp32, "norm.weight" [4] full, with optimizer
+  /// state.
   void write(const std::filesystem::path& path) {
     CheckpointWriter writer(path);
     writer.meta({.step = 7,

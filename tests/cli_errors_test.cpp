@@ -1,5 +1,5 @@
-// The real program given bad input: the error names cause and fix, the exit code tells whose mistake it is,
-// and nothing that was there is lost.
+// The real program given bad input: the error names cause and fix, the exit code tells whose
+// mistake it is, and nothing that was there is lost.
 #include "io/checkpoint.h"
 #include "io/metrics.h"
 #include "tests/program.h"

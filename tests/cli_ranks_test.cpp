@@ -1,4 +1,5 @@
-// The real program on two ranks: the same curve as on one, and faults of one rank that end all of them.
+// The real program on two ranks: the same curve as on one, and faults of one rank that end all of
+// them.
 #include <signal.h>
 
 #include <chrono>

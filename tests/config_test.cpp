@@ -1,4 +1,5 @@
-// Configs: every key round-trips, and every mistake is answered with its place, its cause and the fix.
+// Configs: every key round-trips, and every mistake is answered with its place, its cause and the
+// fix.
 #include "io/config.h"
 
 #include <gtest/gtest.h>

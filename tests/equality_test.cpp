@@ -1,5 +1,6 @@
-// The equalities that carry the project: full mask = dense, p ranks = 1 rank, resume = no break, any index
-// = any other, overlap = none, micro-batches = one batch. Bitwise wherever the arithmetic is the same.
+// The equalities that carry the project: full mask = dense, p ranks = 1 rank, resume = no break,
+// any index = any other, overlap = none, micro-batches = one batch. Bitwise wherever the arithmetic
+// is the same.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -90,9 +91,10 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16"));
 
 class Ranks : public ::testing::TestWithParam<int> {};
 
-/// The same samples, summed in another order. Gradients of fp32 sums of about 200 rows differ by some
-/// 1e-7 of their size; Adam turns that into at most the same relative change of a step of 1e-3, except
-/// where a gradient is itself rounding noise: there a whole step (lr) of difference would be possible.
+/// The same samples, summed in another order. Gradients of fp32 sums of about 200 rows differ by
+/// some 1e-7 of their size; Adam turns that into at most the same relative change of a step of
+/// 1e-3, except where a gradient is itself rounding noise: there a whole step (lr) of difference
+/// would be possible.
 TEST_P(Ranks, MatchOneRank) {
   const TempDir dir;
   const io::Config config = pruned(tiny_config(dir));

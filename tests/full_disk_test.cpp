@@ -1,5 +1,6 @@
-// A disk that fills up, at every place where it can, while a checkpoint is written: a Failure that says so,
-// the earlier checkpoint as it was, no temporary file, and a process that still ends by itself.
+// A disk that fills up, at every place where it can, while a checkpoint is written: a Failure that
+// says so, the earlier checkpoint as it was, no temporary file, and a process that still ends by
+// itself.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>

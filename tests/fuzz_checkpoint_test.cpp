@@ -1,5 +1,5 @@
-// Damage at random: a checkpoint with flipped bits, overwritten bytes or a lost end gives a Failure or the
-// data that were written, bit for bit; never other data, and never a crash or a hang.
+// Damage at random: a checkpoint with flipped bits, overwritten bytes or a lost end gives a Failure
+// or the data that were written, bit for bit; never other data, and never a crash or a hang.
 // ESPALIER_FUZZ = number of rounds (default 1,000).
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,8 @@
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
-/// HDF5 1.10 loses some memory when it turns a damaged file down; read by the address sanitizer only.
+/// HDF5 1.10 loses some memory when it turns a damaged file down; read by the address sanitizer
+/// only.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's own name
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 

@@ -1,5 +1,5 @@
-// Any bytes give a correct index or a Failure: never a crash, a Bug, or a read out of bounds (the last
-// is for the address sanitizer, hence the exact-size copies on the heap).
+// Any bytes give a correct index or a Failure: never a crash, a Bug, or a read out of bounds (the
+// last is for the address sanitizer, hence the exact-size copies on the heap).
 #include <gtest/gtest.h>
 
 #include <algorithm>

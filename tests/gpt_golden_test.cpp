@@ -1,5 +1,5 @@
-// Loss, gradients and ten AdamW steps of a small GPT against PyTorch in double precision. The golden files
-// and what they hold: tests/golden/make_gpt_golden.py.
+// Loss, gradients and ten AdamW steps of a small GPT against PyTorch in double precision. The
+// golden files and what they hold: tests/golden/make_gpt_golden.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,7 +135,8 @@ TEST_P(GptGolden, GradientsMatchPyTorch) {
       difference += error * error;
       norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
     }
-    // The absolute term is for gradients that are zero in exact arithmetic (the key part of a bias).
+    // The absolute term is for gradients that are zero in exact arithmetic (the key part of a
+    // bias).
     EXPECT_LE(std::sqrt(difference),
               tolerance(1e-5, 3e-2) * std::sqrt(norm) + tolerance(1e-6, 5e-3))
         << parameter.spec.name;

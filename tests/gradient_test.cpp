@@ -1,5 +1,5 @@
-// Gradients of whole networks against finite differences: for each parameter, the slope of the loss along a
-// random direction. Both networks, full and pruned masks, with and without dropout.
+// Gradients of whole networks against finite differences: for each parameter, the slope of the loss
+// along a random direction. Both networks, full and pruned masks, with and without dropout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -96,8 +96,8 @@ void prune_half(sparse::Store& store) {
   store.set_masks(masks);
 }
 
-/// `scale`: length of a step; it moves the loss far more than fp32 rounding (1e-7) does, and is short
-/// enough for the curvature, or for the kinks of rectifiers.
+/// `scale`: length of a step; it moves the loss far more than fp32 rounding (1e-7) does, and is
+/// short enough for the curvature, or for the kinks of rectifiers.
 void check_all_parameters(Problem& problem, double scale) {
   sparse::Store& store = problem.store();
   problem.loss(true);

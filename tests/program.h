@@ -1,6 +1,6 @@
 #pragma once
-// Tests of the real program: each Workplace is a folder of its own where it runs, with a small text and
-// config at hand.
+// Tests of the real program: each Workplace is a folder of its own where it runs, with a small text
+// and config at hand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

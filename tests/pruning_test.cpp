@@ -107,7 +107,8 @@ int64_t kept_in(const std::vector<Mask>& masks) {
   return kept;
 }
 
-/// The obvious way: sort all kept elements by magnitude (stable: earlier ones first), keep the first.
+/// The obvious way: sort all kept elements by magnitude (stable: earlier ones first), keep the
+/// first.
 std::vector<Mask> sorted_reference(const Model& model, size_t first, size_t end, int64_t keep) {
   struct Element {
     float magnitude;

@@ -1,6 +1,7 @@
-// Ranks that die, exit or hang under mpirun: all processes of the job end soon, with an exit code that is
-// not 0, and whoever can still speak names the culprit. What Open MPI 4.1 does in each case is written
-// down in docs/collectives.md. This program starts itself under mpirun, with the way to die as argument.
+// Ranks that die, exit or hang under mpirun: all processes of the job end soon, with an exit code
+// that is not 0, and whoever can still speak names the culprit. What Open MPI 4.1 does in each case
+// is written down in docs/collectives.md. This program starts itself under mpirun, with the way to
+// die as argument.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #pragma once
-// Gradients for distributed tests, and the sum in rank order that every rank can compute alone. Results
-// are compared with it bit for bit: so the transports agree with each other, too.
+// Gradients for distributed tests, and the sum in rank order that every rank can compute alone.
+// Results are compared with it bit for bit: so the transports agree with each other, too.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,7 +12,8 @@
 
 namespace espalier::parallel {
 
-/// Differs at every element of every rank and step, over many magnitudes: another order rounds otherwise.
+/// Differs at every element of every rank and step, over many magnitudes: another order rounds
+/// otherwise.
 inline float value(int rank, int step, int64_t i) {
   const uint64_t bits =
       mix(mix(static_cast<uint64_t>(step), static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));

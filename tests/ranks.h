@@ -4,9 +4,9 @@
 //   TEST(Sum, IsRight) { on_ranks([](Communicator& comm) { … }); }
 //   int main(int argc, char** argv) { return espalier::run_rank_tests(argc, argv); }
 //
-// Started alone, the program calls the body on 1, 2, 3, 4 and 7 threads. Under mpirun it calls it once,
-// on the ranks of the job; rank 0 prints the list of tests, the others only what fails. The exit code is
-// not 0 on any rank when a test failed on one.
+// Started alone, the program calls the body on 1, 2, 3, 4 and 7 threads. Under mpirun it calls it
+// once, on the ranks of the job; rank 0 prints the list of tests, the others only what fails. The
+// exit code is not 0 on any rank when a test failed on one.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of whole runs share: a temporary folder, a small text, a tiny configuration, and a run whose
-// losses and final parameters can be compared.
+// What tests of whole runs share: a temporary folder, a small text, a tiny configuration, and a run
+// whose losses and final parameters can be compared.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -95,7 +95,8 @@ inline Outcome outcome_of(train::Trainer& trainer) {
   return outcome;
 }
 
-/// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer itself.
+/// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer
+/// itself.
 inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
   if (options.resume.empty()) {
     options.resume = "none";

@@ -1,6 +1,6 @@
 #pragma once
-// The subcommands. Each registers itself with the parser and returns what to run when it was chosen; a
-// run returns the exit code. Only this folder prints or exits.
+// The subcommands. Each registers itself with the parser and returns what to run when it was
+// chosen; a run returns the exit code. Only this folder prints or exits.
 #include <CLI/CLI.hpp>
 #include <functional>
 

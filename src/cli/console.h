@@ -1,6 +1,7 @@
 #pragma once
-// The terminal: errors, notes, and the progress of a long run. A bar with rate, loss and remaining time
-// where standard error is a terminal; plain lines, at most one every few seconds, where it is not.
+// The terminal: errors, notes, and the progress of a long run. A bar with rate, loss and remaining
+// time where standard error is a terminal; plain lines, at most one every few seconds, where it is
+// not.
 #include <cstdint>
 #include <string>
 
@@ -11,8 +12,8 @@ namespace espalier::cli {
 /// "espalier: error: …" on standard error, with the rank when there are several.
 void print_error(const std::string& message);
 
-/// Whether a person sees standard error: it is a terminal, or, under mpirun (where it is a pipe), the
-/// environment says so with ESPALIER_TERMINAL=1.
+/// Whether a person sees standard error: it is a terminal, or, under mpirun (where it is a pipe),
+/// the environment says so with ESPALIER_TERMINAL=1.
 bool on_terminal();
 
 /// The rank a launcher gave this process, before MPI starts; 0 when alone.

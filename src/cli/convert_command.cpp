@@ -1,4 +1,5 @@
-// espalier import and export: checkpoints from and to plain HDF5 files of dense arrays, zeros where pruned.
+// espalier import and export: checkpoints from and to plain HDF5 files of dense arrays, zeros where
+// pruned.
 #include "io/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -32,7 +33,8 @@ int import_arrays(const ConvertArguments& arguments) {
   return 0;
 }
 
-/// One parameter of a checkpoint as a dense array: the master copy where there is one (it is exact).
+/// One parameter of a checkpoint as a dense array: the master copy where there is one (it is
+/// exact).
 std::vector<float> dense_values(const io::CheckpointReader& reader, const io::ParameterInfo& info) {
   std::vector<float> packed(static_cast<size_t>(info.nnz));
   const Tensor view(packed.data(), DType::fp32, Shape{info.nnz});

@@ -1,4 +1,5 @@
-// espalier eval FILE.h5: the validation loss of a file of weights, over the windows that training uses.
+// espalier eval FILE.h5: the validation loss of a file of weights, over the windows that training
+// uses.
 #include <cmath>
 
 #include "src/cli/commands.h"

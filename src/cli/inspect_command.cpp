@@ -1,5 +1,5 @@
-// espalier inspect FILE.h5: what a checkpoint or a plain HDF5 file holds. Reads and verifies every dataset;
-// damaged ones are named, and the exit code is 1.
+// espalier inspect FILE.h5: what a checkpoint or a plain HDF5 file holds. Reads and verifies every
+// dataset; damaged ones are named, and the exit code is 1.
 #include <algorithm>
 
 #include "io/checkpoint.h"

@@ -13,9 +13,9 @@ namespace espalier::cli {
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// What a rank of a config needs, dense and pruned, from dry passes: nothing is allocated, no data is
-/// read, so it need not fit this machine. Bytes are for one rank that sees a micro-batch at a time;
-/// flops for the whole step of all ranks.
+/// What a rank of a config needs, dense and pruned, from dry passes: nothing is allocated, no data
+/// is read, so it need not fit this machine. Bytes are for one rank that sees a micro-batch at a
+/// time; flops for the whole step of all ranks.
 nlohmann::ordered_json listing(const io::Config& config);
 
 /// `listing` for people; with `json`, as one object.

@@ -1,5 +1,5 @@
-// espalier: the program. Exit codes: 0 done, 1 a failure in the world (file, config, network, peer), 2
-// wrong usage, 3 a bug of ours.
+// espalier: the program. Exit codes: 0 done, 1 a failure in the world (file, config, network,
+// peer), 2 wrong usage, 3 a bug of ours.
 #include <cstdio>
 #include <exception>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Standard output of the subcommands: text, one JSON object, tables. Numbers for people use digits in
-// groups, programs get --json.
+// Standard output of the subcommands: text, one JSON object, tables. Numbers for people use digits
+// in groups, programs get --json.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>

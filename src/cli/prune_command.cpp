@@ -1,8 +1,9 @@
 // espalier prune IN.h5 -o OUT.h5: masks for weights that are there, without training.
 //
-// IN is a checkpoint or a plain HDF5 file of dense arrays. Which arrays may be pruned: those that the
-// network of the config marks; without a config (a plain file alone) every matrix whose name does not say
-// embedding, head, classifier, norm or bias. OUT holds weights and masks, no optimizer, step 0.
+// IN is a checkpoint or a plain HDF5 file of dense arrays. Which arrays may be pruned: those that
+// the network of the config marks; without a config (a plain file alone) every matrix whose name
+// does not say embedding, head, classifier, norm or bias. OUT holds weights and masks, no
+// optimizer, step 0.
 #include <algorithm>
 #include <array>
 #include <optional>

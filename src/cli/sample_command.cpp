@@ -1,8 +1,8 @@
 // espalier sample FILE.h5 --prompt TEXT: text from a trained network, a token at a time.
 //
-// Each token is drawn from softmax(logits / temperature) over the top-k; its random number is Philox(seed,
-// number of the token), so a seed gives the same text on every run. Beyond the context, the last
-// `context` tokens are what the network sees.
+// Each token is drawn from softmax(logits / temperature) over the top-k; its random number is
+// Philox(seed, number of the token), so a seed gives the same text on every run. Beyond the
+// context, the last `context` tokens are what the network sees.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -20,7 +20,8 @@
 namespace espalier::cli {
 namespace {
 
-/// Clusters preempt with SIGTERM or SIGUSR1, people with SIGINT: the step is finished, then all is saved.
+/// Clusters preempt with SIGTERM or SIGUSR1, people with SIGINT: the step is finished, then all is
+/// saved.
 volatile std::sig_atomic_t g_stop = 0;
 std::atomic<int64_t> g_stop_time = 0;  // of the first signal, in ms
 static_assert(std::atomic<int64_t>::is_always_lock_free);

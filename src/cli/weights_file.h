@@ -1,6 +1,6 @@
 #pragma once
-// Files of weights as the subcommands take them: an Espalier checkpoint, which knows its config, or a
-// plain HDF5 file of dense arrays, which needs --config.
+// Files of weights as the subcommands take them: an Espalier checkpoint, which knows its config, or
+// a plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -56,8 +56,8 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
 };
 
-/// A checkpoint of weights and masks, without optimizer: `train --init` starts from it. Values are fp32;
-/// step 0.
+/// A checkpoint of weights and masks, without optimizer: `train --init` starts from it. Values are
+/// fp32; step 0.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters);
 

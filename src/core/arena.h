@@ -1,9 +1,9 @@
 #pragma once
 // The arena: the only owner of bulk memory, and the witness of every byte claim.
 //
-// Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark by
-// category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. A dry arena hands out
-// addresses that must never be read: the same code then prints what a run would need.
+// Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark
+// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. A dry arena
+// hands out addresses that must never be read: the same code then prints what a run would need.
 #include <array>
 #include <cstddef>
 #include <mutex>

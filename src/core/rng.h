@@ -1,7 +1,8 @@
 #pragma once
-// Philox 4x32-10, a counter-based generator: the numbers are a pure function of (key, counter), so any
-// rank or thread can draw any element without state, and the bits are the same on every backend.
-// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 4.
+// Philox 4x32-10, a counter-based generator: the numbers are a pure function of (key, counter), so
+// any rank or thread can draw any element without state, and the bits are the same on every
+// backend. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section
+// 4.
 #include <array>
 #include <cstdint>
 

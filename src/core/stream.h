@@ -1,6 +1,6 @@
 #pragma once
-// A stream: where kernels run. On the CPU it is a number of threads and a growing workspace; calls are
-// synchronous. One stream belongs to one rank and is used by one thread at a time.
+// A stream: where kernels run. On the CPU it is a number of threads and a growing workspace; calls
+// are synchronous. One stream belongs to one rank and is used by one thread at a time.
 #include "src/core/arena.h"
 
 namespace espalier {

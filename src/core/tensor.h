@@ -1,6 +1,7 @@
 #pragma once
 // A tensor is a view: pointer, element type, shape. It owns nothing; see arena.h for who does.
-// Row-major and contiguous, except that the matrix view may have a row stride (`stride`, in elements).
+// Row-major and contiguous, except that the matrix view may have a row stride (`stride`, in
+// elements).
 #include <span>
 
 #include "src/core/error.h"
@@ -8,7 +9,8 @@
 
 namespace espalier {
 
-/// Throws Bug; out of line, so that kernels compiled for several instruction sets share no inline code.
+/// Throws Bug; out of line, so that kernels compiled for several instruction sets share no inline
+/// code.
 [[noreturn]] void throw_type_mismatch(DType asked, DType present);
 
 struct Tensor {
@@ -48,9 +50,7 @@ struct Tensor {
     return part_at(first * stride, Shape{n, cols()});
   }
   /// Columns [first, first + n) of the matrix view; keeps the row stride.
-  Tensor column_range(int64_t first, int64_t n) const {
-    return part_at(first, Shape{rows(), n});
-  }
+  Tensor column_range(int64_t first, int64_t n) const { return part_at(first, Shape{rows(), n}); }
   /// The same elements under another shape.
   Tensor reshaped(const Shape& other) const {
     require(contiguous() && other.count() == count(), "reshape keeps all elements", other.count(),

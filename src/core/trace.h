@@ -1,6 +1,7 @@
 #pragma once
-// Trace spans and log lines. Both go to sinks that the caller installs for its own thread (a rank is a
-// thread or a process); without a sink they cost one branch. Libraries never print.
+// Trace spans: what ran when, on which row of the timeline. They go to a sink that the caller
+// installs for its own thread (a rank is a thread or a process); without one a span costs one
+// branch.
 #include <chrono>
 #include <cstdint>
 #include <functional>

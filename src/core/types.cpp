@@ -30,7 +30,8 @@ std::string_view name_of(DType dtype) { return row_of(dtype).name; }
 
 DType dtype_by_name(std::string_view name) {
   const auto* row = std::ranges::find(kDTypes, name, &DTypeRow::name);
-  check(row != kDTypes.end(), "element type \"{}\" is unknown; known: fp32, bf16, int32, uint16, uint8, uint64", name);
+  check(row != kDTypes.end(),
+        "element type \"{}\" is unknown; known: fp32, bf16, int32, uint16, uint8, uint64", name);
   return row->dtype;
 }
 

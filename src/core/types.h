@@ -1,5 +1,6 @@
 #pragma once
-// Element types and shapes. bf16 is the upper half of an fp32; rounding is to nearest, ties to even.
+// Element types and shapes. bf16 is the upper half of an fp32; rounding is to nearest, ties to
+// even.
 #include <array>
 #include <bit>
 #include <cstddef>

@@ -1,14 +1,15 @@
 #pragma once
 // All arithmetic, as one table of operations per backend. Read this first.
 //
-// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks. Rows of
-// `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512", "cpu-avx2",
-// "cpu-portable" (the same sources compiled for three instruction sets; GEMMs are oneDNN's in all) and
-// "dry" (computes nothing, counts flops and bytes).
+// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
+// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512",
+// "cpu-avx2", "cpu-portable" (the same sources compiled for three instruction sets; GEMMs are
+// oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
-// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that depends on
-// the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's own).
+// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that
+// depends on the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's
+// own).
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,7 +38,8 @@ struct ColumnSumArgs {
   bool accumulate = false;
 };
 
-/// y = (x - mean) rstd * weight + bias by row, epsilon 1e-5. x fp32 [R, C]; y any; mean, rstd fp32 [R].
+/// y = (x - mean) rstd * weight + bias by row, epsilon 1e-5. x fp32 [R, C]; y any; mean, rstd fp32
+/// [R].
 struct LayerNormArgs {
   Tensor x, weight, bias, y, mean, rstd;
 };
@@ -64,9 +66,10 @@ struct ActivationBackwardArgs {
   Tensor dy, x, dx;
 };
 
-/// Causal self-attention, softmax(q kᵀ / sqrt(D)) v by head, by tiles with a running (online) softmax:
-/// no more than one tile of scores exists. qkv any [B, T, 3C] (q, k, v beside each other, head h at
-/// columns h D); out [B, T, C]; lse fp32 [B, H, T] = log of the sum of exponentials by row.
+/// Causal self-attention, softmax(q kᵀ / sqrt(D)) v by head, by tiles with a running (online)
+/// softmax: no more than one tile of scores exists. qkv any [B, T, 3C] (q, k, v beside each other,
+/// head h at columns h D); out [B, T, C]; lse fp32 [B, H, T] = log of the sum of exponentials by
+/// row.
 struct AttentionArgs {
   Tensor qkv, out, lse;
   int heads = 1;
@@ -117,7 +120,8 @@ struct FillArgs {
   float value = 0;
 };
 
-/// The sum of squares of x (fp32), in double, by blocks of fixed size: the same for any thread count.
+/// The sum of squares of x (fp32), in double, by blocks of fixed size: the same for any thread
+/// count.
 struct SumSquaresArgs {
   Tensor x;
   double* result = nullptr;

@@ -1,6 +1,7 @@
 #pragma once
-// A multilayer perceptron for classification: hidden layers y = relu(x Wᵀ + b), then a classifier. The
-// second network on the layer interface; between its layers flow activations in the compute type.
+// A multilayer perceptron for classification: hidden layers y = relu(x Wᵀ + b), then a classifier.
+// The second network on the layer interface; between its layers flow activations in the compute
+// type.
 #include "src/model/components.h"
 #include "src/model/layer.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// A network: a list of layers, run forward and in reverse. A pipeline stage will own a contiguous part of
-// the list; a single rank owns all of it.
+// A network: a list of layers, run forward and in reverse. A pipeline stage will own a contiguous
+// part of the list; a single rank owns all of it.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -23,8 +23,8 @@ class Network {
   void forward(Pass& pass) const;
   /// After `forward` on the same tape. `done(i)`: the gradients of layers i and later are complete.
   void backward(Pass& pass, const std::function<void(size_t)>& done = {}) const;
-  /// What the last layer predicts for rows [first, first + rows) of the micro-batch, fp32 [rows, classes],
-  /// on the tape. Runs without training.
+  /// What the last layer predicts for rows [first, first + rows) of the micro-batch, fp32 [rows,
+  /// classes], on the tape. Runs without training.
   Tensor logits(Pass& pass, int64_t first, int64_t rows) const;
 
  private:

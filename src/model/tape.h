@@ -1,10 +1,10 @@
 #pragma once
-// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in one
-// stack of arena memory (category `activation`).
+// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in
+// one stack of arena memory (category `activation`).
 //
-// Layers push in forward and read in backward what they saved; `Scope` drops temporaries, `clear` ends the
-// micro-batch. A dry tape has no memory and only measures: the stage runs one dry pass and then allocates
-// the high-water mark exactly.
+// Layers push in forward and read in backward what they saved; `Scope` drops temporaries, `clear`
+// ends the micro-batch. A dry tape has no memory and only measures: the stage runs one dry pass and
+// then allocates the high-water mark exactly.
 #include <any>
 #include <map>
 #include <string>

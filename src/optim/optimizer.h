@@ -1,10 +1,10 @@
 #pragma once
 // The optimizer: one fused pass over the flat arrays of a store.
 //
-// For each parameter a single kernel scales the gradient (clipping), updates the moments and the master
-// copy, rounds, and writes the new values into the dense copy. AdamW (decoupled decay) or SGD with
-// momentum. Weight decay acts on matrices only. The gradient must be summed over ranks before: then its
-// norm, and so the update, has the same bits everywhere.
+// For each parameter a single kernel scales the gradient (clipping), updates the moments and the
+// master copy, rounds, and writes the new values into the dense copy. AdamW (decoupled decay) or
+// SGD with momentum. Weight decay acts on matrices only. The gradient must be summed over ranks
+// before: then its norm, and so the update, has the same bits everywhere.
 #include "io/config.h"
 #include "sparse/store.h"
 

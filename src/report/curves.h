@@ -1,8 +1,8 @@
 #pragma once
-// Curves small enough for a page: up to `limit` buckets of consecutive steps. A bucket keeps the mean of each number and
-// the lowest and highest loss, so that a spike of one step stays visible. Evaluations are kept one by one
-// up to the same limit, thinned evenly beyond it (first and last stay).
-// Cost O(steps). Numbers have five significant digits; null stands for "not known".
+// Curves small enough for a page: up to `limit` buckets of consecutive steps. A bucket keeps the
+// mean of each number and the lowest and highest loss, so that a spike of one step stays visible.
+// Evaluations are kept one by one up to the same limit, thinned evenly beyond it (first and last
+// stay). Cost O(steps). Numbers have five significant digits; null stands for "not known".
 #include <nlohmann/json.hpp>
 #include <span>
 

@@ -1,7 +1,7 @@
 #pragma once
-// The numbers that describe a run, in the order in which a reader wants them; one list for the page and the
-// terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it (final loss so
-// far, median tokens/s and all-reduce bytes over the second half of the steps).
+// The numbers that describe a run, in the order in which a reader wants them; one list for the page
+// and the terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it
+// (final loss so far, median tokens/s and all-reduce bytes over the second half of the steps).
 #include <optional>
 #include <span>
 #include <string>

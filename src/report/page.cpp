@@ -104,7 +104,8 @@ json headline_json(const Headline& line) {
           {"major", line.major}, {"values", values},  {"texts", texts}};
 }
 
-/// JSON that may stand inside a <script> element: nothing in it can end the element or open a comment.
+/// JSON that may stand inside a <script> element: nothing in it can end the element or open a
+/// comment.
 std::string script_safe(const json& data) {
   std::string text;
   for (const char c : data.dump(-1, ' ', true)) {

@@ -1,5 +1,6 @@
 #pragma once
-// The text of the files that make the page; defined by a source that embed.cmake writes at build time.
+// The text of the files that make the page; defined by a source that embed.cmake writes at build
+// time.
 #include <string_view>
 
 namespace espalier::report {

@@ -1,6 +1,6 @@
 #pragma once
-// What a run directory says, read with patience: each file may be missing, torn or from a run that is
-// still going. Everything that is not there is a note for the reader of the page, never a guess.
+// What a run directory says, read with patience: each file may be missing, torn or from a run that
+// is still going. Everything that is not there is a note for the reader of the page, never a guess.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

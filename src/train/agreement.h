@@ -15,8 +15,8 @@ class SharedFailure : public Failure {
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
 
-/// Collective. Runs `action` on rank 0, then on the others: a mistake that all would meet (config, files)
-/// is met once and shared. `action` must not communicate.
+/// Collective. Runs `action` on rank 0, then on the others: a mistake that all would meet (config,
+/// files) is met once and shared. `action` must not communicate.
 template <class Action>
 void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
   std::string error;

@@ -1,6 +1,6 @@
 #pragma once
-// Applies a pruning method to a store: when it is due, with the candidates that config and model allow,
-// and the proof that all ranks got the same masks.
+// Applies a pruning method to a store: when it is due, with the candidates that config and model
+// allow, and the proof that all ranks got the same masks.
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "pruning/pruning.h"

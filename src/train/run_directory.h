@@ -1,6 +1,6 @@
 #pragma once
-// A run directory as rank 0 keeps it (contract: docs/formats.md): lock, resolved config, metrics.jsonl,
-// checkpoints/, summary.json, trace.json. Other ranks hold the paths only.
+// A run directory as rank 0 keeps it (contract: docs/formats.md): lock, resolved config,
+// metrics.jsonl, checkpoints/, summary.json, trace.json. Other ranks hold the paths only.
 #include <filesystem>
 #include <optional>
 
@@ -26,7 +26,8 @@ class RunDirectory {
   std::filesystem::path checkpoint_path(int64_t step) const;
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
-  /// Rank 0: removes an earlier run that this one replaces, writes config.toml and opens metrics.jsonl, kept up to `resumed_step` (-1: empty).
+  /// Rank 0: removes an earlier run that this one replaces, writes config.toml and opens
+  /// metrics.jsonl, kept up to `resumed_step` (-1: empty).
   void begin(const io::Config& config, int64_t resumed_step);
   /// Rank 0: one line; elsewhere nothing.
   void write_metrics(const nlohmann::ordered_json& line);

@@ -1,7 +1,7 @@
 #pragma once
-// A stage <-> a checkpoint. Parameters are stored by name, whatever the ranks: rank 0 writes, all ranks
-// read. While rank 0 writes, the others follow parameter by parameter, so that a slow disk is no timeout
-// and a full one is an error on every rank.
+// A stage <-> a checkpoint. Parameters are stored by name, whatever the ranks: rank 0 writes, all
+// ranks read. While rank 0 writes, the others follow parameter by parameter, so that a slow disk is
+// no timeout and a full one is an error on every rank.
 #include <filesystem>
 
 #include "io/checkpoint.h"
@@ -25,15 +25,16 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
 /// What a checkpoint says of itself: the config it was made with, its vocabulary, its step.
 Progress progress_of(const io::CheckpointReader& reader);
 
-/// What a checkpoint keeps of one parameter. Throws Failure naming file and parameter when the index does
-/// not fit.
+/// What a checkpoint keeps of one parameter. Throws Failure naming file and parameter when the
+/// index does not fit.
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
 
-/// Masks and values; with `optimizer` also master copies and moments, bit for bit. Throws Failure when the
-/// file is of another model.
+/// Masks and values; with `optimizer` also master copies and moments, bit for bit. Throws Failure
+/// when the file is of another model.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);
 
-/// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not zero.
+/// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not
+/// zero.
 void load_plain(const std::filesystem::path& path, sparse::Store& store,
                 const std::vector<bool>& prunable);
 

@@ -1,7 +1,7 @@
 #pragma once
-// Where samples come from: sequences of tokens, or images, behind one interface. Which sample a training
-// step draws is a pure function of (seed, step, index in the global batch): ranks, micro-batches and
-// resumes keep the order.
+// Where samples come from: sequences of tokens, or images, behind one interface. Which sample a
+// training step draws is a pure function of (seed, step, index in the global batch): ranks,
+// micro-batches and resumes keep the order.
 #include <memory>
 
 #include "io/config.h"
@@ -20,11 +20,12 @@ class Source {
   virtual DType input_dtype() const = 0;  ///< int32 or fp32
   virtual int64_t validation_samples() const = 0;
 
-  /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the global
-  /// batch of `step`.
+  /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the
+  /// global batch of `step`.
   virtual void train(int64_t step, int64_t first, const Tensor& inputs,
                      const Tensor& targets) const = 0;
-  /// The same with validation samples [first, first + n); they never overlap with the training data.
+  /// The same with validation samples [first, first + n); they never overlap with the training
+  /// data.
   virtual void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const = 0;
   /// What text tokens stand for; empty where there is no text.
   virtual io::Vocabulary characters() const { return {}; }

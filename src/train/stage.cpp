@@ -155,7 +155,8 @@ Tensor Stage::predict(std::span<const int32_t> tokens) {
   return network_.logits(pass, count - 1, 1);
 }
 
-/// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it begins.
+/// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it
+/// begins.
 int64_t Stage::end_of_layer(size_t layer) const {
   const size_t first = first_parameter_[layer];
   return first == 0 ? store_->flat_size() : store_->parameters()[first - 1].offset;

@@ -1,6 +1,6 @@
 #pragma once
-// A stage: the layers that one rank owns, with their parameters, optimizer and tape. Here model, masks
-// and optimizer meet; ranks do not. One rank owns the whole network today.
+// A stage: the layers that one rank owns, with their parameters, optimizer and tape. Here model,
+// masks and optimizer meet; ranks do not. One rank owns the whole network today.
 #include <functional>
 #include <memory>
 
@@ -69,11 +69,11 @@ class Stage {
   double forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done = {});
   /// The sum of the rows' losses without training.
   double evaluate(int64_t samples);
-  /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows, classes], valid
-  /// until the next call.
+  /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows,
+  /// classes], valid until the next call.
   Tensor logits(int64_t samples, int64_t first, int64_t rows);
-  /// What follows `tokens`, 1 to features() of them: fp32 [1, classes], valid until the next call. Costs no
-  /// more than the tokens given.
+  /// What follows `tokens`, 1 to features() of them: fp32 [1, classes], valid until the next call.
+  /// Costs no more than the tokens given.
   Tensor predict(std::span<const int32_t> tokens);
 
   optim::StepResult update(int64_t step, double lr) { return optimizer_.step(stream_, step, lr); }
@@ -101,8 +101,8 @@ class Stage {
   std::unique_ptr<model::Tape> tape_;
 };
 
-/// Measures a pass of this config by running it on "dry" kernels, without memory: forward and backward
-/// when training, else an evaluation.
+/// Measures a pass of this config by running it on "dry" kernels, without memory: forward and
+/// backward when training, else an evaluation.
 PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int64_t micro_batch,
                       bool training);
 

@@ -12,7 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Bytes of one rank, in a form that travels: {now, peak} by category, {now, peak} in all, peak RSS.
+/// Bytes of one rank, in a form that travels: {now, peak} by category, {now, peak} in all, peak
+/// RSS.
 struct RankMemory {
   std::array<MemoryUse, kMemoryKinds> kinds;
   MemoryUse total;

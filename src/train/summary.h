@@ -24,8 +24,8 @@ struct SummaryInput {
   bool finished = false;
   std::string git;
 };
-/// Collective: rank 0 reads metrics.jsonl again (a resumed run counts whole), gathers memory from all
-/// ranks and writes summary.json.
+/// Collective: rank 0 reads metrics.jsonl again (a resumed run counts whole), gathers memory from
+/// all ranks and writes summary.json.
 void write_summary(const SummaryInput& input, parallel::Communicator& comm);
 
 /// Collective: the spans of all ranks in one file.

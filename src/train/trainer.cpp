@@ -193,8 +193,8 @@ StepReport Trainer::train_step() {
           .val_loss = {}};
 }
 
-/// All micro-batches of the step; the flat gradient holds the sum over ranks afterwards. Returns this
-/// rank's sum of losses.
+/// All micro-batches of the step; the flat gradient holds the sum over ranks afterwards. Returns
+/// this rank's sum of losses.
 double Trainer::accumulate_gradients() {
   const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
   const std::vector<int64_t> boundaries = stage_->boundaries();

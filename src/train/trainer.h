@@ -1,7 +1,7 @@
 #pragma once
-// The training loop of one rank: data → micro-batches → all-reduce under backward → update → metrics,
-// evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on (loss, stop, masks,
-// parameter bits) is compared or summed over the communicator.
+// The training loop of one rank: data → micro-batches → all-reduce under backward → update →
+// metrics, evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on
+// (loss, stop, masks, parameter bits) is compared or summed over the communicator.
 #include <functional>
 #include <memory>
 #include <optional>
