@@ -159,9 +159,13 @@ class MpiCommunicator final : public Communicator {
 };
 
 void MpiCommunicator::idle(int round) {
-  // Most waits are short: poll. Long ones (a peer computes or writes a checkpoint) leave the core
-  // to others, at the cost of up to a tenth of a millisecond.
+  // Most waits are short: poll. Only then offer the core to others, who may keep it for
+  // milliseconds; long waits (a peer computes or writes a checkpoint) sleep between polls.
+  constexpr int kSpins = 200;
   constexpr int kPolls = 2000;
+  if (round < kSpins) {
+    return;
+  }
   if (round < kPolls) {
     std::this_thread::yield();
     return;

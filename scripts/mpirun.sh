@@ -13,9 +13,12 @@ if ! command -v mpirun >/dev/null; then
   echo "$0: mpirun is missing; on Debian: apt-get install openmpi-bin" >&2
   exit 1
 fi
+# Waiting ranks offer their core to others only where there are fewer cores than ranks: whoever takes it may
+# keep it for milliseconds.
+if [ "$ranks" -gt "$(nproc)" ]; then yield=1; else yield=0; fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Messages between ranks go through shared memory: reading the other process directly (CMA) is forbidden
 # in many containers, and slower where the kernel must pin pages of a virtual machine (docs/collectives.md).
 # shellcheck disable=SC2086  # the flags are several words
-exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle $yield \
   --mca btl_vader_single_copy_mechanism none ${ESPALIER_MPIRUN_FLAGS:-} "$@"

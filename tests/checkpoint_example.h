@@ -9,19 +9,9 @@
 
 #include "io/checkpoint.h"
 #include "src/core/error.h"
+#include "tests/failure.h"
 
 namespace espalier::io {
-
-/// The message of the Failure that `action` throws; empty when it throws none.
-template <class Action>
-std::string failure_of(Action action) {
-  try {
-    action();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "";
-}
 
 inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {

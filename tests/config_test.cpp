@@ -10,20 +10,10 @@
 
 #include "io/config_fields.h"
 #include "src/core/error.h"
+#include "tests/failure.h"
 
 namespace espalier::io {
 namespace {
-
-/// The message of the Failure that `action` throws; empty when it throws none.
-template <class Action>
-std::string failure_of(Action action) {
-  try {
-    action();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "";
-}
 
 std::string failure_of_toml(const std::string& text) {
   return failure_of([&] { parse_config(text, "run.toml"); });

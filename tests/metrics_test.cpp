@@ -9,22 +9,13 @@
 #include <fstream>
 
 #include "src/core/error.h"
+#include "tests/failure.h"
 
 namespace espalier::io {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-template <class Action>
-std::string failure_of(Action action) {
-  try {
-    action();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "";
-}
 
 class MetricsTest : public testing::Test {
  protected:

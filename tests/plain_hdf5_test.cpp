@@ -9,21 +9,12 @@
 #include <filesystem>
 
 #include "src/core/error.h"
+#include "tests/failure.h"
 
 namespace espalier::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class Action>
-std::string failure_of(Action action) {
-  try {
-    action();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "";
-}
 
 TEST(PlainHdf5, FilesOfH5pyComeIn) {
   const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/plain_hdf5.h5");

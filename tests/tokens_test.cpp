@@ -12,21 +12,12 @@
 
 #include "io/images.h"
 #include "src/core/error.h"
+#include "tests/failure.h"
 
 namespace espalier::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class Action>
-std::string failure_of(Action action) {
-  try {
-    action();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "";
-}
 
 class TokensTest : public testing::Test {
  protected:

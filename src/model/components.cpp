@@ -5,7 +5,7 @@ namespace espalier::model {
 using sparse::Initial;
 using sparse::ParameterSpec;
 
-Linear::Linear(std::string name, int64_t in, int64_t out, const Options& options)
+Linear::Linear(const std::string& name, int64_t in, int64_t out, const Options& options)
     : weight_name_(name + ".weight"),
       bias_name_(options.bias ? name + ".bias" : ""),
       in_(in),

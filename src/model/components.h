@@ -16,7 +16,7 @@ class Linear {
     bool bias = true;
     bool prunable = true;
   };
-  Linear(std::string name, int64_t in, int64_t out, const Options& options);
+  Linear(const std::string& name, int64_t in, int64_t out, const Options& options);
   /// A view on the weight of another layer (tied embeddings): declares no parameter, has no bias.
   static Linear tied_to(std::string weight_name, int64_t in, int64_t out);
 

@@ -106,8 +106,8 @@ io::Vocabulary Trainer::saved_characters() const {
 
 void Trainer::load_start() {
   sparse::Store& store = stage_->store();
-  if (directory_->resume_file()) {
-    const io::CheckpointReader reader(*directory_->resume_file());
+  if (const auto& file = directory_->resume_file(); file) {
+    const io::CheckpointReader reader(*file);
     load(reader, store, true);
     step_ = reader.meta().step;
     last_saved_ = step_;
