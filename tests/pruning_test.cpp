@@ -10,7 +10,6 @@
 #include <memory>
 #include <random>
 
-#include "pruning/prunable.h"
 #include "pruning/report.h"
 #include "pruning/schedule.h"
 #include "src/core/error.h"
@@ -433,72 +432,6 @@ TEST(MasksFromDense, ZerosOfEitherSignArePruned) {
   EXPECT_EQ(masks_from_dense_zeros(file)[0].positions(), (std::vector<int32_t>{2, 3, 4}));
   const std::vector<float> bad{1, std::numeric_limits<float>::quiet_NaN()};
   EXPECT_THROW(masks_from_dense_zeros(std::vector<DenseValues>{{"w", bad}}), Failure);
-}
-
-TEST(Schedule, OneShot) {
-  const Timing timing = one_shot(500, 0.9);
-  check_timing(timing);
-  EXPECT_EQ(target_sparsity(timing, 499), 0.0);
-  EXPECT_EQ(target_sparsity(timing, 500), 0.9);
-  EXPECT_EQ(prune_steps(timing), std::vector<int64_t>{500});
-  EXPECT_FALSE(prune_at(timing, 501));
-  EXPECT_TRUE(prune_steps(one_shot(5, 0.0)).empty());
-}
-
-TEST(Schedule, CubicFromEndToEnd) {
-  const Timing timing{.from_step = 100,
-                      .to_step = 350,
-                      .every = 60,
-                      .initial_sparsity = 0.3,
-                      .final_sparsity = 0.9};
-  check_timing(timing);
-  EXPECT_EQ(prune_steps(timing), (std::vector<int64_t>{100, 160, 220, 280, 340, 350}));
-  EXPECT_EQ(target_sparsity(timing, 100), 0.3);
-  EXPECT_EQ(target_sparsity(timing, 350), 0.9);
-  EXPECT_NEAR(target_sparsity(timing, 225), 0.9 - 0.6 / 8, 1e-15) << "half way, an eighth is left";
-  for (int64_t step = 1; step < 400; ++step) {
-    EXPECT_GE(target_sparsity(timing, step), target_sparsity(timing, step - 1));
-    const auto steps = prune_steps(timing);
-    EXPECT_EQ(prune_at(timing, step), std::ranges::find(steps, step) != steps.end());
-  }
-}
-
-TEST(Schedule, WrongTimingsAreNamed) {
-  EXPECT_THROW(check_timing({.from_step = 10, .to_step = 5}), Failure);
-  EXPECT_THROW(check_timing({.from_step = -1, .to_step = 5}), Failure);
-  EXPECT_THROW(check_timing({.to_step = 5, .every = 0}), Failure);
-  EXPECT_THROW(check_timing(one_shot(1, 1.0)), Failure);
-  EXPECT_THROW(check_timing({.initial_sparsity = 0.5, .final_sparsity = 0.4}), Failure);
-}
-
-TEST(Prunable, Globs) {
-  EXPECT_TRUE(glob_match("*", ""));
-  EXPECT_TRUE(glob_match("*.weight", "blocks.3.mlp.up.weight"));
-  EXPECT_TRUE(glob_match("blocks.?.*.weight", "blocks.3.mlp.up.weight"));
-  EXPECT_TRUE(glob_match("*a*b*", "xxaxxbxx"));
-  EXPECT_TRUE(glob_match("a*ab", "aaab"));
-  EXPECT_FALSE(glob_match("blocks.?.*.weight", "blocks.13.up.weight"));
-  EXPECT_FALSE(glob_match("weight", "a.weight"));
-  EXPECT_FALSE(glob_match("a?", "a"));
-  EXPECT_FALSE(glob_match("", "a"));
-  EXPECT_TRUE(glob_match("", ""));
-}
-
-TEST(Prunable, DefaultsIncludesExcludes) {
-  const std::vector<ParameterInfo> parameters{{"embedding", Shape{10, 4}, false},
-                                              {"blocks.0.up.weight", Shape{4, 4}, true},
-                                              {"blocks.1.up.weight", Shape{4, 4}, true},
-                                              {"blocks.0.up.bias", Shape{4}, false}};
-  EXPECT_EQ(prunable(parameters, {}), (std::vector<bool>{false, true, true, false}));
-  EXPECT_EQ(prunable(parameters, {.include = {"embed*"}, .exclude = {"blocks.0.*"}}),
-            (std::vector<bool>{true, false, true, false}));
-  try {
-    prunable(parameters, {.include = {}, .exclude = {"block.*"}});
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("\"block.*\" matches no parameter"),
-              std::string::npos);
-  }
 }
 
 TEST(Report, OneRowAParameterAndATotal) {
