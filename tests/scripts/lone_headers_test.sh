@@ -4,7 +4,8 @@
 set -eu
 cd "$1"
 flags="-std=c++20 -fopenmp -fsyntax-only -Wall -Wextra -Werror -I$1"
-for directory in $(echo "$3" | tr ';' ' '); do flags="$flags -isystem $directory"; done
+# /usr/include is searched anyway; given as -isystem it would come before the compiler's own headers.
+for directory in $(echo "$3" | tr ';' '\n' | grep -vx /usr/include); do flags="$flags -isystem $directory"; done
 # A header is compiled as the only line of a source: given by itself, "#pragma once" would warn.
 # shellcheck disable=SC2016  # expanded by the inner shell
 find src sparse pruning parallel io -name '*.h' | sort | xargs -P "$(nproc)" -I '{}' sh -c '
