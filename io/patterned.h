@@ -9,8 +9,6 @@
 
 namespace espalier::io {
 
-bool glob_matches(std::string_view glob, std::string_view name);
-
 struct Patterned {
   std::string fallback{};  ///< the value where no pattern matches
   std::vector<std::pair<std::string, std::string>>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
@@ -23,29 +24,6 @@ void check_used(std::span<const std::string> patterns, std::span<const Parameter
 }
 
 }  // namespace
-
-bool glob_match(std::string_view pattern, std::string_view name) {
-  // On a mismatch only the last star needs to take one character more: O(pattern * name).
-  size_t p = 0;
-  size_t n = 0;
-  size_t star = std::string_view::npos;
-  size_t star_end = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      star_end = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++star_end;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
-}
 
 bool is_prunable(const ParameterInfo& parameter, const PrunableRule& rule) {
   const bool wanted = parameter.prunable || any_match(rule.include, parameter.name);

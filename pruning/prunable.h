@@ -22,10 +22,6 @@ struct PrunableRule {
   std::vector<std::string> exclude;
 };
 
-/// `*` any run of characters (also none, also dots), `?` any one character; the whole name must
-/// match.
-bool glob_match(std::string_view pattern, std::string_view name);
-
 bool is_prunable(const ParameterInfo& parameter, const PrunableRule& rule);
 
 /// One flag for each parameter of the whole network. Throws Failure for a pattern that matches none

@@ -10,6 +10,7 @@
 
 #include "io/config_fields.h"
 #include "src/core/error.h"
+#include "src/core/glob.h"
 #include "tests/failure.h"
 
 namespace espalier::io {
@@ -203,10 +204,10 @@ TEST(Config, PatternsApplyByNameAndTheLastMatchWins) {
   EXPECT_EQ(value.for_name("head"), "d");
   EXPECT_EQ(value.for_name("blocks.3.attention.qkv"), "x");
   EXPECT_EQ(value.for_name("blocks.3.mlp.1"), "y");
-  EXPECT_TRUE(glob_matches("a*b*c", "a-b-b-c"));
-  EXPECT_TRUE(glob_matches("*", ""));
-  EXPECT_FALSE(glob_matches("a*b", "a-b-"));
-  EXPECT_FALSE(glob_matches("?", ""));
+  EXPECT_TRUE(glob_match("a*b*c", "a-b-b-c"));
+  EXPECT_TRUE(glob_match("*", ""));
+  EXPECT_FALSE(glob_match("a*b", "a-b-"));
+  EXPECT_FALSE(glob_match("?", ""));
 }
 
 TEST(Config, FilesAreReadAndMissingOnesNamed) {

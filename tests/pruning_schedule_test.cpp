@@ -8,6 +8,7 @@
 #include "pruning/prunable.h"
 #include "pruning/schedule.h"
 #include "src/core/error.h"
+#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
