@@ -231,7 +231,7 @@ inline Case adamw_case(const KeptPointer& kept, Copy copy) {
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     AdamWArgs args = flags;
     args.gradient = t[0];
-    args.master = t[1];
+    args.value = t[1];
     args.moment1 = t[2];
     args.moment2 = t[3];
     args.dense = copy_of(copy, t, 1);
@@ -257,7 +257,7 @@ inline Case sgd_case(const KeptPointer& kept, Copy copy) {
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     SgdArgs args = flags;
     args.gradient = t[0];
-    args.master = t[1];
+    args.value = t[1];
     args.moment1 = t[2];
     args.dense = copy_of(copy, t, 1);
     args.positions = kept->positions();

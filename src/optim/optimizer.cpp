@@ -44,7 +44,7 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
                       float scale) {
   const auto count = static_cast<double>(step + 1);
   kernels_.adamw(stream, {.gradient = store_.part(store_.gradient(), parameter),
-                          .master = store_.part(store_.master(), parameter),
+                          .value = store_.part(store_.master(), parameter),
                           .moment1 = store_.part(store_.moment(0), parameter),
                           .moment2 = store_.part(store_.moment(1), parameter),
                           .dense = separate_dense(parameter),
@@ -61,7 +61,7 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
 
 void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale) {
   kernels_.sgd(stream, {.gradient = store_.part(store_.gradient(), parameter),
-                        .master = store_.part(store_.master(), parameter),
+                        .value = store_.part(store_.master(), parameter),
                         .moment1 = store_.part(store_.moment(0), parameter),
                         .dense = separate_dense(parameter),
                         .positions = store_.positions(parameter),

@@ -93,7 +93,7 @@ void run(int threads, const Step& step, const Tensor& dense, const Positions& po
 
 void adamw(Stream& stream, const AdamWArgs& args) {
   verify(args);
-  const AdamW step{.master = elements<float>(args.master),
+  const AdamW step{.master = elements<float>(args.value),
                    .moment1 = elements<float>(args.moment1),
                    .moment2 = elements<float>(args.moment2),
                    .gradient = elements<float>(args.gradient),
@@ -109,7 +109,7 @@ void adamw(Stream& stream, const AdamWArgs& args) {
 
 void sgd(Stream& stream, const SgdArgs& args) {
   verify(args);
-  const Sgd step{.master = elements<float>(args.master),
+  const Sgd step{.master = elements<float>(args.value),
                  .moment1 = elements<float>(args.moment1),
                  .gradient = elements<float>(args.gradient),
                  .scale = args.scale,
