@@ -44,6 +44,7 @@ struct TrainConfig {
   int64_t global_batch = 12;  ///< sequences a step, over all ranks
   int64_t micro_batch = 0;    ///< sequences a forward; 0: all of the rank's share
   std::string dtype = "fp32";
+  std::string gradient_dtype = "auto";
   int64_t seed = 1;
   int64_t eval_every = 250;  ///< steps; 0: at the end only
   int64_t eval_batches = 100;

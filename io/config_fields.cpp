@@ -68,6 +68,8 @@ void train(std::vector<Field>& out) {
   rows.add("micro_batch", &T::micro_batch, at_least(0),
            "sequences a forward; 0: all of the rank's share");
   rows.add("dtype", &T::dtype, one_of({"fp32", "bf16"}, {"fp16"}), "of weights and activations");
+  rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16"}),
+           "of the gradient that micro-batches and ranks add up; auto: dtype");
   rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
   rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
@@ -92,7 +94,7 @@ void optimizer(std::vector<Field>& out) {
   rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
   rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
-  rows.add("state_bits", &O::state_bits, only(1, "32"), "bits of an optimizer moment");
+  rows.add("state_bits", &O::state_bits, one_of({"8", "32"}), "bits of an optimizer moment");
 }
 
 void pruning(std::vector<Field>& out) {
@@ -119,8 +121,8 @@ void pruning(std::vector<Field>& out) {
 void sparse(std::vector<Field>& out) {
   using S = SparseConfig;
   Rows<S> rows{out, "sparse", &Config::sparse};
-  rows.add("storage", &S::storage, one_of({"dense"}, {"expanded", "sparse", "block", "auto"}),
-           "how a weight is held for compute; may differ by parameter");
+  rows.add("storage", &S::storage, one_of({"dense", "expanded", "sparse", "block", "auto"}),
+           "how a pruned weight is held for compute; may differ by parameter");
   rows.add("index", &S::index, one_of({"int32", "delta", "bitmap", "auto"}),
            "how positions are encoded; may differ by parameter");
   rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");

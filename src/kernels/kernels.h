@@ -169,10 +169,10 @@ struct BlockMatrix {
   int64_t cols = 0;
   int64_t height = 1;
   int64_t width = 1;
-  Tensor values;                         ///< any [kept elements]
-  const int32_t* block_begin = nullptr;  ///< [rows of blocks + 1]: blocks before each
-  const int32_t* value_begin = nullptr;  ///< [rows of blocks + 1]: kept elements before each
-  const int32_t* block_column = nullptr; ///< [blocks]: column of blocks, ascending in each row
+  Tensor values;                          ///< any [kept elements]
+  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each
+  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each
+  const int32_t* block_column = nullptr;  ///< [blocks]: column of blocks, ascending in each row
 };
 
 /// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y).

@@ -37,22 +37,37 @@ std::vector<ParameterSpec> Linear::parameters() const {
 
 void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   store_ = &store;
-  weight_ = sparse::make_weight(store, kernels, store.find(weight_name_));
+  weight_.emplace(store, kernels, store.find(weight_name_));
   bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
 }
 
-void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) const {
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) {
   weight_->apply(pass.stream, {.x = x,
                                .y = y,
                                .bias = bias_ != nullptr ? bias_->dense : Tensor(),
                                .accumulate = accumulate});
 }
 
-void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) const {
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
+                     const Tensor& activated) {
+  weight_->apply(pass.stream, {.x = x,
+                               .y = y,
+                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                               .activation = f,
+                               .activated = activated});
+}
+
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) {
   weight_->apply_transposed(pass.stream, {.dy = dy, .dx = dx});
 }
 
-void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) const {
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
+                            const Tensor& preactivation) {
+  weight_->apply_transposed(pass.stream,
+                            {.dy = dy, .dx = dx, .activation = f, .preactivation = preactivation});
+}
+
+void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
   weight_->accumulate_gradient(pass.stream, {.dy = dy, .x = x, .accumulate = accumulate});
   if (bias_ != nullptr) {
     pass.kernels.column_sum(

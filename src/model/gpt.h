@@ -55,7 +55,7 @@ class Block final : public Layer {
   void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
   void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
   /// out = x + dropout(linear(branch))
-  void add_branch(Pass& pass, const Linear& linear, const Tensor& branch, const Tensor& x,
+  void add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                   const Tensor& out);
   /// The residual gradient as the branch's linear map sees it: dropped out, in the compute type.
   Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient);

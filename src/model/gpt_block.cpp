@@ -82,13 +82,11 @@ void Block::mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Sav
   const Shape wide{middle.rows(), expand_.out()};
   saved.expanded = pass.tape.push("mlp expanded", pass.dtype, wide);
   saved.activated = pass.tape.push("mlp activated", pass.dtype, wide);
-  expand_.forward(pass, saved.norm2.y, saved.expanded);
-  pass.kernels.activation(
-      pass.stream, {.kind = kernels::Activation::gelu, .x = saved.expanded, .y = saved.activated});
+  expand_.forward(pass, saved.norm2.y, saved.expanded, kernels::Activation::gelu, saved.activated);
   add_branch(pass, contract_, saved.activated, middle, out);
 }
 
-void Block::add_branch(Pass& pass, const Linear& linear, const Tensor& branch, const Tensor& x,
+void Block::add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                        const Tensor& out) {
   if (drops(pass)) {
     linear.forward(pass, branch, out);
@@ -121,11 +119,8 @@ void Block::mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient)
   const Tape::Scope temporaries(pass.tape);
   const Tensor dout = branch_gradient(pass, contract_, gradient);
   const Tensor dwide = pass.tape.push("mlp gradient", pass.dtype, saved.expanded.shape);
-  contract_.backward_input(pass, dout, dwide);
+  contract_.backward_input(pass, dout, dwide, kernels::Activation::gelu, saved.expanded);
   contract_.backward_weight(pass, saved.activated, dout, pass.accumulate);
-  pass.kernels.activation_backward(
-      pass.stream,
-      {.kind = kernels::Activation::gelu, .dy = dwide, .x = saved.expanded, .dx = dwide});
   const Tensor dnorm = pass.tape.push("norm gradient", pass.dtype, gradient.shape);
   expand_.backward_input(pass, dwide, dnorm);
   expand_.backward_weight(pass, saved.norm2.y, dwide, pass.accumulate);

@@ -74,9 +74,7 @@ pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& pru
       continue;
     }
     std::span<const float> packed;
-    if (needs_values && store.options().training) {
-      packed = store.part(store.master(), parameters[p]).span<float>();
-    } else if (needs_values) {
+    if (needs_values) {
       packed = values.emplace_back(store.values(parameters[p]));
     }
     candidates.push_back({.name = parameters[p].spec.name,

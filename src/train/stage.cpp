@@ -14,10 +14,20 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
     const std::string& wanted = index.for_name(name);
     return wanted == "auto" ? sparse::best_encoding(size, kept) : sparse::encoding_by_name(wanted);
   };
-  return {.dtype = dtype_by_name(config.train.dtype),
+  const DType dtype = dtype_by_name(config.train.dtype);
+  return {.dtype = dtype,
+          .gradient = config.train.gradient_dtype == "auto"
+                          ? dtype
+                          : dtype_by_name(config.train.gradient_dtype),
           .training = training,
           .moments = optim::moments_of(config.optimizer),
-          .encoding = encoding};
+          .state_bits = static_cast<int>(config.optimizer.state_bits),
+          .encoding = encoding,
+          .storage =
+              [storage = config.sparse.storage](const std::string& name) {
+                return sparse::storage_by_name(storage.for_name(name));
+              },
+          .sharding = {}};
 }
 
 ProblemShape problem_of(const Source& source) {

@@ -237,9 +237,9 @@ void Trainer::compare_ranks() {
   std::vector<std::string> names;
   std::vector<uint64_t> digests;
   for (const sparse::Parameter& parameter : store.parameters()) {
-    const Tensor master = store.part(store.master(), parameter);
+    const Tensor value = store.part(store.value(), parameter);
     names.push_back(parameter.spec.name);
-    digests.push_back(XXH64(master.data, master.bytes(), 0));
+    digests.push_back(XXH64(value.data, value.bytes(), 0));
   }
   parallel::compare_digests(comm_, names, digests);
 }
