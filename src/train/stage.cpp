@@ -24,8 +24,11 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .encoding = encoding,
           .storage =
-              [storage = config.sparse.storage](const std::string& name) {
-                return sparse::storage_by_name(storage.for_name(name));
+              [storage = config.sparse.storage, training](const std::string& name) {
+                const std::string& wanted = storage.for_name(name);
+                // "auto" is settled by timing (storage_choice.h); until then:
+                const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
+                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
           .sharding = {}};
 }

@@ -11,6 +11,7 @@
 #include "src/optim/schedule.h"
 #include "src/train/agreement.h"
 #include "src/train/snapshot.h"
+#include "src/train/storage_choice.h"
 #include "src/train/summary.h"
 
 namespace espalier::train {
@@ -84,6 +85,7 @@ void Trainer::start() {
     pruner_ = std::make_unique<Pruner>(config_, stage_->store());
     load_start();
   });
+  settle_storages();
   compare_ranks();
   parallel::BucketOptions buckets;
   buckets.bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024);
@@ -117,6 +119,27 @@ void Trainer::load_start() {
     note(fmt::format("weights and masks from {}", options_.init));
   } else {
     store.initialise(static_cast<uint64_t>(config_.train.seed));
+  }
+}
+
+/// Storages left to "auto" are timed for the density that pruning will reach.
+void Trainer::settle_storages() {
+  if (!has_auto_storage(config_, stage_->store())) {
+    return;
+  }
+  const Span span(Track::compute, "time storages");
+  auto groups = time_storages({.config = config_,
+                               .store = stage_->store(),
+                               .prunable = pruner_->prunable(),
+                               .density = 1 - pruner_->target(config_.train.steps),
+                               .rows = micro_batch_ * source_->rows(),
+                               .budget = {}},
+                              stream_->threads(), stage_->kernels());
+  choose_storages(groups, {});
+  agree_on_storages(groups, comm_);
+  apply_storages(groups, stage_->store());
+  if (!groups.empty()) {
+    note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }
 }
 

@@ -63,6 +63,7 @@ class Trainer {
  private:
   void start();
   void load_start();
+  void settle_storages();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
   StepReport train_step();
