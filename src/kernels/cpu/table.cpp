@@ -24,6 +24,9 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .spmm = spmm,
+    .spmm_transposed = spmm_transposed,
+    .sddmm = sddmm,
     .adamw = adamw,
     .sgd = sgd,
 };
