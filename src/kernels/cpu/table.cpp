@@ -24,6 +24,9 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .block_spmm = block_spmm,
+    .block_spmm_transposed = block_spmm_transposed,
+    .block_sddmm = block_sddmm,
     .adamw = adamw,
     .sgd = sgd,
 };
