@@ -1,5 +1,6 @@
 #pragma once
 // All kernel cases; see kernel_cases.h.
+#include "tests/kernel_cases_block.h"
 #include "tests/kernel_cases_memory.h"
 
 namespace espalier::kernels {
@@ -58,6 +59,7 @@ inline void add_memory_cases(Cases& cases) {
 inline Cases all_cases() {
   Cases cases;
   add_math_cases(cases);
+  add_block_cases(cases);
   add_memory_cases(cases);
   return cases;
 }

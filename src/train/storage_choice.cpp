@@ -54,8 +54,7 @@ class Trial {
     prune(question, group);
     const DType dtype = store_.options().dtype;
     auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
-      Buffer buffer =
-          arena_.allocate(Memory::scratch, name, dtype, Shape{question.rows, width});
+      Buffer buffer = arena_.allocate(Memory::scratch, name, dtype, Shape{question.rows, width});
       fill(buffer.tensor(), key);
       return buffer;
     };
@@ -78,17 +77,15 @@ class Trial {
       seconds.push_back(now_seconds() - begin);
     }
     std::ranges::sort(seconds);
-    return StorageTiming{.storage = storage,
-                         .seconds = seconds[kRounds / 2],
-                         .bytes = arena_.model_state_bytes()};
+    return StorageTiming{
+        .storage = storage, .seconds = seconds[kRounds / 2], .bytes = arena_.model_state_bytes()};
   }
 
  private:
   static sparse::StoreOptions options_of(const StorageQuestion& question,
                                          const StorageGroup& group) {
     sparse::StoreOptions options = question.store.options();
-    const std::string name =
-        question.store.parameters()[group.parameters.front()].spec.name;
+    const std::string name = question.store.parameters()[group.parameters.front()].spec.name;
     if (auto encoding = options.encoding) {
       options.encoding = [encoding, name](const std::string&, int64_t size, int64_t kept) {
         return encoding(name, size, kept);

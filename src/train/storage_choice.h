@@ -32,8 +32,8 @@ struct StorageQuestion {
   const io::Config& config;
   sparse::Store& store;
   const std::vector<bool>& prunable;  ///< flags over store.parameters()
-  double density = 1;                 ///< that pruning will reach; parameters pruned already have theirs
-  int64_t rows = 1;                   ///< of a micro-batch
+  double density = 1;  ///< that pruning will reach; parameters pruned already have theirs
+  int64_t rows = 1;    ///< of a micro-batch
   /// Bytes that may be used by the model state of this rank.
   std::optional<size_t> budget;
 };

@@ -39,6 +39,18 @@ struct Gelu {
   }
 };
 
+/// f(x) and f'(x) for a kind that is known when compiled.
+[[gnu::always_inline]] inline float activate(Activation kind, float x) {
+  return kind == Activation::gelu   ? Gelu::value(x)
+         : kind == Activation::relu ? Relu::value(x)
+                                    : None::value(x);
+}
+[[gnu::always_inline]] inline float activation_slope(Activation kind, float x) {
+  return kind == Activation::gelu   ? Gelu::slope(x)
+         : kind == Activation::relu ? Relu::slope(x)
+                                    : None::slope(x);
+}
+
 /// Calls `body` with a value of the function's type.
 template <class Body>
 inline void with_function(Activation kind, const Body& body) {

@@ -27,6 +27,9 @@ constexpr Kernels kTable{
     .spmm = spmm,
     .spmm_transposed = spmm_transposed,
     .sddmm = sddmm,
+    .block_spmm = block_spmm,
+    .block_spmm_transposed = block_spmm_transposed,
+    .block_sddmm = block_sddmm,
     .adamw = adamw,
     .sgd = sgd,
 };
