@@ -221,7 +221,7 @@ StepReport Trainer::train_step() {
 double Trainer::accumulate_gradients() {
   const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
   const std::vector<int64_t> boundaries = stage_->boundaries();
-  buckets_->begin(stage_->store().gradient().span<float>(), boundaries);
+  buckets_->begin(stage_->store().gradient(), boundaries);
   double loss_sum = 0;
   for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
     const Stage::MicroBatch batch{.samples = micro_batch_,
