@@ -120,15 +120,15 @@ Tensor Store::full_gradient(const Parameter& parameter) const {
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
-  if (parameter.index.encoding() != Encoding::delta) {
+  const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
+  if (bytes == 0) {
     return parameter.index.view();
   }
-  if (!decoded_.tensor() || decoded_.tensor().count() < parameter.kept()) {
+  if (!decoded_.tensor() || decoded_.tensor().count() < bytes) {
     decoded_.release();
-    decoded_ =
-        arena().allocate(Memory::scratch, "decoded index", DType::int32, Shape{parameter.kept()});
+    decoded_ = arena().allocate(Memory::scratch, "decoded index", DType::uint8, Shape{bytes});
   }
-  return parameter.index.view(decoded_.tensor().span<int32_t>());
+  return parameter.index.view(decoded_.tensor().span<uint8_t>(), stream_.threads());
 }
 
 Tensor Store::dense_gradient(const Parameter& parameter) {

@@ -83,7 +83,8 @@ class Store {
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
   Tensor full_gradient(const Parameter& parameter) const;
-  /// What kernels read; `delta` indices are decoded into a scratch that the next call reuses.
+  /// What kernels read; encodings that they do not know are decoded into a scratch that the next
+  /// call reuses.
   kernels::Positions positions(const Parameter& parameter);
   /// Scratch for the dense gradient of one pruned parameter, in its shape.
   Tensor dense_gradient(const Parameter& parameter);
@@ -125,7 +126,7 @@ class Store {
   int64_t flat_size_ = 0;
   Buffer gradient_, master_;
   std::vector<Buffer> moments_;
-  Buffer decoded_;         ///< int32 positions of one delta index
+  Buffer decoded_;         ///< one index as kernels read it: bitmap words and ranks
   Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
 };
 
