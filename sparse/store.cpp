@@ -172,12 +172,16 @@ OptimizerState Store::state(const Parameter& parameter) const {
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
-  if (parameter.index.encoding() != Encoding::delta) {
+  const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
+  if (bytes == 0) {
     return parameter.index.view();
   }
-  const Tensor scratch =
-      grown(arena(), decoded_, "decoded index", DType::int32, Shape{parameter.kept()});
-  return parameter.index.view(scratch.span<int32_t>());
+  if (decoded_for_ != &parameter) {
+    const Tensor scratch = grown(arena(), decoded_, "decoded index", DType::uint8, Shape{bytes});
+    decoded_positions_ = parameter.index.view(scratch.span<uint8_t>(), stream_.threads());
+    decoded_for_ = &parameter;
+  }
+  return decoded_positions_;
 }
 
 Tensor Store::dense_gradient(const Parameter& parameter) {
@@ -281,11 +285,6 @@ void Store::refresh(Parameter& parameter) {
   } else if (options_.training) {
     std::ranges::copy(master(parameter), parameter.dense.get<float>());
   }
-}
-
-Encoding Store::choose_encoding(const Parameter& parameter, int64_t kept) const {
-  return options_.encoding ? options_.encoding(parameter.spec.name, parameter.size(), kept)
-                           : best_encoding(parameter.size(), kept);
 }
 
 Storage Store::choose_storage(const Parameter& parameter) const {

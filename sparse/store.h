@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -78,8 +79,10 @@ struct StoreOptions {
   bool training = true;          ///< false: values only
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
-  /// The encoding of a parameter's index, by name; empty: best_encoding.
-  std::function<Encoding(const std::string&, int64_t size, int64_t kept)> encoding;
+  /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
+  std::function<std::optional<Encoding>(const std::string&)> encoding;
+  /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
+  IndexShape index_shape;
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   /// Who owns what; empty: this rank owns all.
@@ -163,7 +166,9 @@ class Store {
   void hold(Parameter& parameter);
   void carry_values(std::span<const Before> before);
   size_t number_of(const Parameter& parameter) const;
-  Encoding choose_encoding(const Parameter& parameter, int64_t kept) const;
+  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index plan_index(const Parameter& parameter, int64_t kept) const;
+  IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
 
   Stream& stream_;
@@ -173,8 +178,9 @@ class Store {
   int64_t flat_size_ = 0;
   Buffer gradient_, value_;
   OptimizerArrays optimizer_;
-  Buffer decoded_;  ///< one compressed index, decoded
+  Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
+  kernels::Positions decoded_positions_;
   Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
   Buffer expanded_;        ///< compute type, likewise
 };

@@ -11,12 +11,11 @@
 namespace espalier {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
 using testing::TempDir;
 using testing::tiny_config;
-using ::testing::HasSubstr;
-
 
 class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:

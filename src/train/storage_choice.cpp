@@ -87,9 +87,7 @@ class Trial {
     sparse::StoreOptions options = question.store.options();
     const std::string name = question.store.parameters()[group.parameters.front()].spec.name;
     if (auto encoding = options.encoding) {
-      options.encoding = [encoding, name](const std::string&, int64_t size, int64_t kept) {
-        return encoding(name, size, kept);
-      };
+      options.encoding = [encoding, name](const std::string&) { return encoding(name); };
     }
     options.storage = {};
     options.sharding = {};
