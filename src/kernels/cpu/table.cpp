@@ -24,6 +24,8 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .quantize = quantize,
+    .dequantize = dequantize,
     .adamw = adamw,
     .sgd = sgd,
 };
