@@ -30,6 +30,8 @@ constexpr Kernels kTable{
     .block_spmm = block_spmm,
     .block_spmm_transposed = block_spmm_transposed,
     .block_sddmm = block_sddmm,
+    .quantize = quantize,
+    .dequantize = dequantize,
     .adamw = adamw,
     .sgd = sgd,
 };
