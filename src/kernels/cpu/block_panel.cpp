@@ -95,29 +95,6 @@ void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu
   }
 }
 
-void pack_words(const std::byte* a, const std::byte* b, int64_t count, Words words, uint32_t* to) {
-  const auto* low = reinterpret_cast<const uint16_t*>(a);
-  const auto* high = reinterpret_cast<const uint16_t*>(b);
-  if (words == Words::fp32) {
-    __builtin_memcpy(to, a, static_cast<size_t>(count) * sizeof(float));
-  } else if (words == Words::widened) {
-#pragma omp simd
-    for (int64_t c = 0; c < count; ++c) {
-      to[c] = static_cast<uint32_t>(low[c]) << 16;
-    }
-  } else if (b == nullptr) {
-#pragma omp simd
-    for (int64_t c = 0; c < count; ++c) {
-      to[c] = low[c];
-    }
-  } else {
-#pragma omp simd
-    for (int64_t c = 0; c < count; ++c) {
-      to[c] = low[c] | static_cast<uint32_t>(high[c]) << 16;
-    }
-  }
-}
-
 void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan,
                            const cpu::BlockStrip& strip, Words words) {
   const auto bytes = static_cast<int64_t>(words == Words::fp32 ? sizeof(float) : sizeof(bf16));
@@ -132,8 +109,8 @@ void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan
     const int64_t step = words == Words::pairs ? 2 : 1;
     for (int64_t n = 0; n < height; n += step) {
       const std::byte* line = from + n * kept * bytes;
-      pack_words(line, words == Words::pairs ? line + kept * bytes : nullptr, strip.count, words,
-                 to);
+      const std::byte* next = words == Words::pairs ? line + kept * bytes : nullptr;
+      with_count(strip.count, [&](int64_t count) { pack_words(line, next, count, words, to); });
       for (int64_t c = strip.count; c < strip.lanes; ++c) {
         to[c] = 0;
       }

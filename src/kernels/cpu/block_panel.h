@@ -16,6 +16,18 @@ inline Words words_of(DType dtype, bool even) {
   return even && pair_tiles().wide != nullptr ? Words::pairs : Words::widened;
 }
 
+/// body(count) with the usual counts as numbers known to the compiler, which then drops loops' ends.
+template <class Body>
+[[gnu::always_inline]] inline void with_count(int64_t count, const Body& body) {
+  if (count == cpu::kWideStrip) {
+    body(int64_t{cpu::kWideStrip});
+  } else if (count == cpu::kThinStrip) {
+    body(int64_t{cpu::kThinStrip});
+  } else {
+    body(count);
+  }
+}
+
 /// The panel of one strip: outputs are rows of W, words run along them.
 void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu::BlockStrip& strip,
                 Words words);
@@ -25,6 +37,28 @@ void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan
 
 /// to[c] = the word of element c of two rows, for c in [0, count). `b` may be null: zeros. Unless
 /// `words` are pairs, `b` is not read.
-void pack_words(const std::byte* a, const std::byte* b, int64_t count, Words words, uint32_t* to);
+[[gnu::always_inline]] inline void pack_words(const std::byte* a, const std::byte* b, int64_t count,
+                                              Words words, uint32_t* to) {
+  const auto* low = reinterpret_cast<const uint16_t*>(a);
+  const auto* high = reinterpret_cast<const uint16_t*>(b);
+  if (words == Words::fp32) {
+    __builtin_memcpy(to, a, static_cast<size_t>(count) * sizeof(float));
+  } else if (words == Words::widened) {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) {
+      to[c] = static_cast<uint32_t>(low[c]) << 16;
+    }
+  } else if (b == nullptr) {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) {
+      to[c] = low[c];
+    }
+  } else {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) {
+      to[c] = low[c] | static_cast<uint32_t>(high[c]) << 16;
+    }
+  }
+}
 
 }  // namespace espalier::kernels::ESPALIER_ISA

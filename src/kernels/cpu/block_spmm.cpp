@@ -10,7 +10,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kTileBytes = 512 << 10;  ///< activations of a tile of tokens: half of an L2 cache
+constexpr int64_t kTileBytes = 256 << 10;  ///< activations of a tile of tokens: half of an L2 cache
 constexpr int64_t kMostTokens = 128;       ///< of a tile: multiples of kThinRows
 constexpr int64_t kLine = 64;
 
@@ -24,6 +24,10 @@ struct Inputs {
   std::byte* copies = nullptr;  ///< [threads][tokens][row_bytes]
 
   int64_t tile_bytes() const { return tokens * row_bytes; }
+  int64_t element_bytes() const { return x.dtype == DType::fp32 ? 4 : 2; }
+  const std::byte* row(int64_t token) const {
+    return elements<std::byte>(x) + token * x.stride * element_bytes();
+  }
 };
 
 Inputs inputs_of(const Tensor& x, Words words, int threads) {
@@ -40,13 +44,25 @@ Inputs inputs_of(const Tensor& x, Words words, int threads) {
 
 /// Copies rows [first, first + n); rows beyond them stay as they are: nobody reads their sums.
 void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
-  const auto bytes = static_cast<int64_t>(inputs.x.dtype == DType::fp32 ? 4 : 2);
   for (int64_t t = 0; t < n; ++t, to += inputs.row_bytes) {
-    const std::byte* from = elements<std::byte>(inputs.x) + (first + t) * inputs.x.stride * bytes;
+    const std::byte* from = inputs.row(first + t);
     if (inputs.words == Words::widened) {
       pack_words(from, nullptr, inputs.x.cols(), inputs.words, reinterpret_cast<uint32_t*>(to));
     } else {
-      __builtin_memcpy(to, from, static_cast<size_t>(inputs.x.cols() * bytes));
+      __builtin_memcpy(to, from, static_cast<size_t>(inputs.x.cols() * inputs.element_bytes()));
+    }
+  }
+}
+
+/// Asks for part `part` of `parts` of rows [first, first + n), if there are such.
+[[gnu::always_inline]] inline void prefetch_rows(const Inputs& inputs, int64_t first, int64_t n,
+                                                 int64_t part, int64_t parts) {
+  const int64_t bytes = inputs.x.cols() * inputs.element_bytes();
+  const int64_t end = least(first + n, inputs.x.rows());
+  for (int64_t t = first; t < end; ++t) {
+    const std::byte* row = inputs.row(t);
+    for (int64_t at = bytes * part / parts; at < bytes * (part + 1) / parts; at += kLine) {
+      __builtin_prefetch(row + at, 0, 2);
     }
   }
 }
@@ -57,10 +73,8 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
                      const Finish& finish) {
   alignas(64) float sums[kWideRows * cpu::kWideStrip];
   const BlockTiles tiles = inputs.words == Words::pairs ? pair_tiles() : fp32_tiles();
-  const int64_t bytes = inputs.x.dtype == DType::fp32 ? 4 : 2;
-  BlockTile tile{.a = elements<std::byte>(inputs.x) + first * inputs.x.stride * bytes,
-                 .stride = inputs.x.stride * bytes,
-                 .sums = sums};
+  BlockTile tile{
+      .a = inputs.row(first), .stride = inputs.x.stride * inputs.element_bytes(), .sums = sums};
   if (inputs.copied || n % kThinRows != 0) {
     std::byte* copy = inputs.copies + thread_index() * inputs.tile_bytes();
     copy_rows(inputs, first, n, copy);
@@ -74,9 +88,11 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
     const int64_t step = wide ? kWideRows : kThinRows;
     tile.offsets = plan.offsets + strip.offsets;
     tile.words = strip.words;
-    tile.panel = plan.panels + strip.panel;
+    tile.b = reinterpret_cast<const std::byte*>(plan.panels + strip.panel);
+    tile.step = strip.lanes * int64_t{sizeof(uint32_t)};
     for (int64_t t = 0; t < n; t += step) {
       tile.a = begin + t * tile.stride;
+      prefetch_rows(inputs, first + inputs.tokens + t, step, s, plan.strip_count);
       wide ? tiles.wide(tile) : tiles.thin(tile);
       finish(strip, first + t, least(step, n - t), sums);
     }
@@ -110,20 +126,15 @@ void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool t
   });
 }
 
-/// finish_row(row, first output, outputs, sums) for each row, with the usual numbers of outputs
-/// known to the compiler.
+/// finish_row(row, first output, outputs, sums) for each row.
 template <class FinishRow>
 void finish_rows(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums,
                  const FinishRow& finish_row) {
-  for (int64_t r = row; r < row + rows; ++r, sums += strip.lanes) {
-    if (strip.count == cpu::kWideStrip) {
-      finish_row(r, strip.first, int64_t{cpu::kWideStrip}, sums);
-    } else if (strip.count == cpu::kThinStrip) {
-      finish_row(r, strip.first, int64_t{cpu::kThinStrip}, sums);
-    } else {
-      finish_row(r, strip.first, int64_t{strip.count}, sums);
+  with_count(strip.count, [&](int64_t count) {
+    for (int64_t i = 0; i < rows; ++i) {
+      finish_row(row + i, strip.first, count, sums + i * strip.lanes);
     }
-  }
+  });
 }
 
 /// One row of y = sums + bias (+ y), activated = f(y).

@@ -1,7 +1,7 @@
 #pragma once
 // The inner loop of all products with blocks: sums [rows][lanes] += a [rows][words] b [words][lanes].
 //
-//   b   a panel, side by side: `lanes` vector lanes of 32 bits a word
+//   b   `lanes` vector lanes of 32 bits a word, at step k bytes; in a panel side by side
 //   a   one word at a time, spread over the lanes: word k of row r lies at a + r stride + offsets[k]
 //       bytes, so that rows of activations are read where they are, whatever columns a block keeps
 //
@@ -19,7 +19,8 @@ struct BlockTile {
   int64_t stride = 0;  ///< bytes
   const int32_t* offsets = nullptr;
   int64_t words = 0;
-  const uint32_t* panel = nullptr;
+  const std::byte* b = nullptr;
+  int64_t step = 0;       ///< bytes
   float* sums = nullptr;  ///< [rows][lanes], overwritten
 };
 

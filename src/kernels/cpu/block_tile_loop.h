@@ -16,14 +16,14 @@ template <class Product, int kRows, int kVectors>
                                             float* out) {
   Lanes sums[kRows][kVectors]{};
   const int64_t stride = tile.stride;
-  const uint32_t* panel = tile.panel;
+  const std::byte* vectors = tile.b;
   for (int64_t k = 0; k < tile.words; ++k) {
     Lanes b[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      __builtin_memcpy(&b[v], panel + v * kLanes, sizeof(Lanes));
+      __builtin_memcpy(&b[v], vectors + v * sizeof(Lanes), sizeof(Lanes));
     }
-    panel += kVectors * kLanes;
+    vectors += tile.step;
     const std::byte* row = first + tile.offsets[k];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
