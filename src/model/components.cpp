@@ -86,19 +86,20 @@ void LayerNorm::bind(sparse::Store& store) {
   bias_ = &store.find(name_ + ".bias");
 }
 
-LayerNorm::Saved LayerNorm::forward(Pass& pass, const Tensor& x) const {
+LayerNorm::Saved LayerNorm::prepare(Pass& pass, const Tensor& x) {
   const Shape rows{x.rows()};
-  const Saved saved{.x = x,
-                    .y = pass.tape.push("norm", pass.dtype, x.shape),
-                    .mean = pass.tape.push("norm statistics", DType::fp32, rows),
-                    .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
-  pass.kernels.layernorm(pass.stream, {.x = x,
+  return {.x = x,
+          .mean = pass.tape.push("norm statistics", DType::fp32, rows),
+          .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
+}
+
+void LayerNorm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
+  pass.kernels.layernorm(pass.stream, {.x = saved.x,
                                        .weight = weight_->dense,
                                        .bias = bias_->dense,
-                                       .y = saved.y,
+                                       .y = y,
                                        .mean = saved.mean,
                                        .rstd = saved.rstd});
-  return saved;
 }
 
 void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const {

@@ -59,10 +59,13 @@ class LayerNorm {
   void bind(sparse::Store& store);
 
   struct Saved {
-    Tensor x, y, mean, rstd;
+    Tensor x, mean, rstd;
   };
-  /// Pushes y [shape of x] in the compute type, and the statistics.
-  Saved forward(Pass& pass, const Tensor& x) const;
+  /// Pushes the statistics: what backward needs.
+  static Saved prepare(Pass& pass, const Tensor& x);
+  /// Writes the statistics and y [shape of x], in the compute type; a second call gives the same
+  /// bits.
+  void forward(Pass& pass, const Saved& saved, const Tensor& y) const;
   /// dx += gradient at saved.x; accumulates the gradients of weight and bias.
   void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 

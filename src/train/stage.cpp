@@ -79,6 +79,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       optimizer_(*store_, kernels, config.optimizer),
       dtype_(dtype_by_name(config.train.dtype)),
       dropout_(static_cast<float>(config.model.dropout)),
+      recompute_(options.recompute),
       seed_(static_cast<uint64_t>(config.train.seed)) {
   network_.bind(*store_, kernels);
   size_t first = 0;
@@ -121,7 +122,8 @@ model::Pass Stage::make_pass(model::Tape& tape, int64_t samples, bool training) 
           .targets = targets(samples),
           .losses = Tensor(losses_.tensor().data, DType::fp32, Shape{samples * problem_.rows}),
           .training = training,
-          .dropout = dropout_};
+          .recompute = recompute_,
+          .dropout = training ? dropout_ : 0};
 }
 
 double Stage::sum_losses(int64_t samples) const {
@@ -208,7 +210,7 @@ PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int
   return {.tape_bytes = stage.tape().high_water(),
           .flops = counted.flops,
           .bytes = counted.bytes,
-          .activations = stage.tape().bytes_by_name()};
+          .activations = stage.tape().peak_by_name()};
 }
 
 }  // namespace espalier::train
