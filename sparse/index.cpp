@@ -163,7 +163,7 @@ void Index::decode_words(int64_t first, std::span<uint64_t> out) const {
     const auto words = encoding_ == Encoding::full ? all.words() : coded().words();
     std::ranges::copy(words.subspan(static_cast<size_t>(first), out.size()), out.begin());
   } else {
-    sparse::decode_words(coding_of(encoding_), coded(), first, out);
+    sparse::decode_words(coding_of(encoding_), coded(), first, {out, {}});
   }
 }
 
@@ -199,12 +199,15 @@ kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
   if (!dry_) {
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
     for (int64_t part = 0; part < threads; ++part) {
-      const int64_t first = count * part / threads;
-      const int64_t end = count * (part + 1) / threads;
-      decode_words(first,
-                   words.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)));
+      const auto blocks = static_cast<int64_t>(ranks.size());
+      const auto first = static_cast<size_t>(blocks * part / threads);
+      const auto end = static_cast<size_t>(blocks * (part + 1) / threads);
+      const size_t first_word = first * bitmap_coding::kWordsPerRank;
+      const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerRank);
+      sparse::decode_words(
+          coding_of(encoding_), coded(), static_cast<int64_t>(first_word),
+          {words.subspan(first_word, end_word - first_word), ranks.subspan(first, end - first)});
     }
-    bitmap_coding::build_ranks(words, ranks);
   }
   positions.bitmap = words.data();
   positions.ranks = ranks.data();

@@ -10,31 +10,51 @@ namespace {
 
 using Chunk = std::array<int32_t, kRestartEvery>;
 
-/// Sets bits at ascending positions in zeroed words. The word at hand stays in a register: a read of
-/// the word just written would wait for the write.
-class BitSetter {
+/// Makes words from ascending positions, each zeroed, set and counted while it is in the cache.
+class WordMaker {
  public:
-  explicit BitSetter(std::span<uint64_t> words) : words_(words.data()) {}
+  WordMaker(const Words& out, int64_t kept_before) : out_(out), kept_(kept_before) {}
 
+  /// Bits are set by bytes: the next position is rarely in the same one, so few reads wait for the
+  /// write before.
   void set(std::span<const int32_t> positions, int64_t base) {
-    uint64_t word = word_;
-    int64_t at = at_;
+    const auto last = static_cast<size_t>((positions.back() - base) / 64);
+    clear(last + 1);
+    auto* bytes = reinterpret_cast<uint8_t*>(out_.words.data());
     for (const int32_t position : positions) {
-      const int64_t bit = position - base;
-      const int64_t next = bit >> 6;
-      word &= -static_cast<uint64_t>(next == at);
-      word |= uint64_t{1} << (bit & 63);
-      words_[next] = word;
-      at = next;
+      const auto bit = static_cast<uint32_t>(position) - static_cast<uint32_t>(base);
+      bytes[bit >> 3] = static_cast<uint8_t>(bytes[bit >> 3] | 1U << (bit & 7));
     }
-    word_ = word;
-    at_ = at;
+    rank(last);
+  }
+  void finish() {
+    clear(out_.words.size());
+    rank(out_.words.size());
+    if (ranked_ < out_.ranks.size()) {  // of words that fill no whole block
+      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
+    }
   }
 
  private:
-  uint64_t* words_;
-  uint64_t word_ = 0;
-  int64_t at_ = 0;
+  static constexpr size_t kBlock = bitmap_coding::kWordsPerRank;
+
+  void clear(size_t end) {
+    std::fill(out_.words.begin() + static_cast<int64_t>(cleared_),
+              out_.words.begin() + static_cast<int64_t>(end), 0);
+    cleared_ = end;
+  }
+  /// Words before `end` are done.
+  void rank(size_t end) {
+    for (; ranked_ < out_.ranks.size() && (ranked_ + 1) * kBlock <= end; ++ranked_) {
+      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
+      kept_ += count_ones(out_.words.subspan(ranked_ * kBlock, kBlock));
+    }
+  }
+
+  Words out_;
+  int64_t kept_;
+  size_t cleared_ = 0;
+  size_t ranked_ = 0;
 };
 
 }  // namespace
@@ -92,25 +112,29 @@ int64_t kept_before_from(const Coded& coded, DecodeFrom decode_from, int64_t j, 
   return begin + (std::ranges::lower_bound(part, dense) - part.begin());
 }
 
-void decode_words(const Coding& coding, const Coded& coded, int64_t first,
-                  std::span<uint64_t> out) {
-  std::ranges::fill(out, 0);
-  if (out.empty() || coded.kept == 0) {
+void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out) {
+  if (out.words.empty()) {
     return;
   }
   const int64_t base = 64 * first;
-  const int64_t end_bit = std::min(coded.size, base + 64 * static_cast<int64_t>(out.size()));
-  int64_t k = base == 0 ? 0 : coding.kept_before(coded, base);
-  const int64_t end = end_bit == coded.size ? coded.kept : coding.kept_before(coded, end_bit);
-  BitSetter setter(out);
+  const int64_t end_bit = std::min(coded.size, base + 64 * static_cast<int64_t>(out.words.size()));
+  const auto kept_before = [&](int64_t dense) {
+    return dense == 0 || coded.kept == 0 ? 0
+           : dense == coded.size         ? coded.kept
+                                         : coding.kept_before(coded, dense);
+  };
+  int64_t k = kept_before(base);
+  const int64_t end = kept_before(end_bit);
+  WordMaker maker(out, k);
   Chunk chunk;
   while (k < end) {
     const auto part = std::span(chunk).first(
         static_cast<size_t>(std::min(end - k, kRestartEvery - k % kRestartEvery)));
     coding.decode(coded, k, part);
-    setter.set(part, base);
+    maker.set(part, base);
     k += static_cast<int64_t>(part.size());
   }
+  maker.finish();
 }
 
 }  // namespace espalier::sparse

@@ -67,9 +67,14 @@ void decode_by_restarts(const Coded& coded, DecodeFrom decode_from, int64_t firs
                         std::span<int32_t> out);
 int64_t kept_before_from(const Coded& coded, DecodeFrom decode_from, int64_t j, int64_t dense);
 
-/// The words [first, first + out.size()) of the bitmap that `coded` stands for. Different words may
-/// be made by different threads.
-void decode_words(const Coding& coding, const Coded& coded, int64_t first, std::span<uint64_t> out);
+/// Part of a bitmap; `ranks` for its words, or empty.
+struct Words {
+  std::span<uint64_t> words;
+  std::span<uint32_t> ranks;
+};
+/// Word `first` and those behind it of the bitmap that `coded` stands for; with ranks, `first` is a
+/// multiple of kWordsPerRank. Different parts may be made by different threads.
+void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out);
 
 /// Throws Failure unless 0 <= kept <= size <= kMaxElements.
 void check_counts(int64_t size, int64_t kept);

@@ -86,11 +86,7 @@ void decode_from(const Coded& coded, int64_t j, std::span<int32_t> out) {
   const int64_t begin = coded.ranks[static_cast<size_t>(j)];
   const Split numbers = split(coded.data, coded.kept, low_bits(coded.size, coded.kept));
   read_zeros(numbers.highs, begin, out);
-  const auto before = static_cast<int32_t>(begin - first);
-  for_each_low(numbers, first, static_cast<int64_t>(out.size()), [&](int64_t i, int32_t low) {
-    int32_t& number = out[static_cast<size_t>(i)];
-    number = ((number + before) << numbers.low_bits) + low;
-  });
+  add_lows(numbers, first, static_cast<int32_t>((begin - first) << numbers.low_bits), out);
 }
 
 void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {

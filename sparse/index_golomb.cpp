@@ -107,15 +107,9 @@ void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
 /// The first out.size() elements behind restart point j.
 void decode_from(const Coded& coded, int64_t j, std::span<int32_t> out) {
   const Restart& start = restarts(coded)[static_cast<size_t>(j)];
-  const int bits = low_bits(coded.size, coded.kept);
-  const Split numbers = split(coded.data, coded.kept, bits);
+  const Split numbers = split(coded.data, coded.kept, low_bits(coded.size, coded.kept));
   read_zeros(numbers.highs, start.high, out);
-  auto position = static_cast<int32_t>(start.base);  // were all high parts zero
-  for_each_low(numbers, j * kRestartEvery, static_cast<int64_t>(out.size()),
-               [&](int64_t i, int32_t low) {
-                 position += low;
-                 out[static_cast<size_t>(i)] = position++ + (out[static_cast<size_t>(i)] << bits);
-               });
+  add_low_sums(numbers, j * kRestartEvery, static_cast<int32_t>(start.base), out);
 }
 
 void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {

@@ -40,23 +40,9 @@ void for_each_number(const Split& numbers, Fn&& fn) {
 /// out[i] = zeros between bit `begin` and the i-th one from there on.
 void read_zeros(std::span<const uint8_t> highs, int64_t begin, std::span<int32_t> out);
 
-/// fn(i, low part of number first + i) for i in [0, count); `first` is a multiple of 8.
-template <class Fn>
-void for_each_low(const Split& numbers, int64_t first, int64_t count, Fn&& fn) {
-  const int bits = numbers.low_bits;
-  const uint64_t mask = low_mask(bits);
-  int64_t i = 0;
-  if (bits <= 8) {  // eight numbers begin at a byte and fill at most a word
-    for (; i + 8 <= count; i += 8) {
-      uint64_t eight = load_word(numbers.lows, static_cast<size_t>((first + i) / 8 * bits));
-      for (int j = 0; j < 8; ++j, eight >>= bits) {
-        fn(i + j, static_cast<int32_t>(eight & mask));
-      }
-    }
-  }
-  for (; i < count; ++i) {
-    fn(i, static_cast<int32_t>(load_bits(numbers.lows, (first + i) * bits) & mask));
-  }
-}
+/// out[i] = (out[i] << low_bits) + base + low part of number first + i.
+void add_lows(const Split& numbers, int64_t first, int32_t base, std::span<int32_t> out);
+/// out[i] = (out[i] << low_bits) + base + i + low parts of numbers first..first + i.
+void add_low_sums(const Split& numbers, int64_t first, int32_t base, std::span<int32_t> out);
 
 }  // namespace espalier::sparse
