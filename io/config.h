@@ -89,6 +89,7 @@ struct PruningConfig {
 struct SparseConfig {
   Patterned storage{.fallback = "dense", .patterns = {}};
   Patterned index{.fallback = "auto", .patterns = {}};
+  std::string file_index = "auto";
   int64_t block = 0;
 };
 

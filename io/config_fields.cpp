@@ -123,8 +123,12 @@ void sparse(std::vector<Field>& out) {
   Rows<S> rows{out, "sparse", &Config::sparse};
   rows.add("storage", &S::storage, one_of({"dense", "expanded", "sparse", "block", "auto"}),
            "how a pruned weight is held for compute; may differ by parameter");
-  rows.add("index", &S::index, one_of({"int32", "delta", "bitmap", "auto"}),
+  rows.add("index", &S::index,
+           one_of({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
            "how positions are encoded; may differ by parameter");
+  rows.add("file_index", &S::file_index,
+           one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
+           "the same in checkpoints; same: as in memory");
   rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");
 }
 

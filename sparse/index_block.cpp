@@ -168,6 +168,11 @@ void check_block_shape(int64_t size, const IndexShape& shape) {
         kMaxElements);
 }
 
+bool is_block(const Mask& mask, const IndexShape& shape) {
+  return shape.cols > 0 && mask.size() % shape.cols == 0 && shape.height >= 1 && shape.width >= 1 &&
+         fits_block(mask, shape.cols, shape.height, shape.width);
+}
+
 bool fits_block(const Mask& mask, int64_t cols, int64_t height, int64_t width) {
   const IndexShape shape{.cols = cols, .height = height, .width = width};
   check_block_shape(mask.size(), shape);

@@ -81,6 +81,10 @@ void check_counts(int64_t size, int64_t kept);
 /// Throw Failure when that encoding is asked for with a shape that cannot be, naming the fix.
 void check_nm_shape(int64_t size, const IndexShape& shape);
 void check_block_shape(int64_t size, const IndexShape& shape);
+/// Whether `mask` is N:M with the numbers of `shape`; false when they are not known or cannot be.
+bool is_nm(const Mask& mask, const IndexShape& shape);
+/// Whether `mask` consists of the blocks of `shape`; false likewise.
+bool is_block(const Mask& mask, const IndexShape& shape);
 
 // Bit i % 64 of word i / 64 says that element i is kept; ranks[j] = kept ones before word 8 j.
 namespace bitmap_coding {

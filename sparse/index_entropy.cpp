@@ -4,7 +4,7 @@
 //
 // Context of an element of a row of `cols`: how dense its column has been so far, how dense its row
 // has been so far (7 classes each, around the density of all), whether the element to the left and the one
-// above are kept. Where at most n of m are kept: its place in the group of m, and how many of the group are
+// above are kept. Of an N:M mask: its place in the group of m, and how many of the group are
 // kept so far. The bytes begin with cols (4 bytes) and m (1 byte; 0: no groups).
 // Counters after lpaq's (Mahoney 2007): rate 1/n, at least 1/1024.
 #include <algorithm>
@@ -171,7 +171,7 @@ namespace entropy_coding {
 std::vector<uint8_t> encode(const Mask& mask, const IndexShape& shape) {
   const int64_t cols = shape.cols > 0 ? shape.cols : kDefaultCols;
   const Header header{static_cast<uint32_t>(std::clamp<int64_t>(mask.size(), 1, cols)),
-                      static_cast<uint8_t>(shape.m <= kMostPlaces ? shape.m : 0)};
+                      static_cast<uint8_t>(is_nm(mask, shape) ? shape.m : 0)};
   RangeEncoder encoder;
   run_model(mask.size(), mask.kept(), header, [&](int64_t element, uint32_t one) {
     const bool bit = mask[element];

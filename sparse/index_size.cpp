@@ -73,19 +73,15 @@ Encoding best_encoding(int64_t size, int64_t kept) {
 Encoding best_encoding(const Mask& mask, const IndexShape& shape) {
   const int64_t kept = mask.kept();
   Encoding best = best_encoding(mask.size(), kept);
-  if (best == Encoding::full || shape.cols == 0) {
-    return best;
-  }
-  const auto smaller = [&](Encoding encoding) {
-    return predicted_bytes(encoding, mask.size(), kept, shape) <
-           predicted_bytes(best, mask.size(), kept, shape);
+  const auto prefer = [&](Encoding encoding, bool possible) {
+    if (possible && predicted_bytes(encoding, mask.size(), kept, shape) <
+                        predicted_bytes(best, mask.size(), kept, shape)) {
+      best = encoding;
+    }
   };
-  if (shape.m != 0 && smaller(Encoding::nm) && fits_nm(mask, shape.cols, shape.n, shape.m)) {
-    best = Encoding::nm;
-  }
-  if (shape.height != 0 && smaller(Encoding::block) &&
-      fits_block(mask, shape.cols, shape.height, shape.width)) {
-    best = Encoding::block;
+  if (best != Encoding::full) {
+    prefer(Encoding::nm, is_nm(mask, shape));
+    prefer(Encoding::block, is_block(mask, shape));
   }
   return best;
 }

@@ -83,6 +83,7 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
+  std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   /// Who owns what; empty: this rank owns all.

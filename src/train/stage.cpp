@@ -31,6 +31,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .encoding = encoding,
           .index_shape = groups,
+          .file_index = config.sparse.file_index,
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {
                 const std::string& wanted = storage.for_name(name);
