@@ -1,6 +1,7 @@
 #pragma once
 // All kernel cases; see kernel_cases.h.
 #include "tests/kernel_cases_memory.h"
+#include "tests/kernel_cases_sparse.h"
 
 namespace espalier::kernels {
 
@@ -59,6 +60,7 @@ inline Cases all_cases() {
   Cases cases;
   add_math_cases(cases);
   add_memory_cases(cases);
+  add_sparse_cases(cases);
   return cases;
 }
 
