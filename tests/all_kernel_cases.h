@@ -3,6 +3,7 @@
 #include "tests/kernel_cases_block.h"
 #include "tests/kernel_cases_memory.h"
 #include "tests/kernel_cases_states.h"
+#include "tests/kernel_cases_sparse.h"
 
 namespace espalier::kernels {
 
@@ -75,6 +76,7 @@ inline Cases all_cases() {
   add_math_cases(cases);
   add_block_cases(cases);
   add_memory_cases(cases);
+  add_sparse_cases(cases);
   return cases;
 }
 

@@ -155,6 +155,62 @@ void copy_values(const Rows<T>& in, const uint16_t* order, const Run* runs, floa
   }
 }
 
+using Bytes [[gnu::vector_size(16), gnu::aligned(1), gnu::may_alias]] = uint8_t;
+
+[[gnu::always_inline]] inline Bytes low_bytes(Bytes a, Bytes b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+[[gnu::always_inline]] inline Bytes high_bytes(Bytes a, Bytes b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+}
+
+/// to[e Rows + r] = from[r count + e]; whole vectors, so reads and writes beyond the end.
+template <int Rows>
+void interleave(const uint8_t* from, int64_t count, uint8_t* to) {
+  for (int64_t e = 0; e < count; e += 16, from += 16, to += 16 * Rows) {
+    const auto row = [&](int r) -> Bytes {
+      return *reinterpret_cast<const Bytes*>(from + r * count);
+    };
+    Bytes* out = reinterpret_cast<Bytes*>(to);  // auto would lose the alignment
+    if constexpr (Rows == 2) {
+      out[0] = low_bytes(row(0), row(1));
+      out[1] = high_bytes(row(0), row(1));
+    } else {
+      const Bytes low02 = low_bytes(row(0), row(2));
+      const Bytes low13 = low_bytes(row(1), row(3));
+      const Bytes high02 = high_bytes(row(0), row(2));
+      const Bytes high13 = high_bytes(row(1), row(3));
+      out[0] = low_bytes(low02, low13);
+      out[1] = high_bytes(low02, low13);
+      out[2] = low_bytes(high02, high13);
+      out[3] = high_bytes(high02, high13);
+    }
+  }
+}
+
+/// The columns of a tile's rows in their order, group by group.
+template <class T>
+void list_groups(const Tiles& tiles, const Rows<T>& in, const uint16_t* order, const Run* runs,
+                 uint8_t* columns) {
+  uint8_t listed[4 * kPanel + 64 + 16];
+  for (; runs->rows > 0; ++runs) {
+    const int64_t count = runs->count;
+    for (int64_t left = runs->rows; left > 0;) {
+      const int64_t group = left >= tiles.most_together ? tiles.most_together : left >= 2 ? 2 : 1;
+      list_columns({in.bits, kPanelWords, order, group}, group == 1 ? columns : listed);
+      if (group == 4) {
+        interleave<4>(listed, count, columns);
+      } else if (group == 2) {
+        interleave<2>(listed, count, columns);
+      }
+      order += group;
+      columns += group * count;
+      left -= group;
+    }
+  }
+}
+
 /// Writes one tile; its elements begin at `first`. Returns how many they are.
 template <class T>
 int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const Rows<T>& in) {
@@ -162,7 +218,7 @@ int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const Rows<T>& in) 
   Run* runs = tiles.runs + tile * kRunSlots;
   tiles.first[tile] = first;
   const int64_t total = sort_rows(in, order, runs);
-  list_columns({in.bits, kPanelWords, order, in.rows}, tiles.columns + first);
+  list_groups(tiles, in, order, runs, tiles.columns + first);
   if (in.values != nullptr) {
     copy_values(in, order, runs, tiles.values + first);
   }
@@ -311,6 +367,7 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   tiles.rows = turned ? weight.cols : weight.rows;
   tiles.cols = turned ? weight.rows : weight.cols;
   tiles.by_panel = turned;
+  tiles.most_together = use == TileUse::sampled ? 4 : 2;
   const int64_t aim = most(1, (tiles.rows + kBlockAim / 2) / kBlockAim);
   tiles.block_rows = divide_up(divide_up(tiles.rows, aim), 64) * 64;
   tiles.blocks = divide_up(tiles.rows, most(1, tiles.block_rows));
@@ -389,8 +446,9 @@ void return_values(const TileMemory& memory, const float* packed, const SparseMa
         const uint16_t* order = tiles.order + tile * tiles.block_rows;
         const float* from = packed + tiles.first[tile];
         for (const Run* run = tiles.runs + tile * kRunSlots; run->rows > 0; ++run) {
-          for (int64_t left = run->rows; left > 0; left -= kRowsTogether) {
-            const int64_t group = least(left, kRowsTogether);
+          for (int64_t left = run->rows; left > 0;) {
+            const int64_t group = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            left -= group;
             return_group(from, order, group, run->count, cursor, elements<T>(weight.values),
                          accumulate);
             order += group;

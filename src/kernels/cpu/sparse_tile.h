@@ -21,7 +21,9 @@ inline constexpr int kPanelWords = 2;
 inline constexpr int kPanel = 64 * kPanelWords;  ///< columns of a tile
 inline constexpr int64_t kTileSlack = 64;        ///< elements that a tile may write beyond its end
 
-/// `rows` rows, one after the other in the order, with `count` kept elements each.
+/// `rows` rows, one after the other in the order, with `count` kept elements each. They are computed
+/// in groups of Tiles::most_together while there are as many, then 2, then 1, and the columns of a
+/// group are interleaved: column e of its row r stands at e * (rows of the group) + r.
 struct Run {
   uint16_t count, rows;
 };
@@ -30,10 +32,11 @@ struct Tiles {
   int64_t rows = 0, cols = 0;
   int64_t block_rows = 0;  ///< rows of a tile (the last block may have fewer)
   int64_t blocks = 0, panels = 0;
+  int most_together = 2;  ///< rows of a group: 2, or 4 (SDDMM)
   bool by_panel = false;  ///< whether tiles that follow each other share a panel, or else a block
 
   float* values = nullptr;
-  uint8_t* columns = nullptr;  ///< within the panel
+  uint8_t* columns = nullptr;  ///< within the panel; of a group, e-th element of all rows first
   uint16_t* order = nullptr;   ///< rows of the tile that keep something, [block_rows] for each tile
   Run* runs = nullptr;         ///< [kPanel + 1] for each tile; ends with one of no rows
   int64_t* first = nullptr;    ///< where a tile's elements begin
@@ -81,11 +84,7 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
 /// Fills what was carved.
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads);
 
-/// Rows of a run that SDDMM computes side by side. Element e of the group's row r stands at
-/// e * (rows of the group) + r in the group's part of the results.
-inline constexpr int kRowsTogether = 4;
-
-/// values (+)= `packed`: the results of SDDMM, tile by tile, run by run, group by group.
+/// values (+)= `packed`: the results of SDDMM in the order of the tiles' columns.
 void return_values(const TileMemory& memory, const float* packed, const SparseMatrix& weight,
                    bool accumulate, int threads);
 

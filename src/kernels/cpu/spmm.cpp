@@ -9,8 +9,7 @@
 #include <cstring>
 
 #include "src/kernels/cpu/activation.h"
-#include "src/kernels/cpu/sparse_pack.h"
-#include "src/kernels/cpu/sparse_tile.h"
+#include "src/kernels/cpu/sparse_kernels.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
@@ -18,60 +17,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int kVectors = kLanes == 16 ? 4 : 8;  ///< of tokens, for one output row
-constexpr int kTokens = kVectors * kLanes;
 constexpr int64_t kBandBytes = 512 * 1024;  ///< of L2 for output rows
-
-/// y[r] += values * x[columns] for R rows of `count` elements each, which follow each other.
-template <int R>
-[[gnu::always_inline]] inline void add_rows(const float* values, const uint8_t* columns,
-                                            int64_t count, const float* x, float* const (&y)[R]) {
-  Vector sum[R][kVectors];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = read_vector(y[r] + v * kLanes);
-    }
-  }
-  for (int64_t e = 0; e < count; ++e) {
-    for (int r = 0; r < R; ++r) {
-      const float value = values[r * count + e];
-      const float* from = x + int64_t{columns[r * count + e]} * kTokens;
-      for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] += value * read_vector(from + v * kLanes);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      write_vector(y[r] + v * kLanes, sum[r][v]);
-    }
-  }
-}
-
-/// band += the product of one tile with its panel of packed activations.
-void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
-  constexpr int kTogether = kLanes == 16 ? 2 : 1;
-  const float* values = tiles.values + tiles.first[tile];
-  const uint8_t* columns = tiles.columns + tiles.first[tile];
-  const uint16_t* order = tiles.order + tile * tiles.block_rows;
-  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
-    const int64_t count = run->count;
-    int64_t left = run->rows;
-    if constexpr (kTogether == 2) {
-      for (; left >= 2; left -= 2, order += 2) {
-        add_rows<2>(values, columns, count, x,
-                    {band + order[0] * kTokens, band + order[1] * kTokens});
-        values += 2 * count;
-        columns += 2 * count;
-      }
-    }
-    for (; left > 0; --left, ++order) {
-      add_rows<1>(values, columns, count, x, {band + order[0] * kTokens});
-      values += count;
-      columns += count;
-    }
-  }
-}
 
 /// What becomes of a product on its way out.
 struct Epilogue {
@@ -122,91 +68,114 @@ template <class F, class In, class Out>
   }
 }
 
-/// Transposes `features` rows of the band out to `tokens` rows of the result.
+/// A part of the result: tokens x features, of which the band holds `row` floats a feature.
+struct Place {
+  int64_t token, tokens, feature, features;
+  int64_t lane_tokens, row;
+};
+
+/// Transposes the band out to the result's rows.
 template <class F, class In, class Out>
-void put_band(const Epilogue& e, const float* band, int64_t token, int64_t tokens, int64_t feature,
-              int64_t features) {
-  for (int64_t t = 0; t < tokens; t += kLanes) {
-    const int64_t height = least(kLanes, tokens - t);
-    for (int64_t f = 0; f < features; f += kLanes) {
-      const int64_t width = least(kLanes, features - f);
+void put_band(const Epilogue& e, const float* band, const Place& p) {
+  for (int64_t lane = 0; lane < p.row; lane += kLanes) {
+    // See SparseKernels::add_tile: even tokens come first.
+    const int64_t part = lane / kLanes % p.lane_tokens;
+    const int64_t first = lane - part * kLanes + part;
+    const int64_t height = least(kLanes, divide_up(most(0, p.tokens - first), p.lane_tokens));
+    for (int64_t f = 0; f < p.features; f += kLanes) {
+      const int64_t width = least(kLanes, p.features - f);
       Vector square[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
-        square[i] = i < width ? read_vector(band + (f + i) * kTokens + t) : Vector{};
+        square[i] = i < width ? read_vector(band + (f + i) * p.row + lane) : Vector{};
       }
       transpose(square);
-      if (width == kLanes) {
-        for (int64_t i = 0; i < height; ++i) {
-          put_out<F, In, Out>(e, token + t + i, feature + f, square[i], kLanes);
-        }
-      } else {
-        for (int64_t i = 0; i < height; ++i) {
-          put_out<F, In, Out>(e, token + t + i, feature + f, square[i], width);
+      for (int64_t i = 0; i < height; ++i) {
+        const int64_t token = p.token + first + i * p.lane_tokens;
+        if (width == kLanes) {
+          put_out<F, In, Out>(e, token, p.feature + f, square[i], kLanes);
+        } else {
+          put_out<F, In, Out>(e, token, p.feature + f, square[i], width);
         }
       }
     }
   }
 }
 
-/// The engine for one element type of the inputs and of the result.
-template <class F, class In, class Out>
-void multiply(Stream& stream, const Tiles& tiles, const Tensor& x, const Epilogue& epilogue,
-              std::byte* memory, size_t memory_each) {
-  const int64_t band_blocks = most(1, kBandBytes / (kTokens * 4) / most(1, tiles.block_rows));
-  const int64_t band_rows = band_blocks * tiles.block_rows;
-  const int64_t tokens = x.rows();
-  for_blocks(stream.threads(), divide_up(tokens, kTokens), tokens * tiles.rows, [&](int64_t block) {
-    const int64_t token = block * kTokens;
-    auto* packed =
-        reinterpret_cast<float*>(memory + memory_each * static_cast<size_t>(thread_index()));
-    float* band = packed + tiles.cols * kTokens;
-    pack_tokens<In>(x, token, kTokens, 0, tiles.cols, packed);
-    for (int64_t first = 0; first < tiles.blocks; first += band_blocks) {
-      const int64_t end = least(tiles.blocks, first + band_blocks);
-      const int64_t row0 = first * tiles.block_rows;
-      const int64_t rows = least(band_rows, tiles.rows - row0);
-      std::memset(band, 0, static_cast<size_t>(rows * kTokens) * sizeof(float));
-      for (int64_t panel = 0; panel < tiles.panels; ++panel) {
-        for (int64_t b = first; b < end; ++b) {
-          add_tile(tiles, tiles.at(b, panel), packed + panel * kPanel * kTokens,
-                   band + (b - first) * tiles.block_rows * kTokens);
-        }
-      }
-      put_band<F, In, Out>(epilogue, band, token, least(kTokens, tokens - token), row0, rows);
-    }
+using PutBand = void (*)(const Epilogue& e, const float* band, const Place& p);
+
+PutBand put_band_for(const Epilogue& e, DType in) {
+  PutBand chosen = nullptr;
+  with_function(e.activation, [&](auto function) {
+    using F = decltype(function);
+    chosen = in == DType::fp32            ? put_band<F, float, float>
+             : e.out.dtype == DType::bf16 ? put_band<F, bf16, bf16>
+                                          : put_band<F, bf16, float>;
   });
+  return chosen;
+}
+
+struct Memory {
+  TileMemory tiles;
+  std::byte* threads = nullptr;  ///< each: packed activations, then a band
+  size_t each = 0;
+  int64_t packed_row = 0;   ///< floats of one feature
+  int64_t band_row = 0;     ///< floats of one output row
+  int64_t band_blocks = 0;  ///< blocks of rows of a band
+
+  float* packed(int thread) const {
+    return reinterpret_cast<float*>(threads + each * static_cast<size_t>(thread));
+  }
+};
+
+Memory carve(Carver& carver, const SparseMatrix& weight, TileUse use, const SparseKernels& kernels,
+             int threads) {
+  Memory m{.tiles = carve_tiles(carver, weight, use, threads)};
+  const Tiles& tiles = m.tiles.tiles;
+  m.packed_row = kernels.vectors * kLanes;
+  m.band_row = m.packed_row * kernels.lane_tokens;
+  m.band_blocks = most(1, kBandBytes / (m.band_row * 4) / most(1, tiles.block_rows));
+  Carver part;
+  part.take<float>(tiles.cols * m.packed_row);
+  part.take<float>(m.band_blocks * tiles.block_rows * m.band_row);
+  m.each = part.used;
+  m.threads = carver.take<std::byte>(static_cast<int64_t>(m.each) * threads);
+  return m;
 }
 
 void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tensor& x,
              const Epilogue& epilogue) {
   const int threads = stream.threads();
-  if (x.rows() == 0 || epilogue.out.cols() == 0) {
+  const int64_t tokens = x.rows();
+  if (tokens == 0 || epilogue.out.cols() == 0) {
     return;
   }
-  const auto carve = [&](Carver& carver, size_t& each, std::byte*& memory) {
-    TileMemory tiles = carve_tiles(carver, weight, use, threads);
-    Carver part;
-    const int64_t band = most(kBandBytes / (kTokens * 4), tiles.tiles.block_rows);
-    part.take<float>((tiles.tiles.cols + band) * kTokens);
-    each = part.used;
-    memory = carver.take<std::byte>(static_cast<int64_t>(each) * threads);
-    return tiles;
-  };
+  const SparseKernels kernels = sparse_kernels(x.dtype);
   Carver sizes;
-  size_t each = 0;
-  std::byte* memory = nullptr;
-  carve(sizes, each, memory);
+  carve(sizes, weight, use, kernels, threads);
   Carver carver{cpu::workspace(stream, sizes.used)};
-  TileMemory tiles = carve(carver, each, memory);
-  make_tiles(tiles, weight, use, threads);
-  with_function(epilogue.activation, [&](auto function) {
-    using F = decltype(function);
-    if (x.dtype == DType::fp32) {
-      multiply<F, float, float>(stream, tiles.tiles, x, epilogue, memory, each);
-    } else if (epilogue.out.dtype == DType::bf16) {
-      multiply<F, bf16, bf16>(stream, tiles.tiles, x, epilogue, memory, each);
-    } else {
-      multiply<F, bf16, float>(stream, tiles.tiles, x, epilogue, memory, each);
+  Memory m = carve(carver, weight, use, kernels, threads);
+  make_tiles(m.tiles, weight, use, threads);
+  const Tiles& tiles = m.tiles.tiles;
+  const PutBand put = put_band_for(epilogue, x.dtype);
+  const int64_t step = m.band_row;  // a float of the band for each token
+  for_blocks(threads, divide_up(tokens, step), tokens * tiles.rows, [&](int64_t block) {
+    const int64_t token = block * step;
+    float* packed = m.packed(thread_index());
+    float* band = packed + divide_up(tiles.cols * m.packed_row, 16) * 16;
+    kernels.pack({x, token, 0, tiles.cols}, kernels.vectors, packed);
+    for (int64_t first = 0; first < tiles.blocks; first += m.band_blocks) {
+      const int64_t end = least(tiles.blocks, first + m.band_blocks);
+      const int64_t row0 = first * tiles.block_rows;
+      const int64_t rows = least(tiles.rows, end * tiles.block_rows) - row0;
+      std::memset(band, 0, static_cast<size_t>(rows * m.band_row) * sizeof(float));
+      for (int64_t panel = 0; panel < tiles.panels; ++panel) {
+        for (int64_t b = first; b < end; ++b) {
+          kernels.add_tile(tiles, tiles.at(b, panel), packed + panel * kPanel * m.packed_row,
+                           band + (b - first) * tiles.block_rows * m.band_row);
+        }
+      }
+      put(epilogue, band,
+          {token, least(step, tokens - token), row0, rows, kernels.lane_tokens, m.band_row});
     }
   });
 }
