@@ -15,6 +15,7 @@
 namespace espalier::kernels {
 
 using Values = std::vector<double>;
+using Tensors = std::vector<Tensor>;
 
 /// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are
 /// rounded once (2^-9), and a tie may fall the other way when fp32 and double differ in the last
@@ -37,7 +38,7 @@ struct Operand {
 struct Case {
   std::string name;
   std::vector<Operand> operands;
-  std::function<void(const Kernels&, Stream&, const std::vector<Tensor>&)> run;
+  std::function<void(const Kernels&, Stream&, const Tensors&)> run;
   /// Replaces the outputs among the operands' values.
   std::function<void(std::vector<Values>&)> reference;
   bool any_thread_count = true;  ///< bitwise the same results for every number of threads

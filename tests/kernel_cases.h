@@ -12,7 +12,6 @@ namespace espalier::kernels {
 
 inline constexpr DType kFp32 = DType::fp32;
 inline constexpr DType kBf16 = DType::bf16;
-using Tensors = std::vector<Tensor>;
 using Cases = std::vector<Case>;
 
 inline std::string text(DType dtype) { return std::string(name_of(dtype)); }

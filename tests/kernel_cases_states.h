@@ -118,7 +118,8 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
   }
   for (int i = 0; i < moments; ++i) {
     if (form.coded) {
-      places.moment[i] = add(in_out(DType::uint8, {n}, kOneCode, 0, 256));
+      // From 40: two elements of almost the same size and other signs would tie for the scale.
+      places.moment[i] = add(in_out(DType::uint8, {n}, kOneCode, 40, 256));
       places.scale[i] = add(in_out(kFp32, {blocks_of(n)}, tolerance, 0.5, 1));
     } else {
       places.moment[i] = add(in_out(kFp32, {n}, tolerance, 0, 1));

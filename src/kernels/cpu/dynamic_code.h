@@ -1,5 +1,7 @@
 #pragma once
-// Codes of the dynamic map (../dynamic_map.h) without a table, in loops that vectorise.
+// 8-bit codes of the dynamic map (../dynamic_map.h), a block of at most kQuantizeBlock numbers at a
+// time. Two implementations, chosen by CMake: loops that the compiler vectorises
+// (dynamic_code_plain.cpp), and permutes of AVX-512 (dynamic_code_avx512.cpp).
 //
 // Number the magnitudes p = 0, 1, 2, … from zero up (without sign: from 1, so that p = code + 1).
 // Then decade j holds p in [2^l, 2^(l+1)), l = j (without sign: j + 1), and in it
@@ -16,10 +18,19 @@
 // the code of zero: the second moment of AdamW is divided by, and a step m / (sqrt(0) + epsilon)
 // can be 10^6 times too long (bitsandbytes lets it happen); the smallest code, 3.25e-7 of the
 // block's largest, makes such steps shorter instead.
-#include "src/kernels/cpu/loops.h"
+#include <cstdint>
+
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
+
+/// x[k] = map[codes[k]] scale
+template <DynamicMap kMap>
+void decode(const uint8_t* codes, float scale, int64_t n, float* x);
+
+/// Returns the scale. Infinities and NaN are stored as finite numbers.
+template <DynamicMap kMap>
+float encode(const float* x, int64_t n, uint8_t* codes);
 
 /// value = slope (p + 1/2) + start in a decade; p + 1/2 = steepness value + offset.
 struct DynamicLine {
@@ -27,20 +38,29 @@ struct DynamicLine {
 };
 
 template <DynamicMap kMap>
-struct DynamicCode {
+struct DynamicLines {
   static constexpr bool kSigned = kMap == DynamicMap::with_sign;
-  static constexpr int kOne = kSigned ? 128 : 256;  ///< p of the value 1
-  /// The middle between the two largest values.
+  static constexpr int kLevel = kSigned ? 0 : 1;  ///< l of decade 0
+  /// The middle between the two largest values, where the code of 1 begins.
   static constexpr float kNearOne = 1.0F - 0.225F / (kSigned ? 64 : 128);
+  /// Numbers are cut off here before they meet the lines.
+  static constexpr float kBelowOne = 0.99999F;
+  /// Of a step: where the code after a decade's border begins.
+  static constexpr float kBorder = 0.2F;
+
+  static consteval double decade(int j) {
+    double power = 1;
+    for (int i = j; i < 6; ++i) {
+      power /= 10;
+    }
+    return power;
+  }
 
   static consteval DynamicLine line(int j) {
-    double decade = 1;
-    for (int i = j; i < 6; ++i) {
-      decade /= 10;
-    }
-    const double parts = kSigned ? 1 << j : 2 << j;
-    DynamicLine made{static_cast<float>(0.9 * decade / parts), static_cast<float>(-0.8 * decade),
-                     static_cast<float>(parts / 0.9 / decade),
+    const double power = decade(j);
+    const double parts = 1 << (j + kLevel);
+    DynamicLine made{static_cast<float>(0.9 * power / parts), static_cast<float>(-0.8 * power),
+                     static_cast<float>(parts / 0.9 / power),
                      static_cast<float>(parts * 0.8 / 0.9)};
     if (kSigned && j == 0) {
       // The border to zero, in the middle at 2.75e-7, where the rule of 1/5 wants it; the other
@@ -50,109 +70,21 @@ struct DynamicCode {
     }
     return made;
   }
-
-  /// The value of p, an integer.
-  [[gnu::always_inline]] static float value(float p) {
-    const float middle = p + 0.5F;
-    float best = 0;
-    best = higher<0>(middle, best);
-    best = higher<1>(middle, best);
-    best = higher<2>(middle, best);
-    best = higher<3>(middle, best);
-    best = higher<4>(middle, best);
-    best = higher<5>(middle, best);
-    best = higher<6>(middle, best);
-    return best < 1.0F ? best : 1.0F;
-  }
-
-  /// The nearest p to `x` in [0, 2].
-  [[gnu::always_inline]] static int32_t nearest(float x) {
-    float position = 1024;
-    position = lower<0>(x, position);
-    position = lower<1>(x, position);
-    position = lower<2>(x, position);
-    position = lower<3>(x, position);
-    position = lower<4>(x, position);
-    position = lower<5>(x, position);
-    position = lower<6>(x, position);
-    const auto p = static_cast<int32_t>(position);
-    const bool border = (p & (p - 1)) == 0;
-    const bool before = position - static_cast<float>(p) < 0.2F;
-    const int32_t near = p - static_cast<int32_t>(border & before);
-    return x >= kNearOne ? kOne : near;
-  }
-
-  [[gnu::always_inline]] static float decoded(uint8_t code) {
-    if constexpr (!kSigned) {
-      return value(static_cast<float>(code + 1));
-    }
-    const auto p = static_cast<float>(code - 127);
-    return __builtin_copysignf(value(__builtin_fabsf(p)), p);
-  }
-
-  /// `x` relative to the scale; NaN gets the code of 1.
-  [[gnu::always_inline]] static uint8_t encoded(float x) {
-    const float magnitude = __builtin_fabsf(x);
-    const int32_t p = nearest(magnitude < 2.0F ? magnitude : 2.0F);
-    if constexpr (!kSigned) {
-      const int32_t positive = p > 2 ? p : 2;
-      return static_cast<uint8_t>((magnitude > 0 ? positive : p) - 1);
-    }
-    const int32_t below = p < 127 ? p : 127;  // there is no -1
-    return static_cast<uint8_t>(x < 0 ? 127 - below : 127 + p);
-  }
-
- private:
-  template <int kDecade>
-  [[gnu::always_inline]] static float higher(float p, float best) {
-    constexpr DynamicLine kLine = line(kDecade);
-    const float value = p * kLine.slope + kLine.start;
-    return value > best ? value : best;
-  }
-  template <int kDecade>
-  [[gnu::always_inline]] static float lower(float x, float best) {
-    constexpr DynamicLine kLine = line(kDecade);
-    const float position = x * kLine.steepness + kLine.offset;
-    return position < best ? position : best;
-  }
 };
 
-/// x[k] = map[codes[k]] scale, at most a block.
-template <DynamicMap kMap>
-inline void decode(const uint8_t* codes, float scale, int64_t n, float* x) {
-#pragma omp simd
-  for (int64_t k = 0; k < n; ++k) {
-    x[k] = DynamicCode<kMap>::decoded(codes[k]) * scale;
-  }
-}
+/// The scale of a block, and what to multiply its numbers with.
+struct BlockScale {
+  float scale, inverse;
+};
 
-/// The element of largest magnitude (NaN is passed over), no further from zero than floats go; zero
-/// if it is less than 2^-104.
-inline float scale_of(const float* x, int64_t n) {
-  float high = 0;
-  float low = 0;
-#pragma omp simd reduction(max : high) reduction(min : low)
-  for (int64_t k = 0; k < n; ++k) {
-    high = x[k] > high ? x[k] : high;
-    low = x[k] < low ? x[k] : low;
-  }
+/// `high` and `low`: the largest and smallest number, zero at least and at most.
+[[gnu::always_inline]] inline BlockScale block_scale(float high, float low) {
   constexpr float kMost = 0x1.fffffep127F;
   high = high < kMost ? high : kMost;
   low = low > -kMost ? low : -kMost;
   const float scale = high >= -low ? high : low;
-  return __builtin_fabsf(scale) < 0x1p-104F ? 0 : scale;
-}
-
-/// The codes of at most a block; returns its scale.
-template <DynamicMap kMap>
-inline float encode(const float* x, int64_t n, uint8_t* codes) {
-  const float scale = scale_of(x, n);
-  const float inverse = scale == 0 ? 0.0F : 1.0F / scale;
-#pragma omp simd
-  for (int64_t k = 0; k < n; ++k) {
-    codes[k] = DynamicCode<kMap>::encoded(x[k] * inverse);
-  }
-  return scale;
+  const bool zero = __builtin_fabsf(scale) < 0x1p-104F;
+  return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,4 +1,5 @@
 #include "src/kernels/cpu/dynamic_code.h"
+#include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
 
