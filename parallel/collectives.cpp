@@ -171,8 +171,8 @@ void gather_slices(Communicator& comm, const SliceGather& slices) {
       exchange.send(peer, kGatherSlices, mine);
     }
   }
-  if (receives && !mine.empty()) {
-    std::memmove(place(comm.rank()).data(), mine.data(), mine.size());
+  if (receives && !mine.empty() && place(comm.rank()).data() != mine.data()) {
+    std::memcpy(place(comm.rank()).data(), mine.data(), mine.size());
   }
   exchange.wait("gathering slices");
 }

@@ -30,7 +30,7 @@ std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const s
 /// One array of bytes of which every rank holds a range.
 struct SliceGather {
   std::span<const Range> ranges;    ///< of each rank in the whole, in bytes; equal on all ranks
-  std::span<const std::byte> mine;  ///< what this rank holds; may be its place in `whole`
+  std::span<const std::byte> mine;  ///< this rank's range: in its place in `whole`, or elsewhere
   std::span<std::byte> whole;       ///< empty on ranks that receive nothing
   bool everywhere = true;           ///< false: only rank 0 receives
 };

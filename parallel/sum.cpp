@@ -85,6 +85,9 @@ void sum_in_order(std::span<const Tensor> x, const Tensor& out) {
     require(one.dtype == out.dtype && one.count() == out.count(), "arrays of one type and size",
             name_of(one.dtype), name_of(out.dtype), one.count(), out.count());
   }
+  if (out.count() == 0) {
+    return;
+  }
   if (out.dtype == DType::bf16) {
     sum<bf16>(x, out);
   } else {
