@@ -198,6 +198,13 @@ Tensor Store::expand(const Parameter& parameter) {
   return dense;
 }
 
+void Store::set_gradient_probe(GradientProbe probe) {
+  gradient_probe_ = std::move(probe);
+  if (!gradient_probe_) {
+    dense_gradient_.release();  // sparse storages need it for probes alone
+  }
+}
+
 void Store::initialise(uint64_t seed) {
   for (Parameter& parameter : parameters_) {
     const ParameterSpec& spec = parameter.spec;

@@ -130,6 +130,12 @@ class Store {
   Tensor dense_gradient(const Parameter& parameter);
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
+  /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
+  /// shape, free to be changed during the call) and writes none to the flat array. Takes the
+  /// scratch of one layer, whatever the storage. Empty: off.
+  using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
+  void set_gradient_probe(GradientProbe probe);
+  const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
   /// Draws initial values: a pure function of (seed, name, element).
   void initialise(uint64_t seed);
@@ -184,6 +190,7 @@ class Store {
   kernels::Positions decoded_positions_;
   Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
   Buffer expanded_;        ///< compute type, likewise
+  GradientProbe gradient_probe_;
 };
 
 }  // namespace espalier::sparse

@@ -82,7 +82,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 76U);
+  EXPECT_EQ(keys.size(), 77U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -164,6 +164,14 @@ TEST(Config, RulesAcrossFields) {
                {"exclude each other"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\nn = 4\nm = 4\n"), {"below"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"needs a file"});
+  const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
+  expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
+  expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"), {"step 9 to step 9;"});
+  expect_parts(failure_of_toml(rigl + "from_step = 9\n"), {"both"});
+  expect_parts(failure_of_toml(rigl + "drop_fraction = 1.0\n"), {">= 0 and < 1"});
+  expect_parts(failure_of_toml(rigl + "distribution = \"er\"\n"), {"available: erk, uniform"});
+  EXPECT_EQ(failure_of_toml(rigl + "at_step = 9\nto_step = 90\nevery = 7\n"), "");
+  EXPECT_EQ(failure_of_toml(rigl + "from_step = 9\nto_step = 90\n"), "");
   expect_parts(failure_of_toml("[model]\nkind = \"mlp\"\n"), {"\"images\""});
   expect_parts(failure_of_toml("[data]\nvalidation_fraction = 0\n"), {"nothing to evaluate on"});
   expect_parts(failure_of_toml("[train]\nmemory_budget = \"lots\"\n"), {"not a size", "GiB"});
