@@ -148,17 +148,5 @@ TEST(AutoStorage, ChoosesAndSaysSo) {
   EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
 }
 
-TEST(BlockStorage, RefusesAMaskWithoutBlocks) {
-  const TempDir dir;
-  io::Config made = tiny_config(dir);
-  made.pruning.method = "magnitude";
-  made.pruning.sparsity = 0.9;
-  made.pruning.at_step = 2;
-  made.sparse.storage.fallback = "block";
-  const std::string message = failure_of([&] { run(made); });
-  EXPECT_THAT(message, HasSubstr("sparse"));
-  EXPECT_THAT(message, HasSubstr("block"));
-}
-
 }  // namespace
 }  // namespace espalier

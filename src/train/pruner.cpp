@@ -246,7 +246,7 @@ void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<spars
       return;
     }
     if (comm.size() > 1) {
-      sum.start(gradient.span<float>(), 0);
+      sum.start({.data = gradient.reshaped({gradient.count()})});
       sum.wait();
     }
     pruning::grow_by_gradient(parameter.spec.name, gradient.span<float>(), counts[p], masks[p]);

@@ -68,6 +68,8 @@ struct KeptBits {
   uint32_t* row_begin = nullptr;  ///< [rows + 1]: kept elements before each row
 };
 
+void make_bits(KeptBits& bits, const SparseMatrix& weight, int threads);
+
 /// What a call carves out of the workspace for one matrix.
 struct TileMemory {
   KeptBits bits;
