@@ -2,8 +2,8 @@
 // All kernel cases; see kernel_cases.h.
 #include "tests/kernel_cases_block.h"
 #include "tests/kernel_cases_memory.h"
-#include "tests/kernel_cases_states.h"
 #include "tests/kernel_cases_sparse.h"
+#include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
 

@@ -10,7 +10,7 @@ namespace {
 Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState& state) {
   const bool here = state.value.count() == parameter.kept();
   return parameter.copied() && here && parameter.dense.dtype == state.value.dtype ? parameter.dense
-                                                                                   : Tensor();
+                                                                                  : Tensor();
 }
 
 float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& config) {
