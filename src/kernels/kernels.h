@@ -2,9 +2,9 @@
 // All arithmetic, as one table of operations per backend. Read this first.
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
-// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512",
-// "cpu-avx2", "cpu-portable" (the same sources compiled for three instruction sets; GEMMs are
-// oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
+// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512bf16",
+// "cpu-avx512", "cpu-avx2", "cpu-portable" (the same sources compiled for four instruction sets;
+// dense GEMMs are oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
 // D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that
@@ -32,7 +32,8 @@ struct GemmArgs {
   bool accumulate = false;
 };
 
-/// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x any, out fp32.
+/// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x, out any. Sums are fp32 and
+/// rounded once.
 struct ColumnSumArgs {
   Tensor x, out;
   bool accumulate = false;
@@ -44,7 +45,7 @@ struct LayerNormArgs {
   Tensor x, weight, bias, y, mean, rstd;
 };
 
-/// dx += gradient of LayerNorm at x; dweight, dbias [C] as well (added to when `accumulate`).
+/// dx += gradient of LayerNorm at x; dweight, dbias any [C] as well (added to when `accumulate`).
 /// dy any [R, C]; x, dx fp32.
 struct LayerNormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
@@ -54,7 +55,7 @@ struct LayerNormBackwardArgs {
 /// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
 enum class Activation : uint8_t { none, gelu, relu };
 
-/// y = f(x); any, same type.
+/// y = f(x); any, same type; y may be x.
 struct ActivationArgs {
   Activation kind = Activation::gelu;
   Tensor x, y;
@@ -86,7 +87,8 @@ struct EmbeddingArgs {
   Tensor tokens, token, position, x;
 };
 
-/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. All fp32.
+/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: what one
+/// call adds to an element is summed in fp32 first.
 struct EmbeddingBackwardArgs {
   Tensor tokens, dx, dtoken, dposition;
 };
@@ -120,7 +122,7 @@ struct FillArgs {
   float value = 0;
 };
 
-/// The sum of squares of x (fp32), in double, by blocks of fixed size: the same for any thread
+/// The sum of squares of x (any), in double, by blocks of fixed size: the same for any thread
 /// count.
 struct SumSquaresArgs {
   Tensor x;
@@ -138,34 +140,123 @@ struct Positions {
   bool all() const { return list == nullptr && bitmap == nullptr; }
 };
 
-/// packed[k] (+)= dense[position k]. dense any [size], packed fp32 [count].
+/// packed[k] (+)= dense[position k]. dense any [size], packed any [count].
 struct GatherArgs {
   Tensor dense, packed;
   Positions positions;
   bool accumulate = false;
 };
 
-/// dense = 0 except dense[position k] = packed[k]. packed fp32, dense any.
+/// dense = 0 except dense[position k] = packed[k]. packed, dense any.
 struct ScatterArgs {
   Tensor packed, dense;
   Positions positions;
 };
 
-/// One fused pass over a parameter's kept elements. g = gradient * scale, then
+/// A matrix of which the elements at `positions` of the flattened [rows, cols] are kept.
+struct SparseMatrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  Tensor values;  ///< any [positions.count], in the order of the positions
+  Positions positions;
+};
+
+/// A matrix of which whole blocks of height x width elements are kept; blocks at the lower and right
+/// edge are cut off by it. Values have the order of all packed arrays: row by row of the matrix. So
+/// one row of blocks is a dense matrix: each of its rows holds the kept blocks' pieces side by side.
+struct BlockMatrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t height = 1;
+  int64_t width = 1;
+  Tensor values;                          ///< any [kept elements]
+  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each
+  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each
+  const int32_t* block_column = nullptr;  ///< [blocks]: column of blocks, ascending in each row
+};
+
+/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y), y as it is
+/// stored: computing it again from y gives the same bits.
+/// x any, values of the same type; y fp32 or that type; bias fp32 [N] or empty; activated of x's
+/// type or empty. Products are fp32 or exact pairs of bf16, sums fp32. Rows of x, y may be strided.
+template <class Matrix>
+struct SpmmOf {
+  Matrix weight;
+  Tensor x, y, bias;
+  Activation activation = Activation::none;
+  Tensor activated;
+  bool accumulate = false;
+};
+using SpmmArgs = SpmmOf<SparseMatrix>;
+using BlockSpmmArgs = SpmmOf<BlockMatrix>;
+
+/// dx [R, K] (+)= dy [R, N] W; with `preactivation` (dx's shape, dy's type), the product is
+/// multiplied by f'(preactivation) first. Types as above.
+template <class Matrix>
+struct SpmmTransposedOf {
+  Matrix weight;
+  Tensor dy, dx;
+  Activation activation = Activation::none;
+  Tensor preactivation;
+  bool accumulate = false;
+};
+using SpmmTransposedArgs = SpmmTransposedOf<SparseMatrix>;
+using BlockSpmmTransposedArgs = SpmmTransposedOf<BlockMatrix>;
+
+/// weight.values (+)= dyᵀ x at the kept positions: the gradient of W, with its pattern. dy [R, N], x
+/// [R, K] any, the same type; values any. Sums are fp32 and rounded once a call.
+template <class Matrix>
+struct SddmmOf {
+  Matrix weight;
+  Tensor dy, x;
+  bool accumulate = false;
+};
+using SddmmArgs = SddmmOf<SparseMatrix>;
+using BlockSddmmArgs = SddmmOf<BlockMatrix>;
+
+/// Elements that share one scale in 8-bit arrays.
+inline constexpr int64_t kQuantizeBlock = 256;
+
+/// The dynamic tree code of 8 bits (Dettmers 2016; bitsandbytes' maps of 256 values, ascending, in
+/// [-1, 1] or [0, 1]): one code stands for a value relative to the scale of its block.
+enum class DynamicMap : uint8_t { with_sign, without_sign };
+
+/// codes[k] = the nearest of the map's values to x[k] / scale, scale = the element of the block of
+/// kQuantizeBlock with the largest magnitude, with its sign: that element is kept exactly, so that
+/// quantize(dequantize(c)) = c. x fp32 [count], codes uint8 [count], scales fp32 [blocks].
+struct QuantizeArgs {
+  Tensor x, codes, scales;
+  DynamicMap map = DynamicMap::with_sign;
+};
+/// x[k] = map[codes[k]] scale.
+struct DequantizeArgs {
+  Tensor codes, scales, x;
+  DynamicMap map = DynamicMap::with_sign;
+};
+
+/// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the fp32
+/// number whose bits are (value << 16) + (int16) low: `value` is w rounded to bf16 (ties away from
+/// zero) and `low` the 16 bits that rounding took away. g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
-///   master -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay master)
-/// and dense[position k] = round(master[k]) unless `dense` is empty. bias_i = 1 - beta_i^t.
+///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
+/// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are fp32,
+/// or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the pass.
 /// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in PyTorch).
 struct AdamWArgs {
-  Tensor gradient, master, moment1, moment2, dense;
+  Tensor gradient;          ///< any [count]
+  Tensor value;             ///< any [count]
+  Tensor low;               ///< uint16 [count] when value is bf16, else empty
+  Tensor moment1, moment2;  ///< fp32 or uint8 [count]
+  Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
+  Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty
   Positions positions;
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
   float bias1 = 1, bias2 = 1;
 };
 
-/// m = momentum m + g + weight_decay master; master -= lr m; dense as above.
+/// m = momentum m + g + weight_decay w; w -= lr m; the rest as above.
 struct SgdArgs {
-  Tensor gradient, master, moment1, dense;
+  Tensor gradient, value, low, moment1, scale1, dense;
   Positions positions;
   float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
 };
@@ -192,6 +283,14 @@ struct Kernels {
   Op<SumSquaresArgs> sum_squares = nullptr;
   Op<GatherArgs> gather = nullptr;
   Op<ScatterArgs> scatter = nullptr;
+  Op<SpmmArgs> spmm = nullptr;
+  Op<SpmmTransposedArgs> spmm_transposed = nullptr;
+  Op<SddmmArgs> sddmm = nullptr;
+  Op<BlockSpmmArgs> block_spmm = nullptr;
+  Op<BlockSpmmTransposedArgs> block_spmm_transposed = nullptr;
+  Op<BlockSddmmArgs> block_sddmm = nullptr;
+  Op<QuantizeArgs> quantize = nullptr;
+  Op<DequantizeArgs> dequantize = nullptr;
   Op<AdamWArgs> adamw = nullptr;
   Op<SgdArgs> sgd = nullptr;
 };

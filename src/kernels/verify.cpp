@@ -45,18 +45,110 @@ void is_positions(const Positions& positions) {
   require(positions.bitmap == nullptr || positions.ranks != nullptr, "a bitmap needs its ranks");
 }
 
-/// The part that AdamW and SGD share.
-void is_update(const Tensor& gradient, const Tensor& master, const Tensor& dense,
-               const Positions& positions) {
-  is_positions(positions);
-  is_fp32_vector("gradient", gradient, positions.count);
-  is_fp32_vector("master", master, positions.count);
-  if (dense) {
-    is_any("dense", dense);
-    is_flat("dense", dense, positions.size);
-    require(dense.data != master.data || (positions.all() && dense.dtype == DType::fp32),
-            "dense may be master only when all is kept in fp32");
+void is_any_vector(const char* name, const Tensor& t, int64_t n) {
+  is_any(name, t);
+  is_flat(name, t, n);
+}
+
+/// fp32, or uint8 codes with a scale for each block.
+void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int64_t n) {
+  if (moment.dtype == DType::uint8) {
+    is_fp32_vector("scale", scale, (n + kQuantizeBlock - 1) / kQuantizeBlock);
+  } else {
+    is_fp32(name, moment);
+    require(!scale, "fp32 moments have no scale", name);
   }
+  is_flat(name, moment, n);
+}
+
+/// The part that AdamW and SGD share.
+template <class Args>
+void is_update(const Args& args) {
+  const int64_t count = args.value.count();
+  is_positions(args.positions);
+  is_any_vector("gradient", args.gradient, count);
+  is_any_vector("value", args.value, count);
+  if (args.value.dtype == DType::bf16) {
+    require(args.low.dtype == DType::uint16, "low must be uint16", name_of(args.low.dtype));
+    is_flat("low", args.low, count);
+  } else {
+    require(!args.low, "fp32 values are the master copy: there is no low");
+  }
+  is_moment("moment1", args.moment1, args.scale1, count);
+  if (args.dense) {
+    require(args.positions.count == count, "positions must cover the values", args.positions.count,
+            count);
+    is_any_vector("dense", args.dense, args.positions.size);
+    require(args.dense.data != args.value.data, "dense must not be the values themselves");
+  }
+}
+
+/// The kept elements and their places.
+void is_sparse(const SparseMatrix& weight) {
+  is_positions(weight.positions);
+  require(
+      weight.rows >= 0 && weight.cols >= 0 && weight.positions.size == weight.rows * weight.cols,
+      "positions must cover the matrix", weight.positions.size, weight.rows, weight.cols);
+  is_any_vector("values", weight.values, weight.positions.count);
+}
+
+void is_sparse(const BlockMatrix& weight) {
+  require(weight.rows >= 0 && weight.cols >= 0 && weight.height > 0 && weight.width > 0,
+          "a block matrix has extents and blocks of some size", weight.rows, weight.cols,
+          weight.height, weight.width);
+  require(weight.block_begin != nullptr && weight.value_begin != nullptr,
+          "a block matrix knows where its rows begin");
+  is_any("values", weight.values);
+  is_flat("values", weight.values, weight.values.count());
+}
+
+/// One element type for both operands, fp32 or the same for the result.
+void is_product(const Tensor& values, const Tensor& in, const Tensor& out) {
+  require(values.dtype == in.dtype, "values and activations must have one type",
+          name_of(values.dtype), name_of(in.dtype));
+  require(out.dtype == in.dtype || out.dtype == DType::fp32,
+          "the result must be fp32 or of the inputs' type", name_of(out.dtype));
+}
+
+template <class Matrix>
+void is_spmm(const SpmmOf<Matrix>& args) {
+  const auto& [weight, x, y, bias, activation, activated, accumulate] = args;
+  is_sparse(weight);
+  is_product(weight.values, x, y);
+  is_matrix("x", x, x.rows(), weight.cols);
+  is_matrix("y", y, x.rows(), weight.rows);
+  if (bias) {
+    is_fp32_vector("bias", bias, weight.rows);
+  }
+  if (activated) {
+    require(activated.dtype == x.dtype, "activated must have the type of x",
+            name_of(activated.dtype));
+    is_matrix("activated", activated, x.rows(), weight.rows);
+  }
+}
+
+template <class Matrix>
+void is_spmm_transposed(const SpmmTransposedOf<Matrix>& args) {
+  const auto& [weight, dy, dx, activation, preactivation, accumulate] = args;
+  is_sparse(weight);
+  is_product(weight.values, dy, dx);
+  is_matrix("dy", dy, dy.rows(), weight.rows);
+  is_matrix("dx", dx, dy.rows(), weight.cols);
+  if (preactivation) {
+    require(preactivation.dtype == dy.dtype, "preactivation must have the type of dy",
+            name_of(preactivation.dtype));
+    is_matrix("preactivation", preactivation, dy.rows(), weight.cols);
+  }
+}
+
+template <class Matrix>
+void is_sddmm(const SddmmOf<Matrix>& args) {
+  is_sparse(args.weight);
+  is_any("x", args.x);
+  require(args.dy.dtype == args.x.dtype, "dy and x must have one type", name_of(args.dy.dtype),
+          name_of(args.x.dtype));
+  is_matrix("dy", args.dy, args.x.rows(), args.weight.rows);
+  is_matrix("x", args.x, args.x.rows(), args.weight.cols);
 }
 
 }  // namespace
@@ -82,7 +174,7 @@ void verify(const GemmArgs& args) {
 void verify(const ColumnSumArgs& args) {
   is_any("x", args.x);
   is_matrix("x", args.x, args.x.rows(), args.x.cols());
-  is_fp32_vector("out", args.out, args.x.cols());
+  is_any_vector("out", args.out, args.x.cols());
 }
 
 void verify(const LayerNormArgs& args) {
@@ -114,8 +206,8 @@ void verify(const LayerNormBackwardArgs& args) {
   is_flat("weight", args.weight, cols);
   is_fp32_vector("mean", args.mean, rows);
   is_fp32_vector("rstd", args.rstd, rows);
-  is_fp32_vector("dweight", args.dweight, cols);
-  is_fp32_vector("dbias", args.dbias, cols);
+  is_any_vector("dweight", args.dweight, cols);
+  is_any_vector("dbias", args.dbias, cols);
 }
 
 void verify(const ActivationArgs& args) {
@@ -178,8 +270,8 @@ void verify(const EmbeddingBackwardArgs& args) {
   require(args.dx.shape.rank() == 3, "dx must be [B, T, C]", args.dx.shape.text());
   is_int32("tokens", args.tokens);
   is_fp32("dx", args.dx);
-  is_fp32("dtoken", args.dtoken);
-  is_fp32("dposition", args.dposition);
+  is_any("dtoken", args.dtoken);
+  is_any("dposition", args.dposition);
   is_flat("tokens", args.tokens, args.dx.rows());
   is_flat("dx", args.dx, args.dx.count());
   is_matrix("dtoken", args.dtoken, args.dtoken.rows(), cols);
@@ -229,33 +321,44 @@ void verify(const FillArgs& args) {
 }
 
 void verify(const SumSquaresArgs& args) {
-  is_fp32_vector("x", args.x, args.x.count());
+  is_any_vector("x", args.x, args.x.count());
   require(args.result != nullptr, "result is missing");
 }
 
 void verify(const GatherArgs& args) {
   is_positions(args.positions);
-  is_any("dense", args.dense);
-  is_flat("dense", args.dense, args.positions.size);
-  is_fp32_vector("packed", args.packed, args.positions.count);
+  is_any_vector("dense", args.dense, args.positions.size);
+  is_any_vector("packed", args.packed, args.positions.count);
 }
 
 void verify(const ScatterArgs& args) {
   is_positions(args.positions);
-  is_any("dense", args.dense);
-  is_flat("dense", args.dense, args.positions.size);
-  is_fp32_vector("packed", args.packed, args.positions.count);
+  is_any_vector("dense", args.dense, args.positions.size);
+  is_any_vector("packed", args.packed, args.positions.count);
+}
+
+void verify(const SpmmArgs& args) { is_spmm(args); }
+void verify(const SpmmTransposedArgs& args) { is_spmm_transposed(args); }
+void verify(const SddmmArgs& args) { is_sddmm(args); }
+void verify(const BlockSpmmArgs& args) { is_spmm(args); }
+void verify(const BlockSpmmTransposedArgs& args) { is_spmm_transposed(args); }
+void verify(const BlockSddmmArgs& args) { is_sddmm(args); }
+
+void verify(const QuantizeArgs& args) {
+  is_fp32_vector("x", args.x, args.x.count());
+  require(args.codes.dtype == DType::uint8, "codes must be uint8", name_of(args.codes.dtype));
+  is_moment("codes", args.codes, args.scales, args.x.count());
+}
+
+void verify(const DequantizeArgs& args) {
+  verify(QuantizeArgs{.x = args.x, .codes = args.codes, .scales = args.scales, .map = args.map});
 }
 
 void verify(const AdamWArgs& args) {
-  is_update(args.gradient, args.master, args.dense, args.positions);
-  is_fp32_vector("moment1", args.moment1, args.positions.count);
-  is_fp32_vector("moment2", args.moment2, args.positions.count);
+  is_update(args);
+  is_moment("moment2", args.moment2, args.scale2, args.value.count());
 }
 
-void verify(const SgdArgs& args) {
-  is_update(args.gradient, args.master, args.dense, args.positions);
-  is_fp32_vector("moment1", args.moment1, args.positions.count);
-}
+void verify(const SgdArgs& args) { is_update(args); }
 
 }  // namespace espalier::kernels

@@ -22,6 +22,14 @@ void verify(const FillArgs& args);
 void verify(const SumSquaresArgs& args);
 void verify(const GatherArgs& args);
 void verify(const ScatterArgs& args);
+void verify(const SpmmArgs& args);
+void verify(const SpmmTransposedArgs& args);
+void verify(const SddmmArgs& args);
+void verify(const BlockSpmmArgs& args);
+void verify(const BlockSpmmTransposedArgs& args);
+void verify(const BlockSddmmArgs& args);
+void verify(const QuantizeArgs& args);
+void verify(const DequantizeArgs& args);
 void verify(const AdamWArgs& args);
 void verify(const SgdArgs& args);
 

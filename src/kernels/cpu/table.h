@@ -24,6 +24,14 @@ void fill(Stream& stream, const FillArgs& args);
 void sum_squares(Stream& stream, const SumSquaresArgs& args);
 void gather(Stream& stream, const GatherArgs& args);
 void scatter(Stream& stream, const ScatterArgs& args);
+void spmm(Stream& stream, const SpmmArgs& args);
+void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args);
+void sddmm(Stream& stream, const SddmmArgs& args);
+void block_spmm(Stream& stream, const BlockSpmmArgs& args);
+void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args);
+void block_sddmm(Stream& stream, const BlockSddmmArgs& args);
+void quantize(Stream& stream, const QuantizeArgs& args);
+void dequantize(Stream& stream, const DequantizeArgs& args);
 void adamw(Stream& stream, const AdamWArgs& args);
 void sgd(Stream& stream, const SgdArgs& args);
 

@@ -2,6 +2,9 @@
 
 namespace espalier::kernels {
 
+namespace avx512bf16 {
+const Kernels& table();
+}
 namespace avx512 {
 const Kernels& table();
 }
@@ -16,6 +19,10 @@ namespace cpu {
 
 std::vector<const Kernels*> tables() {
   std::vector<const Kernels*> found;
+  if (__builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
+      __builtin_cpu_supports("avx512vbmi2") != 0) {
+    found.push_back(&avx512bf16::table());
+  }
   if (__builtin_cpu_supports("x86-64-v4") != 0) {
     found.push_back(&avx512::table());
   }

@@ -20,7 +20,7 @@ void add(double flops, double bytes) {
   count.bytes += bytes;
 }
 
-double elements(const Tensor& t) { return static_cast<double>(t.count()); }
+double elements(const Tensor& t) { return t ? static_cast<double>(t.count()) : 0; }
 
 /// Bytes of all of them, each crossing the bus once.
 template <class... Tensors>
@@ -109,7 +109,8 @@ void embedding(Stream&, const EmbeddingArgs& args) {
 
 void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
   verify(args);
-  const double row = static_cast<double>(args.dx.cols()) * 4;
+  const double row =
+      static_cast<double>(args.dx.cols()) * static_cast<double>(size_of(args.dtoken.dtype));
   add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
                                  2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1]));
 }
@@ -167,26 +168,73 @@ void scatter(Stream&, const ScatterArgs& args) {
   add(0, traffic(args.dense, args.packed) + traffic(args.positions));
 }
 
-/// Traffic of the copy that an optimizer writes; none where it is the master itself.
-double copy_traffic(const Tensor& dense, const Tensor& master, const Positions& positions) {
-  if (!dense || dense.data == master.data) {
-    return 0;
-  }
-  return dense_traffic(dense, positions) + traffic(positions);
+/// Rows of x times kept elements, two flops each.
+double product_flops(const Tensor& x, const Tensor& values) {
+  return 2 * static_cast<double>(x.rows()) * elements(values);
+}
+
+double traffic(const SparseMatrix& weight) {
+  return traffic(weight.values) + traffic(weight.positions);
+}
+
+double traffic(const BlockMatrix& weight) {
+  return traffic(weight.values) +
+         4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
+}
+
+template <class Args>
+void spmm(Stream&, const Args& args) {
+  verify(args);
+  add(product_flops(args.x, args.weight.values) +
+          flops_of(args.activation) * elements(args.activated),
+      traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
+          (args.accumulate ? traffic(args.y) : 0));
+}
+
+template <class Args>
+void spmm_transposed(Stream&, const Args& args) {
+  verify(args);
+  add(product_flops(args.dy, args.weight.values) +
+          1.5 * flops_of(args.activation) * elements(args.preactivation),
+      traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
+          (args.accumulate ? traffic(args.dx) : 0));
+}
+
+template <class Args>
+void sddmm(Stream&, const Args& args) {
+  verify(args);
+  add(product_flops(args.x, args.weight.values),
+      traffic(args.weight) + traffic(args.dy, args.x) +
+          (args.accumulate ? traffic(args.weight.values) : 0));
+}
+
+void quantize(Stream&, const QuantizeArgs& args) {
+  verify(args);
+  add(10 * elements(args.x), traffic(args.x, args.codes, args.scales));
+}
+
+void dequantize(Stream&, const DequantizeArgs& args) {
+  verify(args);
+  add(elements(args.x), traffic(args.x, args.codes, args.scales));
+}
+
+/// What an update reads and writes beside the gradient.
+template <class Args>
+double update_traffic(const Args& args) {
+  const double copy =
+      args.dense ? dense_traffic(args.dense, args.positions) + traffic(args.positions) : 0;
+  return traffic(args.gradient) + 2 * traffic(args.value, args.low, args.moment1, args.scale1) +
+         copy;
 }
 
 void adamw(Stream&, const AdamWArgs& args) {
   verify(args);
-  const double moments = 2 * traffic(args.moment1, args.moment2);
-  add(15 * elements(args.master), moments + traffic(args.gradient, args.master, args.master) +
-                                      copy_traffic(args.dense, args.master, args.positions));
+  add(15 * elements(args.value), update_traffic(args) + 2 * traffic(args.moment2, args.scale2));
 }
 
 void sgd(Stream&, const SgdArgs& args) {
   verify(args);
-  add(7 * elements(args.master),
-      traffic(args.gradient, args.master, args.master, args.moment1, args.moment1) +
-          copy_traffic(args.dense, args.master, args.positions));
+  add(7 * elements(args.value), update_traffic(args));
 }
 
 constexpr Kernels kTable{
@@ -208,6 +256,14 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .spmm = spmm<SpmmArgs>,
+    .spmm_transposed = spmm_transposed<SpmmTransposedArgs>,
+    .sddmm = sddmm<SddmmArgs>,
+    .block_spmm = spmm<BlockSpmmArgs>,
+    .block_spmm_transposed = spmm_transposed<BlockSpmmTransposedArgs>,
+    .block_sddmm = sddmm<BlockSddmmArgs>,
+    .quantize = quantize,
+    .dequantize = dequantize,
     .adamw = adamw,
     .sgd = sgd,
 };
