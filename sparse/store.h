@@ -71,6 +71,8 @@ struct Parameter {
   bool full() const { return index.encoding() == Encoding::full; }
   /// `dense` exists and has to follow the values.
   bool copied() const { return static_cast<bool>(memory.tensor()); }
+  /// Vectors that are not pruned have an fp32 copy in bf16 runs, equal to the master copy.
+  bool exact_copy() const { return copied() && spec.shape.rank() == 1 && full(); }
 };
 
 struct StoreOptions {
@@ -148,13 +150,19 @@ class Store {
   /// The packed moments as fp32. Collective when sharded.
   std::vector<float> moment(const Parameter& parameter, int which);
   void set_moment(const Parameter& parameter, int which, std::span<const float> packed);
-  /// Writes values into `dense` where that is a copy (after values came from other ranks).
+  /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
+  /// The same for all parameters, after the values of other ranks have come. Collective when
+  /// sharded: the exact vectors of bf16 runs travel once more, in fp32, in one message to each rank.
+  void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
   /// come back start at zero. Peak memory: the old arrays and one new one. Collective when sharded.
   /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
   void set_masks(std::span<const Mask> masks);
+  /// As a new store with these masks: values and state are zero. Not collective, and without the
+  /// extra memory of carrying anything over. Throws as set_masks does.
+  void restart(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
   /// Holds a pruned parameter in another way from now on; values stay.
   void set_storage(Parameter& parameter, Storage storage);
@@ -171,7 +179,9 @@ class Store {
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   void hold(Parameter& parameter);
+  std::vector<Index> make_indices(std::span<const Mask> masks) const;
   void carry_values(std::span<const Before> before);
+  void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
   Index make_index(const Parameter& parameter, const Mask& mask) const;
   Index plan_index(const Parameter& parameter, int64_t kept) const;

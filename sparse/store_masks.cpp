@@ -49,15 +49,32 @@ Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
                         index_shape(parameter));
 }
 
-void Store::set_masks(std::span<const Mask> masks) {
+std::vector<Index> Store::make_indices(std::span<const Mask> masks) const {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
-  std::vector<Index> next;  // all of them before anything changes
+  std::vector<Index> next;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     require(masks[p].size() == parameters_[p].size(), "a mask covers its parameter",
             masks[p].size(), parameters_[p].size(), parameters_[p].spec.name);
     next.push_back(make_index(parameters_[p], masks[p]));
   }
+  return next;
+}
+
+void Store::restart(std::span<const Mask> masks) {
+  std::vector<Index> next = make_indices(masks);
+  gradient_.release();
+  value_.release();
+  optimizer_ = {};
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    parameters_[p].index = std::move(next[p]);
+    parameters_[p].memory.release();
+  }
+  allocate_all();
+}
+
+void Store::set_masks(std::span<const Mask> masks) {
+  std::vector<Index> next = make_indices(masks);  // all of them before anything changes
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];

@@ -69,6 +69,16 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
       {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes}));
 }
 
+namespace {
+
+sparse::StoreOptions store_options(const io::Config& config, const Stage::Options& options) {
+  sparse::StoreOptions made = train::store_options(config, options.training);
+  made.sharding = options.sharding;
+  return made;
+}
+
+}  // namespace
+
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
     : problem_(problem),
@@ -76,7 +86,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       kernels_(kernels),
       network_(make_network(config, problem)),
       store_(std::make_unique<sparse::Store>(stream, kernels, network_.parameters(),
-                                             store_options(config, options.training))),
+                                             store_options(config, options))),
       optimizer_(*store_, kernels, config.optimizer),
       dtype_(dtype_by_name(config.train.dtype)),
       dropout_(static_cast<float>(config.model.dropout)),
