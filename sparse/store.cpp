@@ -3,86 +3,118 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 
 #include "src/core/rng.h"
 
 namespace espalier::sparse {
 namespace {
 
+constexpr std::array<std::string_view, 4> kStorages{"dense", "expanded", "sparse", "block"};
+
 int64_t aligned(int64_t count) {
   return (count + Store::kAlign - 1) / Store::kAlign * Store::kAlign;
 }
 
-/// Copies what both indices keep; `to` is zero elsewhere already.
-void move_survivors(const Index& before, const Index& now, const float* from, float* to) {
-  const std::vector<int32_t> old_positions = before.positions();
-  const std::vector<int32_t> positions = now.positions();
-  size_t old = 0;
-  for (size_t k = 0; k < positions.size(); ++k) {
-    while (old < old_positions.size() && old_positions[old] < positions[k]) {
-      ++old;
-    }
-    if (old < old_positions.size() && old_positions[old] == positions[k]) {
-      to[k] = from[old];
-    }
+/// A scratch that grows to the largest tensor asked for.
+Tensor grown(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
+  if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
+    buffer.release();
+    buffer = arena.allocate(Memory::scratch, name, dtype, Shape{shape.count()});
   }
+  return Tensor(buffer.tensor().data, dtype, shape);
+}
+
+bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
+
+/// Vectors that are not pruned have an fp32 copy in bf16 runs, equal to the master copy.
+bool exact_copy(const Parameter& parameter) {
+  return parameter.copied() && is_vector(parameter) && parameter.full();
 }
 
 }  // namespace
 
+std::string_view name_of(Storage storage) { return kStorages.at(static_cast<size_t>(storage)); }
+
+Storage storage_by_name(std::string_view name) {
+  const auto found = std::ranges::find(kStorages, name);
+  check(found != kStorages.end(), "unknown storage \"{}\"; there are {}", name,
+        fmt::join(kStorages, ", "));
+  return static_cast<Storage>(found - kStorages.begin());
+}
+
 Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
              const StoreOptions& options)
     : stream_(stream), kernels_(kernels), options_(options) {
+  require(options.gradient == DType::fp32 || options.gradient == options.dtype,
+          "gradients are fp32 or of the compute type", name_of(options.gradient));
   parameters_.reserve(specs.size());
   for (ParameterSpec& spec : specs) {
     Parameter parameter;
     parameter.index = Index::full(spec.shape.count());
     parameter.spec = std::move(spec);
+    parameter.storage = choose_storage(parameter);
     parameters_.push_back(std::move(parameter));
   }
   allocate_all();
 }
 
 void Store::allocate_all() {
-  lay_out();
+  const std::vector<Extent> extents = lay_out();
+  value_ = allocate_flat(Memory::weight, "value", options_.dtype);
   if (options_.training) {
-    gradient_ = allocate_flat(Memory::gradient, "gradient");
-    master_ = allocate_flat(Memory::master, "master");
-    for (int which = 0; which < options_.moments; ++which) {
-      moments_.push_back(allocate_flat(Memory::moment, which == 0 ? "moment1" : "moment2"));
-    }
+    gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
+    optimizer_ = OptimizerArrays(stream_, kernels_,
+                                 {.low = options_.dtype == DType::bf16,
+                                  .moments = options_.moments,
+                                  .state_bits = options_.state_bits,
+                                  .sharding = options_.sharding},
+                                 extents);
   }
   for (Parameter& parameter : parameters_) {
-    allocate_dense(parameter);
+    hold(parameter);
   }
 }
 
 /// Backward order: the last parameter of the forward pass comes first.
-void Store::lay_out() {
+std::vector<Extent> Store::lay_out() {
   flat_size_ = 0;
   for (auto parameter = parameters_.rbegin(); parameter != parameters_.rend(); ++parameter) {
     parameter->offset = flat_size_;
     flat_size_ += aligned(parameter->kept());
   }
-}
-
-Buffer Store::allocate_flat(Memory kind, std::string_view name) {
-  return arena().allocate(kind, name, DType::fp32, Shape{flat_size_});
-}
-
-/// In fp32 with a full mask the dense copy would repeat the master copy: share it.
-void Store::allocate_dense(Parameter& parameter) {
-  const DType dtype = parameter.spec.shape.rank() == 1 ? DType::fp32 : options_.dtype;
-  const bool shared =
-      options_.training && dtype == DType::fp32 && parameter.index.encoding() == Encoding::full;
-  if (shared) {
-    parameter.memory.release();
-    parameter.dense = part(master(), parameter).reshaped(parameter.spec.shape);
-  } else if (!parameter.memory.tensor()) {
-    parameter.memory =
-        arena().allocate(Memory::weight, parameter.spec.name, dtype, parameter.spec.shape);
-    parameter.dense = parameter.memory.tensor();
+  decoded_for_ = nullptr;
+  std::vector<Extent> extents;
+  for (const Parameter& parameter : parameters_) {
+    extents.push_back({parameter.offset, parameter.kept()});
   }
+  return extents;
+}
+
+Buffer Store::allocate_flat(Memory kind, std::string_view name, DType dtype) {
+  return arena().allocate(kind, name, dtype, Shape{flat_size_});
+}
+
+/// Gives a parameter what its storage keeps resident beside the flat arrays.
+void Store::hold(Parameter& parameter) {
+  const DType dtype = is_vector(parameter) ? DType::fp32 : options_.dtype;
+  if (parameter.full() && dtype == options_.dtype) {
+    parameter.memory.release();
+    parameter.dense = part(value(), parameter).reshaped(parameter.spec.shape);
+  } else if (parameter.full() || parameter.storage == Storage::dense) {
+    if (!parameter.copied()) {
+      parameter.memory =
+          arena().allocate(Memory::weight, parameter.spec.name, dtype, parameter.spec.shape);
+    }
+    parameter.dense = parameter.memory.tensor();
+  } else {
+    parameter.memory.release();
+    parameter.dense = {};
+  }
+}
+
+size_t Store::number_of(const Parameter& parameter) const {
+  return static_cast<size_t>(&parameter - parameters_.data());
 }
 
 Parameter& Store::find(std::string_view name) {
@@ -110,34 +142,67 @@ int64_t Store::total_kept() const {
 }
 
 Tensor Store::part(const Tensor& flat, const Parameter& parameter) const {
-  return Tensor(flat.get<float>() + parameter.offset, DType::fp32, Shape{parameter.kept()});
+  auto* first = static_cast<std::byte*>(flat.data) +
+                static_cast<size_t>(parameter.offset) * size_of(flat.dtype);
+  return Tensor(first, flat.dtype, Shape{parameter.kept()});
 }
 
 Tensor Store::full_gradient(const Parameter& parameter) const {
-  require(parameter.index.encoding() == Encoding::full, "the parameter is not pruned",
-          parameter.spec.name);
+  require(parameter.full(), "the parameter is not pruned", parameter.spec.name);
   return part(gradient(), parameter).reshaped(parameter.spec.shape);
 }
 
+OptimizerState Store::state(const Parameter& parameter) const {
+  const size_t p = number_of(parameter);
+  const Range owned = optimizer_.owned(p);
+  auto owned_part = [&](const Tensor& flat) {
+    const Tensor all = part(flat, parameter);
+    auto* first =
+        static_cast<std::byte*>(all.data) + static_cast<size_t>(owned.first) * size_of(all.dtype);
+    return Tensor(first, all.dtype, Shape{owned.count});
+  };
+  const bool two = options_.moments == 2;
+  return {.gradient = owned_part(gradient()),
+          .value = owned_part(value()),
+          .low = optimizer_.low(p),
+          .moment1 = optimizer_.moment(p, 0),
+          .moment2 = two ? optimizer_.moment(p, 1) : Tensor(),
+          .scale1 = optimizer_.scale(p, 0),
+          .scale2 = two ? optimizer_.scale(p, 1) : Tensor()};
+}
+
 kernels::Positions Store::positions(const Parameter& parameter) {
-  if (parameter.index.encoding() != Encoding::delta) {
+  const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
+  if (bytes == 0) {
     return parameter.index.view();
   }
-  if (!decoded_.tensor() || decoded_.tensor().count() < parameter.kept()) {
-    decoded_.release();
-    decoded_ =
-        arena().allocate(Memory::scratch, "decoded index", DType::int32, Shape{parameter.kept()});
+  if (decoded_for_ != &parameter) {
+    const Tensor scratch = grown(arena(), decoded_, "decoded index", DType::uint8, Shape{bytes});
+    decoded_positions_ = parameter.index.view(scratch.span<uint8_t>(), stream_.threads());
+    decoded_for_ = &parameter;
   }
-  return parameter.index.view(decoded_.tensor().span<int32_t>());
+  return decoded_positions_;
 }
 
 Tensor Store::dense_gradient(const Parameter& parameter) {
-  if (!dense_gradient_.tensor() || dense_gradient_.tensor().count() < parameter.size()) {
-    dense_gradient_.release();
-    dense_gradient_ = arena().allocate(Memory::scratch, "dense gradient of one layer", DType::fp32,
-                                       Shape{parameter.size()});
+  return grown(arena(), dense_gradient_, "dense gradient of one layer", DType::fp32,
+               parameter.spec.shape);
+}
+
+Tensor Store::expand(const Parameter& parameter) {
+  const Tensor dense = grown(arena(), expanded_, "expanded weight of one layer", options_.dtype,
+                             parameter.spec.shape);
+  kernels_.scatter(
+      stream_,
+      {.packed = part(value(), parameter), .dense = dense, .positions = positions(parameter)});
+  return dense;
+}
+
+void Store::set_gradient_probe(GradientProbe probe) {
+  gradient_probe_ = std::move(probe);
+  if (!gradient_probe_) {
+    dense_gradient_.release();  // sparse storages need it for probes alone
   }
-  return Tensor(dense_gradient_.tensor().data, DType::fp32, parameter.spec.shape);
 }
 
 void Store::initialise(uint64_t seed) {
@@ -164,110 +229,81 @@ void Store::initialise(uint64_t seed) {
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {
   require(static_cast<int64_t>(packed.size()) == parameter.kept(), "one value a kept element",
           packed.size(), parameter.kept(), parameter.spec.name);
-  if (options_.training) {
-    std::ranges::copy(packed, part(master(), parameter).get<float>());
-    refresh(parameter);
-    return;
+  const Tensor stored = part(value(), parameter);
+  if (stored.dtype == DType::fp32) {
+    std::ranges::copy(packed, stored.get<float>());
+  } else {
+    std::vector<float> low(packed.size());
+    auto* high = stored.get<bf16>();
+    for (size_t k = 0; k < packed.size(); ++k) {
+      const SplitFloat halves = split(packed[k]);
+      high[k] = halves.high;
+      low[k] = static_cast<float>(halves.low);
+    }
+    if (options_.training) {
+      optimizer_.set_low(number_of(parameter), low);
+    }
   }
-  // The kernel reads only; a view has no const form.
-  Tensor source(const_cast<float*>(packed.data()), DType::fp32, Shape{parameter.kept()});
-  kernels_.scatter(stream_,
-                   {.packed = source, .dense = parameter.dense, .positions = positions(parameter)});
+  if (exact_copy(parameter)) {
+    std::ranges::copy(packed, parameter.dense.get<float>());  // also without `low`
+  } else {
+    refresh(parameter);
+  }
 }
 
 std::vector<float> Store::values(const Parameter& parameter) {
   std::vector<float> packed(static_cast<size_t>(parameter.kept()));
-  if (options_.training) {
-    const float* from = part(master(), parameter).get<float>();
-    std::copy(from, from + parameter.kept(), packed.begin());
-  } else {
-    kernels_.gather(stream_, {.dense = parameter.dense,
-                              .packed = Tensor(packed.data(), DType::fp32, Shape{parameter.kept()}),
-                              .positions = positions(parameter)});
+  const Tensor source = exact_copy(parameter) ? parameter.dense : part(value(), parameter);
+  for (size_t k = 0; k < packed.size(); ++k) {
+    packed[k] =
+        source.dtype == DType::fp32 ? source.get<float>()[k] : to_float(source.get<bf16>()[k]);
   }
   return packed;
 }
 
+std::vector<float> Store::master(const Parameter& parameter) {
+  if (options_.dtype == DType::fp32) {
+    return values(parameter);
+  }
+  std::vector<float> packed = optimizer_.whole_low(number_of(parameter));
+  const bf16* high = part(value(), parameter).get<bf16>();
+  for (size_t k = 0; k < packed.size(); ++k) {
+    packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
+  }
+  return packed;
+}
+
+std::vector<float> Store::moment(const Parameter& parameter, int which) {
+  return optimizer_.whole_moment(number_of(parameter), which);
+}
+
+void Store::set_moment(const Parameter& parameter, int which, std::span<const float> packed) {
+  optimizer_.set_moment(number_of(parameter), which, packed);
+}
+
 void Store::refresh(Parameter& parameter) {
-  if (parameter.memory.tensor()) {
-    kernels_.scatter(stream_, {.packed = part(master(), parameter),
+  if (!parameter.copied()) {
+    return;
+  }
+  if (!exact_copy(parameter)) {
+    kernels_.scatter(stream_, {.packed = part(value(), parameter),
                                .dense = parameter.dense,
                                .positions = positions(parameter)});
+  } else if (options_.training) {
+    std::ranges::copy(master(parameter), parameter.dense.get<float>());
   }
 }
 
-Encoding Store::choose_encoding(const Parameter& parameter, int64_t kept) const {
-  return options_.encoding ? options_.encoding(parameter.spec.name, parameter.size(), kept)
-                           : best_encoding(parameter.size(), kept);
+Storage Store::choose_storage(const Parameter& parameter) const {
+  return options_.storage && !parameter.spec.lookup && !is_vector(parameter)
+             ? options_.storage(parameter.spec.name)
+             : Storage::dense;
 }
 
-void Store::set_masks(std::span<const Mask> masks) {
-  require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
-          parameters_.size());
-  std::vector<Before> before;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
-            parameter.size(), parameter.spec.name);
-    std::vector<float> packed = options_.training ? std::vector<float>() : values(parameter);
-    before.push_back({std::move(parameter.index), parameter.offset, std::move(packed)});
-    parameter.index = Index(arena(), masks[p], choose_encoding(parameter, masks[p].kept()));
-  }
-  lay_out();
-  if (options_.training) {
-    gradient_.release();
-    carry(before, master_, Memory::master, "master");
-    for (size_t which = 0; which < moments_.size(); ++which) {
-      carry(before, moments_[which], Memory::moment, which == 0 ? "moment1" : "moment2");
-    }
-    gradient_ = allocate_flat(Memory::gradient, "gradient");
-  }
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    allocate_dense(parameters_[p]);
-    if (options_.training) {
-      refresh(parameters_[p]);
-    } else {
-      std::vector<float> packed(static_cast<size_t>(parameters_[p].kept()));
-      move_survivors(before[p].index, parameters_[p].index, before[p].values.data(), packed.data());
-      set_values(parameters_[p], packed);
-    }
-  }
-}
-
-void Store::plan(std::span<const int64_t> kept) {
-  require(arena().dry(), "only a dry store is planned");
-  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
-          parameters_.size());
-  gradient_.release();
-  master_.release();
-  moments_.clear();
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    parameter.index =
-        Index::planned(arena(), parameter.size(), kept[p], choose_encoding(parameter, kept[p]));
-  }
-  allocate_all();
-}
-
-/// Replaces a flat array by one in the present layout; elements that were not kept start at zero.
-void Store::carry(std::span<const Before> before, Buffer& flat, Memory kind,
-                  std::string_view name) {
-  Buffer moved = allocate_flat(kind, name);
-  for (size_t p = 0; p < parameters_.size() && !arena().dry(); ++p) {
-    move_survivors(before[p].index, parameters_[p].index,
-                   flat.tensor().get<float>() + before[p].offset,
-                   moved.tensor().get<float>() + parameters_[p].offset);
-  }
-  flat = std::move(moved);
-}
-
-std::vector<Mask> Store::masks() const {
-  std::vector<Mask> all;
-  all.reserve(parameters_.size());
-  for (const Parameter& parameter : parameters_) {
-    all.push_back(parameter.index.mask());
-  }
-  return all;
+void Store::set_storage(Parameter& parameter, Storage storage) {
+  parameter.storage = storage;
+  hold(parameter);
+  refresh(parameter);
 }
 
 }  // namespace espalier::sparse

@@ -1,28 +1,46 @@
 #pragma once
 // The parameter store: every tensor of the model state, as flat arrays over kept elements.
 //
-//   gradient, master, moment1, moment2   fp32, one slot a kept element, all parameters in backward order
-//   dense                                a resident copy in the compute type, zeros where pruned (SAMO);
-//                                        vectors (norms, biases) stay fp32
+//   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
+//                     compute type; in fp32 it is the master copy.
+//   low               bf16 only: the 16 bits that rounding took from the master copy, so that value
+//                     and low together are an exact fp32 number (core/types.h, join)
+//   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
 //
-// A Parameter is (offset, kept count, shape, index) into the flat arrays; biases and norms have a
-// full mask and no index. Because all ranks share the masks, a flat array is an ordinary dense
-// vector: one call reduces, clips, steps or saves all parameters. Dense training is the case of
-// full masks; then, in fp32, `dense` and `master` are the same memory. Offsets are multiples of
-// kAlign elements, the padding stays zero. Source: SAMO (IPDPS 2023), section III.
+// A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
+// and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
+// call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`
+// and moments are held for the owned part of each parameter only, which is all of it unless a
+// Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding stays zero.
+// What is resident beside the flat arrays depends on the Storage of a parameter (weight.h).
+// Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low, 8f moments
+// (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023), section III.
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "sparse/index.h"
 #include "sparse/mask.h"
+#include "sparse/optimizer_arrays.h"
 #include "src/core/arena.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::sparse {
+
+/// How a pruned weight is held for compute. Unpruned ones are dense views of their values.
+enum class Storage : uint8_t {
+  dense,     ///< a resident dense copy with zeros (SAMO)
+  expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
+  sparse,    ///< kept values only; sparse products
+  block,     ///< kept values only; products of whole blocks
+};
+std::string_view name_of(Storage storage);
+/// Throws Failure that lists the names.
+Storage storage_by_name(std::string_view name);
 
 /// How a parameter starts: zeros, ones, or normal numbers of the given standard deviation.
 enum class Initial : uint8_t { zeros, ones, normal };
@@ -35,25 +53,46 @@ struct ParameterSpec {
   float deviation = 0;
   bool prunable = false;  ///< by default; configs may exclude more
   bool decay = false;     ///< weight decay applies
+  bool lookup = false;    ///< rows are looked up (embeddings): always storage dense
 };
 
 struct Parameter {
   ParameterSpec spec;
   Index index;
-  int64_t offset = 0;  ///< of the first kept element in the flat arrays
-  Tensor dense;        ///< [shape], compute type
-  Buffer memory;       ///< behind `dense`; empty where `dense` is the master copy itself
+  Storage storage = Storage::dense;  ///< matters when the index is not full
+  int64_t offset = 0;                ///< of the first kept element in gradient and value
+  /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
+  /// values themselves); of a pruned one with storage dense the resident copy; else empty.
+  Tensor dense;
+  Buffer memory;  ///< behind `dense`, where it is a copy
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
+  bool full() const { return index.encoding() == Encoding::full; }
+  /// `dense` exists and has to follow the values.
+  bool copied() const { return static_cast<bool>(memory.tensor()); }
 };
 
 struct StoreOptions {
-  DType dtype = DType::fp32;  ///< of `dense`
-  bool training = true;       ///< false: `dense` only
-  int moments = 2;            ///< 2 AdamW, 1 SGD with momentum
-  /// The encoding of a parameter's index, by name; empty: best_encoding.
-  std::function<Encoding(const std::string&, int64_t size, int64_t kept)> encoding;
+  DType dtype = DType::fp32;     ///< of values
+  DType gradient = DType::fp32;  ///< fp32, or bf16 when dtype is
+  bool training = true;          ///< false: values only
+  int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
+  int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
+  /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
+  std::function<std::optional<Encoding>(const std::string&)> encoding;
+  /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
+  IndexShape index_shape;
+  std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
+  /// The storage of a pruned parameter, by name; empty: dense.
+  std::function<Storage(const std::string&)> storage;
+  /// Who owns what; empty: this rank owns all.
+  std::shared_ptr<Sharding> sharding;
+};
+
+/// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
+struct OptimizerState {
+  Tensor gradient, value, low, moment1, moment2, scale1, scale2;
 };
 
 class Store {
@@ -77,56 +116,81 @@ class Store {
 
   /// The flat arrays, [flat_size()].
   Tensor gradient() const { return gradient_.tensor(); }
-  Tensor master() const { return master_.tensor(); }
-  Tensor moment(int which) const { return moments_.at(static_cast<size_t>(which)).tensor(); }
+  Tensor value() const { return value_.tensor(); }
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
   Tensor full_gradient(const Parameter& parameter) const;
-  /// What kernels read; `delta` indices are decoded into a scratch that the next call reuses.
+  /// For one optimizer step of `parameter`; with 8-bit moments their scales as well.
+  OptimizerState state(const Parameter& parameter) const;
+  /// What kernels read; compressed indices are decoded into a scratch that stays valid until
+  /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
-  /// Scratch for the dense gradient of one pruned parameter, in its shape.
+  /// Scratch for the dense gradient of one pruned parameter, fp32, in its shape.
   Tensor dense_gradient(const Parameter& parameter);
+  /// The dense matrix in scratch, compute type: valid until the next call.
+  Tensor expand(const Parameter& parameter);
+  /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
+  /// shape, free to be changed during the call) and writes none to the flat array. Takes the
+  /// scratch of one layer, whatever the storage. Empty: off.
+  using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
+  void set_gradient_probe(GradientProbe probe);
+  const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
   /// Draws initial values: a pure function of (seed, name, element).
   void initialise(uint64_t seed);
-  /// Packed fp32 values of a parameter → master and dense.
+  /// Packed fp32 values of a parameter → values, low and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
-  /// The packed values: master in training, else gathered from dense.
+  /// The packed values that compute reads.
   std::vector<float> values(const Parameter& parameter);
-  /// Writes master into `dense` again (after a load).
+  /// The packed master copy: exact. Collective when sharded.
+  std::vector<float> master(const Parameter& parameter);
+  /// The packed moments as fp32. Collective when sharded.
+  std::vector<float> moment(const Parameter& parameter, int which);
+  void set_moment(const Parameter& parameter, int which, std::span<const float> packed);
+  /// Writes values into `dense` where that is a copy (after values came from other ranks).
   void refresh(Parameter& parameter);
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
-  /// come back start at zero. Peak memory: the old arrays and one new one.
+  /// come back start at zero. Peak memory: the old arrays and one new one. Collective when sharded.
+  /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
   void set_masks(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
+  /// Holds a pruned parameter in another way from now on; values stay.
+  void set_storage(Parameter& parameter, Storage storage);
   /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
   void plan(std::span<const int64_t> kept);
 
  private:
-  /// A parameter before its mask changed; `values` only in inference.
+  /// A parameter before its mask changed.
   struct Before {
     Index index;
     int64_t offset = 0;
-    std::vector<float> values;
   };
-  void carry(std::span<const Before> before, Buffer& flat, Memory kind, std::string_view name);
-  void lay_out();
   void allocate_all();
-  void allocate_dense(Parameter& parameter);
-  Encoding choose_encoding(const Parameter& parameter, int64_t kept) const;
-  Buffer allocate_flat(Memory kind, std::string_view name);
+  std::vector<Extent> lay_out();
+  Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
+  void hold(Parameter& parameter);
+  void carry_values(std::span<const Before> before);
+  size_t number_of(const Parameter& parameter) const;
+  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index plan_index(const Parameter& parameter, int64_t kept) const;
+  IndexShape index_shape(const Parameter& parameter) const;
+  Storage choose_storage(const Parameter& parameter) const;
 
   Stream& stream_;
   const kernels::Kernels& kernels_;
   StoreOptions options_;
   std::vector<Parameter> parameters_;
   int64_t flat_size_ = 0;
-  Buffer gradient_, master_;
-  std::vector<Buffer> moments_;
-  Buffer decoded_;         ///< int32 positions of one delta index
+  Buffer gradient_, value_;
+  OptimizerArrays optimizer_;
+  Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
+  const Parameter* decoded_for_ = nullptr;
+  kernels::Positions decoded_positions_;
   Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
+  Buffer expanded_;        ///< compute type, likewise
+  GradientProbe gradient_probe_;
 };
 
 }  // namespace espalier::sparse

@@ -6,40 +6,53 @@
 //   apply_transposed      dx = dy W          likewise
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient
 //
-// Storages: `dense` (resident dense copy; SAMO's scheme). A dense gradient never exists for more
-// than one parameter: a product into scratch, then one gather.
-#include <memory>
-
+// Storages (store.h), each a file weight_NAME.cpp:
+//   dense      products with the resident copy; dW by one product into scratch, then a gather
+//   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
+//   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
+//   block      the same for whole blocks
+// A weight that is not pruned is dense in all of them, and its gradient is a product straight into
+// the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
+// a pruned weight is one dense product for the probe instead.
 #include "sparse/store.h"
 
 namespace espalier::sparse {
 
 class Weight {
  public:
-  virtual ~Weight() = default;
+  /// The weight behind a parameter of `store`; both must outlive it.
+  Weight(Store& store, const kernels::Kernels& kernels, Parameter& parameter)
+      : store_(store), kernels_(kernels), parameter_(parameter) {}
 
   struct Apply {
     Tensor x, y;
     Tensor bias;  ///< fp32 [N] or empty
     bool accumulate = false;
+    /// With `activated`: also activated = f(y), in the compute type.
+    kernels::Activation activation = kernels::Activation::none;
+    Tensor activated;
   };
-  virtual void apply(Stream& stream, const Apply& args) = 0;
+  void apply(Stream& stream, const Apply& args);
 
   struct ApplyTransposed {
     Tensor dy, dx;
     bool accumulate = false;
+    /// With `preactivation` [R, K]: dx = (dy W) f'(preactivation). Not with `accumulate`.
+    kernels::Activation activation = kernels::Activation::none;
+    Tensor preactivation;
   };
-  virtual void apply_transposed(Stream& stream, const ApplyTransposed& args) = 0;
+  void apply_transposed(Stream& stream, const ApplyTransposed& args);
 
   struct AccumulateGradient {
     Tensor dy, x;
     bool accumulate = false;  ///< false: overwrites
   };
-  virtual void accumulate_gradient(Stream& stream, const AccumulateGradient& args) = 0;
-};
+  void accumulate_gradient(Stream& stream, const AccumulateGradient& args);
 
-/// The weight behind a parameter of `store`, which must outlive it.
-std::unique_ptr<Weight> make_weight(Store& store, const kernels::Kernels& kernels,
-                                    Parameter& parameter);
+ private:
+  Store& store_;
+  const kernels::Kernels& kernels_;
+  Parameter& parameter_;
+};
 
 }  // namespace espalier::sparse

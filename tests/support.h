@@ -87,9 +87,8 @@ inline Outcome outcome_of(train::Trainer& trainer) {
   sparse::Store& store = trainer.stage().store();
   for (const sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
-    outcome.values[name] = store.values(parameter);
-    const auto moment = store.part(store.moment(0), parameter).span<float>();
-    outcome.moments[name].assign(moment.begin(), moment.end());
+    outcome.values[name] = store.master(parameter);
+    outcome.moments[name] = store.moment(parameter, 0);
     outcome.positions[name] = parameter.index.positions();
   }
   return outcome;

@@ -47,9 +47,9 @@ int main() {
   for (int64_t step = 0; step < 3000; ++step) {
     if (step == 1000) {
       sparse::Parameter& weight = store.find("hidden.1.weight");
+      const std::vector<float> values = store.values(weight);
       const std::vector<pruning::Candidate> candidates{
-          {weight.spec.name, weight.spec.shape, &weight.index,
-           store.part(store.master(), weight).span<float>()}};
+          {weight.spec.name, weight.spec.shape, &weight.index, values}};
       auto masks = store.masks();
       masks[2] = pruning::prune(candidates, {.method = "magnitude", .sparsity = 0.9}).masks[0];
       store.set_masks(masks);  // gradient, master and moments shrink to what is kept

@@ -55,7 +55,7 @@ struct LayerNormBackwardArgs {
 /// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
 enum class Activation : uint8_t { none, gelu, relu };
 
-/// y = f(x); any, same type.
+/// y = f(x); any, same type; y may be x.
 struct ActivationArgs {
   Activation kind = Activation::gelu;
   Tensor x, y;
@@ -169,13 +169,14 @@ struct BlockMatrix {
   int64_t cols = 0;
   int64_t height = 1;
   int64_t width = 1;
-  Tensor values;                         ///< any [kept elements]
-  const int32_t* block_begin = nullptr;  ///< [rows of blocks + 1]: blocks before each
-  const int32_t* value_begin = nullptr;  ///< [rows of blocks + 1]: kept elements before each
-  const int32_t* block_column = nullptr; ///< [blocks]: column of blocks, ascending in each row
+  Tensor values;                          ///< any [kept elements]
+  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each
+  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each
+  const int32_t* block_column = nullptr;  ///< [blocks]: column of blocks, ascending in each row
 };
 
-/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y).
+/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y), y as it is
+/// stored: computing it again from y gives the same bits.
 /// x any, values of the same type; y fp32 or that type; bias fp32 [N] or empty; activated of x's
 /// type or empty. Products are fp32 or exact pairs of bf16, sums fp32. Rows of x, y may be strided.
 template <class Matrix>

@@ -86,9 +86,9 @@ void is_update(const Args& args) {
 /// The kept elements and their places.
 void is_sparse(const SparseMatrix& weight) {
   is_positions(weight.positions);
-  require(weight.rows >= 0 && weight.cols >= 0 &&
-              weight.positions.size == weight.rows * weight.cols,
-          "positions must cover the matrix", weight.positions.size, weight.rows, weight.cols);
+  require(
+      weight.rows >= 0 && weight.cols >= 0 && weight.positions.size == weight.rows * weight.cols,
+      "positions must cover the matrix", weight.positions.size, weight.rows, weight.cols);
   is_any_vector("values", weight.values, weight.positions.count);
 }
 

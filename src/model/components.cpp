@@ -37,22 +37,37 @@ std::vector<ParameterSpec> Linear::parameters() const {
 
 void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   store_ = &store;
-  weight_ = sparse::make_weight(store, kernels, store.find(weight_name_));
+  weight_.emplace(store, kernels, store.find(weight_name_));
   bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
 }
 
-void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) const {
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) {
   weight_->apply(pass.stream, {.x = x,
                                .y = y,
                                .bias = bias_ != nullptr ? bias_->dense : Tensor(),
                                .accumulate = accumulate});
 }
 
-void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) const {
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
+                     const Tensor& activated) {
+  weight_->apply(pass.stream, {.x = x,
+                               .y = y,
+                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                               .activation = f,
+                               .activated = activated});
+}
+
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) {
   weight_->apply_transposed(pass.stream, {.dy = dy, .dx = dx});
 }
 
-void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) const {
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
+                            const Tensor& preactivation) {
+  weight_->apply_transposed(pass.stream,
+                            {.dy = dy, .dx = dx, .activation = f, .preactivation = preactivation});
+}
+
+void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
   weight_->accumulate_gradient(pass.stream, {.dy = dy, .x = x, .accumulate = accumulate});
   if (bias_ != nullptr) {
     pass.kernels.column_sum(
@@ -71,19 +86,20 @@ void LayerNorm::bind(sparse::Store& store) {
   bias_ = &store.find(name_ + ".bias");
 }
 
-LayerNorm::Saved LayerNorm::forward(Pass& pass, const Tensor& x) const {
+LayerNorm::Saved LayerNorm::prepare(Pass& pass, const Tensor& x) {
   const Shape rows{x.rows()};
-  const Saved saved{.x = x,
-                    .y = pass.tape.push("norm", pass.dtype, x.shape),
-                    .mean = pass.tape.push("norm statistics", DType::fp32, rows),
-                    .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
-  pass.kernels.layernorm(pass.stream, {.x = x,
+  return {.x = x,
+          .mean = pass.tape.push("norm statistics", DType::fp32, rows),
+          .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
+}
+
+void LayerNorm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
+  pass.kernels.layernorm(pass.stream, {.x = saved.x,
                                        .weight = weight_->dense,
                                        .bias = bias_->dense,
-                                       .y = saved.y,
+                                       .y = y,
                                        .mean = saved.mean,
                                        .rstd = saved.rstd});
-  return saved;
 }
 
 void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const {

@@ -1,6 +1,7 @@
 #pragma once
 // The pieces that layers are made of: a linear map and a layer normalisation, each with its
 // parameters. They keep nothing: callers pass what backward needs.
+#include <optional>
 #include <string>
 
 #include "sparse/weight.h"
@@ -26,11 +27,17 @@ class Linear {
   const std::string& name() const { return weight_name_; }
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  void forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate = false) const;
+  void forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate = false);
+  /// y = x Wᵀ + b and activated = f(y).
+  void forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
+               const Tensor& activated);
   /// dx = dy W
-  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) const;
+  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx);
+  /// dx = (dy W) f'(preactivation)
+  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
+                      const Tensor& preactivation);
   /// dW (+)= dyᵀ x and db (+)= column sums of dy.
-  void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) const;
+  void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
 
  private:
   std::string weight_name_;
@@ -40,7 +47,7 @@ class Linear {
   bool tied_ = false;
   sparse::Store* store_ = nullptr;
   sparse::Parameter* bias_ = nullptr;
-  std::unique_ptr<sparse::Weight> weight_;
+  std::optional<sparse::Weight> weight_;
 };
 
 /// y = (x - mean) / deviation * weight + bias by row; statistics go to mean and rstd, fp32 [R].
@@ -52,10 +59,13 @@ class LayerNorm {
   void bind(sparse::Store& store);
 
   struct Saved {
-    Tensor x, y, mean, rstd;
+    Tensor x, mean, rstd;
   };
-  /// Pushes y [shape of x] in the compute type, and the statistics.
-  Saved forward(Pass& pass, const Tensor& x) const;
+  /// Pushes the statistics: what backward needs.
+  static Saved prepare(Pass& pass, const Tensor& x);
+  /// Writes the statistics and y [shape of x], in the compute type; a second call gives the same
+  /// bits.
+  void forward(Pass& pass, const Saved& saved, const Tensor& y) const;
   /// dx += gradient at saved.x; accumulates the gradients of weight and bias.
   void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 

@@ -9,6 +9,11 @@
 // The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
 // and on both branches (not inside attention). Initial weights: normal 0.02; projections into the
 // residual stream 0.02 / sqrt(2 layers).
+//
+// What a block keeps for backward, in bytes a row (e: bytes of the compute type, ratio 4):
+//   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP before and after gelu
+//   selective  8 C + 8 e C: norm outputs and gelu are computed again
+//   full       4 C: its input; the rest is there for one block at a time
 #include "src/model/components.h"
 #include "src/model/layer.h"
 
@@ -43,22 +48,30 @@ class Block final : public Layer {
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
+  bool can_replay() const override { return true; }
+  void replay(Pass& pass, const Tensor& x) override;
 
  private:
   struct Saved {
     LayerNorm::Saved norm1, norm2;
     Tensor qkv, attention, lse;  ///< [B, T, 3C], [B, T, C], [B, H, T]
-    Tensor expanded, activated;  ///< [R, ratio C] before and after GELU
+    Tensor expanded;             ///< [R, ratio C] before GELU
+    Tensor normed1, normed2;     ///< outputs of the norms; not with recompute
+    Tensor activated;            ///< [R, ratio C] after GELU; not with recompute
   };
+  /// All but the last product, which needs the output's memory.
+  Saved run(Pass& pass, const Tensor& x, const Tensor& out);
   void attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved);
   void mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved);
   void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
   void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
   /// out = x + dropout(linear(branch))
-  void add_branch(Pass& pass, const Linear& linear, const Tensor& branch, const Tensor& x,
+  void add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                   const Tensor& out);
-  /// The residual gradient as the branch's linear map sees it: dropped out, in the compute type.
-  Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient);
+  /// The residual gradient as the branch's linear map sees it: dropped out, in the compute type; in
+  /// `memory` where it differs.
+  static Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
+                                const Tensor& memory);
 
   std::string name_;
   GptShape shape_;
@@ -77,11 +90,8 @@ class Head final : public Layer {
   Tensor logits(Pass& pass, const Tensor& x) override;
 
  private:
-  struct Saved {
-    LayerNorm::Saved norm;
-    Tensor dnorm;  ///< gradient at the norm's output, found in forward
-  };
-  void loss_chunk(Pass& pass, const Saved& saved, int64_t first, int64_t rows);
+  /// Losses of some rows; in training their gradient takes the place of the norm's output.
+  void loss_chunk(Pass& pass, const Tensor& normed, int64_t first, int64_t rows);
 
   GptShape shape_;
   LayerNorm norm_;

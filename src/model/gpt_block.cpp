@@ -7,6 +7,24 @@
 namespace espalier::model {
 namespace {
 
+constexpr auto kGelu = kernels::Activation::gelu;
+
+/// Around tensors that are cheap to compute again: kept by a training pass without recompute, else
+/// dropped at the end of the scope.
+class Cheap {
+ public:
+  explicit Cheap(Pass& pass) {
+    if (!pass.training || pass.recompute != Recompute::none) {
+      drop_.emplace(pass.tape);
+    }
+  }
+  /// What to save for `pushed`.
+  Tensor kept(const Tensor& pushed) const { return drop_ ? Tensor() : pushed; }
+
+ private:
+  std::optional<Tape::Scope> drop_;
+};
+
 Linear::Options into_residual(const GptShape& shape) {
   return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(shape.layers))};
 }
@@ -52,24 +70,37 @@ Tensor Block::forward(Pass& pass, const Tensor& x) {
   if (!pass.training) {
     temporaries.emplace(pass.tape);
   }
-  const Tensor middle = pass.tape.push("residual stream", DType::fp32, x.shape);
-  Saved saved;
-  attention_forward(pass, x, middle, saved);
-  mlp_forward(pass, middle, out, saved);
+  const Saved saved = run(pass, x, out);
   if (pass.training) {
     pass.tape.save(this, saved);
   }
   return out;
 }
 
+void Block::replay(Pass& pass, const Tensor& x) { pass.tape.save(this, run(pass, x, {})); }
+
+Block::Saved Block::run(Pass& pass, const Tensor& x, const Tensor& out) {
+  Saved saved;
+  const Tensor middle = pass.tape.push("residual stream", DType::fp32, x.shape);
+  attention_forward(pass, x, middle, saved);
+  mlp_forward(pass, middle, out, saved);
+  return saved;
+}
+
 void Block::attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved) {
   const int64_t sequences = x.shape[0];
   const int64_t tokens = x.shape[1];
-  saved.norm1 = norm1_.forward(pass, x);
+  saved.norm1 = LayerNorm::prepare(pass, x);
   saved.qkv = pass.tape.push("attention qkv", pass.dtype, Shape{sequences, tokens, qkv_.out()});
-  qkv_.forward(pass, saved.norm1.y, saved.qkv);
   saved.attention = pass.tape.push("attention out", pass.dtype, x.shape);
   saved.lse = pass.tape.push("attention lse", DType::fp32, Shape{sequences, shape_.heads, tokens});
+  {
+    const Cheap cheap(pass);
+    const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
+    norm1_.forward(pass, saved.norm1, normed);
+    qkv_.forward(pass, normed, saved.qkv);
+    saved.normed1 = cheap.kept(normed);
+  }
   pass.kernels.attention(pass.stream, {.qkv = saved.qkv,
                                        .out = saved.attention,
                                        .lse = saved.lse,
@@ -78,17 +109,24 @@ void Block::attention_forward(Pass& pass, const Tensor& x, const Tensor& middle,
 }
 
 void Block::mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved) {
-  saved.norm2 = norm2_.forward(pass, middle);
   const Shape wide{middle.rows(), expand_.out()};
+  saved.norm2 = LayerNorm::prepare(pass, middle);
   saved.expanded = pass.tape.push("mlp expanded", pass.dtype, wide);
-  saved.activated = pass.tape.push("mlp activated", pass.dtype, wide);
-  expand_.forward(pass, saved.norm2.y, saved.expanded);
-  pass.kernels.activation(
-      pass.stream, {.kind = kernels::Activation::gelu, .x = saved.expanded, .y = saved.activated});
-  add_branch(pass, contract_, saved.activated, middle, out);
+  const Cheap cheap(pass);
+  const Tensor normed = pass.tape.push("norm", pass.dtype, middle.shape);
+  norm2_.forward(pass, saved.norm2, normed);
+  saved.normed2 = cheap.kept(normed);
+  if (!out) {  // a replay: backward computes the rest when it wants it
+    expand_.forward(pass, normed, saved.expanded);
+    return;
+  }
+  const Tensor activated = pass.tape.push("mlp activated", pass.dtype, wide);
+  expand_.forward(pass, normed, saved.expanded, kGelu, activated);
+  saved.activated = cheap.kept(activated);
+  add_branch(pass, contract_, activated, middle, out);
 }
 
-void Block::add_branch(Pass& pass, const Linear& linear, const Tensor& branch, const Tensor& x,
+void Block::add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                        const Tensor& out) {
   if (drops(pass)) {
     linear.forward(pass, branch, out);
@@ -107,34 +145,43 @@ Tensor Block::backward(Pass& pass, const Tensor& dy) {
   return dy;
 }
 
-Tensor Block::branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient) {
+Tensor Block::branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
+                              const Tensor& memory) {
   if (pass.dtype == DType::fp32 && !drops(pass)) {
     return gradient;
   }
-  const Tensor branch = pass.tape.push("branch gradient", pass.dtype, gradient.shape);
-  pass.kernels.cast(pass.stream, {.x = gradient, .y = branch});
-  apply_dropout(pass, linear.name(), branch, branch);
-  return branch;
+  pass.kernels.cast(pass.stream, {.x = gradient, .y = memory});
+  apply_dropout(pass, linear.name(), memory, memory);
+  return memory;
 }
+
+// Backward is sparing with memory: tensors that are used up give theirs to the next ones.
 
 void Block::mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient) {
   const Tape::Scope temporaries(pass.tape);
-  const Tensor dout = branch_gradient(pass, contract_, gradient);
-  const Tensor dwide = pass.tape.push("mlp gradient", pass.dtype, saved.expanded.shape);
-  contract_.backward_input(pass, dout, dwide);
-  contract_.backward_weight(pass, saved.activated, dout, pass.accumulate);
-  pass.kernels.activation_backward(
-      pass.stream,
-      {.kind = kernels::Activation::gelu, .dy = dwide, .x = saved.expanded, .dx = dwide});
-  const Tensor dnorm = pass.tape.push("norm gradient", pass.dtype, gradient.shape);
-  expand_.backward_input(pass, dwide, dnorm);
-  expand_.backward_weight(pass, saved.norm2.y, dwide, pass.accumulate);
-  norm2_.backward(pass, saved.norm2, dnorm, gradient);
+  const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, gradient.shape);
+  const Tensor dout = branch_gradient(pass, contract_, gradient, narrow);
+  Tensor wide = saved.activated;
+  if (!wide) {
+    wide = pass.tape.push("mlp activated", pass.dtype, saved.expanded.shape);
+    pass.kernels.activation(pass.stream, {.kind = kGelu, .x = saved.expanded, .y = wide});
+  }
+  contract_.backward_weight(pass, wide, dout, pass.accumulate);
+  contract_.backward_input(pass, dout, wide, kGelu, saved.expanded);
+  Tensor normed = saved.normed2;
+  if (!normed) {
+    normed = narrow;
+    norm2_.forward(pass, saved.norm2, normed);
+  }
+  expand_.backward_weight(pass, normed, wide, pass.accumulate);
+  expand_.backward_input(pass, wide, narrow);
+  norm2_.backward(pass, saved.norm2, narrow, gradient);
 }
 
 void Block::attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient) {
   const Tape::Scope temporaries(pass.tape);
-  const Tensor dout = branch_gradient(pass, projection_, gradient);
+  const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, gradient.shape);
+  const Tensor dout = branch_gradient(pass, projection_, gradient, narrow);
   const Tensor dattention = pass.tape.push("attention gradient", pass.dtype, gradient.shape);
   projection_.backward_input(pass, dout, dattention);
   projection_.backward_weight(pass, saved.attention, dout, pass.accumulate);
@@ -145,9 +192,14 @@ void Block::attention_backward(Pass& pass, const Saved& saved, const Tensor& gra
                                                 .dout = dattention,
                                                 .dqkv = dqkv,
                                                 .heads = static_cast<int>(shape_.heads)});
-  qkv_.backward_input(pass, dqkv, dattention);  // the old gradient is used up
-  qkv_.backward_weight(pass, saved.norm1.y, dqkv, pass.accumulate);
-  norm1_.backward(pass, saved.norm1, dattention, gradient);
+  Tensor normed = saved.normed1;
+  if (!normed) {
+    normed = narrow;
+    norm1_.forward(pass, saved.norm1, normed);
+  }
+  qkv_.backward_weight(pass, normed, dqkv, pass.accumulate);
+  qkv_.backward_input(pass, dqkv, narrow);
+  norm1_.backward(pass, saved.norm1, narrow, gradient);
 }
 
 }  // namespace espalier::model

@@ -35,25 +35,32 @@ void Head::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   linear_.bind(store, kernels);
 }
 
+/// The gradient of x is complete here, so that nothing but it stays on the tape for the blocks.
 Tensor Head::forward(Pass& pass, const Tensor& x) {
-  Saved saved{.norm = norm_.forward(pass, x), .dnorm = {}};
+  Tensor gradient;
   if (pass.training) {
-    saved.dnorm = pass.tape.push("norm gradient", pass.dtype, x.shape);
+    gradient = pass.tape.push("residual gradient", DType::fp32, x.shape);
   }
+  const Tape::Scope temporaries(pass.tape);
+  const LayerNorm::Saved norm = LayerNorm::prepare(pass, x);
+  const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
+  norm_.forward(pass, norm, normed);
   const int64_t chunk = chunk_rows(shape_.vocabulary);
   for (int64_t first = 0; first < x.rows(); first += chunk) {
-    loss_chunk(pass, saved, first, std::min(chunk, x.rows() - first));
+    loss_chunk(pass, normed, first, std::min(chunk, x.rows() - first));
   }
   if (pass.training) {
-    pass.tape.save(this, saved);
+    pass.kernels.fill(pass.stream, {.x = gradient});
+    norm_.backward(pass, norm, normed, gradient);
+    pass.tape.save(this, gradient);
   }
   return {};
 }
 
-void Head::loss_chunk(Pass& pass, const Saved& saved, int64_t first, int64_t rows) {
+void Head::loss_chunk(Pass& pass, const Tensor& normed, int64_t first, int64_t rows) {
   const Tape::Scope temporaries(pass.tape);
   const Shape shape{rows, shape_.vocabulary};
-  const Tensor input = saved.norm.y.row_range(first, rows);
+  const Tensor input = normed.row_range(first, rows);
   const Tensor logits = pass.tape.push("logits of a chunk", DType::fp32, shape);
   linear_.forward(pass, input, logits);
   Tensor dlogits;
@@ -71,22 +78,18 @@ void Head::loss_chunk(Pass& pass, const Saved& saved, int64_t first, int64_t row
                               .dlogits = dlogits,
                               .scale = pass.loss_scale});
   if (pass.training) {
-    linear_.backward_input(pass, dlogits, saved.dnorm.row_range(first, rows));
     linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
+    linear_.backward_input(pass, dlogits, input);
   }
 }
 
-Tensor Head::backward(Pass& pass, const Tensor& /*dy*/) {
-  const auto& saved = pass.tape.saved<Saved>(this);
-  const Tensor gradient = pass.tape.push("residual gradient", DType::fp32, saved.norm.x.shape);
-  pass.kernels.fill(pass.stream, {.x = gradient});
-  norm_.backward(pass, saved.norm, saved.dnorm, gradient);
-  return gradient;
-}
+Tensor Head::backward(Pass& pass, const Tensor& /*dy*/) { return pass.tape.saved<Tensor>(this); }
 
 Tensor Head::logits(Pass& pass, const Tensor& x) {
   const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), shape_.vocabulary});
-  linear_.forward(pass, norm_.forward(pass, x).y, out);
+  const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
+  norm_.forward(pass, LayerNorm::prepare(pass, x), normed);
+  linear_.forward(pass, normed, out);
   return out;
 }
 

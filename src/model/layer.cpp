@@ -1,6 +1,31 @@
 #include "src/model/layer.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
 namespace espalier::model {
+namespace {
+
+constexpr std::array<std::string_view, 3> kRecompute{"none", "selective", "full"};
+
+}  // namespace
+
+std::string_view name_of(Recompute recompute) {
+  return kRecompute.at(static_cast<size_t>(recompute));
+}
+
+Recompute recompute_by_name(std::string_view name) {
+  const auto* found = std::ranges::find(kRecompute, name);
+  check(found != kRecompute.end(), "unknown recompute \"{}\"; there are {}", name,
+        fmt::join(kRecompute, ", "));
+  return static_cast<Recompute>(found - kRecompute.begin());
+}
+
+void Layer::replay(Pass& /*pass*/, const Tensor& /*x*/) {
+  throw Bug(fmt::format("layer {} keeps what it needs: it has no replay", name()));
+}
 
 Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
   throw Bug(fmt::format("layer {} predicts nothing: only the last one has logits", name()));

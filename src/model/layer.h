@@ -18,20 +18,31 @@
 
 namespace espalier::model {
 
+/// What backward computes again instead of keeping it. The bits of a run do not depend on it.
+enum class Recompute : uint8_t {
+  none,
+  selective,  ///< what one pass over kept tensors gives: norm outputs, activated MLP tensors
+  full,       ///< a layer that can keeps nothing: its forward runs again from its input
+};
+std::string_view name_of(Recompute recompute);
+/// Throws Failure that lists the names.
+Recompute recompute_by_name(std::string_view name);
+
 /// One micro-batch on its way through the layers.
 struct Pass {
   Stream& stream;
   const kernels::Kernels& kernels;
   Tape& tape;
-  DType dtype = DType::fp32;  ///< compute type
-  Tensor inputs;              ///< int32 [B, T] tokens, or fp32 [B, features]
-  Tensor targets;             ///< int32, one a row of the last layer
-  Tensor losses;              ///< fp32 [rows]: written by the last layer
-  bool training = false;      ///< keep what backward needs; dropout on
-  bool accumulate = false;    ///< add to the gradients of earlier micro-batches of the step
-  float loss_scale = 1;       ///< gradient of the loss with respect to one row's loss
-  float dropout = 0;
-  uint64_t dropout_key = 0;  ///< of (seed, step)
+  DType dtype = DType::fp32;              ///< compute type
+  Tensor inputs;                          ///< int32 [B, T] tokens, or fp32 [B, features]
+  Tensor targets;                         ///< int32, one a row of the last layer
+  Tensor losses;                          ///< fp32 [rows]: written by the last layer
+  bool training = false;                  ///< keep what backward needs
+  Recompute recompute = Recompute::none;  ///< in training
+  bool accumulate = false;                ///< add to the gradients of earlier micro-batches
+  float loss_scale = 1;                   ///< gradient of the loss with respect to one row's loss
+  float dropout = 0;                      ///< 0 for inference
+  uint64_t dropout_key = 0;               ///< of (seed, step)
   int64_t first_sequence =
       0;  ///< index of inputs[0] in the global batch: dropout ignores the ranks
 };
@@ -51,9 +62,15 @@ class Layer {
   /// {}.
   virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
   /// `dy`: gradient of the output, may be overwritten. Returns the gradient of the input: `dy`
-  /// itself updated in place, or memory that was pushed in forward. Accumulates the parameters'
-  /// gradients.
+  /// itself updated in place, or memory that is on the tape. Accumulates the parameters' gradients;
+  /// what was saved is used up.
   virtual Tensor backward(Pass& pass, const Tensor& dy) = 0;
+
+  /// Whether backward can follow a forward without pass.training, after a `replay` from the same
+  /// input. Such a layer's backward updates `dy` in place.
+  virtual bool can_replay() const { return false; }
+  /// Pushes and saves what forward would have kept, in training; the output is not computed.
+  virtual void replay(Pass& pass, const Tensor& x);
 
   /// What the last layer predicts: fp32 [rows, classes] for the rows of x. Only the last layer has
   /// it.

@@ -22,29 +22,29 @@ void Hidden::bind(sparse::Store& store, const kernels::Kernels& kernels) {
 }
 
 Tensor Hidden::forward(Pass& pass, const Tensor& x) {
-  Saved saved{.x = x, .product = {}};
+  Saved saved{.x = x, .y = {}};
   if (first_) {
     saved.x = pass.tape.push("inputs", pass.dtype, pass.inputs.shape);
     pass.kernels.cast(pass.stream, {.x = pass.inputs, .y = saved.x});
   }
   const Shape shape{saved.x.rows(), linear_.out()};
-  const Tensor out = pass.tape.push("hidden", pass.dtype, shape);
-  saved.product = pass.tape.push("hidden product", pass.dtype, shape);
-  linear_.forward(pass, saved.x, saved.product);
+  saved.y = pass.tape.push("hidden", pass.dtype, shape);
+  linear_.forward(pass, saved.x, saved.y);
   pass.kernels.activation(pass.stream,
-                          {.kind = kernels::Activation::relu, .x = saved.product, .y = out});
-  apply_dropout(pass, name_, out, out);
+                          {.kind = kernels::Activation::relu, .x = saved.y, .y = saved.y});
+  apply_dropout(pass, name_, saved.y, saved.y);
   if (pass.training) {
     pass.tape.save(this, saved);
   }
-  return out;
+  return saved.y;
 }
 
 Tensor Hidden::backward(Pass& pass, const Tensor& dy) {
   const auto& saved = pass.tape.saved<Saved>(this);
   apply_dropout(pass, name_, dy, dy);
+  // The slope at y is that at the product, except where y was dropped, and there dy is zero.
   pass.kernels.activation_backward(
-      pass.stream, {.kind = kernels::Activation::relu, .dy = dy, .x = saved.product, .dx = dy});
+      pass.stream, {.kind = kernels::Activation::relu, .dy = dy, .x = saved.y, .dx = dy});
   linear_.backward_weight(pass, saved.x, dy, pass.accumulate);
   if (first_) {
     return {};

@@ -1,7 +1,7 @@
 #pragma once
 // A multilayer perceptron for classification: hidden layers y = relu(x Wᵀ + b), then a classifier.
 // The second network on the layer interface; between its layers flow activations in the compute
-// type.
+// type. Its layers keep their outputs alone, so there is nothing to compute again in backward.
 #include "src/model/components.h"
 #include "src/model/layer.h"
 
@@ -24,7 +24,7 @@ class Hidden final : public Layer {
 
  private:
   struct Saved {
-    Tensor x, product;  ///< [B, in], [B, out] before the activation
+    Tensor x, y;  ///< [B, in], [B, out]
   };
   std::string name_;
   Linear linear_;

@@ -26,13 +26,25 @@ void Network::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   }
 }
 
+/// With full recompute, layers that can replay run as in inference; their input stays.
 Tensor Network::run_until_last(Pass& pass) const {
   Tensor x;
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
     const Span span(Track::compute, layers_[i]->name());
-    x = layers_[i]->forward(pass, x);
+    if (replays(pass, i)) {
+      pass.tape.save(&layers_[i], x);
+      Pass passing = pass;
+      passing.training = false;
+      x = layers_[i]->forward(passing, x);
+    } else {
+      x = layers_[i]->forward(pass, x);
+    }
   }
   return x;
+}
+
+bool Network::replays(const Pass& pass, size_t layer) const {
+  return pass.training && pass.recompute == Recompute::full && layers_[layer]->can_replay();
 }
 
 void Network::forward(Pass& pass) const {
@@ -46,7 +58,13 @@ void Network::backward(Pass& pass, const std::function<void(size_t)>& done) cons
   for (size_t i = layers_.size(); i-- > 0;) {
     {
       const Span span(Track::compute, backward_names_[i]);
-      gradient = layers_[i]->backward(pass, gradient);
+      if (replays(pass, i)) {
+        const Tape::Scope replayed(pass.tape);
+        layers_[i]->replay(pass, pass.tape.saved<Tensor>(&layers_[i]));
+        gradient = layers_[i]->backward(pass, gradient);
+      } else {
+        gradient = layers_[i]->backward(pass, gradient);
+      }
     }
     if (done) {
       done(i);

@@ -29,6 +29,7 @@ class Network {
 
  private:
   Tensor run_until_last(Pass& pass) const;
+  bool replays(const Pass& pass, size_t layer) const;
 
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<std::string> backward_names_;  ///< for the timeline

@@ -22,21 +22,38 @@ Tensor Tape::push(std::string_view name, DType dtype, const Shape& shape) {
   const size_t bytes = static_cast<size_t>(shape.count()) * size_of(dtype);
   const size_t begin = top_;
   top_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  high_water_ = std::max(high_water_, top_);
   if (dry_) {
-    auto found = by_name_.find(name);
-    if (found == by_name_.end()) {
-      found = by_name_.emplace(std::string(name), 0).first;
-    }
-    found->second += bytes;
+    count(name, begin);
     return Tensor(reinterpret_cast<void*>(kDryBase + begin), dtype, shape);
   }
+  high_water_ = std::max(high_water_, top_);
   require(top_ <= capacity_, "the tape holds a pass as measured", name, top_, capacity_);
   return Tensor(static_cast<std::byte*>(memory_.tensor().data) + begin, dtype, shape);
 }
 
+/// Of what lies from `begin` to the top.
+void Tape::count(std::string_view name, size_t begin) {
+  auto found = live_.find(name);
+  if (found == live_.end()) {
+    found = live_.emplace(std::string(name), 0).first;
+  }
+  found->second += top_ - begin;
+  entries_.push_back({.begin = begin, .name = found, .bytes = top_ - begin});
+  if (top_ > high_water_) {
+    high_water_ = top_;
+    peak_ = live_;
+  }
+}
+
+void Tape::drop(size_t top) {
+  top_ = top;
+  for (; !entries_.empty() && entries_.back().begin >= top; entries_.pop_back()) {
+    entries_.back().name->second -= entries_.back().bytes;
+  }
+}
+
 void Tape::clear() {
-  top_ = 0;
+  drop(0);
   saved_.clear();
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "src/core/arena.h"
 
@@ -26,7 +27,7 @@ class Tape {
   class Scope {
    public:
     explicit Scope(Tape& tape) : tape_(tape), top_(tape.top_) {}
-    ~Scope() { tape_.top_ = top_; }
+    ~Scope() { tape_.drop(top_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
@@ -50,17 +51,28 @@ class Tape {
   void clear();
 
   size_t high_water() const { return high_water_; }
-  /// Bytes pushed by name in one pass, e.g. "attention.qkv": where activation memory goes.
-  const std::map<std::string, size_t, std::less<>>& bytes_by_name() const { return by_name_; }
+  using ByName = std::map<std::string, size_t, std::less<>>;
+  /// Of a dry tape: what the bytes at the high-water mark are, e.g. "attention qkv".
+  const ByName& peak_by_name() const { return peak_; }
 
  private:
+  /// One push of a dry tape.
+  struct Entry {
+    size_t begin = 0;
+    ByName::iterator name{};
+    size_t bytes = 0;
+  };
+  void drop(size_t top);
+  void count(std::string_view name, size_t begin);
+
   Buffer memory_;
   size_t capacity_;
   bool dry_;
   size_t top_ = 0;
   size_t high_water_ = 0;
   std::unordered_map<const void*, std::any> saved_;
-  std::map<std::string, size_t, std::less<>> by_name_;
+  std::vector<Entry> entries_;  ///< live ones, ascending
+  ByName live_, peak_;          ///< bytes by name, now and at the high-water mark
 };
 
 }  // namespace espalier::model

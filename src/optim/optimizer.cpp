@@ -5,9 +5,12 @@
 namespace espalier::optim {
 namespace {
 
-/// Where the dense copy is the master copy itself, there is nothing to write.
-Tensor separate_dense(const sparse::Parameter& parameter) {
-  return parameter.memory.tensor() ? parameter.dense : Tensor();
+/// The copy that the update writes in the same pass, where that is one of the rounded values. Where
+/// only a part of the values is updated here, it follows when the rest has come (Store::refresh).
+Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState& state) {
+  const bool here = state.value.count() == parameter.kept();
+  return parameter.copied() && here && parameter.dense.dtype == state.value.dtype ? parameter.dense
+                                                                                   : Tensor();
 }
 
 float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& config) {
@@ -28,13 +31,16 @@ StepResult Optimizer::step(Stream& stream, int64_t step, double lr) {
   const bool clips = config_.clip > 0 && norm > config_.clip;
   const auto scale = static_cast<float>(clips ? config_.clip / (norm + 1e-6) : 1.0);
   for (sparse::Parameter& parameter : store_.parameters()) {
-    if (parameter.kept() == 0) {
+    if (store_.state(parameter).value.count() == 0) {
       continue;
     }
     if (config_.kind == "adamw") {
       adamw(stream, parameter, step, static_cast<float>(lr), scale);
     } else {
       sgd(stream, parameter, static_cast<float>(lr), scale);
+    }
+    if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
+      store_.refresh(parameter);  // vectors: their copy is the exact master copy
     }
   }
   return {.gradient_norm = norm, .applied = true};
@@ -43,12 +49,17 @@ StepResult Optimizer::step(Stream& stream, int64_t step, double lr) {
 void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr,
                       float scale) {
   const auto count = static_cast<double>(step + 1);
-  kernels_.adamw(stream, {.gradient = store_.part(store_.gradient(), parameter),
-                          .value = store_.part(store_.master(), parameter),
-                          .moment1 = store_.part(store_.moment(0), parameter),
-                          .moment2 = store_.part(store_.moment(1), parameter),
-                          .dense = separate_dense(parameter),
-                          .positions = store_.positions(parameter),
+  const sparse::OptimizerState state = store_.state(parameter);
+  const Tensor copy = copy_of(parameter, state);
+  kernels_.adamw(stream, {.gradient = state.gradient,
+                          .value = state.value,
+                          .low = state.low,
+                          .moment1 = state.moment1,
+                          .moment2 = state.moment2,
+                          .scale1 = state.scale1,
+                          .scale2 = state.scale2,
+                          .dense = copy,
+                          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
                           .scale = scale,
                           .lr = lr,
                           .beta1 = static_cast<float>(config_.beta1),
@@ -60,11 +71,15 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
 }
 
 void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale) {
-  kernels_.sgd(stream, {.gradient = store_.part(store_.gradient(), parameter),
-                        .value = store_.part(store_.master(), parameter),
-                        .moment1 = store_.part(store_.moment(0), parameter),
-                        .dense = separate_dense(parameter),
-                        .positions = store_.positions(parameter),
+  const sparse::OptimizerState state = store_.state(parameter);
+  const Tensor copy = copy_of(parameter, state);
+  kernels_.sgd(stream, {.gradient = state.gradient,
+                        .value = state.value,
+                        .low = state.low,
+                        .moment1 = state.moment1,
+                        .scale1 = state.scale1,
+                        .dense = copy,
+                        .positions = copy ? store_.positions(parameter) : kernels::Positions(),
                         .scale = scale,
                         .lr = lr,
                         .momentum = static_cast<float>(config_.momentum),

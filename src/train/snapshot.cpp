@@ -7,6 +7,7 @@
 #include "io/plain_hdf5.h"
 #include "parallel/collectives.h"
 #include "pruning/pruning.h"
+#include "sparse/index_file.h"
 #include "src/train/agreement.h"
 
 namespace espalier::train {
@@ -14,29 +15,40 @@ namespace {
 
 constexpr std::array<const char*, 2> kMoments{"moment1", "moment2"};
 
-void write_parameter(io::CheckpointWriter& writer, sparse::Store& store,
-                     const sparse::Parameter& parameter) {
-  const std::vector<uint8_t> index = parameter.index.to_bytes();
-  const Tensor master = store.part(store.master(), parameter);
-  // The values that compute reads; in bf16 the master copy is more exact and stands in /optim.
-  Tensor values = master;
-  std::vector<bf16> rounded;
-  if (parameter.dense.dtype == DType::bf16) {
-    for (const float value : master.span<float>()) {
-      rounded.push_back(to_bf16(value));
-    }
-    values = Tensor(rounded.data(), DType::bf16, Shape{parameter.kept()});
+/// What optimizers keep of one parameter, whole.
+struct WholeState {
+  std::vector<float> master;
+  std::vector<std::vector<float>> moments;
+};
+
+/// Collective when the store is sharded.
+WholeState whole_state(sparse::Store& store, const sparse::Parameter& parameter) {
+  WholeState state{.master = store.master(parameter), .moments = {}};
+  for (int which = 0; which < store.options().moments; ++which) {
+    state.moments.push_back(store.moment(parameter, which));
   }
+  return state;
+}
+
+Tensor view_of(std::vector<float>& values) {
+  return Tensor(values.data(), DType::fp32, Shape{static_cast<int64_t>(values.size())});
+}
+
+void write_parameter(io::CheckpointWriter& writer, const sparse::Store& store,
+                     const sparse::Parameter& parameter, WholeState& state) {
+  const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
+  // The values that compute reads: vectors are exact; of the others in bf16 the master copy is more
+  // exact and stands in /optim.
+  const bool exact = parameter.spec.shape.rank() == 1;
   writer.parameter({.name = parameter.spec.name,
                     .shape = parameter.spec.shape,
-                    .encoding = std::string(sparse::name_of(parameter.index.encoding())),
+                    .encoding = std::string(sparse::name_of(index.encoding)),
                     .nnz = parameter.kept(),
-                    .values = values,
-                    .index = index});
-  writer.optimizer(parameter.spec.name, "master", master);
-  for (int which = 0; which < store.options().moments; ++which) {
-    writer.optimizer(parameter.spec.name, kMoments.at(static_cast<size_t>(which)),
-                     store.part(store.moment(which), parameter));
+                    .values = exact ? view_of(state.master) : store.part(store.value(), parameter),
+                    .index = index.bytes});
+  writer.optimizer(parameter.spec.name, "master", view_of(state.master));
+  for (size_t which = 0; which < state.moments.size(); ++which) {
+    writer.optimizer(parameter.spec.name, kMoments.at(which), view_of(state.moments[which]));
   }
 }
 
@@ -102,7 +114,11 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
     writer->meta(meta_of(progress));
   });
   for (const sparse::Parameter& parameter : store.parameters()) {
-    attempt([&] { write_parameter(*writer, store, parameter); });
+    WholeState state;
+    if (comm.rank() == 0 || store.options().sharding) {
+      state = whole_state(store, parameter);
+    }
+    attempt([&] { write_parameter(*writer, store, parameter, state); });
     parallel::barrier(comm);
   }
   attempt([&] { writer->commit(); });
@@ -133,8 +149,7 @@ sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& na
   }
   const std::vector<uint8_t> bytes = reader.index(name);
   try {
-    Arena arena;
-    return sparse::Index::from_bytes(arena, encoding, info.shape.count(), info.nnz, bytes).mask();
+    return sparse::mask_from_file(encoding, info.shape.count(), info.nnz, bytes);
   } catch (const Failure& failure) {
     fail("{}: index of \"{}\": {}; the file is damaged, use another checkpoint",
          reader.path().string(), name, failure.what());
@@ -163,7 +178,8 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
       check(reader.has_optimizer(name, kind),
             "{} holds no {} of \"{}\": it cannot be resumed; start from its weights with --init",
             reader.path().string(), kind, name);
-      reader.optimizer(name, kind, store.part(store.moment(which), parameter));
+      reader.optimizer(name, kind, view);
+      store.set_moment(parameter, which, values);
     }
   }
 }

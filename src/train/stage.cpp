@@ -9,15 +9,37 @@
 namespace espalier::train {
 
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
-  auto encoding = [index = config.sparse.index](const std::string& name, int64_t size,
-                                                int64_t kept) {
+  auto encoding = [index = config.sparse.index](const std::string& name) {
     const std::string& wanted = index.for_name(name);
-    return wanted == "auto" ? sparse::best_encoding(size, kept) : sparse::encoding_by_name(wanted);
+    return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
   };
-  return {.dtype = dtype_by_name(config.train.dtype),
+  sparse::IndexShape groups;
+  if (config.pruning.method == "nm") {
+    groups.n = static_cast<int>(config.pruning.n);
+    groups.m = static_cast<int>(config.pruning.m);
+  }
+  if (config.pruning.method == "block") {
+    groups.height = groups.width = config.pruning.block;
+  }
+  const DType dtype = dtype_by_name(config.train.dtype);
+  return {.dtype = dtype,
+          .gradient = config.train.gradient_dtype == "auto"
+                          ? dtype
+                          : dtype_by_name(config.train.gradient_dtype),
           .training = training,
           .moments = optim::moments_of(config.optimizer),
-          .encoding = encoding};
+          .state_bits = static_cast<int>(config.optimizer.state_bits),
+          .encoding = encoding,
+          .index_shape = groups,
+          .file_index = config.sparse.file_index,
+          .storage =
+              [storage = config.sparse.storage, training](const std::string& name) {
+                const std::string& wanted = storage.for_name(name);
+                // "auto" is settled by timing (storage_choice.h); until then:
+                const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
+                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
+              },
+          .sharding = {}};
 }
 
 ProblemShape problem_of(const Source& source) {
@@ -58,6 +80,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       optimizer_(*store_, kernels, config.optimizer),
       dtype_(dtype_by_name(config.train.dtype)),
       dropout_(static_cast<float>(config.model.dropout)),
+      recompute_(options.recompute),
       seed_(static_cast<uint64_t>(config.train.seed)) {
   network_.bind(*store_, kernels);
   size_t first = 0;
@@ -100,7 +123,8 @@ model::Pass Stage::make_pass(model::Tape& tape, int64_t samples, bool training) 
           .targets = targets(samples),
           .losses = Tensor(losses_.tensor().data, DType::fp32, Shape{samples * problem_.rows}),
           .training = training,
-          .dropout = dropout_};
+          .recompute = recompute_,
+          .dropout = training ? dropout_ : 0};
 }
 
 double Stage::sum_losses(int64_t samples) const {
@@ -187,7 +211,7 @@ PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int
   return {.tape_bytes = stage.tape().high_water(),
           .flops = counted.flops,
           .bytes = counted.bytes,
-          .activations = stage.tape().bytes_by_name()};
+          .activations = stage.tape().peak_by_name()};
 }
 
 }  // namespace espalier::train

@@ -40,6 +40,7 @@ class Stage {
   struct Options {
     int64_t micro_batch = 1;  ///< samples, at most
     bool training = true;
+    model::Recompute recompute = model::Recompute::none;
     bool dry = false;  ///< no memory behind anything; kernels must be "dry"
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
@@ -94,6 +95,7 @@ class Stage {
   optim::Optimizer optimizer_;
   DType dtype_;
   float dropout_;
+  model::Recompute recompute_;
   uint64_t seed_;
   PassCost cost_;
   std::vector<size_t> first_parameter_;  ///< of each layer, among store_->parameters()

@@ -109,7 +109,8 @@ void embedding(Stream&, const EmbeddingArgs& args) {
 
 void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
   verify(args);
-  const double row = static_cast<double>(args.dx.cols()) * 4;
+  const double row =
+      static_cast<double>(args.dx.cols()) * static_cast<double>(size_of(args.dtoken.dtype));
   add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
                                  2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1]));
 }

@@ -1,0 +1,221 @@
+#include "sparse/optimizer_arrays.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace espalier::sparse {
+namespace {
+
+/// Bytes that parts of an array are aligned to: a cache line.
+constexpr int64_t kLine = 64;
+
+int64_t round_up(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+kernels::DynamicMap map_of(int which) {
+  return which == 0 ? kernels::DynamicMap::with_sign : kernels::DynamicMap::without_sign;
+}
+
+std::string_view moment_name(int which) { return which == 0 ? "moment1" : "moment2"; }
+
+}  // namespace
+
+OptimizerArrays::OptimizerArrays(Stream& stream, const kernels::Kernels& kernels,
+                                 const Options& options, std::span<const Extent> extents)
+    : stream_(&stream), kernels_(&kernels), options_(options) {
+  Layout layout = lay_out(extents);
+  low_ = allocate_low(layout);
+  for (int which = 0; which < options_.moments; ++which) {
+    moments_.push_back(allocate_moment(layout, which));
+  }
+  places_ = std::move(layout.places);
+}
+
+bool OptimizerArrays::is_coded(const Place& place) const {
+  return options_.state_bits == 8 && place.kept >= kSmall;
+}
+
+OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents) const {
+  Layout layout;
+  layout.places.resize(extents.size());
+  for (size_t p = 0; p < extents.size(); ++p) {
+    layout.places[p].kept = extents[p].kept;
+    layout.places[p].owned = {0, extents[p].kept};
+  }
+  if (options_.sharding) {
+    // The sharding sees the order of the flat arrays.
+    std::vector<size_t> order(extents.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::sort(order, {}, [&](size_t p) { return std::pair(extents[p].offset, p); });
+    std::vector<Extent> ascending;
+    for (const size_t p : order) {
+      ascending.push_back(extents[p]);
+    }
+    auto shares = options_.sharding->shares(ascending);
+    for (size_t i = 0; i < order.size(); ++i) {
+      Place& place = layout.places[order[i]];
+      place.shares = std::move(shares[i]);
+      place.owned = place.shares.at(static_cast<size_t>(options_.sharding->rank()));
+    }
+  }
+  for (Place& place : layout.places) {
+    place.low = layout.low;
+    place.moment = layout.moment;
+    place.scale = layout.scale;
+    const int64_t count = place.owned.count;
+    const bool coded = is_coded(place);
+    layout.low += round_up(count, kLine / 2);
+    layout.moment += round_up(coded ? count : 4 * count, kLine);
+    layout.scale += coded ? round_up(count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock : 0;
+  }
+  return layout;
+}
+
+Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
+  if (!options_.low) {
+    return {};
+  }
+  return stream_->arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
+                                   Shape{layout.low});
+}
+
+OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, int which) const {
+  Arena& arena = stream_->arena();
+  Moment moment;
+  moment.bytes =
+      arena.allocate(Memory::moment, moment_name(which), DType::uint8, Shape{layout.moment});
+  if (layout.scale > 0) {
+    moment.scale =
+        arena.allocate(Memory::moment, moment_name(which), DType::fp32, Shape{layout.scale});
+  }
+  return moment;
+}
+
+Tensor OptimizerArrays::low_of(const Buffer& low, const Place& place) const {
+  if (!options_.low) {
+    return {};
+  }
+  return Tensor(low.tensor().get<uint16_t>() + place.low, DType::uint16, Shape{place.owned.count});
+}
+
+Tensor OptimizerArrays::codes_of(const Moment& moment, const Place& place) const {
+  return Tensor(moment.bytes.tensor().get<uint8_t>() + place.moment,
+                is_coded(place) ? DType::uint8 : DType::fp32, Shape{place.owned.count});
+}
+
+Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) const {
+  if (!is_coded(place)) {
+    return {};
+  }
+  const int64_t blocks =
+      round_up(place.owned.count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock;
+  return Tensor(moment.scale.tensor().get<float>() + place.scale, DType::fp32, Shape{blocks});
+}
+
+Tensor OptimizerArrays::low(size_t p) const { return low_of(low_, places_[p]); }
+
+Tensor OptimizerArrays::moment(size_t p, int which) const {
+  return codes_of(moments_.at(static_cast<size_t>(which)), places_[p]);
+}
+
+Tensor OptimizerArrays::scale(size_t p, int which) const {
+  return scales_of(moments_.at(static_cast<size_t>(which)), places_[p]);
+}
+
+std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
+  std::vector<float> whole(static_cast<size_t>(place.kept));
+  if (options_.low) {
+    const auto part = low_of(low, place).span<uint16_t>();
+    std::ranges::copy(part, whole.begin() + place.owned.first);
+    collect(place, whole);
+  }
+  return whole;
+}
+
+std::vector<float> OptimizerArrays::read_moment(const Moment& moment, const Place& place,
+                                                int which) const {
+  std::vector<float> whole(static_cast<size_t>(place.kept));
+  const Tensor part(whole.data() + place.owned.first, DType::fp32, Shape{place.owned.count});
+  const Tensor stored = codes_of(moment, place);
+  if (is_coded(place)) {
+    kernels_->dequantize(
+        *stream_,
+        {.codes = stored, .scales = scales_of(moment, place), .x = part, .map = map_of(which)});
+  } else {
+    std::ranges::copy(stored.span<float>(), part.get<float>());
+  }
+  collect(place, whole);
+  return whole;
+}
+
+void OptimizerArrays::collect(const Place& place, std::vector<float>& whole) const {
+  if (options_.sharding) {
+    options_.sharding->collect(place.shares, Tensor(whole.data(), DType::fp32, Shape{place.kept}));
+  }
+}
+
+void OptimizerArrays::write_low(const Buffer& low, const Place& place,
+                                std::span<const float> packed) const {
+  if (!options_.low) {
+    return;
+  }
+  const auto part = low_of(low, place).span<uint16_t>();
+  for (size_t k = 0; k < part.size(); ++k) {
+    part[k] = static_cast<uint16_t>(packed[static_cast<size_t>(place.owned.first) + k]);
+  }
+}
+
+void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int which,
+                                   std::span<const float> packed) const {
+  const auto part = packed.subspan(static_cast<size_t>(place.owned.first),
+                                   static_cast<size_t>(place.owned.count));
+  const Tensor stored = codes_of(moment, place);
+  if (is_coded(place)) {
+    // The kernel reads only; a view has no const form.
+    kernels_->quantize(*stream_, {.x = Tensor(const_cast<float*>(part.data()), DType::fp32,
+                                              Shape{place.owned.count}),
+                                  .codes = stored,
+                                  .scales = scales_of(moment, place),
+                                  .map = map_of(which)});
+  } else {
+    std::ranges::copy(part, stored.get<float>());
+  }
+}
+
+std::vector<float> OptimizerArrays::whole_low(size_t p) const { return read_low(low_, places_[p]); }
+
+std::vector<float> OptimizerArrays::whole_moment(size_t p, int which) const {
+  return read_moment(moments_.at(static_cast<size_t>(which)), places_[p], which);
+}
+
+void OptimizerArrays::set_low(size_t p, std::span<const float> packed) {
+  write_low(low_, places_[p], packed);
+}
+
+void OptimizerArrays::set_moment(size_t p, int which, std::span<const float> packed) {
+  write_moment(moments_.at(static_cast<size_t>(which)), places_[p], which, packed);
+}
+
+void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& survive) {
+  Layout next = lay_out(extents);
+  const size_t moved_parameters = stream_->arena().dry() ? 0 : places_.size();
+  if (options_.low) {
+    Buffer low = allocate_low(next);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
+    }
+    low_ = std::move(low);
+  }
+  for (int which = 0; which < options_.moments; ++which) {
+    Moment& old = moments_[static_cast<size_t>(which)];
+    Moment moved = allocate_moment(next, which);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      write_moment(moved, next.places[p], which, survive(p, read_moment(old, places_[p], which)));
+    }
+    old = std::move(moved);
+  }
+  places_ = std::move(next.places);
+}
+
+}  // namespace espalier::sparse

@@ -1,0 +1,91 @@
+#pragma once
+// The optimizer's own state: `low` (the lower half of bf16 master copies) and the moments, for the
+// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
+// kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
+// fp32. Parameters are numbered in forward order.
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "sparse/sharding.h"
+#include "src/core/arena.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::sparse {
+
+class OptimizerArrays {
+ public:
+  static constexpr int64_t kSmall = 4096;
+
+  struct Options {
+    bool low = false;
+    int moments = 2;
+    int state_bits = 32;                 ///< or 8
+    std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
+  };
+  OptimizerArrays() = default;
+  /// `extents` in forward order.
+  OptimizerArrays(Stream& stream, const kernels::Kernels& kernels, const Options& options,
+                  std::span<const Extent> extents);
+
+  /// Kept elements of parameter p whose state is here.
+  Range owned(size_t p) const { return places_[p].owned; }
+  /// Views of the owned part; `scale` is empty for fp32 moments.
+  Tensor low(size_t p) const;
+  Tensor moment(size_t p, int which) const;
+  Tensor scale(size_t p, int which) const;
+
+  /// All kept elements of parameter p, as numbers; `low` as 0 … 65535. Collective when sharded.
+  std::vector<float> whole_low(size_t p) const;
+  std::vector<float> whole_moment(size_t p, int which) const;
+  /// Keep the owned part of `packed`.
+  void set_low(size_t p, std::span<const float> packed);
+  void set_moment(size_t p, int which, std::span<const float> packed);
+
+  /// Maps the packed elements of parameter p from the old kept elements to the new ones.
+  using Survive = std::function<std::vector<float>(size_t p, std::span<const float> old)>;
+  /// Moves everything to a new layout, one array at a time. Collective when sharded.
+  void relocate(std::span<const Extent> extents, const Survive& survive);
+
+ private:
+  struct Place {
+    int64_t kept = 0;
+    Range owned;
+    std::vector<Range> shares;  ///< by rank; empty: not sharded
+    int64_t low = 0;            ///< elements
+    int64_t moment = 0;         ///< bytes
+    int64_t scale = 0;          ///< elements
+  };
+  /// Sizes of the arrays of one layout.
+  struct Layout {
+    std::vector<Place> places;
+    int64_t low = 0, moment = 0, scale = 0;
+  };
+  struct Moment {
+    Buffer bytes, scale;
+  };
+
+  Layout lay_out(std::span<const Extent> extents) const;
+  bool is_coded(const Place& place) const;
+  Buffer allocate_low(const Layout& layout) const;
+  Moment allocate_moment(const Layout& layout, int which) const;
+  Tensor low_of(const Buffer& low, const Place& place) const;
+  Tensor codes_of(const Moment& moment, const Place& place) const;
+  Tensor scales_of(const Moment& moment, const Place& place) const;
+  std::vector<float> read_low(const Buffer& low, const Place& place) const;
+  std::vector<float> read_moment(const Moment& moment, const Place& place, int which) const;
+  void write_low(const Buffer& low, const Place& place, std::span<const float> packed) const;
+  void write_moment(const Moment& moment, const Place& place, int which,
+                    std::span<const float> packed) const;
+  void collect(const Place& place, std::vector<float>& whole) const;
+
+  Stream* stream_ = nullptr;
+  const kernels::Kernels* kernels_ = nullptr;
+  Options options_;
+  std::vector<Place> places_;
+  Buffer low_;
+  std::vector<Moment> moments_;
+};
+
+}  // namespace espalier::sparse

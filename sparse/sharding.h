@@ -1,0 +1,38 @@
+#pragma once
+// Who holds the optimizer state of which kept elements, when data-parallel ranks share it out
+// (ZeRO-1). The store asks through this interface and knows no ranks' messages.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/core/tensor.h"
+
+namespace espalier::sparse {
+
+/// Elements [first, first + count).
+struct Range {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const Range&) const = default;
+};
+
+/// A parameter's place in the flat arrays.
+struct Extent {
+  int64_t offset = 0;
+  int64_t kept = 0;
+};
+
+class Sharding {
+ public:
+  virtual ~Sharding() = default;
+
+  virtual int rank() const = 0;
+  /// For each parameter, in the order given (ascending offsets), the range of its kept elements that
+  /// each rank owns: in rank order they cover [0, kept), and every one but the last ends at a
+  /// multiple of kernels::kQuantizeBlock.
+  virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents) = 0;
+  /// Collective. `whole` [kept] holds this rank's range; afterwards all ranges.
+  virtual void collect(std::span<const Range> shares, const Tensor& whole) = 0;
+};
+
+}  // namespace espalier::sparse

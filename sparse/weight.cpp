@@ -1,0 +1,47 @@
+#include "sparse/weight.h"
+
+#include "sparse/weight_storages.h"
+
+namespace espalier::sparse {
+namespace {
+
+const Verbs& verbs_of(const Parameter& parameter) {
+  if (parameter.full()) {
+    return kDenseVerbs;
+  }
+  switch (parameter.storage) {
+    case Storage::dense:
+      return kDenseVerbs;
+    case Storage::expanded:
+      return kExpandedVerbs;
+    case Storage::sparse:
+    case Storage::block:
+      return kSparseVerbs;
+  }
+  return kDenseVerbs;
+}
+
+}  // namespace
+
+void Weight::apply(Stream& stream, const Apply& args) {
+  verbs_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
+}
+
+void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
+  require(!args.accumulate || !args.preactivation, "the slope multiplies the product alone");
+  verbs_of(parameter_).apply_transposed(stream, {store_, kernels_, parameter_}, args);
+}
+
+void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
+  if (store_.gradient_probe() && !parameter_.full()) {
+    require(!args.accumulate, "a probe sees the whole gradient at once", parameter_.spec.name);
+    const Tensor gradient = store_.dense_gradient(parameter_);
+    kernels_.gemm(stream,
+                  {.a = args.dy, .b = args.x, .c = gradient, .bias = {}, .transpose_a = true});
+    store_.gradient_probe()(parameter_, gradient);
+    return;
+  }
+  verbs_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
+}
+
+}  // namespace espalier::sparse

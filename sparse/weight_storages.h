@@ -1,0 +1,29 @@
+#pragma once
+// The storages behind Weight, for weight*.cpp alone: the three verbs of each; see weight.h.
+#include "sparse/weight.h"
+
+namespace espalier::sparse {
+
+/// What the verbs work on.
+struct WeightParts {
+  Store& store;
+  const kernels::Kernels& kernels;
+  Parameter& parameter;
+};
+
+struct Verbs {
+  void (*apply)(Stream&, const WeightParts&, const Weight::Apply&);
+  void (*apply_transposed)(Stream&, const WeightParts&, const Weight::ApplyTransposed&);
+  void (*accumulate_gradient)(Stream&, const WeightParts&, const Weight::AccumulateGradient&);
+};
+extern const Verbs kDenseVerbs, kExpandedVerbs, kSparseVerbs, kBlockVerbs;
+
+/// The first two verbs with a given dense W [N, K], epilogues included, and dW by a dense product.
+void dense_apply(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
+                 const Weight::Apply& args);
+void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
+                            const Weight::ApplyTransposed& args);
+void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
+                               const Weight::AccumulateGradient& args);
+
+}  // namespace espalier::sparse
