@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "sparse/block_list.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -64,7 +65,8 @@ struct Parameter {
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
   /// values themselves); of a pruned one with storage dense the resident copy; else empty.
   Tensor dense;
-  Buffer memory;  ///< behind `dense`, where it is a copy
+  Buffer memory;     ///< behind `dense`, where it is a copy
+  BlockList blocks;  ///< of a pruned one with storage block, else empty
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
@@ -83,6 +85,7 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
+  BlockWish block;                  ///< of storage block
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
@@ -156,7 +159,8 @@ class Store {
   /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
   void set_masks(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
-  /// Holds a pruned parameter in another way from now on; values stay.
+  /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
+  /// nothing, when that cannot hold its mask.
   void set_storage(Parameter& parameter, Storage storage);
   /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
   void plan(std::span<const int64_t> kept);
@@ -173,10 +177,12 @@ class Store {
   void hold(Parameter& parameter);
   void carry_values(std::span<const Before> before);
   size_t number_of(const Parameter& parameter) const;
-  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
   Index plan_index(const Parameter& parameter, int64_t kept) const;
   IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
+  BlockList make_blocks(const Parameter& parameter, const Mask& mask) const;
+  BlockList plan_blocks(const Parameter& parameter, int64_t kept) const;
 
   Stream& stream_;
   const kernels::Kernels& kernels_;

@@ -32,8 +32,14 @@ IndexShape Store::index_shape(const Parameter& parameter) const {
   return shape;
 }
 
-Index Store::make_index(const Parameter& parameter, const Mask& mask) const {
-  const IndexShape shape = index_shape(parameter);
+/// `block`: those that the mask is known to consist of, if any.
+Index Store::make_index(const Parameter& parameter, const Mask& mask,
+                        const BlockSize& block) const {
+  IndexShape shape = index_shape(parameter);
+  if (block.height > 0) {
+    shape.height = block.height;
+    shape.width = block.width;
+  }
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
   try {
     return Index(stream_.arena(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
@@ -49,20 +55,40 @@ Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
                         index_shape(parameter));
 }
 
+/// The list behind storage block. Throws Failure when the mask does not consist of blocks.
+BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const {
+  const Shape& shape = parameter.spec.shape;
+  try {
+    return {stream_.arena(), mask, shape, choose_blocks(mask, shape, options_.block)};
+  } catch (const Failure& failure) {
+    fail("\"{}\": {}", parameter.spec.name, failure.what());
+  }
+}
+
+BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
+  const BlockSize square{options_.block.edge, options_.block.edge};
+  return BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
+}
+
 void Store::set_masks(std::span<const Mask> masks) {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
   std::vector<Index> next;  // all of them before anything changes
+  std::vector<BlockList> next_blocks;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     require(masks[p].size() == parameters_[p].size(), "a mask covers its parameter",
             masks[p].size(), parameters_[p].size(), parameters_[p].spec.name);
-    next.push_back(make_index(parameters_[p], masks[p]));
+    const bool blocks =
+        parameters_[p].storage == Storage::block && masks[p].kept() < masks[p].size();
+    next_blocks.push_back(blocks ? make_blocks(parameters_[p], masks[p]) : BlockList());
+    next.push_back(make_index(parameters_[p], masks[p], next_blocks.back().block()));
   }
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
     parameter.index = std::move(next[p]);
+    parameter.blocks = std::move(next_blocks[p]);
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -112,6 +138,8 @@ void Store::plan(std::span<const int64_t> kept) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     parameter.index = plan_index(parameter, kept[p]);
+    const bool blocks = parameter.storage == Storage::block && !parameter.full();
+    parameter.blocks = blocks ? plan_blocks(parameter, kept[p]) : BlockList();
   }
   allocate_all();
 }

@@ -23,6 +23,7 @@ struct StorageTiming {
 struct StorageGroup {
   Shape shape;
   double density = 1;
+  bool blocks = false;                 ///< masks are made of blocks, and will be
   std::vector<size_t> parameters;      ///< numbers, forward order
   std::vector<StorageTiming> timings;  ///< in the order of sparse::Storage
   size_t chosen = 0;                   ///< of `timings`
