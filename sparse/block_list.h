@@ -33,6 +33,13 @@ struct BlockWish {
 /// Whole blocks of fewer elements are no blocks: their list and products cost more than `sparse`.
 inline constexpr int64_t kLeastBlock = 4;
 
+/// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single elements
+/// take half the time of those of 8 x 8, and as long as those of 16 x 16 (fp32, AVX-512).
+inline constexpr int64_t kThinSide = 12;
+inline bool is_thin(const BlockSize& block) {
+  return block.height < kThinSide || block.width < kThinSide;
+}
+
 /// The greatest common divisors of a mask's boundaries; 0 where there is none.
 BlockSize boundaries(const Mask& mask, int64_t cols);
 /// The blocks to compute a mask of `shape` with; empty when it is not made of such blocks.

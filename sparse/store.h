@@ -37,7 +37,7 @@ enum class Storage : uint8_t {
   dense,     ///< a resident dense copy with zeros (SAMO)
   expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
   sparse,    ///< kept values only; sparse products
-  block,     ///< kept values only; products of whole blocks
+  block,     ///< kept values only; products of whole blocks (of elements where blocks are thin)
 };
 std::string_view name_of(Storage storage);
 /// Throws Failure that lists the names.
@@ -66,7 +66,7 @@ struct Parameter {
   /// values themselves); of a pruned one with storage dense the resident copy; else empty.
   Tensor dense;
   Buffer memory;     ///< behind `dense`, where it is a copy
-  BlockList blocks;  ///< of a pruned one with storage block, else empty
+  BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }

@@ -55,11 +55,13 @@ Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
                         index_shape(parameter));
 }
 
-/// The list behind storage block. Throws Failure when the mask does not consist of blocks.
+/// The list behind storage block; none for thin blocks, which are computed as single elements.
+/// Throws Failure when the mask does not consist of blocks.
 BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const {
   const Shape& shape = parameter.spec.shape;
   try {
-    return {stream_.arena(), mask, shape, choose_blocks(mask, shape, options_.block)};
+    const BlockSize block = choose_blocks(mask, shape, options_.block);
+    return is_thin(block) ? BlockList() : BlockList(stream_.arena(), mask, shape, block);
   } catch (const Failure& failure) {
     fail("\"{}\": {}", parameter.spec.name, failure.what());
   }
@@ -67,7 +69,8 @@ BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const
 
 BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
   const BlockSize square{options_.block.edge, options_.block.edge};
-  return BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
+  return is_thin(square) ? BlockList()
+                         : BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
 }
 
 void Store::set_masks(std::span<const Mask> masks) {

@@ -17,7 +17,7 @@ const Verbs& verbs_of(const Parameter& parameter) {
     case Storage::sparse:
       return kSparseVerbs;
     case Storage::block:
-      return kBlockVerbs;
+      return parameter.blocks ? kBlockVerbs : kSparseVerbs;
   }
   return kDenseVerbs;
 }

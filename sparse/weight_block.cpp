@@ -6,8 +6,6 @@ namespace {
 
 /// The weight, or its gradient, with the blocks of the parameter.
 kernels::BlockMatrix matrix(const WeightParts& parts, const Tensor& flat) {
-  require(static_cast<bool>(parts.parameter.blocks), "a pruned weight in blocks has their list",
-          parts.parameter.spec.name);
   return parts.parameter.blocks.matrix(parts.store.part(flat, parts.parameter));
 }
 
