@@ -251,6 +251,23 @@ TEST(BlockStorage, RefusesAMaskWithoutBlocks) {
   EXPECT_THAT(message, HasSubstr("block"));
 }
 
+TEST(BlockStorage, RefusesGivenMasksWithoutBlocks) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "random";
+  made.pruning.sparsity = 0.98;
+  made.pruning.at_step = 0;
+  run(made);
+  train::TrainerOptions options;
+  options.init = dir / "pruned.h5";
+  std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
+  made.sparse.storage.fallback = "block";
+  made.pruning.method = "none";
+  const std::string message = failure_of([&] { run(made, 2, options); });
+  EXPECT_THAT(message, HasSubstr("whole 16x16 blocks would hold"));
+  EXPECT_THAT(message, HasSubstr("sparse.storage = \"sparse\""));
+}
+
 TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
   const TempDir dir;
   io::Config made = tiny_config(dir);

@@ -39,6 +39,11 @@ struct StorageQuestion {
   std::optional<size_t> budget;
 };
 
+/// Throws Failure when pruning of the `prunable` parameters will make masks of single elements that
+/// their storage cannot hold: better told at the start of a run than at its hundredth step.
+void check_storages(const io::PruningConfig& config, const sparse::Store& store,
+                    const std::vector<bool>& prunable, double sparsity);
+
 /// Whether the config leaves a storage to us at all.
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 
