@@ -134,7 +134,8 @@ void sparse(std::vector<Field>& out) {
   rows.add("file_index", &S::file_index,
            one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
            "the same in checkpoints; same: as in memory");
-  rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");
+  rows.add("block", &S::block, range(0, 1024),
+           "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
 }
 
 void parallel(std::vector<Field>& out) {

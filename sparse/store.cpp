@@ -296,7 +296,13 @@ Storage Store::choose_storage(const Parameter& parameter) const {
 }
 
 void Store::set_storage(Parameter& parameter, Storage storage) {
+  BlockList blocks;
+  if (storage == Storage::block && !parameter.full()) {
+    blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
+                                   : make_blocks(parameter, parameter.index.mask());
+  }
   parameter.storage = storage;
+  parameter.blocks = std::move(blocks);
   hold(parameter);
   refresh(parameter);
 }

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "sparse/block_list.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -36,7 +37,7 @@ enum class Storage : uint8_t {
   dense,     ///< a resident dense copy with zeros (SAMO)
   expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
   sparse,    ///< kept values only; sparse products
-  block,     ///< kept values only; products of whole blocks
+  block,     ///< kept values only; products of whole blocks (of elements where blocks are thin)
 };
 std::string_view name_of(Storage storage);
 /// Throws Failure that lists the names.
@@ -64,7 +65,8 @@ struct Parameter {
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
   /// values themselves); of a pruned one with storage dense the resident copy; else empty.
   Tensor dense;
-  Buffer memory;  ///< behind `dense`, where it is a copy
+  Buffer memory;     ///< behind `dense`, where it is a copy
+  BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
@@ -85,6 +87,7 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
+  BlockWish block;                  ///< of storage block
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
@@ -164,7 +167,8 @@ class Store {
   /// extra memory of carrying anything over. Throws as set_masks does.
   void restart(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
-  /// Holds a pruned parameter in another way from now on; values stay.
+  /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
+  /// nothing, when that cannot hold its mask.
   void set_storage(Parameter& parameter, Storage storage);
   /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
   void plan(std::span<const int64_t> kept);
@@ -179,14 +183,21 @@ class Store {
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   void hold(Parameter& parameter);
-  std::vector<Index> make_indices(std::span<const Mask> masks) const;
+  /// What a mask becomes.
+  struct Pattern {
+    Index index;
+    BlockList blocks;
+  };
+  std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void carry_values(std::span<const Before> before);
   void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
-  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
   Index plan_index(const Parameter& parameter, int64_t kept) const;
   IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
+  BlockList make_blocks(const Parameter& parameter, const Mask& mask) const;
+  BlockList plan_blocks(const Parameter& parameter, int64_t kept) const;
 
   Stream& stream_;
   const kernels::Kernels& kernels_;

@@ -31,6 +31,8 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .encoding = encoding,
           .index_shape = groups,
+          .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
+                    .exact = config.sparse.block > 0},
           .file_index = config.sparse.file_index,
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {
