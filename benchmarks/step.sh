@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Dense, sparse and PyTorch training steps on one machine, alternating in one run: tokens/s and ratios.
 #   benchmarks/step.sh TEXT [ROUNDS]      needs ./build/espalier and benchmarks/peers/setup.sh (or PEERS_PYTHON)
-# Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8; fp32 and bf16; Espalier as one
-# process with 2 threads and as two ranks with 1 thread; PyTorch's fastest variants of each precision.
+# Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8, C = 12/12/768/512/4; fp32 and bf16; one
+# process with 2 threads and two ranks with 1 thread. Espalier dense, at 90 % and at 95 % random sparsity (STORAGE,
+# default sparse); PyTorch eager and compiled. CASES, DTYPES, RANKS choose among them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 text=$(realpath "$1")
@@ -12,16 +13,19 @@ program=${ESPALIER:-build/src/cli/espalier}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# layers heads width context batch, steps of Espalier and of PyTorch
 shape() { case $1 in
   A) echo "4 4 128 64 12 300 300" ;;
   B) echo "6 6 384 256 8 16 12" ;;
+  C) echo "12 12 768 512 4 6 4" ;;
 esac; }
 
 # espalier CASE DTYPE RANKS SPARSITY → median tokens/s of the second half of the steps
 espalier() {
   read -r layers heads width context batch steps _ <<<"$(shape "$1")"
   local prune=()
-  [ "$4" = 0 ] || prune=(--set pruning.method=magnitude --set "pruning.sparsity=$4" --set pruning.at_step=0)
+  [ "$4" = 0 ] || prune=(--set pruning.method=random --set "pruning.sparsity=$4" --set pruning.at_step=0
+    --set "sparse.storage=${STORAGE:-sparse}")
   local launch=()
   [ "$3" = 1 ] || launch=(scripts/mpirun.sh "$3")
   "${launch[@]}" "$program" train configs/shakespeare-char.toml --resume none --out "$work/run" \
@@ -36,25 +40,28 @@ rows = [json.loads(line)['tokens_per_s'] for line in open(sys.argv[1])]
 print(round(statistics.median(rows[len(rows) // 2:]), 1))" "$work/run/metrics.jsonl"
 }
 
-# peer CASE DTYPE RANKS → median tokens/s
+# peer CASE DTYPE RANKS [--compile] → median tokens/s
 peer() {
   read -r layers heads width context batch _ steps <<<"$(shape "$1")"
   local command=("$python")
   [ "$3" = 1 ] || command=("$python" -m torch.distributed.run --nproc-per-node "$3")
   "${command[@]}" benchmarks/peers/gpt.py --layers "$layers" --heads "$heads" --width "$width" \
     --context "$context" --batch "$batch" --steps "$steps" --dtype "$2" --threads $((2 / $3)) \
-    --data "$text" --json 2>/dev/null |
+    --data "$text" --json "${@:4}" 2>/dev/null |
     "$python" -c "import json,sys; print(json.loads([l for l in sys.stdin if l.startswith('{')][-1])['tokens_per_s'])"
 }
 
 for round in $(seq "$rounds"); do
-  for case in ${CASES:-A B}; do
+  for case in ${CASES:-A B C}; do
     for dtype in ${DTYPES:-fp32 bf16}; do
-      for ranks in 1 2; do
-        dense=$(espalier "$case" "$dtype" "$ranks" 0)
-        sparse=$(espalier "$case" "$dtype" "$ranks" 0.9)
-        rival=$(peer "$case" "$dtype" "$ranks")
-        echo "round=$round case=$case dtype=$dtype ranks=$ranks dense=$dense sparse=$sparse pytorch=$rival"
+      for ranks in ${RANKS:-1 2}; do
+        line="round=$round case=$case dtype=$dtype ranks=$ranks"
+        line+=" dense=$(espalier "$case" "$dtype" "$ranks" 0)"
+        line+=" sparse90=$(espalier "$case" "$dtype" "$ranks" 0.9)"
+        line+=" sparse95=$(espalier "$case" "$dtype" "$ranks" 0.95)"
+        line+=" eager=$(peer "$case" "$dtype" "$ranks")"
+        [ "$ranks" != 1 ] || line+=" compiled=$(peer "$case" "$dtype" "$ranks" --compile)"
+        echo "$line"
       done
     done
   done
@@ -62,16 +69,20 @@ done | tee "$work/lines"
 
 "$python" - "$work/lines" <<'P'
 import collections, statistics, sys
-rows = collections.defaultdict(lambda: collections.defaultdict(list))
+cells = collections.defaultdict(lambda: collections.defaultdict(list))
 for line in open(sys.argv[1]):
     row = dict(item.split("=") for item in line.split())
-    for name in ("dense", "sparse", "pytorch"):
-        rows[row["case"], row["dtype"]][name, row["ranks"]].append(float(row[name]))
-print("\n| case | dense 1x2 | dense 2x1 | PyTorch 1x2 | PyTorch 2x1 | dense / PyTorch, best of each | sparse step / dense step (1x2, 2x1) |")
-print("|---|---|---|---|---|---|---|")
-for (case, dtype), cell in sorted(rows.items()):
-    m = {key: statistics.median(values) for key, values in cell.items()}
-    best = max(m["dense", "1"], m["dense", "2"]) / max(m["pytorch", "1"], m["pytorch", "2"])
-    print(f"| {case} {dtype} | {m['dense','1']:.0f} | {m['dense','2']:.0f} | {m['pytorch','1']:.0f} | {m['pytorch','2']:.0f} "
-          f"| {best:.2f} | {m['dense','1']/m['sparse','1']:.3f}, {m['dense','2']/m['sparse','2']:.3f} |")
+    for name in ("dense", "sparse90", "sparse95", "eager", "compiled"):
+        if name in row:
+            cells[row["case"], row["dtype"]][name, row["ranks"]].append(float(row[name]))
+print("\nTokens/s: medians, the faster of one process and two ranks; PyTorch: the fastest of its variants.")
+print("| case | dense | 90 % | 95 % | PyTorch | dense / PyTorch | 90 % / PyTorch | 95 % / PyTorch | 90 % / dense |")
+print("|---|---|---|---|---|---|---|---|---|")
+for (case, dtype), cell in sorted(cells.items()):
+    best = collections.defaultdict(float)
+    for (name, _), values in cell.items():
+        name = "pytorch" if name in ("eager", "compiled") else name
+        best[name] = max(best[name], statistics.median(values))
+    d, s, t, p = (best[name] for name in ("dense", "sparse90", "sparse95", "pytorch"))
+    print(f"| {case} {dtype} | {d:.0f} | {s:.0f} | {t:.0f} | {p:.0f} | {d / p:.2f} | {s / p:.2f} | {t / p:.2f} | {s / d:.2f} |")
 P

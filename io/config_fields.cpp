@@ -134,7 +134,8 @@ void sparse(std::vector<Field>& out) {
   rows.add("file_index", &S::file_index,
            one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
            "the same in checkpoints; same: as in memory");
-  rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");
+  rows.add("block", &S::block, range(0, 1024),
+           "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
 }
 
 void parallel(std::vector<Field>& out) {
@@ -153,7 +154,8 @@ void parallel(std::vector<Field>& out) {
   rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},
            "MiB of gradient reduced at once");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
-  rows.add("zero", &P::zero, only(0, "0"), "ZeRO stage: what data-parallel ranks share out");
+  rows.add("zero", &P::zero, one_of({"0", "1"}),
+           "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
   rows.add("reduction", &P::reduction, one_of({"auto", "sra"}, {"ring", "tree", "hierarchical"}),
            "algorithm of the all-reduce; sra: scatter-reduce-allgather");
   rows.add("codec", &P::codec,

@@ -31,6 +31,8 @@ class OptimizerArrays {
 
   /// Kept elements of parameter p whose state is here.
   Range owned(size_t p) const { return places_[p].owned; }
+  /// What each rank owns of it; empty when not sharded.
+  std::span<const Range> shares(size_t p) const { return places_[p].shares; }
   /// Views of the owned part; `scale` is empty for fp32 moments.
   Tensor low(size_t p) const;
   Tensor moment(size_t p, int which) const;

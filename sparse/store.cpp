@@ -27,11 +27,6 @@ Tensor grown(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, c
 
 bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
 
-/// Vectors that are not pruned have an fp32 copy in bf16 runs, equal to the master copy.
-bool exact_copy(const Parameter& parameter) {
-  return parameter.copied() && is_vector(parameter) && parameter.full();
-}
-
 }  // namespace
 
 std::string_view name_of(Storage storage) { return kStorages.at(static_cast<size_t>(storage)); }
@@ -244,7 +239,7 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
       optimizer_.set_low(number_of(parameter), low);
     }
   }
-  if (exact_copy(parameter)) {
+  if (parameter.exact_copy()) {
     std::ranges::copy(packed, parameter.dense.get<float>());  // also without `low`
   } else {
     refresh(parameter);
@@ -253,7 +248,7 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
 
 std::vector<float> Store::values(const Parameter& parameter) {
   std::vector<float> packed(static_cast<size_t>(parameter.kept()));
-  const Tensor source = exact_copy(parameter) ? parameter.dense : part(value(), parameter);
+  const Tensor source = parameter.exact_copy() ? parameter.dense : part(value(), parameter);
   for (size_t k = 0; k < packed.size(); ++k) {
     packed[k] =
         source.dtype == DType::fp32 ? source.get<float>()[k] : to_float(source.get<bf16>()[k]);
@@ -285,7 +280,7 @@ void Store::refresh(Parameter& parameter) {
   if (!parameter.copied()) {
     return;
   }
-  if (!exact_copy(parameter)) {
+  if (!parameter.exact_copy()) {
     kernels_.scatter(stream_, {.packed = part(value(), parameter),
                                .dense = parameter.dense,
                                .positions = positions(parameter)});
@@ -301,7 +296,13 @@ Storage Store::choose_storage(const Parameter& parameter) const {
 }
 
 void Store::set_storage(Parameter& parameter, Storage storage) {
+  BlockList blocks;
+  if (storage == Storage::block && !parameter.full()) {
+    blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
+                                   : make_blocks(parameter, parameter.index.mask());
+  }
   parameter.storage = storage;
+  parameter.blocks = std::move(blocks);
   hold(parameter);
   refresh(parameter);
 }

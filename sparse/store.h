@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "sparse/block_list.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -36,7 +37,7 @@ enum class Storage : uint8_t {
   dense,     ///< a resident dense copy with zeros (SAMO)
   expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
   sparse,    ///< kept values only; sparse products
-  block,     ///< kept values only; products of whole blocks
+  block,     ///< kept values only; products of whole blocks (of elements where blocks are thin)
 };
 std::string_view name_of(Storage storage);
 /// Throws Failure that lists the names.
@@ -64,13 +65,16 @@ struct Parameter {
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
   /// values themselves); of a pruned one with storage dense the resident copy; else empty.
   Tensor dense;
-  Buffer memory;  ///< behind `dense`, where it is a copy
+  Buffer memory;     ///< behind `dense`, where it is a copy
+  BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
   bool full() const { return index.encoding() == Encoding::full; }
   /// `dense` exists and has to follow the values.
   bool copied() const { return static_cast<bool>(memory.tensor()); }
+  /// Vectors that are not pruned have an fp32 copy in bf16 runs, equal to the master copy.
+  bool exact_copy() const { return copied() && spec.shape.rank() == 1 && full(); }
 };
 
 struct StoreOptions {
@@ -83,6 +87,7 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
+  BlockWish block;                  ///< of storage block
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
@@ -148,15 +153,22 @@ class Store {
   /// The packed moments as fp32. Collective when sharded.
   std::vector<float> moment(const Parameter& parameter, int which);
   void set_moment(const Parameter& parameter, int which, std::span<const float> packed);
-  /// Writes values into `dense` where that is a copy (after values came from other ranks).
+  /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
+  /// The same for all parameters, after the values of other ranks have come. Collective when
+  /// sharded: the exact vectors of bf16 runs travel once more, in fp32, in one message to each rank.
+  void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
   /// come back start at zero. Peak memory: the old arrays and one new one. Collective when sharded.
   /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
   void set_masks(std::span<const Mask> masks);
+  /// As a new store with these masks: values and state are zero. Not collective, and without the
+  /// extra memory of carrying anything over. Throws as set_masks does.
+  void restart(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
-  /// Holds a pruned parameter in another way from now on; values stay.
+  /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
+  /// nothing, when that cannot hold its mask.
   void set_storage(Parameter& parameter, Storage storage);
   /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
   void plan(std::span<const int64_t> kept);
@@ -171,12 +183,21 @@ class Store {
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   void hold(Parameter& parameter);
+  /// What a mask becomes.
+  struct Pattern {
+    Index index;
+    BlockList blocks;
+  };
+  std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void carry_values(std::span<const Before> before);
+  void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
-  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
   Index plan_index(const Parameter& parameter, int64_t kept) const;
   IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
+  BlockList make_blocks(const Parameter& parameter, const Mask& mask) const;
+  BlockList plan_blocks(const Parameter& parameter, int64_t kept) const;
 
   Stream& stream_;
   const kernels::Kernels& kernels_;

@@ -32,8 +32,14 @@ IndexShape Store::index_shape(const Parameter& parameter) const {
   return shape;
 }
 
-Index Store::make_index(const Parameter& parameter, const Mask& mask) const {
-  const IndexShape shape = index_shape(parameter);
+/// `block`: those that the mask is known to consist of, if any.
+Index Store::make_index(const Parameter& parameter, const Mask& mask,
+                        const BlockSize& block) const {
+  IndexShape shape = index_shape(parameter);
+  if (block.height > 0) {
+    shape.height = block.height;
+    shape.width = block.width;
+  }
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
   try {
     return Index(stream_.arena(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
@@ -49,20 +55,61 @@ Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
                         index_shape(parameter));
 }
 
-void Store::set_masks(std::span<const Mask> masks) {
+/// The list behind storage block; none for thin blocks, which are computed as single elements.
+/// Throws Failure when the mask does not consist of blocks.
+BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const {
+  const Shape& shape = parameter.spec.shape;
+  try {
+    const BlockSize block = choose_blocks(mask, shape, options_.block);
+    return is_thin(block) ? BlockList() : BlockList(stream_.arena(), mask, shape, block);
+  } catch (const Failure& failure) {
+    fail("\"{}\": {}", parameter.spec.name, failure.what());
+  }
+}
+
+BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
+  const BlockSize square{options_.block.edge, options_.block.edge};
+  return is_thin(square) ? BlockList()
+                         : BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
+}
+
+std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
-  std::vector<Index> next;  // all of them before anything changes
+  std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    require(masks[p].size() == parameters_[p].size(), "a mask covers its parameter",
-            masks[p].size(), parameters_[p].size(), parameters_[p].spec.name);
-    next.push_back(make_index(parameters_[p], masks[p]));
+    const Parameter& parameter = parameters_[p];
+    require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
+            parameter.size(), parameter.spec.name);
+    const bool in_blocks = parameter.storage == Storage::block && masks[p].kept() < masks[p].size();
+    BlockList blocks = in_blocks ? make_blocks(parameter, masks[p]) : BlockList();
+    Index index = make_index(parameter, masks[p], blocks.block());
+    patterns.push_back({std::move(index), std::move(blocks)});
   }
+  return patterns;
+}
+
+void Store::restart(std::span<const Mask> masks) {
+  std::vector<Pattern> next = make_patterns(masks);
+  gradient_.release();
+  value_.release();
+  optimizer_ = {};
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    parameters_[p].index = std::move(next[p].index);
+    parameters_[p].blocks = std::move(next[p].blocks);
+    parameters_[p].memory.release();
+  }
+  allocate_all();
+}
+
+void Store::set_masks(std::span<const Mask> masks) {
+  std::vector<Pattern> next = make_patterns(masks);  // all of them before anything changes
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
-    parameter.index = std::move(next[p]);
+    parameter.index = std::move(next[p].index);
+    parameter.blocks = std::move(next[p].blocks);
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -112,6 +159,8 @@ void Store::plan(std::span<const int64_t> kept) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     parameter.index = plan_index(parameter, kept[p]);
+    const bool blocks = parameter.storage == Storage::block && !parameter.full();
+    parameter.blocks = blocks ? plan_blocks(parameter, kept[p]) : BlockList();
   }
   allocate_all();
 }

@@ -15,8 +15,9 @@ const Verbs& verbs_of(const Parameter& parameter) {
     case Storage::expanded:
       return kExpandedVerbs;
     case Storage::sparse:
-    case Storage::block:
       return kSparseVerbs;
+    case Storage::block:
+      return parameter.blocks ? kBlockVerbs : kSparseVerbs;
   }
   return kDenseVerbs;
 }

@@ -10,7 +10,7 @@
 //   dense      products with the resident copy; dW by one product into scratch, then a gather
 //   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
 //   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
-//   block      the same for whole blocks
+//   block      the same for whole blocks; as `sparse` where blocks are thin (block_list.h)
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
 // the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
 // a pruned weight is one dense product for the probe instead.

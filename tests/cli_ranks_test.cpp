@@ -150,6 +150,25 @@ TEST(CliRanks, TwoRanksTrainLikeOne) {
   }
 }
 
+TEST(CliRanks, WithZeroTheCurveStaysAndARankHoldsLess) {
+  const Workplace here;
+  const std::string bf16 = "train c.toml --set train.dtype=bf16 --set train.global_batch=6 ";
+  expect_code(run_ranks(here, 3, bf16 + "--out whole"), 0);
+  expect_code(run_ranks(here, 3, bf16 + "--set parallel.zero=1 --out shared"), 0);
+  for (const char* key : {"loss", "grad_norm", "val_loss"}) {
+    EXPECT_EQ(here.curve("shared", key), here.curve("whole", key)) << key;
+  }
+  const auto moment = [&](const std::string& run, int rank) {
+    return here.summary(run)["memory"]["ranks"][rank]["moment"]["bytes"].get<double>();
+  };
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_NEAR(moment("shared", rank) * 3 / moment("whole", rank), 1, 0.1) << rank;
+  }
+  // What three ranks have saved, shared out, another number of ranks takes up.
+  expect_code(here.run(bf16 + "--out more --resume shared/checkpoints/step-000015.h5"), 0);
+  EXPECT_NEAR(here.curve("more", "loss").back(), here.curve("whole", "loss").back(), 2e-2);
+}
+
 TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
   const Workplace here;
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
@@ -188,9 +207,11 @@ TEST(CliRanks, TermSignalEndsTheStepAndSaves) {
   EXPECT_EQ(here.curve("run", "loss").size(), steps + 2);
 }
 
-TEST(CliRanks, AHungRankIsNamedAndNothingIsLeft) {
+class LostRank : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LostRank, ThatHangsIsNamedAndNothingIsLeft) {
   const Workplace here;
-  Job job(here, "train c.toml --set parallel.timeout_s=3 " + kLong);
+  Job job(here, "train c.toml --set parallel.timeout_s=3 " + GetParam() + kLong);
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   ASSERT_EQ(ranks.size(), 2U);
@@ -203,9 +224,9 @@ TEST(CliRanks, AHungRankIsNamedAndNothingIsLeft) {
   expect_gone(ranks);
 }
 
-TEST(CliRanks, ADeadRankEndsTheOthers) {
+TEST_P(LostRank, ThatDiesEndsTheOthers) {
   const Workplace here;
-  Job job(here, "train c.toml --set parallel.timeout_s=5 " + kLong);
+  Job job(here, "train c.toml --set parallel.timeout_s=5 " + GetParam() + kLong);
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   ASSERT_EQ(ranks.size(), 2U);
@@ -215,6 +236,9 @@ TEST(CliRanks, ADeadRankEndsTheOthers) {
   EXPECT_NE(*code, 0);
   expect_gone(ranks);
 }
+
+INSTANTIATE_TEST_SUITE_P(Zero, LostRank,
+                         ::testing::Values("", "--set parallel.zero=1 --set train.dtype=bf16 "));
 
 }  // namespace
 }  // namespace espalier

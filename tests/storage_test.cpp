@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "io/checkpoint.h"
 #include "tests/failure.h"
 #include "tests/support.h"
 
@@ -24,7 +25,7 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
     io::Config made = tiny_config(dir_);
     made.train.dtype = std::get<1>(GetParam());
     made.pruning.method = std::get<0>(GetParam()) == "block" ? "block" : "magnitude";
-    made.pruning.block = 8;
+    made.pruning.block = 16;
     made.pruning.sparsity = 0.75;
     made.pruning.at_step = 4;
     made.sparse.storage.fallback = storage;
@@ -146,6 +147,151 @@ TEST(AutoStorage, ChoosesAndSaysSo) {
   made.sparse.storage.fallback = "dense";
   const Outcome dense = run(made);
   EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
+}
+
+/// Edges that divide the widths of the network and edges that do not, larger ones than matrices too.
+class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::string>> {
+ protected:
+  io::Config config(const std::string& storage) const {
+    io::Config made = tiny_config(dir_);
+    made.train.dtype = std::get<1>(GetParam());
+    made.model.width = 40;
+    made.pruning.method = "block";
+    made.pruning.block = std::get<0>(GetParam());
+    made.pruning.sparsity = 0.5;
+    made.pruning.at_step = 3;
+    made.sparse.storage.fallback = storage;
+    return made;
+  }
+  /// Pruned more and more: lists change.
+  io::Config gradual(const std::string& storage) const {
+    io::Config made = config(storage);
+    made.pruning.at_step = -1;
+    made.pruning.from_step = 2;
+    made.pruning.to_step = 8;
+    made.pruning.every = 2;
+    return made;
+  }
+  void expect_equal(const Outcome& got, const Outcome& want) const {
+    const double tolerance = std::get<1>(GetParam()) == "fp32" ? 1e-5 : 2e-2;
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (size_t i = 0; i < got.losses.size(); ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], tolerance) << "step " << i + 1;
+    }
+    EXPECT_EQ(got.positions, want.positions);
+  }
+  TempDir dir_;
+};
+
+TEST_P(BlockEdges, TrainToTheLossOfDense) {
+  expect_equal(run(config("block")), run(config("dense")));
+}
+
+TEST_P(BlockEdges, FollowMasksThatChange) {
+  io::Config made = gradual("block");
+  const Outcome one = run(made);
+  expect_equal(one, run(gradual("dense")));
+  for (const int64_t threads : {2, 3}) {
+    made.run.threads = threads;
+    EXPECT_EQ(run(made), one) << threads << " threads";
+  }
+}
+
+TEST_P(BlockEdges, ACheckpointOfOneStorageIsOneOfTheOthers) {
+  const Outcome whole = run(gradual("block"));
+  for (const auto& [first, second] : {std::pair{"block", "block"},
+                                      {"block", "sparse"},
+                                      {"block", "dense"},
+                                      {"sparse", "block"},
+                                      {"dense", "block"}}) {
+    train::TrainerOptions until;
+    until.stop_after = 7;
+    run(gradual(first), 1, until);
+    train::TrainerOptions onwards;
+    onwards.resume = "auto";
+    Outcome resumed = run(gradual(second), 1, onwards);
+    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+    expect_equal(resumed, whole);
+    if (first == std::string(second)) {
+      EXPECT_EQ(resumed, whole) << "bit for bit";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BlockEdges,
+                         ::testing::Combine(::testing::Values(4, 7, 16, 24, 64),
+                                            ::testing::Values("fp32", "bf16")));
+
+TEST(BlockStorage, SmallerBlocksThanThePruned) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "block";
+  made.pruning.block = 32;
+  made.pruning.sparsity = 0.5;
+  made.pruning.at_step = 0;
+  made.sparse.storage.fallback = "block";
+  const Outcome whole = run(made);
+  for (const int64_t edge : {16, 8}) {
+    made.sparse.block = edge;
+    EXPECT_NEAR(run(made).losses.back(), whole.losses.back(), 1e-5) << edge;
+  }
+  made.sparse.block = 12;
+  EXPECT_THAT(failure_of([&] { run(made); }), HasSubstr("sparse.block = 0"));
+}
+
+TEST(BlockStorage, RefusesAMaskWithoutBlocks) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "magnitude";
+  made.pruning.sparsity = 0.9;
+  made.pruning.at_step = 2;
+  made.sparse.storage.fallback = "block";
+  const std::string message = failure_of([&] { run(made); });
+  EXPECT_THAT(message, HasSubstr("sparse"));
+  EXPECT_THAT(message, HasSubstr("block"));
+}
+
+TEST(BlockStorage, RefusesGivenMasksWithoutBlocks) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "random";
+  made.pruning.sparsity = 0.98;
+  made.pruning.at_step = 0;
+  run(made);
+  train::TrainerOptions options;
+  options.init = dir / "pruned.h5";
+  std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
+  made.sparse.storage.fallback = "block";
+  made.pruning.method = "none";
+  const std::string message = failure_of([&] { run(made, 2, options); });
+  EXPECT_THAT(message, HasSubstr("whole 16x16 blocks would hold"));
+  EXPECT_THAT(message, HasSubstr("sparse.storage = \"sparse\""));
+}
+
+TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.sparsity = 0.5;
+  made.pruning.block = 16;
+  made.pruning.at_step = 0;
+  made.sparse.storage.fallback = "auto";
+  std::string notes;
+  train::TrainerOptions options;
+  options.on_note = [&](const std::string& text) { notes += text + '\n'; };
+  auto offers_blocks = [&](const std::string& method) {
+    made.pruning.method = method;
+    notes.clear();
+    run(made, 1, options);
+    EXPECT_THAT(notes, HasSubstr("block ms"));
+    return notes.find(" -  ") == std::string::npos;  // a storage that was not timed
+  };
+  EXPECT_FALSE(offers_blocks("random"));
+  EXPECT_FALSE(offers_blocks("nm"));
+  EXPECT_TRUE(offers_blocks("block"));
+  // Pruned already, and it stays so: the masks themselves tell.
+  options.init = dir / "pruned.h5";
+  std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
+  EXPECT_TRUE(offers_blocks("none"));
 }
 
 }  // namespace

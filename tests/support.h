@@ -82,13 +82,18 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
+/// Collective when the store is sharded.
 inline Outcome outcome_of(train::Trainer& trainer) {
   Outcome outcome;
   sparse::Store& store = trainer.stage().store();
   for (const sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
     outcome.values[name] = store.master(parameter);
-    outcome.moments[name] = store.moment(parameter, 0);
+    for (int which = 0; which < store.options().moments; ++which) {
+      const std::vector<float> moment = store.moment(parameter, which);
+      auto& all = outcome.moments[name];
+      all.insert(all.end(), moment.begin(), moment.end());
+    }
     outcome.positions[name] = parameter.index.positions();
   }
   return outcome;
@@ -112,11 +117,11 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
     };
     train::Trainer trainer(config, comm, mine);
     trainer.run();
+    Outcome last = outcome_of(trainer);
     if (comm.rank() == 0) {
-      const double val_loss = outcome.val_loss;
-      outcome = outcome_of(trainer);
-      outcome.val_loss = val_loss;
-      outcome.losses = losses;
+      last.val_loss = outcome.val_loss;
+      last.losses = losses;
+      outcome = std::move(last);
     }
   });
   return outcome;

@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+import warnings
 
 import torch
 
@@ -49,6 +50,7 @@ def csr_action(weight, x, dy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
     parser.add_argument("--shape", default="768x3072", help="outputs x inputs")
     parser.add_argument("--rows", type=int, default=2048, help="tokens")
     parser.add_argument("--density", type=float, default=0.1)

@@ -122,12 +122,14 @@ struct FillArgs {
   float value = 0;
 };
 
-/// The sum of squares of x (any), in double, by blocks of fixed size: the same for any thread
-/// count.
+/// Sums of squares of x (any), in double, one for each kSumBlock elements (the last block may be
+/// shorter): what a block adds up to depends on neither threads nor neighbours. Their exact sum
+/// (core/exact_sum.h) is then the same wherever an array is cut between blocks.
 struct SumSquaresArgs {
   Tensor x;
-  double* result = nullptr;
+  double* sums = nullptr;  ///< [⌈n / kSumBlock⌉]
 };
+inline constexpr int64_t kSumBlock = 256;
 
 /// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
 /// bitmap: bit i of word i/64 says that element i is kept; ranks[j]: kept ones before word 8 j.

@@ -322,7 +322,7 @@ void verify(const FillArgs& args) {
 
 void verify(const SumSquaresArgs& args) {
   is_any_vector("x", args.x, args.x.count());
-  require(args.result != nullptr, "result is missing");
+  require(args.sums != nullptr, "sums are missing");
 }
 
 void verify(const GatherArgs& args) {

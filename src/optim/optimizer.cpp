@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "src/optim/norm.h"
+
 namespace espalier::optim {
 namespace {
 
@@ -21,26 +23,39 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
 
 int moments_of(const io::OptimizerConfig& config) { return config.kind == "adamw" ? 2 : 1; }
 
-StepResult Optimizer::step(Stream& stream, int64_t step, double lr) {
-  double sum = 0;
-  kernels_.sum_squares(stream, {.x = store_.gradient(), .result = &sum});
-  const double norm = std::sqrt(sum);
+/// The same bits on all ranks, and whoever owns what.
+double Optimizer::gradient_norm(Stream& stream, const StepHooks& hooks) const {
+  ExactSum sum = owned_squares(stream, kernels_, store_);
+  if (hooks.sum) {
+    auto words = sum.words();
+    hooks.sum(words);
+    sum = ExactSum::of(words);
+  }
+  return std::sqrt(sum.value());
+}
+
+StepResult Optimizer::step(Stream& stream, int64_t step, double lr, const StepHooks& hooks) {
+  const bool sharded = static_cast<bool>(store_.options().sharding);
+  require(sharded == static_cast<bool>(hooks.sum), "hooks for a sharded store, and only there");
+  const double norm = gradient_norm(stream, hooks);
   if (!std::isfinite(norm)) {
     return {.gradient_norm = norm, .applied = false};
   }
   const bool clips = config_.clip > 0 && norm > config_.clip;
   const auto scale = static_cast<float>(clips ? config_.clip / (norm + 1e-6) : 1.0);
-  for (sparse::Parameter& parameter : store_.parameters()) {
-    if (store_.state(parameter).value.count() == 0) {
-      continue;
-    }
-    if (config_.kind == "adamw") {
+  for (size_t p = store_.parameters().size(); p-- > 0;) {  // ascending offsets
+    sparse::Parameter& parameter = store_.parameters()[p];
+    const bool mine = store_.state(parameter).value.count() > 0;
+    if (mine && config_.kind == "adamw") {
       adamw(stream, parameter, step, static_cast<float>(lr), scale);
-    } else {
+    } else if (mine) {
       sgd(stream, parameter, static_cast<float>(lr), scale);
     }
-    if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
+    if (parameter.dense.dtype != store_.value().dtype && !sharded) {
       store_.refresh(parameter);  // vectors: their copy is the exact master copy
+    }
+    if (hooks.stepped) {
+      hooks.stepped(p == 0 ? store_.flat_size() : store_.parameters()[p - 1].offset);
     }
   }
   return {.gradient_norm = norm, .applied = true};

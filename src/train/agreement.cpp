@@ -1,6 +1,12 @@
 #include "src/train/agreement.h"
 
+#include <xxhash.h>
+
+#include <vector>
+
 #include "parallel/collectives.h"
+#include "parallel/digest.h"
+#include "src/core/trace.h"
 
 namespace espalier::train {
 
@@ -14,6 +20,32 @@ void agree(parallel::Communicator& comm, const std::string& error) {
   text.resize(length);
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(text)));
   throw SharedFailure(text);
+}
+
+void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
+  const Span span(Track::allreduce, "compare ranks");
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  auto add = [&](const std::string& name, const Tensor& tensor) {
+    if (tensor && tensor.count() > 0) {
+      names.push_back(name);
+      digests.push_back(XXH64(tensor.data, tensor.bytes(), 0));
+    }
+  };
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    add(name, store.part(store.value(), parameter));
+    if (parameter.exact_copy()) {
+      add(name + " (exact copy)", parameter.dense);
+    }
+    if (!store.options().sharding) {
+      const sparse::OptimizerState state = store.state(parameter);
+      add(name + " (low half)", state.low);
+      add(name + " (moment1)", state.moment1);
+      add(name + " (moment2)", state.moment2);
+    }
+  }
+  parallel::compare_digests(comm, names, digests);
 }
 
 }  // namespace espalier::train

@@ -1,8 +1,9 @@
 #pragma once
-// Errors that one rank meets and all ranks must share.
+// Errors that one rank meets and all ranks must share; the proof that all ranks are equal.
 #include <string>
 
 #include "parallel/communicator.h"
+#include "sparse/store.h"
 
 namespace espalier::train {
 
@@ -14,6 +15,11 @@ class SharedFailure : public Failure {
 
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
+
+/// Collective. What every rank holds must have the same bits on all of them: values and exact
+/// copies, and without sharding low halves and moments as well. Throws Failure that names what
+/// differs, and the ranks.
+void compare_ranks(const sparse::Store& store, parallel::Communicator& comm);
 
 /// Collective. Runs `action` on rank 0, then on the others: a mistake that all would meet (config,
 /// files) is met once and shared. `action` must not communicate.

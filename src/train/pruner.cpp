@@ -9,6 +9,7 @@
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
 #include "src/train/snapshot.h"
+#include "src/train/storage_choice.h"
 
 namespace espalier::train {
 namespace {
@@ -153,6 +154,9 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store)
           1.0 - static_cast<double>(config_.n) / static_cast<double>(config_.m);
     }
     pruning::check_timing(timing_);
+    if (timing_.from_step < config.train.steps) {
+      check_storages(config_, store_, prunable_, timing_.final_sparsity);
+    }
   }
   if (config_.moving()) {
     moves_ = {.from_step = timing_.from_step,

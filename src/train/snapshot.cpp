@@ -158,7 +158,7 @@ sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& na
 
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer) {
   check_same_parameters(reader, store);
-  store.set_masks(read_masks(reader, store));
+  store.restart(read_masks(reader, store));
   for (sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
     std::vector<float> values(static_cast<size_t>(parameter.kept()));
@@ -206,7 +206,7 @@ void load_plain(const std::filesystem::path& path, sparse::Store& store,
                          .front();
     }
   }
-  store.set_masks(masks);
+  store.restart(masks);
   for (sparse::Parameter& parameter : store.parameters()) {
     const std::vector<float> values = reader.read(parameter.spec.name);
     std::vector<float> packed;

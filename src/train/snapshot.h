@@ -29,8 +29,8 @@ Progress progress_of(const io::CheckpointReader& reader);
 /// index does not fit.
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
 
-/// Masks and values; with `optimizer` also master copies and moments, bit for bit. Throws Failure
-/// when the file is of another model.
+/// Masks and values; with `optimizer` also master copies and moments, bit for bit: of each the part
+/// that this rank owns. Not collective. Throws Failure when the file is of another model.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);
 
 /// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not

@@ -31,6 +31,8 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .encoding = encoding,
           .index_shape = groups,
+          .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
+                    .exact = config.sparse.block > 0},
           .file_index = config.sparse.file_index,
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {
@@ -69,6 +71,16 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
       {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes}));
 }
 
+namespace {
+
+sparse::StoreOptions store_options(const io::Config& config, const Stage::Options& options) {
+  sparse::StoreOptions made = train::store_options(config, options.training);
+  made.sharding = options.sharding;
+  return made;
+}
+
+}  // namespace
+
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
     : problem_(problem),
@@ -76,7 +88,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       kernels_(kernels),
       network_(make_network(config, problem)),
       store_(std::make_unique<sparse::Store>(stream, kernels, network_.parameters(),
-                                             store_options(config, options.training))),
+                                             store_options(config, options))),
       optimizer_(*store_, kernels, config.optimizer),
       dtype_(dtype_by_name(config.train.dtype)),
       dropout_(static_cast<float>(config.model.dropout)),

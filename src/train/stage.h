@@ -42,6 +42,7 @@ class Stage {
     bool training = true;
     model::Recompute recompute = model::Recompute::none;
     bool dry = false;  ///< no memory behind anything; kernels must be "dry"
+    std::shared_ptr<sparse::Sharding> sharding;  ///< of the optimizer; empty: it is whole
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
         const kernels::Kernels& kernels, const Options& options);
@@ -77,7 +78,9 @@ class Stage {
   /// Costs no more than the tokens given.
   Tensor predict(std::span<const int32_t> tokens);
 
-  optim::StepResult update(int64_t step, double lr) { return optimizer_.step(stream_, step, lr); }
+  optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
+    return optimizer_.step(stream_, step, lr, hooks);
+  }
   /// Ascending ends of the layers' parts of the flat arrays, in backward order.
   std::vector<int64_t> boundaries() const;
 

@@ -36,6 +36,18 @@ void fill(const Tensor& tensor, uint64_t key) {
   }
 }
 
+/// Whether masks of this parameter will be made of blocks as long as the run goes on.
+bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& parameter) {
+  const std::string& method = question.config.pruning.method;
+  if (parameter.full()) {
+    return method == "block";
+  }
+  return (method == "block" || method == "none") &&
+         sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
+                             question.store.options().block)
+             .has_value();
+}
+
 /// One parameter of a group in a store of its own, with a mask of the method's kind.
 class Trial {
  public:
@@ -94,7 +106,13 @@ class Trial {
     return options;
   }
 
+  /// The mask that a parameter of the group has, else one as the method would make it.
   void prune(const StorageQuestion& question, const StorageGroup& group) {
+    const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
+    if (!real.full()) {
+      store_.set_masks(std::vector{real.index.mask()});
+      return;
+    }
     const sparse::Parameter& parameter = store_.parameters().front();
     pruning::Settings settings = settings_of(question.config.pruning, 1);
     if (settings.method != "nm" && settings.method != "block") {
@@ -152,6 +170,24 @@ std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<Stora
 
 }  // namespace
 
+void check_storages(const io::PruningConfig& config, const sparse::Store& store,
+                    const std::vector<bool>& prunable, double sparsity) {
+  if (config.method == "block" || config.method == "file" || sparsity <= 0) {
+    return;
+  }
+  const int64_t edge = store.options().block.edge;
+  const double fill = 1 - std::pow(sparsity, static_cast<double>(edge * edge));
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    check(
+        !prunable[p] || parameter.storage != Storage::block,
+        "storage \"block\" of \"{0}\" needs masks of whole blocks, which pruning.method = \"{1}\" "
+        "does not make: whole {2}x{2} blocks would hold about {3:.1f} % instead of {4:.1f} %; use "
+        "pruning.method = \"block\", or sparse.storage = \"sparse\" or \"auto\"",
+        parameter.spec.name, config.method, edge, 100 * fill, 100 * (1 - sparsity));
+  }
+}
+
 bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
   return std::ranges::any_of(store.parameters(), [&](const sparse::Parameter& parameter) {
     return is_auto(config, parameter.spec.name);
@@ -160,7 +196,7 @@ bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
 
 std::vector<StorageGroup> time_storages(const StorageQuestion& question, int threads,
                                         const kernels::Kernels& kernels) {
-  std::map<std::tuple<int64_t, int64_t, int>, StorageGroup> found;
+  std::map<std::tuple<int64_t, int64_t, int, bool>, StorageGroup> found;
   const auto parameters = question.store.parameters();
   for (size_t p = 0; p < parameters.size(); ++p) {
     const sparse::Parameter& parameter = parameters[p];
@@ -171,16 +207,21 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
     const Shape& shape = parameter.spec.shape;
     // Densities within a tenth of each other behave alike.
     const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
-    StorageGroup& group = found[{shape.rows(), shape.cols(), bin}];
+    const bool blocks = may_be_blocks(question, parameter);
+    StorageGroup& group = found[{shape.rows(), shape.cols(), bin, blocks}];
     group.shape = shape;
     group.density = density;
+    group.blocks = blocks;
     group.parameters.push_back(p);
   }
   std::vector<StorageGroup> groups;
   for (auto& [key, group] : found) {
     Trial trial(question, group, threads, kernels);
     for (const Storage storage : kStorages) {
-      if (const auto timing = trial.time(storage)) {
+      const auto timing = storage == Storage::block && !group.blocks
+                              ? std::optional<StorageTiming>()
+                              : trial.time(storage);
+      if (timing) {
         group.timings.push_back(*timing);
       }
     }

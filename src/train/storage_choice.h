@@ -23,6 +23,7 @@ struct StorageTiming {
 struct StorageGroup {
   Shape shape;
   double density = 1;
+  bool blocks = false;                 ///< masks are made of blocks, and will be
   std::vector<size_t> parameters;      ///< numbers, forward order
   std::vector<StorageTiming> timings;  ///< in the order of sparse::Storage
   size_t chosen = 0;                   ///< of `timings`
@@ -37,6 +38,11 @@ struct StorageQuestion {
   /// Bytes that may be used by the model state of this rank.
   std::optional<size_t> budget;
 };
+
+/// Throws Failure when pruning of the `prunable` parameters will make masks of single elements that
+/// their storage cannot hold: better told at the start of a run than at its hundredth step.
+void check_storages(const io::PruningConfig& config, const sparse::Store& store,
+                    const std::vector<bool>& prunable, double sparsity);
 
 /// Whether the config leaves a storage to us at all.
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);

@@ -99,10 +99,11 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["steps"] = input.steps;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
-  // Every data-parallel rank holds the whole model: one replica counts.
-  summary["model_state_bytes"] = ranks.front().model_state;
-  summary["model_state_bytes_per_parameter"] =
-      static_cast<double>(ranks.front().model_state) / size;
+  // Every data-parallel rank holds a replica, but for what ZeRO shares out: the largest one counts.
+  const size_t state = std::ranges::max_element(ranks, {}, &RankMemory::model_state)->model_state;
+  summary["model_state_bytes"] = state;
+  summary["model_state_bytes_per_parameter"] = static_cast<double>(state) / size;
+  summary["zero"] = store.options().sharding ? input.config.parallel.zero : 0;
   summary["parameters"] = store.total_size();
   summary["kept_parameters"] = store.total_kept();
   summary["prunable_parameters"] = input.sparsity.prunable;

@@ -1,13 +1,10 @@
 #include "src/train/trainer.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cmath>
 #include <thread>
 
 #include "parallel/collectives.h"
-#include "parallel/digest.h"
 #include "src/optim/schedule.h"
 #include "src/train/agreement.h"
 #include "src/train/snapshot.h"
@@ -73,24 +70,22 @@ Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
-  on_first_rank_first(comm_, [this] {
+  const std::shared_ptr<Shards> shards = make_shards(config_, comm_);
+  on_first_rank_first(comm_, [&] {
     rank_samples_ = share_of(config_, comm_.size());
     micro_batch_ = micro_batch_of(config_, rank_samples_);
     const io::Vocabulary characters = saved_characters();
     source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
     stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
-    stage_ = std::make_unique<Stage>(config_, problem_of(*source_), *stream_,
-                                     kernels::by_name(config_.run.backend),
-                                     Stage::Options{.micro_batch = micro_batch_});
+    stage_ = std::make_unique<Stage>(
+        config_, problem_of(*source_), *stream_, kernels::by_name(config_.run.backend),
+        Stage::Options{.micro_batch = micro_batch_, .sharding = shards});
     pruner_ = std::make_unique<Pruner>(config_, stage_->store());
     load_start();
   });
   settle_storages();
-  compare_ranks();
-  parallel::BucketOptions buckets;
-  buckets.bucket_bytes = static_cast<size_t>(config_.parallel.bucket_mb * 1024 * 1024);
-  buckets.overlap = config_.parallel.overlap;
-  buckets_ = std::make_unique<parallel::GradientBuckets>(comm_, arena_, buckets);
+  compare_ranks(stage_->store(), comm_);
+  exchange_ = std::make_unique<Exchange>(config_, comm_, *stage_, shards);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
 }
 
@@ -200,7 +195,7 @@ StepReport Trainer::train_step() {
   optim::StepResult update;
   {
     const Span span(Track::optimizer, "update");
-    update = stage_->update(step_, lr);
+    update = exchange_->update(step_, lr);
   }
   if (!update.applied) {
     throw SharedFailure(fmt::format(
@@ -239,22 +234,21 @@ Stage::MicroBatch Trainer::load_micro_batch(int64_t done) {
   return batch;
 }
 
-/// All micro-batches of the step; the flat gradient holds the sum over ranks afterwards. Returns
-/// this rank's sum of losses.
+/// All micro-batches of the step; what this rank steps of the flat gradient holds the sum over ranks
+/// afterwards. Returns this rank's sum of losses.
 double Trainer::accumulate_gradients() {
-  const std::vector<int64_t> boundaries = stage_->boundaries();
-  buckets_->begin(stage_->store().gradient(), boundaries);
+  exchange_->begin();
   double loss_sum = 0;
   for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
     const Stage::MicroBatch batch = load_micro_batch(done);
     const bool last = done + micro_batch_ == rank_samples_;
     loss_sum += stage_->forward_backward(batch, [&](int64_t end) {
       if (last) {
-        buckets_->ready(end);
+        exchange_->ready(end);
       }
     });
   }
-  buckets_->finish();
+  exchange_->finish();
   return loss_sum;
 }
 
@@ -264,20 +258,6 @@ std::pair<double, bool> Trainer::combine(double loss_sum) {
   parallel::all_reduce_small(comm_, values, parallel::Combine::sum);
   const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
   return {values[0] / rows, values[1] > 0};
-}
-
-/// Master copies must have the same bits on every rank.
-void Trainer::compare_ranks() {
-  const Span span(Track::allreduce, "compare ranks");
-  const sparse::Store& store = stage_->store();
-  std::vector<std::string> names;
-  std::vector<uint64_t> digests;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    const Tensor value = store.part(store.value(), parameter);
-    names.push_back(parameter.spec.name);
-    digests.push_back(XXH64(value.data, value.bytes(), 0));
-  }
-  parallel::compare_digests(comm_, names, digests);
 }
 
 double Trainer::evaluate() {
@@ -307,7 +287,7 @@ void Trainer::after_step(StepReport& report) {
   nlohmann::ordered_json line = metrics_line(report);
   directory_->write_metrics(line);
   if (every(config_.parallel.check_every)) {
-    compare_ranks();
+    compare_ranks(stage_->store(), comm_);
   }
   if (every(config_.train.checkpoint_every)) {
     checkpoint();
@@ -333,7 +313,7 @@ void Trainer::finish(bool finished) {
   if (last_saved_ != step_) {
     checkpoint();
   }
-  compare_ranks();
+  compare_ranks(stage_->store(), comm_);
   write_summary({.config = config_,
                  .directory = directory_->root(),
                  .stage = *stage_,

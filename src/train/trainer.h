@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "io/config.h"
-#include "parallel/bucketer.h"
 #include "parallel/communicator.h"
 #include "src/core/trace.h"
+#include "src/train/exchange.h"
 #include "src/train/pruner.h"
 #include "src/train/run_directory.h"
 #include "src/train/source.h"
@@ -71,7 +71,6 @@ class Trainer {
   double accumulate_gradients();
   /// {mean loss, somebody wants to stop}
   std::pair<double, bool> combine(double loss_sum);
-  void compare_ranks();
   double evaluate();
   void after_step(StepReport& report);
   void checkpoint();
@@ -91,7 +90,7 @@ class Trainer {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pruner> pruner_;
-  std::unique_ptr<parallel::GradientBuckets> buckets_;
+  std::unique_ptr<Exchange> exchange_;
   Trace trace_;
   int64_t step_ = 0;         ///< steps done
   int64_t last_saved_ = -1;  ///< step of the newest checkpoint

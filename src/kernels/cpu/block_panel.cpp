@@ -79,12 +79,60 @@ void transpose(const std::byte* from, int64_t stride, const cpu::BlockStrip& str
   }
 }
 
+template <Words kWords>
+void pack_columns(const BlockMatrix& weight, const cpu::BlockPlan& plan,
+                  const cpu::BlockStrip& strip) {
+  constexpr int64_t kBytes = kWords == Words::fp32 ? sizeof(float) : sizeof(bf16);
+  uint32_t* to = plan.panels + strip.panel;
+  for (int32_t e = plan.entry_begin[strip.line]; e < plan.entry_begin[strip.line + 1]; ++e) {
+    const auto [row, place] = plan.entries[e];
+    const int64_t height = least(weight.height, weight.rows - row * weight.height);
+    const int64_t begin = weight.value_begin[row];
+    const int64_t line = (weight.value_begin[row + 1] - begin) / height * kBytes;
+    const std::byte* from =
+        elements<std::byte>(weight.values) + (begin + place + strip.inside) * kBytes;
+    with_count(strip.count, [&](int64_t count) {
+      for (int64_t n = 0; n < height; n += elements_a_word(kWords)) {
+        pack_words<kWords>(from + n * line, from + (n + 1) * line, count, to);
+        for (int64_t c = count; c < strip.lanes; ++c) {
+          to[c] = 0;
+        }
+        to += strip.lanes;
+      }
+    });
+  }
+}
+
+template <Words kWords>
+void pack_tokens(const Stripe& stripe) {
+  constexpr int64_t kBytes = kWords == Words::fp32 ? sizeof(float) : sizeof(bf16);
+  constexpr int64_t kStep = kWords == Words::pairs ? 2 : 1;
+  const int64_t row_bytes = stripe.from.stride * kBytes;
+  const std::byte* from = elements<std::byte>(stripe.from) + stripe.token * row_bytes;
+  const int64_t whole = least(stripe.words, (stripe.from.rows() - stripe.token) / kStep);
+  for (int64_t c = 0; c < stripe.columns; c += stripe.piece) {
+    const std::byte* row = from + (stripe.column + c) * kBytes;
+    uint32_t* to = stripe.to + c / stripe.piece * stripe.piece_step;
+    with_count(least(stripe.piece, stripe.columns - c), [&](int64_t count) {
+      for (int64_t k = 0; k < whole; ++k) {
+        pack_words<kWords>(row, row + row_bytes, count, to);
+        row += kStep * row_bytes;
+        to += stripe.piece;
+      }
+      // The last token may have no second one.
+      for (int64_t i = 0; i < count && whole < stripe.words; ++i) {
+        to[i] = reinterpret_cast<const uint16_t*>(row)[i];
+      }
+    });
+  }
+}
+
 }  // namespace
 
 void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu::BlockStrip& strip,
                 Words words) {
   const auto bytes = static_cast<int64_t>(words == Words::fp32 ? sizeof(float) : sizeof(bf16));
-  const int64_t kept = strip.words * (words == Words::pairs ? 2 : 1);
+  const int64_t kept = strip.words * elements_a_word(words);
   const std::byte* from = elements<std::byte>(weight.values) +
                           (weight.value_begin[strip.line] + strip.inside * kept) * bytes;
   uint32_t* to = plan.panels + strip.panel;
@@ -97,26 +145,11 @@ void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu
 
 void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan,
                            const cpu::BlockStrip& strip, Words words) {
-  const auto bytes = static_cast<int64_t>(words == Words::fp32 ? sizeof(float) : sizeof(bf16));
-  uint32_t* to = plan.panels + strip.panel;
-  for (int32_t e = plan.entry_begin[strip.line]; e < plan.entry_begin[strip.line + 1]; ++e) {
-    const auto [row, place] = plan.entries[e];
-    const int64_t height = least(weight.height, weight.rows - row * weight.height);
-    const int64_t begin = weight.value_begin[row];
-    const int64_t kept = (weight.value_begin[row + 1] - begin) / height;
-    const std::byte* from =
-        elements<std::byte>(weight.values) + (begin + place + strip.inside) * bytes;
-    const int64_t step = words == Words::pairs ? 2 : 1;
-    for (int64_t n = 0; n < height; n += step) {
-      const std::byte* line = from + n * kept * bytes;
-      const std::byte* next = words == Words::pairs ? line + kept * bytes : nullptr;
-      with_count(strip.count, [&](int64_t count) { pack_words(line, next, count, words, to); });
-      for (int64_t c = strip.count; c < strip.lanes; ++c) {
-        to[c] = 0;
-      }
-      to += strip.lanes;
-    }
-  }
+  with_words(words, [&](auto kind) { pack_columns<decltype(kind)::value>(weight, plan, strip); });
+}
+
+void pack_stripe(const Stripe& stripe, Words words) {
+  with_words(words, [&](auto kind) { pack_tokens<decltype(kind)::value>(stripe); });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

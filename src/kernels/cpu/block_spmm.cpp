@@ -47,22 +47,9 @@ void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   for (int64_t t = 0; t < n; ++t, to += inputs.row_bytes) {
     const std::byte* from = inputs.row(first + t);
     if (inputs.words == Words::widened) {
-      pack_words(from, nullptr, inputs.x.cols(), inputs.words, reinterpret_cast<uint32_t*>(to));
+      pack_words<Words::widened>(from, nullptr, inputs.x.cols(), reinterpret_cast<uint32_t*>(to));
     } else {
       __builtin_memcpy(to, from, static_cast<size_t>(inputs.x.cols() * inputs.element_bytes()));
-    }
-  }
-}
-
-/// Asks for part `part` of `parts` of rows [first, first + n), if there are such.
-[[gnu::always_inline]] inline void prefetch_rows(const Inputs& inputs, int64_t first, int64_t n,
-                                                 int64_t part, int64_t parts) {
-  const int64_t bytes = inputs.x.cols() * inputs.element_bytes();
-  const int64_t end = least(first + n, inputs.x.rows());
-  for (int64_t t = first; t < end; ++t) {
-    const std::byte* row = inputs.row(t);
-    for (int64_t at = bytes * part / parts; at < bytes * (part + 1) / parts; at += kLine) {
-      __builtin_prefetch(row + at, 0, 2);
     }
   }
 }
@@ -82,6 +69,11 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
     tile.stride = inputs.row_bytes;
   }
   const std::byte* begin = tile.a;
+  // Thin strips make half as many tiles: the rest of the region is then left to the machine.
+  Prefetcher prefetcher(
+      {inputs.x, first + inputs.tokens, inputs.tokens, 0, inputs.x.cols()},
+      plan.strip_count *
+          divide_up(n, plan.strips[0].lanes == cpu::kWideStrip ? kWideRows : kThinRows));
   for (int64_t s = 0; s < plan.strip_count; ++s) {
     const cpu::BlockStrip& strip = plan.strips[s];
     const bool wide = strip.lanes == cpu::kWideStrip;
@@ -92,7 +84,7 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
     tile.step = strip.lanes * int64_t{sizeof(uint32_t)};
     for (int64_t t = 0; t < n; t += step) {
       tile.a = begin + t * tile.stride;
-      prefetch_rows(inputs, first + inputs.tokens + t, step, s, plan.strip_count);
+      prefetcher.next();
       wide ? tiles.wide(tile) : tiles.thin(tile);
       finish(strip, first + t, least(step, n - t), sums);
     }

@@ -1,0 +1,74 @@
+// Copies of values, when other ranks have stepped a part of them (ZeRO-1).
+#include <algorithm>
+
+#include "sparse/store.h"
+
+namespace espalier::sparse {
+namespace {
+
+/// For each rank the elements that it owns of some parameters.
+std::vector<Range> packed_by_rank(std::span<const std::span<const Range>> shares, size_t ranks) {
+  std::vector<Range> packed(ranks);
+  int64_t end = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    packed[rank].first = end;
+    for (const auto& parameter : shares) {
+      packed[rank].count += parameter[rank].count;
+    }
+    end += packed[rank].count;
+  }
+  return packed;
+}
+
+}  // namespace
+
+void Store::refresh_all() {
+  for (Parameter& parameter : parameters_) {
+    const bool all_mine = optimizer_.owned(number_of(parameter)).count == parameter.kept();
+    const bool written = all_mine && parameter.dense.dtype == options_.dtype;  // with the step
+    if (!parameter.exact_copy() && !written) {
+      refresh(parameter);
+    }
+  }
+  if (options_.sharding && options_.dtype == DType::bf16) {
+    refresh_exact_vectors();
+  }
+}
+
+/// Every rank's parts of all such vectors, one after the other, go to all ranks at once.
+void Store::refresh_exact_vectors() {
+  std::vector<size_t> vectors;
+  std::vector<std::span<const Range>> shares;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].exact_copy()) {
+      vectors.push_back(p);
+      shares.push_back(optimizer_.shares(p));
+    }
+  }
+  if (vectors.empty()) {
+    return;
+  }
+  const auto me = static_cast<size_t>(options_.sharding->rank());
+  const size_t ranks = shares.front().size();
+  const std::vector<Range> packed = packed_by_rank(shares, ranks);
+  std::vector<float> all(static_cast<size_t>(packed.back().first + packed.back().count));
+  float* to = all.data() + packed[me].first;
+  for (const size_t p : vectors) {
+    const OptimizerState mine = state(parameters_[p]);
+    for (int64_t k = 0; k < mine.value.count(); ++k) {
+      *to++ = join(mine.value.get<bf16>()[k], mine.low.get<uint16_t>()[k]);
+    }
+  }
+  options_.sharding->collect(
+      packed, Tensor(all.data(), DType::fp32, Shape{static_cast<int64_t>(all.size())}));
+  const float* from = all.data();
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < vectors.size(); ++i) {
+      const auto [first, count] = shares[i][rank];
+      std::copy_n(from, count, parameters_[vectors[i]].dense.get<float>() + first);
+      from += count;
+    }
+  }
+}
+
+}  // namespace espalier::sparse

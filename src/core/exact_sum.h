@@ -1,0 +1,36 @@
+#pragma once
+// Sums of numbers >= 0 that do not depend on their order, nor on who adds which of them.
+//
+// The sum is an integer of kDigits digits in base 2^32, in units of 2^-kBias: wide enough for every
+// double, so that nothing is rounded before `value` (one rounding a digit, the same for equal sums).
+// Adding a number costs some ten instructions. Digits are whole numbers below 2^32 that a double
+// holds exactly: the digits of up to 2^21 sums may be added as doubles, in any order. Source: Kulisch,
+// "Computer Arithmetic and Validity", 2013, section 8 (long accumulators).
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace espalier {
+
+class ExactSum {
+ public:
+  static constexpr int kBias = 1126;
+  static constexpr int kDigits = 70;
+  static constexpr int kWords = kDigits + 1;
+
+  /// x >= 0; an infinity or NaN makes the sum one, too.
+  void add(double x);
+  /// Digits, and 0 or what is not finite: they may be added to the words of another sum.
+  std::array<double, kWords> words() const;
+  static ExactSum of(std::span<const double, kWords> words);
+  double value() const;
+
+ private:
+  void carry();
+
+  std::array<uint64_t, kDigits> digits_{};  ///< the lowest first; carries wait in the upper halves
+  int64_t added_ = 0;                       ///< since the last carry
+  double not_finite_ = 0;
+};
+
+}  // namespace espalier

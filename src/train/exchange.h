@@ -1,0 +1,48 @@
+#pragma once
+// What data-parallel ranks exchange in a step: gradients while backward goes on, and with ZeRO-1
+// (`parallel.zero` = 1) values while the optimizer goes on. p ranks, n kept elements, gradients of w
+// bytes, values of v:
+//
+//   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank steps all values
+//   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
+//            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
+//
+// Both give the same bits on all ranks, and the same as each other.
+#include <memory>
+
+#include "io/config.h"
+#include "parallel/parameter_gather.h"
+#include "src/train/shards.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+
+/// Empty unless this config shares out the optimizer and there are ranks to share with.
+std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm);
+
+class Exchange {
+ public:
+  /// `shards`: those of the stage's store.
+  Exchange(const io::Config& config, parallel::Communicator& comm, Stage& stage,
+           std::shared_ptr<Shards> shards);
+
+  /// A step begins: gradients are about to be computed.
+  void begin();
+  /// The gradients of flat elements [0, end) are final.
+  void ready(int64_t end) { buckets_.ready(end); }
+  /// All are: waits until this rank has the sums that it needs.
+  void finish() { buckets_.finish(); }
+  /// The optimizer's step. Afterwards all ranks have all values.
+  optim::StepResult update(int64_t step, double lr);
+
+ private:
+  optim::StepResult sharded_update(int64_t step, double lr);
+
+  parallel::Communicator& comm_;
+  Stage& stage_;
+  std::shared_ptr<Shards> shards_;
+  parallel::GradientBuckets buckets_;
+  parallel::ParameterGather gather_;
+};
+
+}  // namespace espalier::train

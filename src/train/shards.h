@@ -1,0 +1,35 @@
+#pragma once
+// Who owns which part of the optimizer state, by parallel/partition.h over the ranks of a
+// communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from the
+// same masks, without a message; it is made anew when masks change.
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/partition.h"
+#include "sparse/sharding.h"
+
+namespace espalier::train {
+
+class Shards final : public sparse::Sharding {
+ public:
+  struct Options {
+    size_t bucket_bytes = size_t{4} << 20U;
+    size_t element_bytes = 4;  ///< of the gradient
+  };
+  /// `comm` must outlive it.
+  Shards(parallel::Communicator& comm, const Options& options) : comm_(comm), options_(options) {}
+
+  int rank() const override { return comm_.rank(); }
+  std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
+  void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
+
+  /// That of the store's present layout.
+  const parallel::Partition& partition() const { return partition_; }
+
+ private:
+  parallel::Communicator& comm_;
+  Options options_;
+  parallel::Partition partition_;
+};
+
+}  // namespace espalier::train
