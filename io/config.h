@@ -42,7 +42,7 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t global_batch = 12;  ///< sequences a step, over all ranks
-  int64_t micro_batch = 0;    ///< sequences a forward; 0: all of the rank's share
+  int64_t micro_batch = 0;    ///< sequences a forward; 0: the rank's share, or what fits
   std::string dtype = "fp32";
   std::string gradient_dtype = "auto";
   int64_t seed = 1;

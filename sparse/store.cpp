@@ -1,11 +1,7 @@
 #include "sparse/store.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
-
-#include "src/core/rng.h"
 
 namespace espalier::sparse {
 namespace {
@@ -46,16 +42,29 @@ Storage storage_by_name(std::string_view name) {
 Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
              const StoreOptions& options)
     : stream_(stream), kernels_(kernels), options_(options) {
+  require(options.planned.empty() || arena().dry(), "only a dry store is planned");
   require(options.gradient == DType::fp32 || options.gradient == options.dtype,
           "gradients are fp32 or of the compute type", name_of(options.gradient));
   parameters_.reserve(specs.size());
   for (ParameterSpec& spec : specs) {
     Parameter parameter;
-    parameter.index = Index::full(spec.shape.count());
     parameter.spec = std::move(spec);
     parameter.storage = choose_storage(parameter);
+    if (options.start) {
+      const Mask mask = options.start(parameters_.size());
+      require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter",
+              mask.size(), parameter.spec.name);
+      parameter.index = Index(arena(), mask, choose_encoding(parameter, mask.kept()));
+    } else if (!options.planned.empty()) {
+      const int64_t kept = options.planned.at(parameters_.size());
+      parameter.index = Index::planned(arena(), parameter.spec.shape.count(), kept,
+                                       choose_encoding(parameter, kept));
+    } else {
+      parameter.index = Index::full(parameter.spec.shape.count());
+    }
     parameters_.push_back(std::move(parameter));
   }
+  options_.start = {};
   allocate_all();
 }
 
@@ -192,27 +201,6 @@ Tensor Store::expand(const Parameter& parameter) {
       stream_,
       {.packed = part(value(), parameter), .dense = dense, .positions = positions(parameter)});
   return dense;
-}
-
-void Store::initialise(uint64_t seed) {
-  for (Parameter& parameter : parameters_) {
-    const ParameterSpec& spec = parameter.spec;
-    std::vector<float> values(static_cast<size_t>(parameter.size()),
-                              spec.initial == Initial::ones ? 1.0F : 0.0F);
-    if (spec.initial == Initial::normal) {
-      const uint64_t key = mix(seed, XXH64(spec.name.data(), spec.name.size(), 0));
-      for (size_t i = 0; i < values.size(); i += 4) {
-        const Philox bits = philox(key, 0, i / 4);
-        const auto first = normal_pair(bits[0], bits[1]);
-        const auto second = normal_pair(bits[2], bits[3]);
-        const std::array<float, 4> draws{first[0], first[1], second[0], second[1]};
-        for (size_t j = 0; j < 4 && i + j < values.size(); ++j) {
-          values[i + j] = spec.deviation * draws[j];
-        }
-      }
-    }
-    set_values(parameter, values);
-  }
 }
 
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {

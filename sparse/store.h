@@ -84,6 +84,11 @@ struct StoreOptions {
   std::function<Storage(const std::string&)> storage;
   /// Who owns what; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
+  /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
+  /// that starts pruned never holds dense state, nor more than one mask.
+  std::function<Mask(size_t p)> start;
+  /// For dry stores, instead: how many elements of each parameter are kept; empty: all.
+  std::vector<int64_t> planned;
 };
 
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
@@ -95,7 +100,7 @@ class Store {
  public:
   static constexpr int64_t kAlign = 16;
 
-  /// `specs` in the order of the forward pass. All masks are full, all values zero.
+  /// `specs` in the order of the forward pass. All values are zero.
   Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
         const StoreOptions& options);
 
@@ -127,7 +132,8 @@ class Store {
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
 
-  /// Draws initial values: a pure function of (seed, name, element).
+  /// Draws initial values: a pure function of (seed, name, element), so that kept elements start as
+  /// they would without a mask.
   void initialise(uint64_t seed);
   /// Packed fp32 values of a parameter → values, low and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
@@ -148,7 +154,8 @@ class Store {
   std::vector<Mask> masks() const;
   /// Holds a pruned parameter in another way from now on; values stay.
   void set_storage(Parameter& parameter, Storage storage);
-  /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
+  /// For dry stores: the allocations of `set_masks` for masks that keep so many elements of each
+  /// parameter.
   void plan(std::span<const int64_t> kept);
 
  private:
@@ -158,6 +165,7 @@ class Store {
     int64_t offset = 0;
   };
   void allocate_all();
+  void move_to(std::vector<Index> indices);
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   void hold(Parameter& parameter);

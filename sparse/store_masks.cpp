@@ -29,13 +29,35 @@ std::vector<T> survivors(const Index& before, const Index& now, std::span<const 
 void Store::set_masks(std::span<const Mask> masks) {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
+  std::vector<Index> indices;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Parameter& parameter = parameters_[p];
+    require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
+            parameter.size(), parameter.spec.name);
+    indices.emplace_back(arena(), masks[p], choose_encoding(parameter, masks[p].kept()));
+  }
+  move_to(std::move(indices));
+}
+
+void Store::plan(std::span<const int64_t> kept) {
+  require(arena().dry(), "only a dry store is planned");
+  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
+          parameters_.size());
+  std::vector<Index> indices;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Parameter& parameter = parameters_[p];
+    indices.push_back(
+        Index::planned(arena(), parameter.size(), kept[p], choose_encoding(parameter, kept[p])));
+  }
+  move_to(std::move(indices));
+}
+
+void Store::move_to(std::vector<Index> indices) {
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
-    require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
-            parameter.size(), parameter.spec.name);
     before.push_back({std::move(parameter.index), parameter.offset});
-    parameter.index = Index(arena(), masks[p], choose_encoding(parameter, masks[p].kept()));
+    parameter.index = std::move(indices[p]);
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -46,10 +68,9 @@ void Store::set_masks(std::span<const Mask> masks) {
     });
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
   }
-  for (size_t p = 0; p < parameters_.size() && !arena().dry(); ++p) {
-    Parameter& parameter = parameters_[p];
+  for (Parameter& parameter : parameters_) {
     hold(parameter);
-    if (parameter.spec.shape.rank() > 1 || !parameter.full()) {
+    if (!arena().dry() && (parameter.spec.shape.rank() > 1 || !parameter.full())) {
       refresh(parameter);
     }
   }
@@ -73,21 +94,6 @@ void Store::carry_values(std::span<const Before> before) {
     move(static_cast<bf16*>(nullptr));
   }
   value_ = std::move(moved);
-}
-
-void Store::plan(std::span<const int64_t> kept) {
-  require(arena().dry(), "only a dry store is planned");
-  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
-          parameters_.size());
-  gradient_.release();
-  value_.release();
-  optimizer_ = {};
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    parameter.index =
-        Index::planned(arena(), parameter.size(), kept[p], choose_encoding(parameter, kept[p]));
-  }
-  allocate_all();
 }
 
 std::vector<Mask> Store::masks() const {

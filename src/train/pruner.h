@@ -1,6 +1,8 @@
 #pragma once
 // Applies a pruning method to a store: when it is due, with the candidates that config and model
 // allow, and the proof that all ranks got the same masks.
+#include <functional>
+
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "pruning/pruning.h"
@@ -29,6 +31,8 @@ class Pruner {
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
   /// Returns warnings for the user.
   std::vector<std::string> prune(int64_t steps, parallel::Communicator& comm);
+  /// Collective: the masks that the store has now, as `prune` compares new ones.
+  void compare(parallel::Communicator& comm) const;
   Sparsity sparsity() const;
   /// Flags over store.parameters().
   const std::vector<bool>& prunable() const { return prunable_; }
@@ -37,6 +41,8 @@ class Pruner {
 
  private:
   pruning::Result masks_for(int64_t steps);
+  void compare_masks(parallel::Communicator& comm,
+                     const std::function<uint64_t(size_t)>& digest) const;
 
   io::PruningConfig config_;
   uint64_t seed_;
@@ -51,6 +57,10 @@ class Pruner {
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
                               const pruning::Settings& settings);
 pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed);
+pruning::Timing timing_of(const io::PruningConfig& config);
+/// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
+std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
+                              const io::PruningConfig& config);
 std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config);
 
 }  // namespace espalier::train

@@ -10,6 +10,7 @@
 #include "parallel/bucketer.h"
 #include "parallel/communicator.h"
 #include "src/core/trace.h"
+#include "src/train/budget.h"
 #include "src/train/pruner.h"
 #include "src/train/run_directory.h"
 #include "src/train/source.h"
@@ -59,9 +60,12 @@ class Trainer {
 
   Stage& stage() { return *stage_; }
   Arena& arena() { return arena_; }
+  /// What was planned and chosen before anything was allocated.
+  const Fit& fit() const { return fit_; }
 
  private:
   void start();
+  void make_stage();
   void load_start();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
@@ -83,6 +87,8 @@ class Trainer {
   TrainerOptions options_;
   int64_t rank_samples_ = 0;  ///< of a global batch
   int64_t micro_batch_ = 0;
+  Fit fit_;
+  bool started_pruned_ = false;  ///< the pruning before the first step is done
   Arena arena_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<Source> source_;

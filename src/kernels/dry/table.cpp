@@ -38,20 +38,31 @@ double traffic(const Positions& positions) {
                                      : 0;
 }
 
+/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it.
+void allow(Stream& stream, int64_t bytes) { stream.workspace(static_cast<size_t>(bytes)); }
+
+int64_t rounded_up(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
 /// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
 constexpr double kExp = 20;
 
 double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
 
-void gemm(Stream&, const GemmArgs& args) {
+/// oneDNN copies an operand that it cannot read as it lies, panel by panel.
+void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
+  constexpr int64_t kPanels = int64_t{1} << 20;
+  allow(stream, kPanels * stream.threads());
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
 }
 
-void column_sum(Stream&, const ColumnSumArgs& args) {
+void column_sum(Stream& stream, const ColumnSumArgs& args) {
   verify(args);
+  allow(stream, 4 * rounded_up(args.out.count(), 1024) + 4096 * stream.threads());
   add(elements(args.x), traffic(args.x, args.out));
 }
 
@@ -60,8 +71,10 @@ void layernorm(Stream&, const LayerNormArgs& args) {
   add(8 * elements(args.x), traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd));
 }
 
-void layernorm_backward(Stream&, const LayerNormBackwardArgs& args) {
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   verify(args);
+  constexpr int64_t kShares = 256;  // of the rows: sums of two vectors each
+  allow(stream, 2 * kShares * args.x.cols() * 4);
   add(16 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean,
                                      args.rstd, args.dweight, args.dbias));
 }
@@ -88,13 +101,22 @@ double attention_flops(const Tensor& qkv, int heads, int products) {
   return causal_scores(qkv, heads) * (2 * products * width + kExp);
 }
 
-void attention(Stream&, const AttentionArgs& args) {
+/// fp32 panels [T, D] of one head a thread; both extents are padded to vectors.
+void allow_panels(Stream& stream, const Tensor& qkv, int heads, int64_t panels) {
+  const int64_t tokens = rounded_up(qkv.shape[1], 64);
+  const int64_t width = rounded_up(qkv.cols() / 3 / heads, 64);
+  allow(stream, stream.threads() * 4 * (panels * tokens * width + tokens));
+}
+
+void attention(Stream& stream, const AttentionArgs& args) {
   verify(args);
+  allow_panels(stream, args.qkv, args.heads, 4);
   add(attention_flops(args.qkv, args.heads, 2), traffic(args.qkv, args.out, args.lse));
 }
 
-void attention_backward(Stream&, const AttentionBackwardArgs& args) {
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   verify(args);
+  allow_panels(stream, args.qkv, args.heads, 9);
   add(attention_flops(args.qkv, args.heads, 5),
       traffic(args.qkv, args.out, args.lse, args.dout, args.dqkv));
 }
@@ -107,8 +129,9 @@ void embedding(Stream&, const EmbeddingArgs& args) {
       traffic(args.tokens, args.x) + row * static_cast<double>(args.x.rows() + args.x.shape[1]));
 }
 
-void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   verify(args);
+  allow(stream, 4 * (3 * args.dx.rows() + args.dtoken.rows() + 1));
   const double row = static_cast<double>(args.dx.cols()) * 4;
   add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
                                  2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1]));
@@ -137,8 +160,9 @@ void fill(Stream&, const FillArgs& args) {
 }
 
 /// The result is the caller's own number, not a tensor: it gets the sum of nothing.
-void sum_squares(Stream&, const SumSquaresArgs& args) {
+void sum_squares(Stream& stream, const SumSquaresArgs& args) {
   verify(args);
+  allow(stream, args.x.count() / 64 + 64);
   *args.result = 0;
   add(2 * elements(args.x), traffic(args.x));
 }
@@ -181,9 +205,20 @@ double traffic(const BlockMatrix& weight) {
          4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
 }
 
+/// The weight in the order of the kernel's tiles (at most 9 bytes a kept element, a quarter of a byte
+/// for all), and packed rows of activations a thread.
+template <class Matrix>
+void allow_tiles(Stream& stream, const Matrix& weight) {
+  const int64_t edges = weight.rows + weight.cols;
+  const int64_t size = (weight.rows + 128) * (weight.cols + 128);
+  constexpr int64_t kEach = int64_t{1} << 20;
+  allow(stream, 9 * weight.values.count() + size / 4 + stream.threads() * (kEach + 256 * edges));
+}
+
 template <class Args>
-void spmm(Stream&, const Args& args) {
+void spmm(Stream& stream, const Args& args) {
   verify(args);
+  allow_tiles(stream, args.weight);
   add(product_flops(args.x, args.weight.values) +
           flops_of(args.activation) * elements(args.activated),
       traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
@@ -191,8 +226,9 @@ void spmm(Stream&, const Args& args) {
 }
 
 template <class Args>
-void spmm_transposed(Stream&, const Args& args) {
+void spmm_transposed(Stream& stream, const Args& args) {
   verify(args);
+  allow_tiles(stream, args.weight);
   add(product_flops(args.dy, args.weight.values) +
           1.5 * flops_of(args.activation) * elements(args.preactivation),
       traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
@@ -200,8 +236,9 @@ void spmm_transposed(Stream&, const Args& args) {
 }
 
 template <class Args>
-void sddmm(Stream&, const Args& args) {
+void sddmm(Stream& stream, const Args& args) {
   verify(args);
+  allow_tiles(stream, args.weight);
   add(product_flops(args.x, args.weight.values),
       traffic(args.weight) + traffic(args.dy, args.x) +
           (args.accumulate ? traffic(args.weight.values) : 0));
