@@ -1,25 +1,22 @@
-// Gradient all-reduce against MPI_Allreduce and MPI_Iallreduce, in the same run and on the same
-// data:
+// Sums over ranks against MPI's, in the same run and on the same data, in fp32 and bf16; the whole
+// all-reduce and its halves, of which ZeRO-1 is made:
 //
-//   scripts/mpirun.sh 2 build/release/benchmarks/allreduce_benchmark [MEGABYTES [REPEATS]]
+//   scripts/mpirun.sh 2 build/benchmarks/allreduce_benchmark [MEGABYTES [REPEATS]]
 //
 // Each repeat runs all contenders in turn, so that noise of the machine meets all alike. Each line:
-// median and best time, algorithm bandwidth (bytes of the array / median), bytes each rank sends by
-// the formula, median over the repeats of MPI_Allreduce's time divided by this one, and % of the
-// bound. The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the
-// additions, measured here. Every result is compared with the exact sum. Started alone, ranks are
-// two threads.
-#include <mpi.h>
+// median and best time, algorithm bandwidth (bytes of the array / median), the time of the table's
+// first line divided by this one's (median over the repeats; of the best times), and % of the bound.
+// The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the additions,
+// measured here. Every result is compared with the exact sum. Started alone, ranks are two threads.
+#include "benchmarks/allreduce_array.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 
-#include "parallel/bucketer.h"
 #include "parallel/collectives.h"
 #include "parallel/mpi_communicator.h"
-#include "parallel/sum.h"
 #include "parallel/thread_communicator.h"
 #include "src/core/trace.h"
 
@@ -27,12 +24,10 @@ namespace espalier::parallel {
 namespace {
 
 struct Setup {
-  int64_t count = 43'000'000 / 4;
+  double megabytes = 43;
   int repeats = 15;
+  bool mpi = false;
 };
-
-/// Small integers: their sums are exact, whatever the order.
-float value(int rank, int64_t i) { return static_cast<float>((i + 7 * rank) % 61); }
 
 double median(std::vector<double> x) {
   std::ranges::sort(x);
@@ -59,150 +54,165 @@ double best_of(Communicator& comm, int repeats, const std::function<void()>& run
 
 struct Contender {
   std::string name;
-  std::function<void(std::span<float>)> run;
+  std::function<void()> run;
+  std::function<void()> after = [] {};  ///< not timed
   std::vector<double> seconds = {};
 };
 
+/// Contenders that do the same to the array; ratios are to the first.
+struct Table {
+  std::string title;
+  Phases phases = Phases::both;
+  std::vector<Contender> contenders = {};
+};
+
+template <class T>
 class Bench {
  public:
   Bench(Communicator& comm, const Setup& setup)
-      : comm_(comm), setup_(setup), data_(static_cast<size_t>(setup.count)) {}
+      : comm_(comm),
+        setup_(setup),
+        array_(comm, static_cast<int64_t>(setup.megabytes * 1e6 / sizeof(T))),
+        buckets_(comm, arena_),
+        gather_(comm, arena_) {
+    std::vector<FlatParameter> parameters;
+    for (int64_t at = 0; at < array_.count(); at += kParameter) {
+      boundaries_.push_back(at);
+      parameters.push_back({.offset = at, .kept = std::min(kParameter, array_.count() - at)});
+    }
+    partition_ = make_partition(parameters, array_.count(),
+                                {.ranks = comm.size(), .element_bytes = sizeof(T)});
+    if (setup.mpi) {
+      rival_.emplace(array_);
+    }
+  }
 
-  void run(bool mpi) {
-    bound_ = measure_bound(mpi);
-    if (mpi) {
-      add_mpi();
-    }
-    for (const size_t kilobytes : {64, 128, 256, 512, 1024}) {
-      auto reduction = std::make_shared<AllReduce>(
-          comm_, arena_, AllReduceOptions{.piece_bytes = kilobytes << 10U});
-      contenders_.push_back({fmt::format("AllReduce, pieces of {} KiB", kilobytes),
-                             [reduction](std::span<float> data) {
-                               reduction->start(data, 0);
-                               reduction->wait();
-                             }});
-    }
-    add_buckets();
+  void run() {
+    std::vector<Table> tables{all_reduce(), halves(), scatter(), gather()};
     for (int i = 0; i < setup_.repeats; ++i) {
-      for (Contender& contender : contenders_) {
-        fill();
-        contender.seconds.push_back(timed(comm_, [&] { contender.run(data_); }));
-        verify(contender.name);
+      for (Table& table : tables) {
+        for (Contender& contender : table.contenders) {
+          array_.fill(table.phases);
+          contender.seconds.push_back(timed(comm_, contender.run));
+          contender.after();
+          array_.verify(table.phases, contender.name);
+        }
       }
     }
-    if (comm_.rank() == 0) {
-      print();
-    }
-    latency("barrier", [this] { barrier(comm_); });
-    latency("all_reduce_small, 4 doubles", [this] {
-      std::array<double, 4> x{1, 2, 3, 4};
-      all_reduce_small(comm_, x, Combine::sum);
-    });
-    if (mpi) {
-      latency("MPI_Barrier", [] { MPI_Barrier(MPI_COMM_WORLD); });
-      latency("MPI_Allreduce, 4 doubles", [] {
-        std::array<double, 4> x{1, 2, 3, 4};
-        MPI_Allreduce(MPI_IN_PLACE, x.data(), 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-      });
+    for (const Table& table : tables) {
+      const double bound = measure_bound(table.phases);
+      if (comm_.rank() == 0) {
+        print(table, bound);
+      }
     }
   }
 
  private:
-  void add_mpi() {
-    contenders_.push_back({"MPI_Allreduce", [](std::span<float> data) {
-                             MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()),
-                                           MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-                           }});
-    contenders_.push_back({"MPI_Iallreduce", [](std::span<float> data) {
-                             MPI_Request request = MPI_REQUEST_NULL;
-                             MPI_Iallreduce(MPI_IN_PLACE, data.data(),
-                                            static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM,
-                                            MPI_COMM_WORLD, &request);
-                             MPI_Wait(&request, MPI_STATUS_IGNORE);
-                           }});
+  static constexpr int64_t kParameter = 100'096;  // elements
+
+  std::function<void()> all_reduce_of(Phases phases, size_t piece_bytes) {
+    auto reduction =
+        std::make_shared<AllReduce>(comm_, arena_, AllReduceOptions{.piece_bytes = piece_bytes});
+    return [this, reduction, phases] {
+      reduction->start({.data = array_.tensor(), .phases = phases});
+      reduction->wait();
+    };
   }
-  void add_buckets() {
-    auto buckets = std::make_shared<GradientBuckets>(comm_, arena_);
-    std::vector<int64_t> boundaries;
-    for (int64_t end = 0; end < setup_.count; end += 100'000) {
-      boundaries.push_back(end);
+  Table all_reduce() {
+    Table table{.title = "all-reduce"};
+    if (rival_) {
+      table.contenders.push_back({"MPI_Allreduce", [this] { rival_->all_reduce(); }});
+      table.contenders.push_back({"MPI_Iallreduce", [this] { rival_->nonblocking(); }});
     }
-    contenders_.push_back({"GradientBuckets of 4 MiB", [=](std::span<float> data) {
-                             buckets->begin(data, boundaries);
-                             buckets->finish();
-                           }});
+    for (const size_t kilobytes : {64, 128, 256, 512, 1024}) {
+      table.contenders.push_back({fmt::format("AllReduce, pieces of {} KiB", kilobytes),
+                                  all_reduce_of(Phases::both, kilobytes << 10U)});
+    }
+    table.contenders.push_back({"GradientBuckets of 4 MiB", [this] {
+                                  buckets_.begin(array_.tensor(), boundaries_);
+                                  buckets_.finish();
+                                }});
+    return table;
   }
-  /// Of a call that is mostly waiting: the median of batches of 100.
-  void latency(std::string_view name, const std::function<void()>& call) {
-    std::vector<double> seconds;
-    for (int i = 0; i < setup_.repeats; ++i) {
-      seconds.push_back(timed(comm_, [&] {
-        for (int k = 0; k < 100; ++k) {
-          call();
-        }
-      }));
+  Table halves() {
+    Table table{.title = "reduce-scatter, then all-gather"};
+    if (rival_) {
+      table.contenders.push_back(
+          {"MPI_Reduce_scatter, Allgather", [this] { rival_->both_halves(); }});
     }
-    if (comm_.rank() == 0) {
-      fmt::print("{:28} {:9.2f} us\n", name, median(seconds) * 1e4);
-    }
+    table.contenders.push_back({"GradientBuckets, then gather", [this] {
+                                  buckets_.begin(array_.tensor(), partition_);
+                                  buckets_.finish();
+                                  gather_.begin(array_.tensor(), partition_);
+                                  gather_.finish();
+                                }});
+    return table;
   }
-  double sent_bytes() const {
+  Table scatter() {
+    Table table{.title = "reduce-scatter", .phases = Phases::scatter};
+    if (rival_) {
+      table.contenders.push_back({"MPI_Reduce_scatter", [this] { rival_->reduce_scatter(); },
+                                  [this] { rival_->place(); }});
+    }
+    table.contenders.push_back({"AllReduce, scatter only",
+                                all_reduce_of(Phases::scatter, AllReduceOptions{}.piece_bytes)});
+    return table;
+  }
+  Table gather() {
+    Table table{.title = "all-gather", .phases = Phases::gather};
+    if (rival_) {
+      table.contenders.push_back({"MPI_Allgather", [this] { rival_->all_gather(); }});
+    }
+    table.contenders.push_back(
+        {"AllReduce, gather only", all_reduce_of(Phases::gather, AllReduceOptions{}.piece_bytes)});
+    return table;
+  }
+
+  double sent_bytes(Phases phases) const {
     const double p = comm_.size();
-    return 2 * (p - 1) / p * static_cast<double>(setup_.count) * sizeof(float);
+    return (phases == Phases::both ? 2 : 1) * (p - 1) / p * array_.bytes();
   }
-  void fill() {
-    for (int64_t i = 0; i < setup_.count; ++i) {
-      data_[i] = value(comm_.rank(), i);
-    }
-  }
-  void verify(std::string_view name) const {
-    for (int64_t i = 0; i < setup_.count; ++i) {
-      float expected = 0;
-      for (int r = 0; r < comm_.size(); ++r) {
-        expected += value(r, i);
-      }
-      check(data_[i] == expected, "{}: element {} is {} instead of {}", name, i, data_[i],
-            expected);
-    }
-  }
-  double measure_bound(bool mpi);
-  void print() const {
-    fmt::print(
-        "{} ranks over {}, {:.1f} MB of float, {} repeats; bound {:.2f} ms; a rank sends {:.1f} "
-        "MB\n",
-        comm_.size(), comm_.name(), static_cast<double>(setup_.count) * 4e-6, setup_.repeats,
-        bound_ * 1e3, sent_bytes() * 1e-6);
-    fmt::print("{:28} {:>9} {:>9} {:>9} {:>16} {:>8}\n", "", "median ms", "best ms", "GB/s",
-               "x first line", "% bound");
-    for (const Contender& c : contenders_) {
+  double measure_bound(Phases phases);
+  void print(const Table& table, double bound) const {
+    fmt::print("\n{} of {:.1f} MB of {}: bound {:.2f} ms; a rank sends {:.1f} MB\n", table.title,
+               array_.bytes() * 1e-6, name_of(dtype_of<T>()), bound * 1e3,
+               sent_bytes(table.phases) * 1e-6);
+    fmt::print("{:30} {:>9} {:>9} {:>9} {:>12} {:>9} {:>8}\n", "", "median ms", "best ms", "GB/s",
+               "x first line", "x of best", "% bound");
+    const auto best = [](const Contender& c) { return *std::ranges::min_element(c.seconds); };
+    const Contender& first = table.contenders[0];
+    for (const Contender& c : table.contenders) {
       std::vector<double> ratios;
       for (size_t i = 0; i < c.seconds.size(); ++i) {
-        ratios.push_back(contenders_[0].seconds[i] / c.seconds[i]);
+        ratios.push_back(first.seconds[i] / c.seconds[i]);
       }
       const double middle = median(c.seconds);
-      fmt::print("{:28} {:9.2f} {:9.2f} {:9.2f} {:16.2f} {:8.0f}\n", c.name, middle * 1e3,
-                 *std::ranges::min_element(c.seconds) * 1e3,
-                 static_cast<double>(setup_.count) * 4e-9 / middle, median(ratios),
-                 100 * bound_ / middle);
+      fmt::print("{:30} {:9.2f} {:9.2f} {:9.2f} {:12.2f} {:9.2f} {:8.0f}\n", c.name, middle * 1e3,
+                 best(c) * 1e3, array_.bytes() * 1e-9 / middle, median(ratios),
+                 best(first) / best(c), 100 * bound / middle);
     }
   }
 
   Communicator& comm_;
   Setup setup_;
   Arena arena_;
-  std::vector<float> data_;
-  std::vector<Contender> contenders_;
-  double bound_ = 0;
+  BenchArray<T> array_;
+  GradientBuckets buckets_;
+  ParameterGather gather_;
+  std::vector<int64_t> boundaries_;
+  Partition partition_;
+  std::optional<MpiRival<T>> rival_;
 };
 
-double Bench::measure_bound(bool mpi) {
-  const auto bytes = static_cast<size_t>(sent_bytes());
+template <class T>
+double Bench<T>::measure_bound(Phases phases) {
+  const auto bytes = static_cast<size_t>(sent_bytes(phases));
   std::vector<std::byte> out(bytes);
   std::vector<std::byte> in(bytes);
   const int next = (comm_.rank() + 1) % comm_.size();
   const int previous = (comm_.rank() + comm_.size() - 1) % comm_.size();
   const double transfer = best_of(comm_, 9, [&] {
-    if (mpi) {
+    if (setup_.mpi) {
       MPI_Sendrecv(out.data(), static_cast<int>(bytes), MPI_BYTE, next, 0, in.data(),
                    static_cast<int>(bytes), MPI_BYTE, previous, 0, MPI_COMM_WORLD,
                    MPI_STATUS_IGNORE);
@@ -213,12 +223,48 @@ double Bench::measure_bound(bool mpi) {
       comm_.wait(send);
     }
   });
-  const int64_t slice = setup_.count / comm_.size();
-  const std::vector<float> zeros(static_cast<size_t>(slice));
-  std::vector<const float*> inputs(static_cast<size_t>(comm_.size()), zeros.data());
-  inputs[0] = data_.data();
-  const double adding = best_of(comm_, 9, [&] { sum_in_order(inputs, data_.data(), slice); });
+  if (phases == Phases::gather) {
+    return transfer;
+  }
+  const Tensor part(array_.part(), dtype_of<T>(), Shape{array_.slice()});
+  std::vector<Tensor> inputs(static_cast<size_t>(comm_.size()), part);
+  inputs[0].data = array_.mine();
+  const double adding = best_of(comm_, 9, [&] { sum_in_order(inputs, inputs[0]); });
   return transfer + adding;
+}
+
+/// Of calls that are mostly waiting: the median of batches of 100.
+void latencies(Communicator& comm, const Setup& setup) {
+  const auto latency = [&](std::string_view name, const std::function<void()>& call) {
+    std::vector<double> seconds;
+    for (int i = 0; i < setup.repeats; ++i) {
+      seconds.push_back(timed(comm, [&] {
+        for (int k = 0; k < 100; ++k) {
+          call();
+        }
+      }));
+    }
+    if (comm.rank() == 0) {
+      fmt::print("{:30} {:9.2f} us\n", name, median(seconds) * 1e4);
+    }
+  };
+  std::array<double, 4> x{1, 2, 3, 4};
+  latency("barrier", [&] { barrier(comm); });
+  latency("all_reduce_small, 4 doubles", [&] { all_reduce_small(comm, x, Combine::max); });
+  if (setup.mpi) {
+    latency("MPI_Barrier", [] { MPI_Barrier(MPI_COMM_WORLD); });
+    latency("MPI_Allreduce, 4 doubles",
+            [&] { MPI_Allreduce(MPI_IN_PLACE, x.data(), 4, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD); });
+  }
+}
+
+void run(Communicator& comm, const Setup& setup) {
+  if (comm.rank() == 0) {
+    fmt::print("{} ranks over {}, {} repeats\n", comm.size(), comm.name(), setup.repeats);
+  }
+  latencies(comm, setup);
+  Bench<float>(comm, setup).run();
+  Bench<bf16>(comm, setup).run();
 }
 
 }  // namespace
@@ -226,18 +272,18 @@ double Bench::measure_bound(bool mpi) {
 
 int main(int argc, char** argv) {
   using namespace espalier::parallel;
-  Setup setup;
+  Setup setup{.mpi = launched_by_mpi()};
   if (argc > 1) {
-    setup.count = static_cast<int64_t>(std::atof(argv[1]) * 1e6 / 4);
+    setup.megabytes = std::atof(argv[1]);
   }
   if (argc > 2) {
     setup.repeats = std::atoi(argv[2]);
   }
-  if (launched_by_mpi()) {
+  if (setup.mpi) {
     MpiScope mpi;
-    Bench(mpi.world(), setup).run(true);
+    run(mpi.world(), setup);
     return 0;
   }
-  run_ranks(2, [&](Communicator& comm) { Bench(comm, setup).run(false); });
+  run_ranks(2, [&](Communicator& comm) { run(comm, setup); });
   return 0;
 }

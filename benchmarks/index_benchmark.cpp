@@ -1,144 +1,204 @@
-// Index encodings: encode, decode, and what a kernel pays to read each (gather, one thread), on a
-// random mask of 2^24 elements. Every result is checked against the mask.
+// Index encodings: bytes against the entropy, encode, decode and what a kernel pays to read each, one
+// thread, matrices of 4096 x 4096. Every result is checked against the mask.
 //
-//   bytes/param    measured by the arena; H(f)/8 is the least that any encoding of random masks takes
-//   %copy          100 x (time of a memcpy that moves the same bytes) / (time measured): bytes touched
-//                  are the mask or index read and the index, positions or packed values written
+//   bytes/param    measured by the arena (entropy: of the file); H(f)/8 is the least that any encoding
+//                  of random masks takes; bytes/H is their ratio
+//   ns/kept, ns/elem   CPU time by kept elements and by elements of the matrix
 //
-// Arguments: encoding (1 int32, 2 delta, 3 bitmap), density in 1/1000.
+//   encode   mask -> index          decode   index -> positions, the first half of the kept elements
+//   view     index -> what kernels read (bitmap words and ranks, where they do not read the encoding)
+//   gather   packed = dense[positions], fp32, view included
+//   file     entropy code: mask -> bytes, bytes -> mask
+//
+// Arguments: kind of mask (0 random, 1 uneven: rows and columns differ in density as magnitudes leave
+// them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (number of the enum).
 #include <benchmark/benchmark.h>
 
-#include <cstring>
+#include <cmath>
 #include <ctime>
-#include <random>
+#include <limits>
+#include <map>
 #include <vector>
 
 #include "sparse/index.h"
+#include "sparse/index_file.h"
 #include "src/core/error.h"
+#include "tests/index_example.h"
 
 namespace espalier::sparse {
 namespace {
 
-constexpr int64_t kSize = int64_t{1} << 24;
+constexpr int64_t kRows = 4096;
+constexpr int64_t kSize = kRows * kRows;
 
-Mask random_mask(int64_t per_mille) {
-  std::mt19937_64 random(1);
-  const auto limit = static_cast<uint64_t>(static_cast<double>(per_mille) / 1000 * 0x1p64);
-  Mask mask(kSize, false);
-  for (int64_t i = 0; i < kSize; ++i) {
-    mask.set(i, random() < limit);
+enum Kind : int64_t { kRandom, kUneven, kNm, kBlock };
+constexpr const char* kKindNames[] = {"random", "uneven", "nm", "block"};
+
+IndexShape shape_of(int64_t kind, double density) {
+  IndexShape shape{.cols = kRows};
+  if (kind == kNm) {
+    shape.n = density == 0.5 ? 2 : 1;
+    shape.m = static_cast<int>(std::lround(shape.n / density));
+  } else if (kind == kBlock) {
+    shape.height = shape.width = 16;
   }
-  return mask;
+  return shape;
+}
+
+const Mask& mask_of(int64_t kind, double density) {
+  static std::map<std::pair<int64_t, double>, Mask> made;
+  const auto found = made.find({kind, density});
+  if (found != made.end()) {
+    return found->second;
+  }
+  const IndexShape shape = shape_of(kind, density);
+  Mask mask = kind == kRandom   ? random_mask(kSize, density, 1)
+              : kind == kUneven ? uneven_mask(kRows, kRows, density, 0.4)
+              : kind == kNm     ? nm_mask(kRows, shape, 0, 1)
+                                : block_mask(kRows, shape, density, 1);
+  return made[{kind, density}] = std::move(mask);
 }
 
 /// CPU seconds of this process, so far. Not wall time: machines are shared, the work is one thread.
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// Seconds in which memcpy reads and writes `bytes` together, on average over at least 50 ms.
-double copy_seconds(size_t bytes) {
-  const std::vector<char> from(bytes / 2, 1);
-  std::vector<char> to(bytes / 2, 2);
-  const double begin = cpu_seconds();
-  int copies = 0;
-  do {
-    std::memcpy(to.data(), from.data(), from.size());
-    benchmark::DoNotOptimize(to.data());
-    benchmark::ClobberMemory();
-    ++copies;
-  } while (cpu_seconds() - begin < 0.05);
-  return (cpu_seconds() - begin) / copies;
-}
-
 struct Case {
   explicit Case(const benchmark::State& state)
-      : encoding(static_cast<Encoding>(state.range(0))),
-        mask(random_mask(state.range(1))),
-        index(arena, mask, encoding) {}
+      : kind(state.range(0)),
+        density(static_cast<double>(state.range(1)) / 1000),
+        encoding(static_cast<Encoding>(state.range(2))),
+        mask(mask_of(kind, density)),
+        kept(mask.kept()),
+        index(arena, mask, encoding == Encoding::entropy ? Encoding::bitmap : encoding,
+              shape_of(kind, density)),
+        scratch(index.scratch_bytes() / 8 + 1) {}
 
-  /// Runs `fn` as the benchmark; its time goes to `seconds`.
+  /// Runs `fn` as the benchmark; its shortest time goes to `seconds`.
   template <class Fn>
   void measure(benchmark::State& state, Fn&& fn) {
-    const double begin = cpu_seconds();
     for (auto _ : state) {
+      const double begin = cpu_seconds();
       fn();
       benchmark::ClobberMemory();
+      seconds = std::min(seconds, cpu_seconds() - begin);
     }
-    seconds = (cpu_seconds() - begin) / static_cast<double>(state.iterations());
   }
-  void report(benchmark::State& state, size_t bytes_touched) const {
+  kernels::Positions view() {
+    return index.view({reinterpret_cast<uint8_t*>(scratch.data()), index.scratch_bytes()});
+  }
+  void report(benchmark::State& state, size_t bytes, int64_t touched) const {
     const auto size = static_cast<double>(kSize);
-    state.SetLabel(std::string(name_of(encoding)) +
-                   " f=" + fmt::format("{}", static_cast<double>(state.range(1)) / 1000));
-    state.counters["bytes/param"] = static_cast<double>(index.bytes()) / size;
-    state.counters["H(f)/8"] = entropy_bound_bytes(kSize, index.kept()) / size;
-    state.counters["ns/kept"] = 1e9 * seconds / static_cast<double>(index.kept());
-    state.counters["%copy"] = 100 * copy_seconds(bytes_touched) / seconds;
+    state.SetLabel(fmt::format("{} f={} {}", kKindNames[kind], density, name_of(encoding)));
+    state.counters["bytes/param"] = static_cast<double>(bytes) / size;
+    state.counters["H(f)/8"] = entropy_bound_bytes(kSize, kept) / size;
+    state.counters["bytes/H"] = static_cast<double>(bytes) / entropy_bound_bytes(kSize, kept);
+    state.counters["ns/kept"] = 1e9 * seconds / static_cast<double>(touched);
+    state.counters["ns/elem"] = 1e9 * seconds / size;
   }
-  size_t kept_bytes() const { return static_cast<size_t>(index.kept()) * 4; }
 
   Arena arena;
+  int64_t kind;
+  double density;
   Encoding encoding;
-  Mask mask;
+  const Mask& mask;
+  int64_t kept;
   Index index;
-  double seconds = 0;
+  std::vector<uint64_t> scratch;
+  double seconds = std::numeric_limits<double>::max();
 };
 
 void encode(benchmark::State& state) {
   Case c(state);
   c.measure(state, [&c] {
-    const Index index(c.arena, c.mask, c.encoding);
+    const Index index(c.arena, c.mask, c.encoding, c.index.shape());
     benchmark::DoNotOptimize(index.kept());
   });
   require(c.index.mask() == c.mask, "the index decodes the mask");
-  c.report(state, kSize / 8 + c.index.bytes());
+  c.report(state, c.index.bytes(), c.kept);
 }
 
 void decode(benchmark::State& state) {
   Case c(state);
-  std::vector<int32_t> positions(static_cast<size_t>(c.index.kept()));
+  std::vector<int32_t> positions(static_cast<size_t>(c.kept / 2));
   c.measure(state, [&] {
     c.index.decode(0, positions);
     benchmark::DoNotOptimize(positions.data());
   });
-  require(positions == c.mask.positions(), "the positions are those of the mask");
-  c.report(state, c.index.bytes() + c.kept_bytes());
+  auto expected = c.mask.positions();
+  expected.resize(positions.size());
+  require(positions == expected, "the positions are those of the mask");
+  c.report(state, c.index.bytes(), c.kept / 2);
 }
 
-/// packed = dense[positions], as after each backward: delta is decoded first, the others are read
-/// as they are. The bound counts the whole dense array as read: at these densities most lines are.
+void view(benchmark::State& state) {
+  Case c(state);
+  c.measure(state, [&] { benchmark::DoNotOptimize(c.view().bitmap); });
+  const auto words = c.mask.words();
+  require(c.view().bitmap == nullptr || std::equal(words.begin(), words.end(), c.view().bitmap),
+          "the words are the mask's");
+  c.report(state, c.index.bytes(), c.kept);
+}
+
 void gather(benchmark::State& state) {
   Case c(state);
   Stream stream(c.arena, 1);
   const auto& kernels = kernels::by_name("cpu");
   const Buffer dense = c.arena.allocate(Memory::scratch, "dense", DType::fp32, Shape{kSize});
-  const Buffer packed =
-      c.arena.allocate(Memory::scratch, "packed", DType::fp32, Shape{c.index.kept()});
+  const Buffer packed = c.arena.allocate(Memory::scratch, "packed", DType::fp32, Shape{c.kept});
   for (int64_t i = 0; i < kSize; ++i) {
     dense.tensor().get<float>()[i] = static_cast<float>(i);
   }
-  std::vector<int32_t> scratch(static_cast<size_t>(c.index.kept()));
   c.measure(state, [&] {
-    kernels.gather(
-        stream,
-        {.dense = dense.tensor(), .packed = packed.tensor(), .positions = c.index.view(scratch)});
+    kernels.gather(stream,
+                   {.dense = dense.tensor(), .packed = packed.tensor(), .positions = c.view()});
   });
   const auto positions = c.mask.positions();
   for (size_t k = 0; k < positions.size(); ++k) {
     require(packed.tensor().get<float>()[k] == static_cast<float>(positions[k]), "gathered value",
             k);
   }
-  c.report(state, static_cast<size_t>(kSize) * 4 + c.index.bytes() + c.kept_bytes());
+  c.report(state, c.index.bytes(), c.kept);
 }
 
-void cases(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgsProduct({{1, 2, 3}, {500, 200, 100, 50, 10}})
-      ->Unit(benchmark::kMillisecond)
-      ->MinTime(0.1);
+void file_encode(benchmark::State& state) {
+  Case c(state);
+  FileIndex file;
+  c.measure(state, [&] { file = to_file(c.index, "entropy"); });
+  c.report(state, file.bytes.size(), c.kept);
 }
 
-BENCHMARK(encode)->Apply(cases);
-BENCHMARK(decode)->Apply(cases);
-BENCHMARK(gather)->Apply(cases);
+void file_decode(benchmark::State& state) {
+  Case c(state);
+  const FileIndex file = to_file(c.index, "entropy");
+  Mask mask;
+  c.measure(state, [&] { mask = mask_from_file(file.encoding, kSize, c.kept, file.bytes); });
+  require(mask == c.mask, "the file holds the mask");
+  c.report(state, file.bytes.size(), c.kept);
+}
+
+const std::vector<int64_t> kAny{1, 2, 3, 4, 5};
+const std::vector<int64_t> kDensities{500, 300, 200, 100, 50, 20, 10};
+
+void every_mask(benchmark::internal::Benchmark* b, const std::vector<int64_t>& any, bool shaped) {
+  b->ArgNames({"mask", "f", "code"})->Unit(benchmark::kMillisecond)->MinTime(0.05);
+  b->ArgsProduct({{kRandom}, kDensities, any});
+  b->ArgsProduct({{kUneven}, {100, 50}, any});
+  for (const int64_t density : {500, 250, 125}) {
+    b->Args({kNm, density, shaped ? 6 : 8});
+  }
+  for (const int64_t density : {200, 100, 50}) {
+    b->Args({kBlock, density, shaped ? 7 : 8});
+  }
+}
+void in_memory(benchmark::internal::Benchmark* b) { every_mask(b, kAny, true); }
+void in_files(benchmark::internal::Benchmark* b) { every_mask(b, {8}, false); }
+
+BENCHMARK(encode)->Apply(in_memory);
+BENCHMARK(decode)->Apply(in_memory);
+BENCHMARK(view)->Apply(in_memory);
+BENCHMARK(gather)->Apply(in_memory);
+BENCHMARK(file_encode)->Apply(in_files);
+BENCHMARK(file_decode)->Apply(in_files);
 
 }  // namespace
 }  // namespace espalier::sparse

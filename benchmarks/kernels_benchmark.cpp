@@ -14,7 +14,7 @@
 #include <map>
 
 #include "src/core/trace.h"
-#include "tests/kernel_cases_memory.h"
+#include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
 namespace {
@@ -220,7 +220,13 @@ void add_math() {
     add("fill/" + type, [=] { return fill_case(hidden, dtype); });
   }
   add("embedding_backward", [] { return embedding_backward_case({8, 256, kWidth}, 256); });
-  add("sum_squares", [] { return sum_squares_case(4 << 20); });
+  for (const DType dtype : {kFp32, kBf16}) {
+    add("sum_squares/" + text(dtype), [=] { return sum_squares_case(4 << 20, dtype); });
+  }
+  for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {
+    add("quantize/" + name_of(map), [=] { return quantize_case(4 << 20, map); });
+    add("dequantize/" + name_of(map), [=] { return dequantize_case(4 << 20, map); });
+  }
 }
 
 void add_index() {
@@ -228,19 +234,46 @@ void add_index() {
     const auto kept = [=] { return std::make_shared<const Kept>(form, 4 << 20, 0.1); };
     for (const DType dtype : {kFp32, kBf16}) {
       const std::string suffix_text = fmt::format("/{}/{}", name_of(form), text(dtype));
-      const Copy copy = dtype == kFp32 ? Copy::fp32 : Copy::bf16;
+      const StateForm state{.copy = dtype == kFp32 ? Copy::fp32 : Copy::bf16};
       add("gather" + suffix_text, [=] { return gather_case(kept(), dtype, false); });
       add("scatter" + suffix_text, [=] { return scatter_case(kept(), dtype); });
-      add("adamw" + suffix_text, [=] { return adamw_case(kept(), copy); });
-      add("sgd" + suffix_text, [=] { return sgd_case(kept(), copy); });
+      add("adamw" + suffix_text, [=] { return adamw_case(kept(), state); });
+      add("sgd" + suffix_text, [=] { return sgd_case(kept(), state); });
     }
+    const std::string packed = fmt::format("/{}/bf16_packed", name_of(form));
+    add("gather" + packed, [=] { return gather_case(kept(), kBf16, false, kBf16); });
+    add("gather_fp32" + packed, [=] { return gather_case(kept(), kFp32, false, kBf16); });
+    add("scatter" + packed, [=] { return scatter_case(kept(), kBf16, kBf16); });
   }
+}
+
+/// 4M kept elements; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16).
+void add_states() {
+  const auto kept = [] { return std::make_shared<const Kept>(Form::all, 4 << 20, 1.0); };
+  for (const StateForm& form : {StateForm{}, StateForm{.split = true}, StateForm{.coded = true},
+                                StateForm{.split = true, .coded = true},
+                                StateForm{.gradient = kBf16, .split = true, .coded = true}}) {
+    const std::string name =
+        fmt::format("/states/{}_split{:d}_coded{:d}", text(form.gradient), form.split, form.coded);
+    add("adamw" + name, [=] { return adamw_case(kept(), form); });
+    add("sgd" + name, [=] { return sgd_case(kept(), form); });
+  }
+}
+
+/// The matrix of one layer, rebuilt while it stays in cache: 768 x 3,072 in bf16, 4.7 MB.
+void add_expand() {
+  const auto kept = [] { return std::make_shared<const Kept>(Form::bitmap, 768 * 3072, 0.1); };
+  add("scatter/layer/bf16_packed", [=] { return scatter_case(kept(), kBf16, kBf16); });
+  add("gather/layer/bf16_packed", [=] { return gather_case(kept(), kBf16, false, kBf16); });
+  add("gather_fp32/layer/bf16_packed", [=] { return gather_case(kept(), kFp32, false, kBf16); });
 }
 
 [[maybe_unused]] const bool registered = [] {
   add_gemms();
   add_math();
   add_index();
+  add_states();
+  add_expand();
   return true;
 }();
 

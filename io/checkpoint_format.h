@@ -1,5 +1,6 @@
 #pragma once
 // Names and small rules that writer and reader of checkpoints share. Internal to io.
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@
 namespace espalier::io {
 
 inline constexpr std::string_view kCheckpointFormat = "espalier-checkpoint";
+/// Those of sparse/index.h; a reader that lacks one says so.
+inline constexpr std::array<std::string_view, 9> kIndexEncodings{
+    "full", "int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "entropy"};
 
 inline std::string parameter_path(const std::string& name) { return "/params/" + name; }
 inline std::string optimizer_path(const std::string& name) { return "/optim/" + name; }

@@ -10,7 +10,6 @@
 namespace espalier::io {
 namespace {
 
-constexpr std::array<std::string_view, 4> kEncodings{"full", "int32", "delta", "bitmap"};
 constexpr std::array<std::string_view, 3> kOptimizerKinds{"master", "moment1", "moment2"};
 
 /// Converts element by element between the two types of values.
@@ -120,9 +119,9 @@ ParameterInfo CheckpointReader::State::info(const std::string& name) const {
                     .encoding = text(group, "encoding"),
                     .nnz = number(group, "nnz"),
                     .optimizer = {}};
-  check(std::ranges::find(kEncodings, out.encoding) != kEncodings.end(),
+  check(std::ranges::find(kIndexEncodings, out.encoding) != kIndexEncodings.end(),
         "{}: {} is encoded as \"{}\", which this version does not know; known: {}", path.string(),
-        group, out.encoding, fmt::join(kEncodings, ", "));
+        group, out.encoding, fmt::join(kIndexEncodings, ", "));
   const bool full = out.encoding == "full";
   expect(out.nnz >= 0 && (full ? out.nnz == out.shape.count() : out.nnz <= out.shape.count()),
          fmt::format("nnz = {} does not fit shape {} of {}", out.nnz, out.shape.text(), group));

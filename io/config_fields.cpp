@@ -101,15 +101,20 @@ void pruning(std::vector<Field>& out) {
   using P = PruningConfig;
   Rows<P> rows{out, "pruning", &Config::pruning};
   rows.add("method", &P::method,
-           one_of({"none", "magnitude", "random", "nm", "block", "file"},
+           one_of({"none", "magnitude", "random", "nm", "block", "file", "rigl", "set"},
                   {"snip", "early-bird", "lottery"}),
            "who decides which elements are kept");
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
   rows.add("at_step", &P::at_step, at_least(-1),
-           "prune once, after this step; -1: before the first");
+           "prune once, after this step; -1: before the first (rigl, set: at random)");
   rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
-  rows.add("to_step", &P::to_step, at_least(-1), "gradual pruning reaches its sparsity");
-  rows.add("every", &P::every, at_least(1), "steps between gradual prunings");
+  rows.add("to_step", &P::to_step, at_least(-1),
+           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)");
+  rows.add("every", &P::every, at_least(0), "steps between changes; 0: 10, or 100 for rigl, set");
+  rows.add("drop_fraction", &P::drop_fraction, fraction(),
+           "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step");
+  rows.add("distribution", &P::distribution, one_of({"erk", "uniform"}),
+           "of rigl, set from a random start: densities of layers by shape, or all the same");
   rows.add("scope", &P::scope, one_of({"global", "layer"}), "where elements compete");
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
@@ -123,8 +128,12 @@ void sparse(std::vector<Field>& out) {
   Rows<S> rows{out, "sparse", &Config::sparse};
   rows.add("storage", &S::storage, one_of({"dense", "expanded", "sparse", "block", "auto"}),
            "how a pruned weight is held for compute; may differ by parameter");
-  rows.add("index", &S::index, one_of({"int32", "delta", "bitmap", "auto"}),
+  rows.add("index", &S::index,
+           one_of({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
            "how positions are encoded; may differ by parameter");
+  rows.add("file_index", &S::file_index,
+           one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
+           "the same in checkpoints; same: as in memory");
   rows.add("block", &S::block, only(0, "0"), "edge of storage block; 0: that of [pruning]");
 }
 

@@ -1,4 +1,5 @@
 // Rules across fields, and sizes written as text.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -49,8 +50,23 @@ void validate_train(const Config& config) {
         "optimizer.min_lr = {} is above optimizer.lr = {}", optimizer.min_lr, optimizer.lr);
 }
 
-void validate_pruning(const PruningConfig& pruning) {
-  check((pruning.from_step >= 0) == (pruning.to_step >= 0),
+/// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
+void validate_moving(const PruningConfig& pruning, int64_t steps) {
+  const bool given = pruning.to_step >= 0;
+  const int64_t from = std::max({pruning.at_step, pruning.from_step, int64_t{0}});
+  check(pruning.last_move(steps) > from,
+        "the masks of pruning.method = \"{}\" would move from step {} to step {}{}; set "
+        "pruning.to_step to a later one",
+        pruning.method, from, pruning.last_move(steps),
+        given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
+}
+
+void validate_pruning(const PruningConfig& pruning, int64_t steps) {
+  if (pruning.moving()) {
+    validate_moving(pruning, steps);
+  }
+  const bool ends_alone = pruning.moving() && pruning.from_step < 0;
+  check(ends_alone || (pruning.from_step >= 0) == (pruning.to_step >= 0),
         "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {})",
         pruning.from_step, pruning.to_step);
   check(!pruning.gradual() || pruning.from_step < pruning.to_step,
@@ -92,7 +108,7 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_data(config);
   validate_train(config);
-  validate_pruning(config.pruning);
+  validate_pruning(config.pruning, config.train.steps);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 

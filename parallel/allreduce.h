@@ -1,14 +1,15 @@
 #pragma once
-// Sums of float arrays over all ranks, in place and without blocking.
+// Sums of arrays (fp32 or bf16) over all ranks, in place and without blocking; and their two halves.
 //
-// AllReduce is scatter-reduce + all-gather over point-to-point messages: rank r owns slice r of the
-// array, receives the other p-1 versions of it, adds all p IN RANK ORDER and sends the sum to all.
-// Each rank sends 2 (p-1)/p n elements in 2 steps. Each sum is computed once, in a fixed order: all
-// ranks end with the same bits, on every transport and in whatever order messages arrive.
+// Rank r owns slice r of the array. *Scatter*: it receives the other p-1 versions of its slice and
+// adds all p IN RANK ORDER (bf16: in fp32, rounded once). *Gather*: it sends its slice to all. Each
+// rank sends (p-1)/p n elements of the array's own type in each. A sum is computed once, in a fixed
+// order: it has the same bits on every transport, wherever the array is cut, in whatever order
+// messages arrive. The scatter alone is ZeRO's reduce-scatter, the gather alone its all-gather.
 //
 // Slices travel in pieces; a piece is summed and sent on while the next ones arrive. Extra memory:
-// at most `staging_bytes`, whatever n is. Source: Rabenseifner, "Optimization of collective
-// reduction operations", ICCS 2004 (the split in two phases); direct exchange instead of halving
+// at most `staging_bytes` (none to gather), whatever n is. Source: Rabenseifner, "Optimization of
+// collective reduction operations", ICCS 2004 (the two phases); direct exchange instead of halving
 // keeps the order.
 #include <deque>
 #include <span>
@@ -19,14 +20,29 @@
 
 namespace espalier::parallel {
 
-/// A way to sum a float array over the ranks of a communicator. One array at a time; reusable.
+enum class Phases : uint8_t {
+  both,     ///< all ranks get all sums
+  scatter,  ///< rank r gets the sums of slice r; the rest of its array has no meaning afterwards
+  gather,   ///< no sum: all ranks get slice r as rank r holds it; any contents of 2 or 4 bytes
+};
+
+/// What is done with one array. All ranks give equal descriptions.
+struct SliceJob {
+  Tensor data;  ///< [n], contiguous, or empty; must stay untouched until done
+  Phases phases = Phases::both;
+  /// [p + 1], ascending from 0 to n: rank r owns elements [edges[r], edges[r + 1]); read by `start`
+  /// only. Empty: even slices.
+  std::span<const int64_t> edges = {};
+  int number = 0;  ///< tells concurrent jobs of one communicator apart; below kReductionNumbers
+};
+
+/// A way to sum an array over the ranks of a communicator. One at a time; reusable.
 class Reduction {
  public:
   virtual ~Reduction() = default;
 
-  /// Begins; `data` must stay untouched until done. All ranks start with equal sizes. `number`
-  /// tells concurrent reductions of one communicator apart (below kReductionNumbers).
-  virtual void start(std::span<float> data, int number) = 0;
+  /// Begins. One that is made for gradients is not asked for `Phases::gather`.
+  virtual void start(const SliceJob& job) = 0;
   /// Does what can be done without waiting.
   virtual Progress advance() = 0;
   /// Ranks whose messages are outstanding.
@@ -40,7 +56,7 @@ inline constexpr int kReductionNumbers = kTagNumbers / 2;
 
 struct AllReduceOptions {
   size_t piece_bytes = size_t{256} << 10U;  ///< of one message, at most
-  /// Pieces shrink (to 4 KiB) so that four from each peer fit.
+  /// Pieces to be summed shrink (to 4 KiB) so that four from each peer fit.
   size_t staging_bytes = size_t{4} << 20U;
 };
 
@@ -48,37 +64,36 @@ class AllReduce final : public Reduction {
  public:
   AllReduce(Communicator& comm, Arena& arena, const AllReduceOptions& options = {});
 
-  void start(std::span<float> data, int number) override;
+  void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
   using Reduction::wait;
   void wait() { wait(comm_); }
 
  private:
-  struct Range {
-    int64_t begin = 0;
-    int64_t count = 0;
-  };
   /// Messages with one peer; pieces are counted in order.
   struct Peer {
     int rank = 0;
     int64_t pieces = 0;          ///< of the peer's slice
     std::deque<Request> give;    ///< my version of its slice: sent, not yet through
     std::deque<Request> take;    ///< its version of my slice, into staging
-    std::deque<Request> spread;  ///< sums of my slice
-    std::deque<Request> fetch;   ///< sums of its slice
+    std::deque<Request> spread;  ///< my slice
+    std::deque<Request> fetch;   ///< its slice
     int64_t given = 0;           ///< pieces posted in `give`
     int64_t taken = 0;           ///< posted in `take`
+    int64_t sent = 0;            ///< posted in `spread`
     int64_t fetched = 0;         ///< posted in `fetch`
   };
 
-  Range slice(int rank) const;
-  int64_t pieces(int rank) const;
-  std::span<float> piece(int rank, int64_t index) const;
-  std::span<float> staged(size_t peer, int64_t index) const;
+  void set_edges(const SliceJob& job);
   void choose_pieces();
+  int64_t pieces(int rank) const;
+  Tensor piece(int rank, int64_t index) const;
+  Tensor staged(size_t peer, int64_t index) const;
   void post_takes(size_t peer);
   void post_gives(Peer& peer);
+  void post_spreads(Peer& peer);
+  void post_fetches(Peer& peer);
   bool drain(std::deque<Request>& requests);
   bool exchange(Peer& peer);
   bool sum_arrived();
@@ -87,14 +102,16 @@ class AllReduce final : public Reduction {
   Communicator& comm_;
   Arena& arena_;
   AllReduceOptions options_;
-  std::span<float> data_;  ///< empty: nothing under way
+  Tensor data_;  ///< empty: nothing under way
+  Phases phases_ = Phases::both;
   int number_ = 0;
+  std::vector<int64_t> edges_;  ///< of the slices, in elements
   int64_t piece_elements_ = 1;
   int64_t my_pieces_ = 0;
-  int64_t summed_ = 0;                ///< pieces of my slice
-  std::vector<const float*> inputs_;  ///< of one sum, by rank
+  int64_t final_ = 0;           ///< pieces of my slice that hold what the others shall get
+  std::vector<Tensor> inputs_;  ///< of one sum, by rank
   // The staging memory goes after the peers, whose open receives point into it.
-  Buffer staging_;  ///< [peer][piece modulo window][element]
+  Buffer staging_;  ///< bytes [peer][piece modulo window][piece_elements_]
   std::vector<Peer> peers_;
 };
 

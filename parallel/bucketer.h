@@ -1,27 +1,30 @@
 #pragma once
-// All-reduce of the flat gradient in buckets, under the backward pass that still fills it.
+// Sums of the flat gradient (fp32 or bf16) in buckets, under the backward pass that still fills it.
 //
 // The gradient is stored in backward order, so a growing prefix of it is final. Buckets are
 // contiguous slices cut at parameter boundaries, each at least `bucket_bytes` (the last may be
-// smaller). A bucket starts when the final prefix covers it; up to `in_flight` run at once. The
-// sums do not depend on when ranks call what: all ranks hold the same bits afterwards. Sizes,
-// boundaries and options must be equal on all ranks. With one rank nothing is copied or sent.
+// smaller). A bucket starts when the final prefix covers it; up to `in_flight` run at once. Two
+// modes, by what `begin` is given:
 //
-// Emits one span a bucket on Track::allreduce; it begins when the bucket started or the one before
-// it ended, so spans do not overlap.
+//   boundaries    all-reduce: afterwards every rank holds all sums
+//   a partition   ZeRO-1: afterwards a rank holds the sums of the slices it owns; the rest of the
+//                 gradient has no meaning. Half of the bytes; the other half are the values that
+//                 ParameterGather (parameter_gather.h) brings back after the optimizer step.
+//
+// The sums have the same bits in both modes and whenever ranks call what. Sizes, boundaries,
+// partition and options must be equal on all ranks. With one rank nothing is copied or sent.
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "parallel/allreduce.h"
+#include "parallel/pipeline.h"
 
 namespace espalier::parallel {
 
 struct BucketOptions {
-  size_t bucket_bytes = size_t{4} << 20U;
-  bool overlap = true;  ///< false: everything runs in `finish`
-  int in_flight = 2;    ///< reductions at once; each has its own staging memory
+  size_t bucket_bytes = size_t{4} << 20U;  ///< of buckets cut here; a partition brings its own
+  bool overlap = true;                     ///< false: everything runs in `finish`
+  int in_flight = 2;                       ///< reductions at once; each has its own staging memory
   AllReduceOptions allreduce = {};
 };
 
@@ -33,41 +36,25 @@ class GradientBuckets {
   GradientBuckets(Communicator& comm, Arena& arena, const BucketOptions& options = {},
                   const MakeReduction& make = {});
 
-  /// Starts a step. `boundaries`: ascending end offsets of the parameters in `flat`, in elements;
-  /// an empty list makes one bucket.
-  void begin(std::span<float> flat, std::span<const int64_t> boundaries);
+  /// Starts a step of all-reduces. `boundaries`: ascending end offsets of the parameters in `flat`,
+  /// in elements; an empty list makes one bucket.
+  void begin(const Tensor& flat, std::span<const int64_t> boundaries);
+  /// Starts a step of reduce-scatters. The buckets are those of the partition.
+  void begin(const Tensor& flat, const Partition& partition);
   /// Elements [0, end) of the gradient are final. `end` never decreases.
   void ready(int64_t end);
   /// Moves what is in flight, without waiting; call it now and then between kernels.
-  void progress();
+  void progress() { pipeline_.progress(); }
   /// The whole gradient is final: waits until all buckets hold the sums.
   void finish();
 
-  /// End offsets of the buckets of the present step.
-  std::span<const int64_t> bucket_ends() const { return ends_; }
+  /// End offsets of the buckets of the present step; none when there is one rank.
+  std::span<const int64_t> bucket_ends() const { return pipeline_.step().ends; }
 
  private:
-  struct Slot {
-    std::unique_ptr<Reduction> reduction;
-    size_t bucket = 0;
-    double begin = 0;  ///< seconds
-    bool busy = false;
-  };
-
-  Progress advance();
-  void start(Slot& slot);
-  void complete(Slot& slot);
-  std::vector<int> missing() const;
-
-  Communicator& comm_;
   BucketOptions options_;
-  std::vector<Slot> slots_;
-  std::vector<int64_t> ends_;
-  std::span<float> flat_;
-  int64_t final_ = 0;     ///< elements known to be final
-  size_t started_ = 0;    ///< buckets
-  size_t completed_ = 0;  ///< buckets
-  double last_end_ = 0;   ///< seconds, of the last span
+  int64_t final_ = 0;  ///< elements known to be final
+  BucketPipeline pipeline_;
 };
 
 }  // namespace espalier::parallel

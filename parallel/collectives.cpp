@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace espalier::parallel {
 
@@ -16,6 +17,7 @@ constexpr Tag kBroadcast = tag_of(1);
 constexpr Tag kAllGather = tag_of(2);
 constexpr Tag kGatherSize = tag_of(3);
 constexpr Tag kGather = tag_of(4);
+constexpr Tag kGatherSlices = tag_of(5);
 
 /// Messages with peers, waited for together, so that a timeout can name all who are missing.
 class Exchange {
@@ -143,6 +145,36 @@ std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const s
   }
   contents.wait("gathering at rank 0");
   return all;
+}
+
+void gather_slices(Communicator& comm, const SliceGather& slices) {
+  const auto& [ranges, mine, whole, everywhere] = slices;
+  require(ranges.size() == static_cast<size_t>(comm.size()), "one range a rank", ranges.size());
+  require(std::cmp_equal(mine.size(), ranges[comm.rank()].count), "my part of the array",
+          mine.size(), ranges[comm.rank()].count);
+  const bool receives = everywhere || comm.rank() == 0;
+  for (const Range& range : ranges) {
+    require(range.first >= 0 && range.count >= 0 &&
+                (!receives || std::cmp_less_equal(range.end(), whole.size())),
+            "ranges within the array", range.first, range.count, whole.size());
+  }
+  const auto place = [&](int rank) {
+    const Range& range = ranges[rank];
+    return whole.subspan(static_cast<size_t>(range.first), static_cast<size_t>(range.count));
+  };
+  Exchange exchange(comm);
+  for (const int peer : others(comm)) {  // empty ranges are known to all: no message
+    if (receives && ranges[peer].count > 0) {
+      exchange.receive(peer, kGatherSlices, place(peer));
+    }
+    if ((everywhere || peer == 0) && !mine.empty()) {
+      exchange.send(peer, kGatherSlices, mine);
+    }
+  }
+  if (receives && !mine.empty() && place(comm.rank()).data() != mine.data()) {
+    std::memcpy(place(comm.rank()).data(), mine.data(), mine.size());
+  }
+  exchange.wait("gathering slices");
 }
 
 void all_reduce_small(Communicator& comm, std::span<double> values, Combine combine) {

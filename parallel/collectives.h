@@ -6,11 +6,13 @@
 //   broadcast          ⌈log2 p⌉ steps  n bytes to each rank (binomial tree)
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
+//   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all; sizes are known
 //   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits on all ranks
 #include <span>
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/partition.h"
 
 namespace espalier::parallel {
 
@@ -24,6 +26,17 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
 
 /// On rank 0: one vector a rank, of any size each; elsewhere empty.
 std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine);
+
+/// One array of bytes of which every rank holds a range.
+struct SliceGather {
+  std::span<const Range> ranges;    ///< of each rank in the whole, in bytes; equal on all ranks
+  std::span<const std::byte> mine;  ///< this rank's range: in its place in `whole`, or elsewhere
+  std::span<std::byte> whole;       ///< empty on ranks that receive nothing
+  bool everywhere = true;           ///< false: only rank 0 receives
+};
+/// For state that is sharded: afterwards `whole` holds all ranges, on all ranks or on rank 0. What
+/// no range covers stays as it was.
+void gather_slices(Communicator& comm, const SliceGather& slices);
 
 enum class Combine : uint8_t { sum, max };
 /// In place, for a few numbers (norms, losses, counters). NaN is contagious in both.

@@ -1,12 +1,14 @@
 #pragma once
-// out[i] = ((x[0][i] + x[1][i]) + x[2][i]) + …: always in this order, so the bits are the same
-// whoever computes it and with whatever vector width. `out` may be one of the inputs. Bound by
-// memory.
-#include <cstdint>
+// out[i] = round(((x[0][i] + x[1][i]) + x[2][i]) + …): always in this order and in fp32, so the bits
+// are the same whoever computes it and with whatever vector width. x[r], out: [n], contiguous, all
+// fp32 (no rounding) or all bf16 (one rounding, to nearest even). `out` may be one of the inputs.
+// Bound by memory.
 #include <span>
+
+#include "src/core/tensor.h"
 
 namespace espalier::parallel {
 
-void sum_in_order(std::span<const float* const> x, float* out, int64_t count);
+void sum_in_order(std::span<const Tensor> x, const Tensor& out);
 
 }  // namespace espalier::parallel

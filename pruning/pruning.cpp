@@ -47,18 +47,6 @@ void check_numbers(std::string_view name, std::span<const float> values) {
         name);
 }
 
-void check_candidate(const Candidate& candidate, bool needs_values) {
-  require(candidate.index != nullptr, "a candidate has an index", candidate.name);
-  require(candidate.index->size() == candidate.shape.count(), "the index covers the shape",
-          candidate.name, candidate.index->size(), candidate.shape.text());
-  require(!needs_values || static_cast<int64_t>(candidate.values.size()) == candidate.index->kept(),
-          "one value per kept element", candidate.name, candidate.values.size(),
-          candidate.index->kept());
-  if (needs_values) {
-    check_numbers(candidate.name, candidate.values);
-  }
-}
-
 void warn_empty(std::span<const Candidate> candidates, const Settings& settings, Result& result) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].index->kept() > 0 && result.masks[i].kept() == 0) {
@@ -72,6 +60,18 @@ void warn_empty(std::span<const Candidate> candidates, const Settings& settings,
 }
 
 }  // namespace
+
+void check_candidate(const Candidate& candidate, bool needs_values) {
+  require(candidate.index != nullptr, "a candidate has an index", candidate.name);
+  require(candidate.index->size() == candidate.shape.count(), "the index covers the shape",
+          candidate.name, candidate.index->size(), candidate.shape.text());
+  require(!needs_values || static_cast<int64_t>(candidate.values.size()) == candidate.index->kept(),
+          "one value per kept element", candidate.name, candidate.values.size(),
+          candidate.index->kept());
+  if (needs_values) {
+    check_numbers(candidate.name, candidate.values);
+  }
+}
 
 std::string_view name_of(Scope scope) { return kScopes.at(static_cast<size_t>(scope)); }
 

@@ -1,5 +1,9 @@
 #include "pruning/schedule.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include "pruning/pruning.h"
 #include "src/core/error.h"
 
@@ -52,6 +56,33 @@ std::vector<int64_t> prune_steps(const Timing& timing) {
     steps.push_back(timing.to_step);
   }
   return steps;
+}
+
+void check_moves(const Moves& moves) {
+  check(moves.from_step >= 0, "pruning: step {} is negative", moves.from_step);
+  check(
+      moves.to_step > moves.from_step,
+      "pruning: masks are to move between step {} and step {}: set pruning.to_step to a later one",
+      moves.from_step, moves.to_step);
+  check(moves.every >= 1, "pruning: every = {} must be at least one step", moves.every);
+  check(moves.fraction >= 0 && moves.fraction < 1,
+        "pruning: drop_fraction = {} is outside [0, 1): it is the share of a layer's kept elements "
+        "that one change may replace, such as 0.3",
+        moves.fraction);
+}
+
+bool moves_at(const Moves& moves, int64_t step) {
+  return moves.fraction > 0 && step > moves.from_step && step < moves.to_step &&
+         (step - moves.from_step) % moves.every == 0;
+}
+
+double drop_fraction(const Moves& moves, int64_t step) {
+  if (step >= moves.to_step) {
+    return 0;
+  }
+  const double done = static_cast<double>(std::max<int64_t>(step - moves.from_step, 0)) /
+                      static_cast<double>(moves.to_step - moves.from_step);
+  return moves.fraction / 2 * (1 + std::cos(std::numbers::pi * done));
 }
 
 }  // namespace espalier::pruning

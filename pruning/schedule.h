@@ -32,4 +32,19 @@ bool prune_at(const Timing& timing, int64_t step);
 /// All steps at which `prune_at` is true, ascending.
 std::vector<int64_t> prune_steps(const Timing& timing);
 
+/// When masks move (drop_grow.h): at from_step + every, from_step + 2 every, ... below to_step.
+struct Moves {
+  int64_t from_step = 0;
+  int64_t to_step = 0;
+  int64_t every = 1;
+  double fraction = 0.3;  ///< of the kept elements of a layer that the first change could drop
+};
+
+/// Throws Failure unless 0 <= from_step < to_step, every >= 1, 0 <= fraction < 1.
+void check_moves(const Moves& moves);
+/// True when masks move at `step` (never for a fraction of zero).
+bool moves_at(const Moves& moves, int64_t step);
+/// fraction / 2 (1 + cos(π (step - from) / (to - from))): falls to 0 at to_step. RigL, equation 1.
+double drop_fraction(const Moves& moves, int64_t step);
+
 }  // namespace espalier::pruning

@@ -1,6 +1,7 @@
 #include "sparse/index.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "sparse/index_codings.h"
@@ -9,97 +10,105 @@
 namespace espalier::sparse {
 namespace {
 
-using delta_coding::Restart;
-
 /// What kernels get for the list of an index that keeps nothing: null would say "all".
 constexpr int32_t kNoPositions = 0;
 
-std::span<const int32_t> list(const Buffer& data) { return data.tensor().span<const int32_t>(); }
-std::span<const uint64_t> words(const Buffer& data) { return data.tensor().span<const uint64_t>(); }
-std::span<uint32_t> ranks(const Buffer& buffer) {
-  return {reinterpret_cast<uint32_t*>(buffer.tensor().get<int32_t>()),
-          static_cast<size_t>(buffer.tensor().count())};
-}
-/// A restart point is a pair of 32-bit numbers in the buffer.
-std::span<Restart> restarts(const Buffer& buffer) {
-  return {reinterpret_cast<Restart*>(buffer.tensor().get<int32_t>()),
-          static_cast<size_t>(buffer.tensor().count() / 2)};
+/// Whether files hold the shape before the data: {cols, n, m} or {cols, height, width}.
+bool is_shaped(Encoding encoding) {
+  return encoding == Encoding::nm || encoding == Encoding::block;
 }
 
-delta_coding::View delta_view(const Buffer& data, const Buffer& starts, int64_t kept) {
-  return {data.tensor().span<const uint8_t>(), restarts(starts), kept};
+using ShapeHeader = std::array<uint32_t, 3>;
+
+ShapeHeader header_of(Encoding encoding, const IndexShape& shape) {
+  const auto number = [](int64_t value) { return static_cast<uint32_t>(value); };
+  return encoding == Encoding::nm
+             ? ShapeHeader{number(shape.cols), number(shape.n), number(shape.m)}
+             : ShapeHeader{number(shape.cols), number(shape.height), number(shape.width)};
 }
 
-void check_bytes(Encoding encoding, int64_t size, int64_t kept, std::span<const uint8_t> bytes) {
-  check_counts(size, kept);
-  switch (encoding) {
-    case Encoding::full:
-      check(kept == size, "full index: {} of {} elements are kept", kept, size);
-      check(bytes.empty(), "full index: {} bytes where none belong", bytes.size());
-      return;
-    case Encoding::int32:
-      return int32_coding::check_bytes(bytes, size, kept);
-    case Encoding::delta:
-      return delta_coding::check_bytes(bytes, size, kept);
-    case Encoding::bitmap:
-      return bitmap_coding::check_bytes(bytes, size, kept);
+/// Takes the header off `bytes`.
+IndexShape read_shape(Encoding encoding, std::span<const uint8_t>& bytes) {
+  ShapeHeader header{};
+  check(bytes.size() >= sizeof(header), "{} index: {} bytes are too few for its shape",
+        name_of(encoding), bytes.size());
+  std::memcpy(header.data(), bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  const bool small = std::ranges::all_of(header, [](uint32_t x) { return x <= kMaxElements; });
+  check(small, "{} index: its shape [{}] is too large", name_of(encoding), fmt::join(header, ", "));
+  if (encoding == Encoding::nm) {
+    return {.cols = header[0], .n = static_cast<int>(header[1]), .m = static_cast<int>(header[2])};
   }
-  fail("index: unknown encoding {}", static_cast<int>(encoding));
+  return {.cols = header[0], .height = header[1], .width = header[2]};
+}
+
+void check_shape(Encoding encoding, int64_t size, const IndexShape& shape) {
+  if (encoding == Encoding::nm) {
+    check_nm_shape(size, shape);
+  } else if (encoding == Encoding::block) {
+    check_block_shape(size, shape);
+  }
 }
 
 }  // namespace
 
-Index::Index(int64_t size, int64_t kept, Encoding encoding)
-    : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept) {
+Index::Index(int64_t size, int64_t kept, Encoding encoding, const IndexShape& shape)
+    : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept), shape_(shape) {
   check_counts(size, kept);
   require(encoding_ != Encoding::full || kept == size, "a full index keeps everything", kept, size);
+  require(encoding_ != Encoding::entropy, "the entropy code is for files");
+  check_shape(encoding_, size, shape);
 }
 
-Index::Index(Arena& arena, const Mask& mask, Encoding encoding)
-    : Index(mask.size(), mask.kept(), encoding) {
-  const size_t bytes = encoding_ == Encoding::delta ? delta_coding::encoded_bytes(mask)
-                                                    : predicted_data_bytes(encoding_, size_, kept_);
-  allocate(arena, bytes);
-  if (dry_) {
+Index::Index(Arena& arena, const Mask& mask, Encoding encoding, const IndexShape& shape)
+    : Index(mask.size(), mask.kept(), encoding, shape) {
+  if (encoding_ == Encoding::full) {
     return;
   }
-  switch (encoding_) {
-    case Encoding::full:
-      break;
-    case Encoding::int32:
-      int32_coding::encode(mask, data_.tensor().span<int32_t>());
-      break;
-    case Encoding::delta:
-      delta_coding::encode(mask, data_.tensor().span<uint8_t>(), restarts(ranks_));
-      break;
-    case Encoding::bitmap:
-      std::ranges::copy(mask.words(), data_.tensor().span<uint64_t>().begin());
-      bitmap_coding::build_ranks(words(data_), ranks(ranks_));
-      break;
+  const Coding& coding = coding_of(encoding_);
+  const Counts counts{size_, kept_, shape_};
+  allocate(arena, coding.exact_bytes(mask, counts));
+  if (!dry_) {
+    coding.encode(mask, counts, data_.tensor().span<uint8_t>());
+    build_ranks();
   }
 }
 
-Index Index::full(int64_t size) { return {size, size, Encoding::full}; }
+Index Index::full(int64_t size) { return {size, size, Encoding::full, {}}; }
 
-Index Index::planned(Arena& arena, int64_t size, int64_t kept, Encoding encoding) {
-  Index index(size, kept, encoding);
-  index.allocate(arena, predicted_data_bytes(index.encoding_, size, kept));
-  index.dry_ = index.encoding_ != Encoding::full;
+Index Index::planned(Arena& arena, int64_t size, int64_t kept, Encoding encoding,
+                     const IndexShape& shape) {
+  Index index(size, kept, encoding, shape);
+  if (index.encoding_ != Encoding::full) {
+    const size_t ranks =
+        sizeof(uint32_t) * static_cast<size_t>(coding_of(encoding).rank_count({size, kept, shape}));
+    index.allocate(arena, predicted_bytes(encoding, size, kept, shape) - ranks);
+    index.dry_ = true;
+  }
   return index;
 }
 
 void Index::allocate(Arena& arena, size_t data_bytes) {
-  if (encoding_ == Encoding::full) {
-    return;
-  }
   dry_ = arena.dry();
-  const DType dtype = encoding_ == Encoding::int32   ? DType::int32
-                      : encoding_ == Encoding::delta ? DType::uint8
-                                                     : DType::uint64;
-  data_ = arena.allocate(Memory::index, "index", dtype,
-                         Shape{static_cast<int64_t>(data_bytes / size_of(dtype))});
+  data_ =
+      arena.allocate(Memory::index, "index", DType::uint8, Shape{static_cast<int64_t>(data_bytes)});
   ranks_ = arena.allocate(Memory::index, "index ranks", DType::int32,
-                          Shape{rank_words(encoding_, size_, kept_)});
+                          Shape{coding_of(encoding_).rank_count({size_, kept_, shape_})});
+}
+
+Coded Index::coded() const {
+  return {.size = size_,
+          .kept = kept_,
+          .shape = shape_,
+          .data = data_.tensor().span<const uint8_t>(),
+          .ranks = {reinterpret_cast<const uint32_t*>(ranks_.tensor().get<int32_t>()),
+                    static_cast<size_t>(ranks_.tensor().count())}};
+}
+
+void Index::build_ranks() {
+  coding_of(encoding_).build_ranks(coded(),
+                                   {reinterpret_cast<uint32_t*>(ranks_.tensor().get<int32_t>()),
+                                    static_cast<size_t>(ranks_.tensor().count())});
 }
 
 double Index::density() const {
@@ -116,17 +125,12 @@ void Index::require_positions() const {
 
 Mask Index::mask() const {
   require_positions();
-  switch (encoding_) {
-    case Encoding::full:
-      break;
-    case Encoding::int32:
-      return Mask::from_positions(size_, list(data_));
-    case Encoding::delta:
-      return Mask::from_positions(size_, positions());
-    case Encoding::bitmap:
-      return Mask::from_words(size_, words(data_));
+  if (encoding_ == Encoding::full) {
+    return Mask(size_);
   }
-  return Mask(size_);
+  std::vector<uint64_t> words(static_cast<size_t>(bitmap_coding::word_count(size_)));
+  decode_words(0, words);
+  return Mask::from_words(size_, words);
 }
 
 std::vector<int32_t> Index::positions() const {
@@ -140,46 +144,73 @@ void Index::decode(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   require(first >= 0 && first <= kept_ && count <= kept_ - first, "within the kept elements", first,
           count, kept_);
-  switch (encoding_) {
-    case Encoding::full:
-      for (size_t k = 0; k < out.size(); ++k) {
-        out[k] = static_cast<int32_t>(first + static_cast<int64_t>(k));
-      }
-      break;
-    case Encoding::int32:
-      std::ranges::copy(list(data_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
-                        out.begin());
-      break;
-    case Encoding::delta:
-      delta_coding::decode(delta_view(data_, ranks_, kept_), first, out);
-      break;
-    case Encoding::bitmap:
-      bitmap_coding::decode(words(data_), ranks(ranks_), first, out);
-      break;
+  if (encoding_ != Encoding::full) {
+    coding_of(encoding_).decode(coded(), first, out);
+    return;
+  }
+  for (size_t k = 0; k < out.size(); ++k) {
+    out[k] = static_cast<int32_t>(first + static_cast<int64_t>(k));
   }
 }
 
-kernels::Positions Index::view(std::span<int32_t> scratch) const {
-  kernels::Positions positions{.size = size_, .count = kept_};
-  switch (encoding_) {
-    case Encoding::full:
-      break;
-    case Encoding::int32:
-      positions.list = list(data_).data();
-      break;
-    case Encoding::delta:
-      require(static_cast<int64_t>(scratch.size()) >= kept_, "scratch holds all positions",
-              scratch.size(), kept_);
-      if (!dry_) {
-        decode(0, scratch.first(static_cast<size_t>(kept_)));
-      }
-      positions.list = kept_ == 0 ? &kNoPositions : scratch.data();
-      break;
-    case Encoding::bitmap:
-      positions.bitmap = words(data_).data();
-      positions.ranks = ranks(ranks_).data();
-      break;
+void Index::decode_words(int64_t first, std::span<uint64_t> out) const {
+  require_positions();
+  const auto count = static_cast<int64_t>(out.size());
+  require(first >= 0 && first + count <= bitmap_coding::word_count(size_), "within the parameter",
+          first, count, size_);
+  if (encoding_ == Encoding::full || encoding_ == Encoding::bitmap) {
+    const Mask all(encoding_ == Encoding::full ? size_ : 0);
+    const auto words = encoding_ == Encoding::full ? all.words() : coded().words();
+    std::ranges::copy(words.subspan(static_cast<size_t>(first), out.size()), out.begin());
+  } else {
+    sparse::decode_words(coding_of(encoding_), coded(), first, {out, {}});
   }
+}
+
+size_t Index::scratch_bytes(Encoding encoding, int64_t size) {
+  if (encoding == Encoding::full || encoding == Encoding::int32 || encoding == Encoding::bitmap) {
+    return 0;
+  }
+  return static_cast<size_t>(bitmap_coding::word_count(size)) * sizeof(uint64_t) +
+         static_cast<size_t>(bitmap_coding::rank_count(size)) * sizeof(uint32_t);
+}
+
+kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
+  kernels::Positions positions{.size = size_, .count = kept_};
+  if (encoding_ == Encoding::full) {
+    return positions;
+  }
+  if (encoding_ == Encoding::int32) {
+    positions.list =
+        kept_ == 0 ? &kNoPositions : reinterpret_cast<const int32_t*>(coded().data.data());
+    return positions;
+  }
+  if (encoding_ == Encoding::bitmap) {
+    positions.bitmap = coded().words().data();
+    positions.ranks = coded().ranks.data();
+    return positions;
+  }
+  require(scratch.size() >= scratch_bytes() && reinterpret_cast<uintptr_t>(scratch.data()) % 8 == 0,
+          "scratch holds a bitmap and its ranks", scratch.size(), scratch_bytes());
+  const int64_t count = bitmap_coding::word_count(size_);
+  const std::span words(reinterpret_cast<uint64_t*>(scratch.data()), static_cast<size_t>(count));
+  const std::span ranks(reinterpret_cast<uint32_t*>(words.data() + words.size()),
+                        static_cast<size_t>(bitmap_coding::rank_count(size_)));
+  if (!dry_) {
+#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
+    for (int64_t part = 0; part < threads; ++part) {
+      const auto blocks = static_cast<int64_t>(ranks.size());
+      const auto first = static_cast<size_t>(blocks * part / threads);
+      const auto end = static_cast<size_t>(blocks * (part + 1) / threads);
+      const size_t first_word = first * bitmap_coding::kWordsPerRank;
+      const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerRank);
+      sparse::decode_words(
+          coding_of(encoding_), coded(), static_cast<int64_t>(first_word),
+          {words.subspan(first_word, end_word - first_word), ranks.subspan(first, end - first)});
+    }
+  }
+  positions.bitmap = words.data();
+  positions.ranks = ranks.data();
   return positions;
 }
 
@@ -189,39 +220,49 @@ int64_t Index::kept_before(int64_t dense) const {
   if (kept_ == 0 || encoding_ == Encoding::full) {
     return kept_ == 0 ? 0 : dense;
   }
-  if (encoding_ == Encoding::int32) {
-    return int32_coding::kept_before(list(data_), dense);
-  }
-  return encoding_ == Encoding::delta
-             ? delta_coding::kept_before(delta_view(data_, ranks_, kept_), dense)
-             : bitmap_coding::kept_before(words(data_), ranks(ranks_), dense);
+  return coding_of(encoding_).kept_before(coded(), dense);
 }
 
 std::vector<uint8_t> Index::to_bytes() const {
   require_positions();
+  std::vector<uint8_t> bytes;
   if (encoding_ == Encoding::full) {
-    return {};
+    return bytes;
   }
-  const auto* begin = static_cast<const uint8_t*>(data_.tensor().data);
-  return {begin, begin + data_.tensor().bytes()};
+  if (is_shaped(encoding_)) {
+    const ShapeHeader header = header_of(encoding_, shape_);
+    bytes.resize(sizeof(header));
+    std::memcpy(bytes.data(), header.data(), sizeof(header));
+  }
+  const auto data = coded().data;
+  bytes.insert(bytes.end(), data.begin(), data.end());
+  return bytes;
 }
 
 Index Index::from_bytes(Arena& arena, Encoding encoding, int64_t size, int64_t kept,
                         std::span<const uint8_t> bytes) {
-  check_bytes(encoding, size, kept, bytes);
-  Index index(size, kept, encoding);
-  index.allocate(arena, bytes.size());
-  if (index.dry_ || index.encoding_ == Encoding::full) {
+  check_counts(size, kept);
+  check(encoding <= Encoding::entropy, "index: unknown encoding {}", static_cast<int>(encoding));
+  if (encoding == Encoding::full) {
+    check(kept == size, "full index: {} of {} elements are kept", kept, size);
+    check(bytes.empty(), "full index: {} bytes where none belong", bytes.size());
+    return full(size);
+  }
+  IndexShape shape;
+  if (is_shaped(encoding)) {
+    shape = read_shape(encoding, bytes);
+  }
+  check_shape(encoding, size, shape);
+  coding_of(encoding).check(
+      {.size = size, .kept = kept, .shape = shape, .data = bytes, .ranks = {}});
+  Index index(size, kept, encoding, shape);
+  if (index.encoding_ == Encoding::full) {
     return index;
   }
-  if (!bytes.empty()) {
-    std::memcpy(index.data_.tensor().data, bytes.data(), bytes.size());
-  }
-  if (index.encoding_ == Encoding::delta) {
-    delta_coding::build_restarts(index.data_.tensor().span<uint8_t>(), kept,
-                                 restarts(index.ranks_));
-  } else if (index.encoding_ == Encoding::bitmap) {
-    bitmap_coding::build_ranks(words(index.data_), ranks(index.ranks_));
+  index.allocate(arena, bytes.size());
+  if (!index.dry_) {
+    std::ranges::copy(bytes, index.data_.tensor().span<uint8_t>().begin());
+    index.build_ranks();
   }
   return index;
 }

@@ -2,30 +2,17 @@
 #include <bit>
 #include <cstring>
 
+#include "sparse/bit_stream.h"
 #include "sparse/index_codings.h"
 #include "src/core/error.h"
 
-namespace espalier::sparse::bitmap_coding {
+namespace espalier::sparse {
+
+namespace bitmap_coding {
 
 int64_t word_count(int64_t size) { return (size + 63) / 64; }
 
 int64_t rank_count(int64_t size) { return (word_count(size) + kWordsPerRank - 1) / kWordsPerRank; }
-
-void check_bytes(std::span<const uint8_t> bytes, int64_t size, int64_t kept) {
-  const auto words = static_cast<size_t>(word_count(size));
-  check(bytes.size() == words * sizeof(uint64_t),
-        "bitmap index: {} elements need {} bytes, there are {}", size, words * sizeof(uint64_t),
-        bytes.size());
-  int64_t ones = 0;
-  uint64_t word = 0;
-  for (size_t i = 0; i < words; ++i) {
-    std::memcpy(&word, bytes.data() + i * sizeof(word), sizeof(word));
-    ones += count_ones({&word, 1});
-  }
-  const auto used = static_cast<unsigned>(size % 64);
-  check(used == 0 || (word >> used) == 0, "bitmap index: a bit is set beyond element {}", size - 1);
-  check(ones == kept, "bitmap index: {} bits are set, but {} elements should be kept", ones, kept);
-}
 
 void build_ranks(std::span<const uint64_t> words, std::span<uint32_t> ranks) {
   int64_t before = 0;
@@ -73,16 +60,68 @@ void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, in
   }
 }
 
-int64_t kept_before(std::span<const uint64_t> words, std::span<const uint32_t> ranks,
-                    int64_t dense) {
+}  // namespace bitmap_coding
+
+namespace {
+
+using bitmap_coding::kWordsPerRank;
+
+size_t exact_bytes(const Mask&, const Counts& counts) { return word_bytes(counts.size); }
+
+double expected_bytes(const Counts& counts) { return static_cast<double>(word_bytes(counts.size)); }
+
+int64_t rank_count(const Counts& counts) { return bitmap_coding::rank_count(counts.size); }
+
+void encode(const Mask& mask, const Counts&, std::span<uint8_t> data) {
+  std::memcpy(data.data(), mask.words().data(), data.size());
+}
+
+void check_data(const Coded& coded) {
+  const size_t bytes = word_bytes(coded.size);
+  check(coded.data.size() == bytes, "bitmap index: {} elements need {} bytes, there are {}",
+        coded.size, bytes, coded.data.size());
+  int64_t ones = 0;
+  uint64_t word = 0;
+  for (size_t at = 0; at < bytes; at += sizeof(word)) {
+    word = load_word(coded.data, at);
+    ones += count_ones({&word, 1});
+  }
+  const auto used = static_cast<unsigned>(coded.size % 64);
+  check(used == 0 || (word >> used) == 0, "bitmap index: a bit is set beyond element {}",
+        coded.size - 1);
+  check(ones == coded.kept, "bitmap index: {} bits are set, but {} elements should be kept", ones,
+        coded.kept);
+}
+
+void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+  bitmap_coding::build_ranks(coded.words(), ranks);
+}
+
+void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
+  bitmap_coding::decode(coded.words(), coded.ranks, first, out);
+}
+
+int64_t kept_before(const Coded& coded, int64_t dense) {
+  const auto words = coded.words();
   // `dense` = size may lie just behind the last word or block: start from the last one that exists.
   const auto word = std::min(static_cast<size_t>(dense) / 64, words.size() - 1);
   const auto block = word / kWordsPerRank;
   const auto begin = block * kWordsPerRank;
-  const auto in_word = dense - static_cast<int64_t>(word * 64);
-  const uint64_t below = in_word == 64 ? ~uint64_t{0} : (uint64_t{1} << in_word) - 1;
-  const uint64_t part = words[word] & below;
-  return ranks[block] + count_ones(words.subspan(begin, word - begin)) + count_ones({&part, 1});
+  const uint64_t part =
+      words[word] & low_mask(static_cast<int>(dense - static_cast<int64_t>(word * 64)));
+  return coded.ranks[block] + count_ones(words.subspan(begin, word - begin)) +
+         count_ones({&part, 1});
 }
 
-}  // namespace espalier::sparse::bitmap_coding
+}  // namespace
+
+const Coding kBitmapCoding{.exact_bytes = exact_bytes,
+                           .expected_bytes = expected_bytes,
+                           .rank_count = rank_count,
+                           .encode = encode,
+                           .check = check_data,
+                           .build_ranks = build_ranks,
+                           .decode = decode,
+                           .kept_before = kept_before};
+
+}  // namespace espalier::sparse

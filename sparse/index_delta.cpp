@@ -1,12 +1,27 @@
+// Each kept element is the number of pruned ones between it and the kept one before, as an LEB128
+// varint: seven bits a byte, low ones first, the high bit set in all bytes but the last, no
+// needless zero byte.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "sparse/index_codings.h"
 #include "src/core/error.h"
 
-namespace espalier::sparse::delta_coding {
+namespace espalier::sparse {
 namespace {
+
+/// Where reading can start: kept element kRestartEvery * j has its varint at `offset` and lies at
+/// `base` + gap.
+struct Restart {
+  uint32_t base;
+  uint32_t offset;
+};
+
+std::span<const Restart> restarts(const Coded& coded) {
+  return {reinterpret_cast<const Restart*>(coded.ranks.data()), coded.ranks.size() / 2};
+}
 
 constexpr uint64_t kHighBits = 0x8080808080808080U;
 constexpr uint64_t kOnes16 = 0x0001000100010001U;
@@ -49,8 +64,10 @@ struct Cursor {
   int32_t before;  ///< position of the kept element before this one, -1 at the start
 };
 
-/// Kept elements to `out`, whose varints start at the cursor.
-void read_positions(Cursor& cursor, int32_t* out, int32_t* const out_end) {
+/// Kept elements to `all`, whose varints start at the cursor.
+void read_positions(const Cursor& cursor, std::span<int32_t> all) {
+  int32_t* out = all.data();
+  int32_t* const out_end = out + all.size();
   const uint8_t* in = cursor.in;
   int32_t before = cursor.before;
   while (out_end - out >= 8 && cursor.end - in >= 8) {
@@ -77,21 +94,9 @@ void read_positions(Cursor& cursor, int32_t* out, int32_t* const out_end) {
     before += static_cast<int32_t>(read_varint(in)) + 1;
     *out++ = before;
   }
-  cursor.in = in;
-  cursor.before = before;
 }
 
-Cursor cursor_at(const View& view, size_t restart) {
-  const Restart& start = view.restarts[restart];
-  return {view.bytes.data() + start.offset, view.bytes.data() + view.bytes.size(),
-          static_cast<int32_t>(start.base) - 1};
-}
-
-}  // namespace
-
-int64_t restart_count(int64_t kept) { return (kept + kRestartEvery - 1) / kRestartEvery; }
-
-size_t encoded_bytes(const Mask& mask) {
+size_t exact_bytes(const Mask& mask, const Counts&) {
   size_t bytes = 0;
   int64_t base = 0;
   for_each_one(mask.words(), [&](int64_t position) {
@@ -101,26 +106,37 @@ size_t encoded_bytes(const Mask& mask) {
   return bytes;
 }
 
-void encode(const Mask& mask, std::span<uint8_t> bytes, std::span<Restart> restarts) {
-  uint8_t* out = bytes.data();
+/// The gap of a random mask reaches 128^j with probability (1 - f)^(128^j), and then takes one byte
+/// more.
+double expected_bytes(const Counts& counts) {
+  if (counts.kept == 0) {
+    return 0;
+  }
+  const double pruned = 1 - static_cast<double>(counts.kept) / static_cast<double>(counts.size);
+  double each = 1;
+  for (double length = 128; length < 0x1p31; length *= 128) {
+    each += std::pow(pruned, length);
+  }
+  return each * static_cast<double>(counts.kept);
+}
+
+int64_t rank_count(const Counts& counts) { return 2 * restart_count(counts.kept); }
+
+void encode(const Mask& mask, const Counts&, std::span<uint8_t> data) {
+  uint8_t* out = data.data();
   int64_t base = 0;
-  int64_t k = 0;
   for_each_one(mask.words(), [&](int64_t position) {
-    if (k % kRestartEvery == 0) {
-      restarts[static_cast<size_t>(k / kRestartEvery)] = {
-          static_cast<uint32_t>(base), static_cast<uint32_t>(out - bytes.data())};
-    }
     auto gap = static_cast<uint32_t>(position - base);
     for (; gap >= 0x80U; gap >>= 7) {
       *out++ = static_cast<uint8_t>(gap | 0x80U);
     }
     *out++ = static_cast<uint8_t>(gap);
     base = position + 1;
-    ++k;
   });
 }
 
-void check_bytes(std::span<const uint8_t> bytes, int64_t size, int64_t kept) {
+void check_data(const Coded& coded) {
+  const auto [size, kept, shape, bytes, ranks] = coded;
   size_t at = 0;
   int64_t base = 0;
   for (int64_t k = 0; k < kept; ++k) {
@@ -145,44 +161,49 @@ void check_bytes(std::span<const uint8_t> bytes, int64_t size, int64_t kept) {
         bytes.size() - at, kept);
 }
 
-void build_restarts(std::span<const uint8_t> bytes, int64_t kept, std::span<Restart> restarts) {
-  const uint8_t* in = bytes.data();
+void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+  const uint8_t* in = coded.data.data();
   uint32_t base = 0;
-  for (int64_t k = 0; k < kept; ++k) {
+  for (int64_t k = 0; k < coded.kept; ++k) {
     if (k % kRestartEvery == 0) {
-      restarts[static_cast<size_t>(k / kRestartEvery)] = {base,
-                                                          static_cast<uint32_t>(in - bytes.data())};
+      ranks[static_cast<size_t>(k / kRestartEvery * 2)] = base;
+      ranks[static_cast<size_t>(k / kRestartEvery * 2 + 1)] =
+          static_cast<uint32_t>(in - coded.data.data());
     }
     base += read_varint(in) + 1;
   }
 }
 
-void decode(const View& view, int64_t first, std::span<int32_t> out) {
-  if (out.empty()) {
-    return;
-  }
-  Cursor cursor = cursor_at(view, static_cast<size_t>(first / kRestartEvery));
-  for (int64_t skip = first % kRestartEvery; skip > 0; --skip) {
-    cursor.before += static_cast<int32_t>(read_varint(cursor.in)) + 1;
-  }
-  read_positions(cursor, out.data(), out.data() + out.size());
+/// The first out.size() elements behind restart point j.
+void decode_from(const Coded& coded, int64_t j, std::span<int32_t> out) {
+  const Restart& start = restarts(coded)[static_cast<size_t>(j)];
+  read_positions({.in = coded.data.data() + start.offset,
+                  .end = coded.data.data() + coded.data.size(),
+                  .before = static_cast<int32_t>(start.base) - 1},
+                 out);
 }
 
-int64_t kept_before(const View& view, int64_t dense) {
+void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
+  decode_by_restarts(coded, decode_from, first, out);
+}
+
+int64_t kept_before(const Coded& coded, int64_t dense) {
   // All elements before a restart lie below its base: the last base <= dense loses none of them.
-  const auto next = std::ranges::upper_bound(view.restarts, dense, std::less<>(),
+  const auto all = restarts(coded);
+  const auto next = std::ranges::upper_bound(all, dense, std::less<>(),
                                              [](const Restart& r) { return int64_t{r.base}; });
-  const auto block = std::max<int64_t>(next - view.restarts.begin() - 1, 0);
-  Cursor cursor = cursor_at(view, static_cast<size_t>(block));
-  int64_t before = block * kRestartEvery;
-  const int64_t end = std::min(view.kept, before + kRestartEvery);
-  for (; before < end; ++before) {
-    cursor.before += static_cast<int32_t>(read_varint(cursor.in)) + 1;
-    if (cursor.before >= dense) {
-      break;
-    }
-  }
-  return before;
+  return kept_before_from(coded, decode_from, std::max<int64_t>(next - all.begin() - 1, 0), dense);
 }
 
-}  // namespace espalier::sparse::delta_coding
+}  // namespace
+
+const Coding kDeltaCoding{.exact_bytes = exact_bytes,
+                          .expected_bytes = expected_bytes,
+                          .rank_count = rank_count,
+                          .encode = encode,
+                          .check = check_data,
+                          .build_ranks = build_ranks,
+                          .decode = decode,
+                          .kept_before = kept_before};
+
+}  // namespace espalier::sparse

@@ -10,18 +10,8 @@
 namespace espalier::sparse {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames{"full", "int32", "delta", "bitmap"};
-
-/// Expected bytes of the varints of a random mask: the gap reaches 128^j with probability
-/// (1 - f)^(128^j), and then takes one byte more.
-double expected_varint_bytes(int64_t size, int64_t kept) {
-  const double pruned = 1 - static_cast<double>(kept) / static_cast<double>(size);
-  double each = 1;
-  for (double length = 128; length < 0x1p31; length *= 128) {
-    each += std::pow(pruned, length);
-  }
-  return each * static_cast<double>(kept);
-}
+constexpr std::array<std::string_view, 9> kNames{"full",       "int32", "delta", "bitmap", "golomb",
+                                                 "elias-fano", "nm",    "block", "entropy"};
 
 }  // namespace
 
@@ -30,31 +20,6 @@ void check_counts(int64_t size, int64_t kept) {
         "index: a parameter of {} elements is outside [0, {}]: positions are 32-bit", size,
         kMaxElements);
   check(kept >= 0 && kept <= size, "index: {} kept elements are outside [0, {}]", kept, size);
-}
-
-size_t predicted_data_bytes(Encoding encoding, int64_t size, int64_t kept) {
-  switch (encoding) {
-    case Encoding::int32:
-      return static_cast<size_t>(kept) * sizeof(int32_t);
-    case Encoding::delta:
-      return kept == 0 ? 0 : static_cast<size_t>(std::ceil(expected_varint_bytes(size, kept)));
-    case Encoding::bitmap:
-      return static_cast<size_t>(bitmap_coding::word_count(size)) * sizeof(uint64_t);
-    case Encoding::full:
-      break;
-  }
-  return 0;
-}
-
-int64_t rank_words(Encoding encoding, int64_t size, int64_t kept) {
-  switch (encoding) {
-    case Encoding::delta:
-      return 2 * delta_coding::restart_count(kept);
-    case Encoding::bitmap:
-      return bitmap_coding::rank_count(size);
-    default:
-      return 0;
-  }
 }
 
 std::string_view name_of(Encoding encoding) { return kNames.at(static_cast<size_t>(encoding)); }
@@ -66,13 +31,23 @@ Encoding encoding_by_name(std::string_view name) {
   return static_cast<Encoding>(found - kNames.begin());
 }
 
-size_t predicted_bytes(Encoding encoding, int64_t size, int64_t kept) {
+size_t predicted_bytes(Encoding encoding, int64_t size, int64_t kept, const IndexShape& shape) {
   check_counts(size, kept);
   if (kept == size) {
     return 0;
   }
-  return predicted_data_bytes(encoding, size, kept) +
-         static_cast<size_t>(rank_words(encoding, size, kept)) * sizeof(uint32_t);
+  if (encoding == Encoding::entropy) {
+    return static_cast<size_t>(std::ceil(entropy_bound_bytes(size, kept)));
+  }
+  if (encoding == Encoding::nm) {
+    check_nm_shape(size, shape);
+  } else if (encoding == Encoding::block) {
+    check_block_shape(size, shape);
+  }
+  const Coding& coding = coding_of(encoding);
+  const Counts counts{size, kept, shape};
+  return static_cast<size_t>(std::ceil(coding.expected_bytes(counts))) +
+         static_cast<size_t>(coding.rank_count(counts)) * sizeof(uint32_t);
 }
 
 double entropy_bound_bytes(int64_t size, int64_t kept) {
@@ -86,19 +61,29 @@ double entropy_bound_bytes(int64_t size, int64_t kept) {
 }
 
 Encoding best_encoding(int64_t size, int64_t kept) {
-  // Measured (benchmarks/index_benchmark.cpp, gather of 2^24 fp32, one core with AVX-512): at
-  // densities 0.5 to 0.05 kernels read a bitmap at 70-90 % of memcpy speed and no list is faster;
-  // below 1/30, where a list is also the smaller one, it is (7 times and more at 0.01). Delta is
-  // smaller than both below 0.13, but has to be decoded before each use, 1.3 to 3 times the time of
-  // the bitmap: it is for files and tight memory, by name only.
   check_counts(size, kept);
   if (kept == size) {
     return Encoding::full;
   }
-  return predicted_bytes(Encoding::int32, size, kept) <
-                 predicted_bytes(Encoding::bitmap, size, kept)
-             ? Encoding::int32
-             : Encoding::bitmap;
+  const size_t bitmap = predicted_bytes(Encoding::bitmap, size, kept);
+  return predicted_bytes(Encoding::golomb, size, kept) < bitmap - bitmap / 10 ? Encoding::golomb
+                                                                              : Encoding::bitmap;
+}
+
+Encoding best_encoding(const Mask& mask, const IndexShape& shape) {
+  const int64_t kept = mask.kept();
+  Encoding best = best_encoding(mask.size(), kept);
+  const auto prefer = [&](Encoding encoding, bool possible) {
+    if (possible && predicted_bytes(encoding, mask.size(), kept, shape) <
+                        predicted_bytes(best, mask.size(), kept, shape)) {
+      best = encoding;
+    }
+  };
+  if (best != Encoding::full) {
+    prefer(Encoding::nm, is_nm(mask, shape));
+    prefer(Encoding::block, is_block(mask, shape));
+  }
+  return best;
 }
 
 }  // namespace espalier::sparse

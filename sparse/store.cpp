@@ -54,11 +54,9 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
       const Mask mask = options.start(parameters_.size());
       require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter",
               mask.size(), parameter.spec.name);
-      parameter.index = Index(arena(), mask, choose_encoding(parameter, mask.kept()));
+      parameter.index = make_index(parameter, mask);
     } else if (!options.planned.empty()) {
-      const int64_t kept = options.planned.at(parameters_.size());
-      parameter.index = Index::planned(arena(), parameter.spec.shape.count(), kept,
-                                       choose_encoding(parameter, kept));
+      parameter.index = plan_index(parameter, options.planned.at(parameters_.size()));
     } else {
       parameter.index = Index::full(parameter.spec.shape.count());
     }
@@ -181,12 +179,16 @@ OptimizerState Store::state(const Parameter& parameter) const {
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
-  if (parameter.index.encoding() != Encoding::delta) {
+  const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
+  if (bytes == 0) {
     return parameter.index.view();
   }
-  const Tensor scratch =
-      grown(arena(), decoded_, "decoded index", DType::int32, Shape{parameter.kept()});
-  return parameter.index.view(scratch.span<int32_t>());
+  if (decoded_for_ != &parameter) {
+    const Tensor scratch = grown(arena(), decoded_, "decoded index", DType::uint8, Shape{bytes});
+    decoded_positions_ = parameter.index.view(scratch.span<uint8_t>(), stream_.threads());
+    decoded_for_ = &parameter;
+  }
+  return decoded_positions_;
 }
 
 Tensor Store::dense_gradient(const Parameter& parameter) {
@@ -201,6 +203,13 @@ Tensor Store::expand(const Parameter& parameter) {
       stream_,
       {.packed = part(value(), parameter), .dense = dense, .positions = positions(parameter)});
   return dense;
+}
+
+void Store::set_gradient_probe(GradientProbe probe) {
+  gradient_probe_ = std::move(probe);
+  if (!gradient_probe_) {
+    dense_gradient_.release();  // sparse storages need it for probes alone
+  }
 }
 
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {
@@ -269,11 +278,6 @@ void Store::refresh(Parameter& parameter) {
   } else if (options_.training) {
     std::ranges::copy(master(parameter), parameter.dense.get<float>());
   }
-}
-
-Encoding Store::choose_encoding(const Parameter& parameter, int64_t kept) const {
-  return options_.encoding ? options_.encoding(parameter.spec.name, parameter.size(), kept)
-                           : best_encoding(parameter.size(), kept);
 }
 
 Storage Store::choose_storage(const Parameter& parameter) const {

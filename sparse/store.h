@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -78,8 +79,11 @@ struct StoreOptions {
   bool training = true;          ///< false: values only
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
-  /// The encoding of a parameter's index, by name; empty: best_encoding.
-  std::function<Encoding(const std::string&, int64_t size, int64_t kept)> encoding;
+  /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
+  std::function<std::optional<Encoding>(const std::string&)> encoding;
+  /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
+  IndexShape index_shape;
+  std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   /// Who owns what; empty: this rank owns all.
@@ -90,6 +94,10 @@ struct StoreOptions {
   /// For dry stores, instead: how many elements of each parameter are kept; empty: all.
   std::vector<int64_t> planned;
 };
+
+/// What the kept elements start with: a pure function of (seed, name, element), so that they start as
+/// they would without a mask.
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed);
 
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
 struct OptimizerState {
@@ -131,9 +139,14 @@ class Store {
   Tensor dense_gradient(const Parameter& parameter);
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
+  /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
+  /// shape, free to be changed during the call) and writes none to the flat array. Takes the
+  /// scratch of one layer, whatever the storage. Empty: off.
+  using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
+  void set_gradient_probe(GradientProbe probe);
+  const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
-  /// Draws initial values: a pure function of (seed, name, element), so that kept elements start as
-  /// they would without a mask.
+  /// Draws the initial values of all parameters.
   void initialise(uint64_t seed);
   /// Packed fp32 values of a parameter → values, low and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
@@ -171,7 +184,9 @@ class Store {
   void hold(Parameter& parameter);
   void carry_values(std::span<const Before> before);
   size_t number_of(const Parameter& parameter) const;
-  Encoding choose_encoding(const Parameter& parameter, int64_t kept) const;
+  Index make_index(const Parameter& parameter, const Mask& mask) const;
+  Index plan_index(const Parameter& parameter, int64_t kept) const;
+  IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
 
   Stream& stream_;
@@ -181,10 +196,12 @@ class Store {
   int64_t flat_size_ = 0;
   Buffer gradient_, value_;
   OptimizerArrays optimizer_;
-  Buffer decoded_;  ///< one compressed index, decoded
+  Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
+  kernels::Positions decoded_positions_;
   Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
   Buffer expanded_;        ///< compute type, likewise
+  GradientProbe gradient_probe_;
 };
 
 }  // namespace espalier::sparse

@@ -36,16 +36,19 @@ void draw_normal(const Index& index, uint64_t key, float deviation, std::span<fl
 
 }  // namespace
 
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed) {
+  std::vector<float> values(static_cast<size_t>(index.kept()),
+                            spec.initial == Initial::ones ? 1.0F : 0.0F);
+  if (spec.initial == Initial::normal) {
+    const uint64_t key = mix(seed, XXH64(spec.name.data(), spec.name.size(), 0));
+    draw_normal(index, key, spec.deviation, values);
+  }
+  return values;
+}
+
 void Store::initialise(uint64_t seed) {
   for (Parameter& parameter : parameters_) {
-    const ParameterSpec& spec = parameter.spec;
-    std::vector<float> values(static_cast<size_t>(parameter.kept()),
-                              spec.initial == Initial::ones ? 1.0F : 0.0F);
-    if (spec.initial == Initial::normal) {
-      const uint64_t key = mix(seed, XXH64(spec.name.data(), spec.name.size(), 0));
-      draw_normal(parameter.index, key, spec.deviation, values);
-    }
-    set_values(parameter, values);
+    set_values(parameter, initial_values(parameter.spec, parameter.index, seed));
   }
 }
 

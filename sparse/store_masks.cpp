@@ -26,6 +26,29 @@ std::vector<T> survivors(const Index& before, const Index& now, std::span<const 
 
 }  // namespace
 
+IndexShape Store::index_shape(const Parameter& parameter) const {
+  IndexShape shape = options_.index_shape;
+  shape.cols = parameter.spec.shape.cols();
+  return shape;
+}
+
+Index Store::make_index(const Parameter& parameter, const Mask& mask) const {
+  const IndexShape shape = index_shape(parameter);
+  const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  try {
+    return Index(stream_.arena(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
+  } catch (const Failure& failure) {
+    fail("sparse.index of \"{}\": {}; use index = \"auto\"", parameter.spec.name, failure.what());
+  }
+}
+
+Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
+  const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  return Index::planned(stream_.arena(), parameter.size(), kept,
+                        wanted.value_or(best_encoding(parameter.size(), kept)),
+                        index_shape(parameter));
+}
+
 void Store::set_masks(std::span<const Mask> masks) {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
@@ -34,7 +57,7 @@ void Store::set_masks(std::span<const Mask> masks) {
     const Parameter& parameter = parameters_[p];
     require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
             parameter.size(), parameter.spec.name);
-    indices.emplace_back(arena(), masks[p], choose_encoding(parameter, masks[p].kept()));
+    indices.push_back(make_index(parameter, masks[p]));
   }
   move_to(std::move(indices));
 }
@@ -45,9 +68,7 @@ void Store::plan(std::span<const int64_t> kept) {
           parameters_.size());
   std::vector<Index> indices;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const Parameter& parameter = parameters_[p];
-    indices.push_back(
-        Index::planned(arena(), parameter.size(), kept[p], choose_encoding(parameter, kept[p])));
+    indices.push_back(plan_index(parameters_[p], kept[p]));
   }
   move_to(std::move(indices));
 }

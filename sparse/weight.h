@@ -12,7 +12,8 @@
 //   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
 //   block      the same for whole blocks
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
-// the flat array. The storage may change between steps.
+// the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
+// a pruned weight is one dense product for the probe instead.
 #include "sparse/store.h"
 
 namespace espalier::sparse {

@@ -1,22 +1,29 @@
 #pragma once
 // All kernel cases; see kernel_cases.h.
+#include "tests/kernel_cases_block.h"
 #include "tests/kernel_cases_memory.h"
+#include "tests/kernel_cases_states.h"
+#include "tests/kernel_cases_sparse.h"
 
 namespace espalier::kernels {
 
 inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
   for (const DType dtype : {kFp32, kBf16}) {
-    cases.push_back(gather_case(kept, dtype, false));
-    cases.push_back(gather_case(kept, dtype, true));
-    cases.push_back(scatter_case(kept, dtype));
+    for (const DType packed : {kFp32, kBf16}) {
+      cases.push_back(gather_case(kept, dtype, false, packed));
+      cases.push_back(gather_case(kept, dtype, true, packed));
+      cases.push_back(scatter_case(kept, dtype, packed));
+    }
   }
   for (const Copy copy : {Copy::absent, Copy::fp32, Copy::bf16}) {
-    cases.push_back(adamw_case(kept, copy));
-    cases.push_back(sgd_case(kept, copy));
-  }
-  if (kept->form == Form::all) {
-    cases.push_back(adamw_case(kept, Copy::master));
-    cases.push_back(sgd_case(kept, Copy::master));
+    for (int flags = 0; flags < 8; flags += copy == Copy::fp32 ? 3 : 1) {
+      const StateForm form{.gradient = (flags & 1) != 0 ? kBf16 : kFp32,
+                           .split = (flags & 2) != 0,
+                           .coded = (flags & 4) != 0,
+                           .copy = copy};
+      cases.push_back(adamw_case(kept, form));
+      cases.push_back(sgd_case(kept, form));
+    }
   }
 }
 
@@ -42,10 +49,19 @@ inline void add_memory_cases(Cases& cases) {
       }
     }
   }
-  cases.push_back(embedding_backward_case({2, 3, 5}, 4));
-  cases.push_back(embedding_backward_case({4, 70, 260}, 30));
-  for (const int64_t n : {1, 100, 50001}) {
-    cases.push_back(sum_squares_case(n));
+  for (const DType dtype : {kFp32, kBf16}) {
+    cases.push_back(embedding_backward_case({2, 3, 5}, 4, dtype));
+    cases.push_back(embedding_backward_case({4, 70, 260}, 30, dtype));
+    cases.push_back(embedding_backward_case({2, 20, 1100}, 50257, dtype));
+    for (const int64_t n : {1, 100, 50001}) {
+      cases.push_back(sum_squares_case(n, dtype));
+    }
+  }
+  for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {
+    for (const int64_t n : {1, 255, 257, 50001}) {
+      cases.push_back(quantize_case(n, map));
+      cases.push_back(dequantize_case(n, map));
+    }
   }
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
     for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{
@@ -58,7 +74,9 @@ inline void add_memory_cases(Cases& cases) {
 inline Cases all_cases() {
   Cases cases;
   add_math_cases(cases);
+  add_block_cases(cases);
   add_memory_cases(cases);
+  add_sparse_cases(cases);
   return cases;
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <memory>
 
@@ -15,40 +16,113 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Sum, IsTheSameWhoeverIsOverwritten) {
-  for (const int64_t count : {0, 1, 5, 2047, 2048, 2049, 10'000}) {
-    for (const int ranks : {2, 3, 5}) {
-      const std::vector<float> expected = expected_sum(ranks, 0, count);
+template <class T>
+void sums_whoever_is_overwritten() {
+  for (const int64_t count : {0, 1, 5, 31, 2047, 2048, 2049, 10'000}) {
+    for (const int ranks : {1, 2, 3, 4, 5}) {
+      const std::vector<T> expected = expected_of<T>(ranks, 0, count);
       for (int target = 0; target < ranks; ++target) {
-        std::vector<std::vector<float>> inputs;
-        std::vector<const float*> pointers;
+        std::vector<std::vector<T>> inputs;
         for (int r = 0; r < ranks; ++r) {
-          inputs.push_back(values(r, 0, count));
-          pointers.push_back(inputs.back().data());
+          inputs.push_back(values_of<T>(r, 0, count));
         }
-        sum_in_order(pointers, inputs[target].data(), count);
-        EXPECT_TRUE(same_bits(inputs[target], expected)) << count << " " << ranks << " " << target;
+        std::vector<Tensor> views;
+        for (std::vector<T>& input : inputs) {
+          views.push_back(flat_of(input));
+        }
+        sum_in_order(views, views[target]);
+        EXPECT_TRUE(same_bits(std::span<const T>(inputs[target]), expected))
+            << count << " " << ranks << " " << target;
       }
     }
   }
 }
 
-TEST(AllReduce, SumsInRankOrder) {
+TEST(Sum, IsTheSameWhoeverIsOverwritten) {
+  sums_whoever_is_overwritten<float>();
+  sums_whoever_is_overwritten<bf16>();
+}
+
+TEST(Sum, OfSixteenBitsIsRoundedOnceToNearestEven) {
+  // Magnitudes so near to each other that fp32 holds every partial sum: the exact sum in double,
+  // rounded here in another way, is the only right answer. Many of the sums are ties.
+  constexpr int64_t kCount = 20'011;
+  const auto input = [](int rank, int64_t i) {
+    const float x = value(rank, 77, i);
+    const int magnitude = static_cast<int>((rank + i) % 9);
+    return to_float(to_bf16(x == 0 ? 1.0F : std::ldexp(x, magnitude - std::ilogb(x))));
+  };
+  for (const int ranks : {2, 3, 7}) {
+    std::vector<std::vector<bf16>> inputs(static_cast<size_t>(ranks));
+    std::vector<Tensor> views;
+    for (int r = 0; r < ranks; ++r) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        inputs[r].push_back(to_bf16(input(r, i)));
+      }
+      views.push_back(flat_of(inputs[r]));
+    }
+    sum_in_order(views, views[0]);
+    int ties = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      double exact = 0;
+      for (int r = 0; r < ranks; ++r) {
+        exact += input(r, i);
+      }
+      const double last_place = exact == 0 ? 1 : std::ldexp(1.0, std::ilogb(exact) - 7);
+      const double reference = std::nearbyint(exact / last_place) * last_place;
+      EXPECT_EQ(to_float(inputs[0][i]), reference) << ranks << " ranks, element " << i;
+      ties += std::abs(exact / last_place - std::trunc(exact / last_place)) == 0.5 ? 1 : 0;
+    }
+    EXPECT_GT(ties, 100);
+  }
+}
+
+TEST(Sum, RefusesArraysThatDiffer) {
+  std::vector<float> x(4);
+  std::vector<float> longer(5);
+  std::vector<bf16> other(4);
+  EXPECT_THROW(sum_in_order(std::array{flat_of(x), flat_of(longer)}, flat_of(x)), Bug);
+  EXPECT_THROW(sum_in_order(std::array{flat_of(x), flat_of(other)}, flat_of(x)), Bug);
+  EXPECT_THROW(sum_in_order({}, flat_of(x)), Bug);
+}
+
+template <class T>
+void sums_in_rank_order() {
   on_ranks([](Communicator& comm) {
     Arena arena;
     AllReduce small_pieces(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
     AllReduce usual(comm, arena);
     int step = 0;
-    for (const int64_t count : {0, 1, 2, 15, 16, 17, 113, 1000, 4096, 100'003}) {
+    for (const int64_t count : {0, 1, 2, 15, 16, 17, 33, 113, 1000, 4096, 100'003}) {
       for (AllReduce* reduction : {&small_pieces, &usual}) {
-        std::vector<float> x = values(comm.rank(), ++step, count);
-        reduction->start(x, step);
+        std::vector<T> x = values_of<T>(comm.rank(), ++step, count);
+        reduction->start({.data = flat_of(x), .number = step});
         reduction->wait();
-        EXPECT_TRUE(same_bits(x, expected_sum(comm.size(), step, count))) << count;
+        EXPECT_TRUE(same_bits(std::span<const T>(x), expected_of<T>(comm.size(), step, count)))
+            << count;
         EXPECT_TRUE(reduction->progress()) << "done stays done";
         EXPECT_TRUE(reduction->missing().empty());
       }
     }
+  });
+}
+
+TEST(AllReduce, SumsInRankOrder) { sums_in_rank_order<float>(); }
+TEST(AllReduce, SumsSixteenBitsInRankOrder) { sums_in_rank_order<bf16>(); }
+
+TEST(AllReduce, SixteenBitsAreHalfOfTheBytes) {
+  on_ranks([](Communicator& comm) {
+    constexpr int64_t kCount = 300'001;
+    Arena arena;
+    AllReduce reduction(comm, arena);
+    std::vector<bf16> x = bf16_values(comm.rank(), 4, kCount);
+    const Sent before = comm.sent(Traffic::allreduce);
+    reduction.start({.data = flat_of(x)});
+    reduction.wait();
+    EXPECT_TRUE(same_bits(x, expected_bf16_sum(comm.size(), 4, kCount)));
+    double bytes = static_cast<double>(comm.sent(Traffic::allreduce).bytes - before.bytes);
+    all_reduce_small(comm, {&bytes, 1}, Combine::sum);
+    EXPECT_EQ(bytes, 2.0 * (comm.size() - 1) * kCount * 2);
   });
 }
 
@@ -59,7 +133,7 @@ TEST(AllReduce, LargeArraysNeedLittleMemoryAndTheBytesOfTheFormula) {
     AllReduce reduction(comm, arena);
     std::vector<float> x = values(comm.rank(), 3, kCount);
     const Sent before = comm.sent(Traffic::allreduce);
-    reduction.start(x, 0);
+    reduction.start({.data = flat_of(x)});
     reduction.wait();
     EXPECT_TRUE(same_bits(x, expected_sum(comm.size(), 3, kCount)));
     EXPECT_LE(arena.use(Memory::communication).peak, AllReduceOptions{}.staging_bytes);
@@ -81,7 +155,7 @@ TEST(AllReduce, SpecialValuesHaveTheSameBitsOnAllRanks) {
     }
     Arena arena;
     AllReduce reduction(comm, arena);
-    reduction.start(x, 0);
+    reduction.start({.data = flat_of(x)});
     reduction.wait();
     std::vector<float> all(x.size() * static_cast<size_t>(comm.size()));
     all_gather(comm, std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(all)));
@@ -105,7 +179,7 @@ TEST(AllReduce, ConcurrentOnesFinishInAnyOrder) {
     }
     for (int i = 0; i < kMany; ++i) {  // each rank starts them in another order
       const int which = (i + comm.rank()) % kMany;
-      reductions[which]->start(data[which], which);
+      reductions[which]->start({.data = flat_of(data[which]), .number = which});
       reductions[comm.rank() % kMany]->progress();
     }
     for (int i = kMany; i-- > 0;) {
@@ -140,7 +214,7 @@ TEST(AllReduce, NamesTheRankThatDoesNotTakePart) {
     AllReduce reduction(*part, arena);
     if (comm.rank() != silent) {
       part->set_timeout(0.3);
-      reduction.start(x, 0);
+      reduction.start({.data = flat_of(x)});
       try {
         reduction.wait();
         ADD_FAILURE() << "it cannot be done";
@@ -161,9 +235,9 @@ TEST(AllReduce, RefusesASecondArrayWhileBusy) {
     Arena arena;
     AllReduce reduction(comm, arena);
     std::vector<float> x(100'000, 1.0F);
-    reduction.start(x, 0);
+    reduction.start({.data = flat_of(x)});
     if (!reduction.progress()) {
-      EXPECT_THROW(reduction.start(x, 1), Bug);
+      EXPECT_THROW(reduction.start({.data = flat_of(x), .number = 1}), Bug);
     }
     reduction.wait();
     EXPECT_EQ(x.back(), static_cast<float>(comm.size()));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "parallel/bucketer.h"
+#include "parallel/flat.h"
 #include "parallel/sum.h"
 #include "src/core/trace.h"
 #include "tests/rank_gradients.h"
@@ -25,14 +26,15 @@ TEST(Buckets, AreCutAtParametersAndNotTooSmall) {
         Arena arena;
         GradientBuckets buckets(comm, arena, {.bucket_bytes = 4 * 5'001});
         std::vector<float> flat = values(comm.rank(), 0, 61'234);
-        buckets.begin(flat, kBoundaries);
+        buckets.begin(flat_of(flat), kBoundaries);
         if (comm.size() == 1) {
           EXPECT_TRUE(buckets.bucket_ends().empty());
         } else {
           EXPECT_THAT(buckets.bucket_ends(), ElementsAre(5'001, 30'000, 45'000, 61'234));
         }
         if (comm.size() > 1) {
-          EXPECT_THROW(buckets.begin(flat, kBoundaries), Bug) << "the step is not finished";
+          EXPECT_THROW(buckets.begin(flat_of(flat), kBoundaries), Bug)
+              << "the step is not finished";
         }
         buckets.ready(5'000);
         EXPECT_THROW(buckets.ready(4'999), Bug) << "what is final stays final";
@@ -51,7 +53,7 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
         for (int step = 0; step < 3; ++step) {
           const std::vector<float> gradient = values(comm.rank(), step, 61'234);
           std::vector<float> flat(gradient.size(), std::numeric_limits<float>::quiet_NaN());
-          buckets.begin(flat, kBoundaries);
+          buckets.begin(flat_of(flat), kBoundaries);
           int64_t begin = 0;
           for (const int64_t end : kBoundaries) {  // backward fills the gradient little by little
             std::copy(gradient.begin() + begin, gradient.begin() + end, flat.begin() + begin);
@@ -77,7 +79,7 @@ TEST(Buckets, AloneTheyDoNothing) {
   Arena arena;
   GradientBuckets buckets(*self, arena);
   std::vector<float> flat = values(0, 0, 1000);
-  buckets.begin(flat, {});
+  buckets.begin(flat_of(flat), std::span<const int64_t>{});
   buckets.ready(500);
   buckets.finish();
   EXPECT_TRUE(same_bits(flat, values(0, 0, 1000)));
@@ -90,7 +92,7 @@ TEST(Buckets, EmptyGradient) {
     Arena arena;
     GradientBuckets buckets(comm, arena);
     const int64_t before = comm.sent().messages;
-    buckets.begin({}, {});
+    buckets.begin(Tensor{}, std::span<const int64_t>{});
     buckets.ready(0);
     buckets.finish();
     EXPECT_EQ(comm.sent().messages, before);
@@ -104,7 +106,7 @@ TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
     Arena arena;
     GradientBuckets buckets(comm, arena, {.bucket_bytes = 4});
     std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat, kBoundaries);
+    buckets.begin(flat_of(flat), kBoundaries);
     buckets.finish();
     Trace::install(previous);
     ASSERT_EQ(trace.events().size(), buckets.bucket_ends().size());
@@ -123,14 +125,15 @@ TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
 class Naive final : public Reduction {
  public:
   explicit Naive(Communicator& comm) : comm_(comm) {}
-  void start(std::span<float> data, int /*number*/) override {
-    std::vector<float> all(data.size() * static_cast<size_t>(comm_.size()));
-    all_gather(comm_, std::as_bytes(data), std::as_writable_bytes(std::span(all)));
-    std::vector<const float*> versions;
-    for (size_t at = 0; at < all.size(); at += data.size()) {
-      versions.push_back(all.data() + at);
+  void start(const SliceJob& job) override {
+    const size_t bytes = job.data.bytes();
+    std::vector<std::byte> all(bytes * static_cast<size_t>(comm_.size()));
+    all_gather(comm_, flat_bytes(job.data), all);
+    std::vector<Tensor> versions;
+    for (size_t at = 0; at < all.size(); at += bytes) {
+      versions.emplace_back(all.data() + at, job.data.dtype, job.data.shape);
     }
-    sum_in_order(versions, data.data(), static_cast<int64_t>(data.size()));
+    sum_in_order(versions, job.data);
   }
   Progress advance() override { return Progress::done; }
   std::vector<int> missing() const override { return {}; }
@@ -145,7 +148,7 @@ TEST(Buckets, TakeAnotherReduction) {
     GradientBuckets buckets(comm, arena, {.bucket_bytes = 4, .in_flight = 1},
                             [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
     std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat, kBoundaries);
+    buckets.begin(flat_of(flat), kBoundaries);
     buckets.ready(40'000);
     buckets.finish();
     EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));

@@ -69,6 +69,60 @@ TEST(Collectives, GatherToAllAndToOne) {
   });
 }
 
+/// Ranges of very unequal sizes, in falling order of ranks, with a hole behind each second one.
+std::vector<Range> uneven_ranges(int ranks, int64_t size) {
+  std::vector<Range> ranges(static_cast<size_t>(ranks));
+  int64_t at = 3;
+  for (int r = ranks; r-- > 0;) {
+    ranges[r] = {.first = at, .count = r % 3 == 1 ? 0 : size / (r + 1)};
+    at = ranges[r].end() + r % 2;
+  }
+  return ranges;
+}
+
+TEST(Collectives, GatherSlices) {
+  on_ranks([](Communicator& comm) {
+    for (const size_t size : kSizes) {
+      const std::vector<Range> ranges = uneven_ranges(comm.size(), static_cast<int64_t>(size));
+      const auto total = static_cast<size_t>(ranges[0].end() + 5);
+      std::vector<std::byte> expected(total, std::byte{0xee});  // what nobody has stays as it was
+      for (int r = 0; r < comm.size(); ++r) {
+        std::ranges::copy(content(r, 9, static_cast<size_t>(ranges[r].count)),
+                          expected.begin() + ranges[r].first);
+      }
+      const Range my_range = ranges[comm.rank()];
+      const auto mine = content(comm.rank(), 9, static_cast<size_t>(my_range.count));
+      std::vector<std::byte> whole(total, std::byte{0xee});
+      gather_slices(comm, {.ranges = ranges, .mine = mine, .whole = whole});
+      EXPECT_EQ(whole, expected);
+
+      std::vector<std::byte> root(comm.rank() == 0 ? total : 0, std::byte{0xee});
+      const int64_t before = comm.sent().bytes;
+      gather_slices(comm, {.ranges = ranges, .mine = mine, .whole = root, .everywhere = false});
+      EXPECT_EQ(comm.sent().bytes - before, comm.rank() == 0 ? 0 : my_range.count);
+      EXPECT_TRUE(comm.rank() != 0 || root == expected);
+
+      // In place: a rank's part lies already where it belongs.
+      std::vector<std::byte> same(total, std::byte{0xee});
+      std::ranges::copy(mine, same.begin() + my_range.first);
+      const auto place = std::span(same).subspan(static_cast<size_t>(my_range.first), mine.size());
+      gather_slices(comm, {.ranges = ranges, .mine = place, .whole = same});
+      EXPECT_EQ(same, expected);
+    }
+  });
+}
+
+TEST(Collectives, GatherSlicesRefusesWhatDoesNotFit) {
+  on_ranks([](Communicator& comm) {
+    std::vector<std::byte> whole(10);
+    const std::vector<Range> beyond(static_cast<size_t>(comm.size()), {.first = 8, .count = 3});
+    const auto mine = std::span(whole).first(3);
+    EXPECT_THROW(gather_slices(comm, {.ranges = beyond, .mine = mine, .whole = whole}), Bug);
+    EXPECT_THROW(gather_slices(comm, {.ranges = beyond, .mine = whole, .whole = whole}), Bug);
+    EXPECT_THROW(gather_slices(comm, {.ranges = {}, .mine = {}, .whole = whole}), Bug);
+  });
+}
+
 TEST(Collectives, SmallSumsAndMaximaInRankOrder) {
   on_ranks([](Communicator& comm) {
     const auto value = [](int rank, int i) {

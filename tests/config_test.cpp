@@ -82,7 +82,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 74U);
+  EXPECT_EQ(keys.size(), 78U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -144,12 +144,12 @@ TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
 }
 
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
-  expect_parts(failure_of_toml("[sparse]\nstorage = \"block\"\n"),
-               {"sparse.storage = \"block\" is not available in this version; available: dense"});
-  expect_parts(failure_of_toml("[sparse]\nstorage = {default = \"dense\", \"a.*\" = \"sparse\"}\n"),
-               {"sparse.storage = \"sparse\" is not available"});
-  expect_parts(failure_of_toml("[optimizer]\nstate_bits = 8\n"),
-               {"optimizer.state_bits = 8 is not available in this version; available: 32"});
+  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\n"),
+               {"train.dtype = \"fp16\" is not available in this version; available: fp32, bf16"});
+  expect_parts(failure_of_toml("[parallel]\ncodec = {default = \"fp32\", \"a.*\" = \"sign\"}\n"),
+               {"parallel.codec = \"sign\" is not available"});
+  expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
+               {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
   expect_parts(failure_of_toml("[parallel]\npipeline = 2\n"), {"available: 1"});
   expect_parts(failure_of_toml("[parallel]\nerror_feedback = true\n"), {"available: false"});
   expect_parts(failure_of_toml("[run]\nbackend = \"cuda\"\n"), {"available: auto, cpu"});
@@ -164,6 +164,14 @@ TEST(Config, RulesAcrossFields) {
                {"exclude each other"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\nn = 4\nm = 4\n"), {"below"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"needs a file"});
+  const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
+  expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
+  expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"), {"step 9 to step 9;"});
+  expect_parts(failure_of_toml(rigl + "from_step = 9\n"), {"both"});
+  expect_parts(failure_of_toml(rigl + "drop_fraction = 1.0\n"), {">= 0 and < 1"});
+  expect_parts(failure_of_toml(rigl + "distribution = \"er\"\n"), {"available: erk, uniform"});
+  EXPECT_EQ(failure_of_toml(rigl + "at_step = 9\nto_step = 90\nevery = 7\n"), "");
+  EXPECT_EQ(failure_of_toml(rigl + "from_step = 9\nto_step = 90\n"), "");
   expect_parts(failure_of_toml("[model]\nkind = \"mlp\"\n"), {"\"images\""});
   expect_parts(failure_of_toml("[data]\nvalidation_fraction = 0\n"), {"nothing to evaluate on"});
   expect_parts(failure_of_toml("[train]\nmemory_budget = \"lots\"\n"), {"not a size", "GiB"});

@@ -15,6 +15,7 @@
 namespace espalier::kernels {
 
 using Values = std::vector<double>;
+using Tensors = std::vector<Tensor>;
 
 /// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are
 /// rounded once (2^-9), and a tie may fall the other way when fp32 and double differ in the last
@@ -37,12 +38,15 @@ struct Operand {
 struct Case {
   std::string name;
   std::vector<Operand> operands;
-  std::function<void(const Kernels&, Stream&, const std::vector<Tensor>&)> run;
+  std::function<void(const Kernels&, Stream&, const Tensors&)> run;
   /// Replaces the outputs among the operands' values.
   std::function<void(std::vector<Values>&)> reference;
   bool any_thread_count = true;  ///< bitwise the same results for every number of threads
   bool passes_nan = true;
 };
+
+/// Of numbers; else of codes, ids and bits.
+inline bool is_number(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
 
 inline double rounded(DType dtype, double x) {
   switch (dtype) {
@@ -69,7 +73,7 @@ inline Operand operand(DType dtype, const Shape& shape, double low, double high)
   static uint64_t seed = 100;
   Operand made{.dtype = dtype, .shape = shape, .values = draw(++seed, shape.count(), low, high)};
   for (double& value : made.values) {
-    value = dtype == DType::int32 ? std::floor(value) : rounded(dtype, value);
+    value = is_number(dtype) ? rounded(dtype, value) : std::floor(value);
   }
   return made;
 }
@@ -154,6 +158,12 @@ inline void write(const Tensor& t, int64_t i, double x) {
     case DType::int32:
       t.get<int32_t>()[i] = static_cast<int32_t>(x);
       return;
+    case DType::uint16:
+      t.get<uint16_t>()[i] = static_cast<uint16_t>(x);
+      return;
+    case DType::uint8:
+      t.get<uint8_t>()[i] = static_cast<uint8_t>(x);
+      return;
     default:
       t.get<uint64_t>()[i] = std::bit_cast<uint64_t>(x);
   }
@@ -167,6 +177,10 @@ inline double read(const Tensor& t, int64_t i) {
       return to_float(t.get<bf16>()[i]);
     case DType::int32:
       return t.get<int32_t>()[i];
+    case DType::uint16:
+      return t.get<uint16_t>()[i];
+    case DType::uint8:
+      return t.get<uint8_t>()[i];
     default:
       return std::bit_cast<double>(t.get<uint64_t>()[i]);
   }

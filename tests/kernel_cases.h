@@ -12,7 +12,6 @@ namespace espalier::kernels {
 
 inline constexpr DType kFp32 = DType::fp32;
 inline constexpr DType kBf16 = DType::bf16;
-using Tensors = std::vector<Tensor>;
 using Cases = std::vector<Case>;
 
 inline std::string text(DType dtype) { return std::string(name_of(dtype)); }
@@ -60,12 +59,14 @@ inline void add_gemm_cases(Cases& cases) {
   }
 }
 
-inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumulate) {
+inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumulate,
+                            DType out = kFp32) {
   Case made;
-  made.name = fmt::format("column_sum_{}x{}_{}_acc{:d}", rows, cols, text(dtype), accumulate);
+  made.name =
+      fmt::format("column_sum_{}x{}_{}_{}_acc{:d}", rows, cols, text(dtype), text(out), accumulate);
   const Tolerance tolerance{1e-5 + 6e-8 * static_cast<double>(rows), 1e-5};
-  made.operands = {input(dtype, {rows, cols}), accumulate ? in_out(kFp32, {cols}, tolerance)
-                                                          : output(kFp32, {cols}, tolerance)};
+  made.operands = {input(dtype, {rows, cols}),
+                   accumulate ? in_out(out, {cols}, tolerance) : output(out, {cols}, tolerance)};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.column_sum(stream, {.x = t[0], .out = t[1], .accumulate = accumulate});
   };
@@ -93,13 +94,14 @@ inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight
   return made;
 }
 
-inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool accumulate) {
+inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool accumulate,
+                                    DType out = kFp32) {
   Case made;
-  made.name =
-      fmt::format("layernorm_backward_{}x{}_{}_acc{:d}", rows, cols, text(dtype), accumulate);
+  made.name = fmt::format("layernorm_backward_{}x{}_{}_{}_acc{:d}", rows, cols, text(dtype),
+                          text(out), accumulate);
   const Tolerance sum{2e-5 + 6e-8 * static_cast<double>(rows), 1e-5};
   const auto total = [&] {
-    return accumulate ? in_out(kFp32, {cols}, sum) : output(kFp32, {cols}, sum);
+    return accumulate ? in_out(out, {cols}, sum) : output(out, {cols}, sum);
   };
   made.operands = {input(dtype, {rows, cols}),
                    input(kFp32, {rows, cols}),
@@ -212,8 +214,10 @@ inline void add_math_cases(Cases& cases) {
     for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {3, 5}, {17, 70}, {130, 384}, {301, 257}}) {
       for (const bool accumulate : {false, true}) {
-        cases.push_back(column_sum_case(rows, cols, dtype, accumulate));
-        cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate));
+        for (const DType out : {kFp32, kBf16}) {
+          cases.push_back(column_sum_case(rows, cols, dtype, accumulate, out));
+          cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate, out));
+        }
       }
       cases.push_back(layernorm_case(rows, cols, dtype, kFp32));
       cases.push_back(layernorm_case(rows, cols, dtype, dtype));

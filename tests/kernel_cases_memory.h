@@ -27,14 +27,14 @@ inline Case embedding_case(const Shape& shape, int64_t vocabulary, DType dtype) 
   return made;
 }
 
-inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary) {
+inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary, DType out = kFp32) {
   Case made;
-  made.name =
-      fmt::format("embedding_backward_{}x{}x{}_{}", shape[0], shape[1], shape[2], vocabulary);
+  made.name = fmt::format("embedding_backward_{}x{}x{}_{}_{}", shape[0], shape[1], shape[2],
+                          vocabulary, text(out));
   const int64_t cols = shape[2];
   made.operands = {ids({shape[0], shape[1]}, vocabulary), input(kFp32, shape),
-                   in_out(kFp32, {vocabulary, cols}, {2e-5, 2e-6}),
-                   in_out(kFp32, {shape[1] + 2, cols}, {1e-5, 1e-6})};
+                   in_out(out, {vocabulary, cols}, {2e-5, 2e-6}),
+                   in_out(out, {shape[1] + 2, cols}, {1e-5, 1e-6})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.embedding_backward(stream, {t[0], t[1], t[2], t[3]});
   };
@@ -130,10 +130,10 @@ inline Case fill_case(int64_t n, DType dtype) {
 
 /// The result is a double: a uint64 operand holds its bits. The tolerance is the rounding of the
 /// reference, which adds millions of numbers one by one.
-inline Case sum_squares_case(int64_t n) {
+inline Case sum_squares_case(int64_t n, DType dtype = kFp32) {
   Case made;
-  made.name = fmt::format("sum_squares_{}", n);
-  made.operands = {input(kFp32, {n}), output(DType::uint64, {1}, {0, 1e-11})};
+  made.name = fmt::format("sum_squares_{}_{}", n, text(dtype));
+  made.operands = {input(dtype, {n}), output(DType::uint64, {1}, {0, 1e-11})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.sum_squares(stream, {t[0], static_cast<double*>(t[1].data)});
   };
@@ -152,13 +152,14 @@ inline std::string suffix(const Kept& kept, DType dtype) {
   return fmt::format("{}_{}of{}_{}", name_of(kept.form), kept.count(), kept.size, text(dtype));
 }
 
-inline Case gather_case(const KeptPointer& kept, DType dtype, bool accumulate) {
+inline Case gather_case(const KeptPointer& kept, DType dtype, bool accumulate,
+                        DType packed = kFp32) {
   Case made;
-  made.name = fmt::format("gather_{}_acc{:d}", suffix(*kept, dtype), accumulate);
+  made.name = fmt::format("gather_{}_{}_acc{:d}", suffix(*kept, dtype), text(packed), accumulate);
   const Tolerance tolerance{1e-7, 1e-7};
   made.operands = {input(dtype, {kept->size}), accumulate
-                                                   ? in_out(kFp32, {kept->count()}, tolerance)
-                                                   : output(kFp32, {kept->count()}, tolerance)};
+                                                   ? in_out(packed, {kept->count()}, tolerance)
+                                                   : output(packed, {kept->count()}, tolerance)};
   made.operands[0].nan_at = kept->first();
   made.passes_nan = kept->count() > 0;
   made.run = [kept, accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
@@ -172,10 +173,10 @@ inline Case gather_case(const KeptPointer& kept, DType dtype, bool accumulate) {
   return made;
 }
 
-inline Case scatter_case(const KeptPointer& kept, DType dtype) {
+inline Case scatter_case(const KeptPointer& kept, DType dtype, DType packed = kFp32) {
   Case made;
-  made.name = "scatter_" + suffix(*kept, dtype);
-  made.operands = {input(kFp32, {kept->count()}), output(dtype, {kept->size}, {})};
+  made.name = fmt::format("scatter_{}_{}", suffix(*kept, dtype), text(packed));
+  made.operands = {input(packed, {kept->count()}), output(dtype, {kept->size}, {})};
   made.operands[1].tolerance = {0, 1e-9};
   made.passes_nan = kept->count() > 0;
   made.run = [kept](const Kernels& kernels, Stream& stream, const Tensors& t) {
@@ -186,89 +187,6 @@ inline Case scatter_case(const KeptPointer& kept, DType dtype) {
     for (size_t k = 0; k < v[0].size(); ++k) {
       v[1][kept->list[k]] = v[0][k];
     }
-  };
-  return made;
-}
-
-/// Where an optimizer writes the rounded values.
-enum class Copy : uint8_t { absent, fp32, bf16, master };
-
-inline Tensor copy_of(Copy copy, const Tensors& t, size_t master) {
-  return copy == Copy::absent ? Tensor{} : copy == Copy::master ? t[master] : t.back();
-}
-
-/// Operands {gradient, master, moments…, dense}; values of dense outside the kept ones must
-/// survive.
-inline Case optimizer_case(const std::string& name, const KeptPointer& kept, Copy copy,
-                           int moments) {
-  Case made;
-  const DType dtype = copy == Copy::bf16 ? kBf16 : kFp32;
-  made.name = fmt::format("{}_{}_copy{:d}", name, suffix(*kept, dtype), static_cast<int>(copy));
-  const Tolerance tolerance{1e-6, 2e-6};
-  made.operands = {input(kFp32, {kept->count()}), in_out(kFp32, {kept->count()}, tolerance)};
-  for (int i = 0; i < moments; ++i) {
-    made.operands.push_back(in_out(kFp32, {kept->count()}, tolerance, 0, 1));
-  }
-  if (copy == Copy::fp32 || copy == Copy::bf16) {
-    made.operands.push_back(in_out(dtype, {kept->size}, tolerance));
-    made.operands.back().input = false;
-  }
-  made.passes_nan = kept->count() > 0;
-  return made;
-}
-
-/// dense[position k] = master[k], when there is a copy (the operand after the moments).
-inline void reference_copy(const Kept& kept, std::vector<Values>& v, size_t dense) {
-  for (size_t k = 0; dense < v.size() && k < v[1].size(); ++k) {
-    v[dense][kept.list[k]] = v[1][k];
-  }
-}
-
-inline Case adamw_case(const KeptPointer& kept, Copy copy) {
-  Case made = optimizer_case("adamw", kept, copy, 2);
-  const AdamWArgs flags{
-      .scale = 0.5F, .lr = 0.01F, .weight_decay = 0.1F, .bias1 = 0.271F, .bias2 = 0.142625F};
-  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    AdamWArgs args = flags;
-    args.gradient = t[0];
-    args.value = t[1];
-    args.moment1 = t[2];
-    args.moment2 = t[3];
-    args.dense = copy_of(copy, t, 1);
-    args.positions = kept->positions();
-    kernels.adamw(stream, args);
-  };
-  made.reference = [=](std::vector<Values>& v) {
-    for (size_t k = 0; k < v[1].size(); ++k) {
-      const auto [master, moment1, moment2] =
-          reference::adamw(flags, v[0][k], {v[1][k], v[2][k], v[3][k]});
-      v[1][k] = master;
-      v[2][k] = moment1;
-      v[3][k] = moment2;
-    }
-    reference_copy(*kept, v, 4);
-  };
-  return made;
-}
-
-inline Case sgd_case(const KeptPointer& kept, Copy copy) {
-  Case made = optimizer_case("sgd", kept, copy, 1);
-  const SgdArgs flags{.scale = 0.5F, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F};
-  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    SgdArgs args = flags;
-    args.gradient = t[0];
-    args.value = t[1];
-    args.moment1 = t[2];
-    args.dense = copy_of(copy, t, 1);
-    args.positions = kept->positions();
-    kernels.sgd(stream, args);
-  };
-  made.reference = [=](std::vector<Values>& v) {
-    for (size_t k = 0; k < v[1].size(); ++k) {
-      v[2][k] = flags.momentum * v[2][k] + v[0][k] * flags.scale + flags.weight_decay * v[1][k];
-      v[1][k] -= flags.lr * v[2][k];
-    }
-    reference_copy(*kept, v, 3);
   };
   return made;
 }

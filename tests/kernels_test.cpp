@@ -66,8 +66,7 @@ TEST(Kernels, nan_in_an_input_reaches_an_output) {
   for (const Case& one : cases()) {
     for (size_t i = 0; i < one.operands.size() && one.passes_nan; ++i) {
       const Operand& operand = one.operands[i];
-      const bool number = operand.dtype == DType::fp32 || operand.dtype == DType::bf16;
-      if (!operand.input || !number) {
+      if (!operand.input || !is_number(operand.dtype)) {
         continue;
       }
       for (const Kernels* table : computing_tables()) {

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "src/core/rng.h"
+#include "src/core/tensor.h"
 
 namespace espalier::parallel {
 
@@ -42,6 +44,57 @@ inline std::vector<float> expected_sum(int ranks, int step, int64_t count) {
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
   return std::ranges::equal(a, b, {}, bits, bits);
+}
+
+/// The same in bf16: every rank's values are rounded, added in fp32 in rank order, rounded once.
+inline std::vector<bf16> rounded(std::span<const float> x) {
+  std::vector<bf16> y;
+  for (const float one : x) {
+    y.push_back(to_bf16(one));
+  }
+  return y;
+}
+
+inline std::vector<bf16> bf16_values(int rank, int step, int64_t count) {
+  return rounded(values(rank, step, count));
+}
+
+inline std::vector<bf16> expected_bf16_sum(int ranks, int step, int64_t count) {
+  std::vector<float> sum(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    sum[i] = to_float(to_bf16(value(0, step, i)));
+    for (int r = 1; r < ranks; ++r) {
+      sum[i] = sum[i] + to_float(to_bf16(value(r, step, i)));
+    }
+  }
+  return rounded(sum);
+}
+
+template <class T>
+Tensor flat_of(std::vector<T>& x) {
+  return {x.data(), dtype_of<T>(), Shape{static_cast<int64_t>(x.size())}};
+}
+
+/// Values and sums by element type, for tests of both.
+template <class T>
+std::vector<T> values_of(int rank, int step, int64_t count) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bf16_values(rank, step, count);
+  } else {
+    return values(rank, step, count);
+  }
+}
+template <class T>
+std::vector<T> expected_of(int ranks, int step, int64_t count) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return expected_bf16_sum(ranks, step, count);
+  } else {
+    return expected_sum(ranks, step, count);
+  }
+}
+
+inline bool same_bits(std::span<const bf16> a, std::span<const bf16> b) {
+  return std::ranges::equal(a, b);
 }
 
 }  // namespace espalier::parallel

@@ -24,9 +24,7 @@ class StoreTest : public ::testing::TestWithParam<std::tuple<DType, Encoding>> {
   StoreTest()
       : store_(stream_, kernels_, specs(),
                {.dtype = std::get<0>(GetParam()),
-                .encoding = [](const std::string&, int64_t, int64_t) {
-                  return std::get<1>(GetParam());
-                }}) {}
+                .encoding = [](const std::string&) { return std::get<1>(GetParam()); }}) {}
 
   /// Values that bf16 holds exactly, so that the dense copy can be compared.
   static std::vector<float> ramp(int64_t count, float start) {

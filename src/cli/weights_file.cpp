@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "io/plain_hdf5.h"
+#include "sparse/index_file.h"
 #include "src/train/pruner.h"
 #include "src/train/snapshot.h"
 
@@ -142,13 +143,13 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
   writer.meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
     std::vector<float> values = store.values(parameter);
-    const std::vector<uint8_t> index = parameter.index.to_bytes();
+    const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
     writer.parameter({.name = parameter.spec.name,
                       .shape = parameter.spec.shape,
-                      .encoding = std::string(sparse::name_of(parameter.index.encoding())),
+                      .encoding = std::string(sparse::name_of(index.encoding)),
                       .nnz = parameter.kept(),
                       .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
-                      .index = index});
+                      .index = index.bytes});
   }
   writer.commit();
 }

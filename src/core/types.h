@@ -29,19 +29,20 @@ inline bf16 to_bf16(float x) {
   return bf16{static_cast<uint16_t>(is_nan ? quiet_nan : rounded)};
 }
 
-/// An fp32 number as a bf16, rounded with ties away from zero, and the 16 bits that rounding took
-/// away, as a signed offset: bits = (high << 16) + (int16) low, exactly, for every number.
+/// An fp32 number as bf16, rounded to nearest (ties away from zero), and the 16 bits that rounding
+/// took away: bits of the number = (high << 16) + (int16) low, for every number. Every NaN becomes
+/// the same one.
 struct SplitFloat {
   bf16 high;
   uint16_t low = 0;
 };
 inline SplitFloat split(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t bits = x != x ? 0x7fc00000U : std::bit_cast<uint32_t>(x);
   return {bf16{static_cast<uint16_t>((bits + 0x8000U) >> 16)}, static_cast<uint16_t>(bits)};
 }
 inline float join(bf16 high, uint16_t low) {
-  const auto offset = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low)});
-  return std::bit_cast<float>((uint32_t{high.bits} << 16) + offset);
+  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low)});
+  return std::bit_cast<float>((uint32_t{high.bits} << 16) + rest);
 }
 
 enum class DType : uint8_t { fp32, bf16, int32, uint16, uint8, uint64 };

@@ -5,10 +5,12 @@
 namespace espalier::optim {
 namespace {
 
-/// The copy that the update writes in the same pass. Where only a part of the values is updated
-/// here, the copy follows when the rest has come (Store::refresh).
+/// The copy that the update writes in the same pass, where that is one of the rounded values. Where
+/// only a part of the values is updated here, it follows when the rest has come (Store::refresh).
 Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState& state) {
-  return parameter.copied() && state.value.count() == parameter.kept() ? parameter.dense : Tensor();
+  const bool here = state.value.count() == parameter.kept();
+  return parameter.copied() && here && parameter.dense.dtype == state.value.dtype ? parameter.dense
+                                                                                   : Tensor();
 }
 
 float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& config) {
@@ -36,6 +38,9 @@ StepResult Optimizer::step(Stream& stream, int64_t step, double lr) {
       adamw(stream, parameter, step, static_cast<float>(lr), scale);
     } else {
       sgd(stream, parameter, static_cast<float>(lr), scale);
+    }
+    if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
+      store_.refresh(parameter);  // vectors: their copy is the exact master copy
     }
   }
   return {.gradient_norm = norm, .applied = true};

@@ -54,6 +54,9 @@ class Rehearsal {
         prune(step);
       }
     }
+    if (config_.pruning.moving() && config_.pruning.sparsity > 0) {
+      move();
+    }
     hold_copies();
     plan.last = bytes_now(arena_);
     plan.peak = bytes_at_peak(arena_);
@@ -73,10 +76,32 @@ class Rehearsal {
     if (next == kept_) {
       return;
     }
-    const bool reads = config_.pruning.method != "file" &&
-                       pruning::method_by_name(config_.pruning.method).needs_values;
-    const auto masks = static_cast<size_t>(stage_.store().total_size()) / 4;  // present and new
-    hold(masks + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    const bool reads =
+        config_.pruning.method != "file" &&
+        (config_.pruning.moving() || pruning::method_by_name(config_.pruning.method).needs_values);
+    hold(mask_bytes() + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    lay_out(next);
+    stage_.measure();
+  }
+
+  /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
+  void move() {
+    hold(mask_bytes() + 4 * largest(kept_));
+    if (config_.pruning.method == "rigl") {
+      stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {});
+      stage_.measure();
+      hold(mask_bytes());
+      stage_.store().set_gradient_probe({});
+    }
+    lay_out(std::vector<int64_t>(kept_));
+    stage_.measure();
+  }
+
+  /// Of the present and the new masks.
+  size_t mask_bytes() { return static_cast<size_t>(stage_.store().total_size()) / 4; }
+
+  void lay_out(std::vector<int64_t> next) {
+    const size_t masks = mask_bytes();
     const size_t before = sum_of(bytes_at_peak(arena_));
     stage_.store().plan(next);
     // Positions and elements of one parameter, in both layouts, while the arrays move.
@@ -85,8 +110,7 @@ class Rehearsal {
     if (moving > before) {
       heap_peak_ = std::max(heap_peak_, moving + masks + 16 * largest(kept_));
     }
-    kept_ = next;
-    stage_.measure();
+    kept_ = std::move(next);
   }
 
   const io::Config& config_;

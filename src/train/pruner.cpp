@@ -1,9 +1,12 @@
 #include "src/train/pruner.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "io/checkpoint.h"
+#include "parallel/allreduce.h"
 #include "parallel/digest.h"
+#include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
 #include "src/train/snapshot.h"
 
@@ -31,6 +34,61 @@ std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store
   return masks;
 }
 
+pruning::Candidate candidate_of(const sparse::Parameter& parameter, std::span<const float> values) {
+  return {.name = parameter.spec.name,
+          .shape = parameter.spec.shape,
+          .index = &parameter.index,
+          .values = values};
+}
+
+/// The prunable parameters, without values.
+std::vector<pruning::Candidate> shapes_of(const sparse::Store& store,
+                                          const std::vector<bool>& prunable) {
+  std::vector<pruning::Candidate> candidates;
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    if (prunable[p]) {
+      candidates.push_back(candidate_of(store.parameters()[p], {}));
+    }
+  }
+  return candidates;
+}
+
+/// Masks of the prunable parameters, among those of all that stay as they are.
+pruning::Result among_all(const sparse::Store& store, const std::vector<bool>& prunable,
+                          pruning::Result chosen) {
+  pruning::Result all{.masks = store.masks(), .warnings = std::move(chosen.warnings)};
+  size_t next = 0;
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    if (prunable[p]) {
+      all.masks[p] = std::move(chosen.masks[next++]);
+    }
+  }
+  return all;
+}
+
+/// Elements of `now` that `before` does not keep.
+int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
+  int64_t count = 0;
+  for (size_t w = 0; w < now.words().size(); ++w) {
+    count += std::popcount(now.words()[w] & ~before.words()[w]);
+  }
+  return count;
+}
+
+/// A gradient probe for the time of one pass.
+class Probe {
+ public:
+  Probe(sparse::Store& store, sparse::Store::GradientProbe probe) : store_(store) {
+    store_.set_gradient_probe(std::move(probe));
+  }
+  ~Probe() { store_.set_gradient_probe({}); }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+ private:
+  sparse::Store& store_;
+};
+
 }  // namespace
 
 pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
@@ -47,7 +105,7 @@ pruning::Timing timing_of(const io::PruningConfig& config) {
   if (config.gradual()) {
     return {.from_step = config.from_step,
             .to_step = config.to_step,
-            .every = config.every,
+            .every = config.interval(),
             .initial_sparsity = 0,
             .final_sparsity = config.sparsity};
   }
@@ -85,20 +143,9 @@ pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& pru
     if (needs_values) {
       packed = values.emplace_back(store.values(parameters[p]));
     }
-    candidates.push_back({.name = parameters[p].spec.name,
-                          .shape = parameters[p].spec.shape,
-                          .index = &parameters[p].index,
-                          .values = packed});
+    candidates.push_back(candidate_of(parameters[p], packed));
   }
-  pruning::Result chosen = pruning::prune(candidates, settings);
-  pruning::Result all{.masks = store.masks(), .warnings = std::move(chosen.warnings)};
-  size_t next = 0;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    if (prunable[p]) {
-      all.masks[p] = std::move(chosen.masks[next++]);
-    }
-  }
-  return all;
+  return among_all(store, prunable, pruning::prune(candidates, settings));
 }
 
 Pruner::Pruner(const io::Config& config, sparse::Store& store)
@@ -111,33 +158,126 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store)
     timing_ = timing_of(config_);
     pruning::check_timing(timing_);
   }
+  if (config_.moving()) {
+    moves_ = {.from_step = timing_.from_step,
+              .to_step = config_.last_move(config.train.steps),
+              .every = config_.interval(),
+              .fraction = config_.drop_fraction};
+    pruning::check_moves(moves_);
+  }
 }
 
 bool Pruner::due(int64_t steps) const {
   if (!enabled_) {
     return false;
   }
-  return config_.method == "file" ? steps == timing_.from_step : pruning::prune_at(timing_, steps);
+  if (config_.method == "file") {
+    return steps == timing_.from_step;
+  }
+  return pruning::prune_at(timing_, steps) ||
+         (config_.moving() && config_.sparsity > 0 && pruning::moves_at(moves_, steps));
 }
 
 double Pruner::target(int64_t steps) const {
   return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
 }
 
-pruning::Result Pruner::masks_for(int64_t steps) {
-  if (config_.method == "file") {
-    return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
-  }
+/// Once: at the very start at random when masks will move, else by the method itself.
+pruning::Result Pruner::first_masks(int64_t steps) {
   pruning::Settings settings = settings_of(config_, seed_);
   settings.sparsity = target(steps);
+  if (config_.moving() && steps == 0) {
+    const auto distribution = pruning::distribution_by_name(config_.distribution);
+    return among_all(store_, prunable_,
+                     pruning::random_start(shapes_of(store_, prunable_), settings, distribution));
+  }
+  if (config_.moving()) {
+    settings.method = "magnitude";
+  }
   return compute_masks(store_, prunable_, settings);
 }
 
-std::vector<std::string> Pruner::prune(int64_t steps, parallel::Communicator& comm) {
-  pruning::Result result = masks_for(steps);
+/// How many elements each parameter keeps after `steps`: fewer than now while pruning is gradual.
+std::vector<int64_t> Pruner::kept_after(int64_t steps, std::vector<std::string>& warnings) {
+  std::vector<int64_t> kept;
+  if (config_.gradual()) {
+    pruning::Result fewer = first_masks(steps);
+    warnings = std::move(fewer.warnings);
+    std::ranges::transform(fewer.masks, std::back_inserter(kept), &sparse::Mask::kept);
+  } else {
+    std::ranges::transform(store_.parameters(), std::back_inserter(kept), &sparse::Parameter::kept);
+  }
+  return kept;
+}
+
+/// Drop and grow in each layer. Where everything is kept there is nothing to move.
+pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  pruning::Result result{.masks = store_.masks(), .warnings = {}};
+  const std::vector<int64_t> kept = kept_after(steps, result.warnings);
+  const double fraction = pruning::drop_fraction(moves_, steps);
+  std::vector<int64_t> counts(kept.size(), 0);
+  for (size_t p = 0; p < kept.size(); ++p) {
+    const sparse::Parameter& parameter = store_.parameters()[p];
+    if (!prunable_[p] || (parameter.full() && kept[p] == parameter.size())) {
+      continue;
+    }
+    counts[p] = parameter.full() ? 0 : pruning::drop_count(kept[p], fraction);
+    const std::vector<float> values = store_.values(parameter);
+    result.masks[p] = pruning::drop_to(candidate_of(parameter, values), kept[p] - counts[p]);
+  }
+  if (config_.method == "rigl") {
+    grow_by_gradient(counts, result.masks, comm, pass);
+  } else {
+    for (size_t p = 0; p < counts.size(); ++p) {
+      pruning::grow_at_random(store_.parameters()[p].spec.name, {.seed = seed_, .step = steps},
+                              counts[p], result.masks[p]);
+    }
+  }
+  return result;
+}
+
+/// Adds counts[p] elements to each mask, by the gradient of all ranks' passes together.
+void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
+                              parallel::Communicator& comm, const Pass& pass) {
+  int64_t left = std::ranges::count_if(counts, [](int64_t count) { return count > 0; });
+  if (left == 0) {
+    return;
+  }
+  parallel::AllReduce sum(comm, store_.arena());
+  const Probe probe(store_, [&](const sparse::Parameter& parameter, const Tensor& gradient) {
+    const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
+    if (counts[p] == 0) {
+      return;
+    }
+    if (comm.size() > 1) {
+      sum.start({.data = gradient.reshaped({gradient.count()})});
+      sum.wait();
+    }
+    pruning::grow_by_gradient(parameter.spec.name, gradient.span<float>(), counts[p], masks[p]);
+    --left;
+  });
+  pass();
+  require(left == 0, "backward shows the gradient of every pruned weight once", left);
+}
+
+pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  if (config_.method == "file") {
+    return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
+  }
+  const bool moves = config_.moving() && pruning::moves_at(moves_, steps);
+  return moves ? moved_masks(steps, comm, pass) : first_masks(steps);
+}
+
+Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  pruning::Result result = masks_for(steps, comm, pass);
+  Change change{.warnings = std::move(result.warnings)};
+  for (size_t p = 0; p < result.masks.size(); ++p) {
+    const sparse::Parameter& parameter = store_.parameters()[p];
+    change.grown += parameter.full() ? 0 : grown(parameter.index.mask(), result.masks[p]);
+  }
   compare_masks(comm, [&](size_t p) { return result.masks[p].digest(); });
   store_.set_masks(result.masks);
-  return result.warnings;
+  return change;
 }
 
 void Pruner::compare(parallel::Communicator& comm) const {

@@ -1,6 +1,11 @@
 #pragma once
 // Applies a pruning method to a store: when it is due, with the candidates that config and model
 // allow, and the proof that all ranks got the same masks.
+//
+// RigL needs gradients of elements that are not kept. One extra pass over the data of the coming
+// step hands them over layer by layer (Store::set_gradient_probe); each is summed over all ranks
+// and leaves behind no more than the elements that grow. Beside the arrays of a step that takes the
+// fp32 gradient of one layer, and sends 2 (p - 1) / p of it a rank.
 #include <functional>
 
 #include "io/config.h"
@@ -21,6 +26,12 @@ struct Sparsity {
   }
 };
 
+/// What a change of masks did.
+struct Change {
+  std::vector<std::string> warnings;  ///< for the user
+  int64_t grown = 0;                  ///< elements that were not kept before
+};
+
 class Pruner {
  public:
   /// Throws Failure for an exclude pattern that matches nothing, and for timings that cannot be.
@@ -29,9 +40,12 @@ class Pruner {
   /// Whether masks change after `steps` optimizer steps (0: before the first one).
   bool due(int64_t steps) const;
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
-  /// Returns warnings for the user.
-  std::vector<std::string> prune(int64_t steps, parallel::Communicator& comm);
-  /// Collective: the masks that the store has now, as `prune` compares new ones.
+  ///
+  /// `pass` runs forward and backward on the data of the next step, on every rank its own; method
+  /// rigl calls it, at most once.
+  using Pass = std::function<void()>;
+  Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// Collective: the masks that the store has now, as `change` compares new ones.
   void compare(parallel::Communicator& comm) const;
   Sparsity sparsity() const;
   /// Flags over store.parameters().
@@ -40,7 +54,12 @@ class Pruner {
   double target(int64_t steps) const;
 
  private:
-  pruning::Result masks_for(int64_t steps);
+  pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Result first_masks(int64_t steps);
+  pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
+  void grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
+                        parallel::Communicator& comm, const Pass& pass);
   void compare_masks(parallel::Communicator& comm,
                      const std::function<uint64_t(size_t)>& digest) const;
 
@@ -50,6 +69,7 @@ class Pruner {
   std::vector<bool> prunable_;
   bool enabled_;
   pruning::Timing timing_;
+  pruning::Moves moves_;  ///< of methods whose masks move
 };
 
 /// Runs `method` on the prunable parameters of a store; masks of the others stay. All parameters in

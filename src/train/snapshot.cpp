@@ -8,6 +8,7 @@
 #include "io/plain_hdf5.h"
 #include "parallel/collectives.h"
 #include "pruning/pruning.h"
+#include "sparse/index_file.h"
 #include "src/train/agreement.h"
 
 namespace espalier::train {
@@ -36,16 +37,16 @@ Tensor view_of(std::vector<float>& values) {
 
 void write_parameter(io::CheckpointWriter& writer, const sparse::Store& store,
                      const sparse::Parameter& parameter, WholeState& state) {
-  const std::vector<uint8_t> index = parameter.index.to_bytes();
+  const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
   // The values that compute reads: vectors are exact; of the others in bf16 the master copy is more
   // exact and stands in /optim.
   const bool exact = parameter.spec.shape.rank() == 1;
   writer.parameter({.name = parameter.spec.name,
                     .shape = parameter.spec.shape,
-                    .encoding = std::string(sparse::name_of(parameter.index.encoding())),
+                    .encoding = std::string(sparse::name_of(index.encoding)),
                     .nnz = parameter.kept(),
                     .values = exact ? view_of(state.master) : store.part(store.value(), parameter),
-                    .index = index});
+                    .index = index.bytes});
   writer.optimizer(parameter.spec.name, "master", view_of(state.master));
   for (size_t which = 0; which < state.moments.size(); ++which) {
     writer.optimizer(parameter.spec.name, kMoments.at(which), view_of(state.moments[which]));
@@ -175,8 +176,7 @@ sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& na
   }
   const std::vector<uint8_t> bytes = reader.index(name);
   try {
-    Arena arena;
-    return sparse::Index::from_bytes(arena, encoding, info.shape.count(), info.nnz, bytes).mask();
+    return sparse::mask_from_file(encoding, info.shape.count(), info.nnz, bytes);
   } catch (const Failure& failure) {
     fail("{}: index of \"{}\": {}; the file is damaged, use another checkpoint",
          reader.path().string(), name, failure.what());

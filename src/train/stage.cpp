@@ -9,11 +9,18 @@
 namespace espalier::train {
 
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
-  auto encoding = [index = config.sparse.index](const std::string& name, int64_t size,
-                                                int64_t kept) {
+  auto encoding = [index = config.sparse.index](const std::string& name) {
     const std::string& wanted = index.for_name(name);
-    return wanted == "auto" ? sparse::best_encoding(size, kept) : sparse::encoding_by_name(wanted);
+    return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
   };
+  sparse::IndexShape groups;
+  if (config.pruning.method == "nm") {
+    groups.n = static_cast<int>(config.pruning.n);
+    groups.m = static_cast<int>(config.pruning.m);
+  }
+  if (config.pruning.method == "block") {
+    groups.height = groups.width = config.pruning.block;
+  }
   const DType dtype = dtype_by_name(config.train.dtype);
   return {.dtype = dtype,
           .gradient = config.train.gradient_dtype == "auto"
@@ -23,9 +30,14 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .moments = optim::moments_of(config.optimizer),
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .encoding = encoding,
+          .index_shape = groups,
+          .file_index = config.sparse.file_index,
           .storage =
-              [storage = config.sparse.storage](const std::string& name) {
-                return sparse::storage_by_name(storage.for_name(name));
+              [storage = config.sparse.storage, training](const std::string& name) {
+                const std::string& wanted = storage.for_name(name);
+                // "auto" is settled by timing (storage_choice.h); until then:
+                const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
+                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
           .sharding = {}};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "pruning/drop_grow.h"
 #include "src/train/pruner.h"
 
 namespace espalier::train {
@@ -44,46 +45,113 @@ Start from_file(const std::filesystem::path& path, const Specs& specs,
   return start;
 }
 
-/// The method's masks, made parameter by parameter where parameters do not compete.
-struct MaskMaker {
-  Specs specs;
-  std::vector<bool> prunable;
-  pruning::Settings settings;
-  std::vector<sparse::Mask> all;  ///< of the prunable parameters in global scope
+std::vector<size_t> numbers_of(const std::vector<bool>& flags) {
+  std::vector<size_t> numbers;
+  for (size_t p = 0; p < flags.size(); ++p) {
+    if (flags[p]) {
+      numbers.push_back(p);
+    }
+  }
+  return numbers;
+}
 
-  std::vector<sparse::Mask> make(size_t first, size_t end) const {
+/// Kept elements of each parameter in a random start of masks that move.
+std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, const Specs& specs) {
+  std::vector<int64_t> kept = sizes_of(specs);
+  const std::vector<size_t> prunable = numbers_of(prunable_of(specs, pruning));
+  std::vector<Shape> shapes;
+  for (const size_t p : prunable) {
+    shapes.push_back(specs[p].shape);
+  }
+  const std::vector<int64_t> counts = pruning::start_counts(
+      shapes, pruning.sparsity, pruning::distribution_by_name(pruning.distribution));
+  for (size_t i = 0; i < prunable.size(); ++i) {
+    kept[prunable[i]] = counts[i];
+  }
+  return kept;
+}
+
+bool only_layers_compete(const io::PruningConfig& pruning) {
+  return pruning.method == "nm" || pruning.scope == "layer";
+}
+
+/// The method's masks, made parameter by parameter where parameters do not compete.
+class MaskMaker {
+ public:
+  MaskMaker(const io::Config& config, Specs specs)
+      : specs_(std::move(specs)),
+        pruning_(config.pruning),
+        seed_(static_cast<uint64_t>(config.train.seed)),
+        rounds_(config.train.dtype == "bf16"),
+        prunable_(prunable_of(specs_, pruning_)) {}
+
+  sparse::Mask operator()(size_t p) {
+    if (!prunable_[p]) {
+      return sparse::Mask(specs_[p].shape.count());
+    }
+    if (!pruning_.moving() && only_layers_compete(pruning_)) {
+      return std::move(make({p}).front());
+    }
+    if (all_.empty()) {
+      all_ = make(numbers_of(prunable_));
+    }
+    const auto before =
+        std::count(prunable_.begin(), prunable_.begin() + static_cast<int64_t>(p), true);
+    return std::move(all_[static_cast<size_t>(before)]);
+  }
+
+ private:
+  std::vector<sparse::Mask> make(const std::vector<size_t>& numbers) const {
     std::vector<sparse::Index> full;  // of all elements: takes no memory
+    std::vector<std::vector<float>> values(numbers.size());
     std::vector<pruning::Candidate> candidates;
-    full.reserve(end - first);
-    for (size_t p = first; p < end; ++p) {
-      if (prunable[p]) {
-        full.push_back(sparse::Index::full(specs[p].shape.count()));
-        candidates.push_back(
-            {.name = specs[p].name, .shape = specs[p].shape, .index = &full.back(), .values = {}});
+    full.reserve(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const sparse::ParameterSpec& spec = specs_[numbers[i]];
+      full.push_back(sparse::Index::full(spec.shape.count()));
+      if (!pruning_.moving() && pruning::method_by_name(pruning_.method).needs_values) {
+        values[i] = values_of(spec, full.back());
       }
+      candidates.push_back(
+          {.name = spec.name, .shape = spec.shape, .index = &full.back(), .values = values[i]});
+    }
+    pruning::Settings settings = settings_of(pruning_, seed_);
+    settings.sparsity = pruning::target_sparsity(timing_of(pruning_), 0);
+    if (pruning_.moving()) {
+      return pruning::random_start(candidates, settings,
+                                   pruning::distribution_by_name(pruning_.distribution))
+          .masks;
     }
     return pruning::prune(candidates, settings).masks;
   }
 
-  sparse::Mask operator()(size_t p) {
-    if (!prunable[p]) {
-      return sparse::Mask(specs[p].shape.count());
+  /// As compute would read them.
+  std::vector<float> values_of(const sparse::ParameterSpec& spec,
+                               const sparse::Index& index) const {
+    std::vector<float> values = sparse::initial_values(spec, index, seed_);
+    if (rounds_) {
+      std::ranges::transform(values, values.begin(),
+                             [](float value) { return to_float(split(value).high); });
     }
-    if (settings.scope == pruning::Scope::layer) {
-      return std::move(make(p, p + 1).front());
-    }
-    if (all.empty()) {
-      all = make(0, specs.size());
-    }
-    const auto before =
-        std::count(prunable.begin(), prunable.begin() + static_cast<int64_t>(p), true);
-    return std::move(all[static_cast<size_t>(before)]);
+    return values;
   }
+
+  Specs specs_;
+  io::PruningConfig pruning_;
+  uint64_t seed_;
+  bool rounds_;
+  std::vector<bool> prunable_;
+  std::vector<sparse::Mask> all_;  ///< of the prunable parameters, where they compete
 };
 
+bool before_first_step(const io::PruningConfig& pruning) {
+  return pruning.method != "none" && !pruning.gradual() && pruning.at_step <= 0;
+}
+
 bool makes_masks_first(const io::PruningConfig& pruning) {
-  return pruning.method != "none" && pruning.method != "file" && !pruning.gradual() &&
-         pruning.at_step < 0 && !pruning::method_by_name(pruning.method).needs_values;
+  return before_first_step(pruning) && pruning.method != "file" &&
+         (pruning.moving() || only_layers_compete(pruning) ||
+          !pruning::method_by_name(pruning.method).needs_values);
 }
 
 }  // namespace
@@ -97,7 +165,7 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
     return from_file(files.init, specs, prunable);
   }
   const std::vector<int64_t> sizes = sizes_of(specs);
-  if (config.pruning.method == "file" && config.pruning.at_step < 0) {
+  if (config.pruning.method == "file" && before_first_step(config.pruning)) {
     return {.masks = masks_in(config.pruning.file, specs, prunable),
             .kept = kept_in(config.pruning.file, specs),
             .pruned = true};
@@ -105,10 +173,7 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
   if (!makes_masks_first(config.pruning)) {
     return {.masks = {}, .kept = sizes};
   }
-  pruning::Settings settings =
-      settings_of(config.pruning, static_cast<uint64_t>(config.train.seed));
-  settings.sparsity = config.pruning.sparsity;
-  const auto maker = std::make_shared<MaskMaker>(MaskMaker{specs, prunable, settings, {}});
+  const auto maker = std::make_shared<MaskMaker>(config, specs);
   return {.masks = [maker](size_t p) { return (*maker)(p); },
           .kept = kept_after(config.pruning, specs, 0, sizes),
           .pruned = true};
@@ -127,6 +192,9 @@ std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& sp
                                 std::vector<int64_t> now) {
   if (config.method == "none") {
     return now;
+  }
+  if (config.moving() && step == 0 && !config.gradual()) {
+    return kept_at_random_start(config, specs);
   }
   const std::vector<bool> prunable = prunable_of(specs, config);
   const double sparsity = pruning::target_sparsity(timing_of(config), step);

@@ -3,12 +3,14 @@
 // out for its kept elements at once and dense state never exists:
 //
 //   --resume, --init         the masks of the file
-//   [pruning] at_step = -1   a method that needs no values (random, file): its masks; the pruning
-//                            before the first step is then done already
+//   [pruning] before the     masks of methods random, file, rigl, set and nm, and in scope "layer" of
+//   first step               magnitude and block; the pruning before the first step is done then
 //   else                     all is kept
 //
-// Memory: one mask, a bit an element of one parameter; with method random in global scope, where all
-// elements compete, the masks of all parameters.
+// Initial values are a pure function of (seed, name, element), so those methods that read them draw
+// the values of one parameter, and let them go. In global scope magnitude and block would need all at
+// once: such runs start dense. Memory: one mask, a bit an element of one parameter, and its fp32
+// values where they are read; with random in global scope, rigl and set the masks of all parameters.
 #include <filesystem>
 #include <optional>
 

@@ -11,6 +11,7 @@
 #include "src/optim/schedule.h"
 #include "src/train/agreement.h"
 #include "src/train/snapshot.h"
+#include "src/train/storage_choice.h"
 #include "src/train/summary.h"
 
 namespace espalier::train {
@@ -62,6 +63,7 @@ void Trainer::start() {
     pruner_ = std::make_unique<Pruner>(config_, stage_->store());
     load_start();
   });
+  settle_storages();
   compare_ranks();
   if (started_pruned_) {
     pruner_->compare(comm_);
@@ -125,12 +127,32 @@ void Trainer::load_start() {
   }
 }
 
+/// Storages left to "auto" are timed for the density that pruning will reach.
+void Trainer::settle_storages() {
+  if (!has_auto_storage(config_, stage_->store())) {
+    return;
+  }
+  const Span span(Track::compute, "time storages");
+  auto groups = time_storages({.config = config_,
+                               .store = stage_->store(),
+                               .prunable = pruner_->prunable(),
+                               .density = 1 - pruner_->target(config_.train.steps),
+                               .rows = micro_batch_ * source_->rows(),
+                               .budget = {}},
+                              stream_->threads(), stage_->kernels());
+  choose_storages(groups, {});
+  agree_on_storages(groups, comm_);
+  apply_storages(groups, stage_->store());
+  if (!groups.empty()) {
+    note("storages, by time of a forward and backward:\n" + storage_table(groups));
+  }
+}
+
 RunResult Trainer::run() {
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, config_.train.steps)
                                                : config_.train.steps;
   while (step_ < last && !stopping_) {
     record_trace(traced(step_));
-    prune_if_due();
     StepReport report = train_step();
     after_step(report);
   }
@@ -144,11 +166,20 @@ void Trainer::prune_if_due() {
   if (!pruner_->due(step_) || (step_ == 0 && started_pruned_)) {
     return;
   }
+  const Span span(Track::optimizer, "new masks");
   const double before = pruner_->sparsity().sparsity();
-  for (const std::string& warning : pruner_->prune(step_, comm_)) {
+  const Change change =
+      pruner_->change(step_, comm_, [this] { stage_->forward_backward(load_micro_batch(0)); });
+  for (const std::string& warning : change.warnings) {
     note("pruning: " + warning);
   }
   const double after = pruner_->sparsity().sparsity();
+  if (change.grown > 0) {
+    note(fmt::format("masks moved after step {}: {} elements are new", step_, change.grown));
+  }
+  if (change.grown > 0 && after == before) {
+    return;
+  }
   note(fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
                    step_, before, after, stage_->store().total_kept(),
                    stage_->store().total_size()));
@@ -160,6 +191,7 @@ StepReport Trainer::train_step() {
   const auto sent_before = comm_.sent();
   const auto allreduce_before = comm_.sent(Traffic::allreduce);
   const auto p2p_before = comm_.sent(Traffic::point_to_point);
+  prune_if_due();
   const double lr = optim::learning_rate(config_.optimizer, step_, config_.train.steps);
 
   const auto [loss, stop] = combine(accumulate_gradients());
@@ -198,24 +230,28 @@ StepReport Trainer::train_step() {
           .val_loss = {}};
 }
 
+/// Reads the micro-batch of the coming step that begins at sample `done` of this rank's share.
+Stage::MicroBatch Trainer::load_micro_batch(int64_t done) {
+  const Span span(Track::io, "load batch");
+  const Stage::MicroBatch batch{
+      .samples = micro_batch_,
+      .step = step_,
+      .first_sample = comm_.rank() * rank_samples_ + done,
+      .loss_scale = 1.0 / static_cast<double>(config_.train.global_batch * source_->rows()),
+      .accumulate = done > 0};
+  source_->train(step_, batch.first_sample, stage_->inputs(micro_batch_),
+                 stage_->targets(micro_batch_));
+  return batch;
+}
+
 /// All micro-batches of the step; the flat gradient holds the sum over ranks afterwards. Returns
 /// this rank's sum of losses.
 double Trainer::accumulate_gradients() {
-  const auto rows = static_cast<double>(config_.train.global_batch * source_->rows());
   const std::vector<int64_t> boundaries = stage_->boundaries();
-  buckets_->begin(stage_->store().gradient().span<float>(), boundaries);
+  buckets_->begin(stage_->store().gradient(), boundaries);
   double loss_sum = 0;
   for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
-    const Stage::MicroBatch batch{.samples = micro_batch_,
-                                  .step = step_,
-                                  .first_sample = comm_.rank() * rank_samples_ + done,
-                                  .loss_scale = 1.0 / rows,
-                                  .accumulate = done > 0};
-    {
-      const Span span(Track::io, "load batch");
-      source_->train(step_, batch.first_sample, stage_->inputs(micro_batch_),
-                     stage_->targets(micro_batch_));
-    }
+    const Stage::MicroBatch batch = load_micro_batch(done);
     const bool last = done + micro_batch_ == rank_samples_;
     loss_sum += stage_->forward_backward(batch, [&](int64_t end) {
       if (last) {

@@ -67,9 +67,11 @@ class Trainer {
   void start();
   void make_stage();
   void load_start();
+  void settle_storages();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
   StepReport train_step();
+  Stage::MicroBatch load_micro_batch(int64_t done);
   double accumulate_gradients();
   /// {mean loss, somebody wants to stop}
   std::pair<double, bool> combine(double loss_sum);

@@ -3,7 +3,8 @@
 # depends on the order of #include lines. INCLUDE_DIRS are separated by semicolons.
 set -eu
 cd "$1"
-flags="-std=c++20 -fopenmp -fsyntax-only -Wall -Wextra -Werror -I$1"
+# -Wno-psabi: headers with vectors are meant for sources compiled with AVX-512.
+flags="-std=c++20 -fopenmp -fsyntax-only -Wall -Wextra -Werror -Wno-psabi -I$1"
 # /usr/include is searched anyway; given as -isystem it would come before the compiler's own headers.
 for directory in $(echo "$3" | tr ';' '\n' | grep -vx /usr/include); do flags="$flags -isystem $directory"; done
 # A header is compiled as the only line of a source: given by itself, "#pragma once" would warn.

@@ -4,12 +4,9 @@
 // this folder.
 #include <cstdint>
 
-#include "src/kernels/cpu/math.h"
+#include "src/kernels/cpu/vector.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
-
-inline constexpr int kLanes = __BIGGEST_ALIGNMENT__ / 4;  ///< floats in a vector register
-using Vector [[gnu::vector_size(kLanes * 4), gnu::aligned(4), gnu::may_alias]] = float;
 
 /// c [M, N] (+)= a [M, K] b [K, N], all fp32. Element (i, k) of a is a[i * a_row + k * a_col], so a
 /// transposed panel costs nothing; b and c have contiguous rows. N is a multiple of kLanes.

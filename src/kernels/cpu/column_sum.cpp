@@ -1,8 +1,8 @@
 // out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum,
-// which makes one pass over `out` serve eight rows and keeps rounding small.
-#include <cstring>
-
+// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for a bf16 `out`
+// are formed in the workspace.
 #include "src/kernels/cpu/loops.h"
+#include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
 
@@ -36,6 +36,21 @@ void add_rows(const Tensor& x, int64_t first, int64_t n, float* __restrict out) 
   }
 }
 
+/// Columns [first, first + n); `sums` may be out itself.
+template <class X, class Y>
+void sum_columns(const ColumnSumArgs& args, int64_t first, int64_t n, float* sums) {
+  Y* out = elements<Y>(args.out) + first;
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    sums[c] = args.accumulate ? load(out + c) : 0.0F;
+  }
+  add_rows<X>(args.x, first, n, sums);
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    store(out + c, sums[c]);
+  }
+}
+
 }  // namespace
 
 void column_sum(Stream& stream, const ColumnSumArgs& args) {
@@ -44,14 +59,17 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
   const int64_t work = cols * args.x.rows();
   const int64_t units = divide_up(cols, kColumns);
   const int64_t per_thread = divide_up(units, stream.threads()) * kColumns;
-  float* out = elements<float>(args.out);
-  if (!args.accumulate) {
-    std::memset(out, 0, args.out.bytes());
-  }
-  for_blocks(stream.threads(), divide_up(cols, per_thread), work, [&](int64_t i) {
-    const int64_t first = i * per_thread;
-    with_type(args.x.dtype, [&](auto type) {
-      add_rows<decltype(type)>(args.x, first, least(per_thread, cols - first), out + first);
+  auto* sums = args.out.dtype == DType::fp32
+                   ? elements<float>(args.out)
+                   : reinterpret_cast<float*>(cpu::workspace(
+                         stream, static_cast<size_t>(most(1, cols)) * sizeof(float)));
+  with_type(args.x.dtype, [&](auto x) {
+    with_type(args.out.dtype, [&](auto out) {
+      for_blocks(stream.threads(), divide_up(cols, per_thread), work, [&](int64_t i) {
+        const int64_t first = i * per_thread;
+        sum_columns<decltype(x), decltype(out)>(args, first, least(per_thread, cols - first),
+                                                sums + first);
+      });
     });
   });
 }

@@ -1,8 +1,9 @@
 #pragma once
-// Gather and scatter by the words of a bitmap. Two implementations, chosen by CMake: plain loops
-// over set bits (index_words_plain.cpp), and register compress / expand (index_words_avx512.cpp;
-// the forms of these instructions that write memory are slow on Zen 4 and 5, so whole registers are
-// written).
+// Gather and scatter by the words of a bitmap. Three implementations, chosen by CMake: plain loops
+// over set bits (index_words_plain.cpp); register compress / expand of 32-bit lanes
+// (index_words_avx512.cpp, _lanes.h); the same of 16-bit lanes where AVX-512 VBMI2 has them
+// (index_words_vbmi2.cpp). The forms of these instructions that write memory are slow on Zen 4 and
+// 5, so whole registers are written.
 #include <cstdint>
 
 #include "src/core/types.h"
@@ -17,12 +18,12 @@ struct WordRun {
   int64_t kept;
 };
 
-/// packed (+)= the kept elements of dense.
-void gather_words(const WordRun& run, const float* dense, float* packed, bool accumulate);
-void gather_words(const WordRun& run, const bf16* dense, float* packed, bool accumulate);
+/// packed (+)= the kept elements of dense; both fp32 or bf16.
+template <class T, class P>
+void gather_words(const WordRun& run, const T* dense, P* packed, bool accumulate);
 
 /// dense = packed where kept; elsewhere zero when `clear`, else what it was.
-void scatter_words(const WordRun& run, const float* packed, float* dense, bool clear);
-void scatter_words(const WordRun& run, const float* packed, bf16* dense, bool clear);
+template <class P, class T>
+void scatter_words(const WordRun& run, const P* packed, T* dense, bool clear);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,6 +1,7 @@
+#include "src/kernels/cpu/index_words.h"
+
 #include <cstring>
 
-#include "src/kernels/cpu/index_words.h"
 #include "src/kernels/cpu/loops.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -17,36 +18,33 @@ template <class Body>
   }
 }
 
-template <class T>
-void gather(const WordRun& run, const T* dense, float* packed, bool accumulate) {
+}  // namespace
+
+template <class T, class P>
+void gather_words(const WordRun& run, const T* dense, P* packed, bool accumulate) {
   if (accumulate) {
-    for_kept(run, [&](int64_t i, int64_t k) { packed[k] += load(dense + i); });
+    for_kept(run,
+             [&](int64_t i, int64_t k) { store(packed + k, load(packed + k) + load(dense + i)); });
   } else {
-    for_kept(run, [&](int64_t i, int64_t k) { packed[k] = load(dense + i); });
+    for_kept(run, [&](int64_t i, int64_t k) { store(packed + k, load(dense + i)); });
   }
 }
 
-template <class T>
-void scatter(const WordRun& run, const float* packed, T* dense, bool clear) {
+template <class P, class T>
+void scatter_words(const WordRun& run, const P* packed, T* dense, bool clear) {
   if (clear) {
     std::memset(static_cast<void*>(dense), 0, static_cast<size_t>(run.size) * sizeof(T));
   }
-  for_kept(run, [&](int64_t i, int64_t k) { store(dense + i, packed[k]); });
+  for_kept(run, [&](int64_t i, int64_t k) { store(dense + i, load(packed + k)); });
 }
 
-}  // namespace
-
-void gather_words(const WordRun& run, const float* dense, float* packed, bool accumulate) {
-  gather(run, dense, packed, accumulate);
-}
-void gather_words(const WordRun& run, const bf16* dense, float* packed, bool accumulate) {
-  gather(run, dense, packed, accumulate);
-}
-void scatter_words(const WordRun& run, const float* packed, float* dense, bool clear) {
-  scatter(run, packed, dense, clear);
-}
-void scatter_words(const WordRun& run, const float* packed, bf16* dense, bool clear) {
-  scatter(run, packed, dense, clear);
-}
+template void gather_words(const WordRun&, const float*, float*, bool);
+template void gather_words(const WordRun&, const float*, bf16*, bool);
+template void gather_words(const WordRun&, const bf16*, float*, bool);
+template void gather_words(const WordRun&, const bf16*, bf16*, bool);
+template void scatter_words(const WordRun&, const float*, float*, bool);
+template void scatter_words(const WordRun&, const float*, bf16*, bool);
+template void scatter_words(const WordRun&, const bf16*, float*, bool);
+template void scatter_words(const WordRun&, const bf16*, bf16*, bool);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

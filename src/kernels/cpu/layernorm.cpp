@@ -111,17 +111,30 @@ void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, 
 /// out (+)= sum over parts of shares[part * stride + c]
 void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& out,
              bool accumulate) {
-  float* total = elements<float>(out);
+  constexpr int64_t kColumns = 256;
   const int64_t cols = out.count();
-  if (!accumulate) {
-    std::memset(total, 0, out.bytes());
-  }
-  for (int64_t part = 0; part < parts; ++part) {
+  with_type(out.dtype, [&](auto type) {
+    for (int64_t first = 0; first < cols; first += kColumns) {
+      const int64_t n = least(kColumns, cols - first);
+      auto* total = elements<decltype(type)>(out) + first;
+      float sums[kColumns];
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) {
-      total[c] += shares[part * stride + c];
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] = accumulate ? load(total + c) : 0.0F;
+      }
+      for (int64_t part = 0; part < parts; ++part) {
+        const float* share = shares + part * stride + first;
+#pragma omp simd
+        for (int64_t c = 0; c < n; ++c) {
+          sums[c] += share[c];
+        }
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        store(total + c, sums[c]);
+      }
     }
-  }
+  });
 }
 
 }  // namespace

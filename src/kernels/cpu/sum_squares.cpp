@@ -7,11 +7,12 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-double block_sum(const float* x, int64_t n) {
+template <class T>
+double block_sum(const T* x, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    const double value = x[i];
+    const double value = load(x + i);
     sum += value * value;
   }
   return sum;
@@ -23,11 +24,13 @@ void sum_squares(Stream& stream, const SumSquaresArgs& args) {
   verify(args);
   const int64_t count = args.x.count();
   const int64_t blocks = divide_up(count, kBlock);
-  const float* x = elements<float>(args.x);
   auto* sums = reinterpret_cast<double*>(
       cpu::workspace(stream, static_cast<size_t>(most(1, blocks)) * sizeof(double)));
-  for_ranges(stream.threads(), count, kBlock,
-             [&](int64_t first, int64_t n) { sums[first / kBlock] = block_sum(x + first, n); });
+  with_type(args.x.dtype, [&](auto type) {
+    const auto* x = elements<decltype(type)>(args.x);
+    for_ranges(stream.threads(), count, kBlock,
+               [&](int64_t first, int64_t n) { sums[first / kBlock] = block_sum(x + first, n); });
+  });
   double total = 0;
   for (int64_t i = 0; i < blocks; ++i) {
     total += sums[i];

@@ -132,7 +132,8 @@ void embedding(Stream&, const EmbeddingArgs& args) {
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   verify(args);
   allow(stream, 4 * (3 * args.dx.rows() + args.dtoken.rows() + 1));
-  const double row = static_cast<double>(args.dx.cols()) * 4;
+  const double row =
+      static_cast<double>(args.dx.cols()) * static_cast<double>(size_of(args.dtoken.dtype));
   add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
                                  2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1]));
 }

@@ -1,0 +1,184 @@
+// Products with blocks beside the dense GEMM of the same shape and precision, in the same process.
+//
+//   x_dense   time of the dense product / time of the product with blocks
+//   %speed    100 x (flops a second over kept elements) / (flops a second of the dense product)
+//
+// Dense and block runs alternate and the fastest of each counts: the machine may be shared. Every
+// result is compared with the dense product of the same weights, zeros where pruned.
+// Names: verb/type/block/rows x cols/tokens, density 0.1 unless it is named; argument: threads.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <random>
+
+#include "src/core/trace.h"
+#include "tests/kernel_cases_block.h"
+
+namespace espalier::kernels {
+namespace {
+
+enum class Verb : uint8_t { apply, transposed, gradient };
+const char* name_of(Verb verb) {
+  return verb == Verb::apply ? "spmm" : verb == Verb::transposed ? "spmm_transposed" : "sddmm";
+}
+
+struct Setting {
+  Verb verb;
+  DType dtype;
+  int64_t height, width, rows, cols, tokens;
+  double density;
+};
+
+struct Loaded {
+  Setting set;
+  Arena arena;
+  BlockPattern pattern;
+  Buffer x, y, dense, values, y_dense;
+
+  Buffer numbers(const Shape& shape, DType dtype) {
+    static std::mt19937 random(1);
+    Buffer made = arena.allocate(Memory::scratch, "operand", dtype, shape);
+    for (int64_t i = 0; i < shape.count(); ++i) {
+      write(made.tensor(), i, static_cast<double>(random()) * 0x1p-31 - 1);
+    }
+    return made;
+  }
+
+  explicit Loaded(const Setting& s)
+      : set(s), pattern({s.rows, s.cols}, {s.height, s.width}, s.density) {
+    x = numbers({s.tokens, s.cols}, s.dtype);
+    y = numbers({s.tokens, s.rows}, s.dtype);
+    values = numbers({pattern.kept()}, s.dtype);
+    dense = arena.allocate(Memory::scratch, "dense", s.dtype, {s.rows, s.cols});
+    for (int64_t k = 0; k < pattern.kept(); ++k) {
+      write(dense.tensor(), pattern.positions[static_cast<size_t>(k)], read(values.tensor(), k));
+    }
+    const Shape result = s.verb == Verb::apply        ? Shape{s.tokens, s.rows}
+                         : s.verb == Verb::transposed ? Shape{s.tokens, s.cols}
+                                                      : Shape{s.rows, s.cols};
+    y_dense = arena.allocate(Memory::scratch, "y", s.dtype, result);
+  }
+
+  void run_dense(const Kernels& kernels, Stream& stream) {
+    switch (set.verb) {
+      case Verb::apply:
+        return kernels.gemm(
+            stream,
+            {.a = x.tensor(), .b = dense.tensor(), .c = y_dense.tensor(), .transpose_b = true});
+      case Verb::transposed:
+        return kernels.gemm(stream, {.a = y.tensor(), .b = dense.tensor(), .c = y_dense.tensor()});
+      case Verb::gradient:
+        return kernels.gemm(
+            stream, {.a = y.tensor(), .b = x.tensor(), .c = y_dense.tensor(), .transpose_a = true});
+    }
+  }
+
+  void run_blocks(const Kernels& kernels, Stream& stream) {
+    const BlockMatrix weight = pattern.view(values.tensor());
+    switch (set.verb) {
+      case Verb::apply:
+        return kernels.block_spmm(stream, {.weight = weight, .x = x.tensor(), .y = y.tensor()});
+      case Verb::transposed:
+        return kernels.block_spmm_transposed(
+            stream, {.weight = weight, .dy = y.tensor(), .dx = x.tensor()});
+      case Verb::gradient:
+        return kernels.block_sddmm(stream, {.weight = weight, .dy = y.tensor(), .x = x.tensor()});
+    }
+  }
+
+  /// The largest difference between the two results, against the largest number among them.
+  double difference() const {
+    const Tensor& got = set.verb == Verb::apply        ? y.tensor()
+                        : set.verb == Verb::transposed ? x.tensor()
+                                                       : values.tensor();
+    double most = 0;
+    double wrong = 0;
+    for (int64_t i = 0; i < got.count(); ++i) {
+      const double right =
+          read(y_dense.tensor(),
+               set.verb == Verb::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
+      most = std::max(most, std::fabs(right));
+      wrong = std::max(wrong, std::fabs(read(got, i) - right));
+    }
+    return wrong / most;
+  }
+};
+
+template <class Body>
+double seconds_of(const Body& body) {
+  const double start = now_seconds();
+  body();
+  return now_seconds() - start;
+}
+
+void measure(benchmark::State& state, const Setting& set) {
+  const Kernels& kernels = by_name("cpu");
+  Loaded loaded(set);
+  Stream stream(loaded.arena, static_cast<int>(state.range(0)));
+  loaded.run_dense(kernels, stream);
+  loaded.run_blocks(kernels, stream);
+  const double difference = loaded.difference();
+  if (difference > (set.dtype == DType::fp32 ? 1e-5 : 1e-2)) {
+    state.SkipWithError(fmt::format("differs from the dense product by {}", difference).c_str());
+    return;
+  }
+  double dense = 1e9;
+  double blocks = 1e9;
+  for (auto _ : state) {
+    double once = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      once = std::min(once, seconds_of([&] { loaded.run_blocks(kernels, stream); }));
+    }
+    blocks = std::min(blocks, once);
+    dense = std::min(dense, seconds_of([&] { loaded.run_dense(kernels, stream); }));
+    state.SetIterationTime(once);
+  }
+  const double all = static_cast<double>(set.rows * set.cols);
+  const double flops = 2 * all * static_cast<double>(set.tokens);
+  const double density = static_cast<double>(loaded.pattern.kept()) / all;
+  state.counters["density"] = density;
+  state.counters["dense_GF/s"] = 1e-9 * flops / dense;
+  state.counters["GF/s"] = 1e-9 * flops * density / blocks;
+  state.counters["%speed"] = 100 * density * dense / blocks;
+  state.counters["x_dense"] = dense / blocks;
+}
+
+void add(const Setting& set) {
+  const std::string name =
+      fmt::format("{}/{}/{}x{}/{}x{}/{}tokens{}", name_of(set.verb), text(set.dtype), set.height,
+                  set.width, set.rows, set.cols, set.tokens,
+                  set.density == 0.1 ? "" : fmt::format("/density{}", set.density));
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { measure(s, set); })
+      ->Arg(1)
+      ->UseManualTime()
+      ->MinTime(0.2)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const Verb verb : {Verb::apply, Verb::transposed, Verb::gradient}) {
+    for (const DType dtype : {kFp32, kBf16}) {
+      for (const auto& [rows, cols, tokens] :
+           std::vector<std::array<int64_t, 3>>{{768, 768, 512},
+                                               {768, 768, 4096},
+                                               {3072, 768, 2048},
+                                               {768, 3072, 2048},
+                                               {2048, 2048, 1024},
+                                               {4096, 4096, 512},
+                                               {4096, 4096, 4096}}) {
+        add({verb, dtype, 32, 32, rows, cols, tokens, 0.1});
+      }
+      for (const auto& [height, width] : std::vector<std::array<int64_t, 2>>{
+               {64, 64}, {16, 16}, {8, 8}, {4, 4}, {1, 16}, {16, 1}, {4, 1}, {1, 8}}) {
+        add({verb, dtype, height, width, 768, 768, 2048, 0.1});
+        add({verb, dtype, height, width, 4096, 1024, 2048, 0.1});
+      }
+      add({verb, dtype, 32, 32, 1536, 1536, 2048, 0.05});
+      add({verb, dtype, 32, 32, 1536, 1536, 2048, 0.2});
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,183 @@
+// The sparse products against the dense GEMM of the same shape and element type (oneDNN, the same
+// table), one thread, in turns within one process. Ratio = dense time / sparse time, both the
+// shortest of their runs, as the machine may be shared. The bound of the sparse products is the rate
+// that the dense one reaches, at the kept elements' flops: ratio = % of bound / density.
+//
+// Each result is first compared with the dense product. Select with --benchmark_filter; names are
+// op/density/form/dtype/N/K/tokens.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/core/trace.h"
+#include "tests/kernel_case.h"
+
+namespace espalier::kernels {
+namespace {
+
+enum class Verb : uint8_t { spmm, spmm_transposed, sddmm };
+
+struct Setting {
+  Verb verb;
+  double density;
+  Form form;
+  DType dtype;
+  int64_t n, k, tokens;
+
+  std::string text() const {
+    const char* verbs[] = {"spmm", "spmm_transposed", "sddmm"};
+    return fmt::format("{}/{}/{}/{}/{}/{}/{}", verbs[static_cast<int>(verb)], density,
+                       name_of(form), name_of(dtype), n, k, tokens);
+  }
+};
+
+/// Operands of one setting and both ways to compute with them.
+class Problem {
+ public:
+  explicit Problem(const Setting& s) : s_(s), kept_(s.form, s.n * s.k, s.density) {
+    x_ = make(s.dtype, {s.tokens, s.k}, true);
+    dy_ = make(s.dtype, {s.tokens, s.n}, true);
+    dense_ = make(s.dtype, {s.n, s.k}, false);
+    values_ = make(s.dtype, {kept_.count()}, true);
+    for (int64_t i = 0; i < kept_.count(); ++i) {
+      write(dense_, kept_.list[static_cast<size_t>(i)], read(values_, i));
+    }
+    weight_ = {s.n, s.k, values_, kept_.positions()};
+    const Shape out = s.verb == Verb::spmm              ? Shape{s.tokens, s.n}
+                      : s.verb == Verb::spmm_transposed ? Shape{s.tokens, s.k}
+                                                        : Shape{s.n, s.k};
+    want_ = make(s.dtype, out, false);
+    got_ = make(s.dtype, s.verb == Verb::sddmm ? Shape{kept_.count()} : out, false);
+  }
+
+  void sparse(const Kernels& kernels, Stream& stream) const {
+    if (s_.verb == Verb::spmm) {
+      kernels.spmm(stream, {.weight = weight_, .x = x_, .y = got_});
+    } else if (s_.verb == Verb::spmm_transposed) {
+      kernels.spmm_transposed(stream, {.weight = weight_, .dy = dy_, .dx = got_});
+    } else {
+      SparseMatrix gradient = weight_;
+      gradient.values = got_;
+      kernels.sddmm(stream, {.weight = gradient, .dy = dy_, .x = x_});
+    }
+  }
+
+  void dense(const Kernels& kernels, Stream& stream) const {
+    if (s_.verb == Verb::spmm) {
+      kernels.gemm(stream, {.a = x_, .b = dense_, .c = want_, .transpose_b = true});
+    } else if (s_.verb == Verb::spmm_transposed) {
+      kernels.gemm(stream, {.a = dy_, .b = dense_, .c = want_});
+    } else {
+      kernels.gemm(stream, {.a = dy_, .b = x_, .c = want_, .transpose_a = true});
+    }
+  }
+
+  /// The largest difference, in units of what the sums' rounding allows.
+  double error() const {
+    const bool sampled = s_.verb == Verb::sddmm;
+    const double rounding = s_.dtype == DType::bf16 ? 0x1p-7 : 1e-6;
+    const auto terms = static_cast<double>(sampled ? s_.tokens : std::max(s_.n, s_.k));
+    double worst = 0;
+    for (int64_t i = 0; i < got_.count(); ++i) {
+      const int64_t at = sampled ? kept_.list[static_cast<size_t>(i)] : i;
+      const double want = read(want_, at);
+      const double allowed = rounding * (std::fabs(want) + 1) + 2e-6 * std::sqrt(terms);
+      worst = std::max(worst, std::fabs(read(got_, i) - want) / allowed);
+    }
+    return worst;
+  }
+
+  double kept_flops() const {
+    return 2.0 * static_cast<double>(kept_.count()) * static_cast<double>(s_.tokens);
+  }
+  double dense_flops() const {
+    return 2.0 * static_cast<double>(s_.n * s_.k) * static_cast<double>(s_.tokens);
+  }
+
+ private:
+  Tensor make(DType dtype, const Shape& shape, bool random) {
+    buffers_.push_back(arena_.allocate(Memory::scratch, "benchmark", dtype, shape));
+    const Tensor t = buffers_.back().tensor();
+    static uint64_t seed = 0;
+    ++seed;
+    for (int64_t i = 0; i < t.count(); ++i) {
+      const double u = uniform(philox(seed, 1, static_cast<uint64_t>(i))[0]);
+      write(t, i, random ? 2 * u - 1 : 0);
+    }
+    return t;
+  }
+
+  Setting s_;
+  Kept kept_;
+  Arena arena_;
+  std::vector<Buffer> buffers_;
+  Tensor x_, dy_, dense_, values_, want_, got_;
+  SparseMatrix weight_;
+};
+
+template <class Body>
+void time_into(double& best, const Body& body) {
+  const double start = now_seconds();
+  body();
+  best = std::min(best, now_seconds() - start);
+}
+
+void run(benchmark::State& state, const Setting& setting) {
+  static std::string last;
+  static std::unique_ptr<Problem> problem;
+  if (last != setting.text()) {
+    problem = std::make_unique<Problem>(setting);
+    last = setting.text();
+  }
+  const Kernels& kernels = by_name("cpu");
+  Arena arena;
+  Stream stream(arena, 1);
+  problem->dense(kernels, stream);
+  problem->sparse(kernels, stream);
+  if (const double error = problem->error(); !(error <= 1)) {
+    state.SkipWithError(fmt::format("differs from the dense product: {} x allowed", error).c_str());
+    return;
+  }
+  double dense = 1e9;
+  double sparse = 1e9;
+  for (auto _ : state) {
+    const double start = now_seconds();
+    problem->sparse(kernels, stream);
+    const double seconds = now_seconds() - start;
+    state.SetIterationTime(seconds);
+    sparse = std::min(sparse, seconds);
+    time_into(dense, [&] { problem->dense(kernels, stream); });
+  }
+  state.counters["ratio"] = dense / sparse;
+  state.counters["GF/s"] = problem->kept_flops() / sparse * 1e-9;
+  state.counters["dense_GF/s"] = problem->dense_flops() / dense * 1e-9;
+  state.counters["bound_%"] =
+      100 * (problem->kept_flops() / sparse) / (problem->dense_flops() / dense);
+}
+
+void add_all() {
+  const std::pair<int64_t, int64_t> shapes[] = {
+      {768, 768}, {3072, 768}, {768, 3072}, {2048, 2048}, {4096, 4096}};
+  for (const Verb verb : {Verb::spmm, Verb::spmm_transposed, Verb::sddmm}) {
+    for (const double density : {0.1, 0.2, 0.05}) {
+      for (const DType dtype : {DType::fp32, DType::bf16}) {
+        for (const auto& [n, k] : shapes) {
+          for (const int64_t tokens : {512, 2048, 4096}) {
+            const Setting setting{verb, density, Form::bitmap, dtype, n, k, tokens};
+            benchmark::RegisterBenchmark(setting.text().c_str(),
+                                         [setting](benchmark::State& s) { run(s, setting); })
+                ->UseManualTime()
+                ->MinTime(0.2)
+                ->Unit(benchmark::kMillisecond);
+          }
+        }
+      }
+    }
+  }
+}
+
+const bool added = (add_all(), true);
+
+}  // namespace
+}  // namespace espalier::kernels

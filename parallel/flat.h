@@ -1,0 +1,22 @@
+#pragma once
+// A flat array is a contiguous tensor [n]; what the collectives need of one. An empty tensor stands
+// for no elements.
+#include <span>
+
+#include "src/core/tensor.h"
+
+namespace espalier::parallel {
+
+inline int64_t flat_count(const Tensor& flat) { return flat ? flat.count() : 0; }
+
+/// Elements [first, first + count).
+inline Tensor flat_part(const Tensor& flat, int64_t first, int64_t count) {
+  return {static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype),
+          flat.dtype, Shape{count}};
+}
+
+inline std::span<std::byte> flat_bytes(const Tensor& flat) {
+  return {static_cast<std::byte*>(flat.data), flat ? flat.bytes() : 0};
+}
+
+}  // namespace espalier::parallel

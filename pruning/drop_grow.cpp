@@ -1,0 +1,211 @@
+#include "pruning/drop_grow.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "pruning/methods.h"
+#include "pruning/selection.h"
+#include "src/core/error.h"
+#include "src/core/rng.h"
+
+namespace espalier::pruning {
+namespace {
+
+constexpr std::array<std::string_view, 2> kDistributions{"uniform", "erk"};
+
+/// Calls fn(position) for each pruned element, ascending. `fn` may set the bit it is called for.
+template <class Fn>
+void for_each_pruned(const sparse::Mask& mask, Fn&& fn) {
+  const std::span<const uint64_t> words = mask.words();
+  for (size_t w = 0; w < words.size(); ++w) {
+    const auto base = static_cast<int64_t>(w) * 64;
+    for (uint64_t pruned = ~words[w]; pruned != 0; pruned &= pruned - 1) {
+      const int64_t position = base + std::countr_zero(pruned);
+      if (position >= mask.size()) {
+        return;  // bits beyond the size are zero as well
+      }
+      fn(position);
+    }
+  }
+}
+
+/// Adds the `count` pruned elements with the largest keys; `keys(fn)` calls fn(position, key) for
+/// every pruned element, ascending.
+template <class Keys>
+void grow_largest(int64_t count, sparse::Mask& mask, Keys&& keys) {
+  require(count >= 0 && count <= mask.size() - mask.kept(), "no more grow than are pruned", count,
+          mask.size() - mask.kept());
+  if (count == 0) {
+    return;
+  }
+  Threshold limit =
+      select_largest(count, [&](auto&& add) { keys([&](int64_t, uint32_t key) { add(key); }); });
+  keys([&](int64_t position, uint32_t key) {
+    if (key > limit.key || (key == limit.key && limit.ties-- > 0)) {
+      mask.set(position, true);
+    }
+  });
+}
+
+double dimensions(const Shape& shape) {
+  double sum = 0;
+  for (int i = 0; i < shape.rank(); ++i) {
+    sum += static_cast<double>(shape[i]);
+  }
+  return sum;
+}
+
+/// The share of ones of each shape: epsilon · (sum of sizes), as elements, where epsilon fills what
+/// the shapes that became full leave. At most as many rounds as there are shapes.
+std::vector<double> erk_counts(std::span<const Shape> shapes, double target) {
+  std::vector<double> counts(shapes.size());
+  std::vector<bool> full(shapes.size());
+  for (bool again = true; again;) {
+    again = false;
+    double left = target;
+    double weight = 0;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      left -= full[i] ? static_cast<double>(shapes[i].count()) : 0.0;
+      weight += full[i] ? 0.0 : dimensions(shapes[i]);
+    }
+    const double epsilon = weight > 0 ? left / weight : 0.0;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const auto size = static_cast<double>(shapes[i].count());
+      counts[i] = full[i] ? size : epsilon * dimensions(shapes[i]);
+      if (counts[i] > size) {
+        full[i] = again = true;
+      }
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::string_view name_of(Distribution distribution) {
+  return kDistributions.at(static_cast<size_t>(distribution));
+}
+
+Distribution distribution_by_name(std::string_view name) {
+  const auto* found = std::ranges::find(kDistributions, name);
+  check(found != kDistributions.end(), "unknown distribution of densities \"{}\": use one of {}",
+        name, fmt::join(kDistributions, ", "));
+  return static_cast<Distribution>(found - kDistributions.begin());
+}
+
+std::vector<int64_t> start_counts(std::span<const Shape> shapes, double sparsity,
+                                  Distribution distribution) {
+  check_sparsity(sparsity);
+  std::vector<double> wanted;
+  double all = 0;
+  for (const Shape& shape : shapes) {
+    wanted.push_back((1 - sparsity) * static_cast<double>(shape.count()));
+    all += static_cast<double>(shape.count());
+  }
+  if (distribution == Distribution::erk) {
+    wanted = erk_counts(shapes, (1 - sparsity) * all);
+  }
+  // Rounded sums, so that the counts add up exactly.
+  std::vector<int64_t> counts;
+  double sum = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const int64_t before = std::llround(sum);
+    sum += wanted[i];
+    counts.push_back(std::clamp<int64_t>(std::llround(sum) - before, 0, shapes[i].count()));
+  }
+  return counts;
+}
+
+Result random_start(std::span<const Candidate> candidates, const Settings& settings,
+                    Distribution distribution) {
+  std::vector<Shape> shapes;
+  for (const Candidate& candidate : candidates) {
+    shapes.push_back(candidate.shape);
+  }
+  const std::vector<int64_t> counts = start_counts(shapes, settings.sparsity, distribution);
+  Result result;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    check(counts[i] > 0 || shapes[i].count() == 0,
+          "\"{}\" has {} elements and would keep none at sparsity {:.6g}: exclude it or lower the "
+          "sparsity",
+          candidates[i].name, shapes[i].count(), settings.sparsity);
+    Settings alone = settings;
+    alone.method = "random";
+    alone.scope = Scope::layer;
+    const auto size = static_cast<double>(std::max<int64_t>(shapes[i].count(), 1));
+    alone.sparsity = std::max(0.0, 1 - static_cast<double>(counts[i]) / size);
+    Result one = prune(candidates.subspan(i, 1), alone);
+    result.masks.push_back(std::move(one.masks.front()));
+    std::ranges::move(one.warnings, std::back_inserter(result.warnings));
+  }
+  return result;
+}
+
+int64_t drop_count(int64_t kept, double fraction) {
+  require(fraction >= 0 && fraction <= 1, "a share is dropped", fraction);
+  return std::llround(fraction * static_cast<double>(kept));
+}
+
+sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
+  check_candidate(candidate, true);
+  require(keep >= 0 && keep <= candidate.index->kept(), "no more survive than are kept", keep,
+          candidate.index->kept());
+  sparse::Mask mask(candidate.shape.count(), false);
+  if (keep == 0) {
+    return mask;
+  }
+  Threshold limit = select_largest(keep, [&](auto&& add) {
+    for (const float value : candidate.values) {
+      add(magnitude_key(value));
+    }
+  });
+  const sparse::Mask now = candidate.index->mask();
+  const float* value = candidate.values.data();
+  sparse::for_each_one(now.words(), [&](int64_t position) {
+    const uint32_t key = magnitude_key(*value++);
+    if (key > limit.key || (key == limit.key && limit.ties-- > 0)) {
+      mask.set(position, true);
+    }
+  });
+  return mask;
+}
+
+void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
+                      sparse::Mask& mask) {
+  require(static_cast<int64_t>(gradient.size()) == mask.size(), "a gradient for each element", name,
+          gradient.size(), mask.size());
+  uint32_t largest = 0;
+  for (const float value : gradient) {
+    largest = std::max(largest, magnitude_key(value));
+  }
+  check(largest <= magnitude_key(HUGE_VALF),
+        "pruning: the gradient of parameter \"{}\" holds a NaN: training has diverged, start from "
+        "an earlier checkpoint with a lower optimizer.lr",
+        name);
+  grow_largest(count, mask, [&](auto&& fn) {
+    for_each_pruned(mask, [&](int64_t position) {
+      fn(position, magnitude_key(gradient[static_cast<size_t>(position)]));
+    });
+  });
+}
+
+void grow_at_random(std::string_view name, const Draw& draw, int64_t count, sparse::Mask& mask) {
+  // Counters of step + 1: those of zero belong to method random, where such a run may have begun.
+  const uint64_t key = mix(draw.seed, XXH3_64bits(name.data(), name.size()));
+  grow_largest(count, mask, [&](auto&& fn) {
+    int64_t drawn = -1;
+    Philox words{};
+    for_each_pruned(mask, [&](int64_t position) {
+      if (position / 4 != drawn) {
+        drawn = position / 4;
+        words = philox(key, static_cast<uint64_t>(draw.step) + 1, static_cast<uint64_t>(drawn));
+      }
+      fn(position, words[static_cast<size_t>(position % 4)]);
+    });
+  });
+}
+
+}  // namespace espalier::pruning

@@ -1,0 +1,56 @@
+#pragma once
+// Drop and grow: masks that move while training goes on, with as many kept elements as before.
+//
+//   start   random, each layer with its density: the same for all, or by Erdős-Rényi-kernel
+//   drop    in each layer the k kept elements with the smallest |value|
+//   grow    k of those that did not survive the drop: the ones with the largest |gradient| (RigL),
+//           or drawn from (seed, step, name, position) (SET)
+//
+// An element that was just dropped may be grown again at once; it then was never gone, and keeps
+// value and moments. Ties keep the lower position. k = round(fraction · kept), the fraction is that
+// of schedule.h. Every function is pure: the same bits on all ranks. O(size) time, 512 KiB.
+// Sources: Evci et al., "Rigging the lottery", ICML 2020, algorithm 1 and section 3; Mocanu et al.,
+// "Scalable training of artificial neural networks with adaptive sparse connectivity", 2018.
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "pruning/pruning.h"
+
+namespace espalier::pruning {
+
+/// How the kept elements of a random start are shared among layers.
+enum class Distribution : uint8_t {
+  uniform,  ///< the same density everywhere
+  erk,      ///< density proportional to (sum of sizes) / (product of sizes), at most 1
+};
+std::string_view name_of(Distribution distribution);
+/// Throws Failure that lists the names.
+Distribution distribution_by_name(std::string_view name);
+
+/// Kept elements of each shape; together round((1 - sparsity) · all elements).
+std::vector<int64_t> start_counts(std::span<const Shape> shapes, double sparsity,
+                                  Distribution distribution);
+/// Method `random` in each candidate alone, with those counts.
+Result random_start(std::span<const Candidate> candidates, const Settings& settings,
+                    Distribution distribution);
+
+/// round(fraction · kept), 0 <= fraction <= 1.
+int64_t drop_count(int64_t kept, double fraction);
+/// The `keep` kept elements of a candidate with the largest |value|. Throws Failure naming a
+/// parameter that holds a NaN.
+sparse::Mask drop_to(const Candidate& candidate, int64_t keep);
+
+/// Adds to `mask` the `count` pruned elements with the largest |gradient| [mask.size()]. Throws
+/// Failure naming the parameter when the gradient holds a NaN.
+void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
+                      sparse::Mask& mask);
+/// Adds `count` pruned elements, each equally likely: a pure function of (seed, step, name, mask).
+struct Draw {
+  uint64_t seed = 1;
+  int64_t step = 0;
+};
+void grow_at_random(std::string_view name, const Draw& draw, int64_t count, sparse::Mask& mask);
+
+}  // namespace espalier::pruning

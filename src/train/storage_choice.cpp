@@ -1,0 +1,249 @@
+#include "src/train/storage_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "parallel/collectives.h"
+#include "pruning/pruning.h"
+#include "sparse/weight.h"
+#include "src/core/rng.h"
+#include "src/core/trace.h"
+#include "src/train/pruner.h"
+
+namespace espalier::train {
+namespace {
+
+using sparse::Storage;
+
+constexpr std::array kStorages{Storage::dense, Storage::expanded, Storage::sparse, Storage::block};
+constexpr int kRounds = 3;
+
+bool is_auto(const io::Config& config, const std::string& name) {
+  return config.sparse.storage.for_name(name) == "auto";
+}
+
+/// Numbers of a normal-like size, the same every time.
+void fill(const Tensor& tensor, uint64_t key) {
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const Philox bits = philox(key, 0, static_cast<uint64_t>(i));
+    const float value = normal_pair(bits[0], bits[1])[0];
+    if (tensor.dtype == DType::fp32) {
+      tensor.get<float>()[i] = value;
+    } else {
+      tensor.get<bf16>()[i] = to_bf16(value);
+    }
+  }
+}
+
+/// One parameter of a group in a store of its own, with a mask of the method's kind.
+class Trial {
+ public:
+  Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
+        const kernels::Kernels& kernels)
+      : stream_(arena_, threads),
+        store_(stream_, kernels,
+               {{.name = "weight",
+                 .shape = group.shape,
+                 .initial = sparse::Initial::normal,
+                 .deviation = 0.02F,
+                 .prunable = true}},
+               options_of(question, group)),
+        weight_(store_, kernels, store_.parameters().front()) {
+    store_.initialise(1);
+    prune(question, group);
+    const DType dtype = store_.options().dtype;
+    auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
+      Buffer buffer = arena_.allocate(Memory::scratch, name, dtype, Shape{question.rows, width});
+      fill(buffer.tensor(), key);
+      return buffer;
+    };
+    x_ = activations("trial input", group.shape.cols(), 1);
+    y_ = activations("trial output", group.shape.rows(), 2);
+  }
+
+  /// Empty when the storage cannot hold the mask.
+  std::optional<StorageTiming> time(Storage storage) {
+    try {
+      store_.set_storage(store_.parameters().front(), storage);
+    } catch (const Failure&) {
+      return {};
+    }
+    run();
+    std::vector<double> seconds;
+    for (int round = 0; round < kRounds; ++round) {
+      const double begin = now_seconds();
+      run();
+      seconds.push_back(now_seconds() - begin);
+    }
+    std::ranges::sort(seconds);
+    return StorageTiming{
+        .storage = storage, .seconds = seconds[kRounds / 2], .bytes = arena_.model_state_bytes()};
+  }
+
+ private:
+  static sparse::StoreOptions options_of(const StorageQuestion& question,
+                                         const StorageGroup& group) {
+    sparse::StoreOptions options = question.store.options();
+    const std::string name = question.store.parameters()[group.parameters.front()].spec.name;
+    if (auto encoding = options.encoding) {
+      options.encoding = [encoding, name](const std::string&) { return encoding(name); };
+    }
+    options.storage = {};
+    options.sharding = {};
+    return options;
+  }
+
+  void prune(const StorageQuestion& question, const StorageGroup& group) {
+    const sparse::Parameter& parameter = store_.parameters().front();
+    pruning::Settings settings = settings_of(question.config.pruning, 1);
+    if (settings.method != "nm" && settings.method != "block") {
+      settings.method = "random";
+    }
+    settings.sparsity = settings.method == "nm" ? 0 : 1 - group.density;
+    const std::vector<float> values = store_.values(parameter);
+    const std::vector<pruning::Candidate> candidates{
+        {parameter.spec.name, parameter.spec.shape, &parameter.index, values}};
+    store_.set_masks(pruning::prune(candidates, settings).masks);
+  }
+
+  void run() {
+    weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
+    weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
+    weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
+  }
+
+  Arena arena_;
+  Stream stream_;
+  sparse::Store store_;
+  sparse::Weight weight_;
+  Buffer x_, y_;
+};
+
+size_t total_bytes(const std::vector<StorageGroup>& groups) {
+  size_t sum = 0;
+  for (const StorageGroup& group : groups) {
+    sum += group.timings[group.chosen].bytes * group.parameters.size();
+  }
+  return sum;
+}
+
+/// The next step down in memory: {group, timing} that costs least time for each byte that it saves.
+std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<StorageGroup>& groups) {
+  std::optional<std::pair<size_t, size_t>> best;
+  double best_price = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const StorageTiming& now = groups[g].timings[groups[g].chosen];
+    for (size_t t = 0; t < groups[g].timings.size(); ++t) {
+      const StorageTiming& other = groups[g].timings[t];
+      if (other.bytes >= now.bytes) {
+        continue;
+      }
+      const double price =
+          (other.seconds - now.seconds) / static_cast<double>(now.bytes - other.bytes);
+      if (!best || price < best_price) {
+        best = {g, t};
+        best_price = price;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
+  return std::ranges::any_of(store.parameters(), [&](const sparse::Parameter& parameter) {
+    return is_auto(config, parameter.spec.name);
+  });
+}
+
+std::vector<StorageGroup> time_storages(const StorageQuestion& question, int threads,
+                                        const kernels::Kernels& kernels) {
+  std::map<std::tuple<int64_t, int64_t, int>, StorageGroup> found;
+  const auto parameters = question.store.parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const sparse::Parameter& parameter = parameters[p];
+    const double density = parameter.full() ? question.density : parameter.index.density();
+    if (!question.prunable[p] || density >= 1 || !is_auto(question.config, parameter.spec.name)) {
+      continue;
+    }
+    const Shape& shape = parameter.spec.shape;
+    // Densities within a tenth of each other behave alike.
+    const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
+    StorageGroup& group = found[{shape.rows(), shape.cols(), bin}];
+    group.shape = shape;
+    group.density = density;
+    group.parameters.push_back(p);
+  }
+  std::vector<StorageGroup> groups;
+  for (auto& [key, group] : found) {
+    Trial trial(question, group, threads, kernels);
+    for (const Storage storage : kStorages) {
+      if (const auto timing = trial.time(storage)) {
+        group.timings.push_back(*timing);
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget) {
+  for (StorageGroup& group : groups) {
+    const auto fastest = std::ranges::min_element(group.timings, {}, &StorageTiming::seconds);
+    group.chosen = static_cast<size_t>(fastest - group.timings.begin());
+  }
+  while (budget && total_bytes(groups) > *budget) {
+    const auto saving = cheapest_saving(groups);
+    check(saving.has_value(),
+          "no storage fits train.memory_budget: the pruned weights need {} bytes of model state, "
+          "{} are left for them; raise the budget or pruning.sparsity",
+          total_bytes(groups), *budget);
+    groups[saving->first].chosen = saving->second;
+  }
+}
+
+void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm) {
+  // Whether a storage can hold the mask does not depend on the rank, so the lists are the same.
+  std::vector<uint64_t> chosen;
+  for (const StorageGroup& group : groups) {
+    chosen.push_back(group.chosen);
+  }
+  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(chosen)));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    groups[g].chosen = chosen[g];
+  }
+}
+
+void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& store) {
+  for (const StorageGroup& group : groups) {
+    for (const size_t p : group.parameters) {
+      store.set_storage(store.parameters()[p], group.timings[group.chosen].storage);
+    }
+  }
+}
+
+std::string storage_table(const std::vector<StorageGroup>& groups) {
+  std::string table = fmt::format("{:<14} {:>8} {:>7}", "shape", "density", "weights");
+  for (const Storage storage : kStorages) {
+    table += fmt::format("  {:>17}", fmt::format("{} ms, B/p", sparse::name_of(storage)));
+  }
+  table += "  chosen\n";
+  for (const StorageGroup& group : groups) {
+    table += fmt::format("{:<14} {:>8.4f} {:>7}", group.shape.text(), group.density,
+                         group.parameters.size());
+    for (const Storage storage : kStorages) {
+      const auto timing = std::ranges::find(group.timings, storage, &StorageTiming::storage);
+      table += timing == group.timings.end()
+                   ? fmt::format("  {:>17}", "-")
+                   : fmt::format("  {:>9.3f}, {:>6.3f}", timing->seconds * 1e3,
+                                 static_cast<double>(timing->bytes) /
+                                     static_cast<double>(group.shape.count()));
+    }
+    table += fmt::format("  {}\n", sparse::name_of(group.timings[group.chosen].storage));
+  }
+  return table;
+}
+
+}  // namespace espalier::train

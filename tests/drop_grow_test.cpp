@@ -1,0 +1,251 @@
+// Drop and grow as pure functions: counts, who is dropped, who grows, and when.
+#include "pruning/drop_grow.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "pruning/schedule.h"
+#include "src/core/error.h"
+
+namespace espalier::pruning {
+namespace {
+
+using sparse::Encoding;
+using sparse::Index;
+using sparse::Mask;
+
+std::vector<float> numbers(int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> draw(0, 1);
+  std::vector<float> values(static_cast<size_t>(count));
+  std::ranges::generate(values, [&] { return draw(random); });
+  return values;
+}
+
+/// Positions where `wanted`, ordered by key downwards, then position; the first `count` of them,
+/// ascending.
+template <class Wanted, class Key>
+std::vector<int32_t> largest(int64_t size, int64_t count, Wanted wanted, Key key) {
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < size; ++i) {
+    if (wanted(i)) {
+      order.push_back(i);
+    }
+  }
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return key(a) > key(b); });
+  order.resize(static_cast<size_t>(count));
+  std::ranges::sort(order);
+  return order;
+}
+
+/// A mask of a given density, with an index over it.
+struct Pruned {
+  Pruned(int64_t size, double density, unsigned seed) : mask(size, false) {
+    std::mt19937 random(seed);
+    for (int64_t i = 0; i < size; ++i) {
+      mask.set(i, std::uniform_real_distribution<>(0, 1)(random) < density);
+    }
+    index = Index(arena, mask, Encoding::bitmap);
+    values = numbers(mask.kept(), seed + 1);
+  }
+  Candidate candidate() const {
+    return {.name = "w", .shape = Shape{mask.size()}, .index = &index, .values = values};
+  }
+
+  Arena arena;
+  Mask mask;
+  Index index;
+  std::vector<float> values;
+};
+
+TEST(StartCounts, UniformAndErkAddUpExactly) {
+  const std::vector<Shape> shapes{Shape{40, 50}, Shape{33, 17}, Shape{8, 125}, Shape{300, 7}};
+  int64_t all = 0;
+  for (const Shape& shape : shapes) {
+    all += shape.count();
+  }
+  for (const double sparsity : {0.0, 0.3, 0.7, 0.9, 0.95, 0.99}) {
+    for (const Distribution kind : {Distribution::uniform, Distribution::erk}) {
+      const std::vector<int64_t> counts = start_counts(shapes, sparsity, kind);
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                kept_count(all, sparsity))
+          << name_of(kind) << " " << sparsity;
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        EXPECT_LE(counts[i], shapes[i].count());
+        if (kind == Distribution::uniform) {
+          EXPECT_NEAR(static_cast<double>(counts[i]),
+                      (1 - sparsity) * static_cast<double>(shapes[i].count()), 1.0);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(start_counts({}, 0.9, Distribution::erk).empty());
+}
+
+TEST(StartCounts, ErkGivesSmallLayersMore) {
+  // Sums of sizes 90 and 50: counts are in that proportion, whatever the products.
+  const std::vector<Shape> open{Shape{40, 50}, Shape{30, 20}};
+  const auto counts = start_counts(open, 0.9, Distribution::erk);
+  EXPECT_NEAR(static_cast<double>(counts[0]) / static_cast<double>(counts[1]), 90.0 / 50.0, 0.03);
+  // A layer that would need more than it has is full; the others share what is left.
+  const std::vector<Shape> tight{Shape{100, 100}, Shape{4, 4}, Shape{100, 100}};
+  const auto full = start_counts(tight, 0.9, Distribution::erk);
+  EXPECT_EQ(full[1], 16);
+  EXPECT_NEAR(static_cast<double>(full[0]), (2001.6 - 16) / 2, 1.0);
+}
+
+TEST(RandomStart, HasTheCountsAndDrawsByName) {
+  const Index matrix = Index::full(2000);
+  const Index narrow = Index::full(600);
+  std::vector<Candidate> candidates{{"a", Shape{40, 50}, &matrix, {}},
+                                    {"b", Shape{40, 50}, &matrix, {}},
+                                    {"c", Shape{30, 20}, &narrow, {}}};
+  const Settings settings{.sparsity = 0.9, .seed = 4};
+  const Result result = random_start(candidates, settings, Distribution::erk);
+  const auto counts = start_counts(std::vector{Shape{40, 50}, Shape{40, 50}, Shape{30, 20}}, 0.9,
+                                   Distribution::erk);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(result.masks[i].kept(), counts[i]);
+  }
+  EXPECT_NE(result.masks[0], result.masks[1]);
+  EXPECT_EQ(random_start(candidates, settings, Distribution::erk).masks, result.masks);
+  candidates[2].shape = Shape{1, 2};
+  const Index tiny = Index::full(2);
+  candidates[2].index = &tiny;
+  try {
+    random_start(candidates, settings, Distribution::uniform);
+    FAIL();
+  } catch (const Failure& failure) {
+    EXPECT_NE(std::string(failure.what()).find("\"c\" has 2 elements"), std::string::npos);
+  }
+}
+
+TEST(Drop, KeepsTheLargest) {
+  const Pruned layer(5000, 0.2, 1);
+  const std::vector<int32_t> positions = layer.mask.positions();
+  std::vector<float> dense(5000);
+  for (size_t k = 0; k < positions.size(); ++k) {
+    dense[static_cast<size_t>(positions[k])] = layer.values[k];
+  }
+  for (const int64_t keep : {int64_t{0}, int64_t{1}, int64_t{500}, layer.mask.kept()}) {
+    const Mask kept = drop_to(layer.candidate(), keep);
+    EXPECT_EQ(kept.positions(),
+              largest(
+                  5000, keep, [&](int32_t i) { return layer.mask[i]; },
+                  [&](int32_t i) { return std::abs(dense[static_cast<size_t>(i)]); }))
+        << keep;
+  }
+}
+
+TEST(Drop, TiesDropHigherPositionsAndANanIsNamed) {
+  Pruned layer(100, 0.5, 2);
+  std::ranges::fill(layer.values, -0.5F);
+  const auto positions = layer.mask.positions();
+  EXPECT_EQ(drop_to(layer.candidate(), 10).positions(),
+            std::vector<int32_t>(positions.begin(), positions.begin() + 10));
+  layer.values[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(drop_to(layer.candidate(), 10), Failure);
+  EXPECT_THROW(drop_to(Pruned(64, 0.5, 1).candidate(), 65), Bug);
+}
+
+TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
+  const Pruned layer(5003, 0.1, 3);
+  const std::vector<float> gradient = numbers(5003, 7);
+  const Mask survivors = drop_to(layer.candidate(), layer.mask.kept() - 150);
+  Mask grown = survivors;
+  grow_by_gradient("w", gradient, 150, grown);
+  EXPECT_EQ(grown.kept(), layer.mask.kept());
+  const auto expected = largest(
+      5003, 150, [&](int32_t i) { return !survivors[i]; },
+      [&](int32_t i) { return std::abs(gradient[static_cast<size_t>(i)]); });
+  Mask reference = survivors;
+  for (const int32_t position : expected) {
+    reference.set(position, true);
+  }
+  EXPECT_EQ(grown, reference);
+  int64_t back = 0;  // of the dropped ones about as many as of any: 150 of 4,650 grow
+  for (const int32_t position : expected) {
+    back += layer.mask[position] ? 1 : 0;
+  }
+  EXPECT_LT(back, 20);
+}
+
+TEST(GrowByGradient, EdgesAndMistakes) {
+  std::vector<float> gradient(130, 0.25F);
+  Mask mask(130, false);
+  mask.set(1, true);
+  grow_by_gradient("w", gradient, 3, mask);
+  EXPECT_EQ(mask.positions(), (std::vector<int32_t>{0, 1, 2, 3})) << "ties take lower positions";
+  grow_by_gradient("w", gradient, 0, mask);
+  EXPECT_EQ(mask.kept(), 4);
+  gradient[7] = std::numeric_limits<float>::infinity();
+  grow_by_gradient("w", gradient, 1, mask);
+  EXPECT_TRUE(mask[7]) << "infinity is the largest";
+  grow_by_gradient("w", gradient, 125, mask);
+  EXPECT_EQ(mask, Mask(130)) << "all of them";
+  EXPECT_THROW(grow_by_gradient("w", gradient, 1, mask), Bug);
+  gradient[8] = -std::numeric_limits<float>::quiet_NaN();
+  try {
+    grow_by_gradient("block.w", gradient, 0, mask);
+    FAIL();
+  } catch (const Failure& failure) {
+    EXPECT_NE(std::string(failure.what()).find("\"block.w\" holds a NaN"), std::string::npos);
+  }
+}
+
+TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {
+  const Mask before = Pruned(20'001, 0.1, 5).mask;
+  auto grow = [&](std::string_view name, uint64_t seed, int64_t step, int64_t count) {
+    Mask mask = before;
+    grow_at_random(name, {.seed = seed, .step = step}, count, mask);
+    EXPECT_EQ(mask.kept(), before.kept() + count);
+    for (int64_t i = 0; i < mask.size(); ++i) {
+      EXPECT_TRUE(mask[i] || !before[i]) << "nothing is lost";
+    }
+    return mask;
+  };
+  const Mask grown = grow("w", 1, 100, 900);
+  EXPECT_EQ(grow("w", 1, 100, 900), grown);
+  EXPECT_NE(grow("v", 1, 100, 900), grown);
+  EXPECT_NE(grow("w", 2, 100, 900), grown);
+  EXPECT_NE(grow("w", 1, 200, 900), grown);
+  // Each tenth of the positions gets its share: 90 of 900, standard deviation 9.
+  for (int64_t tenth = 0; tenth < 10; ++tenth) {
+    int64_t count = 0;
+    for (int64_t i = tenth * 2000; i < (tenth + 1) * 2000; ++i) {
+      count += grown[i] && !before[i] ? 1 : 0;
+    }
+    EXPECT_NEAR(static_cast<double>(count), 90, 45) << tenth;
+  }
+}
+
+TEST(Moves, StepsAndFractions) {
+  const Moves moves{.from_step = 20, .to_step = 100, .every = 25, .fraction = 0.4};
+  check_moves(moves);
+  std::vector<int64_t> steps;
+  for (int64_t step = 0; step < 200; ++step) {
+    if (moves_at(moves, step)) {
+      steps.push_back(step);
+    }
+    EXPECT_LE(drop_fraction(moves, step + 1), drop_fraction(moves, step));
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{45, 70, 95}));
+  EXPECT_DOUBLE_EQ(drop_fraction(moves, 20), 0.4);
+  EXPECT_NEAR(drop_fraction(moves, 60), 0.2, 1e-15);
+  EXPECT_EQ(drop_fraction(moves, 100), 0.0);
+  EXPECT_FALSE(moves_at({.to_step = 100, .every = 10, .fraction = 0}, 50)) << "masks that stay";
+  EXPECT_THROW(check_moves({.from_step = 5, .to_step = 5}), Failure);
+  EXPECT_THROW(check_moves({.to_step = 5, .every = 0}), Failure);
+  EXPECT_THROW(check_moves({.to_step = 5, .fraction = 1}), Failure);
+  EXPECT_EQ(drop_count(1000, 0.1234), 123);
+  EXPECT_THROW(distribution_by_name("er"), Failure);
+  EXPECT_EQ(distribution_by_name("uniform"), Distribution::uniform);
+}
+
+}  // namespace
+}  // namespace espalier::pruning

@@ -1,0 +1,238 @@
+#pragma once
+// The case table, third part: 8-bit codes, and the optimizers in all forms of their state.
+#include "src/kernels/dynamic_map.h"
+#include "tests/kernel_cases_memory.h"
+
+namespace espalier::kernels {
+
+inline int64_t blocks_of(int64_t n) { return (n + kQuantizeBlock - 1) / kQuantizeBlock; }
+
+namespace reference {
+
+/// x = map[code] scale
+inline Values dequantize(DynamicMap map, const Values& codes, const Values& scales) {
+  Values x(codes.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<double>(dynamic_map(map)[static_cast<size_t>(codes[i])]) *
+           scales[i / kQuantizeBlock];
+  }
+  return x;
+}
+
+/// The code whose value is nearest; but not of zero for what is not zero, without sign.
+inline size_t nearest_code(DynamicMap map, double x) {
+  const auto& values = dynamic_map(map);
+  size_t best = map == DynamicMap::without_sign && x != 0 ? 1 : 0;
+  for (size_t code = best; code < values.size(); ++code) {
+    best = std::fabs(x - values[code]) < std::fabs(x - values[best]) ? code : best;
+  }
+  return best;
+}
+
+inline void quantize(DynamicMap map, const Values& x, Values& codes, Values& scales) {
+  scales.assign(scales.size(), 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    double& scale = scales[i / kQuantizeBlock];
+    scale = std::fabs(x[i]) > std::fabs(scale) ? x[i] : scale;
+  }
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double scale = scales[i / kQuantizeBlock];
+    codes[i] = static_cast<double>(nearest_code(map, scale == 0 ? 0 : x[i] / scale));
+  }
+}
+
+}  // namespace reference
+
+inline std::string name_of(DynamicMap map) {
+  return map == DynamicMap::with_sign ? "with_sign" : "without_sign";
+}
+
+/// A code next to the nearest one may come out where x lies in the middle of two values.
+inline constexpr Tolerance kOneCode{1, 0};
+
+inline Case quantize_case(int64_t n, DynamicMap map) {
+  Case made;
+  made.name = fmt::format("quantize_{}_{}", n, name_of(map));
+  made.operands = {input(kFp32, {n}, map == DynamicMap::with_sign ? -2 : 0, 3),
+                   output(DType::uint8, {n}, kOneCode), output(kFp32, {blocks_of(n)}, {})};
+  for (double& x : made.operands[0].values) {
+    x = rounded(kFp32, x * x * x * x * x);  // several decades
+  }
+  made.run = [map](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.quantize(stream, {t[0], t[1], t[2], map});
+  };
+  made.reference = [map](std::vector<Values>& v) { reference::quantize(map, v[0], v[1], v[2]); };
+  made.passes_nan = false;  // codes have none
+  return made;
+}
+
+inline Case dequantize_case(int64_t n, DynamicMap map) {
+  Case made;
+  made.name = fmt::format("dequantize_{}_{}", n, name_of(map));
+  made.operands = {input(DType::uint8, {n}, 0, 256), input(kFp32, {blocks_of(n)}, -2, 2),
+                   output(kFp32, {n}, {0, 1e-6})};
+  made.run = [map](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.dequantize(stream, {t[0], t[1], t[2], map});
+  };
+  made.reference = [map](std::vector<Values>& v) { v[2] = reference::dequantize(map, v[0], v[1]); };
+  return made;
+}
+
+/// Where an optimizer writes the rounded values.
+enum class Copy : uint8_t { absent, fp32, bf16 };
+
+struct StateForm {
+  DType gradient = kFp32;
+  bool split = false;  ///< the master copy is bf16 and 16 more bits
+  bool coded = false;  ///< moments in 8 bits
+  Copy copy = Copy::absent;
+};
+
+/// Where an operand stands; 0: there is none.
+struct StatePlaces {
+  size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0;
+};
+
+inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
+
+/// Operands {gradient, value, [low], moments with [scales], [dense]}; values of dense outside the
+/// kept ones must survive.
+inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form, int moments) {
+  const int64_t n = kept.count();
+  const Tolerance tolerance{1e-6, 2e-6};
+  // Near the middle between two bf16 numbers `value` may be either: `low` tells them apart, which
+  // tests of states compare bit by bit.
+  const Tolerance value{1e-6, form.split ? 0x1p-7 : 2e-6};
+  StatePlaces places;
+  const auto add = [&made](Operand operand) {
+    made.operands.push_back(std::move(operand));
+    return made.operands.size() - 1;
+  };
+  add(input(form.gradient, {n}));
+  add(in_out(form.split ? kBf16 : kFp32, {n}, value));
+  if (form.split) {
+    for (double& x : made.operands[1].values) {
+      x = x == 0 ? 0.5 : x;  // the parts of no number are zero and a negative rest
+    }
+    places.low = add(in_out(DType::uint16, {n}, {65536, 0}, 0, 65536));
+  }
+  for (int i = 0; i < moments; ++i) {
+    if (form.coded) {
+      // From 40: two elements of almost the same size and other signs would tie for the scale.
+      places.moment[i] = add(in_out(DType::uint8, {n}, kOneCode, 40, 256));
+      places.scale[i] = add(in_out(kFp32, {blocks_of(n)}, tolerance, 0.5, 1));
+    } else {
+      places.moment[i] = add(in_out(kFp32, {n}, tolerance, 0, 1));
+    }
+  }
+  if (form.copy != Copy::absent) {
+    places.dense = add(in_out(form.copy == Copy::bf16 ? kBf16 : kFp32, {kept.size}, value));
+    made.operands.back().input = false;
+  }
+  made.passes_nan = n > 0;
+  return places;
+}
+
+inline Tensor tensor_at(const Tensors& t, size_t place) { return place == 0 ? Tensor{} : t[place]; }
+
+/// One element of the state, as `next(gradient, element)` sees and changes it.
+struct StateElement {
+  double master, moment[2];
+};
+
+/// Runs `next` on every kept element; whatever the form of the state.
+template <class Next>
+void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Values>& v,
+                      const Next& next) {
+  Values moments[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const Values none(v[at.value].size(), 0);
+    moments[i] = at.moment[i] == 0 ? none
+                 : at.scale[i] == 0
+                     ? v[at.moment[i]]
+                     : reference::dequantize(kMomentMaps[i], v[at.moment[i]], v[at.scale[i]]);
+  }
+  for (size_t k = 0; k < v[at.value].size(); ++k) {
+    double& value = v[at.value][k];
+    const bf16 high = to_bf16(static_cast<float>(value));
+    const double w = at.low == 0 ? value : join(high, static_cast<uint16_t>(v[at.low][k]));
+    StateElement element{w, {moments[0][k], moments[1][k]}};
+    next(v[0][k], element);
+    const SplitFloat parts = split(static_cast<float>(element.master));
+    value = at.low == 0 ? element.master : to_float(parts.high);
+    moments[0][k] = element.moment[0];
+    moments[1][k] = element.moment[1];
+    if (at.dense != 0) {
+      v[at.dense][kept.list[k]] = value;
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    if (at.scale[i] != 0) {
+      reference::quantize(kMomentMaps[i], moments[i], v[at.moment[i]], v[at.scale[i]]);
+    } else if (at.moment[i] != 0) {
+      v[at.moment[i]] = moments[i];
+    }
+  }
+}
+
+inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
+  return fmt::format("{}_{}_split{:d}_coded{:d}_copy{:d}", name, suffix(kept, form.gradient),
+                     form.split, form.coded, static_cast<int>(form.copy));
+}
+
+/// What AdamWArgs and SgdArgs share.
+template <class Args>
+void set_state(Args& args, const StatePlaces& at, const Kept& kept, const Tensors& t) {
+  args.gradient = t[0];
+  args.value = t[at.value];
+  args.low = tensor_at(t, at.low);
+  args.moment1 = t[at.moment[0]];
+  args.scale1 = tensor_at(t, at.scale[0]);
+  args.dense = tensor_at(t, at.dense);
+  args.positions = kept.positions();
+}
+
+inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
+  Case made;
+  made.name = state_name("adamw", *kept, form);
+  const StatePlaces at = add_state(made, *kept, form, 2);
+  const AdamWArgs flags{
+      .scale = 0.5F, .lr = 0.01F, .weight_decay = 0.1F, .bias1 = 0.271F, .bias2 = 0.142625F};
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    AdamWArgs args = flags;
+    set_state(args, at, *kept, t);
+    args.moment2 = t[at.moment[1]];
+    args.scale2 = tensor_at(t, at.scale[1]);
+    kernels.adamw(stream, args);
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
+      const auto [master, moment1, moment2] =
+          reference::adamw(flags, gradient, {e.master, e.moment[0], e.moment[1]});
+      e = {master, {moment1, moment2}};
+    });
+  };
+  return made;
+}
+
+inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
+  Case made;
+  made.name = state_name("sgd", *kept, form);
+  const StatePlaces at = add_state(made, *kept, form, 1);
+  const SgdArgs flags{.scale = 0.5F, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F};
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    SgdArgs args = flags;
+    set_state(args, at, *kept, t);
+    kernels.sgd(stream, args);
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
+      e.moment[0] =
+          flags.momentum * e.moment[0] + gradient * flags.scale + flags.weight_decay * e.master;
+      e.master -= flags.lr * e.moment[0];
+    });
+  };
+  return made;
+}
+
+}  // namespace espalier::kernels

@@ -1,0 +1,220 @@
+// The small forms of optimizer state against the plain one, through the tables' own operations.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/kernel_memory.h"
+
+namespace espalier::kernels {
+namespace {
+
+constexpr int64_t kCount = 10 * kQuantizeBlock + 77;
+
+/// One parameter in one form; several steps of an optimizer.
+struct State {
+  explicit State(int64_t n, bool split_master = false, bool coded_moments = false)
+      : count(n), split(split_master), coded(coded_moments) {
+    const int64_t blocks = (n + kQuantizeBlock - 1) / kQuantizeBlock;
+    gradient = make(DType::fp32, n);
+    value = make(split ? DType::bf16 : DType::fp32, n);
+    for (int i = 0; i < 2; ++i) {
+      moment[i] = make(coded ? DType::uint8 : DType::fp32, n);
+      scale[i] = make(DType::fp32, blocks);
+    }
+    low = make(DType::uint16, n);
+    // Codes of zero; the others are zero already.
+    if (coded) {
+      std::fill_n(moment[0].tensor().get<uint8_t>(), n, uint8_t{127});
+    }
+  }
+  Buffer make(DType dtype, int64_t n) {
+    return arena.allocate(Memory::scratch, "state", dtype, Shape{n});
+  }
+  float master(int64_t k) {
+    return split ? join(value.tensor().get<bf16>()[k], low.tensor().get<uint16_t>()[k])
+                 : value.tensor().get<float>()[k];
+  }
+  void set_master(int64_t k, float w) {
+    if (!split) {
+      value.tensor().get<float>()[k] = w;
+      return;
+    }
+    const SplitFloat parts = espalier::split(w);
+    value.tensor().get<bf16>()[k] = parts.high;
+    low.tensor().get<uint16_t>()[k] = parts.low;
+  }
+  AdamWArgs adamw() {
+    return {.gradient = gradient.tensor(),
+            .value = value.tensor(),
+            .low = split ? low.tensor() : Tensor{},
+            .moment1 = moment[0].tensor(),
+            .moment2 = moment[1].tensor(),
+            .scale1 = coded ? scale[0].tensor() : Tensor{},
+            .scale2 = coded ? scale[1].tensor() : Tensor{},
+            .lr = 0.01F,
+            .weight_decay = 0.1F};
+  }
+  SgdArgs sgd() {
+    const AdamWArgs a = adamw();
+    return {.gradient = a.gradient,
+            .value = a.value,
+            .low = a.low,
+            .moment1 = a.moment1,
+            .scale1 = a.scale1,
+            .lr = 0.01F,
+            .weight_decay = 0.1F};
+  }
+
+  Arena arena;
+  Stream stream{arena, 1};
+  int64_t count;
+  bool split, coded;
+  Buffer gradient, value, low, moment[2], scale[2];
+};
+
+void draw_gradient(std::mt19937& random, const State& state) {
+  std::normal_distribution<float> normal;
+  for (float& g : state.gradient.tensor().span<float>()) {
+    g = normal(random) * std::exp(3 * normal(random));
+  }
+}
+
+void draw_values(State& state) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (int64_t k = 0; k < state.count; ++k) {
+    state.set_master(k, normal(random));
+  }
+}
+
+TEST(SplitMaster, takes_the_same_steps_as_fp32) {
+  for (const Kernels* table : computing_tables()) {
+    for (const bool adamw : {true, false}) {
+      State plain(kCount);
+      State split(kCount, true);
+      draw_values(plain);
+      draw_values(split);
+      std::mt19937 random(4);
+      for (int step = 0; step < 5; ++step) {
+        draw_gradient(random, plain);
+        std::ranges::copy(plain.gradient.tensor().span<float>(),
+                          split.gradient.tensor().get<float>());
+        if (adamw) {
+          table->adamw(plain.stream, plain.adamw());
+          table->adamw(split.stream, split.adamw());
+        } else {
+          table->sgd(plain.stream, plain.sgd());
+          table->sgd(split.stream, split.sgd());
+        }
+        for (int64_t k = 0; k < kCount; ++k) {
+          ASSERT_EQ(plain.master(k), split.master(k)) << table->name << " " << step << " " << k;
+        }
+      }
+    }
+  }
+}
+
+/// The fused pass does what decoding, a step on fp32 moments and encoding do one after another.
+TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {
+  for (const Kernels* table : computing_tables()) {
+    State fused(kCount, false, true);
+    State parts(kCount, false, true);
+    State plain(kCount);
+    draw_values(fused);
+    draw_values(plain);
+    std::mt19937 random(5);
+    const DynamicMap maps[] = {DynamicMap::with_sign, DynamicMap::without_sign};
+    for (int step = 0; step < 5; ++step) {
+      draw_gradient(random, fused);
+      std::ranges::copy(fused.gradient.tensor().span<float>(),
+                        plain.gradient.tensor().get<float>());
+      table->adamw(fused.stream, fused.adamw());
+      const auto coding = [&](auto operation) {
+        for (size_t i = 0; i < 2; ++i) {
+          operation(parts.moment[i].tensor(), parts.scale[i].tensor(), plain.moment[i].tensor(),
+                    maps[i]);
+        }
+      };
+      coding([&](const Tensor& codes, const Tensor& scales, const Tensor& x, DynamicMap map) {
+        table->dequantize(plain.stream, {.codes = codes, .scales = scales, .x = x, .map = map});
+      });
+      table->adamw(plain.stream, plain.adamw());
+      coding([&](const Tensor& codes, const Tensor& scales, const Tensor& x, DynamicMap map) {
+        table->quantize(plain.stream, {.x = x, .codes = codes, .scales = scales, .map = map});
+      });
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(std::ranges::equal(fused.moment[i].tensor().span<uint8_t>(),
+                                       parts.moment[i].tensor().span<uint8_t>()));
+        EXPECT_TRUE(std::ranges::equal(fused.scale[i].tensor().span<float>(),
+                                       parts.scale[i].tensor().span<float>()));
+      }
+      EXPECT_TRUE(std::ranges::equal(fused.value.tensor().span<float>(),
+                                     plain.value.tensor().span<float>()))
+          << table->name << " step " << step;
+    }
+  }
+}
+
+/// The longest step of any element, in learning rates, while gradients of very different sizes share
+/// blocks and many of them vanish in turn. With fp32 moments it is about 1.
+float longest_step(const Kernels& table, bool coded) {
+  State state(kCount, false, coded);
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> exponent(-5, 0);
+  std::vector<float> size(kCount);
+  for (float& s : size) {
+    s = std::pow(10.0F, exponent(random));
+  }
+  float longest = 0;
+  for (int step = 0; step < 100; ++step) {
+    for (int64_t k = 0; k < kCount; ++k) {
+      const bool gone = (k + step / 10) % 3 == 0;
+      state.set_master(k, 0);
+      state.gradient.tensor().get<float>()[k] = gone ? 0 : normal(random) * size[k];
+    }
+    AdamWArgs args = state.adamw();
+    args.weight_decay = 0;
+    args.bias1 = static_cast<float>(1 - std::pow(0.9, step + 1));
+    args.bias2 = static_cast<float>(1 - std::pow(0.95, step + 1));
+    table.adamw(state.stream, args);
+    for (int64_t k = 0; k < kCount; ++k) {
+      longest = std::fmax(longest, std::fabs(state.master(k)) / args.lr);
+    }
+  }
+  return longest;
+}
+
+TEST(CodedMoments, keep_steps_bounded) {
+  for (const Kernels* table : computing_tables()) {
+    EXPECT_LT(longest_step(*table, false), 1.5F) << table->name;
+    EXPECT_LT(longest_step(*table, true), 3.0F) << table->name;
+  }
+}
+
+TEST(CodedMoments, stay_finite_from_finite_gradients) {
+  for (const Kernels* table : computing_tables()) {
+    State state(kCount, true, true);
+    draw_values(state);
+    const float sizes[] = {1e-45F, 1e-38F, 1e-20F, 1, 1e18F, 1e25F, 3e38F, 0};
+    for (int step = 0; step < 40; ++step) {
+      for (int64_t k = 0; k < kCount; ++k) {
+        const float size = sizes[(k + step) % (step % 3 == 0 ? 8 : 5)];
+        state.gradient.tensor().get<float>()[k] = k % 2 == 0 ? size : -size;
+      }
+      table->adamw(state.stream, state.adamw());
+      for (int64_t k = 0; k < kCount; ++k) {
+        ASSERT_TRUE(std::isfinite(state.master(k))) << table->name << " " << step << " " << k;
+      }
+      for (const Buffer& scale : state.scale) {
+        for (const float s : scale.tensor().span<float>()) {
+          ASSERT_TRUE(std::isfinite(s)) << table->name << " " << step;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels
