@@ -48,7 +48,7 @@ struct TrainConfig {
   int64_t seed = 1;
   int64_t eval_every = 250;  ///< steps; 0: at the end only
   int64_t eval_batches = 100;
-  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
+  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
   int64_t keep_checkpoints = 2;
   std::string recompute = "none";
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)

@@ -73,7 +73,8 @@ void train(std::vector<Field>& out) {
   rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
   rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
-  rows.add("checkpoint_every", &T::checkpoint_every, at_least(0), "steps; 0: at the end only");
+  rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
+           "steps; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
   rows.add("recompute", &T::recompute, one_of({"none", "selective", "full", "auto"}),
            "what backward computes again instead of keeping it; auto: as memory_budget needs");

@@ -132,22 +132,6 @@ Parameter& Store::find(std::string_view name) {
   return *found;
 }
 
-int64_t Store::total_size() const {
-  int64_t sum = 0;
-  for (const Parameter& parameter : parameters_) {
-    sum += parameter.size();
-  }
-  return sum;
-}
-
-int64_t Store::total_kept() const {
-  int64_t sum = 0;
-  for (const Parameter& parameter : parameters_) {
-    sum += parameter.kept();
-  }
-  return sum;
-}
-
 Tensor Store::part(const Tensor& flat, const Parameter& parameter) const {
   auto* first = static_cast<std::byte*>(flat.data) +
                 static_cast<size_t>(parameter.offset) * size_of(flat.dtype);

@@ -99,6 +99,17 @@ struct StoreOptions {
 /// they would without a mask.
 std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed);
 
+/// Bytes of the model state by part; their sum is what the arena counts as model state.
+struct StateParts {
+  size_t value = 0;   ///< of kept elements, in the compute type
+  size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of bf16 runs
+  size_t gradient = 0;
+  size_t low = 0;  ///< the lower halves of master copies
+  size_t moments = 0;
+  size_t scales = 0;  ///< of 8-bit moments
+  size_t index = 0;
+};
+
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
 struct OptimizerState {
   Tensor gradient, value, low, moment1, moment2, scale1, scale2;
@@ -120,6 +131,7 @@ class Store {
   int64_t total_size() const;  ///< dense elements of all parameters
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
+  StateParts parts() const;
   const StoreOptions& options() const { return options_; }
   Arena& arena() { return stream_.arena(); }
 

@@ -15,21 +15,25 @@ namespace {
 void draw_normal(const Index& index, uint64_t key, float deviation, std::span<float> values) {
   constexpr size_t kChunk = 1 << 16;
   std::vector<int32_t> positions(std::min(kChunk, values.size()));
-  int32_t drawn = -1;
-  std::array<float, 4> draws{};
+  int32_t counter = -1;
+  int32_t pair = -1;
+  Philox bits{};
+  std::array<float, 2> draws{};
   for (size_t first = 0; first < values.size(); first += kChunk) {
     const size_t count = std::min(kChunk, values.size() - first);
     const std::span<int32_t> here(positions.data(), count);
     index.decode(static_cast<int64_t>(first), here);
     for (size_t k = 0; k < count; ++k) {
-      if (here[k] / 4 != drawn) {
-        drawn = here[k] / 4;
-        const Philox bits = philox(key, 0, static_cast<uint64_t>(drawn));
-        const auto left = normal_pair(bits[0], bits[1]);
-        const auto right = normal_pair(bits[2], bits[3]);
-        draws = {left[0], left[1], right[0], right[1]};
+      if (here[k] / 4 != counter) {
+        counter = here[k] / 4;
+        bits = philox(key, 0, static_cast<uint64_t>(counter));
       }
-      values[first + k] = deviation * draws[static_cast<size_t>(here[k] % 4)];
+      if (here[k] / 2 != pair) {
+        pair = here[k] / 2;
+        const auto two = static_cast<size_t>(pair % 2) * 2;
+        draws = normal_pair(bits.at(two), bits.at(two + 1));
+      }
+      values[first + k] = deviation * draws[static_cast<size_t>(here[k] % 2)];
     }
   }
 }

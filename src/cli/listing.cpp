@@ -77,6 +77,12 @@ Json json_of(const train::MemoryByKind& bytes, int64_t parameters) {
   return memory;
 }
 
+Json json_of(const sparse::StateParts& parts) {
+  return {{"value", parts.value},    {"dense copies", parts.copies}, {"gradient", parts.gradient},
+          {"low halves", parts.low}, {"moments", parts.moments},     {"scales", parts.scales},
+          {"index", parts.index}};
+}
+
 /// What a budget leads to; without a fit, what was asked for and why it does not do.
 struct Fitting {
   train::Fit fit;
@@ -143,6 +149,17 @@ std::string memory_text(const Json& found) {
   return table(rows);
 }
 
+/// The model state after the last change of masks.
+std::string parts_text(const Json& found) {
+  std::vector<std::vector<std::string>> rows{{"model state by part", "bytes", "a parameter"}};
+  for (const auto& [part, bytes] : found["parts"].items()) {
+    rows.push_back(
+        {part, bytes_text(bytes.get<double>()),
+         fmt::format("{:.3f} B", bytes.get<double>() / found["parameters"].get<double>())});
+  }
+  return table(rows);
+}
+
 std::string listing_text(const Json& found, const io::Config& config) {
   auto number = [&](const char* key) { return found[key].get<int64_t>(); };
   auto grouped_of = [&](const char* key) { return grouped(number(key)); };
@@ -163,7 +180,7 @@ std::string listing_text(const Json& found, const io::Config& config) {
   text +=
       fmt::format("\nmemory of a rank, {}, micro-batch of {}, recompute {}\n", config.train.dtype,
                   number("micro_batch"), found["recompute"].get<std::string>());
-  text += memory_text(found);
+  text += memory_text(found) + "\n" + parts_text(found);
   text += fmt::format("the process at its peak: about {} ({:.2f} GiB)\n",
                       bytes_text(found["process"].get<double>()),
                       found["process"].get<double>() * 0x1p-30);
@@ -235,6 +252,7 @@ Json listing(const io::Config& given) {
     found["kept_parameters"] = plan.total_kept;
     found["pruned"] = json_of(plan.last, plan.total_size);
   }
+  found["parts"] = json_of(plan.parts);
   found["peak"] = json_of(plan.peak, plan.total_size);
   found["process"] = plan.needed();
   if (!config.train.memory_budget.empty()) {

@@ -6,6 +6,7 @@
 
 #include "parallel/bucketer.h"
 #include "src/train/pruner.h"
+#include "src/train/storage_choice.h"
 
 namespace espalier::train {
 namespace {
@@ -59,6 +60,7 @@ class Rehearsal {
     }
     hold_copies();
     plan.last = bytes_now(arena_);
+    plan.parts = stage_.store().parts();
     plan.peak = bytes_at_peak(arena_);
     plan.beside = kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
     plan.total_size = stage_.store().total_size();
@@ -67,8 +69,16 @@ class Rehearsal {
   }
 
  private:
-  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements.
-  void hold_copies() { hold(16 * largest(kept_)); }
+  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
+  /// storages are timed, one parameter with a dense copy and its dense gradient.
+  void hold_copies() {
+    hold(16 * largest(kept_));
+    if (has_auto_storage(config_, stage_.store())) {
+      const auto& spec = std::ranges::max(
+          specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
+      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()));
+    }
+  }
   void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
 
   void prune(int64_t step) {

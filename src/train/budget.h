@@ -47,6 +47,7 @@ struct MemoryPlan {
   MemoryByKind last{};   ///< after the last change of masks
   MemoryByKind peak{};
   size_t beside = 0;
+  sparse::StateParts parts;  ///< of `last`
   PassCost pass;
   int64_t total_size = 0, total_kept = 0;  ///< parameters; kept after the last change
 

@@ -137,10 +137,13 @@ void Trainer::settle_storages() {
                                .store = stage_->store(),
                                .prunable = pruner_->prunable(),
                                .density = 1 - pruner_->target(config_.train.steps),
-                               .rows = micro_batch_ * source_->rows(),
-                               .budget = {}},
+                               .rows = micro_batch_ * source_->rows()},
                               stream_->threads(), stage_->kernels());
-  choose_storages(groups, {});
+  std::optional<size_t> budget;
+  if (fit_.budget > 0 && !groups.empty()) {
+    budget = fit_.budget - fit_.plan.needed() + planned_bytes(groups);
+  }
+  choose_storages(groups, budget);
   agree_on_storages(groups, comm_);
   apply_storages(groups, stage_->store());
   if (!groups.empty()) {
@@ -335,7 +338,7 @@ void Trainer::checkpoint() {
 }
 
 void Trainer::finish(bool finished) {
-  if (last_saved_ != step_) {
+  if (last_saved_ != step_ && config_.train.checkpoint_every >= 0) {
     checkpoint();
   }
   compare_ranks();
