@@ -116,7 +116,7 @@ Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) cons
 size_t OptimizerArrays::moment_bytes() const {
   size_t sum = 0;
   for (const Moment& moment : moments_) {
-    sum += moment.bytes.tensor().bytes();
+    sum += moment.bytes.bytes();
   }
   return sum;
 }
@@ -124,7 +124,7 @@ size_t OptimizerArrays::moment_bytes() const {
 size_t OptimizerArrays::scale_bytes() const {
   size_t sum = 0;
   for (const Moment& moment : moments_) {
-    sum += moment.scale.tensor().bytes();
+    sum += moment.scale.bytes();
   }
   return sum;
 }

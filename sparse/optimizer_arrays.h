@@ -29,7 +29,7 @@ class OptimizerArrays {
   OptimizerArrays(Stream& stream, const kernels::Kernels& kernels, const Options& options,
                   std::span<const Extent> extents);
 
-  size_t low_bytes() const { return low_.tensor().bytes(); }
+  size_t low_bytes() const { return low_.bytes(); }
   size_t moment_bytes() const;  ///< without scales
   size_t scale_bytes() const;
 

@@ -20,13 +20,13 @@ int64_t Store::total_kept() const {
 }
 
 StateParts Store::parts() const {
-  StateParts parts{.value = value_.tensor().bytes(),
-                   .gradient = gradient_.tensor().bytes(),
+  StateParts parts{.value = value_.bytes(),
+                   .gradient = gradient_.bytes(),
                    .low = optimizer_.low_bytes(),
                    .moments = optimizer_.moment_bytes(),
                    .scales = optimizer_.scale_bytes()};
   for (const Parameter& parameter : parameters_) {
-    parts.copies += parameter.memory.tensor().bytes();
+    parts.copies += parameter.memory.bytes();
     parts.index += parameter.index.bytes();
   }
   return parts;

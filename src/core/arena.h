@@ -45,6 +45,7 @@ class Buffer {
   ~Buffer() { release(); }
 
   const Tensor& tensor() const { return tensor_; }
+  size_t bytes() const { return tensor_ ? tensor_.bytes() : 0; }
   void release() noexcept;
 
  private:
