@@ -1,8 +1,9 @@
 #include "src/kernels/dry/table.h"
 
-#include <algorithm>
 #include <cmath>
 
+#include "src/kernels/dry/count.h"
+#include "src/kernels/dry/products.h"
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels {
@@ -14,42 +15,6 @@ DryCount& dry_count() {
 
 namespace dry {
 namespace {
-
-void add(double flops, double bytes) {
-  DryCount& count = dry_count();
-  count.flops += flops;
-  count.bytes += bytes;
-}
-
-double elements(const Tensor& t) { return t ? static_cast<double>(t.count()) : 0; }
-
-/// Bytes of all of them, each crossing the bus once.
-template <class... Tensors>
-double traffic(const Tensors&... tensors) {
-  return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
-}
-
-/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a
-/// rank.
-double traffic(const Positions& positions) {
-  if (positions.list != nullptr) {
-    return 4.0 * static_cast<double>(positions.count);
-  }
-  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512)
-                                     : 0;
-}
-
-/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it.
-void allow(Stream& stream, int64_t bytes) { stream.workspace(static_cast<size_t>(bytes)); }
-
-int64_t rounded_up(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
-
-/// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
-constexpr double kExp = 20;
-
-double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
 
 /// oneDNN copies an operand that it cannot read as it lies, panel by panel.
 void gemm(Stream& stream, const GemmArgs& args) {
@@ -193,88 +158,6 @@ void scatter(Stream&, const ScatterArgs& args) {
   add(0, traffic(args.dense, args.packed) + traffic(args.positions));
 }
 
-/// Rows of x times kept elements, two flops each.
-double product_flops(const Tensor& x, const Tensor& values) {
-  return 2 * static_cast<double>(x.rows()) * elements(values);
-}
-
-double traffic(const SparseMatrix& weight) {
-  return traffic(weight.values) + traffic(weight.positions);
-}
-
-double traffic(const BlockMatrix& weight) {
-  return traffic(weight.values) +
-         4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
-}
-
-/// Packed rows of activations of the threads.
-int64_t packed_rows(const Stream& stream, int64_t rows, int64_t cols) {
-  constexpr int64_t kEach = int64_t{1} << 20;
-  return stream.threads() * (kEach + 256 * (rows + cols));
-}
-
-/// The weight in the order of the kernel's tiles: at most 9 bytes a kept element, a quarter of a byte
-/// for all.
-void allow_form(Stream& stream, const SparseMatrix& weight) {
-  const int64_t size = (weight.rows + 128) * (weight.cols + 128);
-  allow(stream,
-        9 * weight.values.count() + size / 4 + packed_rows(stream, weight.rows, weight.cols));
-}
-
-/// Lanes that a block takes along one side, as panels and stripes are cut.
-int64_t lanes(int64_t extent) { return rounded_up(extent, extent > 16 ? 32 : 16); }
-
-/// The weight in panels of whole lanes, in either direction, and lists of its blocks.
-void allow_form(Stream& stream, const BlockMatrix& weight) {
-  const int64_t blocks = weight.values.count() / (weight.height * weight.width) +
-                         weight.rows / weight.height + weight.cols / weight.width + 2;
-  const int64_t panel =
-      4 * std::max(weight.width * lanes(weight.height), weight.height * lanes(weight.width));
-  const int64_t lists = 4 * std::max(weight.width, weight.height) + 40;
-  allow(stream, blocks * (panel + lists) + packed_rows(stream, weight.rows, weight.cols));
-}
-
-void allow_gradient(Stream& stream, const SparseMatrix& weight) { allow_form(stream, weight); }
-
-/// Both operands in stripes of as many words, fp32 sums.
-void allow_gradient(Stream& stream, const BlockMatrix& weight) {
-  constexpr int64_t kChunk = 256;
-  auto stripes = [](int64_t extent, int64_t block) {
-    return (extent / block + 1) * (lanes(block) * kChunk + 16);
-  };
-  allow(stream, 4 * (stripes(weight.rows, weight.height) + stripes(weight.cols, weight.width) +
-                     weight.values.count() + kChunk));
-}
-
-template <class Args>
-void spmm(Stream& stream, const Args& args) {
-  verify(args);
-  allow_form(stream, args.weight);
-  add(product_flops(args.x, args.weight.values) +
-          flops_of(args.activation) * elements(args.activated),
-      traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
-          (args.accumulate ? traffic(args.y) : 0));
-}
-
-template <class Args>
-void spmm_transposed(Stream& stream, const Args& args) {
-  verify(args);
-  allow_form(stream, args.weight);
-  add(product_flops(args.dy, args.weight.values) +
-          1.5 * flops_of(args.activation) * elements(args.preactivation),
-      traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
-          (args.accumulate ? traffic(args.dx) : 0));
-}
-
-template <class Args>
-void sddmm(Stream& stream, const Args& args) {
-  verify(args);
-  allow_gradient(stream, args.weight);
-  add(product_flops(args.x, args.weight.values),
-      traffic(args.weight) + traffic(args.dy, args.x) +
-          (args.accumulate ? traffic(args.weight.values) : 0));
-}
-
 void quantize(Stream&, const QuantizeArgs& args) {
   verify(args);
   add(10 * elements(args.x), traffic(args.x, args.codes, args.scales));
@@ -323,12 +206,12 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
-    .spmm = spmm<SpmmArgs>,
-    .spmm_transposed = spmm_transposed<SpmmTransposedArgs>,
-    .sddmm = sddmm<SddmmArgs>,
-    .block_spmm = spmm<BlockSpmmArgs>,
-    .block_spmm_transposed = spmm_transposed<BlockSpmmTransposedArgs>,
-    .block_sddmm = sddmm<BlockSddmmArgs>,
+    .spmm = spmm,
+    .spmm_transposed = spmm_transposed,
+    .sddmm = sddmm,
+    .block_spmm = block_spmm,
+    .block_spmm_transposed = block_spmm_transposed,
+    .block_sddmm = block_sddmm,
     .quantize = quantize,
     .dequantize = dequantize,
     .adamw = adamw,
