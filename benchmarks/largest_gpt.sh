@@ -41,7 +41,9 @@ memory_budget = "$budget"
 eval_batches = 1
 checkpoint_every = -1
 [optimizer]
-warmup_steps = 1
+lr = 1e-5
+min_lr = 1e-5
+warmup_steps = 0
 [parallel]
 check_every = 0
 [run]

@@ -50,9 +50,9 @@ Index Store::make_index(const Parameter& parameter, const Mask& mask,
 
 Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  const IndexShape shape = index_shape(parameter);
   return Index::planned(stream_.arena(), parameter.size(), kept,
-                        wanted.value_or(best_encoding(parameter.size(), kept)),
-                        index_shape(parameter));
+                        wanted.value_or(best_encoding(parameter.size(), kept, shape)), shape);
 }
 
 /// The list behind storage block; none for thin blocks, which are computed as single elements.

@@ -13,11 +13,11 @@ double product_flops(const Tensor& x, const Tensor& values) {
   return 2 * static_cast<double>(x.rows()) * elements(values);
 }
 
-double traffic(const SparseMatrix& weight) {
+double matrix_traffic(const SparseMatrix& weight) {
   return traffic(weight.values) + traffic(weight.positions);
 }
 
-double traffic(const BlockMatrix& weight) {
+double matrix_traffic(const BlockMatrix& weight) {
   return traffic(weight.values) +
          4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
 }
@@ -67,7 +67,7 @@ void count_spmm(Stream& stream, const Args& args) {
   allow_form(stream, args.weight);
   add(product_flops(args.x, args.weight.values) +
           flops_of(args.activation) * elements(args.activated),
-      traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
+      matrix_traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
           (args.accumulate ? traffic(args.y) : 0));
 }
 
@@ -77,7 +77,7 @@ void count_spmm_transposed(Stream& stream, const Args& args) {
   allow_form(stream, args.weight);
   add(product_flops(args.dy, args.weight.values) +
           1.5 * flops_of(args.activation) * elements(args.preactivation),
-      traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
+      matrix_traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
           (args.accumulate ? traffic(args.dx) : 0));
 }
 
@@ -86,7 +86,7 @@ void count_sddmm(Stream& stream, const Args& args) {
   verify(args);
   allow_gradient(stream, args.weight);
   add(product_flops(args.x, args.weight.values),
-      traffic(args.weight) + traffic(args.dy, args.x) +
+      matrix_traffic(args.weight) + traffic(args.dy, args.x) +
           (args.accumulate ? traffic(args.weight.values) : 0));
 }
 
