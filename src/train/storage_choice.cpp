@@ -148,15 +148,14 @@ class Trial {
     } else {
       options.start = [&](size_t) { return mask_of(question, group); };
     }
+    return options;
   }
-  return options;
-}
 
-Arena arena_;
-Stream stream_;
-sparse::Store store_;
-sparse::Weight weight_;
-Buffer x_, y_;
+  Arena arena_;
+  Stream stream_;
+  sparse::Store store_;
+  sparse::Weight weight_;
+  Buffer x_, y_;
 };
 
 /// State of all parameters and the largest scratch, with timing choice(group) of each group.
