@@ -42,13 +42,13 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t global_batch = 12;  ///< sequences a step, over all ranks
-  int64_t micro_batch = 0;    ///< sequences a forward; 0: all of the rank's share
+  int64_t micro_batch = 0;    ///< sequences a forward; 0: the rank's share, or what fits
   std::string dtype = "fp32";
   std::string gradient_dtype = "auto";
   int64_t seed = 1;
   int64_t eval_every = 250;  ///< steps; 0: at the end only
   int64_t eval_batches = 100;
-  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
+  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
   int64_t keep_checkpoints = 2;
   std::string recompute = "none";
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)

@@ -66,17 +66,18 @@ void train(std::vector<Field>& out) {
   rows.add("steps", &T::steps, at_least(1), "optimizer updates");
   rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
   rows.add("micro_batch", &T::micro_batch, at_least(0),
-           "sequences a forward; 0: all of the rank's share");
+           "sequences a forward; 0: all of the rank's share, or what memory_budget allows");
   rows.add("dtype", &T::dtype, one_of({"fp32", "bf16"}, {"fp16"}), "of weights and activations");
   rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16"}),
            "of the gradient that micro-batches and ranks add up; auto: dtype");
   rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
   rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
-  rows.add("checkpoint_every", &T::checkpoint_every, at_least(0), "steps; 0: at the end only");
+  rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
+           "steps; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
-  rows.add("recompute", &T::recompute, one_of({"none"}, {"block", "attention", "full"}),
-           "activations computed again in backward");
+  rows.add("recompute", &T::recompute, one_of({"none", "selective", "full", "auto"}),
+           "what backward computes again instead of keeping it; auto: as memory_budget needs");
   rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
 }
 

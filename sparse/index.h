@@ -65,6 +65,8 @@ bool fits_block(const Mask& mask, int64_t cols, int64_t height, int64_t width);
 Encoding best_encoding(int64_t size, int64_t kept);
 /// The same where also nm and block may do, if `shape` has them and the mask fits.
 Encoding best_encoding(const Mask& mask, const IndexShape& shape);
+/// The same for masks to come, of a method that keeps the groups or blocks that `shape` has.
+Encoding best_encoding(int64_t size, int64_t kept, const IndexShape& shape);
 /// Bytes that an index of `kept` of `size` elements takes (delta, golomb, entropy: expected value
 /// for a random mask). Zero when all are kept: such an index is always full.
 size_t predicted_bytes(Encoding encoding, int64_t size, int64_t kept, const IndexShape& shape = {});

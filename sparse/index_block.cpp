@@ -168,9 +168,12 @@ void check_block_shape(int64_t size, const IndexShape& shape) {
         kMaxElements);
 }
 
+bool has_blocks(int64_t size, const IndexShape& shape) {
+  return shape.cols > 0 && size % shape.cols == 0 && shape.height >= 1 && shape.width >= 1;
+}
+
 bool is_block(const Mask& mask, const IndexShape& shape) {
-  return shape.cols > 0 && mask.size() % shape.cols == 0 && shape.height >= 1 && shape.width >= 1 &&
-         fits_block(mask, shape.cols, shape.height, shape.width);
+  return has_blocks(mask.size(), shape) && fits_block(mask, shape.cols, shape.height, shape.width);
 }
 
 bool fits_block(const Mask& mask, int64_t cols, int64_t height, int64_t width) {

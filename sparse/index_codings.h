@@ -85,6 +85,9 @@ void check_block_shape(int64_t size, const IndexShape& shape);
 bool is_nm(const Mask& mask, const IndexShape& shape);
 /// Whether `mask` consists of the blocks of `shape`; false likewise.
 bool is_block(const Mask& mask, const IndexShape& shape);
+/// Whether `shape` has groups, or blocks, that masks of this size can be coded by.
+bool has_groups(int64_t size, const IndexShape& shape);
+bool has_blocks(int64_t size, const IndexShape& shape);
 
 // Bit i % 64 of word i / 64 says that element i is kept; ranks[j] = kept ones before word 8 j.
 namespace bitmap_coding {

@@ -233,12 +233,14 @@ void check_nm_shape(int64_t size, const IndexShape& shape) {
         kMostBits);
 }
 
-bool is_nm(const Mask& mask, const IndexShape& shape) {
-  const int64_t size = mask.size();
+bool has_groups(int64_t size, const IndexShape& shape) {
   const bool known = shape.cols > 0 && size % shape.cols == 0 && shape.n >= 1 && shape.m >= 2 &&
                      shape.n < shape.m && shape.m <= kMostPlaces;
-  return known && Groups(size, shape).bits() <= kMostBits &&
-         fits_nm(mask, shape.cols, shape.n, shape.m);
+  return known && Groups(size, shape).bits() <= kMostBits;
+}
+
+bool is_nm(const Mask& mask, const IndexShape& shape) {
+  return has_groups(mask.size(), shape) && fits_nm(mask, shape.cols, shape.n, shape.m);
 }
 
 bool fits_nm(const Mask& mask, int64_t cols, int n, int m) {

@@ -70,20 +70,33 @@ Encoding best_encoding(int64_t size, int64_t kept) {
                                                                               : Encoding::bitmap;
 }
 
-Encoding best_encoding(const Mask& mask, const IndexShape& shape) {
-  const int64_t kept = mask.kept();
-  Encoding best = best_encoding(mask.size(), kept);
-  const auto prefer = [&](Encoding encoding, bool possible) {
-    if (possible && predicted_bytes(encoding, mask.size(), kept, shape) <
-                        predicted_bytes(best, mask.size(), kept, shape)) {
+namespace {
+
+/// The best for any mask, or one of nm and block where they are possible and smaller.
+template <class IsPossible>
+Encoding best_of(int64_t size, int64_t kept, const IndexShape& shape, IsPossible is_possible) {
+  Encoding best = best_encoding(size, kept);
+  for (const Encoding encoding : {Encoding::nm, Encoding::block}) {
+    if (best != Encoding::full && is_possible(encoding) &&
+        predicted_bytes(encoding, size, kept, shape) < predicted_bytes(best, size, kept, shape)) {
       best = encoding;
     }
-  };
-  if (best != Encoding::full) {
-    prefer(Encoding::nm, is_nm(mask, shape));
-    prefer(Encoding::block, is_block(mask, shape));
   }
   return best;
+}
+
+}  // namespace
+
+Encoding best_encoding(const Mask& mask, const IndexShape& shape) {
+  return best_of(mask.size(), mask.kept(), shape, [&](Encoding encoding) {
+    return encoding == Encoding::nm ? is_nm(mask, shape) : is_block(mask, shape);
+  });
+}
+
+Encoding best_encoding(int64_t size, int64_t kept, const IndexShape& shape) {
+  return best_of(size, kept, shape, [&](Encoding encoding) {
+    return encoding == Encoding::nm ? has_groups(size, shape) : has_blocks(size, shape);
+  });
 }
 
 }  // namespace espalier::sparse

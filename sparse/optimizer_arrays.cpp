@@ -113,6 +113,22 @@ Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) cons
   return Tensor(moment.scale.tensor().get<float>() + place.scale, DType::fp32, Shape{blocks});
 }
 
+size_t OptimizerArrays::moment_bytes() const {
+  size_t sum = 0;
+  for (const Moment& moment : moments_) {
+    sum += moment.bytes.bytes();
+  }
+  return sum;
+}
+
+size_t OptimizerArrays::scale_bytes() const {
+  size_t sum = 0;
+  for (const Moment& moment : moments_) {
+    sum += moment.scale.bytes();
+  }
+  return sum;
+}
+
 Tensor OptimizerArrays::low(size_t p) const { return low_of(low_, places_[p]); }
 
 Tensor OptimizerArrays::moment(size_t p, int which) const {

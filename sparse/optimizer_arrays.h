@@ -29,6 +29,10 @@ class OptimizerArrays {
   OptimizerArrays(Stream& stream, const kernels::Kernels& kernels, const Options& options,
                   std::span<const Extent> extents);
 
+  size_t low_bytes() const { return low_.bytes(); }
+  size_t moment_bytes() const;  ///< without scales
+  size_t scale_bytes() const;
+
   /// Kept elements of parameter p whose state is here.
   Range owned(size_t p) const { return places_[p].owned; }
   /// What each rank owns of it; empty when not sharded.

@@ -1,11 +1,7 @@
 #include "sparse/store.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
-
-#include "src/core/rng.h"
 
 namespace espalier::sparse {
 namespace {
@@ -41,16 +37,25 @@ Storage storage_by_name(std::string_view name) {
 Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
              const StoreOptions& options)
     : stream_(stream), kernels_(kernels), options_(options) {
+  require(options.planned.empty() || arena().dry(), "only a dry store is planned");
   require(options.gradient == DType::fp32 || options.gradient == options.dtype,
           "gradients are fp32 or of the compute type", name_of(options.gradient));
   parameters_.reserve(specs.size());
   for (ParameterSpec& spec : specs) {
     Parameter parameter;
-    parameter.index = Index::full(spec.shape.count());
     parameter.spec = std::move(spec);
     parameter.storage = choose_storage(parameter);
+    Pattern pattern{Index::full(parameter.spec.shape.count()), {}};
+    if (options.start) {
+      pattern = make_pattern(parameter, options.start(parameters_.size()));
+    } else if (!options.planned.empty()) {
+      pattern = plan_pattern(parameter, options.planned.at(parameters_.size()));
+    }
+    parameter.index = std::move(pattern.index);
+    parameter.blocks = std::move(pattern.blocks);
     parameters_.push_back(std::move(parameter));
   }
+  options_.start = {};
   allocate_all();
 }
 
@@ -120,22 +125,6 @@ Parameter& Store::find(std::string_view name) {
   return *found;
 }
 
-int64_t Store::total_size() const {
-  int64_t sum = 0;
-  for (const Parameter& parameter : parameters_) {
-    sum += parameter.size();
-  }
-  return sum;
-}
-
-int64_t Store::total_kept() const {
-  int64_t sum = 0;
-  for (const Parameter& parameter : parameters_) {
-    sum += parameter.kept();
-  }
-  return sum;
-}
-
 Tensor Store::part(const Tensor& flat, const Parameter& parameter) const {
   auto* first = static_cast<std::byte*>(flat.data) +
                 static_cast<size_t>(parameter.offset) * size_of(flat.dtype);
@@ -197,27 +186,6 @@ void Store::set_gradient_probe(GradientProbe probe) {
   gradient_probe_ = std::move(probe);
   if (!gradient_probe_) {
     dense_gradient_.release();  // sparse storages need it for probes alone
-  }
-}
-
-void Store::initialise(uint64_t seed) {
-  for (Parameter& parameter : parameters_) {
-    const ParameterSpec& spec = parameter.spec;
-    std::vector<float> values(static_cast<size_t>(parameter.size()),
-                              spec.initial == Initial::ones ? 1.0F : 0.0F);
-    if (spec.initial == Initial::normal) {
-      const uint64_t key = mix(seed, XXH64(spec.name.data(), spec.name.size(), 0));
-      for (size_t i = 0; i < values.size(); i += 4) {
-        const Philox bits = philox(key, 0, i / 4);
-        const auto first = normal_pair(bits[0], bits[1]);
-        const auto second = normal_pair(bits[2], bits[3]);
-        const std::array<float, 4> draws{first[0], first[1], second[0], second[1]};
-        for (size_t j = 0; j < 4 && i + j < values.size(); ++j) {
-          values[i + j] = spec.deviation * draws[j];
-        }
-      }
-    }
-    set_values(parameter, values);
   }
 }
 

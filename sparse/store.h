@@ -93,6 +93,26 @@ struct StoreOptions {
   std::function<Storage(const std::string&)> storage;
   /// Who owns what; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
+  /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
+  /// that starts pruned never holds dense state, nor more than one mask.
+  std::function<Mask(size_t p)> start;
+  /// For dry stores, instead: how many elements of each parameter are kept; empty: all.
+  std::vector<int64_t> planned;
+};
+
+/// What the kept elements start with: a pure function of (seed, name, element), so that they start as
+/// they would without a mask.
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed);
+
+/// Bytes of the model state by part; their sum is what the arena counts as model state.
+struct StateParts {
+  size_t value = 0;   ///< of kept elements, in the compute type
+  size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of bf16 runs
+  size_t gradient = 0;
+  size_t low = 0;  ///< the lower halves of master copies
+  size_t moments = 0;
+  size_t scales = 0;  ///< of 8-bit moments
+  size_t index = 0;
 };
 
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
@@ -104,7 +124,7 @@ class Store {
  public:
   static constexpr int64_t kAlign = 16;
 
-  /// `specs` in the order of the forward pass. All masks are full, all values zero.
+  /// `specs` in the order of the forward pass. All values are zero.
   Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
         const StoreOptions& options);
 
@@ -116,6 +136,7 @@ class Store {
   int64_t total_size() const;  ///< dense elements of all parameters
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
+  StateParts parts() const;
   const StoreOptions& options() const { return options_; }
   Arena& arena() { return stream_.arena(); }
 
@@ -142,7 +163,7 @@ class Store {
   void set_gradient_probe(GradientProbe probe);
   const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
-  /// Draws initial values: a pure function of (seed, name, element).
+  /// Draws the initial values of all parameters.
   void initialise(uint64_t seed);
   /// Packed fp32 values of a parameter → values, low and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
@@ -170,7 +191,8 @@ class Store {
   /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
   /// nothing, when that cannot hold its mask.
   void set_storage(Parameter& parameter, Storage storage);
-  /// For dry stores: lays everything out as if `kept` elements of each parameter were kept.
+  /// For dry stores: the allocations of `set_masks` for masks that keep so many elements of each
+  /// parameter.
   void plan(std::span<const int64_t> kept);
 
  private:
@@ -188,7 +210,10 @@ class Store {
     Index index;
     BlockList blocks;
   };
+  Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
+  Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
+  void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
   void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;

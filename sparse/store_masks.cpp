@@ -50,9 +50,9 @@ Index Store::make_index(const Parameter& parameter, const Mask& mask,
 
 Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  const IndexShape shape = index_shape(parameter);
   return Index::planned(stream_.arena(), parameter.size(), kept,
-                        wanted.value_or(best_encoding(parameter.size(), kept)),
-                        index_shape(parameter));
+                        wanted.value_or(best_encoding(parameter.size(), kept, shape)), shape);
 }
 
 /// The list behind storage block; none for thin blocks, which are computed as single elements.
@@ -73,18 +73,26 @@ BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
                          : BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
 }
 
+Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask) const {
+  require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter", mask.size(),
+          parameter.spec.shape.count(), parameter.spec.name);
+  const bool in_blocks = parameter.storage == Storage::block && mask.kept() < mask.size();
+  BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
+  Index index = make_index(parameter, mask, blocks.block());
+  return {std::move(index), std::move(blocks)};
+}
+
+Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
+  const bool in_blocks = parameter.storage == Storage::block && kept < parameter.spec.shape.count();
+  return {plan_index(parameter, kept), in_blocks ? plan_blocks(parameter, kept) : BlockList()};
+}
+
 std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
   std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const Parameter& parameter = parameters_[p];
-    require(masks[p].size() == parameter.size(), "a mask covers its parameter", masks[p].size(),
-            parameter.size(), parameter.spec.name);
-    const bool in_blocks = parameter.storage == Storage::block && masks[p].kept() < masks[p].size();
-    BlockList blocks = in_blocks ? make_blocks(parameter, masks[p]) : BlockList();
-    Index index = make_index(parameter, masks[p], blocks.block());
-    patterns.push_back({std::move(index), std::move(blocks)});
+    patterns.push_back(make_pattern(parameters_[p], masks[p]));
   }
   return patterns;
 }
@@ -102,14 +110,26 @@ void Store::restart(std::span<const Mask> masks) {
   allocate_all();
 }
 
-void Store::set_masks(std::span<const Mask> masks) {
-  std::vector<Pattern> next = make_patterns(masks);  // all of them before anything changes
+void Store::set_masks(std::span<const Mask> masks) { move_to(make_patterns(masks)); }
+
+void Store::plan(std::span<const int64_t> kept) {
+  require(arena().dry(), "only a dry store is planned");
+  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
+          parameters_.size());
+  std::vector<Pattern> patterns;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    patterns.push_back(plan_pattern(parameters_[p], kept[p]));
+  }
+  move_to(std::move(patterns));
+}
+
+void Store::move_to(std::vector<Pattern> patterns) {
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
-    parameter.index = std::move(next[p].index);
-    parameter.blocks = std::move(next[p].blocks);
+    parameter.index = std::move(patterns[p].index);
+    parameter.blocks = std::move(patterns[p].blocks);
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -120,10 +140,9 @@ void Store::set_masks(std::span<const Mask> masks) {
     });
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
   }
-  for (size_t p = 0; p < parameters_.size() && !arena().dry(); ++p) {
-    Parameter& parameter = parameters_[p];
+  for (Parameter& parameter : parameters_) {
     hold(parameter);
-    if (parameter.spec.shape.rank() > 1 || !parameter.full()) {
+    if (!arena().dry() && (parameter.spec.shape.rank() > 1 || !parameter.full())) {
       refresh(parameter);
     }
   }
@@ -147,22 +166,6 @@ void Store::carry_values(std::span<const Before> before) {
     move(static_cast<bf16*>(nullptr));
   }
   value_ = std::move(moved);
-}
-
-void Store::plan(std::span<const int64_t> kept) {
-  require(arena().dry(), "only a dry store is planned");
-  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
-          parameters_.size());
-  gradient_.release();
-  value_.release();
-  optimizer_ = {};
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    parameter.index = plan_index(parameter, kept[p]);
-    const bool blocks = parameter.storage == Storage::block && !parameter.full();
-    parameter.blocks = blocks ? plan_blocks(parameter, kept[p]) : BlockList();
-  }
-  allocate_all();
 }
 
 std::vector<Mask> Store::masks() const {

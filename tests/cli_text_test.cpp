@@ -151,6 +151,19 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
       here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt3-13b.toml' --dry-run --json");
   EXPECT_NEAR(large.json()["parameters"].get<double>(), 12.9e9, 0.1e9);
   EXPECT_LT(large.json()["pruned"]["model_state_bytes_per_parameter"].get<double>(), 4.4);
+  const Json found =
+      here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt-100b.toml' --dry-run --json").json();
+  EXPECT_NEAR(found["parameters"].get<double>(), 100e9, 0.5e9);
+  EXPECT_LE(found["pruned"]["model_state_bytes_per_parameter"].get<double>(), 0.95);
+  EXPECT_EQ(found["recompute"], "full");
+  EXPECT_GT(found["pruned"]["activation"].get<double>(), 96.0 * 2048 * 9312 * 2);
+  EXPECT_LT(found["process"].get<double>(), 139 * 0x1p30);
+  EXPECT_EQ(found["fits"], true);
+  double parts = 0;
+  for (const auto& [part, bytes] : found["parts"].items()) {
+    parts += bytes.get<double>();
+  }
+  EXPECT_EQ(parts, found["pruned"]["model_state"].get<double>());
 }
 
 }  // namespace

@@ -95,5 +95,24 @@ TEST(Kernels, dry_counts_and_touches_nothing) {
   }
 }
 
+/// Bytes that one call asks of the workspace.
+size_t workspace_of(const Case& one, const Kernels& table, const Memories& memories, bool dry) {
+  Arena arena(dry);
+  Stream stream(arena, 2);
+  one.run(table, stream, memories.tensors());
+  return arena.use(Memory::scratch).peak;
+}
+
+TEST(Kernels, dry_plans_for_at_least_the_workspace) {
+  for (const Case& one : cases()) {
+    const Memories memories(one);
+    const size_t planned = workspace_of(one, by_name("dry"), memories, true);
+    for (const Kernels* table : computing_tables()) {
+      EXPECT_LE(workspace_of(one, *table, memories, false), planned)
+          << table->name << " " << one.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace espalier::kernels

@@ -4,6 +4,7 @@
 
 #include "src/cli/console.h"
 #include "src/cli/output.h"
+#include "src/train/budget.h"
 #include "src/train/pruner.h"
 
 namespace espalier::cli {
@@ -60,50 +61,103 @@ double final_sparsity(const io::PruningConfig& pruning) {
              : pruning.sparsity;
 }
 
-int64_t micro_batch_of(const io::Config& config) {
-  return config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch;
-}
-
-/// Bytes by category after a whole dry step, so that scratch of the passes counts, too.
-Json memory_of(train::Stage& stage, size_t tape_bytes, int64_t micro_batch) {
-  stage.forward_backward({.samples = micro_batch});
-  const Arena& arena = stage.stream().arena();
+/// Bytes by category; communication is left out where nothing is known of ranks.
+Json json_of(const train::MemoryByKind& bytes, int64_t parameters) {
   Json memory;
-  size_t total = tape_bytes;
-  for (int kind = 0; kind < kMemoryKinds; ++kind) {
-    const auto category = static_cast<Memory>(kind);
-    if (category == Memory::communication) {
-      continue;  // depends on the ranks
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    if (static_cast<Memory>(kind) != Memory::communication) {
+      memory[std::string(name_of(static_cast<Memory>(kind)))] = bytes.at(kind);
     }
-    const size_t bytes =
-        arena.use(category).now + (category == Memory::activation ? tape_bytes : 0);
-    memory[std::string(name_of(category))] = bytes;
   }
-  total += arena.total().now;
-  memory["all"] = total;
-  memory["model_state"] = arena.model_state_bytes();
-  memory["model_state_bytes_per_parameter"] = static_cast<double>(arena.model_state_bytes()) /
-                                              static_cast<double>(stage.store().total_size());
+  const size_t state = train::model_state_of(bytes);
+  memory["all"] = train::sum_of(bytes);
+  memory["model_state"] = state;
+  memory["model_state_bytes_per_parameter"] =
+      static_cast<double>(state) / static_cast<double>(parameters);
   return memory;
 }
 
-/// How many elements each parameter keeps at the configured sparsity, evenly over layers.
-std::vector<int64_t> planned_kept(const sparse::Store& store, const std::vector<bool>& prunable,
-                                  double sparsity) {
-  std::vector<int64_t> kept;
-  for (size_t p = 0; p < prunable.size(); ++p) {
-    const int64_t size = store.parameters()[p].size();
-    kept.push_back(prunable[p] ? pruning::kept_count(size, sparsity) : size);
-  }
-  return kept;
+Json json_of(const sparse::StateParts& parts) {
+  return {{"value", parts.value},    {"dense copies", parts.copies}, {"gradient", parts.gradient},
+          {"low halves", parts.low}, {"moments", parts.moments},     {"scales", parts.scales},
+          {"index", parts.index}};
 }
 
-int64_t count_prunable(const sparse::Store& store, const std::vector<bool>& prunable) {
+/// What a budget leads to; without a fit, what was asked for and why it does not do.
+struct Fitting {
+  train::Fit fit;
+  std::string error;
+};
+
+Fitting fit_or_tell(io::Config config, const train::RunShape& run) {
+  try {
+    return {.fit = train::fit_memory(config, run), .error = {}};
+  } catch (const Failure& failure) {
+    if (config.train.memory_budget.empty()) {
+      throw;
+    }
+    config.train.memory_budget.clear();
+    return {.fit = train::fit_memory(config, run), .error = failure.what()};
+  }
+}
+
+int64_t count_prunable(const std::vector<sparse::ParameterSpec>& specs,
+                       const io::PruningConfig& pruning) {
+  const std::vector<bool> prunable = train::prunable_of(specs, pruning);
   int64_t count = 0;
   for (size_t p = 0; p < prunable.size(); ++p) {
-    count += prunable[p] ? store.parameters()[p].size() : 0;
+    count += prunable[p] ? specs[p].shape.count() : 0;
   }
   return count;
+}
+
+/// Lines of "name  value", names padded.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  size_t width = 0;
+  for (const auto& row : rows) {
+    width = std::max(width, row[0].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    text += fmt::format("{:<{}}  {}\n", row[0], width, row[1]);
+  }
+  return text;
+}
+
+/// Bytes by category: dense, pruned, at the peak, and a parameter of the last state.
+std::string memory_text(const Json& found) {
+  const bool prunes = found.contains("pruned");
+  std::vector<std::vector<std::string>> rows{{"", "dense"}};
+  if (prunes) {
+    rows.front().push_back(fmt::format("at {}", percent(found["sparsity"].get<double>())));
+  }
+  rows.front().insert(rows.front().end(), {"a parameter", "peak"});
+  const Json& last = prunes ? found["pruned"] : found["dense"];
+  const auto parameters = found["parameters"].get<double>();
+  for (const auto& [key, dense] : found["dense"].items()) {
+    if (key == "model_state_bytes_per_parameter") {
+      continue;  // the column has it
+    }
+    auto& row = rows.emplace_back();
+    row = {key == "model_state" ? "model state" : key, bytes_text(dense.get<double>())};
+    if (prunes) {
+      row.push_back(bytes_text(last[key].get<double>()));
+    }
+    row.push_back(fmt::format("{:.3f} B", last[key].get<double>() / parameters));
+    row.push_back(bytes_text(found["peak"][key].get<double>()));
+  }
+  return table(rows);
+}
+
+/// The model state after the last change of masks.
+std::string parts_text(const Json& found) {
+  std::vector<std::vector<std::string>> rows{{"model state by part", "bytes", "a parameter"}};
+  for (const auto& [part, bytes] : found["parts"].items()) {
+    rows.push_back(
+        {part, bytes_text(bytes.get<double>()),
+         fmt::format("{:.3f} B", bytes.get<double>() / found["parameters"].get<double>())});
+  }
+  return table(rows);
 }
 
 std::string listing_text(const Json& found, const io::Config& config) {
@@ -112,45 +166,28 @@ std::string listing_text(const Json& found, const io::Config& config) {
   std::vector<std::vector<std::string>> head{{"network", found["network"].get<std::string>()},
                                              {"parameters", grouped_of("parameters")},
                                              {"prunable", grouped_of("prunable_parameters")}};
-  const bool prunes = found.contains("pruned");
-  if (prunes) {
+  if (found.contains("pruned")) {
     head.push_back({fmt::format("kept at {}", percent(found["sparsity"].get<double>())),
                     grouped_of("kept_parameters")});
   }
   head.push_back(
       {"flops", fmt::format("{:.3g} a step of {} sequences", found["flops_per_step"].get<double>(),
                             config.train.global_batch)});
-  size_t width = 0;
-  for (const auto& row : head) {
-    width = std::max(width, row[0].size());
-  }
-  std::string text;
-  for (const auto& row : head) {
-    text += fmt::format("{:<{}}  {}\n", row[0], width, row[1]);
-  }
+  std::string text = aligned(head);
   if (found.contains("assumed")) {
     text += fmt::format("assumed: {}\n", found["assumed"].get<std::string>());
   }
-  text += fmt::format("\nmemory of a rank, {}, micro-batch of {}\n", config.train.dtype,
-                      number("micro_batch"));
-  std::vector<std::vector<std::string>> rows{{"", "dense"}};
-  if (prunes) {
-    rows.front().push_back(fmt::format("at {}", percent(found["sparsity"].get<double>())));
+  text +=
+      fmt::format("\nmemory of a rank, {}, micro-batch of {}, recompute {}\n", config.train.dtype,
+                  number("micro_batch"), found["recompute"].get<std::string>());
+  text += memory_text(found) + "\n" + parts_text(found);
+  text += fmt::format("the process at its peak: about {} ({:.2f} GiB)\n",
+                      bytes_text(found["process"].get<double>()),
+                      found["process"].get<double>() * 0x1p-30);
+  if (found.contains("note")) {
+    text += found["note"].get<std::string>() + "\n";
   }
-  for (const auto& [key, dense] : found["dense"].items()) {
-    auto shown = [&key = key](const Json& value) {
-      return key == "model_state_bytes_per_parameter" ? fmt::format("{:.2f} B", value.get<double>())
-                                                      : bytes_text(value.get<double>());
-    };
-    rows.push_back({key == "model_state_bytes_per_parameter" ? "  a parameter"
-                    : key == "model_state"                   ? "model state"
-                                                             : key,
-                    shown(dense)});
-    if (prunes) {
-      rows.back().push_back(shown(found["pruned"][key]));
-    }
-  }
-  return text + table(rows);
+  return text;
 }
 
 }  // namespace
@@ -159,50 +196,69 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm) {
   train::Stage& stage = trainer.stage();
   const sparse::Store& store = stage.store();
-  const std::vector<bool> prunable = train::prunable_of(store, config.pruning);
   const int64_t share = config.train.global_batch / comm.size();
-  const int64_t micro = config.train.micro_batch > 0 ? config.train.micro_batch : share;
+  const train::PassChoice choice = trainer.fit().choice;
+  const int64_t micro = choice.micro_batch;
   return fmt::format(
       "{}\n{:.2f} M parameters, {:.2f} M of them prunable; {} kept now\n"
       "{} rank{} x {} thread{}, {}, {}; {} sequences a step = {} x {} micro-batch{} of {}\n"
-      "memory of a rank: model state {}, activations {}",
+      "memory of a rank: model state {}, activations {} (recompute {}), planned peak {}",
       network_text(config, stage.problem().classes), 1e-6 * static_cast<double>(store.total_size()),
-      1e-6 * static_cast<double>(count_prunable(store, prunable)),
+      1e-6 * static_cast<double>(count_prunable(train::specs_of(store), config.pruning)),
       percent(static_cast<double>(store.total_kept()) / static_cast<double>(store.total_size())),
       comm.size(), comm.size() == 1 ? "" : "s", stage.stream().threads(),
       stage.stream().threads() == 1 ? "" : "s", stage.kernels().name, config.train.dtype,
       config.train.global_batch, comm.size(), share / micro, share == micro ? "" : "es", micro,
       bytes_text(static_cast<double>(trainer.arena().model_state_bytes())),
-      bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)));
+      bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
+      name_of(choice.recompute),
+      bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak))));
 }
 
-Json listing(const io::Config& config) {
+Json listing(const io::Config& given) {
+  io::Config config = given;
+  const bool prunes = config.pruning.method != "none" && config.pruning.method != "file";
+  if (!prunes) {
+    config.pruning.method = "none";  // what a file keeps is not read
+    config.pruning.file.clear();
+  }
   const AssumedProblem problem = assume_problem(config);
-  const int64_t micro_batch = micro_batch_of(config);
-  const train::PassCost cost = train::measure_pass(config, problem.shape, micro_batch, true);
-  Arena arena(true);
-  Stream stream(arena, 1);
-  train::Stage stage(config, problem.shape, stream, kernels::by_name("dry"),
-                     {.micro_batch = micro_batch, .dry = true});
-  const std::vector<bool> prunable = train::prunable_of(stage.store(), config.pruning);
+  const auto specs = train::make_network(config, problem.shape).parameters();
+  const train::RunShape run{.problem = problem.shape,
+                            .threads = std::max(1, static_cast<int>(config.run.threads)),
+                            .start = train::start_of(config, specs)};
+  const Fitting fitting = fit_or_tell(config, run);
+  const train::MemoryPlan& plan = fitting.fit.plan;
+  const train::PassChoice& choice = fitting.fit.choice;
+  io::Config unpruned = config;
+  unpruned.pruning.method = "none";
+  const train::RunShape dense{
+      .problem = run.problem, .threads = run.threads, .start = train::start_of(unpruned, specs)};
   Json found{{"network", network_text(config, problem.shape.classes)},
-             {"parameters", stage.store().total_size()},
-             {"prunable_parameters", count_prunable(stage.store(), prunable)},
-             {"micro_batch", micro_batch},
-             {"flops_per_step", cost.flops * static_cast<double>(config.train.global_batch) /
-                                    static_cast<double>(micro_batch)},
-             {"tape_bytes", cost.tape_bytes},
-             {"activations", cost.activations},
-             {"dense", memory_of(stage, cost.tape_bytes, micro_batch)}};
+             {"parameters", plan.total_size},
+             {"prunable_parameters", count_prunable(specs, config.pruning)},
+             {"micro_batch", choice.micro_batch},
+             {"recompute", name_of(choice.recompute)},
+             {"flops_per_step", plan.pass.flops * static_cast<double>(config.train.global_batch) /
+                                    static_cast<double>(choice.micro_batch)},
+             {"tape_bytes", plan.pass.tape_bytes},
+             {"activations", plan.pass.activations},
+             {"dense", json_of(train::plan_memory(unpruned, dense, choice).last, plan.total_size)}};
   if (!problem.note.empty()) {
     found["assumed"] = problem.note;
   }
-  if (config.pruning.method != "none" && config.pruning.method != "file") {
-    const double sparsity = final_sparsity(config.pruning);
-    stage.store().plan(planned_kept(stage.store(), prunable, sparsity));
-    found["sparsity"] = sparsity;
-    found["kept_parameters"] = stage.store().total_kept();
-    found["pruned"] = memory_of(stage, cost.tape_bytes, micro_batch);
+  if (prunes) {
+    found["sparsity"] = final_sparsity(config.pruning);
+    found["kept_parameters"] = plan.total_kept;
+    found["pruned"] = json_of(plan.last, plan.total_size);
+  }
+  found["parts"] = json_of(plan.parts);
+  found["peak"] = json_of(plan.peak, plan.total_size);
+  found["process"] = plan.needed();
+  if (!config.train.memory_budget.empty()) {
+    found["fits"] = fitting.error.empty();
+    const std::string& note = fitting.error.empty() ? fitting.fit.note : fitting.error;
+    found["note"] = note.empty() ? "it fits train.memory_budget" : note;
   }
   return found;
 }

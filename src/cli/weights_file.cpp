@@ -71,6 +71,16 @@ io::Vocabulary characters_of(const io::Config& config) {
                                        : io::Vocabulary();
 }
 
+/// A stage that is laid out for what the file keeps.
+train::Stage::Options options_for(const WeightsFile& file, const train::ProblemShape& problem,
+                                  int64_t micro_batch) {
+  auto specs = train::make_network(file.config, problem).parameters();
+  auto prunable = train::prunable_of(specs, file.config.pruning);
+  return {.micro_batch = micro_batch,
+          .training = false,
+          .masks = train::masks_in(file.path, std::move(specs), std::move(prunable))};
+}
+
 int threads_of(const io::Config& config) {
   return config.run.threads > 0
              ? static_cast<int>(config.run.threads)
@@ -120,7 +130,7 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
                      int64_t micro_batch)
     : stream(arena, threads_of(file.config)),
       stage(file.config, problem, stream, kernels::by_name(file.config.run.backend),
-            {.micro_batch = micro_batch, .training = false}) {
+            options_for(file, problem, micro_batch)) {
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));
 }

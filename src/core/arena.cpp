@@ -37,6 +37,7 @@ Arena::~Arena() = default;
 Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape) {
   Buffer buffer;
   const size_t bytes = static_cast<size_t>(shape.count()) * size_of(dtype);
+  count(kind, name, bytes);
   void* data = nullptr;
   if (dry_) {
     // Never read, but distinct: kernels check for overlaps.
@@ -45,33 +46,56 @@ Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Sh
   } else {
     // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
     data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
-    check(data != nullptr,
+    if (data == nullptr) {
+      uncount(kind, bytes);
+      fail(
           "no memory for {} bytes of {} \"{}\" ({} bytes are in use): use a smaller model or "
           "micro_batch, or more ranks",
           bytes, name_of(kind), name, total().now);
+    }
     std::memset(data, 0, bytes);
   }
-  count(kind, bytes);
   buffer.arena_ = this;
   buffer.kind_ = kind;
   buffer.tensor_ = Tensor(data, dtype, shape);
   return buffer;
 }
 
-void Arena::count(Memory kind, size_t bytes) {
+void Arena::count(Memory kind, std::string_view name, size_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (limit_ > 0 && total_.now + bytes > limit_) {
+    std::string in_use;
+    for (size_t i = 0; i < kMemoryKinds; ++i) {
+      if (use_.at(i).now > 0) {
+        in_use += fmt::format("{}{} {}", in_use.empty() ? "" : ", ", kNames.at(i), use_.at(i).now);
+      }
+    }
+    fail(
+        "{} \"{}\" needs {} bytes, but train.memory_budget leaves this rank {} and {} are in use "
+        "({}): raise train.memory_budget, or take a smaller micro_batch, recompute = \"full\" or a "
+        "smaller model",
+        name_of(kind), name, bytes, limit_, total_.now, in_use.empty() ? "nothing" : in_use);
+  }
   auto add = [bytes](MemoryUse& use) {
     use.now += bytes;
     use.peak = std::max(use.peak, use.now);
   };
   add(use_.at(static_cast<size_t>(kind)));
+  const size_t peak = total_.peak;
   add(total_);
+  if (total_.peak > peak) {
+    std::ranges::transform(use_, at_peak_.begin(), &MemoryUse::now);
+  }
 }
 
 void Arena::give_back(Memory kind, void* data, size_t bytes) noexcept {
   if (!dry_) {
     std::free(data);
   }
+  uncount(kind, bytes);
+}
+
+void Arena::uncount(Memory kind, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   use_[static_cast<size_t>(kind)].now -= bytes;
   total_.now -= bytes;
@@ -85,6 +109,11 @@ MemoryUse Arena::use(Memory kind) const {
 MemoryUse Arena::total() const {
   const std::lock_guard lock(mutex_);
   return total_;
+}
+
+size_t Arena::at_peak(Memory kind) const {
+  const std::lock_guard lock(mutex_);
+  return at_peak_.at(static_cast<size_t>(kind));
 }
 
 size_t Arena::model_state_bytes() const {

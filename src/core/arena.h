@@ -2,8 +2,10 @@
 // The arena: the only owner of bulk memory, and the witness of every byte claim.
 //
 // Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark
-// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. A dry arena
-// hands out addresses that must never be read: the same code then prints what a run would need.
+// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. With a limit, an
+// allocation beyond it is a Failure that says what is in use, long before the system ends the
+// program. A dry arena hands out addresses that must never be read: the same code then prints what a
+// run would need.
 #include <array>
 #include <cstddef>
 #include <mutex>
@@ -43,6 +45,7 @@ class Buffer {
   ~Buffer() { release(); }
 
   const Tensor& tensor() const { return tensor_; }
+  size_t bytes() const { return tensor_ ? tensor_.bytes() : 0; }
   void release() noexcept;
 
  private:
@@ -66,26 +69,35 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none.
+  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none, or
+  /// when the limit would be passed.
   Buffer allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape);
+
+  /// Most bytes in use at once from now on; 0: no limit.
+  void set_limit(size_t bytes) { limit_ = bytes; }
 
   bool dry() const { return dry_; }
   MemoryUse use(Memory kind) const;
   /// Bytes in use over all categories, and the high-water mark of their sum.
   MemoryUse total() const;
+  /// What a category held when the sum of all was largest.
+  size_t at_peak(Memory kind) const;
   /// weight + gradient + master + moment + index, now.
   size_t model_state_bytes() const;
 
  private:
   friend class Buffer;
   void give_back(Memory kind, void* data, size_t bytes) noexcept;
-  void count(Memory kind, size_t bytes);
+  void count(Memory kind, std::string_view name, size_t bytes);
+  void uncount(Memory kind, size_t bytes) noexcept;
 
   bool dry_;
+  size_t limit_ = 0;
   size_t next_dry_address_ = 64;
   mutable std::mutex mutex_;
   std::array<MemoryUse, kMemoryKinds> use_{};
   MemoryUse total_;
+  std::array<size_t, kMemoryKinds> at_peak_{};
 };
 
 }  // namespace espalier

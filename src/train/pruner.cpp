@@ -14,17 +14,6 @@
 namespace espalier::train {
 namespace {
 
-pruning::Timing timing_of(const io::PruningConfig& config) {
-  if (config.gradual()) {
-    return {.from_step = config.from_step,
-            .to_step = config.to_step,
-            .every = config.interval(),
-            .initial_sparsity = 0,
-            .final_sparsity = config.sparsity};
-  }
-  return pruning::one_shot(std::max<int64_t>(config.at_step, 0), config.sparsity);
-}
-
 /// The masks of a checkpoint, cut to what is kept now.
 std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
   const io::CheckpointReader reader(file);
@@ -113,12 +102,31 @@ pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
           .block = static_cast<int>(config.block)};
 }
 
-std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config) {
+pruning::Timing timing_of(const io::PruningConfig& config) {
+  if (config.gradual()) {
+    return {.from_step = config.from_step,
+            .to_step = config.to_step,
+            .every = config.interval(),
+            .initial_sparsity = 0,
+            .final_sparsity = config.sparsity};
+  }
+  const double sparsity = config.method == "nm"
+                              ? 1.0 - static_cast<double>(config.n) / static_cast<double>(config.m)
+                              : config.sparsity;
+  return pruning::one_shot(std::max<int64_t>(config.at_step, 0), sparsity);
+}
+
+std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
+                              const io::PruningConfig& config) {
   std::vector<pruning::ParameterInfo> infos;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    infos.push_back({parameter.spec.name, parameter.spec.shape, parameter.spec.prunable});
+  for (const sparse::ParameterSpec& spec : specs) {
+    infos.push_back({spec.name, spec.shape, spec.prunable});
   }
   return pruning::prunable(infos, {.include = {}, .exclude = config.exclude});
+}
+
+std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config) {
+  return prunable_of(specs_of(store), config);
 }
 
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
@@ -149,10 +157,6 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store)
       enabled_(config.pruning.method != "none") {
   if (enabled_) {
     timing_ = timing_of(config_);
-    if (config_.method == "nm") {
-      timing_.final_sparsity =
-          1.0 - static_cast<double>(config_.n) / static_cast<double>(config_.m);
-    }
     pruning::check_timing(timing_);
     if (timing_.from_step < config.train.steps) {
       check_storages(config_, store_, prunable_, timing_.final_sparsity);
@@ -271,17 +275,28 @@ pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, c
 Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
   pruning::Result result = masks_for(steps, comm, pass);
   Change change{.warnings = std::move(result.warnings)};
-  std::vector<std::string> names;
-  std::vector<uint64_t> digests;
   for (size_t p = 0; p < result.masks.size(); ++p) {
     const sparse::Parameter& parameter = store_.parameters()[p];
-    names.push_back(parameter.spec.name + " (mask)");
-    digests.push_back(result.masks[p].digest());
     change.grown += parameter.full() ? 0 : grown(parameter.index.mask(), result.masks[p]);
   }
-  parallel::compare_digests(comm, names, digests);
+  compare_masks(comm, [&](size_t p) { return result.masks[p].digest(); });
   store_.set_masks(result.masks);
   return change;
+}
+
+void Pruner::compare(parallel::Communicator& comm) const {
+  compare_masks(comm, [&](size_t p) { return store_.parameters()[p].index.mask().digest(); });
+}
+
+void Pruner::compare_masks(parallel::Communicator& comm,
+                           const std::function<uint64_t(size_t)>& digest) const {
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    names.push_back(store_.parameters()[p].spec.name + " (mask)");
+    digests.push_back(digest(p));
+  }
+  parallel::compare_digests(comm, names, digests);
 }
 
 Sparsity Pruner::sparsity() const {

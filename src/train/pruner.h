@@ -45,6 +45,8 @@ class Pruner {
   /// rigl calls it, at most once.
   using Pass = std::function<void()>;
   Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// Collective: the masks that the store has now, as `change` compares new ones.
+  void compare(parallel::Communicator& comm) const;
   Sparsity sparsity() const;
   /// Flags over store.parameters().
   const std::vector<bool>& prunable() const { return prunable_; }
@@ -58,6 +60,8 @@ class Pruner {
   std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
   void grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
                         parallel::Communicator& comm, const Pass& pass);
+  void compare_masks(parallel::Communicator& comm,
+                     const std::function<uint64_t(size_t)>& digest) const;
 
   io::PruningConfig config_;
   uint64_t seed_;
@@ -73,6 +77,10 @@ class Pruner {
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
                               const pruning::Settings& settings);
 pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed);
+pruning::Timing timing_of(const io::PruningConfig& config);
+/// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
+std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
+                              const io::PruningConfig& config);
 std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config);
 
 }  // namespace espalier::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 
 #include "io/plain_hdf5.h"
@@ -64,34 +65,60 @@ io::CheckpointMeta meta_of(const Progress& progress) {
   return meta;
 }
 
-void check_same_parameters(const io::CheckpointReader& reader, const sparse::Store& store) {
+void check_same_parameters(const io::CheckpointReader& reader,
+                           std::span<const sparse::ParameterSpec> specs) {
   const std::string file = reader.path().string();
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    const std::string& name = parameter.spec.name;
-    check(reader.has(name),
+  for (const sparse::ParameterSpec& spec : specs) {
+    check(reader.has(spec.name),
           "{} is a checkpoint of another model: it has no parameter \"{}\" (compare [model] with "
           "`espalier inspect`)",
-          file, name);
-    const Shape shape = reader.info(name).shape;
-    check(shape == parameter.spec.shape,
+          file, spec.name);
+    const Shape shape = reader.info(spec.name).shape;
+    check(shape == spec.shape,
           "{} is a checkpoint of another model: \"{}\" has shape {} there and {} here (compare "
           "[model] with `espalier inspect`)",
-          file, name, shape.text(), parameter.spec.shape.text());
+          file, spec.name, shape.text(), spec.shape.text());
   }
-  const size_t expected = store.parameters().size();
-  check(reader.names().size() == expected,
+  check(reader.names().size() == specs.size(),
         "{} is a checkpoint of another model: it has {} parameters, this one has {} (compare "
         "[model] with `espalier inspect`)",
-        file, reader.names().size(), expected);
+        file, reader.names().size(), specs.size());
 }
 
-std::vector<sparse::Mask> read_masks(const io::CheckpointReader& reader,
-                                     const sparse::Store& store) {
-  std::vector<sparse::Mask> masks;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    masks.push_back(read_mask(reader, parameter.spec.name));
+void check_same_parameters(const io::PlainReader& reader, const std::filesystem::path& path,
+                           std::span<const sparse::ParameterSpec> specs) {
+  for (const sparse::ParameterSpec& spec : specs) {
+    check(reader.has(spec.name),
+          "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
+          "('/' counts as '.')",
+          path.string(), spec.name);
+    check(reader.shape(spec.name) == spec.shape,
+          "{}: dataset \"{}\" has shape {}, the model needs {}", path.string(), spec.name,
+          reader.shape(spec.name).text(), spec.shape.text());
   }
-  return masks;
+}
+
+sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& name) {
+  const std::vector<float> values = reader.read(name);
+  const std::vector<pruning::DenseValues> one{{.name = name, .values = values}};
+  return std::move(pruning::masks_from_dense_zeros(one).front());
+}
+
+/// Gives the store these masks, unless it has them: moving takes time and memory.
+void take_masks(sparse::Store& store, const MaskOf& masks) {
+  const size_t count = store.parameters().size();
+  bool same = true;
+  for (size_t p = 0; p < count && same; ++p) {
+    same = masks(p) == store.parameters()[p].index.mask();
+  }
+  if (same) {
+    return;
+  }
+  std::vector<sparse::Mask> all;
+  for (size_t p = 0; p < count; ++p) {
+    all.push_back(masks(p));
+  }
+  store.restart(all);
 }
 
 }  // namespace
@@ -156,9 +183,33 @@ sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& na
   }
 }
 
+std::vector<sparse::ParameterSpec> specs_of(const sparse::Store& store) {
+  std::vector<sparse::ParameterSpec> specs;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    specs.push_back(parameter.spec);
+  }
+  return specs;
+}
+
+MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
+                std::vector<bool> prunable) {
+  if (io::is_checkpoint(path)) {
+    const auto reader = std::make_shared<io::CheckpointReader>(path);
+    check_same_parameters(*reader, specs);
+    return
+        [reader, specs = std::move(specs)](size_t p) { return read_mask(*reader, specs[p].name); };
+  }
+  const auto reader = std::make_shared<io::PlainReader>(path);
+  check_same_parameters(*reader, path, specs);
+  return [reader, specs = std::move(specs), prunable = std::move(prunable)](size_t p) {
+    return prunable[p] ? mask_of_zeros(*reader, specs[p].name)
+                       : sparse::Mask(specs[p].shape.count());
+  };
+}
+
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer) {
-  check_same_parameters(reader, store);
-  store.restart(read_masks(reader, store));
+  check_same_parameters(reader, specs_of(store));
+  take_masks(store, [&](size_t p) { return read_mask(reader, store.parameters()[p].spec.name); });
   for (sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
     std::vector<float> values(static_cast<size_t>(parameter.kept()));
@@ -186,27 +237,8 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
 
 void load_plain(const std::filesystem::path& path, sparse::Store& store,
                 const std::vector<bool>& prunable) {
+  take_masks(store, masks_in(path, specs_of(store), prunable));
   const io::PlainReader reader(path);
-  std::vector<sparse::Mask> masks;
-  for (size_t p = 0; p < store.parameters().size(); ++p) {
-    const sparse::Parameter& parameter = store.parameters()[p];
-    const std::string& name = parameter.spec.name;
-    check(reader.has(name),
-          "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
-          "('/' counts as '.')",
-          path.string(), name);
-    check(reader.shape(name) == parameter.spec.shape,
-          "{}: dataset \"{}\" has shape {}, the model needs {}", path.string(), name,
-          reader.shape(name).text(), parameter.spec.shape.text());
-    masks.emplace_back(parameter.size());
-    if (prunable[p]) {
-      const std::vector<float> values = reader.read(name);
-      masks.back() = pruning::masks_from_dense_zeros(
-                         std::vector<pruning::DenseValues>{{.name = name, .values = values}})
-                         .front();
-    }
-  }
-  store.restart(masks);
   for (sparse::Parameter& parameter : store.parameters()) {
     const std::vector<float> values = reader.read(parameter.spec.name);
     std::vector<float> packed;

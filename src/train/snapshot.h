@@ -3,6 +3,7 @@
 // ranks read. While rank 0 writes, the others follow parameter by parameter, so that a slow disk is
 // no timeout and a full one is an error on every rank.
 #include <filesystem>
+#include <functional>
 
 #include "io/checkpoint.h"
 #include "io/config.h"
@@ -29,8 +30,19 @@ Progress progress_of(const io::CheckpointReader& reader);
 /// index does not fit.
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
 
+std::vector<sparse::ParameterSpec> specs_of(const sparse::Store& store);
+
+/// The mask of parameter p, in forward order.
+using MaskOf = std::function<sparse::Mask(size_t p)>;
+/// The masks of a file of weights, read when asked for: those of a checkpoint; in a plain file of
+/// dense arrays a prunable parameter keeps what is not zero. Throws Failure when the file is of
+/// another model.
+MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
+                std::vector<bool> prunable);
+
 /// Masks and values; with `optimizer` also master copies and moments, bit for bit: of each the part
-/// that this rank owns. Not collective. Throws Failure when the file is of another model.
+/// that this rank owns. Not collective. Throws Failure when the file is of another model. Masks that
+/// the store has already stay where they are.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);
 
 /// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not

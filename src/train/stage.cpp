@@ -71,29 +71,19 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
       {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes}));
 }
 
-namespace {
-
-sparse::StoreOptions store_options(const io::Config& config, const Stage::Options& options) {
-  sparse::StoreOptions made = train::store_options(config, options.training);
-  made.sharding = options.sharding;
-  return made;
-}
-
-}  // namespace
-
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
     : problem_(problem),
       stream_(stream),
       kernels_(kernels),
       network_(make_network(config, problem)),
-      store_(std::make_unique<sparse::Store>(stream, kernels, network_.parameters(),
-                                             store_options(config, options))),
+      store_(make_store(config, options)),
       optimizer_(*store_, kernels, config.optimizer),
       dtype_(dtype_by_name(config.train.dtype)),
       dropout_(static_cast<float>(config.model.dropout)),
       recompute_(options.recompute),
-      seed_(static_cast<uint64_t>(config.train.seed)) {
+      seed_(static_cast<uint64_t>(config.train.seed)),
+      training_(options.training) {
   network_.bind(*store_, kernels);
   size_t first = 0;
   for (const auto& layer : network_.layers()) {
@@ -101,9 +91,17 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
     first += layer->parameters().size();
   }
   if (!options.dry) {
-    cost_ = measure_pass(config, problem, options.micro_batch, options.training);
+    cost_ = measure_pass(config, problem, options);
   }
   allocate_buffers(options);
+}
+
+std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options) {
+  sparse::StoreOptions wanted = store_options(config, options.training);
+  wanted.start = options.masks;
+  wanted.planned = options.planned;
+  wanted.sharding = options.sharding;
+  return std::make_unique<sparse::Store>(stream_, kernels_, network_.parameters(), wanted);
 }
 
 void Stage::allocate_buffers(const Options& options) {
@@ -206,24 +204,33 @@ std::vector<int64_t> Stage::boundaries() const {
   return ends;
 }
 
-PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int64_t micro_batch,
-                      bool training) {
+PassCost Stage::measure() {
+  require(stream_.arena().dry(), "only a dry stage measures itself");
+  kernels::dry_count() = {};
+  const auto samples = inputs_.tensor().shape[0];
+  if (training_) {
+    forward_backward({.samples = samples});
+  } else {
+    evaluate(samples);
+    logits(samples, 0, 1);
+  }
+  const kernels::DryCount counted = kernels::dry_count();
+  return {.tape_bytes = tape_->high_water(),
+          .flops = counted.flops,
+          .bytes = counted.bytes,
+          .activations = tape_->peak_by_name()};
+}
+
+PassCost measure_pass(const io::Config& config, const ProblemShape& problem,
+                      const Stage::Options& options) {
   Arena arena(true);
   Stream stream(arena, 1);
   Stage stage(config, problem, stream, kernels::by_name("dry"),
-              {.micro_batch = micro_batch, .training = training, .dry = true});
-  kernels::dry_count() = {};
-  if (training) {
-    stage.forward_backward({.samples = micro_batch});
-  } else {
-    stage.evaluate(micro_batch);
-    stage.logits(micro_batch, 0, 1);
-  }
-  const kernels::DryCount counted = kernels::dry_count();
-  return {.tape_bytes = stage.tape().high_water(),
-          .flops = counted.flops,
-          .bytes = counted.bytes,
-          .activations = stage.tape().peak_by_name()};
+              {.micro_batch = options.micro_batch,
+               .training = options.training,
+               .recompute = options.recompute,
+               .dry = true});
+  return stage.measure();
 }
 
 }  // namespace espalier::train

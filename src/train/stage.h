@@ -42,7 +42,10 @@ class Stage {
     bool training = true;
     model::Recompute recompute = model::Recompute::none;
     bool dry = false;  ///< no memory behind anything; kernels must be "dry"
-    std::shared_ptr<sparse::Sharding> sharding;  ///< of the optimizer; empty: it is whole
+    /// The masks to start with (start.h); empty: all is kept.
+    std::function<sparse::Mask(size_t p)> masks{};
+    std::vector<int64_t> planned{};                ///< of a dry stage, instead: kept elements
+    std::shared_ptr<sparse::Sharding> sharding{};  ///< of optimizer state; empty: all is here
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
         const kernels::Kernels& kernels, const Options& options);
@@ -81,10 +84,13 @@ class Stage {
   optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
     return optimizer_.step(stream_, step, lr, hooks);
   }
+  /// Of a dry stage: what a pass takes.
+  PassCost measure();
   /// Ascending ends of the layers' parts of the flat arrays, in backward order.
   std::vector<int64_t> boundaries() const;
 
  private:
+  std::unique_ptr<sparse::Store> make_store(const io::Config& config, const Options& options);
   model::Pass make_pass(model::Tape& tape, int64_t samples, bool training) const;
   double sum_losses(int64_t samples) const;
   int64_t end_of_layer(size_t layer) const;
@@ -100,6 +106,7 @@ class Stage {
   float dropout_;
   model::Recompute recompute_;
   uint64_t seed_;
+  bool training_;
   PassCost cost_;
   std::vector<size_t> first_parameter_;  ///< of each layer, among store_->parameters()
   Buffer inputs_, targets_, losses_;
@@ -107,8 +114,8 @@ class Stage {
 };
 
 /// Measures a pass of this config by running it on "dry" kernels, without memory: forward and
-/// backward when training, else an evaluation.
-PassCost measure_pass(const io::Config& config, const ProblemShape& problem, int64_t micro_batch,
-                      bool training);
+/// backward when training, else an evaluation. Of `options` the masks do not matter.
+PassCost measure_pass(const io::Config& config, const ProblemShape& problem,
+                      const Stage::Options& options);
 
 }  // namespace espalier::train

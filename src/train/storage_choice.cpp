@@ -48,30 +48,63 @@ bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& par
              .has_value();
 }
 
-/// One parameter of a group in a store of its own, with a mask of the method's kind.
+sparse::ParameterSpec spec_of(const StorageGroup& group) {
+  return {.name = "weight",
+          .shape = group.shape,
+          .initial = sparse::Initial::normal,
+          .deviation = 0.02F,
+          .prunable = true};
+}
+
+/// The mask that a parameter of the group has, else one of the method's kind and the group's density.
+sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group) {
+  const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
+  if (!real.full()) {
+    return real.index.mask();
+  }
+  pruning::Settings settings = settings_of(question.config.pruning, 1);
+  if (settings.method != "nm" && settings.method != "block") {
+    settings.method = "random";
+  }
+  settings.sparsity = settings.method == "nm" ? 0 : 1 - group.density;
+  const sparse::ParameterSpec spec = spec_of(group);
+  const sparse::Index all = sparse::Index::full(spec.shape.count());
+  std::vector<float> values;
+  if (pruning::method_by_name(settings.method).needs_values) {
+    values = sparse::initial_values(spec, all, 1);
+  }
+  const std::vector<pruning::Candidate> candidates{{spec.name, spec.shape, &all, values}};
+  return std::move(pruning::prune(candidates, settings).masks.front());
+}
+
+/// One parameter of a group in a store of its own; on dry kernels without memory.
 class Trial {
  public:
   Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
         const kernels::Kernels& kernels)
-      : stream_(arena_, threads),
-        store_(stream_, kernels,
-               {{.name = "weight",
-                 .shape = group.shape,
-                 .initial = sparse::Initial::normal,
-                 .deviation = 0.02F,
-                 .prunable = true}},
-               options_of(question, group)),
+      : arena_(kernels.name == std::string_view("dry")),
+        stream_(arena_, threads),
+        store_(stream_, kernels, {spec_of(group)}, options_of(question, group, arena_.dry())),
         weight_(store_, kernels, store_.parameters().front()) {
-    store_.initialise(1);
-    prune(question, group);
+    if (!arena_.dry()) {
+      store_.initialise(1);
+    }
     const DType dtype = store_.options().dtype;
     auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
-      Buffer buffer = arena_.allocate(Memory::scratch, name, dtype, Shape{question.rows, width});
-      fill(buffer.tensor(), key);
+      Buffer buffer = arena_.allocate(Memory::activation, name, dtype, Shape{question.rows, width});
+      if (!arena_.dry()) {
+        fill(buffer.tensor(), key);
+      }
       return buffer;
     };
     x_ = activations("trial input", group.shape.cols(), 1);
     y_ = activations("trial output", group.shape.rows(), 2);
+  }
+
+  size_t scratch(Storage storage) {
+    store_.set_storage(store_.parameters().front(), storage);
+    run();
+    return arena_.use(Memory::scratch).peak;
   }
 
   /// Empty when the storage cannot hold the mask.
@@ -94,8 +127,14 @@ class Trial {
   }
 
  private:
-  static sparse::StoreOptions options_of(const StorageQuestion& question,
-                                         const StorageGroup& group) {
+  void run() {
+    weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
+    weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
+    weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
+  }
+
+  static sparse::StoreOptions options_of(const StorageQuestion& question, const StorageGroup& group,
+                                         bool dry) {
     sparse::StoreOptions options = question.store.options();
     const std::string name = question.store.parameters()[group.parameters.front()].spec.name;
     if (auto encoding = options.encoding) {
@@ -103,32 +142,13 @@ class Trial {
     }
     options.storage = {};
     options.sharding = {};
+    if (dry) {
+      const auto size = static_cast<double>(group.shape.count());
+      options.planned = {std::llround(group.density * size)};
+    } else {
+      options.start = [&](size_t) { return mask_of(question, group); };
+    }
     return options;
-  }
-
-  /// The mask that a parameter of the group has, else one as the method would make it.
-  void prune(const StorageQuestion& question, const StorageGroup& group) {
-    const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
-    if (!real.full()) {
-      store_.set_masks(std::vector{real.index.mask()});
-      return;
-    }
-    const sparse::Parameter& parameter = store_.parameters().front();
-    pruning::Settings settings = settings_of(question.config.pruning, 1);
-    if (settings.method != "nm" && settings.method != "block") {
-      settings.method = "random";
-    }
-    settings.sparsity = settings.method == "nm" ? 0 : 1 - group.density;
-    const std::vector<float> values = store_.values(parameter);
-    const std::vector<pruning::Candidate> candidates{
-        {parameter.spec.name, parameter.spec.shape, &parameter.index, values}};
-    store_.set_masks(pruning::prune(candidates, settings).masks);
-  }
-
-  void run() {
-    weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
-    weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
-    weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
   }
 
   Arena arena_;
@@ -138,13 +158,25 @@ class Trial {
   Buffer x_, y_;
 };
 
-size_t total_bytes(const std::vector<StorageGroup>& groups) {
+/// State of all parameters and the largest scratch, with timing choice(group) of each group.
+template <class Choice>
+size_t bytes_with(const std::vector<StorageGroup>& groups, Choice choice) {
   size_t sum = 0;
+  size_t scratch = 0;
   for (const StorageGroup& group : groups) {
-    sum += group.timings[group.chosen].bytes * group.parameters.size();
+    const StorageTiming& timing = group.timings[choice(group)];
+    sum += timing.bytes * group.parameters.size();
+    scratch = std::max(scratch, timing.scratch);
   }
-  return sum;
+  return sum + scratch;
 }
+
+size_t total_bytes(const std::vector<StorageGroup>& groups) {
+  return bytes_with(groups, [](const StorageGroup& group) { return group.chosen; });
+}
+
+/// Of one parameter, with the scratch that comes and goes.
+size_t bytes_of(const StorageTiming& timing) { return timing.bytes + timing.scratch; }
 
 /// The next step down in memory: {group, timing} that costs least time for each byte that it saves.
 std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<StorageGroup>& groups) {
@@ -154,11 +186,11 @@ std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<Stora
     const StorageTiming& now = groups[g].timings[groups[g].chosen];
     for (size_t t = 0; t < groups[g].timings.size(); ++t) {
       const StorageTiming& other = groups[g].timings[t];
-      if (other.bytes >= now.bytes) {
+      if (bytes_of(other) >= bytes_of(now)) {
         continue;
       }
       const double price =
-          (other.seconds - now.seconds) / static_cast<double>(now.bytes - other.bytes);
+          (other.seconds - now.seconds) / static_cast<double>(bytes_of(now) - bytes_of(other));
       if (!best || price < best_price) {
         best = {g, t};
         best_price = price;
@@ -218,16 +250,25 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
   for (auto& [key, group] : found) {
     Trial trial(question, group, threads, kernels);
     for (const Storage storage : kStorages) {
-      const auto timing = storage == Storage::block && !group.blocks
-                              ? std::optional<StorageTiming>()
-                              : trial.time(storage);
-      if (timing) {
+      if (storage == Storage::block && !group.blocks) {
+        continue;
+      }
+      if (auto timing = trial.time(storage)) {
+        timing->scratch = Trial(question, group, threads, kernels::by_name("dry")).scratch(storage);
         group.timings.push_back(*timing);
       }
     }
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+size_t planned_bytes(const std::vector<StorageGroup>& groups) {
+  return bytes_with(groups, [](const StorageGroup& group) {
+    const auto found = std::ranges::find(group.timings, Storage::sparse, &StorageTiming::storage);
+    require(found != group.timings.end(), "storage sparse holds every mask");
+    return static_cast<size_t>(found - group.timings.begin());
+  });
 }
 
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget) {
@@ -238,10 +279,11 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
   while (budget && total_bytes(groups) > *budget) {
     const auto saving = cheapest_saving(groups);
     check(saving.has_value(),
-          "no storage fits train.memory_budget: the pruned weights need {} bytes of model state, "
-          "{} are left for them; raise the budget or pruning.sparsity",
+          "no storage fits train.memory_budget: the pruned weights need {} bytes, {} are left for "
+          "them; raise the budget or pruning.sparsity",
           total_bytes(groups), *budget);
     groups[saving->first].chosen = saving->second;
+    groups[saving->first].limited = true;
   }
 }
 
@@ -282,7 +324,8 @@ std::string storage_table(const std::vector<StorageGroup>& groups) {
                                  static_cast<double>(timing->bytes) /
                                      static_cast<double>(group.shape.count()));
     }
-    table += fmt::format("  {}\n", sparse::name_of(group.timings[group.chosen].storage));
+    table += fmt::format("  {}{}\n", sparse::name_of(group.timings[group.chosen].storage),
+                         group.limited ? " (the fastest does not fit train.memory_budget)" : "");
   }
   return table;
 }

@@ -91,6 +91,20 @@ void add_curves(const std::filesystem::path& metrics, Json& summary) {
   summary["allreduce_bytes_per_step"] = allreduce_bytes;
 }
 
+/// What was expected before the run of a rank; to compare with memory.ranks.
+Json planned_json(const Fit& fit) {
+  Json planned;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    planned[std::string(name_of(static_cast<Memory>(kind)))] = fit.plan.peak.at(kind);
+  }
+  planned["all"] = sum_of(fit.plan.peak);
+  planned["process"] = fit.plan.needed();
+  planned["budget"] = fit.budget > 0 ? Json(fit.budget) : Json();
+  planned["micro_batch"] = fit.choice.micro_batch;
+  planned["recompute"] = name_of(fit.choice.recompute);
+  return planned;
+}
+
 Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
   const sparse::Store& store = input.stage.store();
   const auto size = static_cast<double>(store.total_size());
@@ -99,6 +113,7 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["steps"] = input.steps;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
+  summary["planned_peak"] = planned_json(input.fit);
   // Every data-parallel rank holds a replica, but for what ZeRO shares out: the largest one counts.
   const size_t state = std::ranges::max_element(ranks, {}, &RankMemory::model_state)->model_state;
   summary["model_state_bytes"] = state;

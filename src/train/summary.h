@@ -19,6 +19,7 @@ struct SummaryInput {
   std::filesystem::path directory;
   Stage& stage;
   const Arena& arena;
+  const Fit& fit;
   Sparsity sparsity;
   int64_t steps = 0;
   bool finished = false;

@@ -14,25 +14,6 @@
 namespace espalier::train {
 namespace {
 
-int64_t share_of(const io::Config& config, int ranks) {
-  const int64_t batch = config.train.global_batch;
-  check(
-      batch % ranks == 0,
-      "train.global_batch = {} cannot be divided among {} ranks: use a multiple of {}, or another "
-      "number of ranks",
-      batch, ranks, ranks);
-  return batch / ranks;
-}
-
-int64_t micro_batch_of(const io::Config& config, int64_t share) {
-  const int64_t micro = config.train.micro_batch == 0 ? share : config.train.micro_batch;
-  check(
-      share % micro == 0,
-      "train.micro_batch = {} does not divide a rank's share of {} sequences: use a divisor of {}",
-      micro, share, share);
-  return micro;
-}
-
 int threads_of(const io::Config& config, const parallel::Communicator& comm) {
   if (config.run.threads > 0) {
     return static_cast<int>(config.run.threads);
@@ -73,20 +54,46 @@ void Trainer::start() {
   const std::shared_ptr<Shards> shards = make_shards(config_, comm_);
   on_first_rank_first(comm_, [&] {
     rank_samples_ = share_of(config_, comm_.size());
-    micro_batch_ = micro_batch_of(config_, rank_samples_);
     const io::Vocabulary characters = saved_characters();
     source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
     stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
-    stage_ = std::make_unique<Stage>(
-        config_, problem_of(*source_), *stream_, kernels::by_name(config_.run.backend),
-        Stage::Options{.micro_batch = micro_batch_, .sharding = shards});
+    make_stage(shards);
     pruner_ = std::make_unique<Pruner>(config_, stage_->store());
     load_start();
   });
   settle_storages();
   compare_ranks(stage_->store(), comm_);
+  if (started_pruned_) {
+    pruner_->compare(comm_);
+    note(fmt::format("pruned from the start: {} of {} parameters kept",
+                     stage_->store().total_kept(), stage_->store().total_size()));
+  }
   exchange_ = std::make_unique<Exchange>(config_, comm_, *stage_, shards);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
+}
+
+/// Plans the memory of the run, then allocates the first of it.
+void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
+  const ProblemShape problem = problem_of(*source_);
+  RunShape run{.problem = problem,
+               .ranks = comm_.size(),
+               .threads = stream_->threads(),
+               .start = start_of(config_, make_network(config_, problem).parameters(),
+                                 {.resume = directory_->resume_file(), .init = options_.init}),
+               .sharding = make_shards(config_, comm_)};
+  fit_ = fit_memory(config_, run);
+  if (!fit_.note.empty()) {
+    note(fit_.note);
+  }
+  micro_batch_ = fit_.choice.micro_batch;
+  started_pruned_ = run.start.pruned;
+  arena_.set_limit(fit_.arena_limit());
+  stage_ =
+      std::make_unique<Stage>(config_, problem, *stream_, kernels::by_name(config_.run.backend),
+                              Stage::Options{.micro_batch = micro_batch_,
+                                             .recompute = fit_.choice.recompute,
+                                             .masks = std::move(run.start.masks),
+                                             .sharding = shards});
 }
 
 /// The vocabulary of the checkpoint that the run starts from, which is checked to be of this model.
@@ -127,10 +134,13 @@ void Trainer::settle_storages() {
                                .store = stage_->store(),
                                .prunable = pruner_->prunable(),
                                .density = 1 - pruner_->target(config_.train.steps),
-                               .rows = micro_batch_ * source_->rows(),
-                               .budget = {}},
+                               .rows = micro_batch_ * source_->rows()},
                               stream_->threads(), stage_->kernels());
-  choose_storages(groups, {});
+  std::optional<size_t> budget;
+  if (fit_.budget > 0 && !groups.empty()) {
+    budget = fit_.budget - fit_.plan.needed() + planned_bytes(groups);
+  }
+  choose_storages(groups, budget);
   agree_on_storages(groups, comm_);
   apply_storages(groups, stage_->store());
   if (!groups.empty()) {
@@ -153,7 +163,7 @@ RunResult Trainer::run() {
 }
 
 void Trainer::prune_if_due() {
-  if (!pruner_->due(step_)) {
+  if (!pruner_->due(step_) || (step_ == 0 && started_pruned_)) {
     return;
   }
   const Span span(Track::optimizer, "new masks");
@@ -310,7 +320,7 @@ void Trainer::checkpoint() {
 }
 
 void Trainer::finish(bool finished) {
-  if (last_saved_ != step_) {
+  if (last_saved_ != step_ && config_.train.checkpoint_every >= 0) {
     checkpoint();
   }
   compare_ranks(stage_->store(), comm_);
@@ -318,6 +328,7 @@ void Trainer::finish(bool finished) {
                  .directory = directory_->root(),
                  .stage = *stage_,
                  .arena = arena_,
+                 .fit = fit_,
                  .sparsity = pruner_->sparsity(),
                  .steps = step_,
                  .finished = finished,

@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "src/core/trace.h"
+#include "src/train/budget.h"
 #include "src/train/exchange.h"
 #include "src/train/pruner.h"
 #include "src/train/run_directory.h"
@@ -59,9 +60,12 @@ class Trainer {
 
   Stage& stage() { return *stage_; }
   Arena& arena() { return arena_; }
+  /// What was planned and chosen before anything was allocated.
+  const Fit& fit() const { return fit_; }
 
  private:
   void start();
+  void make_stage(const std::shared_ptr<Shards>& shards);
   void load_start();
   void settle_storages();
   io::Vocabulary saved_characters() const;
@@ -84,6 +88,8 @@ class Trainer {
   TrainerOptions options_;
   int64_t rank_samples_ = 0;  ///< of a global batch
   int64_t micro_batch_ = 0;
+  Fit fit_;
+  bool started_pruned_ = false;  ///< the pruning before the first step is done
   Arena arena_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<Source> source_;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "src/kernels/dry/count.h"
+#include "src/kernels/dry/products.h"
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels {
@@ -14,44 +16,19 @@ DryCount& dry_count() {
 namespace dry {
 namespace {
 
-void add(double flops, double bytes) {
-  DryCount& count = dry_count();
-  count.flops += flops;
-  count.bytes += bytes;
-}
-
-double elements(const Tensor& t) { return t ? static_cast<double>(t.count()) : 0; }
-
-/// Bytes of all of them, each crossing the bus once.
-template <class... Tensors>
-double traffic(const Tensors&... tensors) {
-  return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
-}
-
-/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a
-/// rank.
-double traffic(const Positions& positions) {
-  if (positions.list != nullptr) {
-    return 4.0 * static_cast<double>(positions.count);
-  }
-  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512)
-                                     : 0;
-}
-
-/// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
-constexpr double kExp = 20;
-
-double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
-
-void gemm(Stream&, const GemmArgs& args) {
+/// oneDNN copies an operand that it cannot read as it lies, panel by panel.
+void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
+  constexpr int64_t kPanels = int64_t{1} << 20;
+  allow(stream, kPanels * stream.threads());
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
 }
 
-void column_sum(Stream&, const ColumnSumArgs& args) {
+void column_sum(Stream& stream, const ColumnSumArgs& args) {
   verify(args);
+  allow(stream, 4 * rounded_up(args.out.count(), 1024) + 4096 * stream.threads());
   add(elements(args.x), traffic(args.x, args.out));
 }
 
@@ -60,8 +37,10 @@ void layernorm(Stream&, const LayerNormArgs& args) {
   add(8 * elements(args.x), traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd));
 }
 
-void layernorm_backward(Stream&, const LayerNormBackwardArgs& args) {
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   verify(args);
+  constexpr int64_t kShares = 256;  // of the rows: sums of two vectors each
+  allow(stream, 2 * kShares * args.x.cols() * 4);
   add(16 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean,
                                      args.rstd, args.dweight, args.dbias));
 }
@@ -88,13 +67,22 @@ double attention_flops(const Tensor& qkv, int heads, int products) {
   return causal_scores(qkv, heads) * (2 * products * width + kExp);
 }
 
-void attention(Stream&, const AttentionArgs& args) {
+/// fp32 panels [T, D] of one head a thread; both extents are padded to vectors.
+void allow_panels(Stream& stream, const Tensor& qkv, int heads, int64_t panels) {
+  const int64_t tokens = rounded_up(qkv.shape[1], 64);
+  const int64_t width = rounded_up(qkv.cols() / 3 / heads, 64);
+  allow(stream, stream.threads() * 4 * (panels * tokens * width + tokens));
+}
+
+void attention(Stream& stream, const AttentionArgs& args) {
   verify(args);
+  allow_panels(stream, args.qkv, args.heads, 4);
   add(attention_flops(args.qkv, args.heads, 2), traffic(args.qkv, args.out, args.lse));
 }
 
-void attention_backward(Stream&, const AttentionBackwardArgs& args) {
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   verify(args);
+  allow_panels(stream, args.qkv, args.heads, 9);
   add(attention_flops(args.qkv, args.heads, 5),
       traffic(args.qkv, args.out, args.lse, args.dout, args.dqkv));
 }
@@ -107,8 +95,9 @@ void embedding(Stream&, const EmbeddingArgs& args) {
       traffic(args.tokens, args.x) + row * static_cast<double>(args.x.rows() + args.x.shape[1]));
 }
 
-void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   verify(args);
+  allow(stream, 4 * (3 * args.dx.rows() + args.dtoken.rows() + 1));
   const double row =
       static_cast<double>(args.dx.cols()) * static_cast<double>(size_of(args.dtoken.dtype));
   add(2 * elements(args.dx), traffic(args.tokens, args.dx) +
@@ -170,46 +159,6 @@ void scatter(Stream&, const ScatterArgs& args) {
   add(0, traffic(args.dense, args.packed) + traffic(args.positions));
 }
 
-/// Rows of x times kept elements, two flops each.
-double product_flops(const Tensor& x, const Tensor& values) {
-  return 2 * static_cast<double>(x.rows()) * elements(values);
-}
-
-double traffic(const SparseMatrix& weight) {
-  return traffic(weight.values) + traffic(weight.positions);
-}
-
-double traffic(const BlockMatrix& weight) {
-  return traffic(weight.values) +
-         4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
-}
-
-template <class Args>
-void spmm(Stream&, const Args& args) {
-  verify(args);
-  add(product_flops(args.x, args.weight.values) +
-          flops_of(args.activation) * elements(args.activated),
-      traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
-          (args.accumulate ? traffic(args.y) : 0));
-}
-
-template <class Args>
-void spmm_transposed(Stream&, const Args& args) {
-  verify(args);
-  add(product_flops(args.dy, args.weight.values) +
-          1.5 * flops_of(args.activation) * elements(args.preactivation),
-      traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
-          (args.accumulate ? traffic(args.dx) : 0));
-}
-
-template <class Args>
-void sddmm(Stream&, const Args& args) {
-  verify(args);
-  add(product_flops(args.x, args.weight.values),
-      traffic(args.weight) + traffic(args.dy, args.x) +
-          (args.accumulate ? traffic(args.weight.values) : 0));
-}
-
 void quantize(Stream&, const QuantizeArgs& args) {
   verify(args);
   add(10 * elements(args.x), traffic(args.x, args.codes, args.scales));
@@ -258,12 +207,12 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
-    .spmm = spmm<SpmmArgs>,
-    .spmm_transposed = spmm_transposed<SpmmTransposedArgs>,
-    .sddmm = sddmm<SddmmArgs>,
-    .block_spmm = spmm<BlockSpmmArgs>,
-    .block_spmm_transposed = spmm_transposed<BlockSpmmTransposedArgs>,
-    .block_sddmm = sddmm<BlockSddmmArgs>,
+    .spmm = spmm,
+    .spmm_transposed = spmm_transposed,
+    .sddmm = sddmm,
+    .block_spmm = block_spmm,
+    .block_spmm_transposed = block_spmm_transposed,
+    .block_sddmm = block_sddmm,
     .quantize = quantize,
     .dequantize = dequantize,
     .adamw = adamw,

@@ -1,0 +1,35 @@
+// What a store amounts to.
+#include "sparse/store.h"
+
+namespace espalier::sparse {
+
+int64_t Store::total_size() const {
+  int64_t sum = 0;
+  for (const Parameter& parameter : parameters_) {
+    sum += parameter.size();
+  }
+  return sum;
+}
+
+int64_t Store::total_kept() const {
+  int64_t sum = 0;
+  for (const Parameter& parameter : parameters_) {
+    sum += parameter.kept();
+  }
+  return sum;
+}
+
+StateParts Store::parts() const {
+  StateParts parts{.value = value_.bytes(),
+                   .gradient = gradient_.bytes(),
+                   .low = optimizer_.low_bytes(),
+                   .moments = optimizer_.moment_bytes(),
+                   .scales = optimizer_.scale_bytes()};
+  for (const Parameter& parameter : parameters_) {
+    parts.copies += parameter.memory.bytes();
+    parts.index += parameter.index.bytes() + parameter.blocks.bytes();
+  }
+  return parts;
+}
+
+}  // namespace espalier::sparse

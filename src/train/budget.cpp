@@ -1,0 +1,299 @@
+#include "src/train/budget.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "parallel/bucketer.h"
+#include "src/train/pruner.h"
+#include "src/train/storage_choice.h"
+
+namespace espalier::train {
+namespace {
+
+using model::Recompute;
+
+size_t largest(const std::vector<int64_t>& counts) {
+  return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
+}
+
+/// Staging of the buckets that are reduced at once.
+size_t staging_bytes(size_t gradient_bytes, int ranks) {
+  const parallel::BucketOptions buckets;
+  const size_t each = std::min(buckets.allreduce.staging_bytes, gradient_bytes);
+  return ranks == 1 ? 0 : static_cast<size_t>(buckets.in_flight) * each;
+}
+
+/// A run on a dry arena, and what its heap holds meanwhile.
+class Rehearsal {
+ public:
+  Rehearsal(const io::Config& config, const RunShape& run, const PassChoice& choice)
+      : config_(config),
+        run_(run),
+        stream_(arena_, run.threads),
+        stage_(config, run.problem, stream_, kernels::by_name("dry"),
+               {.micro_batch = choice.micro_batch,
+                .recompute = choice.recompute,
+                .dry = true,
+                .planned = run.start.kept,
+                .sharding = run.sharding}),
+        specs_(specs_of(stage_.store())),
+        kept_(run.start.kept) {}
+
+  MemoryPlan play() {
+    MemoryPlan plan;
+    plan.pass = stage_.measure();
+    const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
+                                        Shape{static_cast<int64_t>(plan.pass.tape_bytes)});
+    const Buffer staging = arena_.allocate(
+        Memory::communication, "staging", DType::uint8,
+        Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks))});
+    plan.start = bytes_now(arena_);
+    hold_copies();
+    for (const int64_t step : pruning_steps(config_.pruning)) {
+      if (step > 0 || !run_.start.pruned) {
+        prune(step);
+      }
+    }
+    if (config_.pruning.moving() && config_.pruning.sparsity > 0) {
+      move();
+    }
+    hold_copies();
+    plan.last = bytes_now(arena_);
+    plan.parts = stage_.store().parts();
+    plan.peak = bytes_at_peak(arena_);
+    plan.beside = kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    plan.total_size = stage_.store().total_size();
+    plan.total_kept = stage_.store().total_kept();
+    return plan;
+  }
+
+ private:
+  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
+  /// storages are timed, one parameter with a dense copy and its dense gradient.
+  void hold_copies() {
+    hold(16 * largest(kept_));
+    if (has_auto_storage(config_, stage_.store())) {
+      const auto& spec = std::ranges::max(
+          specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
+      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()));
+    }
+  }
+  void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
+
+  void prune(int64_t step) {
+    const std::vector<int64_t> next = kept_after(config_.pruning, specs_, step, kept_);
+    if (next == kept_) {
+      return;
+    }
+    const bool reads =
+        config_.pruning.method != "file" &&
+        (config_.pruning.moving() || pruning::method_by_name(config_.pruning.method).needs_values);
+    hold(mask_bytes() + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    lay_out(next);
+    stage_.measure();
+  }
+
+  /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
+  void move() {
+    hold(mask_bytes() + 4 * largest(kept_));
+    if (config_.pruning.method == "rigl") {
+      stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {});
+      stage_.measure();
+      hold(mask_bytes());
+      stage_.store().set_gradient_probe({});
+    }
+    lay_out(std::vector<int64_t>(kept_));
+    stage_.measure();
+  }
+
+  /// Of the present and the new masks.
+  size_t mask_bytes() { return static_cast<size_t>(stage_.store().total_size()) / 4; }
+
+  void lay_out(std::vector<int64_t> next) {
+    const size_t masks = mask_bytes();
+    const size_t before = sum_of(bytes_at_peak(arena_));
+    stage_.store().plan(next);
+    // Positions and elements of one parameter, in both layouts, while the arrays move.
+    hold(masks + 16 * largest(kept_));
+    const size_t moving = sum_of(bytes_at_peak(arena_));
+    if (moving > before) {
+      heap_peak_ = std::max(heap_peak_, moving + masks + 16 * largest(kept_));
+    }
+    kept_ = std::move(next);
+  }
+
+  const io::Config& config_;
+  const RunShape& run_;
+  Arena arena_{true};
+  Stream stream_;
+  Stage stage_;
+  std::vector<sparse::ParameterSpec> specs_;
+  std::vector<int64_t> kept_;
+  size_t heap_peak_ = 0;  ///< largest sum of arena and heap
+};
+
+std::string size_text(size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return size < 0x1p30 ? fmt::format("{:.1f} MiB", size * 0x1p-20)
+                       : fmt::format("{:.2f} GiB", size * 0x1p-30);
+}
+
+std::string text_of(const PassChoice& choice) {
+  return fmt::format("micro_batch = {} and recompute = \"{}\"", choice.micro_batch,
+                     name_of(choice.recompute));
+}
+
+std::vector<int64_t> divisors_descending(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t divisor = number; divisor >= 1; --divisor) {
+    if (number % divisor == 0) {
+      found.push_back(divisor);
+    }
+  }
+  return found;
+}
+
+std::vector<int64_t> micro_batches(const io::Config& config, int64_t share, bool choose) {
+  const int64_t fixed = config.train.micro_batch;
+  if (fixed == 0) {
+    return choose ? divisors_descending(share) : std::vector<int64_t>{share};
+  }
+  check(
+      share % fixed == 0,
+      "train.micro_batch = {} does not divide a rank's share of {} sequences: use a divisor of {}",
+      fixed, share, share);
+  return {fixed};
+}
+
+std::vector<Recompute> recomputes(const io::Config& config, bool choose) {
+  if (config.train.recompute != "auto") {
+    return {model::recompute_by_name(config.train.recompute)};
+  }
+  return choose ? std::vector<Recompute>{Recompute::none, Recompute::selective, Recompute::full}
+                : std::vector<Recompute>{Recompute::none};
+}
+
+/// What the user could change, most effective first; only what is not so already.
+std::vector<std::string> ways_out(const io::Config& config, const RunShape& run) {
+  std::vector<std::string> ways;
+  auto add = [&ways](bool applies, std::string_view text) {
+    if (applies) {
+      ways.emplace_back(text);
+    }
+  };
+  const bool prunes = config.pruning.method != "none";
+  add(!prunes, "prune from the start (pruning.method = \"random\")");
+  add(prunes && !run.start.pruned,
+      "prune from the start, so that dense state never exists (pruning.method = \"random\", "
+      "pruning.at_step = -1)");
+  add(prunes && config.sparse.storage.fallback == "dense",
+      "sparse.storage = \"sparse\" (no dense copies)");
+  add(config.train.dtype == "fp32", "train.dtype = \"bf16\"");
+  add(config.optimizer.state_bits == 32, "optimizer.state_bits = 8");
+  add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1");
+  add(config.train.recompute != "full" && config.train.recompute != "auto",
+      "train.recompute = \"auto\"");
+  add(config.train.micro_batch > 1, "train.micro_batch = 0 (automatic)");
+  add(true, "a smaller model");
+  return ways;
+}
+
+[[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
+  std::vector<std::string> needs;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    if (nearest.plan.peak.at(kind) > 0) {
+      needs.push_back(fmt::format("{} {}", name_of(static_cast<Memory>(kind)),
+                                  size_text(nearest.plan.peak.at(kind))));
+    }
+  }
+  const PassChoice smallest{.micro_batch = 1, .recompute = Recompute::full};
+  std::string least;
+  if (smallest != nearest.choice) {
+    least = fmt::format("; the least for this model and state is {}, with {}",
+                        size_text(plan_memory(config, run, smallest).needed()), text_of(smallest));
+  }
+  fail(
+      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}, program and "
+      "temporaries {}){}. Ways out: {}; or a budget of at least that",
+      config.train.memory_budget, text_of(nearest.choice), size_text(nearest.plan.needed()),
+      fmt::join(needs, ", "), size_text(nearest.plan.beside), least,
+      fmt::join(ways_out(config, run), "; "));
+}
+
+}  // namespace
+
+MemoryByKind bytes_now(const Arena& arena) {
+  MemoryByKind bytes{};
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    bytes.at(kind) = arena.use(static_cast<Memory>(kind)).now;
+  }
+  return bytes;
+}
+
+MemoryByKind bytes_at_peak(const Arena& arena) {
+  MemoryByKind bytes{};
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    bytes.at(kind) = arena.at_peak(static_cast<Memory>(kind));
+  }
+  return bytes;
+}
+
+size_t sum_of(const MemoryByKind& bytes) {
+  size_t sum = 0;
+  for (const size_t some : bytes) {
+    sum += some;
+  }
+  return sum;
+}
+
+size_t model_state_of(const MemoryByKind& bytes) {
+  size_t sum = 0;
+  for (size_t kind = 0; kind <= static_cast<size_t>(Memory::index); ++kind) {
+    sum += bytes.at(kind);
+  }
+  return sum;
+}
+
+MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice) {
+  return Rehearsal(config, run, choice).play();
+}
+
+int64_t share_of(const io::Config& config, int ranks) {
+  const int64_t batch = config.train.global_batch;
+  check(
+      batch % ranks == 0,
+      "train.global_batch = {} cannot be divided among {} ranks: use a multiple of {}, or another "
+      "number of ranks",
+      batch, ranks, ranks);
+  return batch / ranks;
+}
+
+Fit fit_memory(const io::Config& config, const RunShape& run) {
+  const bool limited = !config.train.memory_budget.empty();
+  Fit fit;
+  fit.budget = limited ? static_cast<size_t>(io::parse_bytes(config.train.memory_budget)) : 0;
+  const auto micros = micro_batches(config, share_of(config, run.ranks), limited);
+  const auto recompute_choices = recomputes(config, limited);
+  const PassChoice first{.micro_batch = micros.front(), .recompute = recompute_choices.front()};
+  size_t first_needs = 0;
+  for (const Recompute recompute : recompute_choices) {
+    for (const int64_t micro : micros) {
+      fit.choice = {.micro_batch = micro, .recompute = recompute};
+      fit.plan = plan_memory(config, run, fit.choice);
+      first_needs = fit.choice == first ? fit.plan.needed() : first_needs;
+      if (!limited || fit.plan.needed() <= fit.budget) {
+        if (fit.choice != first) {
+          fit.note =
+              fmt::format("train.memory_budget = \"{}\": {}, {} a rank; {} would need {}",
+                          config.train.memory_budget, text_of(fit.choice),
+                          size_text(fit.plan.needed()), text_of(first), size_text(first_needs));
+        }
+        return fit;
+      }
+    }
+  }
+  fail_to_fit(config, run, fit);
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,79 @@
+#pragma once
+// What a rank of a run needs, before anything is allocated, and the choices that make it fit
+// train.memory_budget.
+//
+// A plan replays the run on a dry arena: the store as it starts (start.h), a step, each change of
+// masks with both layouts alive, a step again. So it counts what the arena will count; kernels'
+// workspace is the bound that the "dry" table states. Beside the arena a process needs kProgram, and
+// copies of single parameters while they are drawn, saved or moved: `beside`.
+#include <array>
+#include <memory>
+
+#include "io/config.h"
+#include "src/train/stage.h"
+#include "src/train/start.h"
+
+namespace espalier::train {
+
+/// Code, libraries and their heaps, thread stacks, trace and file buffers.
+inline constexpr size_t kProgram = size_t{64} << 20U;
+
+using MemoryByKind = std::array<size_t, kMemoryKinds>;
+/// Bytes by category, now and when their sum was largest.
+MemoryByKind bytes_now(const Arena& arena);
+MemoryByKind bytes_at_peak(const Arena& arena);
+size_t sum_of(const MemoryByKind& bytes);
+/// weight + gradient + master + moment + index
+size_t model_state_of(const MemoryByKind& bytes);
+
+/// What a plan depends on beside the config.
+struct RunShape {
+  ProblemShape problem;
+  int ranks = 1;
+  int threads = 1;
+  Start start;
+  std::shared_ptr<sparse::Sharding> sharding{};
+};
+
+/// What may be chosen to save memory: the losses of a run do not depend on it.
+struct PassChoice {
+  int64_t micro_batch = 1;
+  model::Recompute recompute = model::Recompute::none;
+  bool operator==(const PassChoice&) const = default;
+};
+
+struct MemoryPlan {
+  MemoryByKind start{};  ///< in the first steps
+  MemoryByKind last{};   ///< after the last change of masks
+  MemoryByKind peak{};
+  size_t beside = 0;
+  sparse::StateParts parts;  ///< of `last`
+  PassCost pass;
+  int64_t total_size = 0, total_kept = 0;  ///< parameters; kept after the last change
+
+  /// Of the process, at its peak.
+  size_t needed() const { return sum_of(peak) + beside; }
+};
+
+MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice);
+
+struct Fit {
+  PassChoice choice;
+  MemoryPlan plan;
+  size_t budget = 0;  ///< bytes; 0: no limit
+  std::string note;   ///< what was chosen because of the budget; empty: nothing
+
+  /// For Arena::set_limit.
+  size_t arena_limit() const { return budget == 0 ? 0 : budget - plan.beside; }
+};
+
+/// A rank's sequences of a global batch. Throws Failure when the ranks cannot share it evenly.
+int64_t share_of(const io::Config& config, int ranks);
+
+/// The first that fits, in this order: recompute none, selective, full (one alone unless
+/// train.recompute = "auto"), and for each the largest micro_batch that divides the share (unless it
+/// is set). Without a budget: the first. Throws Failure when nothing fits, with the bytes by
+/// category, the least that could do, and what to change.
+Fit fit_memory(const io::Config& config, const RunShape& run);
+
+}  // namespace espalier::train
