@@ -75,6 +75,7 @@ struct FloatMath {
 template <class Math, class T>
 void pack_rows(const Packing& p, int64_t vectors, float* out) {
   constexpr int64_t kStep = kLanes * Math::kLaneTokens;
+  constexpr int64_t kAhead = 4 * kLanes;
   const int64_t row = vectors * kLanes;
   for (int64_t v = 0; v < vectors; ++v) {
     const int64_t token = p.token + v * kStep;
@@ -84,6 +85,11 @@ void pack_rows(const Packing& p, int64_t vectors, float* out) {
       float* to = out + f * row + v * kLanes;
       Vector square[kLanes];
       if (whole && width == kLanes) {
+        // Rows are pages apart: the machine's own prefetching does not follow sixteen at once.
+        const T* next = elements<T>(p.x) + token * p.x.stride + p.feature + f + kAhead;
+        for (int64_t i = 0; i < kStep; ++i) {
+          __builtin_prefetch(next + i * p.x.stride);
+        }
         for (int64_t i = 0; i < kLanes; ++i) {
           square[i] =
               Math::template read<T>(p, token + i * Math::kLaneTokens, p.feature + f, kLanes);
