@@ -4,6 +4,7 @@
 // products of pairs, the operands of every product are bf16, probabilities too. Source: Dao,
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention_panels.h"
+#include "src/kernels/cpu/attention_rows.h"
 #include "src/kernels/cpu/table.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -100,48 +101,49 @@ struct Products {
   }
 };
 
-/// Running softmax of one row of scores, of which the first `visible` count and `keys` are kept.
+/// The running softmax of a query tile: a row's maximum and sum over the keys so far.
 struct Softmax {
-  float maximum = -__builtin_inff();
-  float sum = 0;
+  float maximum[kQueryTile];
+  float sum[kQueryTile];
+  float shrink[kQueryTile];  ///< by which what was summed before the last tile must shrink
 
-  /// Scores become exp(scale score - maximum), `sum` and `maximum` are brought up to date; returns
-  /// the factor by which what was summed before must shrink.
-  float add(float* scores, int64_t visible, int64_t keys, float scale) {
-    const int64_t end = padded(visible);
-    for (int64_t j = visible; j < end; ++j) {
-      scores[j] = -__builtin_inff();
+  Softmax() {
+    for (int64_t i = 0; i < kQueryTile; ++i) {
+      maximum[i] = -__builtin_inff();
+      sum[i] = 0.0F;
     }
-    float tops[kPad];
-    for (float& top : tops) {
-      top = -__builtin_inff();
+  }
+
+  /// Scores become exp(scale score - maximum). Row by row in three passes: what a row waits for at
+  /// its end, other rows hide.
+  void add(const Tile& tile, float scale, float* scores) {
+    alignas(64) float parts[kQueryTile * kPad] = {};
+    float tops[kQueryTile];
+    for (int64_t i = 0; i < tile.queries; ++i) {
+      mask_last(scores + i * kKeyTile, tile.visible(i));
+      fold_blocks(scores + i * kKeyTile, padded(tile.visible(i)), parts + i * kPad, Greater{});
     }
-    for (int64_t j = 0; j < end; j += kPad) {
-      for (int64_t p = 0; p < kPad; ++p) {
-        tops[p] = scores[j + p] > tops[p] ? scores[j + p] : tops[p];
+    set_all(tops, kQueryTile, -__builtin_inff());
+    fold_rows(parts, tops, Greater{});
+    for (int64_t i = 0; i < tile.queries; ++i) {
+      const float top = scale * tops[i] > maximum[i] ? scale * tops[i] : maximum[i];
+      shrink[i] = __builtin_expf(maximum[i] - top);
+      maximum[i] = top;
+      float* row = scores + i * kKeyTile;
+      const int64_t end = padded(tile.visible(i));
+      for (int64_t j = 0; j < end; j += kPad) {
+        for (int64_t l = j; l < j + kPad; ++l) {
+          row[l] = exp_below(scale * row[l] - top);
+        }
       }
+      fold_blocks(row, end, parts + i * kPad, Sum{});
+      set_all(row + end, tile.keys - end, 0.0F);
     }
-    float top = maximum;
-    for (const float other : tops) {
-      top = scale * other > top ? scale * other : top;
+    set_all(tops, kQueryTile, 0.0F);
+    fold_rows(parts, tops, Sum{});
+    for (int64_t i = 0; i < tile.queries; ++i) {
+      sum[i] = sum[i] * shrink[i] + tops[i];
     }
-    const float shrink = __builtin_expf(maximum - top);
-    // As many partial sums for every instruction set.
-    float parts[kPad] = {};
-    for (int64_t j = 0; j < end; j += kPad) {
-      for (int64_t p = 0; p < kPad; ++p) {
-        scores[j + p] = exp_below(scale * scores[j + p] - top);
-        parts[p] += scores[j + p];
-      }
-    }
-    float total = 0;
-    for (const float part : parts) {
-      total += part;
-    }
-    set_zero(scores + end, keys - end);
-    maximum = top;
-    sum = sum * shrink + total;
-    return shrink;
   }
 };
 
@@ -152,28 +154,20 @@ void forward_head(const Products& products, const float* q, const float* kt, con
   alignas(64) float words[kTile];
   for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
     const int64_t queries = least(kQueryTile, head.tokens - q0);
-    Softmax rows[kQueryTile];
+    Softmax softmax;
     for (int64_t k0 = 0; k0 < q0 + queries; k0 += kKeyTile) {
       const Tile tile = tile_at(head, q0, k0);
       products.scores(tile, q, kt, scores);
-      for (int64_t i = 0; i < queries; ++i) {
-        const float shrink = rows[i].add(scores + i * kKeyTile, tile.visible(i), tile.keys,
-                                         head.score_scale());
-        float* row = out + (q0 + i) * head.padded_width;
-        for (int64_t d = 0; k0 > 0 && d < head.padded_width; ++d) {
-          row[d] *= shrink;
-        }
+      softmax.add(tile, head.score_scale(), scores);
+      for (int64_t i = 0; k0 > 0 && i < queries; ++i) {
+        scale_all(out + (q0 + i) * head.padded_width, head.padded_width, softmax.shrink[i]);
       }
       const float* p = products.math.along_keys({queries, tile.keys, scores}, words);
       products.along_keys(tile, p, v, out, k0 > 0);
     }
     for (int64_t i = 0; i < queries; ++i) {
-      float* row = out + (q0 + i) * head.padded_width;
-      const float inverse = 1.0F / rows[i].sum;
-      for (int64_t d = 0; d < head.padded_width; ++d) {
-        row[d] *= inverse;
-      }
-      lse[q0 + i] = rows[i].maximum + __builtin_logf(rows[i].sum);
+      scale_all(out + (q0 + i) * head.padded_width, head.padded_width, 1.0F / softmax.sum[i]);
+      lse[q0 + i] = softmax.maximum[i] + __builtin_logf(softmax.sum[i]);
     }
   }
 }
@@ -199,8 +193,8 @@ void score_gradient(const Tile& tile, float scale, const float* lse, const float
         ds[l] = p[l] * (ds[l] - row_delta);
       }
     }
-    set_zero(p + visible, tile.keys - visible);
-    set_zero(ds + visible, tile.keys - visible);
+    set_all(p + visible, tile.keys - visible, 0.0F);
+    set_all(ds + visible, tile.keys - visible, 0.0F);
   }
 }
 
@@ -278,18 +272,6 @@ BackwardPanels backward_panels(const Head& head, float* memory) {
 
 int64_t backward_floats(const Head& head) { return 8 * head.panel() + head.padded_tokens; }
 
-/// delta = row sums of out * dout.
-template <class T>
-void row_sums(const Head& head, const T* out, const T* dout, int64_t stride, float* delta) {
-  for (int64_t t = 0; t < head.tokens; ++t) {
-    float sum = 0;
-    for (int64_t d = 0; d < head.width; ++d) {
-      sum += load(out + t * stride + d) * load(dout + t * stride + d);
-    }
-    delta[t] = sum;
-  }
-}
-
 template <class T>
 void pack_backward(const Head& head, const AttentionBackwardArgs& args, int64_t pair,
                    const BackwardPanels& p) {
@@ -311,8 +293,8 @@ void pack_backward(const Head& head, const AttentionBackwardArgs& args, int64_t 
     join_rows(head, k, p.k_joined);
     join_rows(head, p.dout, p.dout_joined);
   }
-  row_sums(head, out, dout, columns, p.delta);
-  set_zero(p.dq, 3 * head.panel());  // dq, dk, dv lie side by side
+  dot_rows(head, out, dout, columns, p.delta);
+  set_all(p.dq, 3 * head.panel(), 0.0F);  // dq, dk, dv lie side by side
 }
 
 template <class T>

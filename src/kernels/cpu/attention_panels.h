@@ -18,9 +18,15 @@ inline constexpr int64_t kPad = 16;
 [[gnu::always_inline]] inline int64_t padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
 
 // Not std::fill: shared inline functions could be linked in another instruction set's form.
-[[gnu::always_inline]] inline void set_zero(float* x, int64_t n) {
+[[gnu::always_inline]] inline void set_all(float* x, int64_t n, float value) {
   for (int64_t i = 0; i < n; ++i) {
-    x[i] = 0.0F;
+    x[i] = value;
+  }
+}
+
+[[gnu::always_inline]] inline void scale_all(float* x, int64_t n, float factor) {
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] *= factor;
   }
 }
 
@@ -42,6 +48,19 @@ struct Head {
   [[gnu::always_inline]] float score_scale() const { return elements == 1 ? 1.0F : scale; }
 };
 
+/// Not by the C library: rows are short.
+template <class T>
+[[gnu::always_inline]] inline void copy_elements(const T* from, int64_t n, T* to) {
+  constexpr int64_t kStep = 64 / sizeof(T);
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    __builtin_memcpy(to + i, from + i, 64);
+  }
+  for (; i < n; ++i) {
+    to[i] = from[i];
+  }
+}
+
 /// Rows of x, which lie `stride` elements apart, as words; those of one element are scaled.
 template <class T>
 void pack_rows(const Head& head, const T* x, int64_t stride, float scale, float* rows) {
@@ -52,10 +71,10 @@ void pack_rows(const Head& head, const T* x, int64_t stride, float scale, float*
       for (int64_t d = 0; d < filled; ++d) {
         row[d] = scale * load(x + t * stride + d);
       }
-      set_zero(row + filled, head.padded_width - filled);
+      set_all(row + filled, head.padded_width - filled, 0.0F);
     } else {
-      set_zero(row + filled / 2, head.row() - filled / 2);
-      __builtin_memcpy(row, x + t * stride, static_cast<size_t>(filled) * sizeof(T));
+      set_all(row + filled / 2, head.row() - filled / 2, 0.0F);
+      copy_elements(x + t * stride, filled, reinterpret_cast<T*>(row));
     }
   }
 }
