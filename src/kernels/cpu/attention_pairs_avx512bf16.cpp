@@ -1,5 +1,5 @@
-// Attention tiles by products of pairs of bf16 numbers: the numbers of a tile are rounded to nearest,
-// their products are exact and summed in fp32.
+// Attention tiles by products of pairs of bf16 numbers, two instructions a cycle on Zen 5: the
+// numbers of a tile are rounded to nearest, their products are exact and summed in fp32.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/attention_tile.h"

@@ -1,8 +1,9 @@
 #pragma once
-// The arithmetic inside an attention tile: small products of packed panels held in vector registers.
-// The operands of a product are words of 32 bits that hold neighbours along the summed index: one
-// fp32 number, or a pair of bf16 numbers where the instruction set multiplies pairs; sums are fp32.
-// Compiled once an instruction set (see CMakeLists.txt); private to this folder.
+// The arithmetic inside an attention tile: small products of packed panels whose sums stay in
+// registers. The operands of a product are words of 32 bits that hold neighbours along the summed
+// index: one fp32 number, or a pair of bf16 numbers where the instruction set multiplies pairs.
+// Sums are fp32, each in the order of its words. Compiled once an instruction set (see CMakeLists.txt);
+// private to this folder.
 #include <cstdint>
 
 #include "src/kernels/cpu/vector.h"
@@ -14,8 +15,8 @@ inline constexpr int64_t kKeyTile = 128;
 inline constexpr int64_t kTile = kQueryTile * kKeyTile;
 
 /// c [M, N] (+)= a [M, K] b [K, N], c fp32, K counted in words. Word (i, k) of a is
-/// a[i * a_row + k * a_col], so a transposed panel costs nothing; b and c have contiguous rows. N is
-/// a multiple of kLanes.
+/// a[i * a_row + k * a_col], so a transposed panel costs nothing; b and c have contiguous rows. N
+/// is a multiple of kLanes.
 struct TileProduct {
   int64_t m, n, k;
   const float* a;
@@ -38,7 +39,8 @@ struct TileMath {
   int64_t elements;  ///< in a word
   void (*product)(const TileProduct&);
   /// The tile as words along the keys, [queries, keys / elements], and along the queries,
-  /// [queries / elements, keys]; rows kKeyTile apart, in `words` (a tile) or where they are already.
+  /// [queries / elements, keys]; rows kKeyTile apart, in `words` (as large as a tile) or where they
+  /// are already.
   const float* (*along_keys)(const TileValues&, float* words);
   const float* (*along_queries)(const TileValues&, float* words);
 };
