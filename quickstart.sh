@@ -56,7 +56,7 @@ echo "$text: $(wc -c <$text) bytes of English prose"
 say "Dense baseline, $ranks ranks"
 train configs/quickstart-dense.toml $dense
 
-say "The same, pruned to 90 % after 15 % of the steps"
+say "The same, pruned to 90 % between 15 % and 60 % of the steps"
 train configs/quickstart-sparse.toml $sparse
 
 say "Comparison"

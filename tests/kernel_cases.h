@@ -170,8 +170,11 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
   made.name =
       fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
+  // bf16: tables with products of bf16 pairs round each probability (2^-9); values are below 2, and
+  // probabilities sum to 1.
+  const Tolerance rounded_terms{dtype == kBf16 ? 0x1p-8 : 1e-5, 1e-5};
   made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
-                   output(dtype, {s.sequences, s.tokens, s.columns()}, {1e-5, 1e-5}),
+                   output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention(stream, {t[0], t[1], t[2], static_cast<int>(s.heads)});
@@ -197,7 +200,8 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   }
   const Shape qkv = made.operands[0].shape;
   made.operands.push_back(input(dtype, made.operands[1].shape));
-  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1.
+  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1; tables with
+  // products of bf16 pairs also round probabilities and gradients of scores.
   made.operands.push_back(output(dtype, qkv, {dtype == kBf16 ? 3e-2 : 5e-5, 1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});

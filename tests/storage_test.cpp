@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/checkpoint.h"
@@ -41,7 +42,26 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
       EXPECT_NEAR(a.losses[i], b.losses[i], tolerance()) << "step " << i + 1;
     }
     EXPECT_NEAR(a.val_loss, b.val_loss, tolerance());
-    EXPECT_EQ(a.positions, b.positions);
+    if (std::get<1>(GetParam()) == "fp32") {
+      EXPECT_EQ(a.positions, b.positions);
+    } else {
+      // The same noise decides which of two weights at the threshold stays.
+      EXPECT_LE(share_moved(a, b), 1e-3);
+    }
+  }
+
+  /// Of the positions that `a` keeps, those that `b` does not.
+  static double share_moved(const Outcome& a, const Outcome& b) {
+    double moved = 0;
+    double kept = 0;
+    for (const auto& [name, mine] : a.positions) {
+      const std::vector<int32_t>& others = b.positions.at(name);
+      std::vector<int32_t> gone;
+      std::ranges::set_difference(mine, others, std::back_inserter(gone));
+      moved += static_cast<double>(gone.size());
+      kept += static_cast<double>(mine.size());
+    }
+    return moved / kept;
   }
 
   TempDir dir_;
