@@ -205,9 +205,9 @@ void add_math() {
     add("layernorm/" + type, [=] { return layernorm_case(kRows, kWidth, dtype, kFp32); });
     add("layernorm_backward/" + type,
         [=] { return layernorm_backward_case(kRows, kWidth, dtype, true); });
-    add("gelu/" + type, [=] { return activation_case(Activation::gelu, hidden, dtype); });
+    add("gelu/" + type, [=] { return activation_case(Activation::gelu, hidden, dtype, 8); });
     add("gelu_backward/" + type,
-        [=] { return activation_backward_case(Activation::gelu, hidden, dtype, false); });
+        [=] { return activation_backward_case(Activation::gelu, hidden, dtype, 8); });
     add("attention/" + type, [=] { return attention_case(attention, dtype); });
     add("attention_backward/" + type, [=] { return attention_backward_case(attention, dtype); });
     add("embedding/" + type, [=] { return embedding_case({8, 256, kWidth}, 256, dtype); });

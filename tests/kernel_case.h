@@ -43,6 +43,7 @@ struct Case {
   std::function<void(std::vector<Values>&)> reference;
   bool any_thread_count = true;  ///< bitwise the same results for every number of threads
   bool passes_nan = true;
+  bool any_inputs = true;  ///< false: some inputs are what an earlier call made of others
 };
 
 /// Of numbers; else of codes, ids and bits.

@@ -80,6 +80,39 @@ TEST(Kernels, nan_in_an_input_reaches_an_output) {
   }
 }
 
+/// A large activation, score or slope may overflow inside a formula; where the result itself is an
+/// ordinary number, no NaN may come out.
+TEST(Kernels, large_inputs_make_no_nan) {
+  constexpr double kFactor = 100;
+  for (Case one : cases()) {
+    if (!one.any_inputs) {
+      continue;
+    }
+    std::vector<Values> want;
+    for (Operand& operand : one.operands) {
+      for (double& value : operand.values) {
+        const bool scaled = operand.input && is_number(operand.dtype);
+        value = scaled ? rounded(operand.dtype, kFactor * value) : value;
+      }
+      want.push_back(operand.values);
+    }
+    one.reference(want);
+    for (const Kernels* table : computing_tables()) {
+      const Memories memories(one);
+      run(one, *table, 2, memories);
+      int64_t broken = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        const bool made = one.operands[i].output && is_number(one.operands[i].dtype);
+        for (int64_t j = 0; made && j < memories.tensors()[i].count(); ++j) {
+          const bool expected = std::isfinite(want[i][static_cast<size_t>(j)]);
+          broken += expected && std::isnan(read(memories.tensors()[i], j)) ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(broken, 0) << table->name << " " << one.name;
+    }
+  }
+}
+
 TEST(Kernels, dry_counts_and_touches_nothing) {
   const Kernels& dry = by_name("dry");
   for (const Case& one : cases()) {

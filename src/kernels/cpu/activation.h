@@ -30,8 +30,10 @@ struct Gelu {
     return exp_approx(x * (-kTwoRoot * kCubic * (x * x) - kTwoRoot));
   }
   [[gnu::always_inline]] static float value(float x) { return x / (1.0F + decay(x)); }
-  /// s + x s (1 - s) 2u', with 1 - s = e s.
-  [[gnu::always_inline]] static float slope(float x) {
+  /// s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 it is 0 or 1 to the last bit; there e would
+  /// overflow. Written so that NaN passes through.
+  [[gnu::always_inline]] static float slope(float beyond) {
+    const float x = beyond < -10.0F ? -10.0F : (beyond > 10.0F ? 10.0F : beyond);
     const float e = decay(x);
     const float s = 1.0F / (1.0F + e);
     const float rise = x * (3.0F * kTwoRoot * kCubic * (x * x) + kTwoRoot);
