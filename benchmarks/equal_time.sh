@@ -5,8 +5,9 @@
 #   benchmarks/equal_time.sh TEXT [SECONDS [SVG]]     600; needs ./build/espalier and a machine left alone
 #   random-W   random mask from the start, storage sparse
 #   pruned-W   gradual magnitude pruning over 10-50 % of the steps, storage sparse
-# Prints run=… minutes=… val_loss=… lines (minutes of training; evaluations not counted), a table, and draws SVG. RUNS
-# chooses, DTYPE (bf16) and SET change all.
+# Prints run=… minutes=… val_loss=… lines (minutes of training: evaluations are not counted, and a step of over five times
+# the median, in which somebody stopped the program, counts as the median), a table, and draws SVG. RUNS chooses, DTYPE
+# (bf16) and SET change all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 text=$(realpath "$1")
@@ -57,12 +58,13 @@ print(int($seconds * 1e3 / (0.1 * dense + 0.4 * (0.35 * dense + 0.65 * sparse) +
   esac
   train "$width" "$steps" $((steps / 20 + 1)) "${settings[@]}"
   python3 - "$run" "$work/run/metrics.jsonl" <<'P'
-import json, sys
+import json, statistics, sys
 run, path = sys.argv[1:]
+rows = [json.loads(line) for line in open(path)]
+median = statistics.median(row["step_ms"] for row in rows)
 ms = 0.0
-for line in open(path):
-    row = json.loads(line)
-    ms += row["step_ms"]
+for row in rows:
+    ms += row["step_ms"] if row["step_ms"] < 5 * median else median
     if "val_loss" in row:
         print(f"run={run} step={row['step']} minutes={ms / 6e4:.3f} val_loss={row['val_loss']:.4f}", flush=True)
 P
