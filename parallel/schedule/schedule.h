@@ -1,0 +1,107 @@
+#pragma once
+// A pipeline schedule is a value: for each rank the list of what it does in one step. This is the
+// contents page of the folder:
+//
+//   builders.h   pure functions that make schedules: gpipe, 1f1b, interleaved, zero-bubble, …
+//   check.h      proves one: messages meet, nothing deadlocks, every micro-batch once; counts memory
+//   simulate.h   times one: makespan, idle share, a timeline
+//   draw.h       pictures of a timeline, as text and SVG
+//
+// The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward order;
+// a rank owns `chunks` of them (p. 2 of Narayanan et al., SC 2021, calls them model chunks). Where
+// stage s and s + 1 lie on different ranks, the activation goes forward and its gradient comes back as
+// a message; on one rank they are handed over in memory.
+//
+// An action names the stage that acts and the micro-batch it acts on:
+//
+//   forward          x -> y, keeps what backward needs
+//   backward         dy -> dx and the gradients of the weights
+//   backward_input   dy -> dx only; the weights' part waits ("B" of the zero-bubble papers)
+//   backward_weight  the weights' part of an earlier backward_input ("W")
+//   send_…           starts a message, does not wait;   receive_…  waits until one is there
+//   reduce           the stage's gradient is complete: its all-reduce over replicas may start
+//   step             the optimizer updates the stage
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier::parallel {
+
+enum class ActionKind : uint8_t {
+  forward,
+  backward,
+  backward_input,
+  backward_weight,
+  send_activation,
+  receive_activation,
+  send_gradient,
+  receive_gradient,
+  reduce,
+  step,
+};
+inline constexpr int kActionKinds = 10;
+std::string_view name_of(ActionKind kind);
+
+constexpr bool computes(ActionKind kind) { return kind <= ActionKind::backward_weight; }
+constexpr bool sends(ActionKind kind) {
+  return kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
+}
+constexpr bool receives(ActionKind kind) {
+  return kind == ActionKind::receive_activation || kind == ActionKind::receive_gradient;
+}
+/// Makes the gradient of the stage's input.
+constexpr bool makes_input_gradient(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_input;
+}
+/// Adds to the gradients of the weights.
+constexpr bool makes_weight_gradient(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_weight;
+}
+
+struct Action {
+  ActionKind kind = ActionKind::forward;
+  int stage = 0;
+  int micro_batch = 0;  ///< of `reduce` and `step`: the last one whose gradient is in
+  bool paired = false;  ///< a forward that may overlap the backward after it (DualPipe's "F&B")
+  bool operator==(const Action&) const = default;
+};
+
+/// "forward of micro-batch 3 at stage 1"
+std::string describe(const Action& action);
+
+/// Which rank owns a stage.
+enum class Placement : uint8_t {
+  loop,  ///< stage s on rank s mod p: 0 1 2 0 1 2
+  vee,   ///< there and back: 0 1 2 2 1 0; two chunks
+};
+
+struct Schedule {
+  std::string name;
+  int ranks = 1;  ///< p, of one replica
+  int chunks = 1;
+  int micro_batches = 1;  ///< m, of one step
+  Placement placement = Placement::loop;
+  /// One update of all stages at the end. Otherwise each stage steps by itself, as gradients come.
+  bool synchronous = true;
+  std::vector<std::vector<Action>> programs;  ///< [ranks]
+
+  int stages() const { return ranks * chunks; }
+  int rank_of(int stage) const {
+    return placement == Placement::vee && stage >= ranks ? 2 * ranks - 1 - stage : stage % ranks;
+  }
+  int stage_of(int rank, int chunk) const {
+    return placement == Placement::vee && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank;
+  }
+  /// Whether stage `stage` and the one after it are on different ranks.
+  bool crosses(int stage) const {
+    return stage + 1 < stages() && rank_of(stage) != rank_of(stage + 1);
+  }
+  bool operator==(const Schedule&) const = default;
+};
+
+/// Programs of compute actions become complete: messages around them, `reduce` once a stage's last
+/// gradient is in, `step` at the end (synchronous) or after each backward.
+Schedule complete(Schedule schedule);
+
+}  // namespace espalier::parallel
