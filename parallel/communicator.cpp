@@ -40,9 +40,11 @@ Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
   request.peer_ = to;
   request.bytes_ = data.size();
   request.sends_ = true;
+  require(tag.envelope <= data.size(), "the envelope is part of the message", tag.envelope);
   Sent& sent = shared_->sent[static_cast<size_t>(tag.kind)];
-  sent.bytes += static_cast<int64_t>(data.size());
+  sent.bytes += static_cast<int64_t>(data.size() - tag.envelope);
   sent.messages += 1;
+  shared_->sent[static_cast<size_t>(Traffic::other)].bytes += static_cast<int64_t>(tag.envelope);
   return request;
 }
 

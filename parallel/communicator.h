@@ -33,6 +33,8 @@ inline constexpr int kTrafficKinds = 3;
 struct Tag {
   int number = 0;
   Traffic kind = Traffic::point_to_point;
+  /// Bytes of the message that are about it, not of it: counted as `other`.
+  size_t envelope = 0;
 };
 inline constexpr int kTagNumbers = 8192;
 
@@ -110,6 +112,8 @@ class Communicator {
   bool test(Request& request);
   /// Blocks; throws PeerLost after `timeout()` seconds.
   void wait(Request& request);
+  /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the world.
+  virtual void progress() = 0;
 
   /// Calls `step` until it says `done`. Throws PeerLost naming `missing()` (ranks here) when it was
   /// stuck for `timeout()` seconds. `doing` is text for the message, as in "in the barrier".

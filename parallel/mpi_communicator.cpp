@@ -124,6 +124,7 @@ class MpiCommunicator final : public Communicator {
 
   std::string_view name() const override { return "mpi"; }
   std::unique_ptr<Communicator> split(int color, int key) override;
+  void progress() override { world_->throw_if_poisoned(); }  // any call drives all of MPI
   void poison(std::string_view why) noexcept override {
     set_broken();
     world_->poison(why);

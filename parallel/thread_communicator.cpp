@@ -74,6 +74,7 @@ class ThreadCommunicator final : public Communicator {
 
   std::string_view name() const override { return "threads"; }
   std::unique_ptr<Communicator> split(int color, int key) override;
+  void progress() override { world_->progress(world_rank(rank())); }
   void poison(std::string_view why) noexcept override {
     set_broken();
     try {
@@ -169,7 +170,7 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, double timeou
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
                const ThreadOptions& options) {
   require(ranks >= 1, "at least one rank", ranks);
-  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes);
+  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency);
   std::mutex mutex;
   std::exception_ptr first;
   {
@@ -185,7 +186,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
 }
 
 std::unique_ptr<Communicator> self_communicator() {
-  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}.eager_bytes), 0);
+  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}.eager_bytes, 0), 0);
 }
 
 }  // namespace espalier::parallel

@@ -15,6 +15,7 @@ namespace espalier::parallel {
 struct ThreadOptions {
   double timeout = 120;        ///< seconds
   size_t eager_bytes = 16384;  ///< largest message that is copied at the sender
+  double latency = 0;          ///< seconds until a message can be received, as on a slow network
 };
 
 /// Calls `body` on `ranks` threads and returns when all have ended; rethrows the first error.

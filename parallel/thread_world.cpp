@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "src/core/trace.h"
+
 namespace espalier::parallel {
 
-ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes)
-    : eager_bytes_(eager_bytes), boxes_(static_cast<size_t>(ranks)) {}
+ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency)
+    : eager_bytes_(eager_bytes), latency_(latency), boxes_(static_cast<size_t>(ranks)) {}
 
 void ThreadWorld::notify(int rank) {
   Box& box = boxes_[rank];
@@ -24,6 +26,7 @@ std::shared_ptr<ThreadMessage> ThreadWorld::send(int to, const Key& key,
                                                  std::span<const std::byte> data) {
   auto message = std::make_shared<ThreadMessage>();
   message->from = std::get<1>(key);
+  message->arrival = latency_ > 0 ? now_seconds() + latency_ : 0;
   const bool eager = data.size() <= eager_bytes_;
   if (eager) {
     message->copy.assign(data.begin(), data.end());
@@ -72,11 +75,16 @@ void ThreadWorld::bind(int to, std::shared_ptr<ThreadReceive> receive,
   notify(to);
 }
 
-std::shared_ptr<ThreadReceive> ThreadWorld::next_bound(Box& box) {
-  while (!box.bound.empty()) {
-    std::shared_ptr<ThreadReceive> receive = std::move(box.bound.front());
-    box.bound.pop_front();
-    ThreadMessage& message = *receive->message;
+std::shared_ptr<ThreadReceive> ThreadWorld::next_bound(Box& box) const {
+  const double now = latency_ > 0 ? now_seconds() : 0;
+  for (auto at = box.bound.begin(); at != box.bound.end();) {
+    ThreadMessage& message = *(*at)->message;
+    if (message.arrival > now) {
+      ++at;
+      continue;
+    }
+    const std::shared_ptr<ThreadReceive> receive = std::move(*at);
+    at = box.bound.erase(at);
     if (!message.withdrawn && message.content.size() == receive->data.size()) {
       message.reading = true;
       return receive;
@@ -155,6 +163,9 @@ void ThreadWorld::withdraw(const std::shared_ptr<ThreadReceive>& receive, int to
 void ThreadWorld::wait_for_event(int rank, double seconds) {
   std::unique_lock lock(mutex_);
   Box& box = boxes_[rank];
+  for (const auto& receive : box.bound) {  // they wait for their time
+    seconds = std::clamp(receive->message->arrival - now_seconds(), 0.0, seconds);
+  }
   box.changed.wait_for(lock, std::chrono::duration<double>(seconds),
                        [&] { return box.events != box.seen; });
   // Events that come while the caller looks around must not be lost: they end its next wait at

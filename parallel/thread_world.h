@@ -22,6 +22,7 @@ namespace espalier::parallel {
 
 struct ThreadMessage {
   int from = 0;
+  double arrival = 0;                  ///< seconds; before it nobody may read
   std::vector<std::byte> copy;         ///< of an eager message
   std::span<const std::byte> content;  ///< of `copy` or the sender's buffer
   bool reading = false;                ///< the receiver copies right now
@@ -40,7 +41,7 @@ class ThreadWorld {
   /// (context, sender, kind, number); ranks of the world.
   using Key = std::tuple<int, int, int, int>;
 
-  ThreadWorld(int ranks, size_t eager_bytes);
+  ThreadWorld(int ranks, size_t eager_bytes, double latency);
 
   int size() const { return static_cast<int>(boxes_.size()); }
   /// Copies small messages; they are through at once and yield null.
@@ -79,13 +80,14 @@ class ThreadWorld {
   };
 
   void bind(int to, std::shared_ptr<ThreadReceive> receive, std::shared_ptr<ThreadMessage> message);
-  std::shared_ptr<ThreadReceive> next_bound(Box& box);
+  std::shared_ptr<ThreadReceive> next_bound(Box& box) const;
   void notify(int rank);
   void throw_if_poisoned() const;
 
   std::mutex mutex_;
   std::condition_variable copied_;
   size_t eager_bytes_;
+  double latency_;  ///< seconds
   std::deque<Box> boxes_;
   int contexts_ = 1;
   std::optional<int> failed_;

@@ -5,7 +5,8 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<std::string_view, kTracks> kNames{"compute", "all-reduce", "optimizer", "I/O"};
+constexpr std::array<std::string_view, kTracks> kNames{"compute", "all-reduce", "optimizer", "I/O",
+                                                     "pipeline"};
 thread_local Trace* t_trace = nullptr;
 
 }  // namespace

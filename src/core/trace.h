@@ -12,8 +12,8 @@
 namespace espalier {
 
 /// The rows of the timeline.
-enum class Track : uint8_t { compute, allreduce, optimizer, io };
-inline constexpr int kTracks = 4;
+enum class Track : uint8_t { compute, allreduce, optimizer, io, pipeline };
+inline constexpr int kTracks = 5;
 std::string_view name_of(Track track);
 
 /// Seconds since an arbitrary start, monotonic.
