@@ -68,6 +68,22 @@ void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kern
 }
 
 void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  if (pass.waiting == nullptr) {
+    weight_gradient(pass, x, dy, accumulate);
+    return;
+  }
+  // Layers give the memory of both to the next tensors; a copy costs 1 / out and 1 / in of the product.
+  auto keep = [&pass](std::string_view name, const Tensor& tensor) {
+    const Tensor copy = pass.waiting->tape.push(name, tensor.dtype, tensor.shape);
+    pass.kernels.cast(pass.stream, {.x = tensor, .y = copy});
+    return copy;
+  };
+  pass.waiting->parts.emplace_back(
+      [this, x = keep("inputs of weight parts", x), dy = keep("gradients of weight parts", dy),
+       accumulate](Pass& later) { weight_gradient(later, x, dy, accumulate); });
+}
+
+void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
   weight_->accumulate_gradient(pass.stream, {.dy = dy, .x = x, .accumulate = accumulate});
   if (bias_ != nullptr) {
     pass.kernels.column_sum(

@@ -36,10 +36,12 @@ class Linear {
   /// dx = (dy W) f'(preactivation)
   void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
                       const Tensor& preactivation);
-  /// dW (+)= dyᵀ x and db (+)= column sums of dy.
+  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting later, when its parts are run.
   void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
 
  private:
+  void weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
+
   std::string weight_name_;
   std::string bias_name_;  ///< empty: none
   int64_t in_, out_;

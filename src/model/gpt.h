@@ -22,6 +22,11 @@ namespace espalier::model {
 struct GptShape {
   int64_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256, mlp_ratio = 4;
   bool tie_embeddings = false;
+
+  /// Between its layers.
+  Flow residual_stream(int64_t samples) const {
+    return {.dtype = DType::fp32, .shape = Shape{samples, context, width}};
+  }
 };
 
 class Embedding final : public Layer {
@@ -30,6 +35,7 @@ class Embedding final : public Layer {
   std::string_view name() const override { return "embedding"; }
   std::vector<sparse::ParameterSpec> parameters() const override;
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Flow output(int64_t samples, DType dtype) const override;
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
 
@@ -46,6 +52,7 @@ class Block final : public Layer {
   std::string_view name() const override { return name_; }
   std::vector<sparse::ParameterSpec> parameters() const override;
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Flow output(int64_t samples, DType dtype) const override;
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   bool can_replay() const override { return true; }
@@ -84,6 +91,8 @@ class Head final : public Layer {
   explicit Head(const GptShape& shape);
   std::string_view name() const override { return "head"; }
   std::vector<sparse::ParameterSpec> parameters() const override;
+  /// The token embedding, where it is tied.
+  std::vector<sparse::ParameterSpec> borrowed() const override;
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;

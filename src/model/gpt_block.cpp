@@ -64,6 +64,10 @@ void Block::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   }
 }
 
+Flow Block::output(int64_t samples, DType /*dtype*/) const {
+  return shape_.residual_stream(samples);
+}
+
 Tensor Block::forward(Pass& pass, const Tensor& x) {
   const Tensor out = pass.tape.push("residual stream", DType::fp32, x.shape);
   std::optional<Tape::Scope> temporaries;

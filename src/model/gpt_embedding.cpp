@@ -23,6 +23,10 @@ void Embedding::bind(sparse::Store& store, const kernels::Kernels& /*kernels*/) 
   position_ = &store.find("embedding.position");
 }
 
+Flow Embedding::output(int64_t samples, DType /*dtype*/) const {
+  return shape_.residual_stream(samples);
+}
+
 Tensor Embedding::forward(Pass& pass, const Tensor& /*x*/) {
   const Shape shape{pass.inputs.shape[0], pass.inputs.shape[1], shape_.width};
   const Tensor out = pass.tape.push("residual stream", DType::fp32, shape);
@@ -39,7 +43,7 @@ Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
   const Tensor dposition = store_->full_gradient(*position_);
   if (!pass.accumulate) {
     pass.kernels.fill(pass.stream, {.x = dposition});
-    if (!shape_.tie_embeddings) {  // tied: the head has put its share there already
+    if (!shape_.tie_embeddings || pass.tied_apart) {  // else the head has put its share there
       pass.kernels.fill(pass.stream, {.x = dtoken});
     }
   }

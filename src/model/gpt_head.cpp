@@ -30,6 +30,12 @@ std::vector<sparse::ParameterSpec> Head::parameters() const {
   return all;
 }
 
+std::vector<sparse::ParameterSpec> Head::borrowed() const {
+  return shape_.tie_embeddings
+             ? std::vector<sparse::ParameterSpec>{Embedding(shape_).parameters().front()}
+             : std::vector<sparse::ParameterSpec>{};
+}
+
 void Head::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   norm_.bind(store);
   linear_.bind(store, kernels);

@@ -23,6 +23,10 @@ Recompute recompute_by_name(std::string_view name) {
   return static_cast<Recompute>(found - kRecompute.begin());
 }
 
+Flow Layer::output(int64_t /*samples*/, DType /*dtype*/) const {
+  throw Bug(fmt::format("layer {} is the last one: nothing flows from it", name()));
+}
+
 void Layer::replay(Pass& /*pass*/, const Tensor& /*x*/) {
   throw Bug(fmt::format("layer {} keeps what it needs: it has no replay", name()));
 }

@@ -8,6 +8,7 @@
 //
 // Between layers of a GPT flows the residual stream, fp32 [B, T, C]; products run in the compute
 // type.
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,15 @@ std::string_view name_of(Recompute recompute);
 /// Throws Failure that lists the names.
 Recompute recompute_by_name(std::string_view name);
 
+struct Pass;
+
+/// The second half of a backward that was cut in two: gradients of weights that wait, each with
+/// copies of its operands on a tape of its own.
+struct WeightParts {
+  Tape& tape;
+  std::vector<std::function<void(Pass&)>> parts{};
+};
+
 /// One micro-batch on its way through the layers.
 struct Pass {
   Stream& stream;
@@ -40,11 +50,22 @@ struct Pass {
   bool training = false;                  ///< keep what backward needs
   Recompute recompute = Recompute::none;  ///< in training
   bool accumulate = false;                ///< add to the gradients of earlier micro-batches
-  float loss_scale = 1;                   ///< gradient of the loss with respect to one row's loss
-  float dropout = 0;                      ///< 0 for inference
-  uint64_t dropout_key = 0;               ///< of (seed, step)
+  WeightParts* waiting = nullptr;         ///< set: backward leaves gradients of matrices to it
+  /// Tied embeddings: the head is elsewhere, and so is its share of their gradient.
+  bool tied_apart = false;
+  float loss_scale = 1;      ///< gradient of the loss with respect to one row's loss
+  float dropout = 0;         ///< 0 for inference
+  uint64_t dropout_key = 0;  ///< of (seed, step)
   int64_t first_sequence =
       0;  ///< index of inputs[0] in the global batch: dropout ignores the ranks
+  const std::function<void()>* between = nullptr;  ///< called after each layer; null: nothing
+};
+
+/// What flows between two layers.
+struct Flow {
+  DType dtype = DType::fp32;
+  Shape shape;
+  size_t bytes() const { return static_cast<size_t>(shape.count()) * size_of(dtype); }
 };
 
 class Layer {
@@ -54,8 +75,13 @@ class Layer {
   virtual std::string_view name() const = 0;
   /// In forward order.
   virtual std::vector<sparse::ParameterSpec> parameters() const = 0;
+  /// Of other layers, read here, too: a store without those layers needs them all the same.
+  virtual std::vector<sparse::ParameterSpec> borrowed() const { return {}; }
   /// Called once; the store outlives the layer.
   virtual void bind(sparse::Store& store, const kernels::Kernels& kernels) = 0;
+
+  /// The output for `samples` samples in this compute type. Not of the last layer.
+  virtual Flow output(int64_t samples, DType dtype) const;
 
   /// Returns the output, pushed on the tape. The first layer ignores `x` and reads pass.inputs; the
   /// last one writes pass.losses (and, in training, already the gradient of its input) and returns

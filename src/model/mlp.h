@@ -19,6 +19,9 @@ class Hidden final : public Layer {
   std::string_view name() const override { return name_; }
   std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Flow output(int64_t samples, DType dtype) const override {
+    return {.dtype = dtype, .shape = Shape{samples, linear_.out()}};
+  }
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
 

@@ -4,6 +4,16 @@
 
 namespace espalier::model {
 
+namespace {
+
+void after_layer(const Pass& pass) {
+  if (pass.between != nullptr) {
+    (*pass.between)();
+  }
+}
+
+}  // namespace
+
 Network::Network(std::vector<std::unique_ptr<Layer>> layers) : layers_(std::move(layers)) {
   for (const auto& layer : layers_) {
     backward_names_.push_back(std::string(layer->name()) + " backward");
@@ -26,10 +36,19 @@ void Network::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   }
 }
 
-/// With full recompute, layers that can replay run as in inference; their input stays.
-Tensor Network::run_until_last(Pass& pass) const {
-  Tensor x;
-  for (size_t i = 0; i + 1 < layers_.size(); ++i) {
+Network Network::part(std::vector<std::unique_ptr<Layer>> layers, size_t first, size_t end) {
+  require(first < end && end <= layers.size(), "a part has layers", first, end, layers.size());
+  std::vector<std::unique_ptr<Layer>> mine;
+  for (size_t i = first; i < end; ++i) {
+    mine.push_back(std::move(layers[i]));
+  }
+  return Network(std::move(mine));
+}
+
+/// Through layers [0, end). With full recompute, layers that can replay run as in inference; their
+/// input stays.
+Tensor Network::run(Pass& pass, Tensor x, size_t end) const {
+  for (size_t i = 0; i < end; ++i) {
     const Span span(Track::compute, layers_[i]->name());
     if (replays(pass, i)) {
       pass.tape.save(&layers_[i], x);
@@ -39,6 +58,7 @@ Tensor Network::run_until_last(Pass& pass) const {
     } else {
       x = layers_[i]->forward(pass, x);
     }
+    after_layer(pass);
   }
   return x;
 }
@@ -47,14 +67,11 @@ bool Network::replays(const Pass& pass, size_t layer) const {
   return pass.training && pass.recompute == Recompute::full && layers_[layer]->can_replay();
 }
 
-void Network::forward(Pass& pass) const {
-  const Tensor x = run_until_last(pass);
-  const Span span(Track::compute, layers_.back()->name());
-  layers_.back()->forward(pass, x);
-}
+Tensor Network::forward(Pass& pass, const Tensor& x) const { return run(pass, x, layers_.size()); }
 
-void Network::backward(Pass& pass, const std::function<void(size_t)>& done) const {
-  Tensor gradient;
+Tensor Network::backward(Pass& pass, const Tensor& dy,
+                         const std::function<void(size_t)>& done) const {
+  Tensor gradient = dy;
   for (size_t i = layers_.size(); i-- > 0;) {
     {
       const Span span(Track::compute, backward_names_[i]);
@@ -69,12 +86,14 @@ void Network::backward(Pass& pass, const std::function<void(size_t)>& done) cons
     if (done) {
       done(i);
     }
+    after_layer(pass);
   }
+  return gradient;
 }
 
-Tensor Network::logits(Pass& pass, int64_t first, int64_t rows) const {
+Tensor Network::logits(Pass& pass, int64_t first, int64_t rows, const Tensor& x) const {
   require(!pass.training, "logits are for inference");
-  return layers_.back()->logits(pass, run_until_last(pass).row_range(first, rows));
+  return layers_.back()->logits(pass, run(pass, x, layers_.size() - 1).row_range(first, rows));
 }
 
 }  // namespace espalier::model

@@ -42,7 +42,9 @@ class Rehearsal {
 
   MemoryPlan play() {
     MemoryPlan plan;
-    plan.pass = stage_.measure();
+    for (const PassCost& cost : stage_.measure()) {
+      plan.pass += cost;
+    }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(plan.pass.tape_bytes)});
     const Buffer staging = arena_.allocate(

@@ -1,12 +1,33 @@
 #include "src/train/stage.h"
 
 #include <algorithm>
+#include <iterator>
 
-#include "src/core/rng.h"
 #include "src/model/gpt.h"
 #include "src/model/mlp.h"
 
 namespace espalier::train {
+namespace {
+
+/// Of the parts' layers in forward order, and what they read of layers that are elsewhere.
+std::vector<sparse::ParameterSpec> specs_of(const std::vector<std::unique_ptr<Part>>& parts) {
+  std::vector<sparse::ParameterSpec> own;
+  std::vector<sparse::ParameterSpec> borrowed;
+  for (const auto& part : parts) {
+    for (const auto& layer : part->network().layers()) {
+      std::ranges::move(layer->parameters(), std::back_inserter(own));
+      std::ranges::move(layer->borrowed(), std::back_inserter(borrowed));
+    }
+  }
+  for (sparse::ParameterSpec& spec : borrowed) {
+    if (std::ranges::find(own, spec.name, &sparse::ParameterSpec::name) == own.end()) {
+      own.push_back(std::move(spec));
+    }
+  }
+  return own;
+}
+
+}  // namespace
 
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
   auto encoding = [index = config.sparse.index](const std::string& name) {
@@ -51,24 +72,29 @@ ProblemShape problem_of(const Source& source) {
           .input_dtype = source.input_dtype()};
 }
 
-model::Network make_network(const io::Config& config, const ProblemShape& problem) {
+std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
+                                                       const ProblemShape& problem) {
   const bool tokens = problem.input_dtype == DType::int32;
   if (config.model.kind == "gpt") {
     check(tokens,
           "model.kind = \"gpt\" reads tokens, but data.kind = \"{}\": use bytes, chars or tokens",
           config.data.kind);
-    return model::Network(model::make_gpt({.layers = config.model.layers,
-                                           .heads = config.model.heads,
-                                           .width = config.model.width,
-                                           .context = config.model.context,
-                                           .vocabulary = problem.classes,
-                                           .mlp_ratio = config.model.mlp_ratio,
-                                           .tie_embeddings = config.model.tie_embeddings}));
+    return model::make_gpt({.layers = config.model.layers,
+                            .heads = config.model.heads,
+                            .width = config.model.width,
+                            .context = config.model.context,
+                            .vocabulary = problem.classes,
+                            .mlp_ratio = config.model.mlp_ratio,
+                            .tie_embeddings = config.model.tie_embeddings});
   }
   check(!tokens, "model.kind = \"mlp\" classifies images, but data.kind = \"{}\": use images",
         config.data.kind);
-  return model::Network(model::make_mlp(
-      {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes}));
+  return model::make_mlp(
+      {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes});
+}
+
+model::Network make_network(const io::Config& config, const ProblemShape& problem) {
+  return model::Network(make_layers(config, problem));
 }
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
@@ -76,24 +102,46 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
     : problem_(problem),
       stream_(stream),
       kernels_(kernels),
-      network_(make_network(config, problem)),
+      parts_(make_parts(config, options)),
       store_(make_store(config, options)),
-      optimizer_(*store_, kernels, config.optimizer),
-      dtype_(dtype_by_name(config.train.dtype)),
-      dropout_(static_cast<float>(config.model.dropout)),
-      recompute_(options.recompute),
-      seed_(static_cast<uint64_t>(config.train.seed)),
-      training_(options.training) {
-  network_.bind(*store_, kernels);
-  size_t first = 0;
-  for (const auto& layer : network_.layers()) {
-    first_parameter_.push_back(first);
-    first += layer->parameters().size();
-  }
+      optimizer_(*store_, kernels, config.optimizer) {
+  std::vector<PassCost> costs(parts_.size());
   if (!options.dry) {
-    cost_ = measure_pass(config, problem, options);
+    costs = measure_pass(config, problem, options);
   }
-  allocate_buffers(options);
+  size_t first = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i]->bind(*store_);
+    auto& firsts = first_parameter_.emplace_back();
+    for (const auto& layer : parts_[i]->network().layers()) {
+      firsts.push_back(first);
+      first += layer->parameters().size();
+    }
+    parts_[i]->allocate(costs[i]);
+    cost_ += costs[i];
+  }
+}
+
+std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
+                                                     const Options& options) {
+  std::vector<PartShape> shapes = options.parts;
+  const size_t layers = make_layers(config, problem_).size();
+  if (shapes.empty()) {
+    shapes.push_back({.first = 0, .end = layers});
+  }
+  const PassOptions pass{.samples = options.micro_batch,
+                         .dtype = dtype_by_name(config.train.dtype),
+                         .dropout = static_cast<float>(config.model.dropout),
+                         .seed = static_cast<uint64_t>(config.train.seed),
+                         .recompute = options.recompute,
+                         .training = options.training,
+                         .tied_apart = shapes.back().end != layers};
+  std::vector<std::unique_ptr<Part>> parts;
+  for (const PartShape& shape : shapes) {
+    parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_,
+                                           make_layers(config, problem_), shape, pass));
+  }
+  return parts;
 }
 
 std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options) {
@@ -101,77 +149,35 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
-  return std::make_unique<sparse::Store>(stream_, kernels_, network_.parameters(), wanted);
+  return std::make_unique<sparse::Store>(stream_, kernels_, specs_of(parts_), wanted);
 }
 
-void Stage::allocate_buffers(const Options& options) {
-  auto allocate = [&](std::string_view name, DType dtype, const Shape& shape) {
-    return stream_.arena().allocate(Memory::activation, name, dtype, shape);
-  };
-  const int64_t samples = options.micro_batch;
-  inputs_ = allocate("inputs", problem_.input_dtype, Shape{samples, problem_.features});
-  targets_ = allocate("targets", DType::int32, Shape{samples * problem_.rows});
-  losses_ = allocate("losses", DType::fp32, Shape{samples * problem_.rows});
-  tape_ = std::make_unique<model::Tape>(stream_.arena(), cost_.tape_bytes, options.dry);
+Part& Stage::whole() {
+  Part& part = *parts_.front();
+  require(parts_.size() == 1 && part.begins() && part.ends(), "a stage of the whole network");
+  return part;
 }
 
-Tensor Stage::inputs(int64_t samples) const {
-  return Tensor(inputs_.tensor().data, problem_.input_dtype, Shape{samples, problem_.features});
-}
-
-Tensor Stage::targets(int64_t samples) const {
-  return Tensor(targets_.tensor().data, DType::int32, Shape{samples * problem_.rows});
-}
-
-model::Pass Stage::make_pass(model::Tape& tape, int64_t samples, bool training) const {
-  tape.clear();
-  return {.stream = stream_,
-          .kernels = kernels_,
-          .tape = tape,
-          .dtype = dtype_,
-          .inputs = inputs(samples),
-          .targets = targets(samples),
-          .losses = Tensor(losses_.tensor().data, DType::fp32, Shape{samples * problem_.rows}),
-          .training = training,
-          .recompute = recompute_,
-          .dropout = training ? dropout_ : 0};
-}
-
-double Stage::sum_losses(int64_t samples) const {
-  double sum = 0;
-  if (!stream_.arena().dry()) {
-    for (const float loss :
-         losses_.tensor().span<float>().first(static_cast<size_t>(samples * problem_.rows))) {
-      sum += static_cast<double>(loss);
-    }
-  }
-  return sum;
-}
+Part::Feed Stage::feed(int64_t samples) { return whole().open(0, samples); }
 
 double Stage::forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done) {
-  model::Pass pass = make_pass(*tape_, batch.samples, true);
-  pass.accumulate = batch.accumulate;
-  pass.loss_scale = static_cast<float>(batch.loss_scale);
-  pass.dropout_key = mix(seed_, static_cast<uint64_t>(batch.step));
-  pass.first_sequence = batch.first_sample;
-  network_.forward(pass);
-  network_.backward(pass, [&](size_t layer) {
+  feed(batch.samples);
+  const double loss = whole().forward(0, batch, true);
+  whole().backward(0, false, [&](size_t layer) {
     if (done) {
-      done(end_of_layer(layer));
+      done(end_of_layer(0, layer));
     }
   });
-  return sum_losses(batch.samples);
+  return loss;
 }
 
 double Stage::evaluate(int64_t samples) {
-  model::Pass pass = make_pass(*tape_, samples, false);
-  network_.forward(pass);
-  return sum_losses(samples);
+  feed(samples);
+  return whole().forward(0, {.samples = samples}, false);
 }
 
 Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
-  model::Pass pass = make_pass(*tape_, samples, false);
-  return network_.logits(pass, first, rows);
+  return whole().logits(0, first, rows, feed(samples).inputs);
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {
@@ -181,55 +187,49 @@ Tensor Stage::predict(std::span<const int32_t> tokens) {
   require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
           problem_.features);
   const int64_t width = std::min((count + kStep - 1) / kStep * kStep, problem_.features);
-  model::Pass pass = make_pass(*tape_, 1, false);
-  pass.inputs = Tensor(inputs_.tensor().data, DType::int32, Shape{1, width});
-  const auto inputs = pass.inputs.span<int32_t>();
+  const Tensor buffer = feed(1).inputs;
+  const Tensor narrow(buffer.data, DType::int32, Shape{1, width});
+  const auto inputs = narrow.span<int32_t>();
   std::ranges::fill(inputs, 0);  // behind the tokens: attention is causal, they are not seen
   std::ranges::copy(tokens, inputs.begin());
-  return network_.logits(pass, count - 1, 1);
+  return whole().logits(0, count - 1, 1, narrow);
 }
 
 /// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it
 /// begins.
-int64_t Stage::end_of_layer(size_t layer) const {
-  const size_t first = first_parameter_[layer];
+int64_t Stage::end_of_layer(size_t part, size_t layer) const {
+  const size_t first = first_parameter_[part][layer];
   return first == 0 ? store_->flat_size() : store_->parameters()[first - 1].offset;
 }
 
 std::vector<int64_t> Stage::boundaries() const {
   std::vector<int64_t> ends;
-  for (size_t layer = network_.layers().size(); layer-- > 0;) {
-    ends.push_back(end_of_layer(layer));
+  for (size_t part = parts_.size(); part-- > 0;) {
+    for (size_t layer = first_parameter_[part].size(); layer-- > 0;) {
+      ends.push_back(end_of_layer(part, layer));
+    }
   }
   return ends;
 }
 
-PassCost Stage::measure() {
-  require(stream_.arena().dry(), "only a dry stage measures itself");
-  kernels::dry_count() = {};
-  const auto samples = inputs_.tensor().shape[0];
-  if (training_) {
-    forward_backward({.samples = samples});
-  } else {
-    evaluate(samples);
-    logits(samples, 0, 1);
+std::vector<PassCost> Stage::measure() {
+  std::vector<PassCost> costs;
+  for (const auto& part : parts_) {
+    costs.push_back(part->measure(part->shape().waiting > 0));
   }
-  const kernels::DryCount counted = kernels::dry_count();
-  return {.tape_bytes = tape_->high_water(),
-          .flops = counted.flops,
-          .bytes = counted.bytes,
-          .activations = tape_->peak_by_name()};
+  return costs;
 }
 
-PassCost measure_pass(const io::Config& config, const ProblemShape& problem,
-                      const Stage::Options& options) {
+std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
+                                   const Stage::Options& options) {
   Arena arena(true);
   Stream stream(arena, 1);
   Stage stage(config, problem, stream, kernels::by_name("dry"),
               {.micro_batch = options.micro_batch,
                .training = options.training,
                .recompute = options.recompute,
-               .dry = true});
+               .dry = true,
+               .parts = options.parts});
   return stage.measure();
 }
 

@@ -1,39 +1,28 @@
 #pragma once
-// A stage: the layers that one rank owns, with their parameters, optimizer and tape. Here model,
-// masks and optimizer meet; ranks do not. One rank owns the whole network today.
+// A stage: what one rank owns of the network, with its parameters, optimizer and tapes. Here model,
+// masks and optimizer meet; ranks do not. Without a pipeline that is one part (part.h), of all layers;
+// a rank of a pipeline owns as many parts as its schedule has chunks, in one store.
 #include <functional>
 #include <memory>
 
 #include "io/config.h"
 #include "sparse/store.h"
-#include "src/model/network.h"
 #include "src/optim/optimizer.h"
+#include "src/train/part.h"
 #include "src/train/source.h"
 
 namespace espalier::train {
 
-/// What the data fixes about a network.
-struct ProblemShape {
-  int64_t classes = 256;  ///< vocabulary, or image classes
-  int64_t features = 64;  ///< context, or pixels
-  int64_t rows = 64;      ///< predictions a sample
-  DType input_dtype = DType::int32;
-};
 ProblemShape problem_of(const Source& source);
 
 /// The layers that a config describes. Throws Failure when config and data disagree.
+std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
+                                                       const ProblemShape& problem);
+/// All of them.
 model::Network make_network(const io::Config& config, const ProblemShape& problem);
 
 /// How parameters are held under this config; without `training` weights only.
 sparse::StoreOptions store_options(const io::Config& config, bool training);
-
-/// What one forward and backward of a micro-batch takes.
-struct PassCost {
-  size_t tape_bytes = 0;
-  double flops = 0;
-  double bytes = 0;  ///< read and written, as the "dry" kernels count
-  std::map<std::string, size_t, std::less<>> activations;  ///< bytes by name
-};
 
 class Stage {
  public:
@@ -46,29 +35,23 @@ class Stage {
     std::function<sparse::Mask(size_t p)> masks{};
     std::vector<int64_t> planned{};                ///< of a dry stage, instead: kept elements
     std::shared_ptr<sparse::Sharding> sharding{};  ///< of optimizer state; empty: all is here
+    std::vector<PartShape> parts{};                ///< ascending; empty: one, of all layers
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
         const kernels::Kernels& kernels, const Options& options);
 
   sparse::Store& store() { return *store_; }
-  const model::Network& network() const { return network_; }
+  std::span<const std::unique_ptr<Part>> parts() const { return parts_; }
   const ProblemShape& problem() const { return problem_; }
-  const PassCost& cost() const { return cost_; }
-  const model::Tape& tape() const { return *tape_; }
+  const PassCost& cost() const { return cost_; }  ///< of a micro-batch through all parts
   Stream& stream() { return stream_; }
   const kernels::Kernels& kernels() const { return kernels_; }
 
-  /// Views of the micro-batch buffers for `samples` samples: fill them, then call one of the below.
-  Tensor inputs(int64_t samples) const;
-  Tensor targets(int64_t samples) const;
+  // Of a stage that is the whole network:
 
-  struct MicroBatch {
-    int64_t samples = 0;
-    int64_t step = 0;
-    int64_t first_sample = 0;  ///< of the micro-batch, in the global batch
-    double loss_scale = 1;     ///< 1 / rows of the global batch
-    bool accumulate = false;   ///< not the first micro-batch of the step
-  };
+  /// Views of the micro-batch buffers for `samples` samples: fill them, then call one of the below.
+  Tensor inputs(int64_t samples) { return feed(samples).inputs; }
+  Tensor targets(int64_t samples) { return feed(samples).targets; }
   /// Forward and backward; returns the sum of the rows' losses. `done(end)`: the gradients of flat
   /// elements [0, end) are complete for this micro-batch.
   double forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done = {});
@@ -81,41 +64,39 @@ class Stage {
   /// Costs no more than the tokens given.
   Tensor predict(std::span<const int32_t> tokens);
 
+  // Of any stage:
+
+  /// The flat elements that end with layer `layer` of part `part`: [0, end) holds the gradients of it
+  /// and of all that come after it in the network.
+  int64_t end_of_layer(size_t part, size_t layer) const;
+
   optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
     return optimizer_.step(stream_, step, lr, hooks);
   }
-  /// Of a dry stage: what a pass takes.
-  PassCost measure();
+  /// Of a dry stage: what a pass takes, by part.
+  std::vector<PassCost> measure();
   /// Ascending ends of the layers' parts of the flat arrays, in backward order.
   std::vector<int64_t> boundaries() const;
 
  private:
+  std::vector<std::unique_ptr<Part>> make_parts(const io::Config& config, const Options& options);
   std::unique_ptr<sparse::Store> make_store(const io::Config& config, const Options& options);
-  model::Pass make_pass(model::Tape& tape, int64_t samples, bool training) const;
-  double sum_losses(int64_t samples) const;
-  int64_t end_of_layer(size_t layer) const;
-  void allocate_buffers(const Options& options);
+  Part& whole();
+  Part::Feed feed(int64_t samples);
 
   ProblemShape problem_;
   Stream& stream_;
   const kernels::Kernels& kernels_;
-  model::Network network_;
+  std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<sparse::Store> store_;
   optim::Optimizer optimizer_;
-  DType dtype_;
-  float dropout_;
-  model::Recompute recompute_;
-  uint64_t seed_;
-  bool training_;
   PassCost cost_;
-  std::vector<size_t> first_parameter_;  ///< of each layer, among store_->parameters()
-  Buffer inputs_, targets_, losses_;
-  std::unique_ptr<model::Tape> tape_;
+  std::vector<std::vector<size_t>> first_parameter_;  ///< [part][layer], of store_->parameters()
 };
 
 /// Measures a pass of this config by running it on "dry" kernels, without memory: forward and
-/// backward when training, else an evaluation. Of `options` the masks do not matter.
-PassCost measure_pass(const io::Config& config, const ProblemShape& problem,
-                      const Stage::Options& options);
+/// backward when training, else an evaluation. By part. Of `options` the masks do not matter.
+std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
+                                   const Stage::Options& options);
 
 }  // namespace espalier::train

@@ -231,9 +231,9 @@ StepReport Trainer::train_step() {
 }
 
 /// Reads the micro-batch of the coming step that begins at sample `done` of this rank's share.
-Stage::MicroBatch Trainer::load_micro_batch(int64_t done) {
+MicroBatch Trainer::load_micro_batch(int64_t done) {
   const Span span(Track::io, "load batch");
-  const Stage::MicroBatch batch{
+  const MicroBatch batch{
       .samples = micro_batch_,
       .step = step_,
       .first_sample = comm_.rank() * rank_samples_ + done,
@@ -250,7 +250,7 @@ double Trainer::accumulate_gradients() {
   exchange_->begin();
   double loss_sum = 0;
   for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
-    const Stage::MicroBatch batch = load_micro_batch(done);
+    const MicroBatch batch = load_micro_batch(done);
     const bool last = done + micro_batch_ == rank_samples_;
     loss_sum += stage_->forward_backward(batch, [&](int64_t end) {
       if (last) {

@@ -71,7 +71,7 @@ class Trainer {
   io::Vocabulary saved_characters() const;
   void prune_if_due();
   StepReport train_step();
-  Stage::MicroBatch load_micro_batch(int64_t done);
+  MicroBatch load_micro_batch(int64_t done);
   double accumulate_gradients();
   /// {mean loss, somebody wants to stop}
   std::pair<double, bool> combine(double loss_sum);

@@ -1,0 +1,240 @@
+#include "src/train/part.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/core/rng.h"
+
+namespace espalier::train {
+namespace {
+
+std::span<std::byte> bytes_of(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data), tensor.bytes()};
+}
+
+/// A flow of fewer samples.
+model::Flow cut(const model::Flow& flow, int64_t samples) {
+  const auto extents = flow.shape.extents();
+  std::vector<int64_t> fewer(extents.begin(), extents.end());
+  fewer.front() = samples;
+  return {.dtype = flow.dtype, .shape = Shape(fewer)};
+}
+
+}  // namespace
+
+PassCost& PassCost::operator+=(const PassCost& other) {
+  tape_bytes += other.tape_bytes;
+  waiting_bytes += other.waiting_bytes;
+  flops += other.flops;
+  bytes += other.bytes;
+  for (const auto& [name, size] : other.activations) {
+    activations[name] += size;
+  }
+  return *this;
+}
+
+Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem,
+           std::vector<std::unique_ptr<model::Layer>> layers, const PartShape& shape,
+           const PassOptions& options)
+    : stream_(stream),
+      kernels_(kernels),
+      problem_(problem),
+      shape_(shape),
+      options_(options),
+      begins_(shape.first == 0),
+      ends_(shape.end == layers.size()),
+      flow_in_(begins_ ? model::Flow()
+                       : layers[shape.first - 1]->output(options.samples, options.dtype)),
+      flow_out_(ends_ ? model::Flow()
+                      : layers[shape.end - 1]->output(options.samples, options.dtype)),
+      network_(model::Network::part(std::move(layers), shape.first, shape.end)) {}
+
+void Part::allocate(const PassCost& cost) {
+  slots_.resize(static_cast<size_t>(shape_.tapes));
+  for (Slot& slot : slots_) {
+    allocate(slot, cost.tape_bytes);
+  }
+  for (int i = 0; i < shape_.waiting; ++i) {
+    waiting_.push_back(make_waiting(cost.waiting_bytes));
+  }
+}
+
+void Part::allocate(Slot& slot, size_t tape_bytes) {
+  Arena& arena = stream_.arena();
+  auto buffer = [&](std::string_view name, DType dtype, const Shape& shape) {
+    return arena.allocate(Memory::activation, name, dtype, shape);
+  };
+  const int64_t samples = options_.samples;
+  if (begins_) {
+    slot.inputs = buffer("inputs", problem_.input_dtype, Shape{samples, problem_.features});
+  }
+  if (ends_) {
+    slot.targets = buffer("targets", DType::int32, Shape{samples * problem_.rows});
+    slot.losses = buffer("losses", DType::fp32, Shape{samples * problem_.rows});
+  }
+  slot.tape = std::make_unique<model::Tape>(arena, tape_bytes, arena.dry());
+}
+
+Part::Waiting Part::make_waiting(size_t bytes) {
+  Waiting made;
+  made.tape = std::make_unique<model::Tape>(stream_.arena(), bytes, stream_.arena().dry());
+  made.parts = std::make_unique<model::WeightParts>(model::WeightParts{*made.tape});
+  return made;
+}
+
+template <class Some>
+Some& Part::find(std::vector<Some>& among, int64_t number) {
+  const auto found = std::ranges::find(among, number, &Some::number);
+  require(found != among.end(), "a micro-batch that is under way, or room for one more", number,
+          among.size());
+  return *found;
+}
+
+Tensor Part::view(const Buffer& buffer, DType dtype, const Shape& shape) const {
+  return buffer.tensor() ? Tensor(buffer.tensor().data, dtype, shape) : Tensor();
+}
+
+Part::Feed Part::open(int64_t number, int64_t samples) {
+  const bool opened = std::ranges::find(slots_, number, &Slot::number) != slots_.end();
+  Slot& slot = find(slots_, opened ? number : kFree);
+  slot.number = number;
+  return {.inputs = view(slot.inputs, problem_.input_dtype, Shape{samples, problem_.features}),
+          .targets = view(slot.targets, DType::int32, Shape{samples * problem_.rows})};
+}
+
+model::Pass Part::make_pass(Slot& slot, bool training) {
+  const MicroBatch& batch = slot.batch;
+  return {
+      .stream = stream_,
+      .kernels = kernels_,
+      .tape = *slot.tape,
+      .dtype = options_.dtype,
+      .inputs = view(slot.inputs, problem_.input_dtype, Shape{batch.samples, problem_.features}),
+      .targets = view(slot.targets, DType::int32, Shape{batch.samples * problem_.rows}),
+      .losses = view(slot.losses, DType::fp32, Shape{batch.samples * problem_.rows}),
+      .training = training,
+      .recompute = options_.recompute,
+      .accumulate = batch.accumulate,
+      .tied_apart = options_.tied_apart,
+      .loss_scale = static_cast<float>(batch.loss_scale),
+      .dropout = training ? options_.dropout : 0,
+      .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
+      .first_sequence = batch.first_sample,
+      .between = between_ ? &between_ : nullptr};
+}
+
+double Part::forward(int64_t number, const MicroBatch& batch, bool training,
+                     std::span<const std::byte> in, std::span<std::byte> out) {
+  Slot& slot = find(slots_, number);
+  slot.tape->clear();
+  slot.batch = batch;
+  model::Pass pass = make_pass(slot, training);
+  const bool dry = stream_.arena().dry();
+  Tensor x;
+  if (!begins_) {
+    const model::Flow flow = cut(flow_in_, batch.samples);
+    x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
+    if (!dry) {
+      std::ranges::copy(in.first(x.bytes()), bytes_of(x).begin());
+    }
+  }
+  slot.out = network_.forward(pass, x);
+  if (!ends_ && !dry) {
+    std::ranges::copy(bytes_of(slot.out), out.begin());
+  }
+  if (!training) {
+    slot.number = kFree;
+  }
+  return ends_ ? sum_losses(slot, batch.samples) : 0;
+}
+
+void Part::backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in,
+                    std::span<std::byte> out) {
+  Slot& slot = find(slots_, number);
+  model::Pass pass = make_pass(slot, true);
+  const bool dry = stream_.arena().dry();
+  if (!ends_ && !dry) {
+    std::ranges::copy(in.first(slot.out.bytes()), bytes_of(slot.out).begin());
+  }
+  if (defer) {
+    Waiting& waiting = find(waiting_, kFree);
+    waiting.number = number;
+    waiting.batch = slot.batch;
+    pass.waiting = waiting.parts.get();
+  }
+  const Tensor dx = network_.backward(pass, ends_ ? Tensor() : slot.out, defer ? Done() : done);
+  if (!begins_ && !dry) {
+    std::ranges::copy(bytes_of(dx), out.begin());
+  }
+  slot.number = kFree;
+}
+
+void Part::backward_weight(int64_t number, const Done& done) {
+  Waiting& waiting = find(waiting_, number);
+  Slot unused;  // the tape of a deferred backward is another one's by now
+  unused.batch = waiting.batch;
+  unused.tape = std::move(waiting.tape);
+  model::Pass pass = make_pass(unused, true);
+  for (const auto& part : waiting.parts->parts) {
+    part(pass);
+    if (between_) {
+      between_();
+    }
+  }
+  waiting.tape = std::move(unused.tape);
+  waiting.tape->clear();
+  waiting.parts->parts.clear();
+  waiting.number = kFree;
+  for (size_t layer = network_.layers().size(); done && layer-- > 0;) {
+    done(layer);
+  }
+}
+
+Tensor Part::logits(int64_t number, int64_t first, int64_t rows, const Tensor& inputs) {
+  Slot& slot = find(slots_, number);
+  slot.tape->clear();
+  slot.batch = {.samples = inputs.shape[0]};
+  model::Pass pass = make_pass(slot, false);
+  pass.inputs = inputs;
+  slot.number = kFree;
+  return network_.logits(pass, first, rows);
+}
+
+double Part::sum_losses(const Slot& slot, int64_t samples) const {
+  double sum = 0;
+  if (!stream_.arena().dry()) {
+    for (const float loss :
+         slot.losses.tensor().span<float>().first(static_cast<size_t>(samples * problem_.rows))) {
+      sum += static_cast<double>(loss);
+    }
+  }
+  return sum;
+}
+
+PassCost Part::measure(bool defer) {
+  require(stream_.arena().dry(), "only a dry part measures itself");
+  kernels::dry_count() = {};
+  const int64_t samples = options_.samples;
+  const Feed feed = open(0, samples);
+  if (options_.training) {
+    forward(0, {.samples = samples}, true);
+    backward(0, defer, {});
+    if (defer) {
+      backward_weight(0, {});
+    }
+  } else {
+    forward(0, {.samples = samples}, false);
+    if (ends_ && begins_) {
+      open(0, samples);
+      logits(0, 0, 1, feed.inputs);
+    }
+  }
+  const kernels::DryCount counted = kernels::dry_count();
+  return {.tape_bytes = slots_.front().tape->high_water(),
+          .waiting_bytes = waiting_.empty() ? 0 : waiting_.front().tape->high_water(),
+          .flops = counted.flops,
+          .bytes = counted.bytes,
+          .activations = slots_.front().tape->peak_by_name()};
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,142 @@
+#pragma once
+// A part of the network: contiguous layers that compute together, with room for the micro-batches
+// that are under way in them. Without a pipeline there is one part, of all layers, and one
+// micro-batch at a time; a stage of a pipeline (parallel/schedule) is a part.
+//
+// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says.
+// A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
+// what the gradients of matrices need until `backward_weight`.
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "src/model/network.h"
+
+namespace espalier::train {
+
+/// What the data fixes about a network.
+struct ProblemShape {
+  int64_t classes = 256;  ///< vocabulary, or image classes
+  int64_t features = 64;  ///< context, or pixels
+  int64_t rows = 64;      ///< predictions a sample
+  DType input_dtype = DType::int32;
+};
+
+/// What one forward and backward of a micro-batch takes.
+struct PassCost {
+  size_t tape_bytes = 0;
+  size_t waiting_bytes = 0;  ///< of what a deferred backward keeps
+  double flops = 0;
+  double bytes = 0;  ///< read and written, as the "dry" kernels count
+  std::map<std::string, size_t, std::less<>> activations;  ///< bytes by name
+
+  PassCost& operator+=(const PassCost& other);
+};
+
+struct MicroBatch {
+  int64_t samples = 0;
+  int64_t step = 0;
+  int64_t first_sample = 0;  ///< of the micro-batch, in the global batch
+  double loss_scale = 1;     ///< 1 / rows of the global batch
+  bool accumulate = false;   ///< not the first micro-batch of the step
+};
+
+/// Which layers, and how many micro-batches at once.
+struct PartShape {
+  size_t first = 0, end = 0;  ///< layers [first, end) of the network
+  int tapes = 1;              ///< between forward and backward
+  int waiting = 0;            ///< between backward and backward_weight
+};
+
+/// How passes compute; the same for all parts.
+struct PassOptions {
+  int64_t samples = 1;  ///< of a micro-batch, at most
+  DType dtype = DType::fp32;
+  float dropout = 0;
+  uint64_t seed = 0;
+  model::Recompute recompute = model::Recompute::none;
+  bool training = true;
+  bool tied_apart = false;  ///< see Pass
+};
+
+class Part {
+ public:
+  /// `cost`: what its passes take; of a dry part (dry arena) it does not matter.
+  Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem,
+       std::vector<std::unique_ptr<model::Layer>> layers, const PartShape& shape,
+       const PassOptions& options);
+  void bind(sparse::Store& store) { network_.bind(store, kernels_); }
+  /// Once, before the first pass: memory for `shape.tapes` micro-batches.
+  void allocate(const PassCost& cost);
+
+  const model::Network& network() const { return network_; }
+  const PartShape& shape() const { return shape_; }
+  bool begins() const { return begins_; }  ///< the network
+  bool ends() const { return ends_; }
+  /// Bytes that enter from the part before (0: none) and leave to the next one, for full micro-batches.
+  size_t bytes_in() const { return flow_in_.shape.rank() == 0 ? 0 : flow_in_.bytes(); }
+  size_t bytes_out() const { return ends_ ? 0 : flow_out_.bytes(); }
+
+  /// What a micro-batch reads, to be filled before `forward`: int32 or fp32 inputs [samples,
+  /// features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is open.
+  struct Feed {
+    Tensor inputs, targets;
+  };
+  Feed open(int64_t number, int64_t samples);
+
+  /// Returns the sum of the rows' losses; 0 but at the end of the network. In training the
+  /// micro-batch stays until its backward.
+  double forward(int64_t number, const MicroBatch& batch, bool training,
+                 std::span<const std::byte> in = {}, std::span<std::byte> out = {});
+  using Done = std::function<void(size_t layer)>;  ///< of the network: its gradients are complete
+  void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
+                std::span<std::byte> out = {});
+  /// The rest of a deferred backward.
+  void backward_weight(int64_t number, const Done& done);
+  /// Predictions for rows [first, first + rows) of an opened micro-batch, which is closed.
+  Tensor logits(int64_t number, int64_t first, int64_t rows, const Tensor& inputs);
+
+  /// Called between layers: for messages to move.
+  void set_between(std::function<void()> between) { between_ = std::move(between); }
+  /// Of a dry part: what a pass takes.
+  PassCost measure(bool defer);
+
+ private:
+  struct Slot {
+    Buffer inputs, targets, losses;
+    std::unique_ptr<model::Tape> tape;
+    int64_t number = kFree;
+    MicroBatch batch;
+    Tensor out;  ///< what left, on the tape
+  };
+  struct Waiting {
+    std::unique_ptr<model::Tape> tape;
+    std::unique_ptr<model::WeightParts> parts;
+    int64_t number = kFree;
+    MicroBatch batch;
+  };
+  static constexpr int64_t kFree = -1;
+
+  void allocate(Slot& slot, size_t tape_bytes);
+  Waiting make_waiting(size_t bytes);
+  template <class Some>
+  Some& find(std::vector<Some>& among, int64_t number);
+  model::Pass make_pass(Slot& slot, bool training);
+  double sum_losses(const Slot& slot, int64_t samples) const;
+  Tensor view(const Buffer& buffer, DType dtype, const Shape& shape) const;
+
+  Stream& stream_;
+  const kernels::Kernels& kernels_;
+  ProblemShape problem_;
+  PartShape shape_;
+  PassOptions options_;
+  bool begins_, ends_;
+  model::Flow flow_in_, flow_out_;
+  model::Network network_;
+  std::vector<Slot> slots_;
+  std::vector<Waiting> waiting_;
+  std::function<void()> between_;
+};
+
+}  // namespace espalier::train
