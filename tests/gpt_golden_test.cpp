@@ -78,6 +78,7 @@ class Golden {
                      .kernels = kernels_,
                      .tape = tape,
                      .dtype = dtype_,
+                     .samples = tokens_.tensor().shape[0],
                      .inputs = tokens_.tensor(),
                      .targets = targets_.tensor(),
                      .losses = losses_.tensor(),

@@ -55,6 +55,7 @@ class Problem {
     model::Tape tape(arena_, size_t{8} << 20U);
     const auto rows = static_cast<double>(losses_.tensor().count());
     model::Pass pass{.stream = stream_, .kernels = kernels_, .tape = tape};
+    pass.samples = inputs_.tensor().shape[0];
     pass.inputs = inputs_.tensor();
     pass.targets = targets_.tensor();
     pass.losses = losses_.tensor();

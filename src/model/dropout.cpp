@@ -20,7 +20,7 @@ void apply_dropout(Pass& pass, std::string_view place, const Tensor& x, const Te
   if (!drops(pass)) {
     return;
   }
-  const int64_t per_sequence = x.count() / pass.inputs.shape[0];
+  const int64_t per_sequence = x.count() / pass.samples;
   pass.kernels.dropout(pass.stream, {.x = x,
                                      .y = y,
                                      .probability = pass.dropout,

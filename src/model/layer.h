@@ -44,6 +44,7 @@ struct Pass {
   const kernels::Kernels& kernels;
   Tape& tape;
   DType dtype = DType::fp32;              ///< compute type
+  int64_t samples = 0;                    ///< B
   Tensor inputs;                          ///< int32 [B, T] tokens, or fp32 [B, features]
   Tensor targets;                         ///< int32, one a row of the last layer
   Tensor losses;                          ///< fp32 [rows]: written by the last layer

@@ -109,6 +109,7 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
       .kernels = kernels_,
       .tape = *slot.tape,
       .dtype = options_.dtype,
+      .samples = batch.samples,
       .inputs = view(slot.inputs, problem_.input_dtype, Shape{batch.samples, problem_.features}),
       .targets = view(slot.targets, DType::int32, Shape{batch.samples * problem_.rows}),
       .losses = view(slot.losses, DType::fp32, Shape{batch.samples * problem_.rows}),
@@ -138,9 +139,9 @@ double Part::forward(int64_t number, const MicroBatch& batch, bool training,
       std::ranges::copy(in.first(x.bytes()), bytes_of(x).begin());
     }
   }
-  slot.out = network_.forward(pass, x);
+  const Tensor y = network_.forward(pass, x);
   if (!ends_ && !dry) {
-    std::ranges::copy(bytes_of(slot.out), out.begin());
+    std::ranges::copy(bytes_of(y), out.begin());
   }
   if (!training) {
     slot.number = kFree;
@@ -153,8 +154,13 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
   Slot& slot = find(slots_, number);
   model::Pass pass = make_pass(slot, true);
   const bool dry = stream_.arena().dry();
-  if (!ends_ && !dry) {
-    std::ranges::copy(in.first(slot.out.bytes()), bytes_of(slot.out).begin());
+  Tensor dy;
+  if (!ends_) {
+    const model::Flow flow = cut(flow_out_, slot.batch.samples);
+    dy = pass.tape.push("gradient from the stage after", flow.dtype, flow.shape);
+    if (!dry) {
+      std::ranges::copy(in.first(dy.bytes()), bytes_of(dy).begin());
+    }
   }
   if (defer) {
     Waiting& waiting = find(waiting_, kFree);
@@ -162,7 +168,7 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     waiting.batch = slot.batch;
     pass.waiting = waiting.parts.get();
   }
-  const Tensor dx = network_.backward(pass, ends_ ? Tensor() : slot.out, defer ? Done() : done);
+  const Tensor dx = network_.backward(pass, dy, defer ? Done() : done);
   if (!begins_ && !dry) {
     std::ranges::copy(bytes_of(dx), out.begin());
   }

@@ -108,7 +108,6 @@ class Part {
     std::unique_ptr<model::Tape> tape;
     int64_t number = kFree;
     MicroBatch batch;
-    Tensor out;  ///< what left, on the tape
   };
   struct Waiting {
     std::unique_ptr<model::Tape> tape;
