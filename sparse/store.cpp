@@ -168,9 +168,8 @@ kernels::Positions Store::positions(const Parameter& parameter) {
   return decoded_positions_;
 }
 
-Tensor Store::dense_gradient(const Parameter& parameter) {
-  return grown(arena(), dense_gradient_, "dense gradient of one layer", DType::fp32,
-               parameter.spec.shape);
+Tensor Store::dense_gradient(const Shape& shape) {
+  return grown(arena(), dense_gradient_, "dense gradient", DType::fp32, shape);
 }
 
 Tensor Store::expand(const Parameter& parameter) {

@@ -152,8 +152,8 @@ class Store {
   /// What kernels read; compressed indices are decoded into a scratch that stays valid until
   /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
-  /// Scratch for the dense gradient of one pruned parameter, fp32, in its shape.
-  Tensor dense_gradient(const Parameter& parameter);
+  /// Scratch for dense gradients of pruned parameters, fp32, of this shape; valid until the next call.
+  Tensor dense_gradient(const Shape& shape);
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
   /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
@@ -234,7 +234,7 @@ class Store {
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
   kernels::Positions decoded_positions_;
-  Buffer dense_gradient_;  ///< fp32, the largest pruned parameter so far
+  Buffer dense_gradient_;  ///< fp32, the largest so far
   Buffer expanded_;        ///< compute type, likewise
   GradientProbe gradient_probe_;
 };

@@ -7,7 +7,7 @@
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient
 //
 // Storages (store.h), each a file weight_NAME.cpp:
-//   dense      products with the resident copy; dW by one product into scratch, then a gather
+//   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
 //   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
 //   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
 //   block      the same for whole blocks; as `sparse` where blocks are thin (block_list.h)

@@ -1,4 +1,7 @@
 // Storage "dense": compute reads the resident dense copy, and only the gradient is compressed.
+#include <algorithm>
+#include <numeric>
+
 #include "sparse/weight_storages.h"
 
 namespace espalier::sparse {
@@ -26,24 +29,99 @@ void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, con
   }
 }
 
-void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
-                               const Weight::AccumulateGradient& args) {
+namespace {
+
+/// Of dW at a time: what one product writes the gather still finds in cache.
+constexpr int64_t kPanelBytes = int64_t{2} << 20U;
+
+/// Rows of a panel. Bitmaps are cut at multiples of 512 elements.
+int64_t panel_rows(int64_t rows, int64_t cols) {
+  const int64_t step = 512 / std::gcd<int64_t, int64_t>(512, cols);
+  return std::min(rows, std::max(step, kPanelBytes / 4 / cols / step * step));
+}
+
+/// The positions of dense elements [first, first + size), and the kept ones before them.
+struct Run {
+  kernels::Positions positions;
+  int64_t before = 0;
+};
+
+Run run_of(const kernels::Positions& all, int64_t first, int64_t size) {
+  Run run{.positions = {.size = size, .first = all.first + first}};
+  int64_t end = 0;
+  if (all.bitmap != nullptr) {
+    const auto kept_before = [&](int64_t element) {
+      return element == all.size ? all.count : int64_t{all.ranks[element / 512] - all.ranks[0]};
+    };
+    run.positions.bitmap = all.bitmap + first / 64;
+    run.positions.ranks = all.ranks + first / 512;
+    run.before = kept_before(first);
+    end = kept_before(first + size);
+  } else if (all.list != nullptr) {
+    const auto place = [&](int64_t element) {
+      return std::lower_bound(all.list, all.list + all.count, all.first + element) - all.list;
+    };
+    run.before = place(first);
+    end = place(first + size);
+    run.positions.list = all.list + run.before;
+  }
+  run.positions.count = end - run.before;
+  return run;
+}
+
+/// On a dry arena, where positions cannot be read: as if they were spread evenly.
+Run share_of(const kernels::Positions& all, int64_t size) {
+  Run run{.positions = all};
+  run.positions.size = size;
+  run.positions.count = all.size == 0 ? 0 : all.count * size / all.size;
+  return run;
+}
+
+Tensor flat_run(const Tensor& flat, int64_t first, int64_t count) {
+  return Tensor(
+      static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype),
+      flat.dtype, Shape{count});
+}
+
+void gathered_gradient(Stream& stream, const WeightParts& parts,
+                       const Weight::AccumulateGradient& args) {
   Store& store = parts.store;
-  const bool full = parts.parameter.full();
-  const Tensor target =
-      full ? store.full_gradient(parts.parameter) : store.dense_gradient(parts.parameter);
-  parts.kernels.gemm(stream, {.a = args.dy,
-                              .b = args.x,
-                              .c = target,
-                              .bias = {},
-                              .transpose_a = true,
-                              .accumulate = full && args.accumulate});
-  if (!full) {
-    parts.kernels.gather(stream, {.dense = target,
-                                  .packed = store.part(store.gradient(), parts.parameter),
-                                  .positions = store.positions(parts.parameter),
+  const Shape& shape = parts.parameter.spec.shape;
+  const int64_t step = panel_rows(shape.rows(), shape.cols());
+  const kernels::Positions positions = store.positions(parts.parameter);
+  const Tensor packed = store.part(store.gradient(), parts.parameter);
+  for (int64_t row = 0; row < shape.rows(); row += step) {
+    const int64_t rows = std::min(step, shape.rows() - row);
+    const Tensor panel = store.dense_gradient(Shape{rows, shape.cols()});
+    parts.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
+                                .b = args.x,
+                                .c = panel,
+                                .bias = {},
+                                .transpose_a = true});
+    const Run run = store.arena().dry()
+                        ? share_of(positions, rows * shape.cols())
+                        : run_of(positions, row * shape.cols(), rows * shape.cols());
+    parts.kernels.gather(stream, {.dense = panel,
+                                  .packed = flat_run(packed, run.before, run.positions.count),
+                                  .positions = run.positions,
                                   .accumulate = args.accumulate});
   }
+}
+
+}  // namespace
+
+void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
+                               const Weight::AccumulateGradient& args) {
+  if (!parts.parameter.full()) {
+    gathered_gradient(stream, parts, args);
+    return;
+  }
+  parts.kernels.gemm(stream, {.a = args.dy,
+                              .b = args.x,
+                              .c = parts.store.full_gradient(parts.parameter),
+                              .bias = {},
+                              .transpose_a = true,
+                              .accumulate = args.accumulate});
 }
 
 namespace {

@@ -132,13 +132,16 @@ struct SumSquaresArgs {
 inline constexpr int64_t kSumBlock = 256;
 
 /// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
-/// bitmap: bit i of word i/64 says that element i is kept; ranks[j]: kept ones before word 8 j.
+/// bitmap: bit i of word i/64 says that element i is kept; ranks[j] - ranks[0]: kept ones before
+/// word 8 j. Positions of a run of a larger array are cut out of that array's: element 0 is then
+/// number `first` there, in which a list counts; a bitmap is cut at multiples of 512 (gather, scatter).
 struct Positions {
   int64_t size = 0;   ///< dense elements
   int64_t count = 0;  ///< kept elements
   const int32_t* list = nullptr;
   const uint64_t* bitmap = nullptr;
   const uint32_t* ranks = nullptr;
+  int64_t first = 0;
   bool all() const { return list == nullptr && bitmap == nullptr; }
 };
 

@@ -19,11 +19,11 @@ void gather_block(const KeptBlock& block, const T* dense, P* packed, bool accumu
     }
   } else if (accumulate) {
     for (int64_t k = 0; k < block.count; ++k) {
-      store(packed + k, load(packed + k) + load(dense + list[k]));
+      store(packed + k, load(packed + k) + load(dense + (list[k] - block.base)));
     }
   } else {
     for (int64_t k = 0; k < block.count; ++k) {
-      store(packed + k, load(dense + list[k]));
+      store(packed + k, load(dense + (list[k] - block.base)));
     }
   }
 }
@@ -40,7 +40,7 @@ void scatter_block(const KeptBlock& block, const P* packed, T* dense) {
   std::memset(static_cast<void*>(dense + block.dense_first), 0,
               static_cast<size_t>(block.dense_count) * sizeof(T));
   for (int64_t k = 0; k < block.count; ++k) {
-    store(dense + block.list[k], load(packed + k));
+    store(dense + (block.list[k] - block.base), load(packed + k));
   }
 }
 

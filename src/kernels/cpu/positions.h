@@ -12,8 +12,9 @@ namespace espalier::kernels::ESPALIER_ISA {
 struct KeptBlock {
   int64_t first, count;              ///< packed elements
   int64_t dense_first, dense_count;  ///< dense elements from one block's start to the next one's
-  const int32_t* list;               ///< of this block's elements, absolute; or null
-  const uint64_t* words;             ///< from dense_first on; or null
+  const int32_t* list;    ///< of this block's elements, `base` at dense element 0; or null
+  const uint64_t* words;  ///< from dense_first on; or null
+  int64_t base = 0;
   WordRun run() const { return {words, dense_count, count}; }
 };
 
@@ -22,8 +23,9 @@ inline constexpr int64_t kBlockWords = 256;  ///< a multiple of 8, so that a ran
 inline KeptBlock word_block(const Positions& p, int64_t i) {
   const int64_t dense_first = i * kBlockWords * 64;
   const int64_t dense_end = least(p.size, dense_first + kBlockWords * 64);
-  const int64_t first = p.ranks[i * kBlockWords / 8];
-  const int64_t end = dense_end == p.size ? p.count : p.ranks[(i + 1) * kBlockWords / 8];
+  const int64_t first = p.ranks[i * kBlockWords / 8] - p.ranks[0];
+  const int64_t end =
+      dense_end == p.size ? p.count : p.ranks[(i + 1) * kBlockWords / 8] - p.ranks[0];
   const uint64_t* words = p.bitmap + i * kBlockWords;
   return {first, end - first, dense_first, dense_end - dense_first, nullptr, words};
 }
@@ -31,9 +33,9 @@ inline KeptBlock word_block(const Positions& p, int64_t i) {
 inline KeptBlock list_block(const Positions& p, int64_t i) {
   const int64_t first = i * kBlock;
   const int64_t count = least(kBlock, p.count - first);
-  const int64_t dense_first = i == 0 ? 0 : p.list[first];
-  const int64_t dense_end = first + count == p.count ? p.size : p.list[first + count];
-  return {first, count, dense_first, dense_end - dense_first, p.list + first, nullptr};
+  const int64_t dense_first = i == 0 ? 0 : p.list[first] - p.first;
+  const int64_t dense_end = first + count == p.count ? p.size : p.list[first + count] - p.first;
+  return {first, count, dense_first, dense_end - dense_first, p.list + first, nullptr, p.first};
 }
 
 /// body(const KeptBlock&) for blocks that cover all dense and all kept elements.
