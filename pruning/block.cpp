@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 #include "pruning/methods.h"
 #include "pruning/selection.h"
@@ -77,6 +78,25 @@ void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask&
   }
 }
 
+/// The blocks of all ranks, with the numbers that candidates have over all; in order of parameter and
+/// position.
+std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* competition) {
+  if (competition == nullptr) {
+    return mine;
+  }
+  for (Block& block : mine) {
+    block.candidate = static_cast<uint32_t>(competition->mine[block.candidate]);
+  }
+  std::vector<Block> all;
+  for (const auto& bytes : competition->gather(std::as_bytes(std::span(mine)))) {
+    const size_t before = all.size();
+    all.resize(before + bytes.size() / sizeof(Block));
+    std::memcpy(static_cast<void*>(all.data() + before), bytes.data(), bytes.size());
+  }
+  std::ranges::stable_sort(all, {}, &Block::candidate);
+  return all;
+}
+
 /// How many of the ordered blocks bring the kept elements nearest to `target`.
 size_t nearest_count(std::span<const Block> blocks, int64_t target) {
   int64_t kept = 0;
@@ -98,17 +118,19 @@ Result prune_block(std::span<const Candidate> candidates, const Settings& settin
     for (size_t i = group.first; i < group.first + group.count; ++i) {
       add_blocks(candidates[i], static_cast<uint32_t>(i), result.masks[i], settings, blocks);
     }
-    // Blocks were added in order of parameter and position: a stable sort leaves ties so.
+    const Competition* competition = competition_of(settings);
+    blocks = gather_blocks(std::move(blocks), competition);
+    // Blocks are in order of parameter and position: a stable sort leaves ties so.
     std::ranges::stable_sort(blocks,
                              [](const Block& a, const Block& b) { return a.score > b.score; });
     blocks.resize(nearest_count(blocks, group.keep));
     std::ranges::sort(blocks, {}, &Block::candidate);
-    auto next = blocks.begin();
     for (size_t i = group.first; i < group.first + group.count; ++i) {
       const Grid grid(candidates[i].shape, settings.block);
       sparse::Mask kept(grid.count(), false);
-      for (; next != blocks.end() && next->candidate == i; ++next) {
-        kept.set(next->number, true);
+      const auto number = static_cast<uint32_t>(competition != nullptr ? competition->mine[i] : i);
+      for (const Block& block : std::ranges::equal_range(blocks, number, {}, &Block::candidate)) {
+        kept.set(block.number, true);
       }
       sparse::Mask& mask = result.masks[i];
       grid.for_each(mask, [&](int64_t position, size_t block) {

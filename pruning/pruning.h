@@ -16,6 +16,7 @@
 //   prunable.h   which parameters may be pruned
 //   report.h     density by parameter
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,17 @@ Scope scope_by_name(std::string_view name);
 /// compare.
 enum class BlockNorm : uint8_t { l1, l2 };
 
+/// Candidates of other ranks, which compete with those here in global scope (stages of a pipeline).
+/// All have numbers in forward order. Every rank gets the masks that one rank with all candidates
+/// would, of its own; it takes part even if it has none.
+struct Competition {
+  size_t candidates = 0;                        ///< of all ranks
+  std::vector<size_t> mine;                     ///< numbers of those here, ascending
+  std::function<void(std::span<int64_t>)> sum;  ///< adds over all ranks
+  /// What each rank gave, in order of ranks.
+  std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte>)> gather;
+};
+
 struct Settings {
   std::string method = "magnitude";
   double sparsity = 0;  ///< zeros / prunable elements, in [0, 1); nm takes n and m instead
@@ -53,6 +65,7 @@ struct Settings {
   int n = 2, m = 4;   ///< nm
   int block = 16;     ///< block: rows and columns of one block
   BlockNorm norm = BlockNorm::l2;
+  const Competition* competition = nullptr;  ///< null: all candidates are here
 };
 
 struct Result {

@@ -1,6 +1,7 @@
 #include "pruning/selection.h"
 
 #include <algorithm>
+#include <array>
 
 namespace espalier::pruning {
 namespace {
@@ -8,11 +9,14 @@ namespace {
 /// All of `members`, the first of which is candidate number `first`.
 Group group_of(std::span<const Candidate> members, size_t first, const Settings& settings,
                std::vector<std::string>& warnings) {
-  int64_t size = 0;
-  int64_t kept = 0;
+  std::array<int64_t, 2> counts{};
+  auto& [size, kept] = counts;
   for (const Candidate& candidate : members) {
     size += candidate.index->size();
     kept += candidate.index->kept();
+  }
+  if (const Competition* competition = competition_of(settings); competition != nullptr) {
+    competition->sum(counts);
   }
   const int64_t target = kept_count(size, settings.sparsity);
   const bool layer = settings.scope == Scope::layer;
@@ -46,7 +50,7 @@ Histogram::Found Histogram::kth_largest(int64_t k) const {
 std::vector<Group> groups(std::span<const Candidate> candidates, const Settings& settings,
                           std::vector<std::string>& warnings) {
   std::vector<Group> groups;
-  if (candidates.empty()) {
+  if (candidates.empty() && competition_of(settings) == nullptr) {
     return groups;
   }
   if (settings.scope == Scope::global) {
@@ -57,6 +61,26 @@ std::vector<Group> groups(std::span<const Candidate> candidates, const Settings&
     groups.push_back(group_of(candidates.subspan(i, 1), i, settings, warnings));
   }
   return groups;
+}
+
+std::vector<int64_t> share_ties(int64_t ties, std::span<const int64_t> equal,
+                                const Competition& competition) {
+  require(competition.mine.size() == equal.size(), "a number for each candidate",
+          competition.mine.size(), equal.size());
+  std::vector<int64_t> all(competition.candidates, 0);
+  for (size_t i = 0; i < equal.size(); ++i) {
+    all[competition.mine[i]] = equal[i];
+  }
+  competition.sum(all);
+  for (int64_t& some : all) {
+    some = std::min(some, ties);
+    ties -= some;
+  }
+  std::vector<int64_t> shares;
+  for (const size_t number : competition.mine) {
+    shares.push_back(all[number]);
+  }
+  return shares;
 }
 
 std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates) {

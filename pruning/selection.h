@@ -1,7 +1,8 @@
 #pragma once
 // The k largest of many 32-bit keys, exactly, without copying or sorting them: a histogram of the
 // upper 16 bits finds the bin that holds the k-th largest, a second pass over that bin its lower 16
-// bits. Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB.
+// bits. Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB. Where
+// ranks compete, histograms are summed: 1 MiB a rank and decision, whatever the size of the model.
 //
 // Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their
 // bits.
@@ -32,16 +33,24 @@ class Histogram {
   };
   /// 1 <= k <= keys counted.
   Found kth_largest(int64_t k) const;
+  /// Becomes that of all ranks.
+  void sum(const Competition* competition) {
+    if (competition != nullptr) {
+      competition->sum(counts_);
+    }
+  }
 
  private:
   std::vector<int64_t> counts_;
 };
 
-/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept.
+/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept, over
+/// all ranks of a competition.
 template <class Visit>
-Threshold select_largest(int64_t k, Visit&& visit) {
+Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
   Histogram upper;
   visit([&upper](uint32_t key) { upper.add(key >> 16); });
+  upper.sum(competition);
   const auto high = upper.kth_largest(k);
   Histogram lower;
   visit([&lower, bin = high.bin](uint32_t key) {
@@ -49,6 +58,7 @@ Threshold select_largest(int64_t k, Visit&& visit) {
       lower.add(key & 0xffffU);
     }
   });
+  lower.sum(competition);
   const auto low = lower.kth_largest(high.rest);
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
@@ -58,8 +68,18 @@ Threshold select_largest(int64_t k, Visit&& visit) {
 struct Group {
   size_t first = 0;
   size_t count = 0;
-  int64_t keep = 0;
+  int64_t keep = 0;  ///< over all ranks of a competition
 };
+
+/// Over which ranks groups reach: in global scope those of the settings' competition.
+inline const Competition* competition_of(const Settings& settings) {
+  return settings.scope == Scope::global ? settings.competition : nullptr;
+}
+
+/// How many of `ties` fall to each candidate here, which has equal[i]: the earlier ones take theirs
+/// first.
+std::vector<int64_t> share_ties(int64_t ties, std::span<const int64_t> equal,
+                                const Competition& competition);
 
 /// One group over all candidates, or one each. A layer that would keep nothing is a Failure; a
 /// target above what is kept already gives a warning and keeps that.
@@ -74,20 +94,31 @@ std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates);
 template <class Keys>
 Result keep_largest(std::span<const Candidate> candidates, const Settings& settings, Keys&& keys) {
   Result result{.masks = current_masks(candidates), .warnings = {}};
+  const Competition* competition = competition_of(settings);
   for (const Group& group : groups(candidates, settings, result.warnings)) {
     const size_t end = group.first + group.count;
     Threshold limit{.key = ~0U, .ties = 0};
+    const auto visit = [&](auto&& add) {
+      for (size_t i = group.first; i < end; ++i) {
+        keys(i, result.masks[i], [&add, i](int64_t, uint32_t key) { add(i, key); });
+      }
+    };
     if (group.keep > 0) {
-      limit = select_largest(group.keep, [&](auto&& add) {
-        for (size_t i = group.first; i < end; ++i) {
-          keys(i, result.masks[i], [&add](int64_t, uint32_t key) { add(key); });
-        }
-      });
+      limit = select_largest(
+          group.keep, [&](auto&& add) { visit([&add](size_t, uint32_t key) { add(key); }); },
+          competition);
+    }
+    std::vector<int64_t> shares;  // of the ties, by candidate; alone, the first ones take them
+    if (competition != nullptr) {
+      std::vector<int64_t> equal(group.count, 0);
+      visit([&](size_t i, uint32_t key) { equal[i - group.first] += key == limit.key ? 1 : 0; });
+      shares = share_ties(limit.ties, equal, *competition);
     }
     for (size_t i = group.first; i < end; ++i) {
       sparse::Mask& mask = result.masks[i];
+      int64_t& ties = competition != nullptr ? shares[i - group.first] : limit.ties;
       keys(i, mask, [&](int64_t position, uint32_t key) {
-        const bool kept = key > limit.key || (key == limit.key && limit.ties-- > 0);
+        const bool kept = key > limit.key || (key == limit.key && ties-- > 0);
         if (!kept) {
           mask.set(position, false);
         }

@@ -55,6 +55,9 @@ struct ParameterSpec {
   bool prunable = false;  ///< by default; configs may exclude more
   bool decay = false;     ///< weight decay applies
   bool lookup = false;    ///< rows are looked up (embeddings): always storage dense
+  /// Another rank's, read here as well (tied embeddings over a pipeline): held and stepped like any
+  /// other, but neither counted nor saved.
+  bool borrowed = false;
 };
 
 struct Parameter {

@@ -22,6 +22,9 @@ ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels,
   ExactSum sum;
   std::vector<double> sums(static_cast<size_t>(kChunk / kernels::kSumBlock));
   for (const sparse::Parameter& parameter : store.parameters()) {
+    if (parameter.spec.borrowed) {
+      continue;
+    }
     const Tensor gradient = store.state(parameter).gradient;
     for (int64_t first = 0; first < gradient.count(); first += kChunk) {
       const int64_t count = std::min(kChunk, gradient.count() - first);

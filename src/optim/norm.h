@@ -7,7 +7,8 @@
 
 namespace espalier::optim {
 
-/// Squares of the gradients that this rank owns; of a store without sharding those are all.
+/// Squares of the gradients that this rank owns; of a store without sharding those are all but the
+/// borrowed ones.
 ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels, const sparse::Store& store);
 
 }  // namespace espalier::optim

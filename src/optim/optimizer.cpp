@@ -36,7 +36,7 @@ double Optimizer::gradient_norm(Stream& stream, const StepHooks& hooks) const {
 
 StepResult Optimizer::step(Stream& stream, int64_t step, double lr, const StepHooks& hooks) {
   const bool sharded = static_cast<bool>(store_.options().sharding);
-  require(sharded == static_cast<bool>(hooks.sum), "hooks for a sharded store, and only there");
+  require(!sharded || hooks.sum, "a sharded store needs hooks");
   const double norm = gradient_norm(stream, hooks);
   if (!std::isfinite(norm)) {
     return {.gradient_norm = norm, .applied = false};

@@ -26,7 +26,8 @@ struct StepResult {
 
 /// What ranks that share out the optimizer do between the parts of a step.
 struct StepHooks {
-  std::function<void(std::span<double>)> sum;  ///< adds whole numbers of all ranks
+  /// Adds whole numbers of all ranks that hold other parts of the gradient: slices, or stages.
+  std::function<void(std::span<double>)> sum;
   /// The owned values of flat elements [0, end) are new. Comes with ascending ends.
   std::function<void(int64_t end)> stepped;
 };
