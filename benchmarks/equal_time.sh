@@ -49,10 +49,9 @@ for run in ${RUNS:-dense-384 random-384 random-768 random-1152 pruned-384 pruned
       steps=$(python3 -c "print(int($seconds * 1e3 / $(step_ms "$width" "${random[@]}")))")
       settings=("${random[@]}") ;;
     pruned-*)
-      # A third of the dense cost is left on average while the density falls along the cubic curve.
-      steps=$(python3 -c "
-dense, sparse = $(step_ms "$width"), $(step_ms "$width" "${random[@]}")
-print(int($seconds * 1e3 / (0.1 * dense + 0.4 * (0.35 * dense + 0.65 * sparse) + 0.5 * sparse)))")
+      # On its way down the density passes values at which sparse products lose to dense ones: there a step takes
+      # about as long as a dense one, on average.
+      steps=$(python3 -c "print(int($seconds * 1e3 / (0.5 * $(step_ms "$width") + 0.5 * $(step_ms "$width" "${random[@]}"))))")
       settings=(pruning.method=magnitude "pruning.from_step=$((steps / 10))" "pruning.to_step=$((steps / 2))"
         "pruning.every=$((steps / 100 + 1))") ;;
   esac
