@@ -65,7 +65,10 @@ struct Assign {
   void operator()(std::vector<std::string>* slot) const {
     *slot = list<std::string>("a list of strings");
   }
-  void operator()(std::vector<int64_t>* slot) const { *slot = list<int64_t>("a list of integers"); }
+  void operator()(std::vector<int64_t>* slot) const {
+    const bool automatic = node.value_exact<std::string>() == "auto";
+    *slot = automatic ? std::vector<int64_t>() : list<int64_t>("a list of integers");
+  }
   void operator()(Patterned* slot) const {
     constexpr std::string_view kExpected =
         "a string or a table such as {default = \"…\", \"blocks.*\" = \"…\"}";

@@ -102,11 +102,11 @@ struct SparseConfig {
 
 struct ParallelConfig {
   int64_t pipeline = 1;
-  std::string schedule = "none";
-  int64_t virtual_stages = 1;
+  std::string schedule = "auto";
+  int64_t virtual_stages = 2;
   int64_t in_flight = 0;
   std::string weight_prediction = "none";
-  std::string partition = "auto";
+  std::vector<int64_t> partition{};  ///< layers of each stage; empty: "auto"
   double bucket_mb = 4.0;
   bool overlap = true;
   int64_t zero = 0;

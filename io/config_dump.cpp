@@ -44,7 +44,7 @@ struct ToToml {
     return fmt::format("[{}]", fmt::join(out, ", "));
   }
   std::string operator()(const std::vector<int64_t>* values) const {
-    return fmt::format("[{}]", fmt::join(*values, ", "));
+    return values->empty() ? "\"auto\"" : fmt::format("[{}]", fmt::join(*values, ", "));
   }
   std::string operator()(const Patterned* value) const {
     if (value->uniform()) {

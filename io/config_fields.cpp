@@ -142,16 +142,21 @@ void sparse(std::vector<Field>& out) {
 void parallel(std::vector<Field>& out) {
   using P = ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
-  rows.add("pipeline", &P::pipeline, only(1, "1"), "stages; the other ranks are data parallel");
+  rows.add("pipeline", &P::pipeline, range(1, 1024),
+           "ranks that share the layers; those of each are data parallel");
   rows.add("schedule", &P::schedule,
-           one_of({"none"}, {"gpipe", "1f1b", "interleaved", "zero-bubble", "async", "axonn"}),
+           one_of({"auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2", "zb-v",
+                   "dualpipe-v", "message-driven"},
+                  {"async"}),
            "order of micro-batches in the pipeline");
-  rows.add("virtual_stages", &P::virtual_stages, only(1, "1"), "stages a rank");
-  rows.add("in_flight", &P::in_flight, only(0, "0"), "micro-batches in the pipeline; 0: automatic");
+  rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
+           "stages a rank, of schedule interleaved");
+  rows.add("in_flight", &P::in_flight, at_least(0),
+           "micro-batches under way, of schedule message-driven; 0: automatic");
   rows.add("weight_prediction", &P::weight_prediction, one_of({"none"}, {"spectrain"}),
            "of asynchronous pipelines");
-  rows.add("partition", &P::partition, one_of({"auto"}, {"uniform", "parameters", "time"}),
-           "how layers are dealt to stages");
+  rows.add("partition", &P::partition, at_least(1),
+           "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
   rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},
            "MiB of gradient reduced at once");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");

@@ -136,7 +136,7 @@ class Store {
   std::span<const Parameter> parameters() const { return parameters_; }
   /// Throws Bug for an unknown name.
   Parameter& find(std::string_view name);
-  int64_t total_size() const;  ///< dense elements of all parameters
+  int64_t total_size() const;  ///< dense elements of all parameters but borrowed ones
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;

@@ -6,7 +6,7 @@ namespace espalier::sparse {
 int64_t Store::total_size() const {
   int64_t sum = 0;
   for (const Parameter& parameter : parameters_) {
-    sum += parameter.size();
+    sum += parameter.spec.borrowed ? 0 : parameter.size();
   }
   return sum;
 }
@@ -14,7 +14,7 @@ int64_t Store::total_size() const {
 int64_t Store::total_kept() const {
   int64_t sum = 0;
   for (const Parameter& parameter : parameters_) {
-    sum += parameter.kept();
+    sum += parameter.spec.borrowed ? 0 : parameter.kept();
   }
   return sum;
 }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "parallel/runner.h"
 #include "parallel/schedule/check.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/schedule/simulate.h"
@@ -81,6 +82,29 @@ TEST(Schedules, FewerMicroBatchesThanStages) {
       EXPECT_NO_THROW(check_schedule(schedule, needed_buffers(schedule)));
       const StageTimes times{1, 1, 1};
       EXPECT_GE(run(schedule, times).makespan(), 5 + 3 * m - kTolerance);
+    }
+  }
+}
+
+TEST(Schedules, OneMicroBatchGoesThroughAnyPlacement) {
+  for (const std::string_view name : {"1f1b", "interleaved", "zb-v"}) {
+    const Schedule like = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
+    const Schedule one = one_micro_batch(like);
+    EXPECT_NO_THROW(check_schedule(one, 1));
+    EXPECT_EQ(one.stages(), like.stages());
+  }
+}
+
+TEST(Schedules, EvaluationRunsForwardsAlone) {
+  for (const std::string_view name : {"1f1b", "interleaved", "zb-v"}) {
+    const Schedule like = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
+    for (const int m : {1, 2, 3, 7}) {
+      const Schedule evaluation = forward_only(like, m);
+      const Timeline timeline = run(evaluation, {1, 1, 1});
+      for (size_t rank = 0; rank < 3; ++rank) {
+        EXPECT_NEAR(timeline.busy(rank), m * like.chunks, kTolerance);
+      }
+      EXPECT_LE(needed_handed_over(evaluation), 3);
     }
   }
 }

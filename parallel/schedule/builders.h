@@ -37,6 +37,12 @@ Schedule dualpipe_v(const ScheduleShape& shape);
 /// Steps after every backward; the micro-batches are those between two drains of the pipeline.
 Schedule asynchronous(const ScheduleShape& shape);
 
+/// Forwards alone, for evaluation: through the stages of `like`, as many micro-batches as wanted.
+Schedule forward_only(const Schedule& like, int micro_batches);
+
+/// One micro-batch forward and back through the stages of `like`.
+Schedule one_micro_batch(const Schedule& like);
+
 /// Names that `make_schedule` knows, for help and errors.
 std::span<const std::string_view> schedule_names();
 /// Chunks a rank that a schedule has; `virtual_stages` where it leaves the choice.

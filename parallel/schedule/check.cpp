@@ -35,6 +35,8 @@ class Checker {
     facts_ = {.activations = std::vector<int>(ranks),
               .weight_parts = std::vector<int>(ranks),
               .tapes = std::vector<int>(ranks),
+              .stage_activations = std::vector<int>(stages_.size()),
+              .stage_weight_parts = std::vector<int>(stages_.size()),
               .delay = std::vector<int>(stages_.size()),
               .messages = std::vector<int>(ranks)};
   }
@@ -80,12 +82,13 @@ class Checker {
   const ScheduleFacts& facts() const { return facts_; }
 
  private:
+  struct Held {
+    int activations = 0, weight_parts = 0;
+  };
   struct StageState {
     std::vector<Work> work;
     int weight_gradients = 0, reductions = 0, steps = 0;
-  };
-  struct Held {
-    int activations = 0, weight_parts = 0;
+    Held held;
   };
 
   const std::vector<Action>& program(size_t rank) const { return schedule_.programs[rank]; }
@@ -142,7 +145,7 @@ class Checker {
              "comes before its activation");
       work.forward = true;
       work.steps_at_forward = stage.steps;
-      hold(rank, 1, 0);
+      hold(rank, action, 1, 0);
       hand_over(action, action.stage + 1, &Work::activation);
     }
     if (makes_input_gradient(action.kind)) {
@@ -151,12 +154,12 @@ class Checker {
       demand(action.stage + 1 == schedule_.stages() || std::exchange(work.gradient, false),
              "comes before its gradient");
       work.input = true;
-      hold(rank, -1, action.kind == ActionKind::backward_input ? 1 : 0);
+      hold(rank, action, -1, action.kind == ActionKind::backward_input ? 1 : 0);
       hand_over(action, action.stage - 1, &Work::gradient);
     }
     if (makes_weight_gradient(action.kind)) {
       demand(work.input && !work.weight, "does not follow a backward of the input");
-      hold(rank, 0, action.kind == ActionKind::backward_weight ? -1 : 0);
+      hold(rank, action, 0, action.kind == ActionKind::backward_weight ? -1 : 0);
       work.weight = true;
       ++stage.weight_gradients;
     }
@@ -167,16 +170,18 @@ class Checker {
     return schedule_.synchronous ? schedule_.micro_batches : reductions + 1;
   }
 
-  void hold(size_t rank, int activations, int weight_parts) {
-    Held& held = held_[rank];
-    held.activations += activations;
-    held.weight_parts += weight_parts;
-    auto raise = [rank](std::vector<int>& peak, int now) {
-      peak[rank] = std::max(peak[rank], now);
-    };
-    raise(facts_.activations, held.activations);
-    raise(facts_.tapes, held.activations + held.weight_parts);
-    raise(facts_.weight_parts, held.weight_parts);
+  void hold(size_t rank, const Action& action, int activations, int weight_parts) {
+    const auto stage = static_cast<size_t>(action.stage);
+    for (Held* held : {&held_[rank], &stages_[stage].held}) {
+      held->activations += activations;
+      held->weight_parts += weight_parts;
+    }
+    auto raise = [](int& peak, int now) { peak = std::max(peak, now); };
+    raise(facts_.activations[rank], held_[rank].activations);
+    raise(facts_.tapes[rank], held_[rank].activations + held_[rank].weight_parts);
+    raise(facts_.weight_parts[rank], held_[rank].weight_parts);
+    raise(facts_.stage_activations[stage], stages_[stage].held.activations);
+    raise(facts_.stage_weight_parts[stage], stages_[stage].held.weight_parts);
   }
 
   /// To a neighbouring stage on the same rank.

@@ -24,6 +24,8 @@ struct ScheduleFacts {
   std::vector<int> weight_parts;
   /// [ranks] Most of both together: tapes a rank needs.
   std::vector<int> tapes;
+  std::vector<int> stage_activations;   ///< [stages] the first, of each stage alone
+  std::vector<int> stage_weight_parts;  ///< [stages]
   /// [stages] Most updates of a stage between a forward and the update with its gradient.
   std::vector<int> delay;
   std::vector<int> messages;  ///< [ranks] sent in a step

@@ -195,24 +195,28 @@ std::string listing_text(const Json& found, const io::Config& config) {
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm) {
   train::Stage& stage = trainer.stage();
-  const sparse::Store& store = stage.store();
-  const int64_t share = config.train.global_batch / comm.size();
+  const train::Totals& totals = trainer.totals();
+  const int64_t share = config.train.global_batch / trainer.layout().grid.data;
   const train::PassChoice choice = trainer.fit().choice;
   const int64_t micro = choice.micro_batch;
   return fmt::format(
-      "{}\n{:.2f} M parameters, {:.2f} M of them prunable; {} kept now\n"
-      "{} rank{} x {} thread{}, {}, {}; {} sequences a step = {} x {} micro-batch{} of {}\n"
-      "memory of a rank: model state {}, activations {} (recompute {}), planned peak {}",
-      network_text(config, stage.problem().classes), 1e-6 * static_cast<double>(store.total_size()),
-      1e-6 * static_cast<double>(count_prunable(train::specs_of(store), config.pruning)),
-      percent(static_cast<double>(store.total_kept()) / static_cast<double>(store.total_size())),
-      comm.size(), comm.size() == 1 ? "" : "s", stage.stream().threads(),
-      stage.stream().threads() == 1 ? "" : "s", stage.kernels().name, config.train.dtype,
-      config.train.global_batch, comm.size(), share / micro, share == micro ? "" : "es", micro,
-      bytes_text(static_cast<double>(trainer.arena().model_state_bytes())),
-      bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
-      name_of(choice.recompute),
-      bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak))));
+             "{}\n{:.2f} M parameters, {:.2f} M of them prunable; {} kept now\n"
+             "{} rank{} x {} thread{}, {}, {}; {} sequences a step = {} x {} micro-batch{} of {}\n"
+             "memory of a rank: model state {}, activations {} (recompute {}), planned peak {}",
+             network_text(config, stage.problem().classes), 1e-6 * static_cast<double>(totals.size),
+             1e-6 * static_cast<double>(totals.sparsity.prunable),
+             percent(static_cast<double>(totals.kept) / static_cast<double>(totals.size)),
+             comm.size(), comm.size() == 1 ? "" : "s", stage.stream().threads(),
+             stage.stream().threads() == 1 ? "" : "s", stage.kernels().name, config.train.dtype,
+             config.train.global_batch, trainer.layout().grid.data, share / micro,
+             share == micro ? "" : "es", micro,
+             bytes_text(static_cast<double>(trainer.arena().model_state_bytes())),
+             bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
+             name_of(choice.recompute),
+             bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak)))) +
+         (trainer.layout().pipelined()
+              ? "\n" + train::describe(trainer.layout(), comm.members().node)
+              : "");
 }
 
 Json listing(const io::Config& given) {

@@ -24,36 +24,57 @@ size_t staging_bytes(size_t gradient_bytes, int ranks) {
   return ranks == 1 ? 0 : static_cast<size_t>(buckets.in_flight) * each;
 }
 
+/// Patterns of a config are those of the whole network: a stage may have no parameter that is excluded.
+io::Config config_of_stage(io::Config config, const StageShape& shape) {
+  if (!shape.parts.empty()) {
+    config.pruning.exclude = shape.exclude;
+  }
+  return config;
+}
+
 /// A run on a dry arena, and what its heap holds meanwhile.
 class Rehearsal {
  public:
-  Rehearsal(const io::Config& config, const RunShape& run, const PassChoice& choice)
-      : config_(config),
+  Rehearsal(const io::Config& config, const RunShape& run, const StageShape& shape,
+            const PassChoice& choice)
+      : config_(config_of_stage(config, shape)),
         run_(run),
+        pruned_(shape.start.pruned),
         stream_(arena_, run.threads),
-        stage_(config, run.problem, stream_, kernels::by_name("dry"),
+        stage_(config_, run.problem, stream_, kernels::by_name("dry"),
                {.micro_batch = choice.micro_batch,
                 .recompute = choice.recompute,
                 .dry = true,
-                .planned = run.start.kept,
-                .sharding = run.sharding}),
+                .planned = shape.start.kept,
+                .sharding = run.sharding,
+                .parts = shape.parts}),
         specs_(specs_of(stage_.store())),
-        kept_(run.start.kept) {}
+        kept_(shape.start.kept) {
+    for (const size_t bytes : shape.message_bytes) {
+      messages_.push_back(arena_.allocate(Memory::communication, "messages", DType::uint8,
+                                          Shape{static_cast<int64_t>(bytes)}));
+    }
+  }
 
   MemoryPlan play() {
     MemoryPlan plan;
-    for (const PassCost& cost : stage_.measure()) {
-      plan.pass += cost;
+    size_t tapes = 0;
+    const std::vector<PassCost> costs = stage_.measure();
+    for (size_t i = 0; i < costs.size(); ++i) {
+      const PartShape& part = stage_.parts()[i]->shape();
+      plan.pass += costs[i];
+      tapes += static_cast<size_t>(part.tapes) * costs[i].tape_bytes +
+               static_cast<size_t>(part.waiting) * costs[i].waiting_bytes;
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
-                                        Shape{static_cast<int64_t>(plan.pass.tape_bytes)});
+                                        Shape{static_cast<int64_t>(tapes)});
     const Buffer staging = arena_.allocate(
         Memory::communication, "staging", DType::uint8,
         Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks))});
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {
-      if (step > 0 || !run_.start.pruned) {
+      if (step > 0 || !pruned_) {
         prune(step);
       }
     }
@@ -125,9 +146,11 @@ class Rehearsal {
     kept_ = std::move(next);
   }
 
-  const io::Config& config_;
+  io::Config config_;
   const RunShape& run_;
+  bool pruned_;  ///< before the first step
   Arena arena_{true};
+  std::vector<Buffer> messages_;
   Stream stream_;
   Stage stage_;
   std::vector<sparse::ParameterSpec> specs_;
@@ -159,7 +182,13 @@ std::vector<int64_t> divisors_descending(int64_t number) {
 std::vector<int64_t> micro_batches(const io::Config& config, int64_t share, bool choose) {
   const int64_t fixed = config.train.micro_batch;
   if (fixed == 0) {
-    return choose ? divisors_descending(share) : std::vector<int64_t>{share};
+    std::vector<int64_t> sizes = divisors_descending(share);
+    if (config.parallel.pipeline > 1) {  // few micro-batches leave a pipeline idle
+      const int64_t most = std::max<int64_t>(share / (4 * config.parallel.pipeline), 1);
+      std::erase_if(sizes, [most](int64_t size) { return size > most; });
+      return sizes;
+    }
+    return choose ? sizes : std::vector<int64_t>{share};
   }
   check(
       share % fixed == 0,
@@ -199,6 +228,18 @@ std::vector<std::string> ways_out(const io::Config& config, const RunShape& run)
   add(config.train.micro_batch > 1, "train.micro_batch = 0 (automatic)");
   add(true, "a smaller model");
   return ways;
+}
+
+/// Whether the schedule can use micro-batches of this size.
+bool schedulable(const io::Config& config, const RunShape& run, int64_t micro_batch) {
+  try {
+    if (run.stages) {
+      run.stages(share_of(config, run.ranks) / micro_batch);
+    }
+    return true;
+  } catch (const Failure&) {
+    return false;
+  }
 }
 
 [[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
@@ -258,7 +299,17 @@ size_t model_state_of(const MemoryByKind& bytes) {
 }
 
 MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice) {
-  return Rehearsal(config, run, choice).play();
+  if (!run.stages) {
+    return Rehearsal(config, run, {.start = run.start}, choice).play();
+  }
+  MemoryPlan largest;
+  for (const StageShape& stage : run.stages(share_of(config, run.ranks) / choice.micro_batch)) {
+    MemoryPlan plan = Rehearsal(config, run, stage, choice).play();
+    if (plan.needed() > largest.needed()) {
+      largest = std::move(plan);
+    }
+  }
+  return largest;
 }
 
 int64_t share_of(const io::Config& config, int ranks) {
@@ -279,13 +330,18 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
   const auto recompute_choices = recomputes(config, limited);
   const PassChoice first{.micro_batch = micros.front(), .recompute = recompute_choices.front()};
   size_t first_needs = 0;
+  const bool any =
+      std::ranges::any_of(micros, [&](int64_t micro) { return schedulable(config, run, micro); });
   for (const Recompute recompute : recompute_choices) {
     for (const int64_t micro : micros) {
       fit.choice = {.micro_batch = micro, .recompute = recompute};
+      if (any && !schedulable(config, run, micro)) {
+        continue;
+      }
       fit.plan = plan_memory(config, run, fit.choice);
       first_needs = fit.choice == first ? fit.plan.needed() : first_needs;
       if (!limited || fit.plan.needed() <= fit.budget) {
-        if (fit.choice != first) {
+        if (limited && fit.choice != first) {
           fit.note =
               fmt::format("train.memory_budget = \"{}\": {}, {} a rank; {} would need {}",
                           config.train.memory_budget, text_of(fit.choice),

@@ -26,13 +26,24 @@ size_t sum_of(const MemoryByKind& bytes);
 /// weight + gradient + master + moment + index
 size_t model_state_of(const MemoryByKind& bytes);
 
+/// What one rank of a pipeline holds.
+struct StageShape {
+  std::vector<PartShape> parts{};  ///< empty: all layers
+  Start start;
+  std::vector<size_t> message_bytes{};  ///< of each message that may wait, in or out
+  std::vector<std::string> exclude{};   ///< parameters that config.pruning.exclude means
+};
+
 /// What a plan depends on beside the config.
 struct RunShape {
   ProblemShape problem;
-  int ranks = 1;
+  int ranks = 1;  ///< replicas, which share the batch
   int threads = 1;
-  Start start;
+  Start start;  ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
+  /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches. Throws
+  /// Failure when the schedule cannot use these. Empty: one stage.
+  std::function<std::vector<StageShape>(int64_t micro_batches)> stages{};
 };
 
 /// What may be chosen to save memory: the losses of a run do not depend on it.
@@ -55,6 +66,7 @@ struct MemoryPlan {
   size_t needed() const { return sum_of(peak) + beside; }
 };
 
+/// Of a pipeline: that of the rank which needs most.
 MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice);
 
 struct Fit {

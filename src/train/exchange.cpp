@@ -18,24 +18,36 @@ parallel::BucketOptions bucket_options(const io::Config& config) {
   return options;
 }
 
+bool shares_optimizer(const io::Config& config, int ranks) {
+  return config.parallel.zero != 0 && ranks > 1;
+}
+
+Shards::Options shard_options(const io::Config& config) {
+  return {.bucket_bytes = bucket_bytes(config),
+          .element_bytes = size_of(store_options(config, true).gradient)};
+}
+
 }  // namespace
 
 std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm) {
-  if (config.parallel.zero == 0 || comm.size() == 1) {
-    return {};
-  }
-  const size_t element = size_of(store_options(config, true).gradient);
-  return std::make_shared<Shards>(
-      comm, Shards::Options{.bucket_bytes = bucket_bytes(config), .element_bytes = element});
+  return shares_optimizer(config, comm.size())
+             ? std::make_shared<Shards>(comm, shard_options(config))
+             : nullptr;
 }
 
-Exchange::Exchange(const io::Config& config, parallel::Communicator& comm, Stage& stage,
+std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks) {
+  return shares_optimizer(config, ranks)
+             ? std::make_shared<Shards>(rank, ranks, shard_options(config))
+             : nullptr;
+}
+
+Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
                    std::shared_ptr<Shards> shards)
-    : comm_(comm),
+    : ranks_(ranks),
       stage_(stage),
       shards_(std::move(shards)),
-      buckets_(comm, stage.store().arena(), bucket_options(config)),
-      gather_(comm, stage.store().arena(), bucket_options(config)) {}
+      buckets_(ranks.data(), stage.store().arena(), bucket_options(config)),
+      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {}
 
 void Exchange::begin() {
   const Tensor gradient = stage_.store().gradient();
@@ -47,7 +59,24 @@ void Exchange::begin() {
 }
 
 optim::StepResult Exchange::update(int64_t step, double lr) {
-  return shards_ ? sharded_update(step, lr) : stage_.update(step, lr);
+  if (shards_) {
+    return sharded_update(step, lr);
+  }
+  optim::StepHooks hooks;
+  if (ranks_.pipeline().size() > 1) {
+    hooks.sum = [this](std::span<double> words) { sum_norms(words); };
+  }
+  return stage_.update(step, lr, hooks);
+}
+
+/// Over stages, and over the slices of each where they are shared out.
+void Exchange::sum_norms(std::span<double> words) {
+  if (shards_) {
+    parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
+  }
+  if (ranks_.pipeline().size() > 1) {
+    parallel::all_reduce_small(ranks_.pipeline(), words, parallel::Combine::sum);
+  }
 }
 
 /// A bucket's values travel while the next are stepped.
@@ -56,10 +85,7 @@ optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
   sparse::Store& store = stage_.store();
   bool begun = false;
   const optim::StepHooks hooks{
-      .sum =
-          [&](std::span<double> values) {
-            parallel::all_reduce_small(comm_, values, parallel::Combine::sum);
-          },
+      .sum = [&](std::span<double> words) { sum_norms(words); },
       .stepped =
           [&](int64_t end) {
             if (!begun) {

@@ -1,5 +1,5 @@
 #pragma once
-// What data-parallel ranks exchange in a step: gradients while backward goes on, and with ZeRO-1
+// What the replicas of a stage exchange in a step: gradients while backward goes on, and with ZeRO-1
 // (`parallel.zero` = 1) values while the optimizer goes on. p ranks, n kept elements, gradients of w
 // bytes, values of v:
 //
@@ -7,11 +7,13 @@
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
 //            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
 //
-// Both give the same bits on all ranks, and the same as each other.
+// Both give the same bits on all ranks, and the same as each other. Over a pipeline the norm is that of
+// all stages.
 #include <memory>
 
 #include "io/config.h"
 #include "parallel/parameter_gather.h"
+#include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
 
@@ -20,11 +22,13 @@ namespace espalier::train {
 /// Empty unless this config shares out the optimizer and there are ranks to share with.
 std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm);
 
+/// The same for plans, of one of `ranks` ranks; it sends nothing.
+std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks);
+
 class Exchange {
  public:
   /// `shards`: those of the stage's store.
-  Exchange(const io::Config& config, parallel::Communicator& comm, Stage& stage,
-           std::shared_ptr<Shards> shards);
+  Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
 
   /// A step begins: gradients are about to be computed.
   void begin();
@@ -37,8 +41,9 @@ class Exchange {
 
  private:
   optim::StepResult sharded_update(int64_t step, double lr);
+  void sum_norms(std::span<double> words);
 
-  parallel::Communicator& comm_;
+  Ranks& ranks_;
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
   parallel::GradientBuckets buckets_;

@@ -8,6 +8,7 @@
 #include "parallel/digest.h"
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
+#include "src/train/competition.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
 
@@ -149,11 +150,47 @@ pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& pru
   return among_all(store, prunable, pruning::prune(candidates, settings));
 }
 
-Pruner::Pruner(const io::Config& config, sparse::Store& store)
+namespace {
+
+/// Of the store's parameters, by rules that see the whole network.
+std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfig& config,
+                              const StoreScope& scope) {
+  if (scope.network.empty()) {
+    return prunable_of(store, config);
+  }
+  const std::vector<bool> all = prunable_of(scope.network, config);
+  std::vector<bool> mine;
+  for (const size_t number : scope.numbers) {
+    mine.push_back(all[number]);
+  }
+  return mine;
+}
+
+std::optional<pruning::Competition> competition_in(const io::PruningConfig& config,
+                                                   const StoreScope& scope) {
+  if (scope.stages == nullptr) {
+    return std::nullopt;
+  }
+  const std::vector<bool> all = prunable_of(scope.network, config);
+  std::vector<size_t> mine;
+  for (const size_t number : scope.numbers) {
+    if (all[number]) {
+      mine.push_back(static_cast<size_t>(
+          std::count(all.begin(), all.begin() + static_cast<int64_t>(number), true)));
+    }
+  }
+  return make_competition(*scope.stages, static_cast<size_t>(std::ranges::count(all, true)),
+                          std::move(mine));
+}
+
+}  // namespace
+
+Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope)
     : config_(config.pruning),
       seed_(static_cast<uint64_t>(config.train.seed)),
       store_(store),
-      prunable_(prunable_of(store, config.pruning)),
+      prunable_(prunable_in(store, config.pruning, scope)),
+      competition_(competition_in(config.pruning, scope)),
       enabled_(config.pruning.method != "none") {
   if (enabled_) {
     timing_ = timing_of(config_);
@@ -189,6 +226,7 @@ double Pruner::target(int64_t steps) const {
 /// Once: at the very start at random when masks will move, else by the method itself.
 pruning::Result Pruner::first_masks(int64_t steps) {
   pruning::Settings settings = settings_of(config_, seed_);
+  settings.competition = competition_ ? &*competition_ : nullptr;
   settings.sparsity = target(steps);
   if (config_.moving() && steps == 0) {
     const auto distribution = pruning::distribution_by_name(config_.distribution);
@@ -302,7 +340,7 @@ void Pruner::compare_masks(parallel::Communicator& comm,
 Sparsity Pruner::sparsity() const {
   Sparsity sum;
   for (size_t p = 0; p < prunable_.size(); ++p) {
-    if (prunable_[p]) {
+    if (prunable_[p] && !store_.parameters()[p].spec.borrowed) {
       sum.prunable += store_.parameters()[p].size();
       sum.prunable_kept += store_.parameters()[p].kept();
     }

@@ -7,6 +7,7 @@
 // and leaves behind no more than the elements that grow. Beside the arrays of a step that takes the
 // fp32 gradient of one layer, and sends 2 (p - 1) / p of it a rank.
 #include <functional>
+#include <optional>
 
 #include "io/config.h"
 #include "parallel/communicator.h"
@@ -32,14 +33,22 @@ struct Change {
   int64_t grown = 0;                  ///< elements that were not kept before
 };
 
+/// Whose parameters a store holds.
+struct StoreScope {
+  std::vector<sparse::ParameterSpec> network{};  ///< all parameters, in forward order
+  std::vector<size_t> numbers{};                 ///< of the store's parameters, in its order
+  parallel::Communicator* stages = nullptr;      ///< the others are there; null: the store has all
+};
+
 class Pruner {
  public:
   /// Throws Failure for an exclude pattern that matches nothing, and for timings that cannot be.
-  Pruner(const io::Config& config, sparse::Store& store);
+  Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope = {});
 
   /// Whether masks change after `steps` optimizer steps (0: before the first one).
   bool due(int64_t steps) const;
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
+  /// `comm`: ranks that hold the same parameters.
   ///
   /// `pass` runs forward and backward on the data of the next step, on every rank its own; method
   /// rigl calls it, at most once.
@@ -47,6 +56,7 @@ class Pruner {
   Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   /// Collective: the masks that the store has now, as `change` compares new ones.
   void compare(parallel::Communicator& comm) const;
+  /// Of this store, borrowed parameters not counted.
   Sparsity sparsity() const;
   /// Flags over store.parameters().
   const std::vector<bool>& prunable() const { return prunable_; }
@@ -67,6 +77,7 @@ class Pruner {
   uint64_t seed_;
   sparse::Store& store_;
   std::vector<bool> prunable_;
+  std::optional<pruning::Competition> competition_;  ///< with other stages
   bool enabled_;
   pruning::Timing timing_;
   pruning::Moves moves_;  ///< of methods whose masks move

@@ -17,9 +17,13 @@ class Shards final : public sparse::Sharding {
     size_t element_bytes = 4;  ///< of the gradient
   };
   /// `comm` must outlive it.
-  Shards(parallel::Communicator& comm, const Options& options) : comm_(comm), options_(options) {}
+  Shards(parallel::Communicator& comm, const Options& options)
+      : comm_(&comm), rank_(comm.rank()), ranks_(comm.size()), options_(options) {}
+  /// For plans: who owns what, without anybody to collect it from.
+  Shards(int rank, int ranks, const Options& options)
+      : rank_(rank), ranks_(ranks), options_(options) {}
 
-  int rank() const override { return comm_.rank(); }
+  int rank() const override { return rank_; }
   std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
   void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
 
@@ -27,7 +31,8 @@ class Shards final : public sparse::Sharding {
   const parallel::Partition& partition() const { return partition_; }
 
  private:
-  parallel::Communicator& comm_;
+  parallel::Communicator* comm_ = nullptr;
+  int rank_, ranks_;
   Options options_;
   parallel::Partition partition_;
 };

@@ -19,9 +19,17 @@ struct Progress {
   io::Vocabulary characters;  ///< empty where there is no text
 };
 
-/// Collective. Writes all of the model state to `path`, atomically.
+/// Over a pipeline: the parameters of the network in forward order, and the rank of `comm` that has
+/// each. Empty: rank 0 has all.
+struct Owners {
+  std::vector<sparse::ParameterSpec> network{};
+  std::vector<int> ranks{};
+};
+
+/// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is sent
+/// to it, one parameter at a time.
 void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
-          parallel::Communicator& comm);
+          parallel::Communicator& comm, const Owners& owners = {});
 
 /// What a checkpoint says of itself: the config it was made with, its vocabulary, its step.
 Progress progress_of(const io::CheckpointReader& reader);
@@ -42,8 +50,9 @@ MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::Parameter
 
 /// Masks and values; with `optimizer` also master copies and moments, bit for bit: of each the part
 /// that this rank owns. Not collective. Throws Failure when the file is of another model. Masks that
-/// the store has already stay where they are.
-void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer);
+/// the store has already stay where they are. `whole`: the store has all parameters of the network.
+void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
+          bool whole = true);
 
 /// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not
 /// zero.
@@ -52,6 +61,6 @@ void load_plain(const std::filesystem::path& path, sparse::Store& store,
 
 /// `load` or `load_plain`, by what the file is: weights and masks, no optimizer.
 void load_weights(const std::filesystem::path& path, sparse::Store& store,
-                  const std::vector<bool>& prunable);
+                  const std::vector<bool>& prunable, bool whole = true);
 
 }  // namespace espalier::train

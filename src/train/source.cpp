@@ -8,6 +8,10 @@
 namespace espalier::train {
 namespace {
 
+int64_t samples_in(const Tensor& inputs, const Tensor& targets, int64_t rows) {
+  return inputs ? inputs.rows() : targets ? targets.count() / rows : 0;
+}
+
 class Tokens final : public Source {
  public:
   Tokens(const io::Config& config, const io::Vocabulary* characters)
@@ -28,13 +32,13 @@ class Tokens final : public Source {
 
   void train(int64_t step, int64_t first, const Tensor& inputs,
              const Tensor& targets) const override {
-    for (int64_t i = 0; i < inputs.rows(); ++i) {
+    for (int64_t i = 0; i < samples_in(inputs, targets, context_); ++i) {
       copy_window(train_, train_.window_start(seed_, step, first + i, context_), i, inputs,
                   targets);
     }
   }
   void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const override {
-    for (int64_t i = 0; i < inputs.rows(); ++i) {
+    for (int64_t i = 0; i < samples_in(inputs, targets, context_); ++i) {
       copy_window(validation_, (first + i) * context_, i, inputs, targets);
     }
   }
@@ -52,8 +56,12 @@ class Tokens final : public Source {
                    const Tensor& targets) const {
     std::vector<int32_t> window(static_cast<size_t>(context_) + 1);
     data.read(start, window);
-    std::copy(window.begin(), window.end() - 1, inputs.get<int32_t>() + row * context_);
-    std::copy(window.begin() + 1, window.end(), targets.get<int32_t>() + row * context_);
+    if (inputs) {
+      std::copy(window.begin(), window.end() - 1, inputs.get<int32_t>() + row * context_);
+    }
+    if (targets) {
+      std::copy(window.begin() + 1, window.end(), targets.get<int32_t>() + row * context_);
+    }
   }
 
   int64_t seed_;
@@ -77,12 +85,12 @@ class Images final : public Source {
 
   void train(int64_t step, int64_t first, const Tensor& inputs,
              const Tensor& targets) const override {
-    for (int64_t i = 0; i < inputs.rows(); ++i) {
+    for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
       copy_image(train_, train_.sample(seed_, step, first + i), i, inputs, targets);
     }
   }
   void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const override {
-    for (int64_t i = 0; i < inputs.rows(); ++i) {
+    for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
       copy_image(validation_, first + i, i, inputs, targets);
     }
   }
@@ -91,8 +99,12 @@ class Images final : public Source {
   static void copy_image(const io::ImageDataset& data, int64_t image, int64_t row,
                          const Tensor& inputs, const Tensor& targets) {
     const auto pixels = static_cast<size_t>(data.pixels());
-    float* out = inputs.get<float>() + row * data.pixels();
-    targets.get<int32_t>()[row] = data.read(image, {out, pixels});
+    std::vector<float> unseen(inputs ? 0 : pixels);
+    float* out = inputs ? inputs.get<float>() + row * data.pixels() : unseen.data();
+    const int32_t label = data.read(image, {out, pixels});
+    if (targets) {
+      targets.get<int32_t>()[row] = label;
+    }
   }
 
   int64_t seed_;

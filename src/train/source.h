@@ -21,7 +21,7 @@ class Source {
   virtual int64_t validation_samples() const = 0;
 
   /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the
-  /// global batch of `step`.
+  /// global batch of `step`. Either may be empty: a stage of a pipeline reads one of them, or none.
   virtual void train(int64_t step, int64_t first, const Tensor& inputs,
                      const Tensor& targets) const = 0;
   /// The same with validation samples [first, first + n); they never overlap with the training

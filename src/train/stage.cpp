@@ -9,7 +9,7 @@
 namespace espalier::train {
 namespace {
 
-/// Of the parts' layers in forward order, and what they read of layers that are elsewhere.
+/// What the parts' layers read of layers that are elsewhere, then their own, in forward order.
 std::vector<sparse::ParameterSpec> specs_of(const std::vector<std::unique_ptr<Part>>& parts) {
   std::vector<sparse::ParameterSpec> own;
   std::vector<sparse::ParameterSpec> borrowed;
@@ -19,11 +19,13 @@ std::vector<sparse::ParameterSpec> specs_of(const std::vector<std::unique_ptr<Pa
       std::ranges::move(layer->borrowed(), std::back_inserter(borrowed));
     }
   }
+  std::erase_if(borrowed, [&own](const sparse::ParameterSpec& spec) {
+    return std::ranges::find(own, spec.name, &sparse::ParameterSpec::name) != own.end();
+  });
   for (sparse::ParameterSpec& spec : borrowed) {
-    if (std::ranges::find(own, spec.name, &sparse::ParameterSpec::name) == own.end()) {
-      own.push_back(std::move(spec));
-    }
+    spec.borrowed = true;
   }
+  own.insert(own.begin(), borrowed.begin(), borrowed.end());
   return own;
 }
 
@@ -97,6 +99,39 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
   return model::Network(make_layers(config, problem));
 }
 
+std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
+                                  std::span<const PartShape> parts, bool with_borrowed) {
+  std::vector<std::string> names;
+  std::vector<size_t> firsts;
+  for (const auto& layer : layers) {
+    firsts.push_back(names.size());
+    for (const sparse::ParameterSpec& spec : layer->parameters()) {
+      names.push_back(spec.name);
+    }
+  }
+  firsts.push_back(names.size());
+  std::vector<size_t> numbers;
+  std::vector<size_t> borrowed;
+  for (const PartShape& part : parts) {
+    for (size_t i = part.first; i < part.end; ++i) {
+      for (size_t number = firsts[i]; number < firsts[i + 1]; ++number) {
+        numbers.push_back(number);
+      }
+      for (const sparse::ParameterSpec& spec : layers[i]->borrowed()) {
+        borrowed.push_back(
+            static_cast<size_t>(std::ranges::find(names, spec.name) - names.begin()));
+      }
+    }
+  }
+  std::erase_if(borrowed, [&numbers](size_t number) {
+    return std::ranges::find(numbers, number) != numbers.end();
+  });
+  if (with_borrowed) {
+    numbers.insert(numbers.begin(), borrowed.begin(), borrowed.end());
+  }
+  return numbers;
+}
+
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
     : problem_(problem),
@@ -109,7 +144,9 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
   if (!options.dry) {
     costs = measure_pass(config, problem, options);
   }
-  size_t first = 0;
+  const auto all = store_->parameters();
+  auto first = static_cast<size_t>(std::ranges::count_if(
+      all, [](const sparse::Parameter& parameter) { return parameter.spec.borrowed; }));
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i]->bind(*store_);
     auto& firsts = first_parameter_.emplace_back();
@@ -136,6 +173,9 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                          .recompute = options.recompute,
                          .training = options.training,
                          .tied_apart = shapes.back().end != layers};
+  const bool begins = shapes.front().first == 0;
+  const bool ends = shapes.back().end == layers;
+  tied_apart_ = config.model.kind == "gpt" && config.model.tie_embeddings && begins != ends;
   std::vector<std::unique_ptr<Part>> parts;
   for (const PartShape& shape : shapes) {
     parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_,
@@ -208,6 +248,9 @@ std::vector<int64_t> Stage::boundaries() const {
     for (size_t layer = first_parameter_[part].size(); layer-- > 0;) {
       ends.push_back(end_of_layer(part, layer));
     }
+  }
+  if (ends.back() < store_->flat_size()) {
+    ends.push_back(store_->flat_size());  // borrowed ones come last
   }
   return ends;
 }

@@ -21,6 +21,11 @@ std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
 /// All of them.
 model::Network make_network(const io::Config& config, const ProblemShape& problem);
 
+/// The parameters that a stage of these parts holds, as numbers in forward order of the whole network;
+/// in the order of its store. Without `borrowed` those that it owns.
+std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
+                                  std::span<const PartShape> parts, bool borrowed = true);
+
 /// How parameters are held under this config; without `training` weights only.
 sparse::StoreOptions store_options(const io::Config& config, bool training);
 
@@ -43,6 +48,8 @@ class Stage {
   sparse::Store& store() { return *store_; }
   std::span<const std::unique_ptr<Part>> parts() const { return parts_; }
   const ProblemShape& problem() const { return problem_; }
+  /// Whether another stage holds the other end of tied embeddings.
+  bool tied_apart() const { return tied_apart_; }
   const PassCost& cost() const { return cost_; }  ///< of a micro-batch through all parts
   Stream& stream() { return stream_; }
   const kernels::Kernels& kernels() const { return kernels_; }
@@ -87,6 +94,7 @@ class Stage {
   ProblemShape problem_;
   Stream& stream_;
   const kernels::Kernels& kernels_;
+  bool tied_apart_ = false;
   std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<sparse::Store> store_;
   optim::Optimizer optimizer_;

@@ -179,6 +179,19 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
           .pruned = true};
 }
 
+Start start_of_part(const Start& whole, std::vector<size_t> numbers) {
+  Start part{.masks = {}, .kept = {}, .pruned = whole.pruned};
+  for (const size_t number : numbers) {
+    part.kept.push_back(whole.kept[number]);
+  }
+  if (whole.masks) {
+    part.masks = [masks = whole.masks, numbers = std::move(numbers)](size_t p) {
+      return masks(numbers[p]);
+    };
+  }
+  return part;
+}
+
 std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
   if (config.method == "none") {
     return {};

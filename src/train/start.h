@@ -36,6 +36,9 @@ struct Start {
 Start start_of(const io::Config& config, const std::vector<sparse::ParameterSpec>& specs,
                const StartFiles& files = {});
 
+/// Of some parameters alone: `numbers` in forward order, ascending.
+Start start_of_part(const Start& whole, std::vector<size_t> numbers);
+
 /// The steps after which masks change, ascending; 0: before the first step.
 std::vector<int64_t> pruning_steps(const io::PruningConfig& config);
 /// How many elements each parameter keeps after pruning at `step`: shared out evenly in global scope,

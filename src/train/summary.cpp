@@ -105,26 +105,40 @@ Json planned_json(const Fit& fit) {
   return planned;
 }
 
+/// Of one copy of the model: every replica of a stage holds it, but for what ZeRO shares out, so the
+/// largest one counts.
+size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid& grid) {
+  size_t sum = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    size_t largest = 0;
+    for (int replica = 0; replica < grid.data; ++replica) {
+      const auto rank = static_cast<size_t>(grid.rank_of({.stage = stage, .replica = replica}));
+      largest = std::max(largest, ranks[rank].model_state);
+    }
+    sum += largest;
+  }
+  return sum;
+}
+
 Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
   const sparse::Store& store = input.stage.store();
-  const auto size = static_cast<double>(store.total_size());
   Json summary;
   add_curves(input.directory / "metrics.jsonl", summary);
   summary["steps"] = input.steps;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
   summary["planned_peak"] = planned_json(input.fit);
-  // Every data-parallel rank holds a replica, but for what ZeRO shares out: the largest one counts.
-  const size_t state = std::ranges::max_element(ranks, {}, &RankMemory::model_state)->model_state;
+  const size_t state = model_state_of(ranks, input.grid);
   summary["model_state_bytes"] = state;
-  summary["model_state_bytes_per_parameter"] = static_cast<double>(state) / size;
+  summary["model_state_bytes_per_parameter"] =
+      static_cast<double>(state) / static_cast<double>(input.totals.size);
   summary["zero"] = store.options().sharding ? input.config.parallel.zero : 0;
-  summary["parameters"] = store.total_size();
-  summary["kept_parameters"] = store.total_kept();
-  summary["prunable_parameters"] = input.sparsity.prunable;
-  summary["sparsity"] = input.sparsity.sparsity();
+  summary["parameters"] = input.totals.size;
+  summary["kept_parameters"] = input.totals.kept;
+  summary["prunable_parameters"] = input.totals.sparsity.prunable;
+  summary["sparsity"] = input.totals.sparsity.sparsity();
   summary["ranks"] = ranks.size();
-  summary["grid"] = {{"data", ranks.size()}, {"pipeline", 1}};
+  summary["grid"] = {{"data", input.grid.data}, {"pipeline", input.grid.pipeline}};
   summary["backend"] = input.stage.kernels().name;
   summary["threads"] = input.stage.stream().threads();
   summary["dtype"] = input.config.train.dtype;

@@ -20,7 +20,8 @@ struct SummaryInput {
   Stage& stage;
   const Arena& arena;
   const Fit& fit;
-  Sparsity sparsity;
+  const Totals& totals;
+  const parallel::Grid& grid;
   int64_t steps = 0;
   bool finished = false;
   std::string git;

@@ -1,7 +1,9 @@
 #include "src/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <thread>
 
 #include "parallel/collectives.h"
@@ -51,49 +53,131 @@ Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
-  const std::shared_ptr<Shards> shards = make_shards(config_, comm_);
   on_first_rank_first(comm_, [&] {
-    rank_samples_ = share_of(config_, comm_.size());
     const io::Vocabulary characters = saved_characters();
     source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
     stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
+    plan();
+  });
+  ranks_ = std::make_unique<Ranks>(comm_, layout_.grid);
+  const std::shared_ptr<Shards> shards = make_shards(config_, ranks_->data());
+  on_first_rank_first(comm_, [&] {
     make_stage(shards);
-    pruner_ = std::make_unique<Pruner>(config_, stage_->store());
+    StoreScope scope;
+    if (layout_.pipelined()) {
+      scope = {.network = network_,
+               .numbers = parameters_of(layers_, layout_.parts(ranks_->stage())),
+               .stages = &ranks_->pipeline()};
+    }
+    pruner_ = std::make_unique<Pruner>(config_, stage_->store(), scope);
     load_start();
   });
   settle_storages();
-  compare_ranks(stage_->store(), comm_);
+  compare_ranks(stage_->store(), ranks_->data());
+  count_totals();
   if (started_pruned_) {
-    pruner_->compare(comm_);
-    note(fmt::format("pruned from the start: {} of {} parameters kept",
-                     stage_->store().total_kept(), stage_->store().total_size()));
+    pruner_->compare(ranks_->data());
+    note(
+        fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
-  exchange_ = std::make_unique<Exchange>(config_, comm_, *stage_, shards);
+  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  pipeline_ = std::make_unique<Pipeline>(layout_, *ranks_, *stage_, micro_batch_);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
 }
 
-/// Plans the memory of the run, then allocates the first of it.
-void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
-  const ProblemShape problem = problem_of(*source_);
-  RunShape run{.problem = problem,
-               .ranks = comm_.size(),
+/// Everything that is decided before anything is allocated: it depends on config and data alone.
+void Trainer::plan() {
+  problem_ = problem_of(*source_);
+  layers_ = make_layers(config_, problem_);
+  for (const auto& layer : layers_) {
+    std::ranges::move(layer->parameters(), std::back_inserter(network_));
+  }
+  start_ =
+      start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init});
+  layer_costs_ = estimated_costs(config_, problem_);
+  const parallel::Grid grid =
+      parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
+  rank_samples_ = share_of(config_, grid.data);
+  RunShape run{.problem = problem_,
+               .ranks = grid.data,
                .threads = stream_->threads(),
-               .start = start_of(config_, make_network(config_, problem).parameters(),
-                                 {.resume = directory_->resume_file(), .init = options_.init}),
-               .sharding = make_shards(config_, comm_)};
+               .start = start_,
+               .sharding = plan_shards(config_, grid.place_of(comm_.rank()).replica, grid.data)};
+  if (grid.pipeline > 1) {
+    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+  }
   fit_ = fit_memory(config_, run);
   if (!fit_.note.empty()) {
     note(fit_.note);
   }
   micro_batch_ = fit_.choice.micro_batch;
-  started_pruned_ = run.start.pruned;
+  layout_ = layout_for(rank_samples_ / micro_batch_);
+}
+
+Layout Trainer::layout_for(int64_t micro_batches) const {
+  return make_layout(config_, comm_.size(), micro_batches, layer_costs_);
+}
+
+std::vector<StageShape> Trainer::stages_for(int64_t micro_batches) const {
+  const Layout layout = layout_for(micro_batches);
+  const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
+  std::vector<StageShape> stages;
+  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+    const std::vector<PartShape> parts = layout.parts(rank);
+    const std::vector<size_t> numbers = parameters_of(layers_, parts);
+    StageShape stage{.parts = parts, .start = start_of_part(start_, numbers)};
+    for (const size_t number : numbers) {
+      if (network_[number].prunable && !prunable[number]) {
+        stage.exclude.push_back(network_[number].name);
+      }
+    }
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
+  const std::vector<PartShape> parts = layout_.parts(ranks_->stage());
+  Start mine = start_of_part(start_, parameters_of(layers_, parts));
+  started_pruned_ = mine.pruned;
   arena_.set_limit(fit_.arena_limit());
   stage_ =
-      std::make_unique<Stage>(config_, problem, *stream_, kernels::by_name(config_.run.backend),
+      std::make_unique<Stage>(config_, problem_, *stream_, kernels::by_name(config_.run.backend),
                               Stage::Options{.micro_batch = micro_batch_,
                                              .recompute = fit_.choice.recompute,
-                                             .masks = std::move(run.start.masks),
-                                             .sharding = shards});
+                                             .masks = std::move(mine.masks),
+                                             .sharding = shards,
+                                             .parts = parts});
+  start_ = {};
+}
+
+/// Sums over the stages of a replica.
+void Trainer::count_totals() {
+  const Sparsity mine = pruner_->sparsity();
+  std::array<double, 4> counts{static_cast<double>(stage_->store().total_size()),
+                               static_cast<double>(stage_->store().total_kept()),
+                               static_cast<double>(mine.prunable),
+                               static_cast<double>(mine.prunable_kept)};
+  parallel::all_reduce_small(ranks_->pipeline(), counts, parallel::Combine::sum);
+  auto whole = [&counts](size_t i) { return static_cast<int64_t>(counts.at(i)); };
+  totals_ = {.size = whole(0),
+             .kept = whole(1),
+             .sparsity = {.prunable = whole(2), .prunable_kept = whole(3)}};
+}
+
+/// Rank of the first replica of each parameter's stage.
+Owners Trainer::owners() const {
+  if (!layout_.pipelined()) {
+    return {};
+  }
+  Owners owners{.network = network_, .ranks = std::vector<int>(network_.size(), 0)};
+  for (int rank = 0; rank < layout_.grid.pipeline; ++rank) {
+    const std::vector<PartShape> parts = layout_.parts(rank);
+    for (const size_t number : parameters_of(layers_, parts, false)) {
+      owners.ranks[number] = layout_.grid.rank_of({.stage = rank, .replica = 0});
+    }
+  }
+  return owners;
 }
 
 /// The vocabulary of the checkpoint that the run starts from, which is checked to be of this model.
@@ -112,12 +196,12 @@ void Trainer::load_start() {
   sparse::Store& store = stage_->store();
   if (const auto& file = directory_->resume_file(); file) {
     const io::CheckpointReader reader(*file);
-    load(reader, store, true);
+    load(reader, store, true, !layout_.pipelined());
     step_ = reader.meta().step;
     last_saved_ = step_;
     note(fmt::format("resumed from {} at step {}", reader.path().string(), step_));
   } else if (!options_.init.empty()) {
-    load_weights(options_.init, store, pruner_->prunable());
+    load_weights(options_.init, store, pruner_->prunable(), !layout_.pipelined());
     note(fmt::format("weights and masks from {}", options_.init));
   } else {
     store.initialise(static_cast<uint64_t>(config_.train.seed));
@@ -141,7 +225,7 @@ void Trainer::settle_storages() {
     budget = fit_.budget - fit_.plan.needed() + planned_bytes(groups);
   }
   choose_storages(groups, budget);
-  agree_on_storages(groups, comm_);
+  agree_on_storages(groups, ranks_->data());
   apply_storages(groups, stage_->store());
   if (!groups.empty()) {
     note("storages, by time of a forward and backward:\n" + storage_table(groups));
@@ -167,13 +251,17 @@ void Trainer::prune_if_due() {
     return;
   }
   const Span span(Track::optimizer, "new masks");
-  const double before = pruner_->sparsity().sparsity();
-  const Change change =
-      pruner_->change(step_, comm_, [this] { stage_->forward_backward(load_micro_batch(0)); });
+  const double before = totals_.sparsity.sparsity();
+  Change change =
+      pruner_->change(step_, ranks_->data(), [this] { pipeline_->probe(pipeline_step(nullptr)); });
+  count_totals();
+  std::array<double, 1> grown{static_cast<double>(change.grown)};
+  parallel::all_reduce_small(ranks_->pipeline(), grown, parallel::Combine::sum);
+  change.grown = static_cast<int64_t>(grown[0]);
   for (const std::string& warning : change.warnings) {
     note("pruning: " + warning);
   }
-  const double after = pruner_->sparsity().sparsity();
+  const double after = totals_.sparsity.sparsity();
   if (change.grown > 0) {
     note(fmt::format("masks moved after step {}: {} elements are new", step_, change.grown));
   }
@@ -181,8 +269,7 @@ void Trainer::prune_if_due() {
     return;
   }
   note(fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
-                   step_, before, after, stage_->store().total_kept(),
-                   stage_->store().total_size()));
+                   step_, before, after, totals_.kept, totals_.size));
 }
 
 StepReport Trainer::train_step() {
@@ -194,7 +281,7 @@ StepReport Trainer::train_step() {
   prune_if_due();
   const double lr = optim::learning_rate(config_.optimizer, step_, config_.train.steps);
 
-  const auto [loss, stop] = combine(accumulate_gradients());
+  const auto [loss, stop] = combine(pipeline_->train(pipeline_step(exchange_.get())));
   if (!std::isfinite(loss)) {
     throw SharedFailure(fmt::format(
         "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. Lower "
@@ -226,40 +313,21 @@ StepReport Trainer::train_step() {
           .bytes_sent = comm_.sent().bytes - sent_before.bytes,
           .allreduce_bytes = comm_.sent(Traffic::allreduce).bytes - allreduce_before.bytes,
           .p2p_bytes = comm_.sent(Traffic::point_to_point).bytes - p2p_before.bytes,
-          .sparsity = pruner_->sparsity().sparsity(),
+          .sparsity = totals_.sparsity.sparsity(),
           .val_loss = {}};
 }
 
-/// Reads the micro-batch of the coming step that begins at sample `done` of this rank's share.
-MicroBatch Trainer::load_micro_batch(int64_t done) {
-  const Span span(Track::io, "load batch");
-  const MicroBatch batch{
-      .samples = micro_batch_,
-      .step = step_,
-      .first_sample = comm_.rank() * rank_samples_ + done,
-      .loss_scale = 1.0 / static_cast<double>(config_.train.global_batch * source_->rows()),
-      .accumulate = done > 0};
-  source_->train(step_, batch.first_sample, stage_->inputs(micro_batch_),
-                 stage_->targets(micro_batch_));
-  return batch;
-}
-
-/// All micro-batches of the step; what this rank steps of the flat gradient holds the sum over ranks
-/// afterwards. Returns this rank's sum of losses.
-double Trainer::accumulate_gradients() {
-  exchange_->begin();
-  double loss_sum = 0;
-  for (int64_t done = 0; done < rank_samples_; done += micro_batch_) {
-    const MicroBatch batch = load_micro_batch(done);
-    const bool last = done + micro_batch_ == rank_samples_;
-    loss_sum += stage_->forward_backward(batch, [&](int64_t end) {
-      if (last) {
-        exchange_->ready(end);
-      }
-    });
-  }
-  exchange_->finish();
-  return loss_sum;
+/// The coming step of this replica. Without an exchange gradients stay unsummed.
+Pipeline::Step Trainer::pipeline_step(Exchange* exchange) {
+  const int64_t first = ranks_->replica() * rank_samples_;
+  return {.step = step_,
+          .first_sample = first,
+          .loss_scale = 1.0 / static_cast<double>(config_.train.global_batch * source_->rows()),
+          .load =
+              [this, first](int64_t number, const Part::Feed& feed) {
+                source_->train(step_, first + number * micro_batch_, feed.inputs, feed.targets);
+              },
+          .exchange = exchange};
 }
 
 std::pair<double, bool> Trainer::combine(double loss_sum) {
@@ -275,15 +343,13 @@ double Trainer::evaluate() {
   const int64_t samples = std::min(source_->validation_samples(),
                                    config_.train.eval_batches * config_.train.global_batch);
   // Contiguous shares, as even as they get.
-  const int64_t first = samples * comm_.rank() / comm_.size();
-  const int64_t end = samples * (comm_.rank() + 1) / comm_.size();
-  double sum = 0;
-  for (int64_t at = first; at < end; at += micro_batch_) {
-    const int64_t n = std::min(micro_batch_, end - at);
-    source_->validation(at, stage_->inputs(n), stage_->targets(n));
-    sum += stage_->evaluate(n);
-  }
-  std::array<double, 1> total{sum};
+  const int64_t replicas = layout_.grid.data;
+  const int64_t first = samples * ranks_->replica() / replicas;
+  const int64_t end = samples * (ranks_->replica() + 1) / replicas;
+  std::array<double, 1> total{
+      pipeline_->evaluate(end - first, [&](int64_t number, const Part::Feed& feed) {
+        source_->validation(first + number * micro_batch_, feed.inputs, feed.targets);
+      })};
   parallel::all_reduce_small(comm_, total, parallel::Combine::sum);
   return total[0] / static_cast<double>(samples * source_->rows());
 }
@@ -297,7 +363,7 @@ void Trainer::after_step(StepReport& report) {
   nlohmann::ordered_json line = metrics_line(report);
   directory_->write_metrics(line);
   if (every(config_.parallel.check_every)) {
-    compare_ranks(stage_->store(), comm_);
+    compare_ranks(stage_->store(), ranks_->data());
   }
   if (every(config_.train.checkpoint_every)) {
     checkpoint();
@@ -311,7 +377,7 @@ void Trainer::checkpoint() {
   const Span span(Track::io, "checkpoint");
   const Progress progress{.step = step_, .config = config_, .characters = source_->characters()};
   const auto path = directory_->checkpoint_path(step_);
-  save(path, stage_->store(), progress, comm_);
+  save(path, stage_->store(), progress, comm_, owners());
   last_saved_ = step_;
   if (comm_.rank() == 0) {
     io::prune_checkpoints(directory_->checkpoints(), config_.train.keep_checkpoints);
@@ -323,13 +389,14 @@ void Trainer::finish(bool finished) {
   if (last_saved_ != step_ && config_.train.checkpoint_every >= 0) {
     checkpoint();
   }
-  compare_ranks(stage_->store(), comm_);
+  compare_ranks(stage_->store(), ranks_->data());
   write_summary({.config = config_,
                  .directory = directory_->root(),
                  .stage = *stage_,
                  .arena = arena_,
                  .fit = fit_,
-                 .sparsity = pruner_->sparsity(),
+                 .totals = totals_,
+                 .grid = layout_.grid,
                  .steps = step_,
                  .finished = finished,
                  .git = options_.git},

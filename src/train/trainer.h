@@ -1,7 +1,7 @@
 #pragma once
-// The training loop of one rank: data → micro-batches → all-reduce under backward → update →
-// metrics, evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on
-// (loss, stop, masks, parameter bits) is compared or summed over the communicator.
+// The training loop of one rank: a step of the pipeline (micro-batches, all-reduce under backward) →
+// update → metrics, evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on
+// (loss, stop, masks, parameter bits) is compared or summed over the communicators.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +11,8 @@
 #include "src/core/trace.h"
 #include "src/train/budget.h"
 #include "src/train/exchange.h"
+#include "src/train/layout.h"
+#include "src/train/pipeline.h"
 #include "src/train/pruner.h"
 #include "src/train/run_directory.h"
 #include "src/train/source.h"
@@ -43,6 +45,12 @@ struct TrainerOptions {
   std::function<void(const std::string&)> on_note;  ///< pruning, checkpoints, warnings
 };
 
+/// Parameters of all stages.
+struct Totals {
+  int64_t size = 0, kept = 0;
+  Sparsity sparsity;  ///< of the prunable ones
+};
+
 struct RunResult {
   int64_t steps = 0;
   bool finished = false;  ///< false: stopped early, by request or stop_after
@@ -62,17 +70,24 @@ class Trainer {
   Arena& arena() { return arena_; }
   /// What was planned and chosen before anything was allocated.
   const Fit& fit() const { return fit_; }
+  const Layout& layout() const { return layout_; }
+  /// Of the whole network.
+  const Totals& totals() const { return totals_; }
 
  private:
   void start();
+  void plan();
+  Layout layout_for(int64_t micro_batches) const;
+  std::vector<StageShape> stages_for(int64_t micro_batches) const;
   void make_stage(const std::shared_ptr<Shards>& shards);
   void load_start();
   void settle_storages();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
   StepReport train_step();
-  MicroBatch load_micro_batch(int64_t done);
-  double accumulate_gradients();
+  Pipeline::Step pipeline_step(Exchange* exchange);
+  void count_totals();
+  Owners owners() const;
   /// {mean loss, somebody wants to stop}
   std::pair<double, bool> combine(double loss_sum);
   double evaluate();
@@ -86,6 +101,14 @@ class Trainer {
   io::Config config_;
   parallel::Communicator& comm_;
   TrainerOptions options_;
+  ProblemShape problem_;
+  std::vector<std::unique_ptr<model::Layer>> layers_;  ///< of the whole network, to ask, not to run
+  std::vector<sparse::ParameterSpec> network_;         ///< their parameters
+  std::vector<double> layer_costs_;
+  Start start_;
+  Layout layout_;
+  std::unique_ptr<Ranks> ranks_;
+  Totals totals_;
   int64_t rank_samples_ = 0;  ///< of a global batch
   int64_t micro_batch_ = 0;
   Fit fit_;
@@ -97,6 +120,7 @@ class Trainer {
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pruner> pruner_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Pipeline> pipeline_;
   Trace trace_;
   int64_t step_ = 0;         ///< steps done
   int64_t last_saved_ = -1;  ///< step of the newest checkpoint

@@ -1,0 +1,172 @@
+#include "src/train/layout.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "parallel/schedule/builders.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+namespace {
+
+using parallel::Schedule;
+
+/// Ends of the stages that a user listed: how many layers each has.
+std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, size_t layers) {
+  check(
+      counts.size() == stages,
+      "parallel.partition lists {} stages, and parallel.pipeline x chunks are {}: give one number "
+      "of layers for each",
+      counts.size(), stages);
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  check(sum == static_cast<int64_t>(layers) && std::ranges::min(counts) >= 1,
+        "parallel.partition = [{}] deals out {} layers, and the network has {} (embedding, blocks "
+        "and "
+        "head, or hidden layers and classifier): numbers must be at least 1 and sum to {}",
+        fmt::join(counts, ", "), sum, layers, layers);
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int64_t count : counts) {
+    end += static_cast<size_t>(count);
+    ends.push_back(end);
+  }
+  return ends;
+}
+
+/// Of one step, without programs where arrivals decide.
+Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleShape& shape) {
+  const std::string name = config.schedule == "auto" ? "1f1b" : config.schedule;
+  if (name == "message-driven") {
+    return {
+        .name = name, .ranks = shape.ranks, .micro_batches = shape.micro_batches, .programs = {}};
+  }
+  return parallel::make_schedule(name, shape);
+}
+
+}  // namespace
+
+std::vector<PartShape> Layout::parts(int rank) const {
+  std::vector<PartShape> shapes;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+    const int stage = schedule.stage_of(rank, chunk);
+    const auto number = static_cast<size_t>(stage);
+    PartShape shape{.first = first_layer(stage), .end = ends[number]};
+    if (policy) {
+      shape.tapes = stage + 1 == stages() ? 1 : policy->in_flight;
+    } else {
+      shape.tapes = std::max(1, facts_.stage_activations[number]);
+      shape.waiting = facts_.stage_weight_parts[number];
+    }
+    shapes.push_back(shape);
+  }
+  std::ranges::sort(shapes, {}, &PartShape::first);
+  return shapes;
+}
+
+size_t Layout::part_of(int stage) const {
+  const int rank = schedule.rank_of(stage);
+  size_t before = 0;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+    before += schedule.stage_of(rank, chunk) < stage ? 1 : 0;
+  }
+  return before;
+}
+
+int Layout::buffers() const {
+  // One more than must be, so that a sender need not wait for its receiver's reading.
+  return policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
+}
+
+Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
+                   std::span<const double> costs) {
+  const auto pipeline = static_cast<int>(config.parallel.pipeline);
+  Layout layout;
+  layout.grid = parallel::make_grid(ranks, pipeline);
+  const parallel::ScheduleShape shape{.ranks = pipeline,
+                                      .micro_batches = static_cast<int>(micro_batches),
+                                      .chunks = static_cast<int>(config.parallel.virtual_stages)};
+  layout.schedule = schedule_of(config.parallel, shape);
+  const auto stages = static_cast<size_t>(layout.stages());
+  check(
+      stages <= costs.size(),
+      "parallel.pipeline = {} with {} chunk{} a rank makes {} stages, and the network has only {} "
+      "layers: use fewer stages, or more layers",
+      pipeline, layout.schedule.chunks, layout.schedule.chunks == 1 ? "" : "s", stages,
+      costs.size());
+  if (config.parallel.schedule == "message-driven") {
+    const auto wanted = static_cast<int>(config.parallel.in_flight);
+    layout.policy = parallel::MessageDriven{
+        .ranks = pipeline,
+        .micro_batches = shape.micro_batches,
+        .in_flight = std::min(wanted > 0 ? wanted : 2 * pipeline, shape.micro_batches)};
+  } else {
+    layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
+  }
+  layout.ends = config.parallel.partition.empty()
+                    ? balance(costs, layout.stages())
+                    : listed(config.parallel.partition, stages, costs.size());
+  return layout;
+}
+
+std::vector<double> estimated_costs(const io::Config& config, const ProblemShape& problem) {
+  Stage::Options options{.micro_batch = 1};
+  const size_t layers = make_layers(config, problem).size();
+  for (size_t i = 0; i < layers; ++i) {
+    options.parts.push_back({.first = i, .end = i + 1});
+  }
+  std::vector<double> costs;
+  for (const PassCost& cost : measure_pass(config, problem, options)) {
+    costs.push_back(cost.flops / 2e11 + cost.bytes / 2e10);
+  }
+  return costs;
+}
+
+std::vector<size_t> balance(std::span<const double> costs, int stages) {
+  const size_t layers = costs.size();
+  const auto runs = static_cast<size_t>(stages);
+  require(runs >= 1 && runs <= layers, "a layer for each stage", stages, layers);
+  std::vector<double> before(layers + 1, 0);
+  std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  // best[s][l]: cost of the most expensive of s runs over the first l layers.
+  std::vector<std::vector<double>> best(runs + 1, std::vector<double>(layers + 1, kNever));
+  std::vector<std::vector<size_t>> begin(runs + 1, std::vector<size_t>(layers + 1, 0));
+  best[0][0] = 0;
+  for (size_t s = 1; s <= runs; ++s) {
+    for (size_t end = s; end <= layers; ++end) {
+      for (size_t first = s - 1; first < end; ++first) {
+        const double cost = std::max(best[s - 1][first], before[end] - before[first]);
+        if (cost < best[s][end]) {
+          best[s][end] = cost;
+          begin[s][end] = first;
+        }
+      }
+    }
+  }
+  std::vector<size_t> ends(runs);
+  size_t end = layers;
+  for (size_t s = runs; s > 0; --s) {
+    ends[s - 1] = end;
+    end = begin[s][end];
+  }
+  return ends;
+}
+
+std::string describe(const Layout& layout, std::span<const int> node) {
+  std::vector<std::string> stages;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const size_t first = layout.first_layer(stage);
+    const size_t last = layout.ends[static_cast<size_t>(stage)] - 1;
+    stages.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
+  }
+  return fmt::format("{} pipeline stage{} x {} replica{}, schedule {}{}, layers {}\n{}",
+                     layout.grid.pipeline, layout.grid.pipeline == 1 ? "" : "s", layout.grid.data,
+                     layout.grid.data == 1 ? "" : "s", layout.schedule.name,
+                     layout.policy ? fmt::format(" ({} in flight)", layout.policy->in_flight) : "",
+                     fmt::join(stages, " | "), parallel::describe(layout.grid, node));
+}
+
+}  // namespace espalier::train

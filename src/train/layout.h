@@ -1,0 +1,61 @@
+#pragma once
+// Who computes what: the grid of ranks, the schedule, and which layers make a stage. A pure function
+// of config, ranks and what layers cost, so every rank arrives at the same.
+//
+//   world rank   (stage, replica) by parallel/grid.h; ranks of a stage are neighbours
+//   rank of a    owns chunk 0, 1, … of the network: stages by Schedule::stage_of, each a run of
+//   pipeline     contiguous layers
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/config.h"
+#include "parallel/grid.h"
+#include "parallel/schedule/check.h"
+#include "parallel/schedule/simulate.h"
+#include "src/train/part.h"
+
+namespace espalier::train {
+
+struct Layout {
+  parallel::Grid grid;
+  /// With programs, or of message-driven only the shape.
+  parallel::Schedule schedule;
+  std::optional<parallel::MessageDriven> policy;
+  std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
+
+  bool pipelined() const { return grid.pipeline > 1; }
+  int stages() const { return schedule.stages(); }
+  size_t first_layer(int stage) const {
+    return stage == 0 ? 0 : ends[static_cast<size_t>(stage) - 1];
+  }
+  /// Of a rank of a pipeline, by ascending stage.
+  std::vector<PartShape> parts(int rank) const;
+  /// The part among parts(rank) that is `stage`.
+  size_t part_of(int stage) const;
+  /// Messages that may wait on a channel.
+  int buffers() const;
+
+ private:
+  friend Layout make_layout(const io::Config&, int, int64_t, std::span<const double>);
+  parallel::ScheduleFacts facts_;
+};
+
+/// `costs`: of each layer, in any unit. Throws Failure with the fix when ranks, stages, layers and
+/// micro-batches do not go together.
+Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
+                   std::span<const double> costs);
+
+/// Of each layer's forward and backward, by what the "dry" kernels count: seconds on a machine that
+/// computes 2e11 operations and moves 2e10 bytes a second.
+std::vector<double> estimated_costs(const io::Config& config, const ProblemShape& problem);
+
+/// Layers to `stages` runs such that the most expensive run is as cheap as it gets, each run with at
+/// least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S L²).
+std::vector<size_t> balance(std::span<const double> costs, int stages);
+
+/// "2 pipeline stages x 2 replicas, schedule 1f1b, layers 0-3 | 4-7", and where ranks lie.
+std::string describe(const Layout& layout, std::span<const int> node);
+
+}  // namespace espalier::train

@@ -1,0 +1,182 @@
+#include "src/train/pipeline.h"
+
+#include <algorithm>
+
+#include "parallel/collectives.h"
+#include "parallel/schedule/builders.h"
+#include "src/core/trace.h"
+
+namespace espalier::train {
+namespace {
+
+using parallel::Action;
+using parallel::ActionKind;
+using parallel::Traffic;
+
+constexpr std::string_view kTied = "embedding.token";
+constexpr parallel::Tag kTiedTag{parallel::kTagNumbers - 1, Traffic::allreduce};
+
+/// Both ends know what crosses: what a part takes in is what the one before it puts out.
+parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& ranks) {
+  std::vector<double> sizes(static_cast<size_t>(layout.stages()), 0);
+  for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
+    const int number = layout.schedule.stage_of(ranks.stage(), chunk);
+    sizes[static_cast<size_t>(number)] =
+        static_cast<double>(stage.parts()[layout.part_of(number)]->bytes_out());
+  }
+  parallel::all_reduce_small(ranks.pipeline(), sizes, parallel::Combine::max);
+  std::vector<size_t> bytes;
+  for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
+    bytes.push_back(static_cast<size_t>(sizes[static_cast<size_t>(boundary)]));
+  }
+  const bool fixed = !layout.policy;
+  return {
+      .placement = layout.schedule.placement,
+      .chunks = layout.schedule.chunks,
+      .buffers = std::max(layout.buffers(), layout.grid.pipeline),
+      .handed_over =
+          fixed ? std::max(parallel::needed_handed_over(layout.schedule), layout.grid.pipeline) : 1,
+      .message_bytes = std::move(bytes)};
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const Layout& layout, Ranks& ranks, Stage& stage, int64_t samples)
+    : layout_(layout),
+      ranks_(ranks),
+      stage_(stage),
+      samples_(samples),
+      runner_(ranks.pipeline(), stage.store().arena(), shape_of(layout, stage, ranks)) {
+  for (const auto& part : stage.parts()) {
+    part->set_between([this] { runner_.progress(); });
+  }
+}
+
+double Pipeline::train(const Step& step) { return run_step(step, layout_.schedule); }
+
+double Pipeline::probe(const Step& step) {
+  const parallel::Schedule& all = layout_.schedule;
+  // Whatever the schedule, one micro-batch goes there and back.
+  return run_step(step, parallel::one_micro_batch(all));
+}
+
+double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) {
+  step_ = step;
+  training_ = true;
+  last_ = schedule.micro_batches - 1;
+  loss_ = 0;
+  ready_ = 0;
+  left_.clear();
+  for (const auto& part : stage_.parts()) {
+    left_.push_back(part->network().layers().size());
+  }
+  if (step_.exchange != nullptr) {
+    step_.exchange->begin();
+  }
+  if (layout_.policy && schedule.micro_batches == layout_.policy->micro_batches) {
+    runner_.run(*layout_.policy, *this);
+  } else {
+    runner_.run(schedule, *this);
+  }
+  add_tied();
+  if (step_.exchange != nullptr) {
+    step_.exchange->finish();
+  }
+  return loss_;
+}
+
+double Pipeline::evaluate(int64_t samples, const Load& load) {
+  training_ = false;
+  step_ = {.load = load};
+  loss_ = 0;
+  evaluated_ = samples;
+  const auto micro_batches = static_cast<int>((samples + samples_ - 1) / samples_);
+  if (micro_batches > 0) {
+    runner_.run(parallel::forward_only(layout_.schedule, micro_batches), *this);
+  }
+  return loss_;
+}
+
+void Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
+  switch (action.kind) {
+    case ActionKind::forward:
+      return forward(action, in, out);
+    case ActionKind::backward:
+      return part(action).backward(action.micro_batch, false, done_of(action), in, out);
+    case ActionKind::backward_input:
+      return part(action).backward(action.micro_batch, true, {}, in, out);
+    case ActionKind::backward_weight:
+      return part(action).backward_weight(action.micro_batch, done_of(action));
+    default:
+      return;  // gradients are summed as layers complete them; the trainer updates all stages at once
+  }
+}
+
+void Pipeline::forward(const Action& action, std::span<const std::byte> in,
+                       std::span<std::byte> out) {
+  const int64_t before = action.micro_batch * samples_;
+  MicroBatch batch{.samples = samples_,
+                   .step = step_.step,
+                   .first_sample = step_.first_sample + before,
+                   .loss_scale = step_.loss_scale,
+                   .accumulate = action.micro_batch > 0};
+  if (!training_) {
+    batch.samples = std::min(samples_, evaluated_ - before);
+  }
+  const Part::Feed feed = part(action).open(action.micro_batch, batch.samples);
+  if (feed.inputs || feed.targets) {
+    const Span span(Track::io, "load batch");
+    step_.load(action.micro_batch, feed);
+  }
+  loss_ += part(action).forward(action.micro_batch, batch, training_, in, out);
+}
+
+Part::Done Pipeline::done_of(const Action& action) {
+  if (action.micro_batch != last_ || step_.exchange == nullptr) {
+    return {};
+  }
+  return [this, number = layout_.part_of(action.stage)](size_t layer) { completed(number, layer); };
+}
+
+/// Gradients from `layer` of a part on are complete: a prefix of the flat array is ready as far as all
+/// later parts are, too.
+void Pipeline::completed(size_t part, size_t layer) {
+  left_[part] = layer;
+  for (size_t p = left_.size(); p-- > 0;) {
+    const size_t layers = stage_.parts()[p]->network().layers().size();
+    if (left_[p] < layers) {
+      ready_ = stage_.end_of_layer(p, left_[p]);
+    }
+    if (left_[p] > 0) {
+      break;
+    }
+  }
+  // What is tied waits for the other stage's share; it lies at the end of the flat array.
+  sparse::Store& store = stage_.store();
+  const int64_t end = stage_.tied_apart() ? store.find(kTied).offset : store.flat_size();
+  step_.exchange->ready(std::min(ready_, end));
+}
+
+/// The first and the last stage each hold a share of the gradient of tied embeddings; both get the sum.
+void Pipeline::add_tied() {
+  if (!stage_.tied_apart()) {
+    return;
+  }
+  sparse::Store& store = stage_.store();
+  const parallel::Schedule& schedule = layout_.schedule;
+  const int first = schedule.rank_of(0);
+  const int peer = ranks_.stage() == first ? schedule.rank_of(schedule.stages() - 1) : first;
+  const Tensor mine = store.full_gradient(store.find(kTied));
+  const Buffer theirs =
+      store.arena().allocate(Memory::communication, "tied gradient", mine.dtype, mine.shape);
+  auto bytes = [](const Tensor& tensor) {
+    return std::span(static_cast<std::byte*>(tensor.data), tensor.bytes());
+  };
+  parallel::Request receive = ranks_.pipeline().irecv(peer, kTiedTag, bytes(theirs.tensor()));
+  parallel::Request send = ranks_.pipeline().isend(peer, kTiedTag, bytes(mine));
+  ranks_.pipeline().wait(receive);
+  ranks_.pipeline().wait(send);
+  stage_.kernels().cast(stage_.stream(), {.x = theirs.tensor(), .y = mine, .accumulate = true});
+}
+
+}  // namespace espalier::train

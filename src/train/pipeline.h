@@ -1,0 +1,74 @@
+#pragma once
+// One rank's share of a step: its stages' actions, as the pipeline's runner calls for them, and the
+// all-reduce of gradients under them. Without a pipeline it is the plain loop over micro-batches: a
+// schedule of one rank.
+//
+// Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a run
+// without a pipeline, but for tied embeddings: the head's share is summed apart from the
+// embedding's, and both are added once a step. All-reduce of a gradient starts as soon as the last
+// micro-batch has completed it.
+#include <functional>
+#include <memory>
+
+#include "parallel/runner.h"
+#include "src/train/exchange.h"
+#include "src/train/layout.h"
+#include "src/train/ranks.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+
+class Pipeline final : private parallel::PipelineWork {
+ public:
+  /// Collective over the pipeline. All must outlive it.
+  Pipeline(const Layout& layout, Ranks& ranks, Stage& stage, int64_t samples);
+
+  /// Fills what micro-batch `number` reads; either tensor may be empty.
+  using Load = std::function<void(int64_t number, const Part::Feed& feed)>;
+
+  struct Step {
+    int64_t step = 0;
+    int64_t first_sample = 0;  ///< of this replica's share, in the global batch
+    double loss_scale = 1;
+    Load load;
+    Exchange* exchange = nullptr;  ///< empty: gradients stay unsummed
+  };
+  /// Forward and backward of all micro-batches. The gradients that this rank will step are sums over
+  /// its replicas afterwards. Returns the sum of losses that this rank has seen (the last stage's).
+  double train(const Step& step);
+  /// The same for the first micro-batch alone.
+  double probe(const Step& step);
+
+  /// The sum of losses of `samples` samples, in micro-batches of at most the stage's.
+  double evaluate(int64_t samples, const Load& load);
+
+  const parallel::RunTimes& times() const { return runner_.times(); }
+
+ private:
+  void run(const parallel::Action& action, std::span<const std::byte> in,
+           std::span<std::byte> out) override;
+  double run_step(const Step& step, const parallel::Schedule& schedule);
+  void forward(const parallel::Action& action, std::span<const std::byte> in,
+               std::span<std::byte> out);
+  Part::Done done_of(const parallel::Action& action);
+  void completed(size_t part, size_t layer);
+  void add_tied();
+  Part& part(const parallel::Action& action) {
+    return *stage_.parts()[layout_.part_of(action.stage)];
+  }
+
+  const Layout& layout_;
+  Ranks& ranks_;
+  Stage& stage_;
+  int64_t samples_;  ///< of a micro-batch
+  parallel::PipelineRunner runner_;
+  Step step_;
+  bool training_ = false;
+  int64_t evaluated_ = 0;  ///< samples in all
+  int last_ = 0;           ///< number of the last micro-batch
+  double loss_ = 0;
+  std::vector<size_t> left_;  ///< [parts] layers whose gradients are not complete
+  int64_t ready_ = 0;         ///< flat elements that are
+};
+
+}  // namespace espalier::train

@@ -1,0 +1,222 @@
+// Training over a pipeline equals training without one: losses, values, moments and masks, to the bit,
+// for every schedule; checkpoints go from any grid to any other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/support.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::outcome_of;
+using testing::TempDir;
+using testing::tiny_config;
+
+io::Config config_for(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  config.model.layers = 4;
+  config.train.micro_batch = 1;
+  config.optimizer.clip = 0.5;  // clips: the norm is that of all stages
+  return config;
+}
+
+/// All stages' parameters together; losses are those of rank 0.
+Outcome run_grid(const io::Config& config, int ranks, const train::TrainerOptions& options = {}) {
+  Outcome all;
+  std::mutex mutex;
+  parallel::run_ranks(ranks,
+                      [&](parallel::Communicator& comm) {
+                        train::TrainerOptions mine = options;
+                        if (mine.resume.empty()) {
+                          mine.resume = "none";
+                        }
+                        std::vector<double> losses;
+                        mine.on_step = [&](const train::StepReport& report) {
+                          losses.push_back(report.loss);
+                        };
+                        train::Trainer trainer(config, comm, mine);
+                        const train::RunResult result = trainer.run();
+                        const Outcome part = outcome_of(trainer);
+                        const std::scoped_lock lock(mutex);
+                        if (comm.rank() == 0) {
+                          all.losses = losses;
+                          all.val_loss = result.final_val_loss;
+                        }
+                        for (const auto& [name, values] : part.values) {
+                          const auto known = all.values.find(name);
+                          EXPECT_TRUE(known == all.values.end() || known->second == values)
+                              << name << " differs between ranks";
+                        }
+                        all.values.insert(part.values.begin(), part.values.end());
+                        all.moments.insert(part.moments.begin(), part.moments.end());
+                        all.positions.insert(part.positions.begin(), part.positions.end());
+                      },
+                      {.timeout = 60});
+  return all;
+}
+
+void expect_equal(const Outcome& got, const Outcome& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  ASSERT_EQ(got.values.size(), want.values.size());
+  for (const auto& [name, values] : want.values) {
+    ASSERT_TRUE(got.values.contains(name)) << name;
+    EXPECT_EQ(got.positions.at(name), want.positions.at(name)) << name;
+    EXPECT_TRUE(got.values.at(name) == values) << name;
+    EXPECT_TRUE(got.moments.at(name) == want.moments.at(name)) << name;
+  }
+}
+
+io::Config over(io::Config config, const std::string& schedule, int64_t stages) {
+  config.parallel.pipeline = stages;
+  config.parallel.schedule = schedule;
+  return config;
+}
+
+TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
+  const TempDir dir;
+  const io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  for (const std::string schedule :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "message-driven"}) {
+    for (const int stages : {2, 3}) {
+      SCOPED_TRACE(fmt::format("{} {}", schedule, stages));
+      expect_equal(run_grid(over(config, schedule, stages), stages), serial);
+    }
+  }
+}
+
+TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
+  const TempDir dir;
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const std::string storage : {"dense", "sparse"}) {
+      for (const std::string recompute : {"none", "full"}) {
+        io::Config config = config_for(dir);
+        config.train.dtype = dtype;
+        config.train.recompute = recompute;
+        config.sparse.storage.fallback = storage;
+        config.model.dropout = 0.1;
+        config.pruning.method = "magnitude";
+        config.pruning.at_step = 4;
+        config.optimizer.state_bits = storage == "sparse" ? 8 : 32;
+        SCOPED_TRACE(fmt::format("{} {} {}", dtype, storage, recompute));
+        const Outcome serial = run_grid(config, 1);
+        expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+        expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
+      }
+    }
+  }
+}
+
+/// Stages x replicas against as many replicas without stages.
+TEST(Pipeline, GridEqualsReplicas) {
+  const TempDir dir;
+  for (const int64_t zero : {0, 1}) {
+    io::Config config = config_for(dir);
+    config.parallel.zero = zero;
+    const Outcome replicas = run_grid(config, 2);
+    expect_equal(run_grid(over(config, "1f1b", 2), 4), replicas);
+    expect_equal(run_grid(over(config, "interleaved", 3), 6), replicas);
+  }
+}
+
+TEST(Pipeline, PruningSeesAllStages) {
+  const TempDir dir;
+  for (const std::string method : {"magnitude", "random", "nm", "block", "rigl", "set"}) {
+    for (const bool early : {true, false}) {
+      io::Config config = config_for(dir);
+      config.pruning.method = method;
+      config.pruning.sparsity = 0.8;
+      config.pruning.block = 4;
+      config.pruning.at_step = early ? 0 : 3;
+      config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
+      if (config.pruning.moving()) {
+        config.pruning.to_step = 10;
+        config.pruning.every = 2;
+      }
+      SCOPED_TRACE(fmt::format("{} {}", method, early));
+      const Outcome serial = run_grid(config, 1);
+      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+      expect_equal(run_grid(over(config, "interleaved", 2), 2), serial);
+    }
+  }
+}
+
+/// The head's share is summed over micro-batches apart from the embedding's: not the same bits.
+TEST(Pipeline, TiedEmbeddings) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.model.tie_embeddings = true;
+  const Outcome serial = run_grid(config, 1);
+  for (const int64_t zero : {0, 1}) {
+    config.parallel.zero = zero;
+    for (const int ranks : {2, 4}) {
+      const Outcome parts = run_grid(over(config, "1f1b", 2), ranks);
+      ASSERT_EQ(parts.losses.size(), serial.losses.size());
+      for (size_t i = 0; i < serial.losses.size(); ++i) {
+        EXPECT_NEAR(parts.losses[i], serial.losses[i], 1e-5) << i;
+      }
+    }
+  }
+}
+
+TEST(Pipeline, ResumesOnAnyGrid) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.pruning.method = "magnitude";
+  config.pruning.at_step = 3;
+  const Outcome whole = run_grid(config, 1);
+  struct Grid {
+    int ranks;
+    int64_t stages;
+    std::string schedule;
+  };
+  const std::vector<Grid> grids{
+      {2, 2, "1f1b"}, {3, 3, "interleaved"}, {1, 1, "auto"}, {2, 2, "zb-v"}};
+  for (size_t i = 0; i + 1 < grids.size(); ++i) {
+    io::Config first = over(config, grids[i].schedule, grids[i].stages);
+    run_grid(first, grids[i].ranks, {.stop_after = 6});
+    const Grid& next = grids[i + 1];
+    Outcome resumed =
+        run_grid(over(config, next.schedule, next.stages), next.ranks, {.resume = "auto"});
+    EXPECT_EQ(resumed.losses.size(), 6U);
+    resumed.losses = whole.losses;
+    expect_equal(resumed, whole);
+  }
+}
+
+TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
+  const TempDir dir;
+  auto error_of = [&](const io::Config& config, int ranks) -> std::string {
+    try {
+      run_grid(config, ranks);
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "no error";
+  };
+  io::Config config = config_for(dir);
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 3), HasSubstr("multiple of 2 ranks"));
+  EXPECT_THAT(error_of(over(config, "interleaved", 4), 4), HasSubstr("only 6 layers"));
+  config.train.micro_batch = 4;
+  EXPECT_THAT(error_of(over(config, "interleaved", 2), 2), HasSubstr("multiple of 2"));
+  config.train.micro_batch = 1;
+  config.parallel.partition = {3, 2};
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("the network has 6"));
+  config.parallel.partition = {2, 2, 2};
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("lists 3 stages"));
+}
+
+TEST(Pipeline, AGivenPartition) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  config.parallel.partition = {5, 1};
+  expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+}
+
+}  // namespace
+}  // namespace espalier
