@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-#include "parallel/pipeline.h"
+#include "parallel/bucket_pipeline.h"
 
 namespace espalier::parallel {
 

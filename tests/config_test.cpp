@@ -150,7 +150,8 @@ TEST(Config, WhatComesLaterIsCalledNotAvailable) {
                {"parallel.codec = \"sign\" is not available"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
-  expect_parts(failure_of_toml("[parallel]\npipeline = 2\n"), {"available: 1"});
+  expect_parts(failure_of_toml("[parallel]\nschedule = \"async\"\n"),
+               {"parallel.schedule = \"async\" is not available", "message-driven"});
   expect_parts(failure_of_toml("[parallel]\nerror_feedback = true\n"), {"available: false"});
   expect_parts(failure_of_toml("[run]\nbackend = \"cuda\"\n"), {"available: auto, cpu"});
 }

@@ -1,4 +1,4 @@
-#include "parallel/pipeline.h"
+#include "parallel/bucket_pipeline.h"
 
 #include <algorithm>
 #include <utility>

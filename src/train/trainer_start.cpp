@@ -1,0 +1,232 @@
+// How a rank comes to its first step: data, plan, communicators, stage, weights, storages.
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <thread>
+
+#include "parallel/collectives.h"
+#include "src/train/agreement.h"
+#include "src/train/snapshot.h"
+#include "src/train/storage_choice.h"
+#include "src/train/trainer.h"
+
+namespace espalier::train {
+namespace {
+
+int threads_of(const io::Config& config, const parallel::Communicator& comm) {
+  if (config.run.threads > 0) {
+    return static_cast<int>(config.run.threads);
+  }
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / comm.local_size());
+}
+
+/// A checkpoint fits a config only when what shapes alone do not show is equal, too.
+void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
+  auto same = [&file](std::string_view key, const auto& here, const auto& there) {
+    check(here == there,
+          "{} is a checkpoint of another model: model.{} is {} there and {} in the config", file,
+          key, there, here);
+  };
+  same("kind", config.model.kind, saved.model.kind);
+  if (config.model.kind == "gpt") {
+    same("layers", config.model.layers, saved.model.layers);
+    same("heads", config.model.heads, saved.model.heads);
+    same("width", config.model.width, saved.model.width);
+    same("context", config.model.context, saved.model.context);
+    same("tie_embeddings", config.model.tie_embeddings, saved.model.tie_embeddings);
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
+    : config_(config), comm_(comm), options_(std::move(options)) {
+  comm_.set_timeout(config_.parallel.timeout_s);
+  start();
+}
+
+Trainer::~Trainer() { Trace::install(nullptr); }
+
+void Trainer::start() {
+  directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
+  on_first_rank_first(comm_, [&] {
+    const io::Vocabulary characters = saved_characters();
+    source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
+    stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
+    plan();
+  });
+  ranks_ = std::make_unique<Ranks>(comm_, layout_.grid);
+  const std::shared_ptr<Shards> shards = make_shards(config_, ranks_->data());
+  on_first_rank_first(comm_, [&] {
+    make_stage(shards);
+    StoreScope scope;
+    if (layout_.pipelined()) {
+      scope = {.network = network_,
+               .numbers = parameters_of(layers_, layout_.parts(ranks_->stage())),
+               .stages = &ranks_->pipeline()};
+    }
+    pruner_ = std::make_unique<Pruner>(config_, stage_->store(), scope);
+    load_start();
+  });
+  settle_storages();
+  compare_ranks(stage_->store(), ranks_->data());
+  count_totals();
+  if (started_pruned_) {
+    pruner_->compare(ranks_->data());
+    note(
+        fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
+  }
+  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  pipeline_ = std::make_unique<Pipeline>(layout_, *ranks_, *stage_, micro_batch_);
+  directory_->begin(config_, directory_->resume_file() ? step_ : -1);
+}
+
+/// Everything that is decided before anything is allocated: it depends on config and data alone.
+void Trainer::plan() {
+  problem_ = problem_of(*source_);
+  layers_ = make_layers(config_, problem_);
+  for (const auto& layer : layers_) {
+    std::ranges::move(layer->parameters(), std::back_inserter(network_));
+  }
+  start_ =
+      start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init});
+  layer_costs_ = estimated_costs(config_, problem_);
+  const parallel::Grid grid =
+      parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
+  rank_samples_ = share_of(config_, grid.data);
+  RunShape run{.problem = problem_,
+               .ranks = grid.data,
+               .threads = stream_->threads(),
+               .start = start_,
+               .sharding = plan_shards(config_, grid.place_of(comm_.rank()).replica, grid.data)};
+  if (grid.pipeline > 1) {
+    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+  }
+  fit_ = fit_memory(config_, run);
+  if (!fit_.note.empty()) {
+    note(fit_.note);
+  }
+  micro_batch_ = fit_.choice.micro_batch;
+  layout_ = layout_for(rank_samples_ / micro_batch_);
+}
+
+Layout Trainer::layout_for(int64_t micro_batches) const {
+  return make_layout(config_, comm_.size(), micro_batches, layer_costs_);
+}
+
+std::vector<StageShape> Trainer::stages_for(int64_t micro_batches) const {
+  const Layout layout = layout_for(micro_batches);
+  const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
+  std::vector<StageShape> stages;
+  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+    const std::vector<PartShape> parts = layout.parts(rank);
+    const std::vector<size_t> numbers = parameters_of(layers_, parts);
+    StageShape stage{.parts = parts, .start = start_of_part(start_, numbers)};
+    for (const size_t number : numbers) {
+      if (network_[number].prunable && !prunable[number]) {
+        stage.exclude.push_back(network_[number].name);
+      }
+    }
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
+  const std::vector<PartShape> parts = layout_.parts(ranks_->stage());
+  Start mine = start_of_part(start_, parameters_of(layers_, parts));
+  started_pruned_ = mine.pruned;
+  arena_.set_limit(fit_.arena_limit());
+  stage_ =
+      std::make_unique<Stage>(config_, problem_, *stream_, kernels::by_name(config_.run.backend),
+                              Stage::Options{.micro_batch = micro_batch_,
+                                             .recompute = fit_.choice.recompute,
+                                             .masks = std::move(mine.masks),
+                                             .sharding = shards,
+                                             .parts = parts});
+  start_ = {};
+}
+
+/// Sums over the stages of a replica.
+void Trainer::count_totals() {
+  const Sparsity mine = pruner_->sparsity();
+  std::array<double, 4> counts{static_cast<double>(stage_->store().total_size()),
+                               static_cast<double>(stage_->store().total_kept()),
+                               static_cast<double>(mine.prunable),
+                               static_cast<double>(mine.prunable_kept)};
+  parallel::all_reduce_small(ranks_->pipeline(), counts, parallel::Combine::sum);
+  auto whole = [&counts](size_t i) { return static_cast<int64_t>(counts.at(i)); };
+  totals_ = {.size = whole(0),
+             .kept = whole(1),
+             .sparsity = {.prunable = whole(2), .prunable_kept = whole(3)}};
+}
+
+/// Rank of the first replica of each parameter's stage.
+Owners Trainer::owners() const {
+  if (!layout_.pipelined()) {
+    return {};
+  }
+  Owners owners{.network = network_, .ranks = std::vector<int>(network_.size(), 0)};
+  for (int rank = 0; rank < layout_.grid.pipeline; ++rank) {
+    const std::vector<PartShape> parts = layout_.parts(rank);
+    for (const size_t number : parameters_of(layers_, parts, false)) {
+      owners.ranks[number] = layout_.grid.rank_of({.stage = rank, .replica = 0});
+    }
+  }
+  return owners;
+}
+
+/// The vocabulary of the checkpoint that the run starts from, which is checked to be of this model.
+io::Vocabulary Trainer::saved_characters() const {
+  const std::optional<std::filesystem::path>& resume = directory_->resume_file();
+  if (!resume && (options_.init.empty() || !io::is_checkpoint(options_.init))) {
+    return {};
+  }
+  const std::filesystem::path file = resume ? *resume : std::filesystem::path(options_.init);
+  const Progress saved = progress_of(io::CheckpointReader(file));
+  check_same_model(config_, saved.config, file.string());
+  return saved.characters;
+}
+
+void Trainer::load_start() {
+  sparse::Store& store = stage_->store();
+  if (const auto& file = directory_->resume_file(); file) {
+    const io::CheckpointReader reader(*file);
+    load(reader, store, true, !layout_.pipelined());
+    step_ = reader.meta().step;
+    last_saved_ = step_;
+    note(fmt::format("resumed from {} at step {}", reader.path().string(), step_));
+  } else if (!options_.init.empty()) {
+    load_weights(options_.init, store, pruner_->prunable(), !layout_.pipelined());
+    note(fmt::format("weights and masks from {}", options_.init));
+  } else {
+    store.initialise(static_cast<uint64_t>(config_.train.seed));
+  }
+}
+
+/// Storages left to "auto" are timed for the density that pruning will reach.
+void Trainer::settle_storages() {
+  if (!has_auto_storage(config_, stage_->store())) {
+    return;
+  }
+  const Span span(Track::compute, "time storages");
+  auto groups = time_storages({.config = config_,
+                               .store = stage_->store(),
+                               .prunable = pruner_->prunable(),
+                               .density = 1 - pruner_->target(config_.train.steps),
+                               .rows = micro_batch_ * source_->rows()},
+                              stream_->threads(), stage_->kernels());
+  std::optional<size_t> budget;
+  if (fit_.budget > 0 && !groups.empty()) {
+    budget = fit_.budget - fit_.plan.needed() + planned_bytes(groups);
+  }
+  choose_storages(groups, budget);
+  agree_on_storages(groups, ranks_->data());
+  apply_storages(groups, stage_->store());
+  if (!groups.empty()) {
+    note("storages, by time of a forward and backward:\n" + storage_table(groups));
+  }
+}
+
+}  // namespace espalier::train
