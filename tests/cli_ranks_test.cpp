@@ -174,6 +174,8 @@ TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"train c.toml --set train.global_batch=7",
             "train.global_batch = 7 cannot be divided among 2 ranks"},
+           {"train c.toml --set parallel.pipeline=3",
+            "parallel] pipeline = 3 does not divide 2 ranks"},
            {"train c.toml --set train.stepz=3", "did you mean \"steps\""},
            {"train c.toml --set 'data.train=[\"none.txt\"]'", "none.txt cannot be opened"},
            {"train c.toml --resume none.h5", "none.h5"}}) {
@@ -237,8 +239,42 @@ TEST_P(LostRank, ThatDiesEndsTheOthers) {
   expect_gone(ranks);
 }
 
-INSTANTIATE_TEST_SUITE_P(Zero, LostRank,
-                         ::testing::Values("", "--set parallel.zero=1 --set train.dtype=bf16 "));
+const std::string kPipeline = "--set parallel.pipeline=2 --set train.micro_batch=1 ";
+
+INSTANTIATE_TEST_SUITE_P(Ways, LostRank,
+                         ::testing::Values("", "--set parallel.zero=1 --set train.dtype=bf16 ",
+                                           kPipeline,
+                                           kPipeline + "--set parallel.schedule=message-driven "));
+
+TEST(CliRanks, APipelineTrainsLikeOneRank) {
+  const Workplace here;
+  const std::string train = "train c.toml --set train.global_batch=8 --set train.micro_batch=1 ";
+  expect_code(here.run(train + "--out one"), 0);
+  for (const std::string schedule : {"1f1b", "zb-v", "message-driven"}) {
+    const std::string run = "run-" + schedule;
+    expect_code(
+        run_ranks(here, 2,
+                  train + kPipeline + "--set parallel.schedule=" + schedule + " --out " + run),
+        0);
+    EXPECT_EQ(here.curve(run, "loss"), here.curve("one", "loss")) << schedule;
+    EXPECT_EQ(here.curve(run, "val_loss"), here.curve("one", "val_loss")) << schedule;
+    EXPECT_EQ(here.summary(run)["grid"]["pipeline"], 2);
+    EXPECT_EQ(here.summary(run)["parameters"], here.summary("one")["parameters"]);
+    EXPECT_EQ(here.summary(run)["kept_parameters"], here.summary("one")["kept_parameters"]);
+    const double sent = here.curve(run, "p2p_bytes").front();
+    EXPECT_GT(sent, 0);
+    EXPECT_EQ(sent, here.curve(run, "p2p_bytes").back()) << "pruning does not change activations";
+  }
+  // Two stages of two replicas; then alone from where they stopped.
+  expect_code(run_ranks(here, 4, train + kPipeline + "--out grid --steps 9"), 0);
+  expect_code(here.run(train + "--out grid --resume auto"), 0);
+  const std::vector<double> grid = here.curve("grid", "loss");
+  const std::vector<double> one = here.curve("one", "loss");
+  ASSERT_EQ(grid.size(), one.size());
+  for (size_t i = 0; i < grid.size(); ++i) {
+    EXPECT_NEAR(grid[i], one[i], 1e-4) << "step " << i + 1;
+  }
+}
 
 }  // namespace
 }  // namespace espalier

@@ -210,6 +210,29 @@ TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("lists 3 stages"));
 }
 
+/// Rank 0 of 1f1b sends one activation a micro-batch: B T C fp32 numbers, and nothing else counts.
+TEST(Pipeline, SendsTheBytesOfTheFormula) {
+  const TempDir dir;
+  io::Config config = over(config_for(dir), "1f1b", 2);
+  config.train.micro_batch = 3;
+  std::vector<int64_t> sent;
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm,
+                           {.resume = "none", .on_step = [&](const train::StepReport& report) {
+                              if (comm.rank() == 0) {
+                                sent.push_back(report.p2p_bytes);
+                              }
+                            }});
+    trainer.run();
+  });
+  const int64_t micro_batches = config.train.global_batch / 3;
+  const int64_t message = 3 * config.model.context * config.model.width * 4;
+  ASSERT_EQ(sent.size(), static_cast<size_t>(config.train.steps));
+  for (const int64_t bytes : sent) {
+    EXPECT_EQ(bytes, micro_batches * message);
+  }
+}
+
 TEST(Pipeline, AGivenPartition) {
   const TempDir dir;
   io::Config config = config_for(dir);
