@@ -172,7 +172,8 @@ void parallel(std::vector<Field>& out) {
   rows.add("error_feedback", &P::error_feedback, one_of({"false"}, {"true"}),
            "carry the codec's error to the next step");
   rows.add("activation_codec", &P::activation_codec,
-           one_of({"fp32"}, {"bf16", "fp8", "dynamic", "linear"}), "of activations between stages");
+           one_of({"fp32", "bf16"}, {"fp8", "dynamic", "linear"}),
+           "of activations and their gradients between stages");
   rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
            "seconds a rank waits for another");
   rows.add("check_every", &P::check_every, at_least(0),

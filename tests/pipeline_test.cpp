@@ -210,11 +210,12 @@ TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("lists 3 stages"));
 }
 
-/// Rank 0 of 1f1b sends one activation a micro-batch: B T C fp32 numbers, and nothing else counts.
-TEST(Pipeline, SendsTheBytesOfTheFormula) {
+/// Rank 0 of 1f1b sends one activation a micro-batch: B T C numbers, and nothing else counts.
+void expect_bytes(const std::string& codec, int64_t width) {
   const TempDir dir;
   io::Config config = over(config_for(dir), "1f1b", 2);
   config.train.micro_batch = 3;
+  config.parallel.activation_codec = codec;
   std::vector<int64_t> sent;
   parallel::run_ranks(2, [&](parallel::Communicator& comm) {
     train::Trainer trainer(config, comm,
@@ -226,10 +227,28 @@ TEST(Pipeline, SendsTheBytesOfTheFormula) {
     trainer.run();
   });
   const int64_t micro_batches = config.train.global_batch / 3;
-  const int64_t message = 3 * config.model.context * config.model.width * 4;
+  const int64_t message = 3 * config.model.context * config.model.width * width;
   ASSERT_EQ(sent.size(), static_cast<size_t>(config.train.steps));
   for (const int64_t bytes : sent) {
     EXPECT_EQ(bytes, micro_batches * message);
+  }
+}
+
+TEST(Pipeline, SendsTheBytesOfTheFormula) {
+  expect_bytes("fp32", 4);
+  expect_bytes("bf16", 2);
+}
+
+TEST(Pipeline, ActivationsInBf16AreClose) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  config.parallel.activation_codec = "bf16";
+  const Outcome narrow = run_grid(over(config, "1f1b", 2), 2);
+  ASSERT_EQ(narrow.losses.size(), serial.losses.size());
+  EXPECT_NE(narrow.losses, serial.losses);
+  for (size_t i = 0; i < serial.losses.size(); ++i) {
+    EXPECT_NEAR(narrow.losses[i], serial.losses[i], 2e-2) << i;
   }
 }
 

@@ -8,10 +8,6 @@
 namespace espalier::train {
 namespace {
 
-std::span<std::byte> bytes_of(const Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data), tensor.bytes()};
-}
-
 /// A flow of fewer samples.
 model::Flow cut(const model::Flow& flow, int64_t samples) {
   const auto extents = flow.shape.extents();
@@ -124,24 +120,40 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
       .between = between_ ? &between_ : nullptr};
 }
 
+void Part::take(std::span<const std::byte> from, const Tensor& to) {
+  if (stream_.arena().dry()) {
+    return;
+  }
+  const Tensor wire(const_cast<std::byte*>(from.data()), options_.narrow ? DType::bf16 : to.dtype,
+                    to.shape);
+  require(wire.bytes() <= from.size(), "a whole message", wire.bytes(), from.size());
+  kernels_.cast(stream_, {.x = wire, .y = to});
+}
+
+void Part::give(const Tensor& from, std::span<std::byte> to) {
+  if (stream_.arena().dry()) {
+    return;
+  }
+  const Tensor wire(to.data(), options_.narrow ? DType::bf16 : from.dtype, from.shape);
+  require(wire.bytes() <= to.size(), "room for a whole message", wire.bytes(), to.size());
+  kernels_.cast(stream_, {.x = from, .y = wire});
+}
+
 double Part::forward(int64_t number, const MicroBatch& batch, bool training,
                      std::span<const std::byte> in, std::span<std::byte> out) {
   Slot& slot = find(slots_, number);
   slot.tape->clear();
   slot.batch = batch;
   model::Pass pass = make_pass(slot, training);
-  const bool dry = stream_.arena().dry();
   Tensor x;
   if (!begins_) {
     const model::Flow flow = cut(flow_in_, batch.samples);
     x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
-    if (!dry) {
-      std::ranges::copy(in.first(x.bytes()), bytes_of(x).begin());
-    }
+    take(in, x);
   }
   const Tensor y = network_.forward(pass, x);
-  if (!ends_ && !dry) {
-    std::ranges::copy(bytes_of(y), out.begin());
+  if (!ends_) {
+    give(y, out);
   }
   if (!training) {
     slot.number = kFree;
@@ -153,14 +165,11 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
                     std::span<std::byte> out) {
   Slot& slot = find(slots_, number);
   model::Pass pass = make_pass(slot, true);
-  const bool dry = stream_.arena().dry();
   Tensor dy;
   if (!ends_) {
     const model::Flow flow = cut(flow_out_, slot.batch.samples);
     dy = pass.tape.push("gradient from the stage after", flow.dtype, flow.shape);
-    if (!dry) {
-      std::ranges::copy(in.first(dy.bytes()), bytes_of(dy).begin());
-    }
+    take(in, dy);
   }
   if (defer) {
     Waiting& waiting = find(waiting_, kFree);
@@ -169,8 +178,8 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     pass.waiting = waiting.parts.get();
   }
   const Tensor dx = network_.backward(pass, dy, defer ? Done() : done);
-  if (!begins_ && !dry) {
-    std::ranges::copy(bytes_of(dx), out.begin());
+  if (!begins_) {
+    give(dx, out);
   }
   slot.number = kFree;
 }

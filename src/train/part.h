@@ -3,7 +3,8 @@
 // that are under way in them. Without a pipeline there is one part, of all layers, and one
 // micro-batch at a time; a stage of a pipeline (parallel/schedule) is a part.
 //
-// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says.
+// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says, or
+// rounded to bf16.
 // A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
 // what the gradients of matrices need until `backward_weight`.
 #include <functional>
@@ -58,6 +59,7 @@ struct PassOptions {
   model::Recompute recompute = model::Recompute::none;
   bool training = true;
   bool tied_apart = false;  ///< see Pass
+  bool narrow = false;      ///< fp32 crosses ends as bf16
 };
 
 class Part {
@@ -75,8 +77,8 @@ class Part {
   bool begins() const { return begins_; }  ///< the network
   bool ends() const { return ends_; }
   /// Bytes that enter from the part before (0: none) and leave to the next one, for full micro-batches.
-  size_t bytes_in() const { return flow_in_.shape.rank() == 0 ? 0 : flow_in_.bytes(); }
-  size_t bytes_out() const { return ends_ ? 0 : flow_out_.bytes(); }
+  size_t bytes_in() const { return begins_ ? 0 : wire_bytes(flow_in_); }
+  size_t bytes_out() const { return ends_ ? 0 : wire_bytes(flow_out_); }
 
   /// What a micro-batch reads, to be filled before `forward`: int32 or fp32 inputs [samples,
   /// features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is open.
@@ -117,6 +119,15 @@ class Part {
   };
   static constexpr int64_t kFree = -1;
 
+  DType wire_type(const model::Flow& flow) const {
+    return options_.narrow ? DType::bf16 : flow.dtype;
+  }
+  size_t wire_bytes(const model::Flow& flow) const {
+    return static_cast<size_t>(flow.shape.count()) * size_of(wire_type(flow));
+  }
+  /// Between a tensor and its bytes on the wire.
+  void take(std::span<const std::byte> from, const Tensor& to);
+  void give(const Tensor& from, std::span<std::byte> to);
   void allocate(Slot& slot, size_t tape_bytes);
   Waiting make_waiting(size_t bytes);
   template <class Some>

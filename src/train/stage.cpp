@@ -172,7 +172,8 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                          .seed = static_cast<uint64_t>(config.train.seed),
                          .recompute = options.recompute,
                          .training = options.training,
-                         .tied_apart = shapes.back().end != layers};
+                         .tied_apart = shapes.back().end != layers,
+                         .narrow = config.parallel.activation_codec == "bf16"};
   const bool begins = shapes.front().first == 0;
   const bool ends = shapes.back().end == layers;
   tied_apart_ = config.model.kind == "gpt" && config.model.tie_embeddings && begins != ends;
