@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "parallel/schedule/builders.h"
-#include "src/train/stage.h"
 
 namespace espalier::train {
 namespace {
@@ -46,6 +45,21 @@ Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleS
   return parallel::make_schedule(name, shape);
 }
 
+parallel::Costs stage_costs(const std::vector<size_t>& ends, const LayerTimes& times) {
+  parallel::Costs costs{.stages = {}, .latency = times.latency};
+  size_t layer = 0;
+  for (const size_t end : ends) {
+    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    for (; layer < end; ++layer) {
+      sum.forward += times.layers[layer].forward;
+      sum.backward_input += times.layers[layer].backward_input;
+      sum.backward_weight += times.layers[layer].backward_weight;
+    }
+    costs.stages.push_back(sum);
+  }
+  return costs;
+}
+
 }  // namespace
 
 std::vector<PartShape> Layout::parts(int rank) const {
@@ -81,7 +95,11 @@ int Layout::buffers() const {
 }
 
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
-                   std::span<const double> costs) {
+                   const LayerTimes& times) {
+  std::vector<double> costs;
+  for (const parallel::StageTimes& layer : times.layers) {
+    costs.push_back(layer.forward + layer.backward());
+  }
   const auto pipeline = static_cast<int>(config.parallel.pipeline);
   Layout layout;
   layout.grid = parallel::make_grid(ranks, pipeline);
@@ -96,32 +114,21 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
       "layers: use fewer stages, or more layers",
       pipeline, layout.schedule.chunks, layout.schedule.chunks == 1 ? "" : "s", stages,
       costs.size());
-  if (config.parallel.schedule == "message-driven") {
-    const auto wanted = static_cast<int>(config.parallel.in_flight);
-    layout.policy = parallel::MessageDriven{
-        .ranks = pipeline,
-        .micro_batches = shape.micro_batches,
-        .in_flight = std::min(wanted > 0 ? wanted : 2 * pipeline, shape.micro_batches)};
-  } else {
-    layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
-  }
   layout.ends = config.parallel.partition.empty()
                     ? balance(costs, layout.stages())
                     : listed(config.parallel.partition, stages, costs.size());
+  if (config.parallel.schedule == "message-driven") {
+    const auto wanted = static_cast<int>(config.parallel.in_flight);
+    const int best = wanted > 0 ? wanted
+                                : parallel::best_in_flight(pipeline, shape.micro_batches,
+                                                           stage_costs(layout.ends, times));
+    layout.policy = parallel::MessageDriven{.ranks = pipeline,
+                                            .micro_batches = shape.micro_batches,
+                                            .in_flight = std::min(best, shape.micro_batches)};
+  } else {
+    layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
+  }
   return layout;
-}
-
-std::vector<double> estimated_costs(const io::Config& config, const ProblemShape& problem) {
-  Stage::Options options{.micro_batch = 1};
-  const size_t layers = make_layers(config, problem).size();
-  for (size_t i = 0; i < layers; ++i) {
-    options.parts.push_back({.first = i, .end = i + 1});
-  }
-  std::vector<double> costs;
-  for (const PassCost& cost : measure_pass(config, problem, options)) {
-    costs.push_back(cost.flops / 2e11 + cost.bytes / 2e10);
-  }
-  return costs;
 }
 
 std::vector<size_t> balance(std::span<const double> costs, int stages) {

@@ -13,8 +13,7 @@
 #include "io/config.h"
 #include "parallel/grid.h"
 #include "parallel/schedule/check.h"
-#include "parallel/schedule/simulate.h"
-#include "src/train/part.h"
+#include "src/train/layer_times.h"
 
 namespace espalier::train {
 
@@ -38,18 +37,13 @@ struct Layout {
   int buffers() const;
 
  private:
-  friend Layout make_layout(const io::Config&, int, int64_t, std::span<const double>);
+  friend Layout make_layout(const io::Config&, int, int64_t, const LayerTimes&);
   parallel::ScheduleFacts facts_;
 };
 
-/// `costs`: of each layer, in any unit. Throws Failure with the fix when ranks, stages, layers and
-/// micro-batches do not go together.
+/// Throws Failure with the fix when ranks, stages, layers and micro-batches do not go together.
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
-                   std::span<const double> costs);
-
-/// Of each layer's forward and backward, by what the "dry" kernels count: seconds on a machine that
-/// computes 2e11 operations and moves 2e10 bytes a second.
-std::vector<double> estimated_costs(const io::Config& config, const ProblemShape& problem);
+                   const LayerTimes& times);
 
 /// Layers to `stages` runs such that the most expensive run is as cheap as it gets, each run with at
 /// least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S L²).

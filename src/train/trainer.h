@@ -76,6 +76,8 @@ class Trainer {
 
  private:
   void start();
+  void open_data();
+  void time_layers();
   void plan();
   Layout layout_for(int64_t micro_batches) const;
   std::vector<StageShape> stages_for(int64_t micro_batches) const;
@@ -104,7 +106,7 @@ class Trainer {
   ProblemShape problem_;
   std::vector<std::unique_ptr<model::Layer>> layers_;  ///< of the whole network, to ask, not to run
   std::vector<sparse::ParameterSpec> network_;         ///< their parameters
-  std::vector<double> layer_costs_;
+  LayerTimes layer_times_;
   Start start_;
   Layout layout_;
   std::unique_ptr<Ranks> ranks_;

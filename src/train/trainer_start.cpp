@@ -50,12 +50,9 @@ Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
-  on_first_rank_first(comm_, [&] {
-    const io::Vocabulary characters = saved_characters();
-    source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
-    stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
-    plan();
-  });
+  on_first_rank_first(comm_, [&] { open_data(); });
+  time_layers();
+  on_first_rank_first(comm_, [&] { plan(); });
   ranks_ = std::make_unique<Ranks>(comm_, layout_.grid);
   const std::shared_ptr<Shards> shards = make_shards(config_, ranks_->data());
   on_first_rank_first(comm_, [&] {
@@ -82,8 +79,10 @@ void Trainer::start() {
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
 }
 
-/// Everything that is decided before anything is allocated: it depends on config and data alone.
-void Trainer::plan() {
+void Trainer::open_data() {
+  const io::Vocabulary characters = saved_characters();
+  source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
+  stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
   problem_ = problem_of(*source_);
   layers_ = make_layers(config_, problem_);
   for (const auto& layer : layers_) {
@@ -91,10 +90,36 @@ void Trainer::plan() {
   }
   start_ =
       start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init});
-  layer_costs_ = estimated_costs(config_, problem_);
   const parallel::Grid grid =
       parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
   rank_samples_ = share_of(config_, grid.data);
+}
+
+/// Where layers are to be dealt out, and the user has not done so: rank 0 times them for all.
+void Trainer::time_layers() {
+  const io::ParallelConfig& parallel = config_.parallel;
+  layer_times_ = estimated_times(config_, problem_);
+  if (parallel.pipeline == 1) {
+    return;
+  }
+  const int64_t samples = config_.train.micro_batch > 0 ? config_.train.micro_batch : 1;
+  if (parallel.partition.empty()) {
+    if (comm_.rank() == 0) {
+      const Span span(Track::compute, "time layers");
+      layer_times_ = measured_times(config_, problem_, start_.kept, samples, stream_->threads());
+    }
+    parallel::broadcast(comm_, 0, std::as_writable_bytes(std::span(layer_times_.layers)));
+  }
+  if (parallel.schedule == "message-driven" && parallel.in_flight == 0 && comm_.size() > 1) {
+    const model::Flow flow = layers_.front()->output(samples, dtype_by_name(config_.train.dtype));
+    layer_times_.latency = measured_latency(comm_, flow.bytes());
+  }
+}
+
+/// Everything that is decided before anything is allocated.
+void Trainer::plan() {
+  const parallel::Grid grid =
+      parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
   RunShape run{.problem = problem_,
                .ranks = grid.data,
                .threads = stream_->threads(),
@@ -112,7 +137,7 @@ void Trainer::plan() {
 }
 
 Layout Trainer::layout_for(int64_t micro_batches) const {
-  return make_layout(config_, comm_.size(), micro_batches, layer_costs_);
+  return make_layout(config_, comm_.size(), micro_batches, layer_times_);
 }
 
 std::vector<StageShape> Trainer::stages_for(int64_t micro_batches) const {

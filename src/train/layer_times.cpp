@@ -1,0 +1,120 @@
+#include "src/train/layer_times.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/collectives.h"
+#include "src/core/rng.h"
+#include "src/core/trace.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+namespace {
+
+/// As many elements as asked for, near enough, in places that depend on nothing else.
+sparse::Mask spread(int64_t size, int64_t kept) {
+  sparse::Mask mask(size);
+  const auto limit = static_cast<double>(kept) / static_cast<double>(std::max<int64_t>(size, 1));
+  for (int64_t i = 0; kept < size && i < size; ++i) {
+    mask.set(i, uniform(philox(1, 2, static_cast<uint64_t>(i))[0]) < limit);
+  }
+  return mask;
+}
+
+/// Forward and backward of one part that is a single layer.
+parallel::StageTimes time_layer(Part& part, int64_t samples) {
+  parallel::StageTimes best{.forward = 1e9, .backward_input = 1e9, .backward_weight = 1e9};
+  const std::vector<std::byte> in(part.bytes_in()), gradient(part.bytes_out());
+  std::vector<std::byte> out(part.bytes_out()), dx(part.bytes_in());
+  for (int run = 0; run < 3; ++run) {
+    part.open(0, samples);  // zeros: the first token, the first class
+    const double begin = now_seconds();
+    part.forward(0, {.samples = samples}, true, in, out);
+    const double middle = now_seconds();
+    part.backward(0, false, {}, gradient, dx);
+    const double end = now_seconds();
+    if (run > 0) {
+      best.forward = std::min(best.forward, middle - begin);
+      best.backward_input = std::min(best.backward_input, (end - middle) / 2);
+    }
+  }
+  best.backward_weight = best.backward_input;
+  return best;
+}
+
+}  // namespace
+
+LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem) {
+  Stage::Options options{.micro_batch = 1};
+  const size_t layers = make_layers(config, problem).size();
+  for (size_t i = 0; i < layers; ++i) {
+    options.parts.push_back({.first = i, .end = i + 1});
+  }
+  LayerTimes times;
+  for (const PassCost& cost : measure_pass(config, problem, options)) {
+    const double third = (cost.flops / 2e11 + cost.bytes / 2e10) / 3;
+    times.layers.push_back({.forward = third, .backward_input = third, .backward_weight = third});
+  }
+  return times;
+}
+
+LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
+                          const std::vector<int64_t>& kept, int64_t samples, int threads) {
+  const auto layers = make_layers(config, problem);
+  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
+  std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
+  LayerTimes times;
+  size_t first_parameter = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Kind kind;
+    const auto specs = layers[i]->parameters();
+    for (size_t p = 0; p < specs.size(); ++p) {
+      const auto extents = specs[p].shape.extents();
+      kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
+    }
+    // The ends of the network are kinds of their own.
+    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
+    const auto key = std::pair(place, kind);
+    if (!known.contains(key)) {
+      Arena arena;
+      Stream stream(arena, threads);
+      const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
+      const std::vector<size_t> numbers = parameters_of(layers, parts);
+      Stage stage(config, problem, stream, kernels::by_name(config.run.backend),
+                  {.micro_batch = samples, .parts = parts});
+      std::vector<sparse::Mask> masks;
+      for (size_t p = 0; p < numbers.size(); ++p) {
+        masks.push_back(spread(stage.store().parameters()[p].size(), kept[numbers[p]]));
+      }
+      stage.store().set_masks(masks);
+      stage.store().initialise(1);
+      known[key] = time_layer(*stage.parts().front(), samples);
+    }
+    times.layers.push_back(known.at(key));
+    first_parameter += specs.size();
+  }
+  return times;
+}
+
+double measured_latency(parallel::Communicator& comm, size_t bytes) {
+  constexpr parallel::Tag kPing{parallel::kTagNumbers - 3, parallel::Traffic::other};
+  std::vector<std::byte> message(bytes);
+  double best = 1e9;
+  for (int run = 0; run < 5; ++run) {
+    const double begin = now_seconds();
+    for (const int sender : {0, 1}) {
+      if (comm.rank() == sender) {
+        parallel::Request request = comm.isend(1 - sender, kPing, message);
+        comm.wait(request);
+      } else if (comm.rank() == 1 - sender) {
+        parallel::Request request = comm.irecv(sender, kPing, message);
+        comm.wait(request);
+      }
+    }
+    best = std::min(best, (now_seconds() - begin) / 2);
+  }
+  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&best, 1)));
+  return best;
+}
+
+}  // namespace espalier::train
