@@ -76,6 +76,17 @@ json bytes_of(const RunData& run) {
           {"p2p", p2p.empty() ? json() : json(*middle)}};
 }
 
+/// Pictures of one step, and what they amount to.
+json pipeline_of(const RunData& run) {
+  if (run.pipeline_measured.empty() || run.pipeline_predicted.empty()) {
+    return nullptr;
+  }
+  const auto numbers = run.summary.find("pipeline");
+  return {{"measured", run.pipeline_measured},
+          {"predicted", run.pipeline_predicted},
+          {"numbers", numbers != run.summary.end() ? *numbers : json::object()}};
+}
+
 json run_json(const RunData& run, size_t runs) {
   const size_t points = std::clamp<size_t>(kCurvePoints / runs, 100, 1500);
   const size_t spans = std::clamp<size_t>(kTimelineSpans / (3 * runs), 200, 4000);
@@ -87,6 +98,7 @@ json run_json(const RunData& run, size_t runs) {
           {"memory", memory_of(run)},
           {"bytes", bytes_of(run)},
           {"timeline", timeline(run, spans)},
+          {"pipeline", pipeline_of(run)},
           {"config", run.config}};
 }
 

@@ -186,6 +186,31 @@ function drawBytes() {
     { name: "point to point", value: run.bytes.p2p || 0, color: "var(--p2p)" }] })), bytesText);
 }
 
+// Pictures are shown as images: nothing in them can run.
+function drawPipelines() {
+  const piped = RUNS.filter((run) => run.pipeline);
+  byId("pipeline-section").hidden = piped.length === 0;
+  const percent = (share) => (typeof share === "number" ? `${(100 * share).toFixed(1)} %` : "?");
+  const choose = (run) => {
+    byId("pipeline").replaceChildren();
+    for (const which of ["measured", "predicted"]) {
+      const picture = node("img", "", "", byId("pipeline"));
+      picture.alt = `pipeline, ${which}`;
+      picture.style.width = "100%";
+      picture.src = `data:image/svg+xml;utf8,${encodeURIComponent(run.pipeline[which])}`;
+    }
+    const { measured = {}, predicted = {} } = run.pipeline.numbers;
+    byId("pipeline-note").textContent =
+      `Idle: ${percent(measured.idle_share)} measured, ${percent(predicted.idle_share)} predicted.`;
+  };
+  if (piped.length > 0) {
+    switcher(byId("pipeline-run"), piped.map((run) => [run, run.name]), piped[0], choose);
+    byId("pipeline-run").hidden = piped.length < 2;
+    choose(piped[0]);
+  }
+}
+drawPipelines();
+
 let timeline = null;
 
 function drawTimelines() {

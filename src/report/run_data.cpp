@@ -233,6 +233,8 @@ RunData read_run(const fs::path& directory) {
   read_metrics(directory, run);
   read_summary(directory, run);
   read_trace(directory, run);
+  run.pipeline_measured = read_text(directory / "pipeline-measured.svg").value_or("");
+  run.pipeline_predicted = read_text(directory / "pipeline-predicted.svg").value_or("");
   return run;
 }
 

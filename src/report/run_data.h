@@ -40,6 +40,8 @@ struct RunData {
   std::vector<StepRecord> steps;              ///< ascending, each step once
   std::vector<std::string> lanes;  ///< track names in their order: compute, allreduce, ...
   std::vector<TraceSpan> spans;
+  /// SVG: a step of the pipeline, measured and as its schedule predicts; empty without a pipeline.
+  std::string pipeline_measured, pipeline_predicted;
   std::vector<std::string> notes;  ///< what is missing, as sentences
 
   /// All steps are done and summed up.

@@ -78,6 +78,7 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
   } else {
     runner_.run(schedule, *this);
   }
+  times_ = runner_.times();
   add_tied();
   if (step_.exchange != nullptr) {
     step_.exchange->finish();

@@ -42,7 +42,8 @@ class Pipeline final : private parallel::PipelineWork {
   /// The sum of losses of `samples` samples, in micro-batches of at most the stage's.
   double evaluate(int64_t samples, const Load& load);
 
-  const parallel::RunTimes& times() const { return runner_.times(); }
+  /// Of the last step.
+  const parallel::RunTimes& times() const { return times_; }
 
  private:
   void run(const parallel::Action& action, std::span<const std::byte> in,
@@ -62,6 +63,7 @@ class Pipeline final : private parallel::PipelineWork {
   Stage& stage_;
   int64_t samples_;  ///< of a micro-batch
   parallel::PipelineRunner runner_;
+  parallel::RunTimes times_;
   Step step_;
   bool training_ = false;
   int64_t evaluated_ = 0;  ///< samples in all

@@ -139,6 +139,9 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["sparsity"] = input.totals.sparsity.sparsity();
   summary["ranks"] = ranks.size();
   summary["grid"] = {{"data", input.grid.data}, {"pipeline", input.grid.pipeline}};
+  if (!input.pipeline.is_null()) {
+    summary["pipeline"] = input.pipeline;
+  }
   summary["backend"] = input.stage.kernels().name;
   summary["threads"] = input.stage.stream().threads();
   summary["dtype"] = input.config.train.dtype;

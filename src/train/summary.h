@@ -22,6 +22,7 @@ struct SummaryInput {
   const Fit& fit;
   const Totals& totals;
   const parallel::Grid& grid;
+  const nlohmann::ordered_json& pipeline;  ///< pipeline_record.h; null: none
   int64_t steps = 0;
   bool finished = false;
   std::string git;

@@ -7,6 +7,7 @@
 #include "parallel/collectives.h"
 #include "src/optim/schedule.h"
 #include "src/train/agreement.h"
+#include "src/train/pipeline_record.h"
 #include "src/train/snapshot.h"
 #include "src/train/summary.h"
 
@@ -170,6 +171,7 @@ void Trainer::finish(bool finished) {
     checkpoint();
   }
   compare_ranks(stage_->store(), ranks_->data());
+  const auto pipeline = record_pipeline(directory_->root(), layout_, pipeline_->times(), *ranks_);
   write_summary({.config = config_,
                  .directory = directory_->root(),
                  .stage = *stage_,
@@ -177,6 +179,7 @@ void Trainer::finish(bool finished) {
                  .fit = fit_,
                  .totals = totals_,
                  .grid = layout_.grid,
+                 .pipeline = pipeline,
                  .steps = step_,
                  .finished = finished,
                  .git = options_.git},
