@@ -56,7 +56,13 @@ struct Assign {
   }
 
   void operator()(bool* slot) const { *slot = exact<bool>(node, "true or false"); }
-  void operator()(int64_t* slot) const { *slot = exact<int64_t>(node, "an integer"); }
+  /// "auto", where that is a value.
+  bool automatic() const {
+    return field.limits.automatic && node.value_exact<std::string>() == "auto";
+  }
+  void operator()(int64_t* slot) const {
+    *slot = automatic() ? 0 : exact<int64_t>(node, "an integer");
+  }
   void operator()(double* slot) const {
     const auto integer = node.value_exact<int64_t>();
     *slot = integer ? static_cast<double>(*integer) : exact<double>(node, "a number");
@@ -66,8 +72,7 @@ struct Assign {
     *slot = list<std::string>("a list of strings");
   }
   void operator()(std::vector<int64_t>* slot) const {
-    const bool automatic = node.value_exact<std::string>() == "auto";
-    *slot = automatic ? std::vector<int64_t>() : list<int64_t>("a list of integers");
+    *slot = automatic() ? std::vector<int64_t>() : list<int64_t>("a list of integers");
   }
   void operator()(Patterned* slot) const {
     constexpr std::string_view kExpected =

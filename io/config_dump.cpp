@@ -32,8 +32,11 @@ std::string number(double value) {
 }
 
 struct ToToml {
+  bool automatic = false;
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
-  std::string operator()(const int64_t* value) const { return fmt::format("{}", *value); }
+  std::string operator()(const int64_t* value) const {
+    return automatic && *value == 0 ? "\"auto\"" : fmt::format("{}", *value);
+  }
   std::string operator()(const double* value) const { return number(*value); }
   std::string operator()(const std::string* value) const { return toml_string(*value); }
   std::string operator()(const std::vector<std::string>* values) const {
@@ -44,7 +47,8 @@ struct ToToml {
     return fmt::format("[{}]", fmt::join(out, ", "));
   }
   std::string operator()(const std::vector<int64_t>* values) const {
-    return values->empty() ? "\"auto\"" : fmt::format("[{}]", fmt::join(*values, ", "));
+    return automatic && values->empty() ? "\"auto\""
+                                        : fmt::format("[{}]", fmt::join(*values, ", "));
   }
   std::string operator()(const Patterned* value) const {
     if (value->uniform()) {
@@ -78,7 +82,7 @@ struct ToJson {
 }  // namespace
 
 std::string toml_value(const Field& field, const Config& config) {
-  return std::visit(ToToml{}, field.slot(const_cast<Config&>(config)));
+  return std::visit(ToToml{field.limits.automatic}, field.slot(const_cast<Config&>(config)));
 }
 
 std::string to_toml(const Config& config) {

@@ -142,8 +142,9 @@ void sparse(std::vector<Field>& out) {
 void parallel(std::vector<Field>& out) {
   using P = ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
-  rows.add("pipeline", &P::pipeline, range(1, 1024),
-           "ranks that share the layers; those of each are data parallel");
+  rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
+           "ranks that share the layers, the rest are data parallel; \"auto\": as few as fit "
+           "memory_budget");
   rows.add("schedule", &P::schedule,
            one_of({"auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2", "zb-v",
                    "dualpipe-v", "message-driven"},
@@ -155,7 +156,7 @@ void parallel(std::vector<Field>& out) {
            "micro-batches under way, of schedule message-driven; 0: automatic");
   rows.add("weight_prediction", &P::weight_prediction, one_of({"none"}, {"spectrain"}),
            "of asynchronous pipelines");
-  rows.add("partition", &P::partition, at_least(1),
+  rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
            "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
   rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},
            "MiB of gradient reduced at once");

@@ -25,6 +25,7 @@ struct Limits {
   double below = std::numeric_limits<double>::infinity();
   std::vector<std::string> values{};  ///< the only ones that work, as text; empty: any
   std::vector<std::string> later{};   ///< names with a meaning that this version does not have
+  bool automatic = false;             ///< "auto" stands for 0, or for an empty list
 };
 
 struct Field {

@@ -252,6 +252,42 @@ TEST(Pipeline, ActivationsInBf16AreClose) {
   }
 }
 
+/// SAMO's lever: the smaller state of a pruned model needs fewer stages.
+TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.model.width = 128;
+  config.model.layers = 8;
+  config.parallel.pipeline = 0;
+  config.parallel.bucket_mb = 0.01;
+  const auto stages_of = [&](const io::Config& one, std::string& notes) {
+    int stages = 0;
+    parallel::run_ranks(4, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options{.resume = "none"};
+      if (comm.rank() == 0) {
+        options.on_note = [&](const std::string& text) { notes += text + "\n"; };
+      }
+      const train::Trainer trainer(one, comm, options);
+      if (comm.rank() == 0) {
+        stages = trainer.layout().grid.pipeline;
+      }
+    });
+    return stages;
+  };
+  std::string notes;
+  EXPECT_EQ(stages_of(config, notes), 1) << "without a budget all fits";
+  // Between what the dense model needs in one stage and in four; the program itself takes 64 MiB.
+  config.train.memory_budget = "85 MiB";
+  const int dense = stages_of(config, notes);
+  EXPECT_GT(dense, 1);
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "sparse";
+  notes.clear();
+  EXPECT_LT(stages_of(config, notes), dense);
+  EXPECT_THAT(notes, HasSubstr(fmt::format("unpruned it would take {}", dense)));
+}
+
 TEST(Pipeline, AGivenPartition) {
   const TempDir dir;
   io::Config config = config_for(dir);

@@ -12,9 +12,7 @@ namespace {
 
 std::vector<Action> forwards_first(int stage, int micro_batches, int warm) {
   Program program;
-  for (int i = 0; i < warm; ++i) {
-    program.next(ActionKind::forward, stage);
-  }
+  program.next(ActionKind::forward, stage, warm);
   for (int i = 0; i < micro_batches; ++i) {
     if (warm + i < micro_batches) {
       program.next(ActionKind::forward, stage);

@@ -13,6 +13,11 @@ class Program {
   void next(ActionKind kind, int stage) {
     add(kind, stage, counts_[{stage, static_cast<int>(kind)}]++);
   }
+  void next(ActionKind kind, int stage, int times) {
+    for (int i = 0; i < times; ++i) {
+      next(kind, stage);
+    }
+  }
   void add(ActionKind kind, int stage, int micro_batch) {
     actions_.push_back({kind, stage, micro_batch});
   }

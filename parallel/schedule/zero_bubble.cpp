@@ -17,9 +17,7 @@ namespace {
 
 std::vector<Action> program_of(int stage, int micro_batches, int warm, int put_off) {
   Program program;
-  for (int i = 0; i < warm; ++i) {
-    program.next(ActionKind::forward, stage);
-  }
+  program.next(ActionKind::forward, stage, warm);
   for (int i = 0; i < micro_batches; ++i) {
     if (warm + i < micro_batches) {
       program.next(ActionKind::forward, stage);

@@ -79,10 +79,12 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     runner_.run(schedule, *this);
   }
   times_ = runner_.times();
+  const double begin = now_seconds();
   add_tied();
   if (step_.exchange != nullptr) {
     step_.exchange->finish();
   }
+  collective_ = now_seconds() - begin;
   return loss_;
 }
 

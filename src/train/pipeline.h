@@ -44,6 +44,7 @@ class Pipeline final : private parallel::PipelineWork {
 
   /// Of the last step.
   const parallel::RunTimes& times() const { return times_; }
+  double collective_seconds() const { return collective_; }
 
  private:
   void run(const parallel::Action& action, std::span<const std::byte> in,
@@ -64,6 +65,7 @@ class Pipeline final : private parallel::PipelineWork {
   int64_t samples_;  ///< of a micro-batch
   parallel::PipelineRunner runner_;
   parallel::RunTimes times_;
+  double collective_ = 0;  ///< seconds of the last step
   Step step_;
   bool training_ = false;
   int64_t evaluated_ = 0;  ///< samples in all

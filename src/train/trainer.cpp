@@ -71,6 +71,7 @@ StepReport Trainer::train_step() {
         last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string()));
   }
   optim::StepResult update;
+  const double update_begin = now_seconds();
   {
     const Span span(Track::optimizer, "update");
     update = exchange_->update(step_, lr);
@@ -81,6 +82,7 @@ StepReport Trainer::train_step() {
         "optimizer.lr, set optimizer.clip, or look at the data",
         update.gradient_norm, step_ + 1, loss));
   }
+  const double update_seconds = now_seconds() - update_begin;
   ++step_;
   stopping_ = stop;
   const double seconds = now_seconds() - begin;
@@ -91,6 +93,10 @@ StepReport Trainer::train_step() {
           .grad_norm = update.gradient_norm,
           .seconds = seconds,
           .tokens_per_s = rows / seconds,
+          .times = {.compute = pipeline_->times().compute,
+                    .waited = pipeline_->times().waited,
+                    .collective = pipeline_->collective_seconds(),
+                    .update = update_seconds},
           .bytes_sent = comm_.sent().bytes - sent_before.bytes,
           .allreduce_bytes = comm_.sent(Traffic::allreduce).bytes - allreduce_before.bytes,
           .p2p_bytes = comm_.sent(Traffic::point_to_point).bytes - p2p_before.bytes,

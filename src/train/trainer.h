@@ -20,6 +20,14 @@
 
 namespace espalier::train {
 
+/// Where a step's time goes on one rank, in seconds.
+struct StepTimes {
+  double compute = 0;     ///< forwards and backwards
+  double waited = 0;      ///< for messages of the pipeline: bubbles, and what messages cost
+  double collective = 0;  ///< for sums of gradients, once backward has ended
+  double update = 0;      ///< optimizer, with ZeRO-1 values of other ranks
+};
+
 /// What one step did; a line of metrics.jsonl.
 struct StepReport {
   int64_t step = 0;  ///< steps done, from 1
@@ -28,6 +36,7 @@ struct StepReport {
   double grad_norm = 0;
   double seconds = 0;
   double tokens_per_s = 0;
+  StepTimes times;
   int64_t bytes_sent = 0;  ///< by rank 0 in this step
   int64_t allreduce_bytes = 0;
   int64_t p2p_bytes = 0;
@@ -80,7 +89,10 @@ class Trainer {
   void time_layers();
   void plan();
   Layout layout_for(int64_t micro_batches) const;
-  std::vector<StageShape> stages_for(int64_t micro_batches) const;
+  std::vector<StageShape> stages_for(int64_t micro_batches, const Start& start) const;
+  RunShape run_shape(const Start& start) const;
+  void choose_stages();
+  int fewest_stages(const Start& start);
   void make_stage(const std::shared_ptr<Shards>& shards);
   void load_start();
   void settle_storages();

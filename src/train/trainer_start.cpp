@@ -3,6 +3,7 @@
 #include <array>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
@@ -90,9 +91,10 @@ void Trainer::open_data() {
   }
   start_ =
       start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init});
-  const parallel::Grid grid =
-      parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
-  rank_samples_ = share_of(config_, grid.data);
+  if (config_.parallel.pipeline > 0) {
+    share_of(config_, parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline))
+                          .data);  // told before anything takes time
+  }
 }
 
 /// Where layers are to be dealt out, and the user has not done so: rank 0 times them for all.
@@ -118,36 +120,86 @@ void Trainer::time_layers() {
 
 /// Everything that is decided before anything is allocated.
 void Trainer::plan() {
+  if (config_.parallel.pipeline == 0) {
+    choose_stages();
+  }
+  const RunShape run = run_shape(start_);
+  fit_ = fit_memory(config_, run);
+  if (!fit_.note.empty()) {
+    note(fit_.note);
+  }
+  rank_samples_ = share_of(config_, run.ranks);
+  micro_batch_ = fit_.choice.micro_batch;
+  layout_ = layout_for(rank_samples_ / micro_batch_);
+}
+
+RunShape Trainer::run_shape(const Start& start) const {
   const parallel::Grid grid =
       parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
   RunShape run{.problem = problem_,
                .ranks = grid.data,
                .threads = stream_->threads(),
-               .start = start_,
+               .start = start,
                .sharding = plan_shards(config_, grid.place_of(comm_.rank()).replica, grid.data)};
   if (grid.pipeline > 1) {
-    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+    run.stages = [this, &start](int64_t micro_batches) { return stages_for(micro_batches, start); };
   }
-  fit_ = fit_memory(config_, run);
-  if (!fit_.note.empty()) {
-    note(fit_.note);
+  return run;
+}
+
+/// As few stages as fit the budget: fewer stages, fewer bubbles and messages. That is why a pruned
+/// model trains faster (Singh and Bhatele, IPDPS 2023), so what it would take unpruned is told, too.
+void Trainer::choose_stages() {
+  const int stages = fewest_stages(start_);
+  std::string unpruned;
+  if (config_.pruning.method != "none" || start_.pruned) {
+    const io::PruningConfig pruning = std::exchange(config_.pruning, io::PruningConfig());
+    Start dense{.masks = {}, .kept = {}};
+    for (const sparse::ParameterSpec& spec : network_) {
+      dense.kept.push_back(spec.shape.count());
+    }
+    const int needed = fewest_stages(dense);
+    config_.pruning = pruning;
+    unpruned = needed == 0
+                   ? fmt::format("; unpruned it would fit no grid of {} ranks", comm_.size())
+                   : fmt::format("; unpruned it would take {}", needed);
   }
-  micro_batch_ = fit_.choice.micro_batch;
-  layout_ = layout_for(rank_samples_ / micro_batch_);
+  config_.parallel.pipeline = std::max(stages, 1);
+  if (stages > 0) {
+    note(fmt::format("parallel.pipeline = \"auto\": {} of {} ranks as stages{}", stages,
+                     comm_.size(), unpruned));
+  }  // else planning tells what is missing
+}
+
+/// 0: no number of stages fits.
+int Trainer::fewest_stages(const Start& start) {
+  for (int stages = 1; stages <= comm_.size(); ++stages) {
+    if (comm_.size() % stages != 0) {
+      continue;
+    }
+    config_.parallel.pipeline = stages;
+    try {
+      fit_memory(config_, run_shape(start));
+      return stages;
+    } catch (const Failure&) {
+      continue;  // too large, or the batch or the layers cannot be shared like this
+    }
+  }
+  return 0;
 }
 
 Layout Trainer::layout_for(int64_t micro_batches) const {
   return make_layout(config_, comm_.size(), micro_batches, layer_times_);
 }
 
-std::vector<StageShape> Trainer::stages_for(int64_t micro_batches) const {
+std::vector<StageShape> Trainer::stages_for(int64_t micro_batches, const Start& start) const {
   const Layout layout = layout_for(micro_batches);
   const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
   std::vector<StageShape> stages;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout.parts(rank);
     const std::vector<size_t> numbers = parameters_of(layers_, parts);
-    StageShape stage{.parts = parts, .start = start_of_part(start_, numbers)};
+    StageShape stage{.parts = parts, .start = start_of_part(start, numbers)};
     for (const size_t number : numbers) {
       if (network_[number].prunable && !prunable[number]) {
         stage.exclude.push_back(network_[number].name);
