@@ -115,6 +115,10 @@ class MpiWorld {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
+/// A message between stages travels in parts that MPI sends eagerly: they leave at once, and arrive while
+/// both sides compute. A longer one would wait until both ends call MPI again, several times.
+constexpr size_t kEagerPart = size_t{64} << 10U;
+
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiWorld> world, Membership members)
@@ -145,7 +149,11 @@ class MpiCommunicator final : public Communicator {
 
  private:
   MpiAddress address(int peer, Tag tag) const {
-    return {.comm = comm_, .peer = peer, .tag = mpi_tag(tag), .part_bytes = world_->part_bytes};
+    const size_t most = tag.kind == Traffic::point_to_point ? kEagerPart : world_->part_bytes;
+    return {.comm = comm_,
+            .peer = peer,
+            .tag = mpi_tag(tag),
+            .part_bytes = std::min(most, world_->part_bytes)};
   }
   std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
     return std::make_unique<MpiOperation>(address(to, tag), data);
@@ -237,6 +245,14 @@ bool launched_by_mpi() {
          environment_number("SLURM_STEP_NUM_TASKS") > 1;
 }
 
+/// Before MPI reads it; a user's own setting stays. Other MPI libraries have such limits already.
+void raise_eager_limit() {
+  const std::string limit = fmt::format("{}", kEagerPart + 512);  // with MPI's own headers
+  for (const char* transport : {"vader", "sm"}) {
+    setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
+  }
+}
+
 MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_exceptions()) {
   require(options.part_bytes >= 1 && options.part_bytes <= size_t{1} << 30U,
           "MPI counts bytes in an int", options.part_bytes);
@@ -244,6 +260,7 @@ MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_except
   MPI_Initialized(&before);
   require(before == 0, "MPI starts once in a process");
   int provided = 0;
+  raise_eager_limit();
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check(provided >= MPI_THREAD_FUNNELED,
         "this MPI library ({}) allows no threads beside it: use one built with thread support",

@@ -60,6 +60,22 @@ TEST(Balance, EqualLayersAreDealtEvenly) {
   EXPECT_THAT(balance(std::vector<double>(8, 1.0), 4), ElementsAre(2, 4, 6, 8));
 }
 
+/// Embedding, six blocks, head: over a vee of two ranks, three blocks each.
+TEST(Balance, CountsWhatARankOwns) {
+  const std::vector<double> costs{0.1, 1, 1, 1, 1, 1, 1, 0.2};
+  parallel::Schedule vee{
+      .ranks = 2, .chunks = 2, .placement = parallel::Placement::vee, .programs = {}};
+  const auto ends = balance_ranks(costs, vee);
+  std::vector<double> ranks(2, 0);
+  size_t layer = 0;
+  for (int stage = 0; stage < 4; ++stage) {
+    for (; layer < ends[static_cast<size_t>(stage)]; ++layer) {
+      ranks[static_cast<size_t>(vee.rank_of(stage))] += costs[layer];
+    }
+  }
+  EXPECT_NEAR(std::max(ranks[0], ranks[1]), 3.3, 1e-9);
+}
+
 io::Config gpt(int64_t layers) {
   io::Config config;
   config.model.layers = layers;

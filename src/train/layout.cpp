@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -115,7 +116,7 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
       pipeline, layout.schedule.chunks, layout.schedule.chunks == 1 ? "" : "s", stages,
       costs.size());
   layout.ends = config.parallel.partition.empty()
-                    ? balance(costs, layout.stages())
+                    ? balance_ranks(costs, layout.schedule)
                     : listed(config.parallel.partition, stages, costs.size());
   if (config.parallel.schedule == "message-driven") {
     const auto wanted = static_cast<int>(config.parallel.in_flight);
@@ -158,6 +159,50 @@ std::vector<size_t> balance(std::span<const double> costs, int stages) {
   for (size_t s = runs; s > 0; --s) {
     ends[s - 1] = end;
     end = begin[s][end];
+  }
+  return ends;
+}
+
+std::vector<size_t> balance_ranks(std::span<const double> costs,
+                                  const parallel::Schedule& schedule) {
+  std::vector<size_t> ends = balance(costs, schedule.stages());
+  if (schedule.chunks == 1) {
+    return ends;
+  }
+  const auto load_of = [&](const std::vector<size_t>& cuts) {
+    std::vector<double> ranks(static_cast<size_t>(schedule.ranks), 0);
+    double stage_most = 0;
+    size_t layer = 0;
+    for (size_t stage = 0; stage < cuts.size(); ++stage) {
+      double cost = 0;
+      for (; layer < cuts[stage]; ++layer) {
+        cost += costs[layer];
+      }
+      ranks[static_cast<size_t>(schedule.rank_of(static_cast<int>(stage)))] += cost;
+      stage_most = std::max(stage_most, cost);
+    }
+    return std::pair(*std::ranges::max_element(ranks), stage_most);
+  };
+  const auto valid = [](const std::vector<size_t>& cuts) {
+    return cuts.front() > 0 && std::ranges::adjacent_find(cuts, std::greater_equal()) == cuts.end();
+  };
+  const size_t movable = ends.size() - 1;
+  for (bool better = true; better;) {
+    better = false;
+    for (size_t one = 0; one < movable && !better; ++one) {
+      for (size_t other = one; other < movable && !better; ++other) {
+        for (const auto& [a, b] : {std::pair{1, 0}, {-1, 0}, {1, 1}, {-1, -1}, {1, -1}, {-1, 1}}) {
+          std::vector<size_t> moved = ends;
+          moved[one] += static_cast<size_t>(a);
+          moved[other] += static_cast<size_t>(b);
+          if (valid(moved) && load_of(moved) < load_of(ends)) {
+            ends = std::move(moved);
+            better = true;
+            break;
+          }
+        }
+      }
+    }
   }
   return ends;
 }

@@ -49,6 +49,11 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
 /// least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S L²).
 std::vector<size_t> balance(std::span<const double> costs, int stages);
 
+/// The same where a rank owns several stages: first the most loaded rank counts, then the most expensive
+/// stage. From `balance`, by moving one or two ends at a time while that helps.
+std::vector<size_t> balance_ranks(std::span<const double> costs,
+                                  const parallel::Schedule& schedule);
+
 /// "2 pipeline stages x 2 replicas, schedule 1f1b, layers 0-3 | 4-7", and where ranks lie.
 std::string describe(const Layout& layout, std::span<const int> node);
 
