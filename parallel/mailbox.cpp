@@ -7,17 +7,14 @@ namespace {
 
 constexpr Traffic kTraffic = Traffic::point_to_point;
 
-/// Buffers of `bytes` and an envelope each, on cache lines of their own.
-size_t stride(size_t bytes) { return (bytes + sizeof(Envelope) + 63) / 64 * 64; }
-
 Buffer ring(Arena& arena, std::string_view name, size_t bytes, int buffers) {
   require(buffers >= 1, "at least one buffer", buffers);
   return arena.allocate(Memory::communication, name, DType::uint8,
-                        Shape{static_cast<int64_t>(stride(bytes)) * buffers});
+                        Shape{static_cast<int64_t>(buffer_bytes(bytes)) * buffers});
 }
 
 std::span<std::byte> part(const Buffer& memory, size_t slot, size_t bytes) {
-  return {static_cast<std::byte*>(memory.tensor().data) + slot * stride(bytes),
+  return {static_cast<std::byte*>(memory.tensor().data) + slot * buffer_bytes(bytes),
           bytes + sizeof(Envelope)};
 }
 

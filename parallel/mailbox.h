@@ -30,6 +30,9 @@ struct Envelope {
 static_assert(sizeof(Envelope) == 16);
 std::string describe(const Envelope& envelope);
 
+/// What a buffer for a message of `bytes` takes: with its envelope, on cache lines of its own.
+constexpr size_t buffer_bytes(size_t bytes) { return (bytes + sizeof(Envelope) + 63) / 64 * 64; }
+
 struct ChannelShape {
   int peer = 0;      ///< rank at the other end
   int number = 0;    ///< of the tag

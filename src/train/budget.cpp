@@ -50,10 +50,8 @@ class Rehearsal {
                 .parts = shape.parts}),
         specs_(specs_of(stage_.store())),
         kept_(shape.start.kept) {
-    for (const size_t bytes : shape.message_bytes) {
-      messages_.push_back(arena_.allocate(Memory::communication, "messages", DType::uint8,
-                                          Shape{static_cast<int64_t>(bytes)}));
-    }
+    messages_ = arena_.allocate(Memory::communication, "messages", DType::uint8,
+                                Shape{static_cast<int64_t>(shape.message_bytes)});
   }
 
   MemoryPlan play() {
@@ -150,7 +148,7 @@ class Rehearsal {
   const RunShape& run_;
   bool pruned_;  ///< before the first step
   Arena arena_{true};
-  std::vector<Buffer> messages_;
+  Buffer messages_;
   Stream stream_;
   Stage stage_;
   std::vector<sparse::ParameterSpec> specs_;

@@ -30,8 +30,8 @@ size_t model_state_of(const MemoryByKind& bytes);
 struct StageShape {
   std::vector<PartShape> parts{};  ///< empty: all layers
   Start start;
-  std::vector<size_t> message_bytes{};  ///< of each message that may wait, in or out
-  std::vector<std::string> exclude{};   ///< parameters that config.pruning.exclude means
+  size_t message_bytes = 0;            ///< of all buffers for what goes between stages
+  std::vector<std::string> exclude{};  ///< parameters that config.pruning.exclude means
 };
 
 /// What a plan depends on beside the config.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "parallel/runner.h"
 #include "parallel/schedule/builders.h"
 
 namespace espalier::train {
@@ -91,8 +92,14 @@ size_t Layout::part_of(int stage) const {
 }
 
 int Layout::buffers() const {
-  // One more than must be, so that a sender need not wait for its receiver's reading.
-  return policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
+  // One more than must be, so that a sender need not wait for its receiver's reading; and evaluation
+  // sends groups of as many as there are ranks.
+  const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
+  return std::max(needed, grid.pipeline);
+}
+
+int Layout::handed_over() const {
+  return policy ? 1 : std::max(parallel::needed_handed_over(schedule), grid.pipeline);
 }
 
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,

@@ -33,8 +33,9 @@ struct Layout {
   std::vector<PartShape> parts(int rank) const;
   /// The part among parts(rank) that is `stage`.
   size_t part_of(int stage) const;
-  /// Messages that may wait on a channel.
+  /// Messages that may wait on a channel between ranks, and between two stages of one rank.
   int buffers() const;
+  int handed_over() const;
 
  private:
   friend Layout make_layout(const io::Config&, int, int64_t, const LayerTimes&);

@@ -29,14 +29,11 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
   for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
     bytes.push_back(static_cast<size_t>(sizes[static_cast<size_t>(boundary)]));
   }
-  const bool fixed = !layout.policy;
-  return {
-      .placement = layout.schedule.placement,
-      .chunks = layout.schedule.chunks,
-      .buffers = std::max(layout.buffers(), layout.grid.pipeline),
-      .handed_over =
-          fixed ? std::max(parallel::needed_handed_over(layout.schedule), layout.grid.pipeline) : 1,
-      .message_bytes = std::move(bytes)};
+  return {.placement = layout.schedule.placement,
+          .chunks = layout.schedule.chunks,
+          .buffers = layout.buffers(),
+          .handed_over = layout.handed_over(),
+          .message_bytes = std::move(bytes)};
 }
 
 }  // namespace

@@ -90,6 +90,7 @@ class Trainer {
   void plan();
   Layout layout_for(int64_t micro_batches) const;
   std::vector<StageShape> stages_for(int64_t micro_batches, const Start& start) const;
+  size_t message_bytes(const Layout& layout, int rank, int64_t samples) const;
   RunShape run_shape(const Start& start) const;
   void choose_stages();
   int fewest_stages(const Start& start);

@@ -195,11 +195,14 @@ Layout Trainer::layout_for(int64_t micro_batches) const {
 std::vector<StageShape> Trainer::stages_for(int64_t micro_batches, const Start& start) const {
   const Layout layout = layout_for(micro_batches);
   const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
+  const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
   std::vector<StageShape> stages;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout.parts(rank);
     const std::vector<size_t> numbers = parameters_of(layers_, parts);
-    StageShape stage{.parts = parts, .start = start_of_part(start, numbers)};
+    StageShape stage{.parts = parts,
+                     .start = start_of_part(start, numbers),
+                     .message_bytes = message_bytes(layout, rank, samples)};
     for (const size_t number : numbers) {
       if (network_[number].prunable && !prunable[number]) {
         stage.exclude.push_back(network_[number].name);
@@ -208,6 +211,30 @@ std::vector<StageShape> Trainer::stages_for(int64_t micro_batches, const Start& 
     stages.push_back(std::move(stage));
   }
   return stages;
+}
+
+/// Of a rank's buffers for messages, and for the other end's share of tied embeddings.
+size_t Trainer::message_bytes(const Layout& layout, int rank, int64_t samples) const {
+  const parallel::Schedule& schedule = layout.schedule;
+  size_t sum = 0;
+  for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
+    const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
+    const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
+    const bool narrow = config_.parallel.activation_codec == "bf16";
+    const size_t bytes = narrow ? static_cast<size_t>(flow.shape.count()) * 2 : flow.bytes();
+    const bool crosses = schedule.crosses(boundary);
+    const bool touches =
+        schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
+    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.handed_over());
+    sum += touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
+  }
+  const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
+  const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
+  if (config_.model.kind == "gpt" && config_.model.tie_embeddings && apart && end) {
+    sum += static_cast<size_t>(network_.front().shape.count()) *
+           size_of(store_options(config_, true).gradient);
+  }
+  return sum;
 }
 
 void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
