@@ -88,12 +88,6 @@ class Trainer {
   void open_data();
   void time_layers();
   void plan();
-  Layout layout_for(int64_t micro_batches) const;
-  std::vector<StageShape> stages_for(int64_t micro_batches, const Start& start) const;
-  size_t message_bytes(const Layout& layout, int rank, int64_t samples) const;
-  RunShape run_shape(const Start& start) const;
-  void choose_stages();
-  int fewest_stages(const Start& start);
   void make_stage(const std::shared_ptr<Shards>& shards);
   void load_start();
   void settle_storages();

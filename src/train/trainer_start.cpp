@@ -3,10 +3,10 @@
 #include <array>
 #include <iterator>
 #include <thread>
-#include <utility>
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
+#include "src/train/planner.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
 #include "src/train/trainer.h"
@@ -118,123 +118,22 @@ void Trainer::time_layers() {
   }
 }
 
-/// Everything that is decided before anything is allocated.
 void Trainer::plan() {
-  if (config_.parallel.pipeline == 0) {
-    choose_stages();
+  Plan plan = make_plan({.config = config_,
+                         .problem = problem_,
+                         .start = start_,
+                         .times = layer_times_,
+                         .ranks = comm_.size(),
+                         .rank = comm_.rank(),
+                         .threads = stream_->threads()});
+  for (const std::string& text : plan.notes) {
+    note(text);
   }
-  const RunShape run = run_shape(start_);
-  fit_ = fit_memory(config_, run);
-  if (!fit_.note.empty()) {
-    note(fit_.note);
-  }
-  rank_samples_ = share_of(config_, run.ranks);
+  config_.parallel.pipeline = plan.pipeline;
+  layout_ = std::move(plan.layout);
+  fit_ = std::move(plan.fit);
+  rank_samples_ = share_of(config_, layout_.grid.data);
   micro_batch_ = fit_.choice.micro_batch;
-  layout_ = layout_for(rank_samples_ / micro_batch_);
-}
-
-RunShape Trainer::run_shape(const Start& start) const {
-  const parallel::Grid grid =
-      parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline));
-  RunShape run{.problem = problem_,
-               .ranks = grid.data,
-               .threads = stream_->threads(),
-               .start = start,
-               .sharding = plan_shards(config_, grid.place_of(comm_.rank()).replica, grid.data)};
-  if (grid.pipeline > 1) {
-    run.stages = [this, &start](int64_t micro_batches) { return stages_for(micro_batches, start); };
-  }
-  return run;
-}
-
-/// As few stages as fit the budget: fewer stages, fewer bubbles and messages. That is why a pruned
-/// model trains faster (Singh and Bhatele, IPDPS 2023), so what it would take unpruned is told, too.
-void Trainer::choose_stages() {
-  const int stages = fewest_stages(start_);
-  std::string unpruned;
-  if (config_.pruning.method != "none" || start_.pruned) {
-    const io::PruningConfig pruning = std::exchange(config_.pruning, io::PruningConfig());
-    Start dense{.masks = {}, .kept = {}};
-    for (const sparse::ParameterSpec& spec : network_) {
-      dense.kept.push_back(spec.shape.count());
-    }
-    const int needed = fewest_stages(dense);
-    config_.pruning = pruning;
-    unpruned = needed == 0
-                   ? fmt::format("; unpruned it would fit no grid of {} ranks", comm_.size())
-                   : fmt::format("; unpruned it would take {}", needed);
-  }
-  config_.parallel.pipeline = std::max(stages, 1);
-  if (stages > 0) {
-    note(fmt::format("parallel.pipeline = \"auto\": {} of {} ranks as stages{}", stages,
-                     comm_.size(), unpruned));
-  }  // else planning tells what is missing
-}
-
-/// 0: no number of stages fits.
-int Trainer::fewest_stages(const Start& start) {
-  for (int stages = 1; stages <= comm_.size(); ++stages) {
-    if (comm_.size() % stages != 0) {
-      continue;
-    }
-    config_.parallel.pipeline = stages;
-    try {
-      fit_memory(config_, run_shape(start));
-      return stages;
-    } catch (const Failure&) {
-      continue;  // too large, or the batch or the layers cannot be shared like this
-    }
-  }
-  return 0;
-}
-
-Layout Trainer::layout_for(int64_t micro_batches) const {
-  return make_layout(config_, comm_.size(), micro_batches, layer_times_);
-}
-
-std::vector<StageShape> Trainer::stages_for(int64_t micro_batches, const Start& start) const {
-  const Layout layout = layout_for(micro_batches);
-  const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
-  const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
-  std::vector<StageShape> stages;
-  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const std::vector<PartShape> parts = layout.parts(rank);
-    const std::vector<size_t> numbers = parameters_of(layers_, parts);
-    StageShape stage{.parts = parts,
-                     .start = start_of_part(start, numbers),
-                     .message_bytes = message_bytes(layout, rank, samples)};
-    for (const size_t number : numbers) {
-      if (network_[number].prunable && !prunable[number]) {
-        stage.exclude.push_back(network_[number].name);
-      }
-    }
-    stages.push_back(std::move(stage));
-  }
-  return stages;
-}
-
-/// Of a rank's buffers for messages, and for the other end's share of tied embeddings.
-size_t Trainer::message_bytes(const Layout& layout, int rank, int64_t samples) const {
-  const parallel::Schedule& schedule = layout.schedule;
-  size_t sum = 0;
-  for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-    const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
-    const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
-    const bool narrow = config_.parallel.activation_codec == "bf16";
-    const size_t bytes = narrow ? static_cast<size_t>(flow.shape.count()) * 2 : flow.bytes();
-    const bool crosses = schedule.crosses(boundary);
-    const bool touches =
-        schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
-    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.handed_over());
-    sum += touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
-  }
-  const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
-  const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
-  if (config_.model.kind == "gpt" && config_.model.tie_embeddings && apart && end) {
-    sum += static_cast<size_t>(network_.front().shape.count()) *
-           size_of(store_options(config_, true).gradient);
-  }
-  return sum;
 }
 
 void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
