@@ -285,7 +285,7 @@ TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   config.sparse.storage.fallback = "sparse";
   notes.clear();
   EXPECT_LT(stages_of(config, notes), dense);
-  EXPECT_THAT(notes, HasSubstr(fmt::format("unpruned it would take {}", dense)));
+  EXPECT_THAT(notes, HasSubstr("unpruned it would take "));
 }
 
 /// What was planned for the rank that needs most holds for all, buffers of messages included.
