@@ -6,7 +6,7 @@ namespace espalier {
 namespace {
 
 constexpr std::array<std::string_view, kTracks> kNames{"compute", "all-reduce", "optimizer", "I/O",
-                                                     "pipeline"};
+                                                       "pipeline"};
 thread_local Trace* t_trace = nullptr;
 
 }  // namespace
