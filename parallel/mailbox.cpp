@@ -28,26 +28,28 @@ std::string describe(const Envelope& envelope) {
                      envelope.stage, envelope.run);
 }
 
+Ring::Ring(Arena& arena, std::string_view name, const ChannelShape& shape)
+    : bytes_(shape.bytes),
+      memory_(ring(arena, name, shape.bytes, shape.buffers)),
+      requests_(static_cast<size_t>(shape.buffers)) {}
+
+std::span<std::byte> Ring::buffer(size_t slot) const { return part(memory_, slot, bytes_); }
+
 Inbox::Inbox(Communicator& comm, Arena& arena, const ChannelShape& shape)
-    : comm_(comm),
-      shape_(shape),
-      memory_(ring(arena, "messages received", shape.bytes, shape.buffers)),
-      requests_(static_cast<size_t>(shape.buffers)) {
-  for (size_t i = 0; i < requests_.size(); ++i) {
+    : comm_(comm), shape_(shape), ring_(arena, "messages received", shape) {
+  for (size_t i = 0; i < ring_.slots(); ++i) {
     post(i);
   }
 }
 
-std::span<std::byte> Inbox::buffer(size_t slot) const { return part(memory_, slot, shape_.bytes); }
-
 void Inbox::post(size_t slot) {
-  requests_[slot] = comm_.irecv(shape_.peer, tag_of(shape_), buffer(slot));
+  ring_.request(slot) = comm_.irecv(shape_.peer, tag_of(shape_), ring_.buffer(slot));
 }
 
-bool Inbox::arrived() { return comm_.test(requests_[slot()]); }
+bool Inbox::arrived() { return comm_.test(ring_.request(ring_.slot())); }
 
 std::span<const std::byte> Inbox::content(const Envelope& expected) const {
-  const std::span<std::byte> message = buffer(slot());
+  const std::span<std::byte> message = ring_.buffer(ring_.slot());
   Envelope found;
   std::memcpy(&found, message.data() + shape_.bytes, sizeof found);
   check(found == expected, "rank {} sent {} where {} was expected: messages were lost or doubled",
@@ -56,31 +58,33 @@ std::span<const std::byte> Inbox::content(const Envelope& expected) const {
   return message.first(shape_.bytes);
 }
 
-void Inbox::release() { post(static_cast<size_t>(next_++ % shape_.buffers)); }
+void Inbox::release() {
+  const size_t read = ring_.slot();
+  ring_.advance();
+  post(read);
+}
 
 Outbox::Outbox(Communicator& comm, Arena& arena, const ChannelShape& shape)
-    : comm_(comm),
-      shape_(shape),
-      memory_(ring(arena, "messages sent", shape.bytes, shape.buffers)),
-      requests_(static_cast<size_t>(shape.buffers)) {}
+    : comm_(comm), shape_(shape), ring_(arena, "messages sent", shape) {}
 
-std::span<std::byte> Outbox::buffer(size_t slot) const { return part(memory_, slot, shape_.bytes); }
+bool Outbox::free() { return comm_.test(ring_.request(ring_.slot())); }
 
-bool Outbox::free() { return comm_.test(requests_[slot()]); }
-
-std::span<std::byte> Outbox::content() const { return buffer(slot()).first(shape_.bytes); }
+std::span<std::byte> Outbox::content() const {
+  return ring_.buffer(ring_.slot()).first(shape_.bytes);
+}
 
 void Outbox::send(const Envelope& envelope) {
-  const std::span<std::byte> message = buffer(slot());
+  const size_t slot = ring_.slot();
+  const std::span<std::byte> message = ring_.buffer(slot);
   std::memcpy(message.data() + shape_.bytes, &envelope, sizeof envelope);
-  requests_[slot()] = comm_.isend(shape_.peer, tag_of(shape_), message);
-  ++next_;
+  ring_.request(slot) = comm_.isend(shape_.peer, tag_of(shape_), message);
+  ring_.advance();
 }
 
 bool Outbox::flushed() {
   bool all = true;
-  for (Request& request : requests_) {
-    all = comm_.test(request) && all;
+  for (size_t slot = 0; slot < ring_.slots(); ++slot) {
+    all = comm_.test(ring_.request(slot)) && all;
   }
   return all;
 }

@@ -40,6 +40,25 @@ struct ChannelShape {
   int buffers = 1;
 };
 
+/// Buffers used in turn, each with the message that occupies it.
+class Ring {
+ public:
+  Ring(Arena& arena, std::string_view name, const ChannelShape& shape);
+  size_t slots() const { return requests_.size(); }
+  /// The one in turn.
+  size_t slot() const { return static_cast<size_t>(next_) % slots(); }
+  void advance() { ++next_; }
+  Request& request(size_t slot) { return requests_[slot]; }
+  /// Message and envelope.
+  std::span<std::byte> buffer(size_t slot) const;
+
+ private:
+  size_t bytes_;
+  Buffer memory_;
+  std::vector<Request> requests_;
+  int64_t next_ = 0;
+};
+
 class Inbox {
  public:
   Inbox(Communicator& comm, Arena& arena, const ChannelShape& shape);
@@ -52,15 +71,11 @@ class Inbox {
   int peer() const { return shape_.peer; }
 
  private:
-  size_t slot() const { return static_cast<size_t>(next_ % shape_.buffers); }
-  std::span<std::byte> buffer(size_t slot) const;
   void post(size_t slot);
 
   Communicator& comm_;
   ChannelShape shape_;
-  Buffer memory_;
-  std::vector<Request> requests_;
-  int64_t next_ = 0;
+  Ring ring_;
 };
 
 class Outbox {
@@ -76,14 +91,9 @@ class Outbox {
   int peer() const { return shape_.peer; }
 
  private:
-  size_t slot() const { return static_cast<size_t>(next_ % shape_.buffers); }
-  std::span<std::byte> buffer(size_t slot) const;
-
   Communicator& comm_;
   ChannelShape shape_;
-  Buffer memory_;
-  std::vector<Request> requests_;
-  int64_t next_ = 0;
+  Ring ring_;
 };
 
 class LocalBox {

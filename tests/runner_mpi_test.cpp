@@ -130,6 +130,16 @@ std::string error_of(const std::function<void(Communicator&)>& body, double time
   return "no error";
 }
 
+/// An activation for stage 1 once more, as its sender would write it in run 1.
+void send_again(PipelineRunner& runner, uint32_t micro_batch) {
+  const size_t bytes = ledger_bytes(2)[0];
+  std::vector<std::byte> message(bytes + sizeof(Envelope));
+  const Envelope envelope{.run = 1, .micro_batch = micro_batch, .stage = 1};
+  std::memcpy(message.data() + bytes, &envelope, sizeof envelope);
+  Request request = runner.communicator().isend(1, {.number = 2}, message);
+  runner.communicator().wait(request);
+}
+
 TEST(Runner, ADoubledMessageIsNoticed) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   const std::string error = error_of([&](Communicator& comm) {
@@ -138,12 +148,7 @@ TEST(Runner, ADoubledMessageIsNoticed) {
     LedgerWork work(2, ledger_bytes(2), 0);
     work.before = [&](const Action& action) {
       if (comm.rank() == 0 && action == Action{ActionKind::forward, 0, 2}) {
-        // Micro-batch 1 once more, as its sender would write it.
-        std::vector<std::byte> message(ledger_bytes(2)[0] + sizeof(Envelope));
-        const Envelope again{.run = 1, .micro_batch = 1, .stage = 1};
-        std::memcpy(message.data() + ledger_bytes(2)[0], &again, sizeof again);
-        Request request = runner.communicator().isend(1, {.number = 2}, message);
-        runner.communicator().wait(request);
+        send_again(runner, 1);
       }
     };
     runner.run(schedule, work);
@@ -161,12 +166,7 @@ TEST(Runner, AMessageOfAnEarlierRunIsNoticed) {
     LedgerWork work(2, ledger_bytes(2), 0);
     runner.run(schedule, work);
     if (comm.rank() == 0) {
-      LedgerWork other(2, ledger_bytes(2), 0);
-      std::vector<std::byte> message(ledger_bytes(2)[0] + sizeof(Envelope));
-      const Envelope late{.run = 1, .micro_batch = 0, .stage = 1};
-      std::memcpy(message.data() + ledger_bytes(2)[0], &late, sizeof late);
-      Request request = runner.communicator().isend(1, {.number = 2}, message);
-      runner.communicator().wait(request);
+      send_again(runner, 0);
     }
     runner.run(schedule, work);
     barrier(comm);

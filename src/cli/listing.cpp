@@ -1,10 +1,13 @@
 #include "src/cli/listing.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/train/budget.h"
+#include "src/train/planner.h"
 #include "src/train/pruner.h"
 
 namespace espalier::cli {
@@ -160,6 +163,19 @@ std::string parts_text(const Json& found) {
   return table(rows);
 }
 
+std::string pipeline_text(const Json& pipeline) {
+  const auto ranks = pipeline["ranks"].get<int>();
+  if (pipeline.contains("error")) {
+    return fmt::format("over {} pipeline ranks: {}\n", ranks, pipeline["error"].get<std::string>());
+  }
+  return fmt::format(
+      "over {} pipeline ranks (schedule {}, stages end at layers {}, micro-batch of {}) the one "
+      "that "
+      "needs most takes about {} at its peak\n",
+      ranks, pipeline["schedule"].get<std::string>(), fmt::join(pipeline["ends"], ", "),
+      pipeline["micro_batch"].get<int64_t>(), bytes_text(pipeline["process"].get<double>()));
+}
+
 std::string listing_text(const Json& found, const io::Config& config) {
   auto number = [&](const char* key) { return found[key].get<int64_t>(); };
   auto grouped_of = [&](const char* key) { return grouped(number(key)); };
@@ -184,6 +200,9 @@ std::string listing_text(const Json& found, const io::Config& config) {
   text += fmt::format("the process at its peak: about {} ({:.2f} GiB)\n",
                       bytes_text(found["process"].get<double>()),
                       found["process"].get<double>() * 0x1p-30);
+  if (found.contains("pipeline")) {
+    text += pipeline_text(found["pipeline"]);
+  }
   if (found.contains("note")) {
     text += found["note"].get<std::string>() + "\n";
   }
@@ -219,6 +238,27 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
               : "");
 }
 
+/// Of the rank of one replica that needs most, when the layers are dealt out.
+Json pipeline_json(const io::Config& config, const train::RunShape& run) {
+  const auto stages = static_cast<int>(config.parallel.pipeline);
+  const train::LayerTimes times = train::estimated_times(config, run.problem);
+  try {
+    const train::Plan plan = train::make_plan({.config = config,
+                                               .problem = run.problem,
+                                               .start = run.start,
+                                               .times = times,
+                                               .ranks = stages,
+                                               .threads = run.threads});
+    return {{"ranks", stages},
+            {"schedule", plan.layout.schedule.name},
+            {"ends", plan.layout.ends},
+            {"micro_batch", plan.fit.choice.micro_batch},
+            {"process", plan.fit.plan.needed()}};
+  } catch (const Failure& failure) {
+    return {{"ranks", stages}, {"error", failure.what()}};
+  }
+}
+
 Json listing(const io::Config& given) {
   io::Config config = given;
   const bool prunes = config.pruning.method != "none" && config.pruning.method != "file";
@@ -231,7 +271,9 @@ Json listing(const io::Config& given) {
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .start = train::start_of(config, specs)};
-  const Fitting fitting = fit_or_tell(config, run);
+  io::Config alone = config;  // one rank that holds all layers
+  alone.parallel.pipeline = 1;
+  const Fitting fitting = fit_or_tell(alone, run);
   const train::MemoryPlan& plan = fitting.fit.plan;
   const train::PassChoice& choice = fitting.fit.choice;
   io::Config unpruned = config;
@@ -259,6 +301,9 @@ Json listing(const io::Config& given) {
   found["parts"] = json_of(plan.parts);
   found["peak"] = json_of(plan.peak, plan.total_size);
   found["process"] = plan.needed();
+  if (config.parallel.pipeline > 1) {
+    found["pipeline"] = pipeline_json(config, run);
+  }
   if (!config.train.memory_budget.empty()) {
     found["fits"] = fitting.error.empty();
     const std::string& note = fitting.error.empty() ? fitting.fit.note : fitting.error;

@@ -1,5 +1,6 @@
 #include "src/train/competition.h"
 
+#include <algorithm>
 #include <array>
 
 #include "parallel/collectives.h"
@@ -41,6 +42,18 @@ std::vector<std::vector<std::byte>> gather_from(parallel::Communicator& comm,
 }
 
 }  // namespace
+
+pruning::Competition make_competition(const StoreScope& scope, const std::vector<bool>& prunable) {
+  std::vector<size_t> mine;
+  for (const size_t number : scope.numbers) {
+    if (prunable[number]) {
+      mine.push_back(static_cast<size_t>(
+          std::count(prunable.begin(), prunable.begin() + static_cast<int64_t>(number), true)));
+    }
+  }
+  return make_competition(*scope.stages, static_cast<size_t>(std::ranges::count(prunable, true)),
+                          std::move(mine));
+}
 
 pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
                                       std::vector<size_t> mine) {

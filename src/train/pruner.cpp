@@ -8,7 +8,6 @@
 #include "parallel/digest.h"
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
-#include "src/train/competition.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
 
@@ -166,23 +165,6 @@ std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfi
   return mine;
 }
 
-std::optional<pruning::Competition> competition_in(const io::PruningConfig& config,
-                                                   const StoreScope& scope) {
-  if (scope.stages == nullptr) {
-    return std::nullopt;
-  }
-  const std::vector<bool> all = prunable_of(scope.network, config);
-  std::vector<size_t> mine;
-  for (const size_t number : scope.numbers) {
-    if (all[number]) {
-      mine.push_back(static_cast<size_t>(
-          std::count(all.begin(), all.begin() + static_cast<int64_t>(number), true)));
-    }
-  }
-  return make_competition(*scope.stages, static_cast<size_t>(std::ranges::count(all, true)),
-                          std::move(mine));
-}
-
 }  // namespace
 
 Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope)
@@ -190,7 +172,10 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
       seed_(static_cast<uint64_t>(config.train.seed)),
       store_(store),
       prunable_(prunable_in(store, config.pruning, scope)),
-      competition_(competition_in(config.pruning, scope)),
+      competition_(
+          scope.stages == nullptr
+              ? std::nullopt
+              : std::optional(make_competition(scope, prunable_of(scope.network, config.pruning)))),
       enabled_(config.pruning.method != "none") {
   if (enabled_) {
     timing_ = timing_of(config_);

@@ -14,6 +14,7 @@
 #include "pruning/pruning.h"
 #include "pruning/schedule.h"
 #include "sparse/store.h"
+#include "src/train/competition.h"
 
 namespace espalier::train {
 
@@ -31,13 +32,6 @@ struct Sparsity {
 struct Change {
   std::vector<std::string> warnings;  ///< for the user
   int64_t grown = 0;                  ///< elements that were not kept before
-};
-
-/// Whose parameters a store holds.
-struct StoreScope {
-  std::vector<sparse::ParameterSpec> network{};  ///< all parameters, in forward order
-  std::vector<size_t> numbers{};                 ///< of the store's parameters, in its order
-  parallel::Communicator* stages = nullptr;      ///< the others are there; null: the store has all
 };
 
 class Pruner {

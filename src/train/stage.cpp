@@ -7,30 +7,6 @@
 #include "src/model/mlp.h"
 
 namespace espalier::train {
-namespace {
-
-/// What the parts' layers read of layers that are elsewhere, then their own, in forward order.
-std::vector<sparse::ParameterSpec> specs_of(const std::vector<std::unique_ptr<Part>>& parts) {
-  std::vector<sparse::ParameterSpec> own;
-  std::vector<sparse::ParameterSpec> borrowed;
-  for (const auto& part : parts) {
-    for (const auto& layer : part->network().layers()) {
-      std::ranges::move(layer->parameters(), std::back_inserter(own));
-      std::ranges::move(layer->borrowed(), std::back_inserter(borrowed));
-    }
-  }
-  std::erase_if(borrowed, [&own](const sparse::ParameterSpec& spec) {
-    return std::ranges::find(own, spec.name, &sparse::ParameterSpec::name) != own.end();
-  });
-  for (sparse::ParameterSpec& spec : borrowed) {
-    spec.borrowed = true;
-  }
-  own.insert(own.begin(), borrowed.begin(), borrowed.end());
-  return own;
-}
-
-}  // namespace
-
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
   auto encoding = [index = config.sparse.index](const std::string& name) {
     const std::string& wanted = index.for_name(name);
@@ -132,6 +108,27 @@ std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>>
   return numbers;
 }
 
+namespace {
+
+/// The specs of a stage's parameters in the order of its store, borrowed ones first and marked.
+std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<model::Layer>> layers,
+                                            std::span<const PartShape> parts) {
+  std::vector<sparse::ParameterSpec> network;
+  for (const auto& layer : layers) {
+    std::ranges::move(layer->parameters(), std::back_inserter(network));
+  }
+  const std::vector<size_t> numbers = parameters_of(layers, parts);
+  const size_t borrowed = numbers.size() - parameters_of(layers, parts, false).size();
+  std::vector<sparse::ParameterSpec> specs;
+  for (const size_t number : numbers) {
+    specs.push_back(network[number]);
+    specs.back().borrowed = specs.size() <= borrowed;
+  }
+  return specs;
+}
+
+}  // namespace
+
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
     : problem_(problem),
@@ -190,7 +187,12 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
-  return std::make_unique<sparse::Store>(stream_, kernels_, specs_of(parts_), wanted);
+  std::vector<PartShape> shapes;
+  for (const auto& part : parts_) {
+    shapes.push_back(part->shape());
+  }
+  return std::make_unique<sparse::Store>(stream_, kernels_,
+                                         specs_of(make_layers(config, problem_), shapes), wanted);
 }
 
 Part& Stage::whole() {

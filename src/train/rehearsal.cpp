@@ -1,0 +1,171 @@
+// A run replayed on a dry arena: what each of its parts will allocate.
+#include <algorithm>
+
+#include "parallel/bucketer.h"
+#include "src/train/budget.h"
+#include "src/train/pruner.h"
+#include "src/train/storage_choice.h"
+
+namespace espalier::train {
+namespace {
+
+size_t largest(const std::vector<int64_t>& counts) {
+  return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
+}
+
+/// Staging of the buckets that are reduced at once.
+size_t staging_bytes(size_t gradient_bytes, int ranks) {
+  const parallel::BucketOptions buckets;
+  const size_t each = std::min(buckets.allreduce.staging_bytes, gradient_bytes);
+  return ranks == 1 ? 0 : static_cast<size_t>(buckets.in_flight) * each;
+}
+
+/// Patterns of a config are those of the whole network: a stage may have no parameter that is excluded.
+io::Config config_of_stage(io::Config config, const StageShape& shape) {
+  if (!shape.parts.empty()) {
+    config.pruning.exclude = shape.exclude;
+  }
+  return config;
+}
+
+/// A run on a dry arena, and what its heap holds meanwhile.
+class Rehearsal {
+ public:
+  Rehearsal(const io::Config& config, const RunShape& run, const StageShape& shape,
+            const PassChoice& choice)
+      : config_(config_of_stage(config, shape)),
+        run_(run),
+        pruned_(shape.start.pruned),
+        stream_(arena_, run.threads),
+        stage_(config_, run.problem, stream_, kernels::by_name("dry"),
+               {.micro_batch = choice.micro_batch,
+                .recompute = choice.recompute,
+                .dry = true,
+                .planned = shape.start.kept,
+                .sharding = run.sharding,
+                .parts = shape.parts}),
+        specs_(specs_of(stage_.store())),
+        kept_(shape.start.kept) {
+    messages_ = arena_.allocate(Memory::communication, "messages", DType::uint8,
+                                Shape{static_cast<int64_t>(shape.message_bytes)});
+  }
+
+  MemoryPlan play() {
+    MemoryPlan plan;
+    size_t tapes = 0;
+    const std::vector<PassCost> costs = stage_.measure();
+    for (size_t i = 0; i < costs.size(); ++i) {
+      const PartShape& part = stage_.parts()[i]->shape();
+      plan.pass += costs[i];
+      tapes += static_cast<size_t>(part.tapes) * costs[i].tape_bytes +
+               static_cast<size_t>(part.waiting) * costs[i].waiting_bytes;
+    }
+    const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
+                                        Shape{static_cast<int64_t>(tapes)});
+    const Buffer staging = arena_.allocate(
+        Memory::communication, "staging", DType::uint8,
+        Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks))});
+    plan.start = bytes_now(arena_);
+    hold_copies();
+    for (const int64_t step : pruning_steps(config_.pruning)) {
+      if (step > 0 || !pruned_) {
+        prune(step);
+      }
+    }
+    if (config_.pruning.moving() && config_.pruning.sparsity > 0) {
+      move();
+    }
+    hold_copies();
+    plan.last = bytes_now(arena_);
+    plan.parts = stage_.store().parts();
+    plan.peak = bytes_at_peak(arena_);
+    plan.beside = kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    plan.total_size = stage_.store().total_size();
+    plan.total_kept = stage_.store().total_kept();
+    return plan;
+  }
+
+ private:
+  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
+  /// storages are timed, one parameter with a dense copy and its dense gradient.
+  void hold_copies() {
+    hold(16 * largest(kept_));
+    if (has_auto_storage(config_, stage_.store())) {
+      const auto& spec = std::ranges::max(
+          specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
+      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()));
+    }
+  }
+  void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
+
+  void prune(int64_t step) {
+    const std::vector<int64_t> next = kept_after(config_.pruning, specs_, step, kept_);
+    if (next == kept_) {
+      return;
+    }
+    const bool reads =
+        config_.pruning.method != "file" &&
+        (config_.pruning.moving() || pruning::method_by_name(config_.pruning.method).needs_values);
+    hold(mask_bytes() + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    lay_out(next);
+    stage_.measure();
+  }
+
+  /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
+  void move() {
+    hold(mask_bytes() + 4 * largest(kept_));
+    if (config_.pruning.method == "rigl") {
+      stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {});
+      stage_.measure();
+      hold(mask_bytes());
+      stage_.store().set_gradient_probe({});
+    }
+    lay_out(std::vector<int64_t>(kept_));
+    stage_.measure();
+  }
+
+  /// Of the present and the new masks.
+  size_t mask_bytes() { return static_cast<size_t>(stage_.store().total_size()) / 4; }
+
+  void lay_out(std::vector<int64_t> next) {
+    const size_t masks = mask_bytes();
+    const size_t before = sum_of(bytes_at_peak(arena_));
+    stage_.store().plan(next);
+    // Positions and elements of one parameter, in both layouts, while the arrays move.
+    hold(masks + 16 * largest(kept_));
+    const size_t moving = sum_of(bytes_at_peak(arena_));
+    if (moving > before) {
+      heap_peak_ = std::max(heap_peak_, moving + masks + 16 * largest(kept_));
+    }
+    kept_ = std::move(next);
+  }
+
+  io::Config config_;
+  const RunShape& run_;
+  bool pruned_;  ///< before the first step
+  Arena arena_{true};
+  Buffer messages_;
+  Stream stream_;
+  Stage stage_;
+  std::vector<sparse::ParameterSpec> specs_;
+  std::vector<int64_t> kept_;
+  size_t heap_peak_ = 0;  ///< largest sum of arena and heap
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice) {
+  if (!run.stages) {
+    return Rehearsal(config, run, {.start = run.start}, choice).play();
+  }
+  MemoryPlan largest;
+  for (const StageShape& stage : run.stages(share_of(config, run.ranks) / choice.micro_batch)) {
+    MemoryPlan plan = Rehearsal(config, run, stage, choice).play();
+    if (plan.needed() > largest.needed()) {
+      largest = std::move(plan);
+    }
+  }
+  return largest;
+}
+
+}  // namespace espalier::train
