@@ -106,6 +106,8 @@ struct ParallelConfig {
   int64_t virtual_stages = 2;
   int64_t in_flight = 0;
   std::string weight_prediction = "none";
+  int64_t drain_every = 100;
+  int64_t delay_stages = 1;
   std::vector<int64_t> partition{};  ///< layers of each stage; empty: "auto"
   double bucket_mb = 4.0;
   bool overlap = true;

@@ -147,15 +147,20 @@ void parallel(std::vector<Field>& out) {
            "memory_budget");
   rows.add("schedule", &P::schedule,
            one_of({"auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2", "zb-v",
-                   "dualpipe-v", "message-driven"},
-                  {"async"}),
-           "order of micro-batches in the pipeline");
+                   "dualpipe-v", "message-driven", "async"}),
+           "order of micro-batches in the pipeline; async: stages step by themselves");
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
            "stages a rank, of schedule interleaved");
   rows.add("in_flight", &P::in_flight, at_least(0),
            "micro-batches under way, of schedule message-driven; 0: automatic");
-  rows.add("weight_prediction", &P::weight_prediction, one_of({"none"}, {"spectrain"}),
-           "of asynchronous pipelines");
+  rows.add("weight_prediction", &P::weight_prediction,
+           one_of({"none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim",
+                   "future-zero"}),
+           "of schedule async: the weights that stages compute with");
+  rows.add("drain_every", &P::drain_every, at_least(1),
+           "of schedule async: most steps between two ends of the pipeline's work");
+  rows.add("delay_stages", &P::delay_stages, range(1, 1024),
+           "of schedule async with pipeline = 1: train with the delays of so many stages");
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
            "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
   rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},

@@ -88,6 +88,37 @@ void validate_pruning(const PruningConfig& pruning, int64_t steps) {
         "pruning.method = \"file\" takes its masks as they are; use at_step");
 }
 
+void validate_asynchronous(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  const bool predicts = parallel.weight_prediction != "none";
+  if (parallel.schedule != "async") {
+    check(!predicts,
+          "parallel.weight_prediction = \"{}\" is for stages that step by themselves; set "
+          "parallel.schedule = \"async\"",
+          parallel.weight_prediction);
+    check(parallel.delay_stages == 1,
+          "parallel.delay_stages = {} puts the delays of a pipeline on one rank; set "
+          "parallel.schedule = \"async\"",
+          parallel.delay_stages);
+    return;
+  }
+  check(parallel.delay_stages == 1 || parallel.pipeline == 1,
+        "parallel.delay_stages = {} stands for a pipeline, and parallel.pipeline = {} is one; set "
+        "one of them to 1",
+        parallel.delay_stages, parallel.pipeline);
+  check(parallel.zero == 0,
+        "parallel.schedule = \"async\" steps each stage alone; set parallel.zero = 0");
+  check(config.model.kind != "gpt" || !config.model.tie_embeddings,
+        "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
+        "they share tied embeddings; set model.tie_embeddings = false");
+  const bool needs_momentum =
+      predicts && parallel.weight_prediction != "stash" && parallel.weight_prediction != "2bw";
+  check(!needs_momentum || config.optimizer.kind == "adamw" || config.optimizer.momentum > 0,
+        "parallel.weight_prediction = \"{}\" goes on along the momentum, and optimizer.momentum is "
+        "0; set it, e.g. to 0.9, or use \"none\", \"stash\" or \"2bw\"",
+        parallel.weight_prediction);
+}
+
 struct Unit {
   std::string_view name;
   double bytes;
@@ -109,6 +140,7 @@ void validate(const Config& config) {
   validate_data(config);
   validate_train(config);
   validate_pruning(config.pruning, config.train.steps);
+  validate_asynchronous(config);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 

@@ -80,6 +80,11 @@ struct Parameter {
   bool exact_copy() const { return copied() && spec.shape.rank() == 1 && full(); }
 };
 
+/// Parameters [first, end) of a store, in its order.
+struct ParameterRange {
+  size_t first = 0, end = 0;
+};
+
 struct StoreOptions {
   DType dtype = DType::fp32;     ///< of values
   DType gradient = DType::fp32;  ///< fp32, or bf16 when dtype is

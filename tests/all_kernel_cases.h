@@ -63,6 +63,14 @@ inline void add_memory_cases(Cases& cases) {
       cases.push_back(dequantize_case(n, map));
     }
   }
+  for (const int64_t n : {0, 1, 255, 257, 50001}) {
+    for (int flags = 0; flags < 16; ++flags) {
+      cases.push_back(predict_case(n, {.split = (flags & 1) != 0,
+                                       .coded = (flags & 2) != 0,
+                                       .moments = (flags & 4) != 0 ? 2 : 1,
+                                       .terms = (flags & 8) != 0 ? 3 : 1}));
+    }
+  }
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
     for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{
              {1, 1.0}, {50, 0.0}, {63, 0.5}, {1000, 0.1}, {50001, 0.1}, {50001, 0.9}}) {

@@ -235,4 +235,69 @@ inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
   return made;
 }
 
+struct PredictForm {
+  bool split = false, coded = false;
+  int moments = 2;
+  int terms = 1;
+};
+
+/// Operands {value, [low], moments with [scales], out, exact}; none of the state may change.
+inline Case predict_case(int64_t n, const PredictForm& form) {
+  Case made;
+  made.name = fmt::format("predict_{}_split{:d}_coded{:d}_moments{}_terms{}", n, form.split,
+                          form.coded, form.moments, form.terms);
+  StatePlaces at{.value = 0};
+  const auto add = [&made](Operand operand) {
+    made.operands.push_back(std::move(operand));
+    return made.operands.size() - 1;
+  };
+  add(input(form.split ? kBf16 : kFp32, {n}, 0.5, 2));
+  at.low = form.split ? add(input(DType::uint16, {n}, 0, 65536)) : 0;
+  for (int i = 0; i < form.moments; ++i) {
+    at.moment[i] = add(form.coded ? input(DType::uint8, {n}, 40, 256) : input(kFp32, {n}, 0, 1));
+    at.scale[i] = form.coded ? add(input(kFp32, {blocks_of(n)}, 0.5, 1)) : 0;
+  }
+  const size_t out = add(output(form.split ? kBf16 : kFp32, {n}, {1e-6, 2e-6}));
+  const size_t exact = add(output(kFp32, {n}, {1e-6, 2e-6}));
+  std::vector<PredictArgs::Term> terms;
+  for (int i = 0; i < form.terms; ++i) {
+    const auto number = static_cast<float>(i);
+    terms.push_back({.keep = 1 - 0.01F * number, .step = 0.1F / (1 + number), .root = 2 + number});
+  }
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.predict(stream, {.value = t[0],
+                             .low = tensor_at(t, at.low),
+                             .moment1 = t[at.moment[0]],
+                             .moment2 = tensor_at(t, at.moment[1]),
+                             .scale1 = tensor_at(t, at.scale[0]),
+                             .scale2 = tensor_at(t, at.scale[1]),
+                             .out = t[out],
+                             .exact = t[exact],
+                             .terms = terms.data(),
+                             .term_count = static_cast<int64_t>(terms.size()),
+                             .epsilon = 0.25F});
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    Values moments[2];
+    for (size_t i = 0; i < static_cast<size_t>(form.moments); ++i) {
+      moments[i] = form.coded
+                       ? reference::dequantize(kMomentMaps[i], v[at.moment[i]], v[at.scale[i]])
+                       : v[at.moment[i]];
+    }
+    for (size_t k = 0; k < v[0].size(); ++k) {
+      double w = form.split ? static_cast<double>(join(to_bf16(static_cast<float>(v[0][k])),
+                                                       static_cast<uint16_t>(v[at.low][k])))
+                            : v[0][k];
+      for (const PredictArgs::Term& term : terms) {
+        const double root = form.moments == 1 ? 1 : std::sqrt(moments[1][k]) * term.root + 0.25;
+        w = w * term.keep - term.step * moments[0][k] / root;
+      }
+      v[out][k] = w;
+      v[exact][k] = w;
+    }
+  };
+  made.passes_nan = n > 0;
+  return made;
+}
+
 }  // namespace espalier::kernels

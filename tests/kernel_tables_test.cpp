@@ -45,6 +45,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"dequantize", k.dequantize},
       {"adamw", k.adamw},
       {"sgd", k.sgd},
+      {"predict", k.predict},
   };
   static_assert(sizeof(Kernels) == sizeof(std::string_view) + std::size(rows) * sizeof(void*),
                 "every row of Kernels is listed here");

@@ -211,6 +211,38 @@ TEST(Schedules, AsynchronousDelayIsTheDistanceToTheEnd) {
   }
 }
 
+TEST(Schedules, UpdatesOfSeveralMicroBatchesDelayLess) {
+  for (const int p : {2, 4, 8}) {
+    for (const int every : {1, 2, 3, 7}) {
+      const auto facts = check_schedule(
+          asynchronous({.ranks = p, .micro_batches = every * 2 * p, .every = every}), kRoom);
+      for (int stage = 0; stage < p; ++stage) {
+        const int ahead = p - 1 - stage;  // micro-batches
+        EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], (ahead + every - 1) / every)
+            << "p=" << p << " every=" << every << " stage " << stage;
+      }
+    }
+  }
+  EXPECT_THROW(check_schedule(asynchronous({.ranks = 2, .micro_batches = 5, .every = 2}), kRoom),
+               Failure);
+}
+
+TEST(Schedules, OneRankInjectsTheDelaysOfMany) {
+  for (const int p : {2, 3, 8}) {
+    for (const int every : {1, 3}) {
+      const ScheduleShape shape{.micro_batches = every * 9, .chunks = p, .every = every};
+      const Schedule one = asynchronous(shape);
+      const auto facts = check_schedule(one, kRoom);
+      const auto many = check_schedule(
+          asynchronous({.ranks = p, .micro_batches = every * 9, .every = every}), kRoom);
+      EXPECT_EQ(one.stages(), p);
+      EXPECT_EQ(facts.delay, many.delay);
+      EXPECT_EQ(facts.stage_activations, many.stage_activations);
+      EXPECT_EQ(facts.messages.front(), 0);
+    }
+  }
+}
+
 TEST(MessageDriven, IdleTimeOfTheFacts) {
   const auto idle = [](int m, int limit, double latency, MessageDriven::Order order) {
     Costs costs = Costs::even(8, {1, 1, 1});

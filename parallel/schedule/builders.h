@@ -23,6 +23,7 @@ struct ScheduleShape {
   int ranks = 1;          ///< p
   int micro_batches = 1;  ///< m
   int chunks = 1;         ///< v, for interleaved; the others have their own
+  int every = 1;          ///< micro-batches of an update, of async
 };
 
 Schedule gpipe(const ScheduleShape& shape);
@@ -34,7 +35,9 @@ Schedule zero_bubble(const ScheduleShape& shape, ZeroBubble variant);
 Schedule zero_bubble_v(const ScheduleShape& shape);
 Schedule dualpipe_v(const ScheduleShape& shape);
 
-/// Steps after every backward; the micro-batches are those between two drains of the pipeline.
+/// Steps after each `every` backwards; the micro-batches are those between two drains of the
+/// pipeline. Of one rank with several chunks: what as many ranks would do, one action at a time in an
+/// order that they could have, so every stage sees the same weights and delays (a delay injector).
 Schedule asynchronous(const ScheduleShape& shape);
 
 /// Forwards alone, for evaluation: through the stages of `like`, as many micro-batches as wanted.

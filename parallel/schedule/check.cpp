@@ -29,6 +29,9 @@ class Checker {
     const auto ranks = schedule.programs.size();
     check(ranks == static_cast<size_t>(schedule.ranks), "{} ranks have {} programs", schedule.ranks,
           ranks);
+    check(schedule.synchronous || schedule.micro_batches % schedule.every == 0,
+          "schedule {}: updates of {} micro-batches do not divide {}", schedule.name,
+          schedule.every, schedule.micro_batches);
     for (StageState& stage : stages_) {
       stage.work.resize(static_cast<size_t>(schedule.micro_batches));
     }
@@ -70,7 +73,7 @@ class Checker {
               "schedule {}: stage {} misses the {} of micro-batch {}", schedule_.name, s,
               !work.forward ? "forward" : "backward", i);
       }
-      const int steps = schedule_.synchronous ? 1 : schedule_.micro_batches;
+      const int steps = schedule_.micro_batches / an_update();
       check(stage.reductions == steps && stage.steps == steps,
             "schedule {}: stage {} has {} all-reduces and {} updates, and should have {}",
             schedule_.name, s, stage.reductions, stage.steps, steps);
@@ -127,7 +130,9 @@ class Checker {
     } else {
       demand(stage.reductions == stage.steps + 1, "does not follow its all-reduce");
       int& delay = facts_.delay[static_cast<size_t>(action.stage)];
-      delay = std::max(delay, stage.steps - work.steps_at_forward);
+      for (int i = stage.steps * an_update(); i < (stage.steps + 1) * an_update(); ++i) {
+        delay = std::max(delay, stage.steps - stage.work[static_cast<size_t>(i)].steps_at_forward);
+      }
       ++stage.steps;
     }
     return true;
@@ -166,8 +171,10 @@ class Checker {
   }
 
   /// Weight gradients that must be in before all-reduce number `reductions`.
-  int due(int reductions) const {
-    return schedule_.synchronous ? schedule_.micro_batches : reductions + 1;
+  int due(int reductions) const { return (reductions + 1) * an_update(); }
+  /// Micro-batches.
+  int an_update() const {
+    return schedule_.synchronous ? schedule_.micro_batches : schedule_.every;
   }
 
   void hold(size_t rank, const Action& action, int activations, int weight_parts) {

@@ -6,6 +6,7 @@
 
 #include "parallel/schedule/builders.h"
 #include "parallel/schedule/program.h"
+#include "src/core/error.h"
 
 namespace espalier::parallel {
 namespace {
@@ -36,6 +37,43 @@ Schedule by_warm_up(Schedule schedule) {
     schedule.programs.push_back(forwards_first(rank, schedule.micro_batches, warm));
   }
   return complete(std::move(schedule));
+}
+
+/// Of 1F1B over `stages` stages, an order that one rank can follow: the stages take turns, from the last
+/// to the first, with whatever is possible.
+std::vector<Action> one_after_the_other(int stages, int micro_batches) {
+  struct Progress {
+    std::vector<Action> program;
+    size_t next = 0;
+    int forwards = 0, backwards = 0;
+  };
+  std::vector<Progress> all;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int warm = std::min(stages - 1 - stage, micro_batches);
+    all.push_back({.program = forwards_first(stage, micro_batches, warm)});
+  }
+  std::vector<Action> order;
+  while (order.size() < all.size() * all.front().program.size()) {
+    for (int stage = stages; stage-- > 0;) {
+      Progress& mine = all[static_cast<size_t>(stage)];
+      if (mine.next == mine.program.size()) {
+        continue;
+      }
+      const Action& action = mine.program[mine.next];
+      const bool forward = action.kind == ActionKind::forward;
+      const int from = stage + (forward ? -1 : 1);
+      if (from >= 0 && from < stages) {
+        const Progress& other = all[static_cast<size_t>(from)];
+        if ((forward ? other.forwards : other.backwards) <= action.micro_batch) {
+          continue;
+        }
+      }
+      order.push_back(action);
+      ++mine.next;
+      ++(forward ? mine.forwards : mine.backwards);
+    }
+  }
+  return order;
 }
 
 }  // namespace
@@ -101,7 +139,14 @@ Schedule one_micro_batch(const Schedule& like) {
 Schedule asynchronous(const ScheduleShape& shape) {
   Schedule schedule = one_stage_a_rank("async", shape);
   schedule.synchronous = false;
-  return by_warm_up(std::move(schedule));
+  schedule.every = shape.every;
+  if (shape.chunks == 1) {
+    return by_warm_up(std::move(schedule));
+  }
+  require(shape.ranks == 1, "chunks stand for the ranks of a pipeline", shape.ranks, shape.chunks);
+  schedule.chunks = shape.chunks;
+  schedule.programs.push_back(one_after_the_other(shape.chunks, shape.micro_batches));
+  return complete(std::move(schedule));
 }
 
 }  // namespace espalier::parallel

@@ -30,7 +30,9 @@ std::vector<Visit> visits(const ScheduleShape& shape, bool reverse) {
 }  // namespace
 
 Schedule interleaved(const ScheduleShape& shape) {
-  const auto& [ranks, micro_batches, chunks] = shape;
+  const int ranks = shape.ranks;
+  const int micro_batches = shape.micro_batches;
+  const int chunks = shape.chunks;
   check(
       micro_batches % ranks == 0,
       "schedule interleaved takes groups of {0} micro-batches, one a stage, and {1} is no multiple "

@@ -43,6 +43,7 @@ void send_after(const Schedule& schedule, const Action& action, std::vector<Acti
 
 std::vector<Action> complete(const Schedule& schedule, const std::vector<Action>& compute) {
   std::vector<int> missing(static_cast<size_t>(schedule.stages()), schedule.micro_batches);
+  const int every = schedule.synchronous ? schedule.micro_batches : schedule.every;
   std::vector<Action> program;
   std::vector<Action> steps;
   for (const Action& action : compute) {
@@ -52,8 +53,7 @@ std::vector<Action> complete(const Schedule& schedule, const std::vector<Action>
     if (!makes_weight_gradient(action.kind)) {
       continue;
     }
-    const bool last = --missing[static_cast<size_t>(action.stage)] == 0;
-    if (last || !schedule.synchronous) {
+    if (--missing[static_cast<size_t>(action.stage)] % every == 0) {
       program.push_back({ActionKind::reduce, action.stage, action.micro_batch});
       std::vector<Action>& after = schedule.synchronous ? steps : program;
       after.push_back({ActionKind::step, action.stage, action.micro_batch});

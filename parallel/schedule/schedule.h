@@ -84,6 +84,7 @@ struct Schedule {
   Placement placement = Placement::loop;
   /// One update of all stages at the end. Otherwise each stage steps by itself, as gradients come.
   bool synchronous = true;
+  int every = 1;                              ///< not synchronous: micro-batches of an update
   std::vector<std::vector<Action>> programs;  ///< [ranks]
 
   int stages() const { return ranks * chunks; }
@@ -101,7 +102,7 @@ struct Schedule {
 };
 
 /// Programs of compute actions become complete: messages around them, `reduce` once a stage's last
-/// gradient is in, `step` at the end (synchronous) or after each backward.
+/// gradient is in, `step` at the end (synchronous) or after each `every` backwards.
 Schedule complete(Schedule schedule);
 
 }  // namespace espalier::parallel

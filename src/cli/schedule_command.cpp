@@ -42,7 +42,8 @@ Drawn build(ScheduleArguments& arguments) {
   costs.transfer = arguments.transfer;
   Drawn drawn;
   if (arguments.name == "message-driven") {
-    const auto [ranks, micro_batches, one] = arguments.shape;
+    const int ranks = arguments.shape.ranks;
+    const int micro_batches = arguments.shape.micro_batches;
     if (arguments.in_flight == 0) {
       arguments.in_flight = best_in_flight(ranks, micro_batches, costs);
     }

@@ -266,6 +266,24 @@ struct SgdArgs {
   float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
 };
 
+/// Where the optimizer will bring the weights if its direction stays as it is: for each term in turn
+///   w = keep w - step m / (root sqrt(v) + epsilon)      without moment2:  w = keep w - step m
+/// from the master copy (AdamWArgs), into `out`, rounded, and into `exact`, not rounded. Nothing else
+/// changes. Moments as in AdamWArgs. `value` may be `out`.
+struct PredictArgs {
+  struct Term {
+    float keep = 1, step = 0, root = 1;
+  };
+  Tensor value, low;        ///< the master copy, as in AdamWArgs
+  Tensor moment1, moment2;  ///< fp32 or uint8 [count]; moment2 may be empty
+  Tensor scale1, scale2;
+  Tensor out;    ///< type of value [count], or empty
+  Tensor exact;  ///< fp32 [count], or empty
+  const Term* terms = nullptr;
+  int64_t term_count = 0;
+  float epsilon = 1e-8F;
+};
+
 template <class Args>
 using Op = void (*)(Stream&, const Args&);
 
@@ -298,6 +316,7 @@ struct Kernels {
   Op<DequantizeArgs> dequantize = nullptr;
   Op<AdamWArgs> adamw = nullptr;
   Op<SgdArgs> sgd = nullptr;
+  Op<PredictArgs> predict = nullptr;
 };
 
 /// All tables of this build that run on this machine, fastest first; "dry" last.

@@ -61,12 +61,10 @@ void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int6
   is_flat(name, moment, n);
 }
 
-/// The part that AdamW and SGD share.
+/// `value` and, where that is rounded, what rounding took away.
 template <class Args>
-void is_update(const Args& args) {
+void is_master(const Args& args) {
   const int64_t count = args.value.count();
-  is_positions(args.positions);
-  is_any_vector("gradient", args.gradient, count);
   is_any_vector("value", args.value, count);
   if (args.value.dtype == DType::bf16) {
     require(args.low.dtype == DType::uint16, "low must be uint16", name_of(args.low.dtype));
@@ -74,6 +72,15 @@ void is_update(const Args& args) {
   } else {
     require(!args.low, "fp32 values are the master copy: there is no low");
   }
+}
+
+/// The part that AdamW and SGD share.
+template <class Args>
+void is_update(const Args& args) {
+  const int64_t count = args.value.count();
+  is_positions(args.positions);
+  is_any_vector("gradient", args.gradient, count);
+  is_master(args);
   is_moment("moment1", args.moment1, args.scale1, count);
   if (args.dense) {
     require(args.positions.count == count, "positions must cover the values", args.positions.count,
@@ -360,5 +367,22 @@ void verify(const AdamWArgs& args) {
 }
 
 void verify(const SgdArgs& args) { is_update(args); }
+
+void verify(const PredictArgs& args) {
+  const int64_t count = args.value.count();
+  is_master(args);
+  is_moment("moment1", args.moment1, args.scale1, count);
+  if (args.moment2) {
+    is_moment("moment2", args.moment2, args.scale2, count);
+  }
+  require(args.out || args.exact, "somewhere for the result");
+  if (args.out) {
+    is_any_vector("out", args.out, count);
+    require(args.out.dtype == args.value.dtype, "out must have the type of the values");
+  }
+  if (args.exact) {
+    is_fp32_vector("exact", args.exact, count);
+  }
+}
 
 }  // namespace espalier::kernels

@@ -32,5 +32,6 @@ void verify(const QuantizeArgs& args);
 void verify(const DequantizeArgs& args);
 void verify(const AdamWArgs& args);
 void verify(const SgdArgs& args);
+void verify(const PredictArgs& args);
 
 }  // namespace espalier::kernels

@@ -17,11 +17,12 @@ Tensor part_of(const Tensor& flat, int64_t first, int64_t count) {
 
 }  // namespace
 
-ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels,
-                       const sparse::Store& store) {
+ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels, const sparse::Store& store,
+                       const sparse::ParameterRange& range) {
   ExactSum sum;
   std::vector<double> sums(static_cast<size_t>(kChunk / kernels::kSumBlock));
-  for (const sparse::Parameter& parameter : store.parameters()) {
+  for (const sparse::Parameter& parameter :
+       store.parameters().subspan(range.first, range.end - range.first)) {
     if (parameter.spec.borrowed) {
       continue;
     }

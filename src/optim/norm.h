@@ -7,8 +7,9 @@
 
 namespace espalier::optim {
 
-/// Squares of the gradients that this rank owns; of a store without sharding those are all but the
-/// borrowed ones.
-ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels, const sparse::Store& store);
+/// Squares of the gradients in `range` that this rank owns; of a store without sharding those are all
+/// but the borrowed ones.
+ExactSum owned_squares(Stream& stream, const kernels::Kernels& kernels, const sparse::Store& store,
+                       const sparse::ParameterRange& range);
 
 }  // namespace espalier::optim

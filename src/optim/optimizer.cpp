@@ -24,8 +24,9 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
 int moments_of(const io::OptimizerConfig& config) { return config.kind == "adamw" ? 2 : 1; }
 
 /// The same bits on all ranks, and whoever owns what.
-double Optimizer::gradient_norm(Stream& stream, const StepHooks& hooks) const {
-  ExactSum sum = owned_squares(stream, kernels_, store_);
+double Optimizer::gradient_norm(Stream& stream, const sparse::ParameterRange& range,
+                                const StepHooks& hooks) const {
+  ExactSum sum = owned_squares(stream, kernels_, store_, range);
   if (hooks.sum) {
     auto words = sum.words();
     hooks.sum(words);
@@ -35,15 +36,20 @@ double Optimizer::gradient_norm(Stream& stream, const StepHooks& hooks) const {
 }
 
 StepResult Optimizer::step(Stream& stream, int64_t step, double lr, const StepHooks& hooks) {
+  return this->step(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks);
+}
+
+StepResult Optimizer::step(Stream& stream, int64_t step, double lr,
+                           const sparse::ParameterRange& range, const StepHooks& hooks) {
   const bool sharded = static_cast<bool>(store_.options().sharding);
   require(!sharded || hooks.sum, "a sharded store needs hooks");
-  const double norm = gradient_norm(stream, hooks);
+  const double norm = gradient_norm(stream, range, hooks);
   if (!std::isfinite(norm)) {
     return {.gradient_norm = norm, .applied = false};
   }
   const bool clips = config_.clip > 0 && norm > config_.clip;
   const auto scale = static_cast<float>(clips ? config_.clip / (norm + 1e-6) : 1.0);
-  for (size_t p = store_.parameters().size(); p-- > 0;) {  // ascending offsets
+  for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
     sparse::Parameter& parameter = store_.parameters()[p];
     const bool mine = store_.state(parameter).value.count() > 0;
     if (mine && config_.kind == "adamw") {

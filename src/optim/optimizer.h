@@ -40,9 +40,13 @@ class Optimizer {
   /// The update of step `step` (0, 1, …) with learning rate `lr`. Collective when the store is
   /// sharded, which needs hooks.
   StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {});
+  /// The same for some of the parameters; clipped by their own norm.
+  StepResult step(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
+                  const StepHooks& hooks = {});
 
  private:
-  double gradient_norm(Stream& stream, const StepHooks& hooks) const;
+  double gradient_norm(Stream& stream, const sparse::ParameterRange& range,
+                       const StepHooks& hooks) const;
   void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr, float scale);
   void sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale);
 

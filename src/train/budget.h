@@ -8,8 +8,10 @@
 // copies of single parameters while they are drawn, saved or moved: `beside`.
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "io/config.h"
+#include "src/train/layout.h"
 #include "src/train/stage.h"
 #include "src/train/start.h"
 
@@ -28,6 +30,8 @@ size_t model_state_of(const MemoryByKind& bytes);
 
 /// What one rank of a pipeline holds.
 struct StageShape {
+  int rank = 0;  ///< of the pipeline
+  std::optional<Layout> layout{};
   std::vector<PartShape> parts{};  ///< empty: all layers
   Start start;
   size_t message_bytes = 0;            ///< of all buffers for what goes between stages

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/collectives.h"
+#include "sparse/value_copy.h"
 
 namespace espalier::train {
 namespace {
@@ -56,6 +57,22 @@ void Exchange::begin() {
   } else {
     buckets_.begin(gradient, stage_.boundaries());
   }
+}
+
+void Exchange::sum(const sparse::ParameterRange& range) {
+  require(!shards_, "whole gradients on all replicas");
+  sparse::Store& store = stage_.store();
+  const auto [first, count] = sparse::flat_range(store, range);
+  std::vector<int64_t> ends;
+  for (size_t p = range.end; p-- > range.first;) {
+    ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
+  }
+  const Tensor flat = store.gradient();
+  auto* data =
+      static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype);
+  buckets_.begin(Tensor(data, flat.dtype, Shape{count}), ends);
+  buckets_.ready(count);
+  buckets_.finish();
 }
 
 optim::StepResult Exchange::update(int64_t step, double lr) {

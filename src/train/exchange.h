@@ -36,6 +36,8 @@ class Exchange {
   void ready(int64_t end) { buckets_.ready(end); }
   /// All are: waits until this rank has the sums that it needs.
   void finish() { buckets_.finish(); }
+  /// Sums the gradients of some parameters alone, all of which are final. Not with ZeRO-1.
+  void sum(const sparse::ParameterRange& range);
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
 

@@ -37,12 +37,36 @@ std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, si
   return ends;
 }
 
-/// Of one step, without programs where arrivals decide.
+/// Of several steps, between two drains.
+Schedule segment_of(int ranks, int chunks, int every, int64_t steps) {
+  return parallel::asynchronous({.ranks = ranks,
+                                 .micro_batches = every * static_cast<int>(steps),
+                                 .chunks = chunks,
+                                 .every = every});
+}
+
+/// 2BW computes with the weights of the update before the last one: they must be there in time.
+void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int delay) {
+  if (config.weight_prediction == "2bw") {
+    check(
+        delay <= 1,
+        "parallel.weight_prediction = \"2bw\" keeps two weights: with {} stages an update takes at "
+        "least {} micro-batches of each replica, and has {}; make train.micro_batch smaller, or "
+        "train.global_batch larger",
+        schedule.stages(), schedule.stages() - 1, schedule.every);
+  }
+}
+
+/// Of one step, without programs where arrivals decide; of async an example.
 Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleShape& shape) {
   const std::string name = config.schedule == "auto" ? "1f1b" : config.schedule;
   if (name == "message-driven") {
     return {
         .name = name, .ranks = shape.ranks, .micro_batches = shape.micro_batches, .programs = {}};
+  }
+  if (name == "async") {
+    const int chunks = shape.ranks == 1 ? static_cast<int>(config.delay_stages) : 1;
+    return segment_of(shape.ranks, chunks, shape.micro_batches, 2 * shape.ranks * chunks);
   }
   return parallel::make_schedule(name, shape);
 }
@@ -80,6 +104,10 @@ std::vector<PartShape> Layout::parts(int rank) const {
   }
   std::ranges::sort(shapes, {}, &PartShape::first);
   return shapes;
+}
+
+Schedule Layout::segment(int64_t steps) const {
+  return segment_of(schedule.ranks, schedule.chunks, schedule.every, steps);
 }
 
 size_t Layout::part_of(int stage) const {
@@ -135,6 +163,7 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                                             .in_flight = std::min(best, shape.micro_batches)};
   } else {
     layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
+    check_delay(config.parallel, layout.schedule, layout.delay(0));
   }
   return layout;
 }

@@ -25,6 +25,14 @@ struct Layout {
   std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
 
   bool pipelined() const { return grid.pipeline > 1; }
+  /// Stages step by themselves; `schedule` is an example, of as many micro-batches as show the delays.
+  bool asynchronous() const { return !schedule.synchronous; }
+  /// Of one step of a replica.
+  int micro_batches() const { return asynchronous() ? schedule.every : schedule.micro_batches; }
+  /// The asynchronous schedule of so many steps between two drains.
+  parallel::Schedule segment(int64_t steps) const;
+  /// Most updates between a forward and the one with its gradient.
+  int delay(int stage) const { return facts_.delay[static_cast<size_t>(stage)]; }
   int stages() const { return schedule.stages(); }
   size_t first_layer(int stage) const {
     return stage == 0 ? 0 : ends[static_cast<size_t>(stage) - 1];

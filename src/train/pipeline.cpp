@@ -1,6 +1,7 @@
 #include "src/train/pipeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "parallel/collectives.h"
 #include "parallel/schedule/builders.h"
@@ -38,12 +39,16 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
 
 }  // namespace
 
-Pipeline::Pipeline(const Layout& layout, Ranks& ranks, Stage& stage, int64_t samples)
+Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
+                   int64_t samples)
     : layout_(layout),
       ranks_(ranks),
       stage_(stage),
       samples_(samples),
       runner_(ranks.pipeline(), stage.store().arena(), shape_of(layout, stage, ranks)) {
+  if (layout.asynchronous()) {
+    weights_ = make_part_weights(config, layout, ranks.stage(), stage);
+  }
   for (const auto& part : stage.parts()) {
     part->set_between([this] { runner_.progress(); });
   }
@@ -76,6 +81,7 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     runner_.run(schedule, *this);
   }
   times_ = runner_.times();
+  last_schedule_ = schedule;
   const double begin = now_seconds();
   add_tied();
   if (step_.exchange != nullptr) {
@@ -83,6 +89,24 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
   }
   collective_ = now_seconds() - begin;
   return loss_;
+}
+
+std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first, int64_t steps) {
+  step_ = first;
+  training_ = true;
+  loss_ = 0;
+  collective_ = 0;
+  outcomes_.assign(static_cast<size_t>(steps), {});
+  for (PartWeights& weights : weights_) {
+    weights.begin(first.step);
+  }
+  last_schedule_ = layout_.segment(steps);
+  runner_.run(last_schedule_, *this);
+  for (PartWeights& weights : weights_) {
+    weights.end();
+  }
+  times_ = runner_.times();
+  return std::exchange(outcomes_, {});
 }
 
 double Pipeline::evaluate(int64_t samples, const Load& load) {
@@ -102,33 +126,86 @@ void Pipeline::run(const Action& action, std::span<const std::byte> in, std::spa
     case ActionKind::forward:
       return forward(action, in, out);
     case ActionKind::backward:
+      if (PartWeights* weights = weights_of(action); weights != nullptr) {
+        weights->before_backward(action.micro_batch);
+        part(action).backward(action.micro_batch, false, {}, in, out);
+        return weights->after_backward(action.micro_batch);
+      }
       return part(action).backward(action.micro_batch, false, done_of(action), in, out);
     case ActionKind::backward_input:
       return part(action).backward(action.micro_batch, true, {}, in, out);
     case ActionKind::backward_weight:
       return part(action).backward_weight(action.micro_batch, done_of(action));
+    case ActionKind::reduce:
+      if (weights_of(action) != nullptr) {
+        sum_gradient(layout_.part_of(action.stage));
+      }
+      return;  // else gradients are summed as layers complete them,
+    case ActionKind::step:
+      if (weights_of(action) != nullptr) {
+        update(action);
+      }
+      return;  // and the trainer updates all stages at once
     default:
-      return;  // gradients are summed as layers complete them; the trainer updates all stages at once
+      throw Bug("messages are the runner's");
   }
+}
+
+/// Null unless parts step by themselves now.
+PartWeights* Pipeline::weights_of(const Action& action) {
+  return outcomes_.empty() ? nullptr : &weights_[layout_.part_of(action.stage)];
 }
 
 void Pipeline::forward(const Action& action, std::span<const std::byte> in,
                        std::span<std::byte> out) {
-  const int64_t before = action.micro_batch * samples_;
+  const int a_step = layout_.micro_batches();
+  const int number = training_ ? action.micro_batch % a_step : action.micro_batch;
+  const int64_t before = number * samples_;
   MicroBatch batch{.samples = samples_,
-                   .step = step_.step,
+                   .step = step_.step + action.micro_batch / a_step,
                    .first_sample = step_.first_sample + before,
                    .loss_scale = step_.loss_scale,
-                   .accumulate = action.micro_batch > 0};
+                   .accumulate = number > 0};
   if (!training_) {
     batch.samples = std::min(samples_, evaluated_ - before);
+  }
+  if (PartWeights* weights = weights_of(action); weights != nullptr) {
+    weights->before_forward(action.micro_batch);
   }
   const Part::Feed feed = part(action).open(action.micro_batch, batch.samples);
   if (feed.inputs || feed.targets) {
     const Span span(Track::io, "load batch");
     step_.load(action.micro_batch, feed);
   }
-  loss_ += part(action).forward(action.micro_batch, batch, training_, in, out);
+  const double loss = part(action).forward(action.micro_batch, batch, training_, in, out);
+  loss_ += loss;
+  if (!outcomes_.empty()) {
+    outcomes_[static_cast<size_t>(action.micro_batch / a_step)].loss += loss;
+  }
+}
+
+/// Over the replicas.
+void Pipeline::sum_gradient(size_t part) {
+  if (step_.exchange == nullptr) {
+    return;
+  }
+  const double begin = now_seconds();
+  step_.exchange->sum(stage_.parameters_of_part(part));
+  collective_ += now_seconds() - begin;
+}
+
+void Pipeline::update(const Action& action) {
+  const int64_t number = action.micro_batch / layout_.micro_batches();
+  Outcome& outcome = outcomes_[static_cast<size_t>(number)];
+  if (part(action).ends()) {
+    step_.check_loss(step_.step + number, outcome.loss);
+  }
+  const Span span(Track::optimizer, "update");
+  const optim::StepResult result = weights_of(action)->update();
+  if (!result.applied) {
+    step_.check_norm(step_.step + number, result.gradient_norm);
+  }
+  outcome.squares += result.gradient_norm * result.gradient_norm;
 }
 
 Part::Done Pipeline::done_of(const Action& action) {

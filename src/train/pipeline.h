@@ -3,6 +3,11 @@
 // all-reduce of gradients under them. Without a pipeline it is the plain loop over micro-batches: a
 // schedule of one rank.
 //
+// Synchronous schedules leave the update to the trainer. In an asynchronous one (async) each part steps by
+// itself as soon as its gradient of a step is complete, with weights as its method has them
+// (part_weights.h); several steps run between two drains of the pipeline, and replicas sum a part's
+// gradient before it steps.
+//
 // Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a run
 // without a pipeline, but for tied embeddings: the head's share is summed apart from the
 // embedding's, and both are added once a step. All-reduce of a gradient starts as soon as the last
@@ -13,6 +18,7 @@
 #include "parallel/runner.h"
 #include "src/train/exchange.h"
 #include "src/train/layout.h"
+#include "src/train/part_weights.h"
 #include "src/train/ranks.h"
 #include "src/train/stage.h"
 
@@ -21,9 +27,10 @@ namespace espalier::train {
 class Pipeline final : private parallel::PipelineWork {
  public:
   /// Collective over the pipeline. All must outlive it.
-  Pipeline(const Layout& layout, Ranks& ranks, Stage& stage, int64_t samples);
+  Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
+           int64_t samples);
 
-  /// Fills what micro-batch `number` reads; either tensor may be empty.
+  /// Fills what micro-batch `number` reads, counted from the first step on; either tensor may be empty.
   using Load = std::function<void(int64_t number, const Part::Feed& feed)>;
 
   struct Step {
@@ -32,11 +39,22 @@ class Pipeline final : private parallel::PipelineWork {
     double loss_scale = 1;
     Load load;
     Exchange* exchange = nullptr;  ///< empty: gradients stay unsummed
+    /// Of asynchronous steps: looks at the loss that this rank has seen and the norm of a part's gradient,
+    /// and throws where it is no good. Before the update.
+    std::function<void(int64_t step, double loss)> check_loss{};
+    std::function<void(int64_t step, double norm)> check_norm{};
   };
   /// Forward and backward of all micro-batches. The gradients that this rank will step are sums over
   /// its replicas afterwards. Returns the sum of losses that this rank has seen (the last stage's).
   double train(const Step& step);
-  /// The same for the first micro-batch alone.
+  /// `steps` steps of an asynchronous schedule, updates included. What this rank has seen of each.
+  struct Outcome {
+    double loss = 0;     ///< sum
+    double squares = 0;  ///< of the gradient, over this rank's parts
+  };
+  std::vector<Outcome> train_asynchronously(const Step& first, int64_t steps);
+
+  /// The same as `train` for the first micro-batch alone.
   double probe(const Step& step);
 
   /// The sum of losses of `samples` samples, in micro-batches of at most the stage's.
@@ -45,6 +63,10 @@ class Pipeline final : private parallel::PipelineWork {
   /// Of the last step.
   const parallel::RunTimes& times() const { return times_; }
   double collective_seconds() const { return collective_; }
+  /// Of an asynchronous schedule: by part.
+  std::span<const PartWeights> weights() const { return weights_; }
+  /// What ran last; of an asynchronous schedule, all steps since a drain.
+  const parallel::Schedule& last_schedule() const { return last_schedule_; }
 
  private:
   void run(const parallel::Action& action, std::span<const std::byte> in,
@@ -54,6 +76,9 @@ class Pipeline final : private parallel::PipelineWork {
                std::span<std::byte> out);
   Part::Done done_of(const parallel::Action& action);
   void completed(size_t part, size_t layer);
+  PartWeights* weights_of(const parallel::Action& action);
+  void sum_gradient(size_t part);
+  void update(const parallel::Action& action);
   void add_tied();
   Part& part(const parallel::Action& action) {
     return *stage_.parts()[layout_.part_of(action.stage)];
@@ -67,6 +92,9 @@ class Pipeline final : private parallel::PipelineWork {
   parallel::RunTimes times_;
   double collective_ = 0;  ///< seconds of the last step
   Step step_;
+  std::vector<PartWeights> weights_;  ///< [parts], of an asynchronous schedule
+  std::vector<Outcome> outcomes_;     ///< [steps]; empty: parts do not step by themselves now
+  parallel::Schedule last_schedule_;
   bool training_ = false;
   int64_t evaluated_ = 0;  ///< samples in all
   int last_ = 0;           ///< number of the last micro-batch

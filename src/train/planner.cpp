@@ -57,7 +57,7 @@ RunShape Planner::run_shape(const Start& start) const {
                .threads = input_.threads,
                .start = start,
                .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data)};
-  if (grid.pipeline > 1) {
+  if (grid.pipeline > 1 || config_.parallel.delay_stages > 1) {
     run.stages = [this, &start](int64_t micro_batches) { return stages_for(micro_batches, start); };
   }
   return run;
@@ -114,7 +114,9 @@ std::vector<StageShape> Planner::stages_for(int64_t micro_batches, const Start& 
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout.parts(rank);
     const std::vector<size_t> numbers = parameters_of(layers_, parts);
-    StageShape stage{.parts = parts,
+    StageShape stage{.rank = rank,
+                     .layout = layout,
+                     .parts = parts,
                      .start = start_of_part(start, numbers),
                      .message_bytes = message_bytes(layout, rank, samples)};
     for (const size_t number : numbers) {

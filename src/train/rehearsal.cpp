@@ -3,6 +3,7 @@
 
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
+#include "src/train/part_weights.h"
 #include "src/train/pruner.h"
 #include "src/train/storage_choice.h"
 
@@ -46,6 +47,9 @@ class Rehearsal {
                 .parts = shape.parts}),
         specs_(specs_of(stage_.store())),
         kept_(shape.start.kept) {
+    if (shape.layout && shape.layout->asynchronous()) {
+      weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
+    }
     messages_ = arena_.allocate(Memory::communication, "messages", DType::uint8,
                                 Shape{static_cast<int64_t>(shape.message_bytes)});
   }
@@ -138,6 +142,9 @@ class Rehearsal {
       heap_peak_ = std::max(heap_peak_, moving + masks + 16 * largest(kept_));
     }
     kept_ = std::move(next);
+    for (PartWeights& weights : weights_) {
+      weights.allocate();
+    }
   }
 
   io::Config config_;
@@ -147,6 +154,7 @@ class Rehearsal {
   Buffer messages_;
   Stream stream_;
   Stage stage_;
+  std::vector<PartWeights> weights_;
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
   size_t heap_peak_ = 0;  ///< largest sum of arena and heap

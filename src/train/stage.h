@@ -80,6 +80,15 @@ class Stage {
   optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
     return optimizer_.step(stream_, step, lr, hooks);
   }
+  /// Of one part alone, clipped by its own norm.
+  optim::StepResult update_part(size_t part, int64_t step, double lr) {
+    return optimizer_.step(stream_, step, lr, parameters_of_part(part));
+  }
+  sparse::ParameterRange parameters_of_part(size_t part) const {
+    const bool last = part + 1 == parts_.size();
+    return {.first = first_parameter_[part].front(),
+            .end = last ? store_->parameters().size() : first_parameter_[part + 1].front()};
+  }
   /// Of a dry stage: what a pass takes, by part.
   std::vector<PassCost> measure();
   /// Ascending ends of the layers' parts of the flat arrays, in backward order.

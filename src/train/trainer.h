@@ -93,7 +93,22 @@ class Trainer {
   void settle_storages();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
-  StepReport train_step();
+  std::vector<StepReport> train_step();
+  std::vector<StepReport> train_segment(int64_t last);
+  bool drains_after(int64_t step) const;
+  template <class Thrown>
+  void check_loss(int64_t step, double loss) const;
+  template <class Thrown>
+  void check_norm(int64_t step, double norm) const;
+  bool stop_requested() const;
+  /// Bytes by this rank.
+  struct Sent {
+    int64_t all = 0, allreduce = 0, p2p = 0;
+    Sent operator-(const Sent& other) const {
+      return {all - other.all, allreduce - other.allreduce, p2p - other.p2p};
+    }
+  };
+  Sent sent_so_far() const;
   Pipeline::Step pipeline_step(Exchange* exchange);
   void count_totals();
   Owners owners() const;

@@ -76,7 +76,7 @@ void Trainer::start() {
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
-  pipeline_ = std::make_unique<Pipeline>(layout_, *ranks_, *stage_, micro_batch_);
+  pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
 }
 

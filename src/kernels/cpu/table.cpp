@@ -34,6 +34,7 @@ constexpr Kernels kTable{
     .dequantize = dequantize,
     .adamw = adamw,
     .sgd = sgd,
+    .predict = predict,
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ void quantize(Stream& stream, const QuantizeArgs& args);
 void dequantize(Stream& stream, const DequantizeArgs& args);
 void adamw(Stream& stream, const AdamWArgs& args);
 void sgd(Stream& stream, const SgdArgs& args);
+void predict(Stream& stream, const PredictArgs& args);
 
 const Kernels& table();
 

@@ -188,6 +188,13 @@ void sgd(Stream&, const SgdArgs& args) {
   add(7 * elements(args.value), update_traffic(args));
 }
 
+void predict(Stream&, const PredictArgs& args) {
+  verify(args);
+  add(6 * elements(args.value) * static_cast<double>(args.term_count),
+      traffic(args.value, args.low, args.moment1, args.scale1) +
+          traffic(args.moment2, args.scale2) + traffic(args.out, args.exact));
+}
+
 constexpr Kernels kTable{
     .name = "dry",
     .gemm = gemm,
@@ -217,6 +224,7 @@ constexpr Kernels kTable{
     .dequantize = dequantize,
     .adamw = adamw,
     .sgd = sgd,
+    .predict = predict,
 };
 
 }  // namespace
