@@ -233,7 +233,7 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
              bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
              name_of(choice.recompute),
              bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak)))) +
-         (trainer.layout().pipelined()
+         (trainer.layout().stages() > 1
               ? "\n" + train::describe(trainer.layout(), comm.members().node)
               : "");
 }

@@ -245,7 +245,11 @@ std::vector<size_t> balance_ranks(std::span<const double> costs,
 
 std::string describe(const Layout& layout, std::span<const int> node) {
   std::vector<std::string> stages;
+  std::vector<int> delays;
   for (int stage = 0; stage < layout.stages(); ++stage) {
+    if (layout.asynchronous()) {
+      delays.push_back(layout.delay(stage));
+    }
     const size_t first = layout.first_layer(stage);
     const size_t last = layout.ends[static_cast<size_t>(stage)] - 1;
     stages.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
@@ -253,7 +257,10 @@ std::string describe(const Layout& layout, std::span<const int> node) {
   return fmt::format("{} pipeline stage{} x {} replica{}, schedule {}{}, layers {}\n{}",
                      layout.grid.pipeline, layout.grid.pipeline == 1 ? "" : "s", layout.grid.data,
                      layout.grid.data == 1 ? "" : "s", layout.schedule.name,
-                     layout.policy ? fmt::format(" ({} in flight)", layout.policy->in_flight) : "",
+                     layout.policy ? fmt::format(" ({} in flight)", layout.policy->in_flight)
+                     : layout.asynchronous()
+                         ? fmt::format(" (delays of {} updates)", fmt::join(delays, ", "))
+                         : "",
                      fmt::join(stages, " | "), parallel::describe(layout.grid, node));
 }
 

@@ -81,7 +81,6 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     runner_.run(schedule, *this);
   }
   times_ = runner_.times();
-  last_schedule_ = schedule;
   const double begin = now_seconds();
   add_tied();
   if (step_.exchange != nullptr) {
@@ -100,8 +99,8 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first,
   for (PartWeights& weights : weights_) {
     weights.begin(first.step);
   }
-  last_schedule_ = layout_.segment(steps);
-  runner_.run(last_schedule_, *this);
+  segment_ = layout_.segment(steps);
+  runner_.run(segment_, *this);
   for (PartWeights& weights : weights_) {
     weights.end();
   }

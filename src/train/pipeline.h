@@ -66,7 +66,9 @@ class Pipeline final : private parallel::PipelineWork {
   /// Of an asynchronous schedule: by part.
   std::span<const PartWeights> weights() const { return weights_; }
   /// What ran last; of an asynchronous schedule, all steps since a drain.
-  const parallel::Schedule& last_schedule() const { return last_schedule_; }
+  const parallel::Schedule& last_schedule() const {
+    return layout_.asynchronous() ? segment_ : layout_.schedule;
+  }
 
  private:
   void run(const parallel::Action& action, std::span<const std::byte> in,
@@ -94,7 +96,7 @@ class Pipeline final : private parallel::PipelineWork {
   Step step_;
   std::vector<PartWeights> weights_;  ///< [parts], of an asynchronous schedule
   std::vector<Outcome> outcomes_;     ///< [steps]; empty: parts do not step by themselves now
-  parallel::Schedule last_schedule_;
+  parallel::Schedule segment_;        ///< the last one of an asynchronous schedule
   bool training_ = false;
   int64_t evaluated_ = 0;  ///< samples in all
   int last_ = 0;           ///< number of the last micro-batch

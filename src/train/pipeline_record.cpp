@@ -83,29 +83,59 @@ Json numbers_of(const Timeline& timeline) {
   return {{"makespan", timeline.makespan()}, {"idle_share", idle_share(timeline)}};
 }
 
+/// By stage; on all ranks.
+Json delays_of(const Layout& layout, const Pipeline& pipeline, Ranks& ranks) {
+  constexpr size_t kNumbers = 4;
+  std::vector<double> numbers(kNumbers * static_cast<size_t>(layout.stages()), 0);
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    if (layout.schedule.rank_of(stage) != ranks.stage()) {
+      continue;
+    }
+    const PartWeights& weights = pipeline.weights()[layout.part_of(stage)];
+    const auto first = kNumbers * static_cast<size_t>(stage);
+    numbers[first] = weights.delay().mean();
+    numbers[first + 1] = static_cast<double>(weights.delay().most);
+    numbers[first + 2] = 1 + weights.kept();
+    numbers[first + 3] = static_cast<double>(weights.bytes());
+  }
+  parallel::all_reduce_small(ranks.pipeline(), numbers, parallel::Combine::sum);
+  Json delays = Json::array();
+  for (size_t first = 0; first < numbers.size(); first += kNumbers) {
+    delays.push_back({{"mean", numbers[first]},
+                      {"most", static_cast<int64_t>(numbers[first + 1])},
+                      {"weight_versions", static_cast<int64_t>(numbers[first + 2])},
+                      {"extra_weight_bytes", static_cast<int64_t>(numbers[first + 3])}});
+  }
+  return delays;
+}
+
 }  // namespace
 
 Json record_pipeline(const std::filesystem::path& directory, const Layout& layout,
-                     const parallel::RunTimes& mine, Ranks& ranks) {
+                     const Pipeline& pipeline, Ranks& ranks) {
+  const Json delays = layout.asynchronous() ? delays_of(layout, pipeline, ranks) : Json();
   if (!layout.pipelined()) {
-    return nullptr;
+    return delays.is_null() ? delays : Json{{"schedule", layout.schedule.name}, {"delays", delays}};
   }
-  const Timeline measured = measured_timeline(mine, ranks.pipeline());
+  const Timeline measured = measured_timeline(pipeline.times(), ranks.pipeline());
   if (ranks.world().rank() != 0 || measured.makespan() <= 0) {
     return nullptr;
   }
   const parallel::Costs costs = mean_costs(measured, layout.stages());
-  const Timeline predicted =
-      layout.policy ? simulate(*layout.policy, costs).second : simulate(layout.schedule, costs);
+  const Timeline predicted = layout.policy ? simulate(*layout.policy, costs).second
+                                           : simulate(pipeline.last_schedule(), costs);
   write(directory / "pipeline-measured.svg", parallel::draw_svg(measured, "measured, last step"));
   write(directory / "pipeline-predicted.svg",
         parallel::draw_svg(predicted, layout.schedule.name + ", simulated with these times"));
   Json json{{"schedule", layout.schedule.name},
             {"stages", layout.stages()},
-            {"micro_batches", layout.schedule.micro_batches},
+            {"micro_batches", pipeline.last_schedule().micro_batches},
             {"ends", layout.ends}};
   if (layout.policy) {
     json["in_flight"] = layout.policy->in_flight;
+  }
+  if (!delays.is_null()) {
+    json["delays"] = delays;
   }
   json["measured"] = numbers_of(measured);
   json["predicted"] = numbers_of(predicted);

@@ -5,7 +5,9 @@
 //   pipeline-measured.svg    begin and end of every action on every rank of the first replica
 //   pipeline-predicted.svg   the simulator's, with the mean time of each stage's actions, no latency
 //
-// The difference of both is what messages cost: waiting that the order alone does not explain.
+// The difference of both is what messages cost: waiting that the order alone does not explain. Of an
+// asynchronous pipeline "the last step" is all since the last drain, and the numbers include what each
+// stage's delays were, and how many weights it held for them.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +20,6 @@ namespace espalier::train {
 /// Collective over the pipeline. Writes the pictures and returns the numbers on world rank 0; null
 /// elsewhere, and when there is no pipeline. Seconds; clocks of one machine agree.
 nlohmann::ordered_json record_pipeline(const std::filesystem::path& directory, const Layout& layout,
-                                       const parallel::RunTimes& mine, Ranks& ranks);
+                                       const Pipeline& pipeline, Ranks& ranks);
 
 }  // namespace espalier::train

@@ -256,7 +256,7 @@ void Trainer::finish(bool finished) {
     checkpoint();
   }
   compare_ranks(stage_->store(), ranks_->data());
-  const auto pipeline = record_pipeline(directory_->root(), layout_, pipeline_->times(), *ranks_);
+  const auto pipeline = record_pipeline(directory_->root(), layout_, *pipeline_, *ranks_);
   write_summary({.config = config_,
                  .directory = directory_->root(),
                  .stage = *stage_,

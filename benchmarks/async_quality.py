@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What asynchronous pipelines cost in loss, and how far weight prediction brings it back.
+
+Each run is one rank with the delays of p stages (parallel.delay_stages), which equals a pipeline of p ranks to
+the bit. Networks: a GPT of 8 layers, 64 wide, on characters of TEXT; a perceptron of 7 hidden layers on IDX
+images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The validation loss at the end, over
+seeds 1, 2, 3, minus that of the synchronous run of the same seed.
+
+  benchmarks/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
+  benchmarks/async_quality.py table OUT.jsonl                             Markdown
+
+IMAGES-DIR holds train-images, train-labels, val-images, val-labels. Standard library only.
+"""
+import argparse
+import concurrent.futures
+import itertools
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PREDICTIONS = ["none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"]
+STAGES = [2, 4, 8]
+SEEDS = [1, 2, 3]
+KEYS = ["network", "optimizer", "sparsity", "prediction", "stages", "seed"]
+
+COMMON = {
+    "run.threads": 1,
+    "train.eval_every": 0,
+    "train.checkpoint_every": -1,
+    "optimizer.min_lr": 3e-4,
+    "optimizer.warmup_steps": 40,
+    "optimizer.clip": 1.0,
+}
+NETWORKS = {
+    "gpt": {"model.kind": "gpt", "model.layers": 8, "model.heads": 4, "model.width": 64, "model.context": 64,
+            "data.kind": "chars", "train.steps": 800, "train.global_batch": 16, "train.eval_batches": 40},
+    "mlp": {"model.kind": "mlp", "model.hidden": [64] * 7, "data.kind": "images", "train.steps": 800,
+            "train.global_batch": 64, "train.eval_batches": 5},
+}
+OPTIMIZERS = {
+    ("gpt", "adamw"): {"optimizer.lr": 3e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
+    ("gpt", "sgd"): {"optimizer.lr": 0.3, "optimizer.weight_decay": 1e-4},
+    ("mlp", "adamw"): {"optimizer.lr": 3e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
+    ("mlp", "sgd"): {"optimizer.lr": 0.05, "optimizer.weight_decay": 1e-4},
+}
+
+
+def all_runs():
+    """Seeds last, so that a table with one seed is there early."""
+    for seed, network, sparsity, optimizer in itertools.product(SEEDS, NETWORKS, [0, 0.9], ["adamw", "sgd"]):
+        yield dict(zip(KEYS, [network, optimizer, sparsity, "synchronous", 1, seed]))
+        for stages, prediction in itertools.product(STAGES, PREDICTIONS):
+            yield dict(zip(KEYS, [network, optimizer, sparsity, prediction, stages, seed]))
+
+
+def settings_of(run, text, images):
+    network = NETWORKS[run["network"]]
+    settings = {**COMMON, **network, **OPTIMIZERS[run["network"], run["optimizer"]]}
+    settings["optimizer.kind"] = run["optimizer"]
+    settings["train.seed"] = run["seed"]
+    if run["network"] == "gpt":
+        settings["data.train"] = [str(text)]
+    else:
+        settings["data.train"] = [str(images / "train-images"), str(images / "train-labels")]
+        settings["data.validation"] = [str(images / "val-images"), str(images / "val-labels")]
+    if run["sparsity"]:
+        settings |= {"pruning.method": "magnitude", "pruning.sparsity": run["sparsity"],
+                     "pruning.at_step": network["train.steps"] // 4}
+    if run["stages"] > 1:
+        settings |= {"parallel.schedule": "async", "parallel.delay_stages": run["stages"],
+                     "parallel.weight_prediction": run["prediction"]}
+    if run["prediction"] == "2bw":
+        settings["train.micro_batch"] = network["train.global_batch"] // run["stages"]
+    return settings
+
+
+def train(run, program, text, images):
+    with tempfile.TemporaryDirectory() as out:
+        config = pathlib.Path(out) / "empty.toml"
+        config.write_text("")
+        command = [program, "train", str(config), "--resume", "none", "--out", out + "/run"]
+        for key, value in settings_of(run, text, images).items():
+            command += ["--set", f"{key}={json.dumps(value)}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            return {**run, "loss": None, "error": done.stderr.strip().splitlines()[-1]}
+        summary = json.loads((pathlib.Path(out) / "run/summary.json").read_text())
+        return {**run, "loss": summary["final_val_loss"],
+                "delays": [delay["mean"] for delay in (summary.get("pipeline") or {}).get("delays", [])]}
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run_all(arguments):
+    out = pathlib.Path(arguments.out)
+    known = {tuple(run[key] for key in KEYS) for run in read(out)}
+    left = [run for run in all_runs() if tuple(run.values()) not in known]
+    text, images = pathlib.Path(arguments.text).resolve(), pathlib.Path(arguments.images).resolve()
+    program = str(ROOT / "build/src/cli/espalier")
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, out.open("a") as file:
+        for result in pool.map(lambda run: train(run, program, text, images), left):
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+
+
+def cell(differences):
+    """Mean and standard deviation over seeds."""
+    if any(math.isnan(difference) for difference in differences):
+        return "diverged"
+    spread = statistics.stdev(differences) if len(differences) > 1 else 0
+    return f"{statistics.mean(differences):+.3f} ± {spread:.3f}"
+
+
+def table(arguments):
+    runs = read(pathlib.Path(arguments.out))
+    losses = {tuple(run[key] for key in KEYS): run["loss"] for run in runs}
+    settings = sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in runs})
+    for network, sparsity, optimizer in settings:
+        def loss(prediction, stages, seed):
+            found = losses.get((network, optimizer, sparsity, prediction, stages, seed), math.nan)
+            return math.nan if found is None else found
+        seeds = [seed for seed in SEEDS if not math.isnan(loss("synchronous", 1, seed))]
+        base = [loss("synchronous", 1, seed) for seed in seeds]
+        spread = statistics.stdev(base) if len(base) > 1 else 0
+        print(f"\n**{network}, {'90 % sparse' if sparsity else 'dense'}, {optimizer}**: synchronous "
+              f"{statistics.mean(base):.3f} ± {spread:.3f}\n")
+        print("| weights | " + " | ".join(f"p = {stages}" for stages in STAGES) + " |")
+        print("|---" * (len(STAGES) + 1) + "|")
+        for prediction in PREDICTIONS:
+            row = [cell([loss(prediction, stages, seed) - loss("synchronous", 1, seed) for seed in seeds])
+                   for stages in STAGES]
+            print(f"| `{prediction}` | " + " | ".join(row) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run")
+    run.add_argument("out")
+    run.add_argument("text")
+    run.add_argument("images")
+    run.add_argument("--jobs", type=int, default=2)
+    run.set_defaults(action=run_all)
+    show = commands.add_parser("table")
+    show.add_argument("out")
+    show.set_defaults(action=table)
+    arguments = parser.parse_args()
+    arguments.action(arguments)
+
+
+if __name__ == "__main__":
+    main()
