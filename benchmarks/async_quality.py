@@ -2,7 +2,7 @@
 """What asynchronous pipelines cost in loss, and how far weight prediction brings it back.
 
 Each run is one rank with the delays of p stages (parallel.delay_stages), which equals a pipeline of p ranks to
-the bit. Networks: a GPT of 8 layers, 64 wide, on characters of TEXT; a perceptron of 7 hidden layers on IDX
+the bit. Networks: a GPT of 8 layers, 64 wide, context 32, on characters of TEXT; a perceptron of 7 hidden layers on IDX
 images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The validation loss at the end, over
 seeds 1, 2, 3, minus that of the synchronous run of the same seed.
 
@@ -36,7 +36,7 @@ COMMON = {
     "optimizer.clip": 1.0,
 }
 NETWORKS = {
-    "gpt": {"model.kind": "gpt", "model.layers": 8, "model.heads": 4, "model.width": 64, "model.context": 64,
+    "gpt": {"model.kind": "gpt", "model.layers": 8, "model.heads": 4, "model.width": 64, "model.context": 32,
             "data.kind": "chars", "train.steps": 800, "train.global_batch": 16, "train.eval_batches": 40},
     "mlp": {"model.kind": "mlp", "model.hidden": [64] * 7, "data.kind": "images", "train.steps": 800,
             "train.global_batch": 64, "train.eval_batches": 5},

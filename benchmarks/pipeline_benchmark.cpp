@@ -9,19 +9,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "benchmarks/sleeping_work.h"
 #include "parallel/collectives.h"
-#include "parallel/runner.h"
 #include "parallel/schedule/builders.h"
 #include "parallel/schedule/check.h"
 #include "parallel/thread_communicator.h"
-#include "src/core/trace.h"
 
 namespace espalier::parallel {
 namespace {
@@ -29,31 +25,6 @@ namespace {
 constexpr double kForward = 5e-3;
 constexpr size_t kBytes = 16 * 1024 - sizeof(Envelope);
 constexpr int kSteps = 3;
-
-class SleepingWork final : public PipelineWork {
- public:
-  explicit SleepingWork(const StageTimes& times) : times_(times) {}
-  void run(const Action& action, std::span<const std::byte>, std::span<std::byte> out) override {
-    const double begin = now_seconds();
-    if (!out.empty()) {
-      std::memset(out.data(), action.micro_batch, out.size());
-    }
-    if (computes(action.kind)) {
-      const double seconds = action.kind == ActionKind::forward          ? times_.forward
-                             : action.kind == ActionKind::backward       ? times_.backward()
-                             : action.kind == ActionKind::backward_input ? times_.backward_input
-                                                                         : times_.backward_weight;
-      constexpr double kWakeUp = 2e-4;  // that a sleep may take too long
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds - kWakeUp));
-      while (now_seconds() - begin < seconds) {
-        std::this_thread::yield();
-      }
-    }
-  }
-
- private:
-  StageTimes times_;
-};
 
 struct Case {
   std::string name;
@@ -103,7 +74,7 @@ Measured measure(const Case& one, const Plan& made) {
                    .handed_over = needed_handed_over(made.schedule),
                    .message_bytes = std::vector<size_t>(
                        static_cast<size_t>(made.schedule.stages()) - 1, kBytes)});
-              SleepingWork work(made.costs.stages.front());
+              SleepingWork work(made.costs.stages);
               for (int step = 0; step < kSteps; ++step) {
                 barrier(comm);
                 if (one.name == "message-driven") {

@@ -244,7 +244,29 @@ const std::string kPipeline = "--set parallel.pipeline=2 --set train.micro_batch
 INSTANTIATE_TEST_SUITE_P(Ways, LostRank,
                          ::testing::Values("", "--set parallel.zero=1 --set train.dtype=bf16 ",
                                            kPipeline,
-                                           kPipeline + "--set parallel.schedule=message-driven "));
+                                           kPipeline + "--set parallel.schedule=message-driven ",
+                                           kPipeline + "--set parallel.schedule=async --set "
+                                                       "parallel.weight_prediction=spectrain "
+                                                       "--set parallel.drain_every=1 "));
+
+TEST(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
+  const Workplace here;
+  const std::string train =
+      "train c.toml --set train.global_batch=8 --set parallel.schedule=async --set "
+      "parallel.weight_prediction=pipeoptim --set parallel.partition=[1,3] ";
+  expect_code(here.run(train + "--set parallel.delay_stages=2 --out one"), 0);
+  expect_code(run_ranks(here, 2, train + "--set parallel.pipeline=2 --out two"), 0);
+  EXPECT_EQ(here.curve("two", "loss"), here.curve("one", "loss"));
+  EXPECT_EQ(here.curve("two", "val_loss"), here.curve("one", "val_loss"));
+  for (const std::string run : {"one", "two"}) {
+    const auto delays = here.summary(run)["pipeline"]["delays"];
+    ASSERT_EQ(delays.size(), 2U);
+    EXPECT_EQ(delays[0]["most"], 1);
+    EXPECT_GT(delays[0]["mean"].get<double>(), 0.5);
+    EXPECT_EQ(delays[1]["most"], 0);
+  }
+  EXPECT_TRUE(std::filesystem::exists(here / "two/pipeline-measured.svg"));
+}
 
 TEST(CliRanks, APipelineTrainsLikeOneRank) {
   const Workplace here;
