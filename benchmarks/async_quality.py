@@ -31,8 +31,8 @@ COMMON = {
     "run.threads": 1,
     "train.eval_every": 0,
     "train.checkpoint_every": -1,
-    "optimizer.min_lr": 3e-4,
-    "optimizer.warmup_steps": 40,
+    "optimizer.min_lr": 1e-4,
+    "optimizer.warmup_steps": 100,
     "optimizer.clip": 1.0,
 }
 NETWORKS = {
@@ -42,10 +42,10 @@ NETWORKS = {
             "train.global_batch": 64, "train.eval_batches": 5},
 }
 OPTIMIZERS = {
-    ("gpt", "adamw"): {"optimizer.lr": 3e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
-    ("gpt", "sgd"): {"optimizer.lr": 0.3, "optimizer.weight_decay": 1e-4},
-    ("mlp", "adamw"): {"optimizer.lr": 3e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
-    ("mlp", "sgd"): {"optimizer.lr": 0.05, "optimizer.weight_decay": 1e-4},
+    ("gpt", "adamw"): {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
+    ("gpt", "sgd"): {"optimizer.lr": 0.1, "optimizer.weight_decay": 1e-4},
+    ("mlp", "adamw"): {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
+    ("mlp", "sgd"): {"optimizer.lr": 0.02, "optimizer.weight_decay": 1e-4},
 }
 
 
