@@ -307,6 +307,46 @@ TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
   }
 }
 
+/// The first stage holds the most micro-batches: it alone has to recompute.
+TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
+  const TempDir dir;
+  io::Config config = over(config_for(dir), "1f1b", 3);
+  config.model.width = 64;
+  config.model.context = 64;
+  config.train.micro_batch = 2;
+  config.train.steps = 3;
+  config.parallel.partition = {3, 2, 1};
+  const auto needed = [&](const std::string& recompute) {
+    io::Config one = config;
+    one.train.recompute = recompute;
+    size_t bytes = 0;
+    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(one, comm, {.resume = "none"});
+      if (comm.rank() == 0) {
+        bytes = trainer.fit().plan.needed();
+      }
+    });
+    return bytes;
+  };
+  const size_t none = needed("none");
+  const size_t selective = needed("selective");
+  ASSERT_LT(selective, none);
+  const Outcome whole = run_grid(config, 3);
+  config.train.recompute = "auto";
+  config.train.memory_budget = fmt::format("{} B", (none + selective) / 2);
+  std::vector<model::Recompute> chosen;
+  parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+    const train::Trainer trainer(config, comm, {.resume = "none"});
+    if (comm.rank() == 0) {
+      chosen = trainer.fit().by_rank;
+    }
+  });
+  ASSERT_EQ(chosen.size(), 3U);
+  EXPECT_EQ(chosen.front(), model::Recompute::selective);
+  EXPECT_EQ(chosen.back(), model::Recompute::none);
+  expect_equal(run_grid(config, 3), whole);
+}
+
 TEST(Pipeline, AGivenPartition) {
   const TempDir dir;
   io::Config config = config_for(dir);

@@ -98,6 +98,20 @@ bool schedulable(const io::Config& config, const RunShape& run, int64_t micro_ba
   }
 }
 
+/// The first of `choices` with which each rank of a pipeline fits.
+std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& run, const Fit& fit,
+                                     const std::vector<Recompute>& choices) {
+  std::vector<Recompute> least;
+  for (const StageShape& stage : run.stages(share_of(config, run.ranks) / fit.choice.micro_batch)) {
+    least.push_back(*std::ranges::find_if(choices, [&](Recompute recompute) {
+      const PassChoice choice{.micro_batch = fit.choice.micro_batch, .recompute = recompute};
+      return recompute == fit.choice.recompute ||
+             plan_stage(config, run, stage, choice).needed() <= fit.budget;
+    }));
+  }
+  return least;
+}
+
 [[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
   std::vector<std::string> needs;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
@@ -188,6 +202,12 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
               fmt::format("train.memory_budget = \"{}\": {}, {} a rank; {} would need {}",
                           config.train.memory_budget, text_of(fit.choice),
                           size_text(fit.plan.needed()), text_of(first), size_text(first_needs));
+        }
+        if (run.stages && fit.choice.recompute != recompute_choices.front()) {
+          fit.by_rank = least_by_rank(config, run, fit, recompute_choices);
+          std::vector<std::string_view> names;
+          std::ranges::transform(fit.by_rank, std::back_inserter(names), model::name_of);
+          fit.note += fmt::format("; pipeline ranks recompute {}", fmt::join(names, ", "));
         }
         return fit;
       }

@@ -70,15 +70,22 @@ struct MemoryPlan {
   size_t needed() const { return sum_of(peak) + beside; }
 };
 
+MemoryPlan plan_stage(const io::Config& config, const RunShape& run, const StageShape& stage,
+                      const PassChoice& choice);
 /// Of a pipeline: that of the rank which needs most.
 MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice);
 
 struct Fit {
   PassChoice choice;
+  /// [ranks of a pipeline] less than choice.recompute where a rank's stages need not; empty: all the same.
+  std::vector<model::Recompute> by_rank;
   MemoryPlan plan;
   size_t budget = 0;  ///< bytes; 0: no limit
   std::string note;   ///< what was chosen because of the budget; empty: nothing
 
+  model::Recompute recompute(int rank) const {
+    return by_rank.empty() ? choice.recompute : by_rank[static_cast<size_t>(rank)];
+  }
   /// For Arena::set_limit.
   size_t arena_limit() const { return budget == 0 ? 0 : budget - plan.beside; }
 };
@@ -88,7 +95,8 @@ int64_t share_of(const io::Config& config, int ranks);
 
 /// The first that fits, in this order: recompute none, selective, full (one alone unless
 /// train.recompute = "auto"), and for each the largest micro_batch that divides the share (unless it
-/// is set). Without a budget: the first. Throws Failure when nothing fits, with the bytes by
+/// is set). Without a budget: the first. Of a pipeline the rank that needs most decides, and the others
+/// recompute no more than they must. Throws Failure when nothing fits, with the bytes by
 /// category, the least that could do, and what to change.
 Fit fit_memory(const io::Config& config, const RunShape& run);
 

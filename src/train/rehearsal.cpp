@@ -162,13 +162,18 @@ class Rehearsal {
 
 }  // namespace
 
+MemoryPlan plan_stage(const io::Config& config, const RunShape& run, const StageShape& stage,
+                      const PassChoice& choice) {
+  return Rehearsal(config, run, stage, choice).play();
+}
+
 MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice) {
   if (!run.stages) {
-    return Rehearsal(config, run, {.start = run.start}, choice).play();
+    return plan_stage(config, run, {.start = run.start}, choice);
   }
   MemoryPlan largest;
   for (const StageShape& stage : run.stages(share_of(config, run.ranks) / choice.micro_batch)) {
-    MemoryPlan plan = Rehearsal(config, run, stage, choice).play();
+    MemoryPlan plan = plan_stage(config, run, stage, choice);
     if (plan.needed() > largest.needed()) {
       largest = std::move(plan);
     }

@@ -102,6 +102,9 @@ Json planned_json(const Fit& fit) {
   planned["budget"] = fit.budget > 0 ? Json(fit.budget) : Json();
   planned["micro_batch"] = fit.choice.micro_batch;
   planned["recompute"] = name_of(fit.choice.recompute);
+  for (const model::Recompute recompute : fit.by_rank) {
+    planned["recompute_by_rank"].push_back(name_of(recompute));
+  }
   return planned;
 }
 

@@ -144,7 +144,7 @@ void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
   stage_ =
       std::make_unique<Stage>(config_, problem_, *stream_, kernels::by_name(config_.run.backend),
                               Stage::Options{.micro_batch = micro_batch_,
-                                             .recompute = fit_.choice.recompute,
+                                             .recompute = fit_.recompute(ranks_->stage()),
                                              .masks = std::move(mine.masks),
                                              .sharding = shards,
                                              .parts = parts});
