@@ -110,7 +110,9 @@ def run_all(arguments):
 
 
 def cell(differences):
-    """Mean and standard deviation over seeds."""
+    """Mean and standard deviation over the seeds that ran."""
+    if not differences:
+        return ""
     if any(math.isnan(difference) for difference in differences):
         return "diverged"
     spread = statistics.stdev(differences) if len(differences) > 1 else 0
@@ -122,18 +124,20 @@ def table(arguments):
     losses = {tuple(run[key] for key in KEYS): run["loss"] for run in runs}
     settings = sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in runs})
     for network, sparsity, optimizer in settings:
-        def loss(prediction, stages, seed):
-            found = losses.get((network, optimizer, sparsity, prediction, stages, seed), math.nan)
-            return math.nan if found is None else found
-        seeds = [seed for seed in SEEDS if not math.isnan(loss("synchronous", 1, seed))]
-        base = [loss("synchronous", 1, seed) for seed in seeds]
+        def all_losses(prediction, stages):
+            """By seed; NaN where a run ended with an error."""
+            keys = {seed: (network, optimizer, sparsity, prediction, stages, seed) for seed in SEEDS}
+            return {seed: math.nan if losses[key] is None else losses[key]
+                    for seed, key in keys.items() if key in losses}
+        synchronous = all_losses("synchronous", 1)
+        base = list(synchronous.values())
         spread = statistics.stdev(base) if len(base) > 1 else 0
         print(f"\n**{network}, {'90 % sparse' if sparsity else 'dense'}, {optimizer}**: synchronous "
               f"{statistics.mean(base):.3f} ± {spread:.3f}\n")
         print("| weights | " + " | ".join(f"p = {stages}" for stages in STAGES) + " |")
         print("|---" * (len(STAGES) + 1) + "|")
         for prediction in PREDICTIONS:
-            row = [cell([loss(prediction, stages, seed) - loss("synchronous", 1, seed) for seed in seeds])
+            row = [cell([loss - synchronous[seed] for seed, loss in all_losses(prediction, stages).items()])
                    for stages in STAGES]
             print(f"| `{prediction}` | " + " | ".join(row) + " |")
 
