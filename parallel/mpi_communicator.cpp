@@ -175,12 +175,12 @@ void MpiCommunicator::idle(int round) {
   if (round < kSpins) {
     return;
   }
+  if (round % 16 == 0) {
+    world_->throw_if_poisoned();  // also while yielding: on a loaded machine that lasts for seconds
+  }
   if (round < kPolls) {
     std::this_thread::yield();
     return;
-  }
-  if (round % 16 == 0) {
-    world_->throw_if_poisoned();
   }
   std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
