@@ -4,7 +4,8 @@
 Each run is one rank with the delays of p stages (parallel.delay_stages), which equals a pipeline of p ranks to
 the bit. Networks: a GPT of 8 layers, 64 wide, context 32, on characters of TEXT; a perceptron of 7 hidden layers on IDX
 images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The validation loss at the end, over
-seeds 1, 2, 3, minus that of the synchronous run of the same seed.
+seeds 1, 2, 3, minus that of the synchronous run of the same seed. --longer adds nanoGPT's CPU setting (4 layers,
+128 wide, 2,000 steps) at p = 4, with updates of 1 and of 4 micro-batches.
 
   benchmarks/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
   benchmarks/async_quality.py table OUT.jsonl                             Markdown
@@ -25,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PREDICTIONS = ["none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"]
 STAGES = [2, 4, 8]
 SEEDS = [1, 2, 3]
-KEYS = ["network", "optimizer", "sparsity", "prediction", "stages", "seed"]
+KEYS = ["network", "optimizer", "sparsity", "prediction", "stages", "micro_batches", "seed"]
 
 COMMON = {
     "run.threads": 1,
@@ -38,23 +39,32 @@ COMMON = {
 NETWORKS = {
     "gpt": {"model.kind": "gpt", "model.layers": 8, "model.heads": 4, "model.width": 64, "model.context": 32,
             "data.kind": "chars", "train.steps": 800, "train.global_batch": 16, "train.eval_batches": 40},
+    "nanogpt": {"model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
+                "data.kind": "chars", "train.steps": 2000, "train.global_batch": 12, "train.eval_batches": 100},
     "mlp": {"model.kind": "mlp", "model.hidden": [64] * 7, "data.kind": "images", "train.steps": 800,
             "train.global_batch": 64, "train.eval_batches": 5},
 }
 OPTIMIZERS = {
     ("gpt", "adamw"): {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
+    ("nanogpt", "adamw"): {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
     ("gpt", "sgd"): {"optimizer.lr": 0.1, "optimizer.weight_decay": 1e-4},
     ("mlp", "adamw"): {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99},
     ("mlp", "sgd"): {"optimizer.lr": 0.02, "optimizer.weight_decay": 1e-4},
 }
 
 
-def all_runs():
-    """Seeds last, so that a table with one seed is there early."""
-    for seed, network, sparsity, optimizer in itertools.product(SEEDS, NETWORKS, [0, 0.9], ["adamw", "sgd"]):
-        yield dict(zip(KEYS, [network, optimizer, sparsity, "synchronous", 1, seed]))
+def all_runs(longer):
+    """By seeds, so that a table with one seed is there early."""
+    for seed, network, sparsity, optimizer in itertools.product(SEEDS, ["gpt", "mlp"], [0, 0.9], ["adamw", "sgd"]):
+        yield dict(zip(KEYS, [network, optimizer, sparsity, "synchronous", 1, 1, seed]))
         for stages, prediction in itertools.product(STAGES, PREDICTIONS):
-            yield dict(zip(KEYS, [network, optimizer, sparsity, prediction, stages, seed]))
+            several = stages if prediction == "2bw" else 1
+            yield dict(zip(KEYS, [network, optimizer, sparsity, prediction, stages, several, seed]))
+    for seed, sparsity in itertools.product(SEEDS if longer else [], [0, 0.9]):
+        yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, "synchronous", 1, 1, seed]))
+        for several, prediction in itertools.product([1, 4], PREDICTIONS):
+            if (several, prediction) != (1, "2bw"):
+                yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, prediction, 4, several, seed]))
 
 
 def settings_of(run, text, images):
@@ -62,7 +72,7 @@ def settings_of(run, text, images):
     settings = {**COMMON, **network, **OPTIMIZERS[run["network"], run["optimizer"]]}
     settings["optimizer.kind"] = run["optimizer"]
     settings["train.seed"] = run["seed"]
-    if run["network"] == "gpt":
+    if network["data.kind"] == "chars":
         settings["data.train"] = [str(text)]
     else:
         settings["data.train"] = [str(images / "train-images"), str(images / "train-labels")]
@@ -73,8 +83,7 @@ def settings_of(run, text, images):
     if run["stages"] > 1:
         settings |= {"parallel.schedule": "async", "parallel.delay_stages": run["stages"],
                      "parallel.weight_prediction": run["prediction"]}
-    if run["prediction"] == "2bw":
-        settings["train.micro_batch"] = network["train.global_batch"] // run["stages"]
+    settings["train.micro_batch"] = network["train.global_batch"] // run["micro_batches"]
     return settings
 
 
@@ -100,7 +109,7 @@ def read(path):
 def run_all(arguments):
     out = pathlib.Path(arguments.out)
     known = {tuple(run[key] for key in KEYS) for run in read(out)}
-    left = [run for run in all_runs() if tuple(run.values()) not in known]
+    left = [run for run in all_runs(arguments.longer) if tuple(run.values()) not in known]
     text, images = pathlib.Path(arguments.text).resolve(), pathlib.Path(arguments.images).resolve()
     program = str(ROOT / "build/src/cli/espalier")
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, out.open("a") as file:
@@ -122,23 +131,33 @@ def cell(differences):
 def table(arguments):
     runs = read(pathlib.Path(arguments.out))
     losses = {tuple(run[key] for key in KEYS): run["loss"] for run in runs}
-    settings = sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in runs})
-    for network, sparsity, optimizer in settings:
-        def all_losses(prediction, stages):
+    for network, sparsity, optimizer in sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in runs}):
+        mine = [run for run in runs if (run["network"], run["sparsity"], run["optimizer"]) ==
+                (network, sparsity, optimizer)]
+
+        def all_losses(prediction, stages, several):
             """By seed; NaN where a run ended with an error."""
-            keys = {seed: (network, optimizer, sparsity, prediction, stages, seed) for seed in SEEDS}
+            keys = {seed: (network, optimizer, sparsity, prediction, stages, several, seed) for seed in SEEDS}
             return {seed: math.nan if losses[key] is None else losses[key]
                     for seed, key in keys.items() if key in losses}
-        synchronous = all_losses("synchronous", 1)
+
+        synchronous = all_losses("synchronous", 1, 1)
         base = list(synchronous.values())
         spread = statistics.stdev(base) if len(base) > 1 else 0
         print(f"\n**{network}, {'90 % sparse' if sparsity else 'dense'}, {optimizer}**: synchronous "
               f"{statistics.mean(base):.3f} ± {spread:.3f}\n")
-        print("| weights | " + " | ".join(f"p = {stages}" for stages in STAGES) + " |")
-        print("|---" * (len(STAGES) + 1) + "|")
+        # 2bw takes several micro-batches whatever the others do.
+        columns = sorted({(run["stages"], run["micro_batches"]) for run in mine
+                          if run["prediction"] not in ("synchronous", "2bw")})
+        print("| weights | " + " | ".join(f"p = {stages}" + (f", {several} micro-batches" if several > 1 else "")
+                                          for stages, several in columns) + " |")
+        print("|---" * (len(columns) + 1) + "|")
         for prediction in PREDICTIONS:
-            row = [cell([loss - synchronous[seed] for seed, loss in all_losses(prediction, stages).items()])
-                   for stages in STAGES]
+            row = []
+            for stages, several in columns:
+                several = max(several, stages) if prediction == "2bw" and network != "nanogpt" else several
+                found = all_losses(prediction, stages, several)
+                row.append(cell([loss - synchronous[seed] for seed, loss in found.items()]))
             print(f"| `{prediction}` | " + " | ".join(row) + " |")
 
 
@@ -150,6 +169,7 @@ def main():
     run.add_argument("text")
     run.add_argument("images")
     run.add_argument("--jobs", type=int, default=2)
+    run.add_argument("--longer", action="store_true")
     run.set_defaults(action=run_all)
     show = commands.add_parser("table")
     show.add_argument("out")

@@ -4,17 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "src/optim/schedule.h"
-#include "tests/support.h"
+#include "tests/grid.h"
 
 namespace espalier {
 namespace {
 
+using testing::expect_equal;
 using ::testing::HasSubstr;
 using testing::Outcome;
-using testing::outcome_of;
+using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
 
@@ -29,44 +29,6 @@ io::Config config_for(const TempDir& dir) {
   config.parallel.schedule = "async";
   config.parallel.check_every = 0;
   return config;
-}
-
-/// All stages' parameters together; losses and their norms are those of rank 0.
-Outcome run_grid(const io::Config& config, int ranks, const train::TrainerOptions& options = {}) {
-  Outcome all;
-  std::mutex mutex;
-  parallel::run_ranks(ranks,
-                      [&](parallel::Communicator& comm) {
-                        train::TrainerOptions mine = options;
-                        mine.resume = options.resume.empty() ? "none" : options.resume;
-                        std::vector<double> losses;
-                        mine.on_step = [&](const train::StepReport& report) {
-                          losses.push_back(report.loss);
-                        };
-                        train::Trainer trainer(config, comm, mine);
-                        trainer.run();
-                        const Outcome part = outcome_of(trainer);
-                        const std::scoped_lock lock(mutex);
-                        if (comm.rank() == 0) {
-                          all.losses = losses;
-                        }
-                        all.values.insert(part.values.begin(), part.values.end());
-                        all.moments.insert(part.moments.begin(), part.moments.end());
-                        all.positions.insert(part.positions.begin(), part.positions.end());
-                      },
-                      {.timeout = 60});
-  return all;
-}
-
-void expect_equal(const Outcome& got, const Outcome& want) {
-  EXPECT_EQ(got.losses, want.losses);
-  ASSERT_EQ(got.values.size(), want.values.size());
-  for (const auto& [name, values] : want.values) {
-    ASSERT_TRUE(got.values.contains(name)) << name;
-    EXPECT_EQ(got.positions.at(name), want.positions.at(name)) << name;
-    EXPECT_TRUE(got.values.at(name) == values) << name;
-    EXPECT_TRUE(got.moments.at(name) == want.moments.at(name)) << name;
-  }
 }
 
 /// Layers of each stage: whole layers 0 … 5 of the tiny network.

@@ -3,16 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-
-#include "tests/support.h"
+#include "tests/grid.h"
 
 namespace espalier {
 namespace {
 
+using testing::expect_equal;
 using ::testing::HasSubstr;
 using testing::Outcome;
-using testing::outcome_of;
+using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
 
@@ -22,52 +21,6 @@ io::Config config_for(const TempDir& dir) {
   config.train.micro_batch = 1;
   config.optimizer.clip = 0.5;  // clips: the norm is that of all stages
   return config;
-}
-
-/// All stages' parameters together; losses are those of rank 0.
-Outcome run_grid(const io::Config& config, int ranks, const train::TrainerOptions& options = {}) {
-  Outcome all;
-  std::mutex mutex;
-  parallel::run_ranks(ranks,
-                      [&](parallel::Communicator& comm) {
-                        train::TrainerOptions mine = options;
-                        if (mine.resume.empty()) {
-                          mine.resume = "none";
-                        }
-                        std::vector<double> losses;
-                        mine.on_step = [&](const train::StepReport& report) {
-                          losses.push_back(report.loss);
-                        };
-                        train::Trainer trainer(config, comm, mine);
-                        const train::RunResult result = trainer.run();
-                        const Outcome part = outcome_of(trainer);
-                        const std::scoped_lock lock(mutex);
-                        if (comm.rank() == 0) {
-                          all.losses = losses;
-                          all.val_loss = result.final_val_loss;
-                        }
-                        for (const auto& [name, values] : part.values) {
-                          const auto known = all.values.find(name);
-                          EXPECT_TRUE(known == all.values.end() || known->second == values)
-                              << name << " differs between ranks";
-                        }
-                        all.values.insert(part.values.begin(), part.values.end());
-                        all.moments.insert(part.moments.begin(), part.moments.end());
-                        all.positions.insert(part.positions.begin(), part.positions.end());
-                      },
-                      {.timeout = 60});
-  return all;
-}
-
-void expect_equal(const Outcome& got, const Outcome& want) {
-  EXPECT_EQ(got.losses, want.losses);
-  ASSERT_EQ(got.values.size(), want.values.size());
-  for (const auto& [name, values] : want.values) {
-    ASSERT_TRUE(got.values.contains(name)) << name;
-    EXPECT_EQ(got.positions.at(name), want.positions.at(name)) << name;
-    EXPECT_TRUE(got.values.at(name) == values) << name;
-    EXPECT_TRUE(got.moments.at(name) == want.moments.at(name)) << name;
-  }
 }
 
 io::Config over(io::Config config, const std::string& schedule, int64_t stages) {
