@@ -1,7 +1,7 @@
 // The kept elements of dyᵀ x: for each, a dot product over the tokens. In the tiled form of W
-// (sparse_tile.h), four rows with the same number of kept elements go side by side: their dy stay
-// in registers, x comes from L1, one load for each fused multiply-add; the lanes of four results
-// are added up while they are in registers, and those of sixteen a little later.
+// (sparse_tile.h), four rows with about the same number of kept elements go side by side: their dy
+// stay in registers, x comes from L1, one load for each fused multiply-add; the lanes of sixteen
+// results are added up while they are in registers.
 //
 // For each block of kTokens tokens: pack dy and x (features x tokens), shared by the threads; then
 // each thread adds the block's part to the results of its own tiles. The results (fp32, in the order
@@ -141,7 +141,13 @@ void return_values(const Memory& m, const SddmmArgs& args, int threads) {
     using T = decltype(type);
     T* values = elements<T>(args.weight.values);
     for_blocks(threads, tiles.blocks, args.weight.positions.size, [&](int64_t block) {
-      uint32_t* next = m.tiles.bits.row_begin + block * tiles.block_rows;
+      const int64_t row0 = block * tiles.block_rows;
+      uint32_t* next = m.tiles.bits.row_begin + row0;
+      // Rows come in the order of each tile, which the machine's own prefetching does not follow.
+      const T* last = values + next[least(tiles.block_rows, tiles.rows - row0) - 1];
+      for (const T* line = values + next[0]; line < last; line += 64 / sizeof(T)) {
+        __builtin_prefetch(line, 1, 2);
+      }
       for (int64_t panel = 0; panel < tiles.panels; ++panel) {
         const int64_t tile = tiles.at(block, panel);
         const float* from = m.results + tiles.first[tile];
