@@ -8,7 +8,7 @@
 // unsorted rows the mispredicted ends of the inner loop cost as much as the arithmetic. Elements lie
 // in the order in which they are used: a column within the panel (8 bits) and a value (fp32).
 // Cost: about 0.4 ns for each kept element, transposed about 1 ns; 5 bytes for each, and 2 for each
-// row of each panel.
+// row of each panel. For SDDMM 1 byte (no values) and 3.
 #include <cstddef>
 #include <cstdint>
 
@@ -27,7 +27,8 @@ inline constexpr int kSampledRows = 4;           ///< rows of a group in the til
 /// interleaved: column e of its row r stands at e * (rows of the group) + r.
 ///
 /// SDDMM: groups are always whole. Rows that keep fewer elements than their group's last have some
-/// column instead, whose results nobody reads; so has a row that does not exist, index `rows`.
+/// column instead, whose results nobody reads; so has a row that does not exist, index `rows`. As
+/// rows are sorted, that adds up to at most (kSampledRows - 1) kPanel elements of a tile.
 struct Run {
   uint16_t count, rows;
 };
