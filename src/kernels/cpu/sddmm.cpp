@@ -96,6 +96,33 @@ template <bool Add, class T>
   store(to, Add ? load(to) + value : value);
 }
 
+/// Elements e to e + 3 of each row.
+template <bool Add>
+[[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
+                                             float* const (&to)[4]) {
+  for (int r = 0; r < 4; ++r) {
+    Four* place = reinterpret_cast<Four*>(to[r] + e);
+    *place = Add ? *place + fours[r] : fours[r];
+  }
+}
+template <bool Add>
+[[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
+                                             bf16* const (&to)[4]) {
+  // Rounded together: sixteen fill a vector, four do not.
+  float sums[16];
+  bf16 rounded[16];
+  for (int i = 0; i < 16; ++i) {
+    sums[i] = Add ? load(to[i / 4] + e + i % 4) + fours[i / 4][i % 4] : fours[i / 4][i % 4];
+  }
+#pragma omp simd
+  for (int i = 0; i < 16; ++i) {
+    store(rounded + i, sums[i]);
+  }
+  for (int r = 0; r < 4; ++r) {
+    std::memcpy(to[r] + e, rounded + 4 * r, 4 * sizeof(bf16));
+  }
+}
+
 /// The results of one tile, from[e kSampledRows + r] of each group, to the rows' next places.
 template <bool Add, class T>
 void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* next, T* values) {
@@ -118,11 +145,7 @@ void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* 
           fours[i] = *reinterpret_cast<const Four*>(from + (e + i) * kSampledRows);
         }
         transpose_fours(fours);
-        for (int r = 0; r < kSampledRows; ++r) {
-          for (int i = 0; i < 4; ++i) {
-            put<Add>(to[r] + e + i, fours[r][i]);
-          }
-        }
+        put_fours<Add>(fours, e, to);
       }
       for (int r = 0; r < kSampledRows; ++r) {
         for (int64_t i = e; i < count[r]; ++i) {
