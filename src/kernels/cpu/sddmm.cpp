@@ -37,13 +37,14 @@ Memory carve(Carver& carver, const SparseMatrix& weight, const SparseKernels& ke
 
 /// One thread's share of a block of tokens: features to pack, then tiles, by their elements.
 void work(const SddmmArgs& args, const Memory& m, int64_t token, int64_t thread, int64_t threads) {
-  constexpr int64_t kPiece = 64;
+  constexpr int64_t kPiece = 256;  // long enough for memory to stream, short enough for the cache
   const int64_t vectors = m.kernels.dot_vectors;
   const int64_t row = vectors * kLanes;
   const Tiles& tiles = m.tiles.tiles;
   const auto pack = [&](const Tensor& from, float* to) {
-    for (int64_t f = thread * kPiece; f < from.cols(); f += threads * kPiece) {
-      m.kernels.pack({from, token, f, least(kPiece, from.cols() - f)}, vectors, to + f * row);
+    const int64_t piece = least(kPiece, divide_up(from.cols(), threads * 64) * 64);
+    for (int64_t f = thread * piece; f < from.cols(); f += threads * piece) {
+      m.kernels.pack({from, token, f, least(piece, from.cols() - f)}, vectors, to + f * row);
     }
   };
   pack(args.dy, m.dy);

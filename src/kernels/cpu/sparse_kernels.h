@@ -75,7 +75,7 @@ struct FloatMath {
 template <class Math, class T>
 void pack_rows(const Packing& p, int64_t vectors, float* out) {
   constexpr int64_t kStep = kLanes * Math::kLaneTokens;
-  constexpr int64_t kAhead = 4 * kLanes;
+  constexpr int64_t kAhead = 8 * kLanes;
   const int64_t row = vectors * kLanes;
   for (int64_t v = 0; v < vectors; ++v) {
     const int64_t token = p.token + v * kStep;
