@@ -11,10 +11,11 @@ struct ColumnLists {
   int64_t words;
   const uint16_t* order;
   int64_t rows;
+  int64_t stride = 0;  ///< of the rows' lists; 0: each directly behind the one before
 };
 
 /// Writes the positions of the set bits, ascending, row after row, as bytes. May write up to 64
-/// bytes beyond the last one.
+/// bytes beyond a row's last one, none of them larger than the largest position or 0.
 void list_columns(const ColumnLists& lists, uint8_t* columns);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -23,6 +23,7 @@ void list_columns(const ColumnLists& lists, uint8_t* columns) {
   const __m512i iota = _mm512_load_si512(kIota);
   for (int64_t i = 0; i < lists.rows; ++i) {
     const int64_t row = lists.order == nullptr ? i : lists.order[i];
+    uint8_t* const begin = columns;
     __m512i positions = iota;
     for (int64_t w = 0; w < lists.words; ++w) {
       const uint64_t word = lists.bits[row * lists.words + w];
@@ -30,6 +31,7 @@ void list_columns(const ColumnLists& lists, uint8_t* columns) {
       columns += __builtin_popcountll(word);
       positions = _mm512_add_epi8(positions, _mm512_set1_epi8(64));
     }
+    columns = lists.stride > 0 ? begin + lists.stride : columns;
   }
 }
 

@@ -29,6 +29,7 @@ constexpr uint64_t kEveryByte = 0x0101010101010101U;
 void list_columns(const ColumnLists& lists, uint8_t* columns) {
   for (int64_t i = 0; i < lists.rows; ++i) {
     const int64_t row = lists.order == nullptr ? i : lists.order[i];
+    uint8_t* const begin = columns;
     for (int64_t w = 0; w < lists.words; ++w) {
       uint64_t word = lists.bits[row * lists.words + w];
       for (uint64_t base = 64 * static_cast<uint64_t>(w); word != 0; word >>= 8, base += 8) {
@@ -37,6 +38,7 @@ void list_columns(const ColumnLists& lists, uint8_t* columns) {
         columns += __builtin_popcountll(word & 255U);
       }
     }
+    columns = lists.stride > 0 ? begin + lists.stride : columns;
   }
 }
 

@@ -75,7 +75,7 @@ struct FloatMath {
 template <class Math, class T>
 void pack_rows(const Packing& p, int64_t vectors, float* out) {
   constexpr int64_t kStep = kLanes * Math::kLaneTokens;
-  constexpr int64_t kAhead = 4 * kLanes;
+  constexpr int64_t kAhead = 8 * kLanes;
   const int64_t row = vectors * kLanes;
   for (int64_t v = 0; v < vectors; ++v) {
     const int64_t token = p.token + v * kStep;
@@ -147,9 +147,8 @@ template <int Rows, class Body>
   }
 }
 
-/// Walks over the runs of a tile in groups of 4 (when asked for), 2 and 1 rows:
-/// visit(Group<Rows>&, order).
-template <int Most, class Visit>
+/// Walks over the runs of a tile in groups of 2 rows and 1: visit(Group<Rows>&, order).
+template <class Visit>
 [[gnu::always_inline]] inline void for_groups(const Tiles& tiles, int64_t tile,
                                               const Visit& visit) {
   const uint16_t* order = tiles.order + tile * tiles.block_rows;
@@ -164,11 +163,6 @@ template <int Most, class Visit>
   };
   for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
     int64_t left = run->rows;
-    if constexpr (Most == 4) {
-      for (; left >= 4; left -= 4) {
-        take(std::integral_constant<int, 4>{}, run->count);
-      }
-    }
     for (; left >= 2; left -= 2) {
       take(std::integral_constant<int, 2>{}, run->count);
     }
@@ -184,7 +178,7 @@ void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
   constexpr int kPacked = kVectors * kLanes;
   constexpr int kSums = Math::kLaneTokens;
   const float* values = tiles.values + tiles.first[tile];
-  for_groups<2>(tiles, tile, [&]<int Rows>(Group<Rows>& group, const uint16_t* order) {
+  for_groups(tiles, tile, [&]<int Rows>(Group<Rows>& group, const uint16_t* order) {
     float* y[Rows];
     Vector sum[Rows][kVectors][kSums];
     for (int r = 0; r < Rows; ++r) {
@@ -211,66 +205,78 @@ void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
   });
 }
 
-/// results[e Rows + r] (+)= the sums of the lanes in `parts`: vector e has, in lane r of each
-/// quarter, a part of that of row r. Four rows: may add zeros to, or write, a vector beyond the end.
-template <int Rows>
-[[gnu::always_inline]] inline void add_parts(float* parts, int64_t count, bool add,
-                                             float* results) {
-  constexpr int kQuarters = kLanes / 4;
-  for (int64_t e = count; e < count + kQuarters - 1; ++e) {
-    write_vector(parts + e * kLanes, Vector{});
-  }
-  for (int64_t e = 0; e < count; e += kQuarters) {
-    Vector fours[kQuarters];
-    for (int q = 0; q < kQuarters; ++q) {
-      fours[q] = read_vector(parts + (e + q) * kLanes);
-    }
-    const Vector sums = across_quarters(fours);
-    if constexpr (Rows == 4) {
-      float* to = results + e * 4;
-      write_vector(to, add ? read_vector(to) + sums : sums);
-    } else {
-      float lanes[kLanes];
-      write_vector(lanes, sums);
-      for (int64_t i = 0; i < least(kQuarters, count - e); ++i) {
-        for (int r = 0; r < Rows; ++r) {
-          float& to = results[(e + i) * Rows + r];
-          to = (add ? to : 0.0F) + lanes[4 * i + r];
-        }
+/// Packed dy of a group of rows, in registers.
+template <class Math>
+struct SampledRows {
+  static constexpr int kVectors = Math::kDotVectors;
+  static constexpr int64_t kPacked = kVectors * kLanes;
+  Vector dy[kSampledRows][kVectors];
+
+  [[gnu::always_inline]] SampledRows(const float* from, const uint16_t* order) {
+    for (int r = 0; r < kSampledRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        dy[r][v] = read_vector(from + int64_t{order[r]} * kPacked + v * kLanes);
       }
     }
   }
-}
 
+  /// One element of each row, at the columns that the bytes name: lane r of each quarter has a part
+  /// of the dot product of row r.
+  [[gnu::always_inline]] Vector dots(const float* x, uint64_t columns) const {
+    Vector sum[kSampledRows];
+    for (int r = 0; r < kSampledRows; ++r, columns >>= 8) {
+      const float* from = x + static_cast<int64_t>(columns & 255U) * kPacked;
+      sum[r] = Vector{};
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r] = Math::dot(sum[r], dy[r][v], read_vector(from + v * kLanes));
+      }
+    }
+    return quarter_sums(sum[0], sum[1], sum[2], sum[3]);
+  }
+
+  /// n <= kLanes / 4 elements of each row, by element and row. What is beyond them is zero.
+  [[gnu::always_inline]] Vector results(const float* x, const uint8_t* columns, int64_t n) const {
+    constexpr int kQuarters = kLanes / 4;
+    Vector parts[kQuarters];
+    uint64_t eight = 0;
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuarters; ++q, eight >>= 32) {
+      eight = q % 2 == 0 ? eight_columns(columns + q * kSampledRows) : eight;
+      parts[q] = q < n ? dots(x, eight) : Vector{};
+    }
+    return across_quarters(parts);
+  }
+};
+
+/// The lanes of as many elements as a vector has quarters are added up together, while they are in
+/// registers. What the last of a group writes too much, the next group overwrites.
 template <class Math>
 void dot_tile(const Tiles& tiles, int64_t tile, const DotOperands& o) {
-  constexpr int kVectors = Math::kDotVectors;
-  constexpr int kPacked = kVectors * kLanes;
-  alignas(64) float parts[(kPanel + 4) * kLanes];
+  constexpr int64_t kStep = kLanes / 4;
+  const uint16_t* order = tiles.order + tile * tiles.block_rows;
+  const uint8_t* columns = tiles.columns + tiles.first[tile];
   float* results = o.results + tiles.first[tile];
-  for_groups<4>(tiles, tile, [&]<int Rows>(Group<Rows>& group, const uint16_t* order) {
-    Vector d[Rows][kVectors];
-    for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        d[r][v] = read_vector(o.dy + int64_t{order[r]} * kPacked + v * kLanes);
+  const float* x = o.x;
+  const bool add = o.add;
+  const auto put = [&](Vector sums) __attribute__((always_inline)) {
+    write_vector(results, add ? read_vector(results) + sums : sums);
+  };
+  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+    const int64_t tail = run->count % kStep;
+    for (const uint16_t* end = order + run->rows; order != end; order += kSampledRows) {
+      const SampledRows<Math> rows(o.dy, order);
+      for (int64_t left = run->count; left >= kStep; left -= kStep) {
+        put(rows.results(x, columns, kStep));
+        columns += kStep * kSampledRows;
+        results += kStep * kSampledRows;
+      }
+      if (tail > 0) {
+        put(rows.results(x, columns, tail));
+        columns += tail * kSampledRows;
+        results += tail * kSampledRows;
       }
     }
-    const int64_t count = group.count;
-    Vector sum[4] = {};
-    for_elements<Rows>(
-        group, [&](int64_t e, int r, int64_t column) __attribute__((always_inline)) {
-          const float* from = o.x + column * kPacked;
-          sum[r] = Vector{};
-          for (int v = 0; v < kVectors; ++v) {
-            sum[r] = Math::dot(sum[r], d[r][v], read_vector(from + v * kLanes));
-          }
-          if (r == Rows - 1) {
-            write_vector(parts + e * kLanes, quarter_sums(sum[0], sum[1], sum[2], sum[3]));
-          }
-        });
-    add_parts<Rows>(parts, count, o.add, results);
-    results += Rows * count;
-  });
+  }
 }
 
 template <class Math, class T>

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "src/kernels/cpu/sparse_columns.h"
+#include "src/kernels/cpu/sparse_groups.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -20,53 +21,18 @@ constexpr int64_t kRunSlots = kPanel + 1;
   return n == 64 ? bits : bits & ((uint64_t{1} << n) - 1);
 }
 
-/// The rows of a tile before they are sorted.
+/// The values of a tile's rows, each row's side by side.
 template <class T>
-struct Rows {
-  int64_t rows;
-  uint64_t* bits;     ///< [rows, kPanelWords]
-  uint8_t* counts;    ///< [rows]
+struct RowValues {
+  const T* values;
   uint32_t* cursor;   ///< [rows]: where each row's values begin; moved on beyond them
-  const T* values;    ///< null: none wanted
   int64_t available;  ///< values that exist
 };
-
-/// Sorts the rows by count; returns how many elements they have.
-template <class T>
-int64_t sort_rows(const Rows<T>& in, uint16_t* order, Run* runs) {
-  uint16_t place[kPanel + 1] = {};
-  int64_t total = 0;
-  for (int64_t r = 0; r < in.rows; ++r) {
-    int count = 0;
-    for (int w = 0; w < kPanelWords; ++w) {
-      count += __builtin_popcountll(in.bits[r * kPanelWords + w]);
-    }
-    in.counts[r] = static_cast<uint8_t>(count);
-    ++place[count];
-    total += count;
-  }
-  uint16_t before = 0;
-  for (int count = 1; count <= kPanel; ++count) {
-    const uint16_t rows = place[count];
-    place[count] = before;
-    before = static_cast<uint16_t>(before + rows);
-    if (rows > 0) {
-      *runs++ = {static_cast<uint16_t>(count), rows};
-    }
-  }
-  *runs = {0, 0};
-  // Rows that keep nothing land behind the others.
-  place[0] = before;
-  for (int64_t r = 0; r < in.rows; ++r) {
-    order[place[in.counts[r]]++] = static_cast<uint16_t>(r);
-  }
-  return total;
-}
 
 /// Copies the rows' values in their order, whole vectors at a time: what is written too much is
 /// overwritten by the next row, or lies in the tile's slack.
 template <class T>
-void copy_values(const Rows<T>& in, const uint16_t* order, const Run* runs, float* out) {
+void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, float* out) {
   constexpr int64_t kWide = 16;
   for (; runs->rows > 0; ++runs) {
     const int64_t count = runs->count;
@@ -91,74 +57,21 @@ void copy_values(const Rows<T>& in, const uint16_t* order, const Run* runs, floa
   }
 }
 
-using Bytes [[gnu::vector_size(16), gnu::aligned(1), gnu::may_alias]] = uint8_t;
-
-[[gnu::always_inline]] inline Bytes low_bytes(Bytes a, Bytes b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-[[gnu::always_inline]] inline Bytes high_bytes(Bytes a, Bytes b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                 31);
-}
-
-/// to[e Rows + r] = from[r count + e]; whole vectors, so reads and writes beyond the end.
-template <int Rows>
-void interleave(const uint8_t* from, int64_t count, uint8_t* to) {
-  for (int64_t e = 0; e < count; e += 16, from += 16, to += 16 * Rows) {
-    const auto row = [&](int r) -> Bytes {
-      return *reinterpret_cast<const Bytes*>(from + r * count);
-    };
-    Bytes* out = reinterpret_cast<Bytes*>(to);  // auto would lose the alignment
-    if constexpr (Rows == 2) {
-      out[0] = low_bytes(row(0), row(1));
-      out[1] = high_bytes(row(0), row(1));
-    } else {
-      const Bytes low02 = low_bytes(row(0), row(2));
-      const Bytes low13 = low_bytes(row(1), row(3));
-      const Bytes high02 = high_bytes(row(0), row(2));
-      const Bytes high13 = high_bytes(row(1), row(3));
-      out[0] = low_bytes(low02, low13);
-      out[1] = high_bytes(low02, low13);
-      out[2] = low_bytes(high02, high13);
-      out[3] = high_bytes(high02, high13);
-    }
-  }
-}
-
-/// The columns of a tile's rows in their order, group by group.
+/// Writes one tile whose elements begin at `first`, and its values unless there are none. Returns how
+/// many elements it has.
 template <class T>
-void list_groups(const Tiles& tiles, const Rows<T>& in, const uint16_t* order, const Run* runs,
-                 uint8_t* columns) {
-  uint8_t listed[4 * kPanel + 64 + 16];
-  for (; runs->rows > 0; ++runs) {
-    const int64_t count = runs->count;
-    for (int64_t left = runs->rows; left > 0;) {
-      const int64_t group = left >= tiles.most_together ? tiles.most_together : left >= 2 ? 2 : 1;
-      list_columns({in.bits, kPanelWords, order, group}, group == 1 ? columns : listed);
-      if (group == 4) {
-        interleave<4>(listed, count, columns);
-      } else if (group == 2) {
-        interleave<2>(listed, count, columns);
-      }
-      order += group;
-      columns += group * count;
-      left -= group;
-    }
-  }
-}
-
-/// Writes one tile; its elements begin at `first`. Returns how many they are.
-template <class T>
-int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const Rows<T>& in) {
+int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
+                  const RowValues<T>& values) {
   uint16_t* order = tiles.order + tile * tiles.block_rows;
   Run* runs = tiles.runs + tile * kRunSlots;
   tiles.first[tile] = first;
-  const int64_t total = sort_rows(in, order, runs);
-  list_groups(tiles, in, order, runs, tiles.columns + first);
-  if (in.values != nullptr) {
-    copy_values(in, order, runs, tiles.values + first);
+  if (tiles.values == nullptr) {
+    sort_sampled_rows(bits, order, runs);
+    return list_sampled_groups(bits, order, runs, tiles.columns + first);
   }
-  return total;
+  sort_rows(bits, order, runs);
+  copy_values(values, order, runs, tiles.values + first);
+  return list_groups(bits, order, runs, tiles.columns + first);
 }
 
 /// Scratch of one thread. Transposed, also one block's values in the order of the transpose.
@@ -190,13 +103,8 @@ void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
   const int64_t rows = least(tiles.block_rows, tiles.rows - row0);
   const uint32_t* begin = memory.bits.row_begin + row0;
   std::memcpy(scratch.cursor, begin, static_cast<size_t>(rows) * sizeof(uint32_t));
-  const Rows<T> in{rows,
-                   scratch.bits,
-                   scratch.counts,
-                   scratch.cursor,
-                   tiles.values == nullptr ? nullptr : elements<T>(weight.values),
-                   weight.positions.count};
-  int64_t first = begin[0] + block * tiles.panels * kTileSlack;
+  const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
+  int64_t first = begin[0] + block * tiles.panels * tiles.slack;
   for (int64_t panel = 0; panel < tiles.panels; ++panel) {
     for (int w = 0; w < kPanelWords; ++w) {
       const int64_t column = panel * kPanel + 64 * w;
@@ -206,7 +114,10 @@ void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
             n == 0 ? 0 : bits_at(memory.bits.words, (row0 + r) * tiles.cols + column, n);
       }
     }
-    first += make_tile(tiles, tiles.at(block, panel), first, in) + kTileSlack;
+    const int64_t tile = tiles.at(block, panel);
+    uint8_t* counts =
+        tiles.counts == nullptr ? scratch.counts : tiles.counts + tile * tiles.block_rows;
+    first += make_tile<T>(tiles, tile, first, {scratch.bits, rows, counts}, values) + kTileSlack;
   }
 }
 
@@ -272,7 +183,7 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
   const int64_t in_panel = least(kPanel, weight.rows - row0);
   const uint32_t* begin = memory.bits.row_begin + row0;
   std::memcpy(scratch.source, begin, static_cast<size_t>(in_panel) * sizeof(uint32_t));
-  int64_t first = begin[0] + panel * tiles.blocks * kTileSlack;
+  int64_t first = begin[0] + panel * tiles.blocks * tiles.slack;
   for (int64_t block = 0; block < tiles.blocks; ++block) {
     const int64_t column0 = block * tiles.block_rows;
     const int64_t rows = least(tiles.block_rows, tiles.rows - column0);
@@ -288,9 +199,10 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
         before += static_cast<uint32_t>(__builtin_popcountll(scratch.bits[r * kPanelWords + w]));
       }
     }
-    const Rows<float> in{rows,           scratch.bits,   scratch.counts,
-                         scratch.cursor, scratch.values, total + kTileSlack};
-    first += make_tile(tiles, tiles.at(block, panel), first, in) + kTileSlack;
+    first +=
+        make_tile<float>(tiles, tiles.at(block, panel), first, {scratch.bits, rows, scratch.counts},
+                         {scratch.values, scratch.cursor, total + kTileSlack}) +
+        kTileSlack;
   }
 }
 
@@ -303,14 +215,16 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   tiles.rows = turned ? weight.cols : weight.rows;
   tiles.cols = turned ? weight.rows : weight.cols;
   tiles.by_panel = turned;
-  tiles.most_together = use == TileUse::sampled ? 4 : 2;
   const int64_t aim = most(1, (tiles.rows + kBlockAim / 2) / kBlockAim);
   tiles.block_rows = divide_up(divide_up(tiles.rows, aim), 64) * 64;
   tiles.blocks = divide_up(tiles.rows, most(1, tiles.block_rows));
   tiles.panels = divide_up(tiles.cols, kPanel);
-  const int64_t room = weight.positions.count + (tiles.tiles() + 1) * kTileSlack;
-  tiles.values = use == TileUse::sampled ? nullptr : carver.take<float>(room);
-  tiles.columns = carver.take<uint8_t>(room);
+  const bool sampled = use == TileUse::sampled;
+  tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
+  tiles.room = weight.positions.count + tiles.tiles() * tiles.slack;
+  tiles.values = sampled ? nullptr : carver.take<float>(tiles.room);
+  tiles.columns = carver.take<uint8_t>(tiles.room);
+  tiles.counts = sampled ? carver.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
   tiles.order = carver.take<uint16_t>(tiles.tiles() * tiles.block_rows);
   tiles.runs = carver.take<Run>(tiles.tiles() * kRunSlots);
   tiles.first = carver.take<int64_t>(tiles.tiles());
@@ -337,60 +251,6 @@ void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int
         make_panel<T>(memory, weight, unit, scratch);
       } else {
         make_block<T>(memory, weight, unit, scratch);
-      }
-    });
-  });
-}
-
-namespace {
-
-/// The results of one group of rows, to their places.
-template <class T>
-void return_group(const float* from, const uint16_t* order, int64_t rows, int64_t count,
-                  uint32_t* cursor, T* values, bool accumulate) {
-  for (int64_t r = 0; r < rows; ++r) {
-    T* to = values + cursor[order[r]];
-    cursor[order[r]] += static_cast<uint32_t>(count);
-    if (accumulate) {
-      for (int64_t e = 0; e < count; ++e) {
-        store(to + e, load(to + e) + from[e * rows + r]);
-      }
-    } else {
-      for (int64_t e = 0; e < count; ++e) {
-        store(to + e, from[e * rows + r]);
-      }
-    }
-  }
-}
-
-}  // namespace
-
-void return_values(const TileMemory& memory, const float* packed, const SparseMatrix& weight,
-                   bool accumulate, int threads) {
-  const Tiles& tiles = memory.tiles;
-  with_type(weight.values.dtype, [&](auto type) {
-    using T = decltype(type);
-    for_blocks(threads, tiles.blocks, weight.positions.size, [&](int64_t block) {
-      Carver carver{memory.scratch + memory.scratch_each * static_cast<size_t>(thread_index())};
-      uint32_t* cursor = carve_scratch(carver, tiles.block_rows, TileUse::sampled).cursor;
-      const int64_t row0 = block * tiles.block_rows;
-      const int64_t rows = least(tiles.block_rows, tiles.rows - row0);
-      std::memcpy(cursor, memory.bits.row_begin + row0,
-                  static_cast<size_t>(rows) * sizeof(uint32_t));
-      for (int64_t panel = 0; panel < tiles.panels; ++panel) {
-        const int64_t tile = tiles.at(block, panel);
-        const uint16_t* order = tiles.order + tile * tiles.block_rows;
-        const float* from = packed + tiles.first[tile];
-        for (const Run* run = tiles.runs + tile * kRunSlots; run->rows > 0; ++run) {
-          for (int64_t left = run->rows; left > 0;) {
-            const int64_t group = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-            left -= group;
-            return_group(from, order, group, run->count, cursor, elements<T>(weight.values),
-                         accumulate);
-            order += group;
-            from += group * run->count;
-          }
-        }
       }
     });
   });

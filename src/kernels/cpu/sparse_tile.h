@@ -8,7 +8,7 @@
 // unsorted rows the mispredicted ends of the inner loop cost as much as the arithmetic. Elements lie
 // in the order in which they are used: a column within the panel (8 bits) and a value (fp32).
 // Cost: about 0.4 ns for each kept element, transposed about 1 ns; 5 bytes for each, and 2 for each
-// row of each panel.
+// row of each panel. For SDDMM 1 byte (no values) and 3.
 #include <cstddef>
 #include <cstdint>
 
@@ -20,10 +20,15 @@ namespace espalier::kernels::ESPALIER_ISA {
 inline constexpr int kPanelWords = 2;
 inline constexpr int kPanel = 64 * kPanelWords;  ///< columns of a tile
 inline constexpr int64_t kTileSlack = 64;        ///< elements that a tile may write beyond its end
+inline constexpr int kSampledRows = 4;           ///< rows of a group in the tiles of SDDMM
 
-/// `rows` rows, one after the other in the order, with `count` kept elements each. They are computed
-/// in groups of Tiles::most_together while there are as many, then 2, then 1, and the columns of a
-/// group are interleaved: column e of its row r stands at e * (rows of the group) + r.
+/// `rows` rows, one after the other in the order, with `count` elements each. They are computed in
+/// groups of 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are
+/// interleaved: column e of its row r stands at e * (rows of the group) + r.
+///
+/// SDDMM: groups are always whole. Rows that keep fewer elements than their group's last have some
+/// column instead, whose results nobody reads; so has a row that does not exist, index `rows`. As
+/// rows are sorted, that adds up to at most (kSampledRows - 1) kPanel elements of a tile.
 struct Run {
   uint16_t count, rows;
 };
@@ -32,12 +37,14 @@ struct Tiles {
   int64_t rows = 0, cols = 0;
   int64_t block_rows = 0;  ///< rows of a tile (the last block may have fewer)
   int64_t blocks = 0, panels = 0;
-  int most_together = 2;  ///< rows of a group: 2, or 4 (SDDMM)
+  int64_t room = 0;       ///< elements of all tiles at most, with the slack of each
+  int64_t slack = 0;      ///< elements that a tile may take or write beyond those that are kept
   bool by_panel = false;  ///< whether tiles that follow each other share a panel, or else a block
 
   float* values = nullptr;
   uint8_t* columns = nullptr;  ///< within the panel; of a group, e-th element of all rows first
   uint16_t* order = nullptr;   ///< rows of the tile that keep something, [block_rows] for each tile
+  uint8_t* counts = nullptr;   ///< SDDMM: kept elements of the tile's rows, [block_rows]
   Run* runs = nullptr;         ///< [kPanel + 1] for each tile; ends with one of no rows
   int64_t* first = nullptr;    ///< where a tile's elements begin
 
@@ -85,9 +92,5 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
 
 /// Fills what was carved.
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads);
-
-/// values (+)= `packed`: the results of SDDMM in the order of the tiles' columns.
-void return_values(const TileMemory& memory, const float* packed, const SparseMatrix& weight,
-                   bool accumulate, int threads);
 
 }  // namespace espalier::kernels::ESPALIER_ISA
