@@ -62,8 +62,9 @@ def all_runs(longer):
             yield dict(zip(KEYS, [network, optimizer, sparsity, prediction, stages, several, seed]))
     for seed, sparsity in itertools.product(SEEDS if longer else [], [0, 0.9]):
         yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, "synchronous", 1, 1, seed]))
-        for several, prediction in itertools.product([1, 4], PREDICTIONS):
-            if (several, prediction) != (1, "2bw"):
+        for several, predictions in [(1, ["none", "spectrain-consistent"]),
+                                     (4, ["none", "2bw", "spectrain", "spectrain-consistent"])]:
+            for prediction in predictions:
                 yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, prediction, 4, several, seed]))
 
 
