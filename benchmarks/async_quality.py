@@ -9,10 +9,13 @@ seeds 1, 2, 3, minus that of the synchronous run of the same seed. --longer adds
 
   benchmarks/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
   benchmarks/async_quality.py table OUT.jsonl                             Markdown
+  benchmarks/async_quality.py picture OUT.jsonl SVG                       the GPT with AdamW, dense
+  benchmarks/async_quality.py csv OUT.jsonl                               one short line a run
 
 IMAGES-DIR holds train-images, train-labels, val-images, val-labels. Standard library only.
 """
 import argparse
+import collections
 import concurrent.futures
 import itertools
 import json
@@ -21,6 +24,8 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+
+import plot
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PREDICTIONS = ["none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"]
@@ -162,6 +167,30 @@ def table(arguments):
             print(f"| `{prediction}` | " + " | ".join(row) + " |")
 
 
+def picture(arguments):
+    """Mean difference over the number of stages."""
+    losses = collections.defaultdict(dict)
+    for run in read(pathlib.Path(arguments.out)):
+        if (run["network"], run["sparsity"], run["optimizer"]) == ("gpt", 0, "adamw"):
+            losses[run["prediction"], run["stages"]][run["seed"]] = run["loss"]
+    base = losses["synchronous", 1]
+    series = {}
+    for prediction in PREDICTIONS:
+        points = [(stages, statistics.mean(loss - base[seed] for seed, loss in losses[prediction, stages].items()))
+                  for stages in STAGES]
+        series[prediction] = (points, prediction == "none")
+    pathlib.Path(arguments.svg).write_text(plot.chart(
+        "What asynchronous stages cost: GPT of 8 layers, AdamW, 800 steps", "stages p",
+        "validation loss minus that of synchronous training", series, STAGES, True, 0))
+
+
+def csv(arguments):
+    print(",".join(KEYS + ["loss"]))
+    for run in read(pathlib.Path(arguments.out)):
+        loss = "failed" if run["loss"] is None else f"{run['loss']:.5f}"
+        print(",".join([str(run[key]) for key in KEYS] + [loss]))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -175,6 +204,13 @@ def main():
     show = commands.add_parser("table")
     show.add_argument("out")
     show.set_defaults(action=table)
+    draw = commands.add_parser("picture")
+    draw.add_argument("out")
+    draw.add_argument("svg")
+    draw.set_defaults(action=picture)
+    lines = commands.add_parser("csv")
+    lines.add_argument("out")
+    lines.set_defaults(action=csv)
     arguments = parser.parse_args()
     arguments.action(arguments)
 

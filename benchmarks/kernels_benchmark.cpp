@@ -257,6 +257,8 @@ void add_states() {
         fmt::format("/states/{}_split{:d}_coded{:d}", text(form.gradient), form.split, form.coded);
     add("adamw" + name, [=] { return adamw_case(kept(), form); });
     add("sgd" + name, [=] { return sgd_case(kept(), form); });
+    add("predict" + name,
+        [=] { return predict_case(4 << 20, {.split = form.split, .coded = form.coded}); });
   }
 }
 

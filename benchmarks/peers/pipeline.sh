@@ -2,7 +2,7 @@
 # A pipeline of 2 stages on 2 cores, beside DeepSpeed's pipeline engine in the same run, in turns: GPT of 6 layers, 384
 # wide, context 256, 4 micro-batches of 4 sequences, one thread a rank.
 #   benchmarks/peers/pipeline.sh TEXT [ROUNDS [PYTHON]]     3, python3; PYTHON has torch and deepspeed
-# DTYPES (bf16 fp32) and SCHEDULES (1f1b zb-v message-driven) choose. Prints system=… tokens_per_s=… lines.
+# DTYPES (bf16 fp32) and SCHEDULES (1f1b zb-v message-driven async) choose. Prints system=… tokens_per_s=… lines.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
@@ -22,6 +22,7 @@ ours() {
     --set model.context=256 --set model.tie_embeddings=false --set train.global_batch=16 --set train.micro_batch=4 \
     --set "train.dtype=$dtype" --set train.steps=12 --set train.eval_every=0 --set train.eval_batches=1 \
     --set train.checkpoint_every=-1 --set run.trace=false --set run.threads=1 --set parallel.pipeline=2 \
+    --set parallel.drain_every=6 \
     "${settings[@]}" >/dev/null 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
   python3 - "$name" "$dtype" "$work/run/metrics.jsonl" <<'P'
 import json, statistics, sys
@@ -36,7 +37,7 @@ P
 for round in $(seq "$rounds"); do
   for dtype in ${DTYPES:-bf16 fp32}; do
     echo "# round $round"
-    for schedule in ${SCHEDULES:-1f1b zb-v message-driven}; do
+    for schedule in ${SCHEDULES:-1f1b zb-v message-driven async}; do
       ours "$dtype" "$schedule" "parallel.schedule=$schedule"
     done
     ours "$dtype" 1f1b-90 parallel.schedule=1f1b pruning.method=random pruning.at_step=0 sparse.storage=sparse

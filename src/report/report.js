@@ -199,9 +199,11 @@ function drawPipelines() {
       picture.style.width = "100%";
       picture.src = `data:image/svg+xml;utf8,${encodeURIComponent(run.pipeline[which])}`;
     }
-    const { measured = {}, predicted = {} } = run.pipeline.numbers;
+    const { measured = {}, predicted = {}, delays = [] } = run.pipeline.numbers;
+    const means = delays.map((delay) => delay.mean.toFixed(2)).join(", ");
     byId("pipeline-note").textContent =
-      `Idle: ${percent(measured.idle_share)} measured, ${percent(predicted.idle_share)} predicted.`;
+      `Idle: ${percent(measured.idle_share)} measured, ${percent(predicted.idle_share)} predicted.` +
+      (means ? ` Mean delay of the stages' gradients, in updates: ${means}.` : "");
   };
   if (piped.length > 0) {
     switcher(byId("pipeline-run"), piped.map((run) => [run, run.name]), piped[0], choose);
