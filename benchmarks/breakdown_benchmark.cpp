@@ -1,5 +1,5 @@
-// Where a training step goes: one process, dense and 90 % pruned, fp32 and bf16, 1 and 2 threads,
-// for the two GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a
+// Where a training step goes: one process, dense and 90 % pruned (with a dense copy, "masked", and with
+// sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a
 // clock; counters are milliseconds a step by operation, tokens/s, and the rate of the step's flops
 // as a share of the peak: a 1,024³ GEMM of the same type and thread count, measured in the same
 // run.
@@ -51,6 +51,9 @@ constexpr Kernels kTimed{
     ESPALIER_TIMED(sum_squares, SumSquaresArgs),
     ESPALIER_TIMED(gather, GatherArgs),
     ESPALIER_TIMED(scatter, ScatterArgs),
+    ESPALIER_TIMED(spmm, SpmmArgs),
+    ESPALIER_TIMED(spmm_transposed, SpmmTransposedArgs),
+    ESPALIER_TIMED(sddmm, SddmmArgs),
     ESPALIER_TIMED(adamw, AdamWArgs),
     ESPALIER_TIMED(sgd, SgdArgs),
 };
@@ -78,7 +81,16 @@ struct Case {
   const char* name;
   int64_t layers, heads, width, context, batch;
 };
-constexpr Case kCases[] = {{"A", 4, 4, 128, 64, 12}, {"B", 6, 6, 384, 256, 8}};
+constexpr Case kCases[] = {
+    {"A", 4, 4, 128, 64, 12}, {"B", 6, 6, 384, 256, 8}, {"C", 12, 12, 768, 512, 4}};
+
+struct Form {
+  const char* name;
+  double sparsity;
+  const char* storage;
+};
+constexpr Form kForms[] = {
+    {"dense", 0, "dense"}, {"masked", 0.9, "dense"}, {"sparse", 0.9, "sparse"}};
 
 io::Config config_of(const Case& shape, const char* dtype) {
   io::Config config;
@@ -90,21 +102,22 @@ io::Config config_of(const Case& shape, const char* dtype) {
   return config;
 }
 
-void step(benchmark::State& state, const Case& shape, const char* dtype, double sparsity,
+void step(benchmark::State& state, const Case& shape, const char* dtype, const Form& form,
           int threads) {
   g_inner = &kernels::by_name("cpu");
   const double peak = gemm_peak(dtype_by_name(dtype), threads);
   Arena arena;
   Stream stream(arena, threads);
-  const io::Config config = config_of(shape, dtype);
+  io::Config config = config_of(shape, dtype);
+  config.sparse.storage.fallback = form.storage;
   train::Stage stage(config, {.classes = 65, .features = shape.context, .rows = shape.context},
                      stream, kTimed, {.micro_batch = shape.batch});
   stage.store().initialise(1);
-  if (sparsity > 0) {
+  if (form.sparsity > 0) {
     const auto prunable = train::prunable_of(stage.store(), config.pruning);
-    stage.store().set_masks(
-        train::compute_masks(stage.store(), prunable, {.method = "magnitude", .sparsity = sparsity})
-            .masks);
+    stage.store().set_masks(train::compute_masks(stage.store(), prunable,
+                                                 {.method = "magnitude", .sparsity = form.sparsity})
+                                .masks);
   }
   const int64_t tokens = shape.batch * shape.context;
   for (int64_t i = 0; i < tokens; ++i) {
@@ -137,13 +150,12 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, double 
 [[maybe_unused]] const bool registered = [] {
   for (const Case& shape : kCases) {
     for (const char* dtype : {"fp32", "bf16"}) {
-      for (const double sparsity : {0.0, 0.9}) {
+      for (const Form& form : kForms) {
         for (const int threads : {1, 2}) {
           benchmark::RegisterBenchmark(
-              fmt::format("step/{}/{}/{}/threads:{}", shape.name, dtype,
-                          sparsity > 0 ? "sparse" : "dense", threads)
+              fmt::format("step/{}/{}/{}/threads:{}", shape.name, dtype, form.name, threads)
                   .c_str(),
-              [=](benchmark::State& state) { step(state, shape, dtype, sparsity, threads); })
+              [=](benchmark::State& state) { step(state, shape, dtype, form, threads); })
               ->UseRealTime()
               ->Unit(benchmark::kMillisecond)
               ->MinTime(1);
