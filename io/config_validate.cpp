@@ -108,7 +108,8 @@ void validate_asynchronous(const Config& config) {
         parallel.delay_stages, parallel.pipeline);
   check(parallel.zero == 0,
         "parallel.schedule = \"async\" steps each stage alone; set parallel.zero = 0");
-  check(config.model.kind != "gpt" || !config.model.tie_embeddings,
+  const bool stages = parallel.pipeline != 1 || parallel.delay_stages > 1;
+  check(!stages || config.model.kind != "gpt" || !config.model.tie_embeddings,
         "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
         "they share tied embeddings; set model.tie_embeddings = false");
   const bool needs_momentum =
