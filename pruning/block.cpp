@@ -89,6 +89,9 @@ std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* com
   }
   std::vector<Block> all;
   for (const auto& bytes : competition->gather(std::as_bytes(std::span(mine)))) {
+    if (bytes.empty()) {
+      continue;  // a rank without candidates
+    }
     const size_t before = all.size();
     all.resize(before + bytes.size() / sizeof(Block));
     std::memcpy(static_cast<void*>(all.data() + before), bytes.data(), bytes.size());

@@ -25,7 +25,9 @@ Timeline measured_timeline(const parallel::RunTimes& mine, parallel::Communicato
   double first = mine.begin;
   for (const auto& bytes : parallel::gather(pipeline, std::as_bytes(std::span(actions)))) {
     auto& rank = timeline.ranks.emplace_back(bytes.size() / sizeof(parallel::TimedAction));
-    std::memcpy(static_cast<void*>(rank.data()), bytes.data(), bytes.size());
+    if (!bytes.empty()) {
+      std::memcpy(static_cast<void*>(rank.data()), bytes.data(), bytes.size());
+    }
     first = rank.empty() ? first : std::min(first, rank.front().begin);
   }
   for (auto& rank : timeline.ranks) {
