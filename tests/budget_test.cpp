@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
 #include "src/train/budget.h"
 #include "src/train/storage_choice.h"
 #include "tests/failure.h"
