@@ -17,6 +17,7 @@
 
 #include "src/core/stream.h"
 #include "src/core/tensor.h"
+#include "src/kernels/wire_format.h"
 
 namespace espalier::kernels {
 
@@ -314,6 +315,8 @@ struct Kernels {
   Op<BlockSddmmArgs> block_sddmm = nullptr;
   Op<QuantizeArgs> quantize = nullptr;
   Op<DequantizeArgs> dequantize = nullptr;
+  Op<EncodeArgs> encode = nullptr;
+  Op<DecodeArgs> decode = nullptr;
   Op<AdamWArgs> adamw = nullptr;
   Op<SgdArgs> sgd = nullptr;
   Op<PredictArgs> predict = nullptr;
