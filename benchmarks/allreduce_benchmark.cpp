@@ -112,7 +112,7 @@ class Bench {
 
   std::function<void()> all_reduce_of(Phases phases, size_t piece_bytes) {
     auto reduction =
-        std::make_shared<AllReduce>(comm_, arena_, AllReduceOptions{.piece_bytes = piece_bytes});
+        std::make_shared<SraReduction>(comm_, arena_, PieceOptions{.piece_bytes = piece_bytes});
     return [this, reduction, phases] {
       reduction->start({.data = array_.tensor(), .phases = phases});
       reduction->wait();
@@ -125,7 +125,7 @@ class Bench {
       table.contenders.push_back({"MPI_Iallreduce", [this] { rival_->nonblocking(); }});
     }
     for (const size_t kilobytes : {64, 128, 256, 512, 1024}) {
-      table.contenders.push_back({fmt::format("AllReduce, pieces of {} KiB", kilobytes),
+      table.contenders.push_back({fmt::format("SraReduction, pieces of {} KiB", kilobytes),
                                   all_reduce_of(Phases::both, kilobytes << 10U)});
     }
     table.contenders.push_back({"GradientBuckets of 4 MiB", [this] {
@@ -154,8 +154,8 @@ class Bench {
       table.contenders.push_back({"MPI_Reduce_scatter", [this] { rival_->reduce_scatter(); },
                                   [this] { rival_->place(); }});
     }
-    table.contenders.push_back({"AllReduce, scatter only",
-                                all_reduce_of(Phases::scatter, AllReduceOptions{}.piece_bytes)});
+    table.contenders.push_back({"SraReduction, scatter only",
+                                all_reduce_of(Phases::scatter, PieceOptions{}.piece_bytes)});
     return table;
   }
   Table gather() {
@@ -164,7 +164,7 @@ class Bench {
       table.contenders.push_back({"MPI_Allgather", [this] { rival_->all_gather(); }});
     }
     table.contenders.push_back(
-        {"AllReduce, gather only", all_reduce_of(Phases::gather, AllReduceOptions{}.piece_bytes)});
+        {"SraReduction, gather only", all_reduce_of(Phases::gather, PieceOptions{}.piece_bytes)});
     return table;
   }
 

@@ -69,7 +69,7 @@ class CheckpointWriter {
 
   void meta(const CheckpointMeta& meta);
   void parameter(const ParameterRecord& record);
-  /// `kind`: "master", "moment1" or "moment2"; one element for each kept one.
+  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each kept one.
   void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
   void commit();
 

@@ -18,6 +18,12 @@ inline constexpr std::array<std::string_view, 9> kIndexEncodings{
 inline std::string parameter_path(const std::string& name) { return "/params/" + name; }
 inline std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
 
+/// What checkpoints hold of the optimizer, and of error feedback.
+inline bool is_optimizer_kind(std::string_view kind) {
+  return kind == "master" || kind == "moment1" || kind == "moment2" ||
+         kind.starts_with("feedback.");
+}
+
 /// xxHash64 with seed 0, 16 hex digits.
 std::string checksum_of(std::span<const std::byte> bytes);
 /// The attributes of /meta that are not free.

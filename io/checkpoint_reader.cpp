@@ -10,8 +10,6 @@
 namespace espalier::io {
 namespace {
 
-constexpr std::array<std::string_view, 3> kOptimizerKinds{"master", "moment1", "moment2"};
-
 /// Converts element by element between the two types of values.
 void convert(const Tensor& from, const Tensor& to) {
   if (from.dtype == DType::bf16) {
@@ -231,8 +229,7 @@ bool CheckpointReader::has_optimizer(const std::string& name, const std::string&
 
 void CheckpointReader::optimizer(const std::string& name, const std::string& kind,
                                  const Tensor& out) const {
-  require(std::ranges::find(kOptimizerKinds, kind) != kOptimizerKinds.end(),
-          "kind of optimizer state", kind);
+  require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   const int64_t nnz = state_->info(name).nnz;
   require(out.count() == nnz, "optimizer state has one element for each kept one", name, kind,
           out.count(), nnz);

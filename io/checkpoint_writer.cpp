@@ -129,8 +129,7 @@ void CheckpointWriter::parameter(const ParameterRecord& record) {
 
 void CheckpointWriter::optimizer(const std::string& name, const std::string& kind,
                                  const Tensor& tensor) {
-  require(kind == "master" || kind == "moment1" || kind == "moment2", "kind of optimizer state",
-          kind);
+  require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   require(tensor.contiguous(), "optimizer state is contiguous", name, kind);
   state_->guarded([&] {
     const std::string group = optimizer_path(name);

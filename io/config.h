@@ -112,10 +112,13 @@ struct ParallelConfig {
   double bucket_mb = 4.0;
   bool overlap = true;
   int64_t zero = 0;
-  std::string reduction = "auto";
+  std::string reduction = "sra";
   Patterned codec{.fallback = "fp32", .patterns = {}};
   int64_t bits = 0;
   int64_t bucket = 0;
+  std::string codec_meta = "fp32";
+  int64_t codec_min_size = 1024;  ///< kept elements
+  std::string rounding = "nearest";
   bool error_feedback = false;
   std::string activation_codec = "fp32";
   double timeout_s = 120;

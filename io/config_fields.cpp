@@ -1,6 +1,8 @@
 // The rows. A member's default stands in config.h; all else about a key stands here, once.
 #include "io/config_fields.h"
 
+#include "io/codec_spec.h"
+
 namespace espalier::io {
 namespace {
 
@@ -27,10 +29,7 @@ Limits fraction() { return {.at_least = 0, .below = 1}; }
 Limits one_of(std::vector<std::string> values, std::vector<std::string> later = {}) {
   return {.values = std::move(values), .later = std::move(later)};
 }
-/// A number of which only `value` works yet.
-Limits only(double low, std::string value) {
-  return {.at_least = low, .values = {std::move(value)}};
-}
+Limits codec(std::vector<std::string> names) { return {.values = std::move(names), .codec = true}; }
 
 void model(std::vector<Field>& out) {
   using M = ModelConfig;
@@ -168,17 +167,22 @@ void parallel(std::vector<Field>& out) {
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
   rows.add("zero", &P::zero, one_of({"0", "1"}),
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
-  rows.add("reduction", &P::reduction, one_of({"auto", "sra"}, {"ring", "tree", "hierarchical"}),
-           "algorithm of the all-reduce; sra: scatter-reduce-allgather");
-  rows.add("codec", &P::codec,
-           one_of({"fp32"}, {"bf16", "fp8", "dynamic", "linear", "maxmin", "percentile", "sign"}),
-           "of gradients on the wire; may differ by parameter");
-  rows.add("bits", &P::bits, only(0, "0"), "a value of a quantising codec; 0: the codec's own");
-  rows.add("bucket", &P::bucket, only(0, "0"), "values a scale of a codec; 0: the codec's own");
-  rows.add("error_feedback", &P::error_feedback, one_of({"false"}, {"true"}),
-           "carry the codec's error to the next step");
+  rows.add("reduction", &P::reduction,
+           one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi"}),
+           "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
+  rows.add("codec", &P::codec, codec({codec_names().begin(), codec_names().end()}),
+           "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
+  rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
+  rows.add("bucket", &P::bucket, range(0, 1 << 30),
+           "values a scale of a codec; 0: the codec's own");
+  rows.add("codec_meta", &P::codec_meta, one_of({"fp32", "fp16"}),
+           "of maxmin: unit and least value");
+  rows.add("codec_min_size", &P::codec_min_size, at_least(0),
+           "kept elements; smaller parameters, biases and norms are sent as they are");
+  rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
+  rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
   rows.add("activation_codec", &P::activation_codec,
-           one_of({"fp32", "bf16"}, {"fp8", "dynamic", "linear"}),
+           codec({value_codecs().begin(), value_codecs().end()}),
            "of activations and their gradients between stages");
   rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
            "seconds a rank waits for another");

@@ -26,6 +26,7 @@ struct Limits {
   std::vector<std::string> values{};  ///< the only ones that work, as text; empty: any
   std::vector<std::string> later{};   ///< names with a meaning that this version does not have
   bool automatic = false;             ///< "auto" stands for 0, or for an empty list
+  bool codec = false;                 ///< numbers may follow a word (codec_spec.h)
 };
 
 struct Field {

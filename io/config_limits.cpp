@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/codec_spec.h"
 #include "io/config_fields.h"
 #include "src/core/error.h"
 
@@ -35,8 +36,19 @@ struct Place {
   std::string_view where;
 };
 
-void check_word(const Place& at, const std::string& text, bool quoted) {
+/// The numbers behind a codec's name.
+void check_codec(const Place& at, const std::string& text) try {
+  parse_codec(text);
+} catch (const Failure& error) {
+  fail("{}: {}: {}", at.where, at.field.key(), error.what());
+}
+
+void check_word(const Place& at, const std::string& whole, bool quoted) {
   const Limits& limits = at.field.limits;
+  const std::string text = limits.codec ? whole.substr(0, whole.find(':')) : whole;
+  if (limits.codec && std::ranges::find(limits.values, text) != limits.values.end()) {
+    return check_codec(at, whole);
+  }
   if (limits.values.empty() || std::ranges::find(limits.values, text) != limits.values.end()) {
     return;
   }
@@ -59,7 +71,11 @@ void check_number(const Place& at, Number value) {
   const bool within = std::isfinite(x) && x >= limits.at_least && x <= limits.at_most &&
                       x > limits.above && x < limits.below;
   check(within, "{}: {} = {} is out of range; allowed: {}", at.where, at.field.key(), value,
-        describe({limits.at_least, limits.at_most, limits.above, limits.below, {}, {}}, false));
+        describe({.at_least = limits.at_least,
+                  .at_most = limits.at_most,
+                  .above = limits.above,
+                  .below = limits.below},
+                 false));
   check_word(at, fmt::format("{}", value), false);
 }
 

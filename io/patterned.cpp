@@ -1,5 +1,6 @@
 #include "io/patterned.h"
 
+#include <algorithm>
 #include <ranges>
 
 #include "src/core/glob.h"
@@ -13,6 +14,11 @@ const std::string& Patterned::for_name(std::string_view parameter) const {
     }
   }
   return fallback;
+}
+
+bool Patterned::matches(std::string_view parameter) const {
+  return std::ranges::any_of(patterns,
+                             [&](const auto& p) { return glob_match(p.first, parameter); });
 }
 
 }  // namespace espalier::io

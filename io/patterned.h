@@ -15,6 +15,8 @@ struct Patterned {
       patterns{};  ///< (glob, value), in the file's order
 
   const std::string& for_name(std::string_view parameter) const;
+  /// Whether a pattern, not the default, decides for it.
+  bool matches(std::string_view parameter) const;
   bool uniform() const { return patterns.empty(); }
   bool operator==(const Patterned&) const = default;
 };

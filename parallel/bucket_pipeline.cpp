@@ -52,7 +52,9 @@ void BucketPipeline::start(Slot& slot) {
   slot.reduction->start({.data = flat_part(step_.flat, from, step_.ends[slot.bucket] - from),
                          .phases = step_.phases,
                          .edges = slices_,
-                         .number = static_cast<int>(slot.bucket % kReductionNumbers)});
+                         .number = static_cast<int>(slot.bucket % kReductionNumbers),
+                         .wire = step_.wire.wire,
+                         .first = step_.wire.first + from});
 }
 
 void BucketPipeline::complete(Slot& slot) {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/allreduce.h"
 #include "parallel/partition.h"
+#include "parallel/reduction/reduction.h"
 
 namespace espalier::parallel {
 
@@ -32,6 +32,7 @@ class BucketPipeline {
     Phases phases = Phases::both;
     std::vector<int64_t> ends;
     std::vector<int64_t> edges;
+    WireView wire;
   };
   /// The step before must be finished.
   void begin(Step step);

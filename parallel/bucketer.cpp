@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/flat.h"
+#include "parallel/reduction/by_name.h"
 
 namespace espalier::parallel {
 
@@ -15,7 +16,7 @@ std::vector<std::unique_ptr<Reduction>> make_reductions(
   std::vector<std::unique_ptr<Reduction>> reductions;
   for (int i = 0; comm.size() > 1 && i < options.in_flight; ++i) {
     reductions.push_back(make ? make(comm, arena)
-                              : std::make_unique<AllReduce>(comm, arena, options.allreduce));
+                              : make_reduction("sra", comm, arena, options.pieces));
   }
   return reductions;
 }
@@ -28,18 +29,23 @@ GradientBuckets::GradientBuckets(Communicator& comm, Arena& arena, const BucketO
       pipeline_(comm, make_reductions(comm, arena, options, make),
                 {.span = "bucket", .doing = "summing gradients over all ranks"}) {}
 
-void GradientBuckets::begin(const Tensor& flat, std::span<const int64_t> boundaries) {
+void GradientBuckets::begin(const Tensor& flat, std::span<const int64_t> boundaries,
+                            const WireView& wire) {
   const auto least = static_cast<int64_t>(options_.bucket_bytes / size_of(flat.dtype));
   pipeline_.begin({.flat = flat,
                    .phases = Phases::both,
                    .ends = cut_buckets(boundaries, flat_count(flat), least),
-                   .edges = {}});
+                   .edges = {},
+                   .wire = wire});
   final_ = 0;
 }
 
-void GradientBuckets::begin(const Tensor& flat, const Partition& partition) {
-  pipeline_.begin(
-      {.flat = flat, .phases = Phases::scatter, .ends = partition.ends, .edges = partition.edges});
+void GradientBuckets::begin(const Tensor& flat, const Partition& partition, const WireView& wire) {
+  pipeline_.begin({.flat = flat,
+                   .phases = Phases::scatter,
+                   .ends = partition.ends,
+                   .edges = partition.edges,
+                   .wire = wire});
   final_ = 0;
 }
 

@@ -25,22 +25,22 @@ struct BucketOptions {
   size_t bucket_bytes = size_t{4} << 20U;  ///< of buckets cut here; a partition brings its own
   bool overlap = true;                     ///< false: everything runs in `finish`
   int in_flight = 2;                       ///< reductions at once; each has its own staging memory
-  AllReduceOptions allreduce = {};
+  PieceOptions pieces = {};
 };
 
 class GradientBuckets {
  public:
-  /// Makes a reduction; empty: AllReduce. Other algorithms and codecs come in here.
+  /// Makes a reduction; empty: sra.
   using MakeReduction = std::function<std::unique_ptr<Reduction>(Communicator&, Arena&)>;
 
   GradientBuckets(Communicator& comm, Arena& arena, const BucketOptions& options = {},
                   const MakeReduction& make = {});
 
   /// Starts a step of all-reduces. `boundaries`: ascending end offsets of the parameters in `flat`,
-  /// in elements; an empty list makes one bucket.
-  void begin(const Tensor& flat, std::span<const int64_t> boundaries);
+  /// in elements; an empty list makes one bucket. `wire`: how elements travel.
+  void begin(const Tensor& flat, std::span<const int64_t> boundaries, const WireView& wire = {});
   /// Starts a step of reduce-scatters. The buckets are those of the partition.
-  void begin(const Tensor& flat, const Partition& partition);
+  void begin(const Tensor& flat, const Partition& partition, const WireView& wire = {});
   /// Elements [0, end) of the gradient are final. `end` never decreases.
   void ready(int64_t end);
   /// Moves what is in flight, without waiting; call it now and then between kernels.

@@ -58,6 +58,24 @@ Request Communicator::irecv(int from, Tag tag, std::span<std::byte> data) {
   return request;
 }
 
+std::unique_ptr<Operation> Communicator::start_all_reduce(const Tensor&) { return nullptr; }
+
+Request Communicator::iall_reduce(const Tensor& data) {
+  Request request;
+  request.operation_ = start_all_reduce(data);
+  check(request.operation_ != nullptr,
+        "ranks over \"{}\" have no all-reduce of their own; set parallel.reduction = \"sra\"",
+        name());
+  request.bytes_ = data.bytes();
+  request.sends_ = true;
+  // What the least that any algorithm sends is; how many bytes the library sends it does not tell.
+  const auto ranks = static_cast<size_t>(size());
+  Sent& sent = shared_->sent[static_cast<size_t>(Traffic::allreduce)];
+  sent.bytes += static_cast<int64_t>(2 * (ranks - 1) * data.bytes() / ranks);
+  sent.messages += 1;
+  return request;
+}
+
 bool Communicator::test(Request& request) {
   if (request.done()) {
     return true;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/core/tensor.h"
 
 namespace espalier::parallel {
 
@@ -73,6 +74,7 @@ class Request {
  public:
   Request() = default;
   bool done() const { return operation_ == nullptr; }
+  int peer() const { return peer_; }  ///< the rank at the other end
 
  private:
   friend class Communicator;
@@ -112,6 +114,9 @@ class Communicator {
   bool test(Request& request);
   /// Blocks; throws PeerLost after `timeout()` seconds.
   void wait(Request& request);
+  /// The sum of `data` over all ranks in place, by the transport itself, in an order of its own; fp32
+  /// or bf16. All ranks call it in the same order. Throws Failure when the transport has none.
+  Request iall_reduce(const Tensor& data);
   /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the world.
   virtual void progress() = 0;
 
@@ -152,6 +157,8 @@ class Communicator {
                                                 std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> start_receive(int from, Tag tag,
                                                    std::span<std::byte> data) = 0;
+  /// Empty: there is none.
+  virtual std::unique_ptr<Operation> start_all_reduce(const Tensor& data);
   /// Gives the core to others until something may have changed; `round` counts calls since the last
   /// progress. Throws PeerLost when a rank has poisoned the world.
   virtual void idle(int round) = 0;

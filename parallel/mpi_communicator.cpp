@@ -161,6 +161,9 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
     return std::make_unique<MpiOperation>(address(from, tag), data);
   }
+  std::unique_ptr<Operation> start_all_reduce(const Tensor& data) override {
+    return std::make_unique<MpiAllReduce>(comm_, data);
+  }
   void idle(int round) override;
 
   std::shared_ptr<MpiWorld> world_;

@@ -98,4 +98,52 @@ void MpiOperation::check_size(const Part& part, const MPI_Status& status) const 
         peer_, bytes, part.bytes);
 }
 
+namespace {
+
+// MPI fixes this signature.
+void add_bf16(void* in, void* in_out, int* count, MPI_Datatype*) {
+  const auto* x = static_cast<const bf16*>(in);
+  auto* y = static_cast<bf16*>(in_out);
+  for (int i = 0; i < *count; ++i) {
+    y[i] = to_bf16(to_float(x[i]) + to_float(y[i]));
+  }
+}
+
+/// Made once, and freed with MPI.
+MPI_Op bf16_sum() {
+  static const MPI_Op op = [] {
+    MPI_Op made = MPI_OP_NULL;
+    check_mpi(MPI_Op_create(&add_bf16, 1, &made), "MPI_Op_create");
+    return made;
+  }();
+  return op;
+}
+
+}  // namespace
+
+MpiAllReduce::MpiAllReduce(MPI_Comm comm, const Tensor& data) {
+  constexpr int64_t kPart = int64_t{1} << 28;  // elements; MPI counts in int
+  const bool wide = data.dtype == DType::fp32;
+  require(wide || data.dtype == DType::bf16, "fp32 or bf16", name_of(data.dtype));
+  auto* memory = static_cast<std::byte*>(data.data);
+  for (int64_t at = 0; at < data.count(); at += kPart) {
+    const auto count = static_cast<int>(std::min(kPart, data.count() - at));
+    check_mpi(MPI_Iallreduce(MPI_IN_PLACE, memory + static_cast<size_t>(at) * size_of(data.dtype),
+                             count, wide ? MPI_FLOAT : MPI_UINT16_T, wide ? MPI_SUM : bf16_sum(),
+                             comm, &parts_.emplace_back()),
+              "MPI_Iallreduce");
+  }
+}
+
+bool MpiAllReduce::test() {
+  for (MPI_Request& part : parts_) {
+    int flag = 0;
+    check_mpi(MPI_Test(&part, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+    if (flag == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace espalier::parallel

@@ -43,4 +43,16 @@ class MpiOperation final : public Operation {
   bool receives_;
 };
 
+/// A sum over all ranks by MPI itself; fp32, or bf16 added in fp32 and rounded at each step.
+class MpiAllReduce final : public Operation {
+ public:
+  MpiAllReduce(MPI_Comm comm, const Tensor& data);
+  /// MPI cannot take a collective back: under way, it is left alone (the job ends then).
+  ~MpiAllReduce() override = default;
+  bool test() override;
+
+ private:
+  std::vector<MPI_Request> parts_;
+};
+
 }  // namespace espalier::parallel

@@ -1,5 +1,7 @@
 #include "parallel/parameter_gather.h"
 
+#include "parallel/reduction/by_name.h"
+
 namespace espalier::parallel {
 
 namespace {
@@ -9,7 +11,7 @@ std::vector<std::unique_ptr<Reduction>> make_gathers(Communicator& comm, Arena& 
   require(options.in_flight >= 1, "at least one bucket at a time", options.in_flight);
   std::vector<std::unique_ptr<Reduction>> gathers;
   for (int i = 0; comm.size() > 1 && i < options.in_flight; ++i) {
-    gathers.push_back(std::make_unique<AllReduce>(comm, arena, options.allreduce));
+    gathers.push_back(make_reduction("sra", comm, arena, options.pieces));
   }
   return gathers;
 }

@@ -129,21 +129,23 @@ std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
   for (const int r : group) {
     part.rank = r == rank() ? static_cast<int>(part.world.size()) : part.rank;
     part.world.push_back(world_rank(r));
-    part.node.push_back(0);
+    part.node.push_back(members().node[r]);
   }
   return std::make_unique<ThreadCommunicator>(*this, context, std::move(part));
 }
 
-std::unique_ptr<Communicator> make_rank(const std::shared_ptr<ThreadWorld>& world, int rank) {
-  Membership members{.rank = rank,
-                     .world = std::vector<int>(static_cast<size_t>(world->size())),
-                     .node = std::vector<int>(static_cast<size_t>(world->size()))};
-  std::iota(members.world.begin(), members.world.end(), 0);
+std::unique_ptr<Communicator> make_rank(const std::shared_ptr<ThreadWorld>& world, int rank,
+                                        int ranks_a_node) {
+  Membership members{.rank = rank};
+  for (int r = 0; r < world->size(); ++r) {
+    members.world.push_back(r);
+    members.node.push_back(ranks_a_node > 0 ? r / ranks_a_node : 0);
+  }
   return std::make_unique<ThreadCommunicator>(world, 0, std::move(members));
 }
 
 /// Calls the body of one rank; the first error of all ranks ends in `first`.
-void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, double timeout,
+void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadOptions& options,
               const std::function<void(Communicator&)>& body, std::mutex& mutex,
               std::exception_ptr& first) {
   const auto keep = [&](std::string_view why) {
@@ -154,8 +156,8 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, double timeou
     }
   };
   try {
-    const auto comm = make_rank(world, rank);
-    comm->set_timeout(timeout);
+    const auto comm = make_rank(world, rank, options.ranks_a_node);
+    comm->set_timeout(options.timeout);
     body(*comm);
   } catch (const std::exception& error) {
     keep(error.what());
@@ -176,8 +178,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back(
-          [&, rank] { run_rank(world, rank, options.timeout, body, mutex, first); });
+      threads.emplace_back([&, rank] { run_rank(world, rank, options, body, mutex, first); });
     }
   }
   if (first != nullptr) {
@@ -186,7 +187,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
 }
 
 std::unique_ptr<Communicator> self_communicator() {
-  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}.eager_bytes, 0), 0);
+  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}.eager_bytes, 0), 0, 0);
 }
 
 }  // namespace espalier::parallel

@@ -64,6 +64,9 @@ void Store::allocate_all() {
   value_ = allocate_flat(Memory::weight, "value", options_.dtype);
   if (options_.training) {
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
+    if (options_.feedback) {
+      feedback_ = allocate_flat(Memory::communication, "error feedback", DType::fp32);
+    }
     optimizer_ = OptimizerArrays(stream_, kernels_,
                                  {.low = options_.dtype == DType::bf16,
                                   .moments = options_.moments,

@@ -6,6 +6,8 @@
 //   low               bf16 only: the 16 bits that rounding took from the master copy, so that value
 //                     and low together are an exact fp32 number (core/types.h, join)
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
+//   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
+//                     ranks and is never sharded
 //
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
@@ -99,6 +101,7 @@ struct StoreOptions {
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: index_file.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
+  bool feedback = false;  ///< with an array for what codecs lost of this rank's gradients
   /// Who owns what; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
   /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
@@ -146,11 +149,13 @@ class Store {
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;
   const StoreOptions& options() const { return options_; }
-  Arena& arena() { return stream_.arena(); }
+  Arena& arena() const { return stream_.arena(); }
 
   /// The flat arrays, [flat_size()].
   Tensor gradient() const { return gradient_.tensor(); }
   Tensor value() const { return value_.tensor(); }
+  /// fp32, of this rank alone; empty unless asked for.
+  Tensor feedback() const { return feedback_.tensor(); }
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
@@ -223,6 +228,7 @@ class Store {
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
+  Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer room) const;
   void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
   Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
@@ -237,7 +243,7 @@ class Store {
   StoreOptions options_;
   std::vector<Parameter> parameters_;
   int64_t flat_size_ = 0;
-  Buffer gradient_, value_;
+  Buffer gradient_, value_, feedback_;
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;

@@ -101,6 +101,7 @@ void Store::restart(std::span<const Mask> masks) {
   std::vector<Pattern> next = make_patterns(masks);
   gradient_.release();
   value_.release();
+  feedback_.release();
   optimizer_ = {};
   for (size_t p = 0; p < parameters_.size(); ++p) {
     parameters_[p].index = std::move(next[p].index);
@@ -148,24 +149,31 @@ void Store::move_to(std::vector<Pattern> patterns) {
   }
 }
 
-/// The flat values in the present layout; elements that were not kept start at zero.
+/// The flat arrays in the present layout; elements that were not kept start at zero.
 void Store::carry_values(std::span<const Before> before) {
-  Buffer moved = allocate_flat(Memory::weight, "value", options_.dtype);
+  value_ = carried(value(), before, allocate_flat(Memory::weight, "value", options_.dtype));
+  if (feedback_.tensor()) {
+    feedback_ = carried(feedback(), before,
+                        allocate_flat(Memory::communication, "error feedback", DType::fp32));
+  }
+}
+
+Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer room) const {
   auto move = [&]<class T>(T*) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      const std::span<const T> old(value().get<T>() + before[p].offset,
+      const std::span<const T> old(flat.get<T>() + before[p].offset,
                                    static_cast<size_t>(before[p].index.kept()));
       std::ranges::copy(survivors(before[p].index, parameters_[p].index, old),
-                        moved.tensor().get<T>() + parameters_[p].offset);
+                        room.tensor().get<T>() + parameters_[p].offset);
     }
   };
   if (arena().dry()) {
-  } else if (options_.dtype == DType::fp32) {
+  } else if (flat.dtype == DType::fp32) {
     move(static_cast<float*>(nullptr));
   } else {
     move(static_cast<bf16*>(nullptr));
   }
-  value_ = std::move(moved);
+  return room;
 }
 
 std::vector<Mask> Store::masks() const {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <memory>
 
-#include "parallel/allreduce.h"
+#include "parallel/reduction/sra.h"
 #include "parallel/sum.h"
 #include "tests/rank_gradients.h"
 #include "tests/ranks.h"
@@ -90,11 +90,11 @@ template <class T>
 void sums_in_rank_order() {
   on_ranks([](Communicator& comm) {
     Arena arena;
-    AllReduce small_pieces(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
-    AllReduce usual(comm, arena);
+    SraReduction small_pieces(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
+    SraReduction usual(comm, arena);
     int step = 0;
     for (const int64_t count : {0, 1, 2, 15, 16, 17, 33, 113, 1000, 4096, 100'003}) {
-      for (AllReduce* reduction : {&small_pieces, &usual}) {
+      for (SraReduction* reduction : {&small_pieces, &usual}) {
         std::vector<T> x = values_of<T>(comm.rank(), ++step, count);
         reduction->start({.data = flat_of(x), .number = step});
         reduction->wait();
@@ -114,7 +114,7 @@ TEST(AllReduce, SixteenBitsAreHalfOfTheBytes) {
   on_ranks([](Communicator& comm) {
     constexpr int64_t kCount = 300'001;
     Arena arena;
-    AllReduce reduction(comm, arena);
+    SraReduction reduction(comm, arena);
     std::vector<bf16> x = bf16_values(comm.rank(), 4, kCount);
     const Sent before = comm.sent(Traffic::allreduce);
     reduction.start({.data = flat_of(x)});
@@ -130,13 +130,13 @@ TEST(AllReduce, LargeArraysNeedLittleMemoryAndTheBytesOfTheFormula) {
   on_ranks([](Communicator& comm) {
     constexpr int64_t kCount = 1'000'001;
     Arena arena;
-    AllReduce reduction(comm, arena);
+    SraReduction reduction(comm, arena);
     std::vector<float> x = values(comm.rank(), 3, kCount);
     const Sent before = comm.sent(Traffic::allreduce);
     reduction.start({.data = flat_of(x)});
     reduction.wait();
     EXPECT_TRUE(same_bits(x, expected_sum(comm.size(), 3, kCount)));
-    EXPECT_LE(arena.use(Memory::communication).peak, AllReduceOptions{}.staging_bytes);
+    EXPECT_LE(arena.use(Memory::communication).peak, PieceOptions{}.staging_bytes);
     double bytes = static_cast<double>(comm.sent(Traffic::allreduce).bytes - before.bytes);
     all_reduce_small(comm, {&bytes, 1}, Combine::sum);
     EXPECT_EQ(bytes, 2.0 * (comm.size() - 1) * kCount * sizeof(float));
@@ -154,7 +154,7 @@ TEST(AllReduce, SpecialValuesHaveTheSameBitsOnAllRanks) {
       x.push_back(kinds[(i * (static_cast<size_t>(comm.rank()) + 1) + i / 6) % kinds.size()]);
     }
     Arena arena;
-    AllReduce reduction(comm, arena);
+    SraReduction reduction(comm, arena);
     reduction.start({.data = flat_of(x)});
     reduction.wait();
     std::vector<float> all(x.size() * static_cast<size_t>(comm.size()));
@@ -170,11 +170,11 @@ TEST(AllReduce, ConcurrentOnesFinishInAnyOrder) {
   on_ranks([](Communicator& comm) {
     Arena arena;
     constexpr int kMany = 5;
-    std::vector<std::unique_ptr<AllReduce>> reductions;
+    std::vector<std::unique_ptr<SraReduction>> reductions;
     std::vector<std::vector<float>> data;
     for (int i = 0; i < kMany; ++i) {
-      const AllReduceOptions options{.piece_bytes = 8192, .staging_bytes = 128 << 10};
-      reductions.push_back(std::make_unique<AllReduce>(comm, arena, options));
+      const PieceOptions options{.piece_bytes = 8192, .staging_bytes = 128 << 10};
+      reductions.push_back(std::make_unique<SraReduction>(comm, arena, options));
       data.push_back(values(comm.rank(), i, 20'000 + i));
     }
     for (int i = 0; i < kMany; ++i) {  // each rank starts them in another order
@@ -211,7 +211,7 @@ TEST(AllReduce, NamesTheRankThatDoesNotTakePart) {
     const int silent = comm.size() - 1;
     Arena arena;
     std::vector<float> x(1000, 1.0F);
-    AllReduce reduction(*part, arena);
+    SraReduction reduction(*part, arena);
     if (comm.rank() != silent) {
       part->set_timeout(0.3);
       reduction.start({.data = flat_of(x)});
@@ -233,7 +233,7 @@ TEST(AllReduce, RefusesASecondArrayWhileBusy) {
       return;
     }
     Arena arena;
-    AllReduce reduction(comm, arena);
+    SraReduction reduction(comm, arena);
     std::vector<float> x(100'000, 1.0F);
     reduction.start({.data = flat_of(x)});
     if (!reduction.progress()) {

@@ -123,7 +123,7 @@ TEST(Zero, SlicesOfAnyLengths) {
   // One rank owns nearly all, others nothing; the owner changes.
   on_ranks([](Communicator& comm) {
     Arena arena;
-    AllReduce reduction(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
+    SraReduction reduction(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
     const auto width = static_cast<size_t>(comm.size()) + 1;
     for (const int64_t count : {1, 5, 1'000, 60'001}) {
       for (int owner = 0; owner < comm.size(); ++owner) {
@@ -181,7 +181,7 @@ TEST(Zero, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
               }),
               once);
     const size_t staging = arena.use(Memory::communication).peak;
-    EXPECT_LE(staging, AllReduceOptions{}.staging_bytes);
+    EXPECT_LE(staging, PieceOptions{}.staging_bytes);
     EXPECT_EQ(sent_by_all([&] {
                 gather.begin(flat_of(flat), partition);
                 gather.finish();

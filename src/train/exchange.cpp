@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "parallel/collectives.h"
+#include "parallel/reduction/by_name.h"
 #include "sparse/value_copy.h"
+#include "src/core/rng.h"
+#include "src/train/gradient_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -17,6 +20,15 @@ parallel::BucketOptions bucket_options(const io::Config& config) {
   options.bucket_bytes = bucket_bytes(config);
   options.overlap = config.parallel.overlap;
   return options;
+}
+
+parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
+                                                      parallel::Communicator& comm) {
+  const std::string& asked = config.parallel.reduction;
+  const std::string name(asked == "auto" ? parallel::best_reduction(comm.members()) : asked);
+  return [name](parallel::Communicator& among, Arena& arena) {
+    return parallel::make_reduction(name, among, arena);
+  };
 }
 
 bool shares_optimizer(const io::Config& config, int ranks) {
@@ -44,22 +56,36 @@ std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank
 
 Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
                    std::shared_ptr<Shards> shards)
-    : ranks_(ranks),
+    : config_(config),
+      ranks_(ranks),
       stage_(stage),
       shards_(std::move(shards)),
-      buckets_(ranks.data(), stage.store().arena(), bucket_options(config)),
+      wire_(stage.kernels(), stage.stream()),
+      buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
+               reduction_of(config, ranks.data())),
       gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {}
 
-void Exchange::begin() {
-  const Tensor gradient = stage_.store().gradient();
-  if (shards_) {
-    buckets_.begin(gradient, shards_->partition());
-  } else {
-    buckets_.begin(gradient, stage_.boundaries());
+/// Masks may have changed since the last step.
+void Exchange::prepare_wire(int64_t step) {
+  wire_.set_segments(gradient_segments(config_, stage_));
+  wire_.set_feedback(stage_.store().feedback());
+  if (config_.parallel.rounding == "stochastic") {
+    const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
+    wire_.set_key(mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1));
   }
 }
 
-void Exchange::sum(const sparse::ParameterRange& range) {
+void Exchange::begin(int64_t step) {
+  prepare_wire(step);
+  const Tensor gradient = stage_.store().gradient();
+  if (shards_) {
+    buckets_.begin(gradient, shards_->partition(), {.wire = &wire_});
+  } else {
+    buckets_.begin(gradient, stage_.boundaries(), {.wire = &wire_});
+  }
+}
+
+void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   require(!shards_, "whole gradients on all replicas");
   sparse::Store& store = stage_.store();
   const auto [first, count] = sparse::flat_range(store, range);
@@ -70,7 +96,8 @@ void Exchange::sum(const sparse::ParameterRange& range) {
   const Tensor flat = store.gradient();
   auto* data =
       static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype);
-  buckets_.begin(Tensor(data, flat.dtype, Shape{count}), ends);
+  prepare_wire(step);
+  buckets_.begin(Tensor(data, flat.dtype, Shape{count}), ends, {.wire = &wire_, .first = first});
   buckets_.ready(count);
   buckets_.finish();
 }

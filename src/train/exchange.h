@@ -7,12 +7,15 @@
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
 //            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
 //
-// Both give the same bits on all ranks, and the same as each other. Over a pipeline the norm is that of
+// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`.
+// Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
 // all stages.
 #include <memory>
 
 #include "io/config.h"
+#include "parallel/bucketer.h"
 #include "parallel/parameter_gather.h"
+#include "parallel/wire.h"
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
@@ -31,23 +34,26 @@ class Exchange {
   Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
 
   /// A step begins: gradients are about to be computed.
-  void begin();
+  void begin(int64_t step);
   /// The gradients of flat elements [0, end) are final.
   void ready(int64_t end) { buckets_.ready(end); }
   /// All are: waits until this rank has the sums that it needs.
   void finish() { buckets_.finish(); }
   /// Sums the gradients of some parameters alone, all of which are final. Not with ZeRO-1.
-  void sum(const sparse::ParameterRange& range);
+  void sum(const sparse::ParameterRange& range, int64_t step);
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
 
  private:
+  void prepare_wire(int64_t step);
   optim::StepResult sharded_update(int64_t step, double lr);
   void sum_norms(std::span<double> words);
 
+  const io::Config& config_;
   Ranks& ranks_;
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
+  parallel::Wire wire_;  ///< of gradients
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
 };

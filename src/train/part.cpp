@@ -46,6 +46,15 @@ Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& 
       network_(model::Network::part(std::move(layers), shape.first, shape.end)) {}
 
 void Part::allocate(const PassCost& cost) {
+  int64_t crossing = 0;
+  for (const auto& [flow, ends] : {std::pair(&flow_in_, begins_), std::pair(&flow_out_, ends_)}) {
+    const bool widened = !ends && coded() && flow->dtype != DType::fp32;
+    crossing = std::max(crossing, widened ? flow->shape.count() : 0);
+  }
+  if (crossing > 0) {
+    fp32_ = stream_.arena().allocate(Memory::activation, "between stages", DType::fp32,
+                                     Shape{crossing});
+  }
   slots_.resize(static_cast<size_t>(shape_.tapes));
   for (Slot& slot : slots_) {
     allocate(slot, cost.tape_bytes);
@@ -120,23 +129,43 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
       .between = between_ ? &between_ : nullptr};
 }
 
+Tensor Part::as_fp32(const Tensor& tensor) {
+  return tensor.dtype == DType::fp32 ? tensor
+                                     : Tensor(fp32_.tensor().data, DType::fp32, tensor.shape);
+}
+
 void Part::take(std::span<const std::byte> from, const Tensor& to) {
   if (stream_.arena().dry()) {
     return;
   }
-  const Tensor wire(const_cast<std::byte*>(from.data()), options_.narrow ? DType::bf16 : to.dtype,
-                    to.shape);
-  require(wire.bytes() <= from.size(), "a whole message", wire.bytes(), from.size());
-  kernels_.cast(stream_, {.x = wire, .y = to});
+  const size_t bytes = wire_bytes(to.dtype, to.count());
+  require(bytes <= from.size(), "a whole message", bytes, from.size());
+  if (!coded()) {
+    std::memcpy(to.data, from.data(), bytes);
+    return;
+  }
+  const Tensor values = as_fp32(to);
+  kernels_.decode(stream_, {.wire = from.first(bytes), .y = values, .format = options_.wire});
+  if (values.data != to.data) {
+    kernels_.cast(stream_, {.x = values, .y = to});
+  }
 }
 
 void Part::give(const Tensor& from, std::span<std::byte> to) {
   if (stream_.arena().dry()) {
     return;
   }
-  const Tensor wire(to.data(), options_.narrow ? DType::bf16 : from.dtype, from.shape);
-  require(wire.bytes() <= to.size(), "room for a whole message", wire.bytes(), to.size());
-  kernels_.cast(stream_, {.x = from, .y = wire});
+  const size_t bytes = wire_bytes(from.dtype, from.count());
+  require(bytes <= to.size(), "room for a whole message", bytes, to.size());
+  if (!coded()) {
+    std::memcpy(to.data(), from.data, bytes);
+    return;
+  }
+  const Tensor values = as_fp32(from);
+  if (values.data != from.data) {
+    kernels_.cast(stream_, {.x = from, .y = values});
+  }
+  kernels_.encode(stream_, {.x = values, .wire = to.first(bytes), .format = options_.wire});
 }
 
 double Part::forward(int64_t number, const MicroBatch& batch, bool training,

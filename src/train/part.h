@@ -4,7 +4,7 @@
 // micro-batch at a time; a stage of a pipeline (parallel/schedule) is a part.
 //
 // What crosses its ends are bytes: the output of the layer before or after, as Layer::output says, or
-// rounded to bf16.
+// in a wire format of fewer bits (activations forward, their gradients backward).
 // A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
 // what the gradients of matrices need until `backward_weight`.
 #include <functional>
@@ -58,8 +58,8 @@ struct PassOptions {
   uint64_t seed = 0;
   model::Recompute recompute = model::Recompute::none;
   bool training = true;
-  bool tied_apart = false;  ///< see Pass
-  bool narrow = false;      ///< fp32 crosses ends as bf16
+  bool tied_apart = false;     ///< see Pass
+  kernels::WireFormat wire{};  ///< in which tensors cross ends; fp32: as they are
 };
 
 class Part {
@@ -119,12 +119,16 @@ class Part {
   };
   static constexpr int64_t kFree = -1;
 
-  DType wire_type(const model::Flow& flow) const {
-    return options_.narrow ? DType::bf16 : flow.dtype;
+  bool coded() const { return options_.wire.code != kernels::WireCode::fp32; }
+  size_t wire_bytes(DType dtype, int64_t count) const {
+    return coded() ? kernels::wire_bytes(options_.wire, count)
+                   : static_cast<size_t>(count) * size_of(dtype);
   }
   size_t wire_bytes(const model::Flow& flow) const {
-    return static_cast<size_t>(flow.shape.count()) * size_of(wire_type(flow));
+    return wire_bytes(flow.dtype, flow.shape.count());
   }
+  /// Codes are made of fp32: `tensor` itself, or room for its values.
+  Tensor as_fp32(const Tensor& tensor);
   /// Between a tensor and its bytes on the wire.
   void take(std::span<const std::byte> from, const Tensor& to);
   void give(const Tensor& from, std::span<std::byte> to);
@@ -146,6 +150,7 @@ class Part {
   model::Network network_;
   std::vector<Slot> slots_;
   std::vector<Waiting> waiting_;
+  Buffer fp32_;  ///< of a tensor that crosses an end and is not
   std::function<void()> between_;
 };
 

@@ -14,7 +14,6 @@ using parallel::Action;
 using parallel::ActionKind;
 using parallel::Traffic;
 
-constexpr std::string_view kTied = "embedding.token";
 constexpr parallel::Tag kTiedTag{parallel::kTagNumbers - 1, Traffic::allreduce};
 
 /// Both ends know what crosses: what a part takes in is what the one before it puts out.
@@ -73,7 +72,7 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     left_.push_back(part->network().layers().size());
   }
   if (step_.exchange != nullptr) {
-    step_.exchange->begin();
+    step_.exchange->begin(step.step);
   }
   if (layout_.policy && schedule.micro_batches == layout_.policy->micro_batches) {
     runner_.run(*layout_.policy, *this);
@@ -137,7 +136,8 @@ void Pipeline::run(const Action& action, std::span<const std::byte> in, std::spa
       return part(action).backward_weight(action.micro_batch, done_of(action));
     case ActionKind::reduce:
       if (weights_of(action) != nullptr) {
-        sum_gradient(layout_.part_of(action.stage));
+        sum_gradient(layout_.part_of(action.stage),
+                     step_.step + action.micro_batch / layout_.micro_batches());
       }
       return;  // else gradients are summed as layers complete them,
     case ActionKind::step:
@@ -184,12 +184,12 @@ void Pipeline::forward(const Action& action, std::span<const std::byte> in,
 }
 
 /// Over the replicas.
-void Pipeline::sum_gradient(size_t part) {
+void Pipeline::sum_gradient(size_t part, int64_t number) {
   if (step_.exchange == nullptr) {
     return;
   }
   const double begin = now_seconds();
-  step_.exchange->sum(stage_.parameters_of_part(part));
+  step_.exchange->sum(stage_.parameters_of_part(part), number);
   collective_ += now_seconds() - begin;
 }
 
@@ -229,7 +229,7 @@ void Pipeline::completed(size_t part, size_t layer) {
   }
   // What is tied waits for the other stage's share; it lies at the end of the flat array.
   sparse::Store& store = stage_.store();
-  const int64_t end = stage_.tied_apart() ? store.find(kTied).offset : store.flat_size();
+  const int64_t end = stage_.tied_apart() ? store.find(kTiedParameter).offset : store.flat_size();
   step_.exchange->ready(std::min(ready_, end));
 }
 
@@ -242,7 +242,7 @@ void Pipeline::add_tied() {
   const parallel::Schedule& schedule = layout_.schedule;
   const int first = schedule.rank_of(0);
   const int peer = ranks_.stage() == first ? schedule.rank_of(schedule.stages() - 1) : first;
-  const Tensor mine = store.full_gradient(store.find(kTied));
+  const Tensor mine = store.full_gradient(store.find(kTiedParameter));
   const Buffer theirs =
       store.arena().allocate(Memory::communication, "tied gradient", mine.dtype, mine.shape);
   auto bytes = [](const Tensor& tensor) {

@@ -79,7 +79,7 @@ class Pipeline final : private parallel::PipelineWork {
   Part::Done done_of(const parallel::Action& action);
   void completed(size_t part, size_t layer);
   PartWeights* weights_of(const parallel::Action& action);
-  void sum_gradient(size_t part);
+  void sum_gradient(size_t part, int64_t number);
   void update(const parallel::Action& action);
   void add_tied();
   Part& part(const parallel::Action& action) {

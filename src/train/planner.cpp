@@ -136,8 +136,10 @@ size_t Planner::message_bytes(const Layout& layout, int rank, int64_t samples) c
   for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
     const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
     const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
-    const bool narrow = config_.parallel.activation_codec == "bf16";
-    const size_t bytes = narrow ? static_cast<size_t>(flow.shape.count()) * 2 : flow.bytes();
+    const kernels::WireFormat wire = activation_format(config_);
+    const size_t bytes = wire.code == kernels::WireCode::fp32
+                             ? flow.bytes()
+                             : kernels::wire_bytes(wire, flow.shape.count());
     const bool crosses = schedule.crosses(boundary);
     const bool touches =
         schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;

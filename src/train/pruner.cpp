@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "io/checkpoint.h"
-#include "parallel/allreduce.h"
 #include "parallel/digest.h"
+#include "parallel/reduction/sra.h"
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
 #include "src/train/snapshot.h"
@@ -270,7 +270,7 @@ void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<spars
   if (left == 0) {
     return;
   }
-  parallel::AllReduce sum(comm, store_.arena());
+  parallel::SraReduction sum(comm, store_.arena());
   const Probe probe(store_, [&](const sparse::Parameter& parameter, const Tensor& gradient) {
     const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
     if (counts[p] == 0) {

@@ -17,7 +17,7 @@ size_t largest(const std::vector<int64_t>& counts) {
 /// Staging of the buckets that are reduced at once.
 size_t staging_bytes(size_t gradient_bytes, int ranks) {
   const parallel::BucketOptions buckets;
-  const size_t each = std::min(buckets.allreduce.staging_bytes, gradient_bytes);
+  const size_t each = std::min(buckets.pieces.staging_bytes, gradient_bytes);
   return ranks == 1 ? 0 : static_cast<size_t>(buckets.in_flight) * each;
 }
 

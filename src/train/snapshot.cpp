@@ -156,6 +156,37 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
   }
 }
 
+void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
+                   int replicas) {
+  const Tensor flat = store.feedback();
+  if (!flat) {
+    return;
+  }
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    const auto kind = [](int r) { return fmt::format("feedback.{}", r); };
+    int saved = 0;
+    while (reader.has_optimizer(name, kind(saved))) {
+      ++saved;
+    }
+    const Tensor mine = store.part(flat, parameter);
+    if (saved == replicas) {
+      reader.optimizer(name, kind(replica), mine);
+      continue;
+    }
+    std::vector<float> one(static_cast<size_t>(parameter.kept()));
+    std::vector<double> sum(one.size());
+    for (int r = 0; r < saved; ++r) {
+      reader.optimizer(name, kind(r), Tensor(one.data(), DType::fp32, mine.shape));
+      for (size_t i = 0; i < one.size(); ++i) {
+        sum[i] += static_cast<double>(one[i]);
+      }
+    }
+    std::ranges::transform(sum, mine.get<float>(),
+                           [&](double lost) { return static_cast<float>(lost / replicas); });
+  }
+}
+
 void load_plain(const std::filesystem::path& path, sparse::Store& store,
                 const std::vector<bool>& prunable) {
   take_masks(store, masks_in(path, specs_of(store), prunable));

@@ -24,6 +24,10 @@ struct Progress {
 struct Owners {
   std::vector<sparse::ParameterSpec> network{};
   std::vector<int> ranks{};
+  /// What each of so many replicas keeps of codecs' errors is saved, too: replica r of a parameter's
+  /// owner is rank owner + r `replica_stride`.
+  int replicas = 1;
+  int replica_stride = 1;
 };
 
 /// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is sent
@@ -53,6 +57,11 @@ MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::Parameter
 /// the store has already stay where they are. `whole`: the store has all parameters of the network.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
+
+/// What codecs lost of this replica's gradients, as it was if as many replicas saved theirs; else an even
+/// share of what all of them lacked together, so that nothing of it is forgotten.
+void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
+                   int replicas);
 
 /// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not
 /// zero.

@@ -70,6 +70,11 @@ void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& 
   }
 }
 
+/// The ranks that hold a parameter.
+struct Replicas {
+  int first = 0, count = 1, stride = 1;
+};
+
 constexpr parallel::Tag kSaveTag{parallel::kTagNumbers - 2, parallel::Traffic::other};
 
 /// What the receiver must know first.
@@ -125,6 +130,30 @@ Saved receive_saved(parallel::Communicator& comm, int from) {
   return saved;
 }
 
+/// What each replica of `owner` keeps of a parameter's errors, one after another; `write(kind, values)`
+/// on rank 0.
+template <class Write>
+void save_feedback(const sparse::Store& store, const sparse::Parameter* parameter, int64_t kept,
+                   parallel::Communicator& comm, const Replicas& replicas, const Write& write) {
+  for (int replica = 0; replica < replicas.count; ++replica) {
+    const int holder = replicas.first + replica * replicas.stride;
+    std::vector<float> values;
+    if (comm.rank() == holder) {
+      const auto mine = store.part(store.feedback(), *parameter).span<float>();
+      values.assign(mine.begin(), mine.end());
+    }
+    if (holder != 0 && comm.rank() == holder) {
+      send(comm, std::as_bytes(std::span(values)));
+    } else if (holder != 0 && comm.rank() == 0) {
+      values.resize(static_cast<size_t>(kept));
+      receive(comm, holder, std::as_writable_bytes(std::span(values)));
+    }
+    if (comm.rank() == 0) {
+      write(fmt::format("feedback.{}", replica), view_of(values));
+    }
+  }
+}
+
 /// Of the store, if it has that parameter and does not borrow it.
 const sparse::Parameter* own_parameter(sparse::Store& store, const std::string& name) {
   const auto found = std::ranges::find_if(store.parameters(), [&](const auto& parameter) {
@@ -178,6 +207,13 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
       saved = receive_saved(comm, owner);
     }
     attempt([&] { write_parameter(*writer, network[p], saved); });
+    if (store.options().feedback) {
+      save_feedback(store, parameter, saved.nnz, comm,
+                    {.first = owner, .count = owners.replicas, .stride = owners.replica_stride},
+                    [&](const std::string& kind, const Tensor& values) {
+                      attempt([&] { writer->optimizer(network[p].name, kind, values); });
+                    });
+    }
     parallel::barrier(comm);
   }
   attempt([&] { writer->commit(); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "parallel/codec.h"
 #include "src/model/gpt.h"
 #include "src/model/mlp.h"
 
@@ -40,7 +41,14 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
                 const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
+          .feedback = training && config.parallel.error_feedback,
           .sharding = {}};
+}
+
+kernels::WireFormat activation_format(const io::Config& config) {
+  const io::ParallelConfig& parallel = config.parallel;
+  return parallel::format_of(io::parse_codec(parallel.activation_codec),
+                             {.bits = parallel.bits, .bucket = parallel.bucket});
 }
 
 ProblemShape problem_of(const Source& source) {
@@ -170,7 +178,7 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                          .recompute = options.recompute,
                          .training = options.training,
                          .tied_apart = shapes.back().end != layers,
-                         .narrow = config.parallel.activation_codec == "bf16"};
+                         .wire = activation_format(config)};
   const bool begins = shapes.front().first == 0;
   const bool ends = shapes.back().end == layers;
   tied_apart_ = config.model.kind == "gpt" && config.model.tie_embeddings && begins != ends;

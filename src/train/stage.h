@@ -13,6 +13,9 @@
 
 namespace espalier::train {
 
+/// The parameter that the first and the last stage share where embeddings are tied.
+inline constexpr std::string_view kTiedParameter = "embedding.token";
+
 ProblemShape problem_of(const Source& source);
 
 /// The layers that a config describes. Throws Failure when config and data disagree.
@@ -25,6 +28,9 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
 /// in the order of its store. Without `borrowed` those that it owns.
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
+
+/// How activations and their gradients cross the ends of stages.
+kernels::WireFormat activation_format(const io::Config& config);
 
 /// How parameters are held under this config; without `training` weights only.
 sparse::StoreOptions store_options(const io::Config& config, bool training);

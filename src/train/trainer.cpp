@@ -1,5 +1,7 @@
 #include "src/train/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -161,13 +163,41 @@ void Trainer::check_loss(int64_t step, double loss) const {
   }
 }
 
+namespace {
+
+bool finite(const Tensor& gradient) {
+  const auto all = [](const auto& values) {
+    return std::ranges::all_of(values, [](auto x) { return std::isfinite(to_float(x)); });
+  };
+  return gradient.dtype == DType::bf16 ? all(gradient.span<bf16>()) : all(gradient.span<float>());
+}
+
+/// The parameters whose gradients are not finite, as far as this rank knows them.
+std::string where_not_finite(const sparse::Store& store) {
+  std::vector<std::string> names;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    if (!finite(store.part(store.gradient(), parameter))) {
+      names.push_back(parameter.spec.name);
+    }
+  }
+  constexpr size_t kMost = 3;
+  const size_t others = names.size() - std::min(names.size(), kMost);
+  names.resize(names.size() - others);
+  return names.empty() ? ""
+                       : fmt::format(", in {}{}", fmt::join(names, ", "),
+                                     others > 0 ? fmt::format(" and {} more", others) : "");
+}
+
+}  // namespace
+
 template <class Thrown>
 void Trainer::check_norm(int64_t step, double norm) const {
   if (!std::isfinite(norm)) {
-    throw Thrown(
-        fmt::format("the gradient norm is {} at step {}: stopped before the update; lower "
-                    "optimizer.lr, set optimizer.clip, or look at the data",
-                    norm, step + 1));
+    throw Thrown(fmt::format(
+        "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
+        "{}. Lower optimizer.lr, set optimizer.clip, or look at the data",
+        norm, step + 1, where_not_finite(stage_->store()),
+        last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string()));
   }
 }
 

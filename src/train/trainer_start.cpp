@@ -167,10 +167,15 @@ void Trainer::count_totals() {
 
 /// Rank of the first replica of each parameter's stage.
 Owners Trainer::owners() const {
+  const parallel::Grid& grid = layout_.grid;
+  const int stride = grid.data > 1 ? grid.rank_of({.stage = 0, .replica = 1}) : 1;
   if (!layout_.pipelined()) {
-    return {};
+    return {.replicas = grid.data, .replica_stride = stride};
   }
-  Owners owners{.network = network_, .ranks = std::vector<int>(network_.size(), 0)};
+  Owners owners{.network = network_,
+                .ranks = std::vector<int>(network_.size(), 0),
+                .replicas = grid.data,
+                .replica_stride = stride};
   for (int rank = 0; rank < layout_.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout_.parts(rank);
     for (const size_t number : parameters_of(layers_, parts, false)) {
@@ -197,6 +202,7 @@ void Trainer::load_start() {
   if (const auto& file = directory_->resume_file(); file) {
     const io::CheckpointReader reader(*file);
     load(reader, store, true, !layout_.pipelined());
+    load_feedback(reader, store, ranks_->replica(), layout_.grid.data);
     step_ = reader.meta().step;
     last_saved_ = step_;
     note(fmt::format("resumed from {} at step {}", reader.path().string(), step_));

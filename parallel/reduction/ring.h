@@ -1,0 +1,68 @@
+#pragma once
+// The sum of an array around a ring of ranks: rank r sends to r + 1 and hears from r - 1 only.
+//
+// Slice r begins at rank r + 1, is passed on p-1 times, each rank adding its version, and ends complete
+// at rank r; then the sums go round p-1 times unchanged. Every rank sends 2 (p-1)/p n elements, as in
+// sra.h, and talks to two neighbours instead of p-1. A partial sum is encoded anew at each hop: with a
+// code that loses, the error grows with p; without, sums are rounded to the array's type at each hop.
+// The order of the sum depends on the slice, so the bits differ from those of sra.h; they are the same
+// on all ranks.
+//
+// A piece of every slice makes a round; two rounds are under way at once, so that one is encoded while
+// the other travels. Memory: two messages and one piece of fp32 values a round. Source: Patarasuk and
+// Yuan, JPDC 2009; encoded partial sums: CGX, Middleware 2022.
+#include <array>
+
+#include "parallel/reduction/reduction.h"
+
+namespace espalier::parallel {
+
+class RingReduction final : public Reduction {
+ public:
+  RingReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});
+
+  /// Needs a wire.
+  void start(const SliceJob& job) override;
+  Progress advance() override;
+  std::vector<int> missing() const override;
+
+ private:
+  /// One piece of each slice on its way round.
+  struct Round {
+    Request send, receive;
+    int64_t piece = 0;
+    int message = 0;  ///< that is under way; 0 … 2 (p - 1) - 1
+    bool busy = false;
+    int slot = 0;
+    std::array<Buffer, 2> memory{};  ///< of the message that leaves and of the one that comes
+    int leaving = 0;                 ///< which is which
+  };
+
+  int slice_sent(int message) const;
+  int slice_received(int message) const;
+  Tensor piece(int slice, int64_t index) const;
+  int64_t number_of(int slice, int64_t index) const;
+  std::span<std::byte> message(Round& round, int which, int slice) const;
+  void begin(Round& round, int64_t index);
+  void exchange(Round& round);
+  void received(Round& round);
+  int wrap(int rank) const { return (rank % comm_.size() + comm_.size()) % comm_.size(); }
+
+  Communicator& comm_;
+  Arena& arena_;
+  PieceOptions options_;
+  Tensor data_;  ///< empty: nothing under way
+  Phases phases_ = Phases::both;
+  int number_ = 0;
+  Wire* wire_ = nullptr;
+  int64_t first_ = 0;
+  std::vector<int64_t> edges_;
+  int64_t piece_elements_ = 1;
+  int64_t pieces_ = 0;   ///< of the longest slice
+  int64_t started_ = 0;  ///< rounds
+  int64_t done_ = 0;     ///< rounds
+  Buffer sum_;           ///< fp32 [piece_elements_]
+  std::array<Round, 2> rounds_;
+};
+
+}  // namespace espalier::parallel

@@ -1,0 +1,327 @@
+#include "parallel/reduction/sra.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/flat.h"
+#include "parallel/sum.h"
+
+namespace espalier::parallel {
+
+namespace {
+
+// Pieces of one stream with one peer that are posted at once.
+constexpr size_t kWindow = 4;
+constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch
+
+// A pair of ranks exchanges two streams in each direction; within one, messages come in order.
+Tag scatter_tag(int number) { return {2 * number, Traffic::allreduce}; }
+Tag gather_tag(int number) { return {2 * number + 1, Traffic::allreduce}; }
+
+bool open(const std::deque<Request>& requests) {
+  return std::ranges::any_of(requests, [](const Request& r) { return !r.done(); });
+}
+
+size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+}  // namespace
+
+SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
+    : comm_(comm),
+      arena_(arena),
+      options_(options),
+      edges_(static_cast<size_t>(comm.size()) + 1),
+      inputs_(static_cast<size_t>(comm.size())),
+      peers_(static_cast<size_t>(comm.size() - 1)) {
+  // Each rank begins with the one after it, so that not all talk to the same rank first.
+  int next = comm.rank();
+  for (Peer& peer : peers_) {
+    peer.rank = ++next % comm.size();
+  }
+}
+
+/// A pure function of what all ranks know: sender and receiver must cut alike.
+void SraReduction::choose_pieces() {
+  const size_t lanes = wire_ != nullptr ? kLanesOfAPeer + 1 : 1;
+  const size_t shares = peers_.size() * kWindow * lanes;
+  const size_t element = size_of(data_.dtype);
+  const bool stages = wire_ != nullptr || phases_ != Phases::gather;
+  const size_t most = stages ? std::min(options_.piece_bytes, options_.staging_bytes / shares)
+                             : options_.piece_bytes;
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < edges_.size(); ++r) {
+    longest = std::max(longest, edges_[r + 1] - edges_[r]);
+  }
+  const size_t slice_bytes = whole_lines(static_cast<size_t>(longest) * element);
+  const size_t bytes = std::min(std::max(kSmallestPiece, most / kLine * kLine), slice_bytes);
+  piece_elements_ = static_cast<int64_t>(bytes / element);
+  slot_bytes_ = bytes;
+  if (stages) {
+    allocate_staging();
+  }
+}
+
+void SraReduction::allocate_staging() {
+  size_t slots = peers_.size() * kWindow;
+  if (wire_ != nullptr) {
+    slots = (peers_.size() * kLanesOfAPeer + 1) * kWindow;
+    size_t longest = 0;
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      for (int64_t index = 0; index < pieces(rank); ++index) {
+        longest =
+            std::max(longest, wire_->bytes(number_of(rank, index), piece(rank, index).count()));
+      }
+    }
+    slot_bytes_ = whole_lines(longest);
+    reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
+  } else if (pieces(comm_.rank()) == 0) {
+    return;
+  }
+  reserve(arena_, staging_, "all-reduce staging", DType::uint8,
+          static_cast<int64_t>(slots * slot_bytes_));
+}
+
+int64_t SraReduction::pieces(int rank) const {
+  return (edges_[rank + 1] - edges_[rank] + piece_elements_ - 1) / piece_elements_;
+}
+
+Tensor SraReduction::piece(int rank, int64_t index) const {
+  const int64_t begin = edges_[rank] + index * piece_elements_;
+  return flat_part(data_, begin, std::min(piece_elements_, edges_[rank + 1] - begin));
+}
+
+/// As the wire counts.
+int64_t SraReduction::number_of(int rank, int64_t index) const {
+  return first_ + edges_[rank] + index * piece_elements_;
+}
+
+/// Where a message with `peer` about a piece of `rank`'s slice lies.
+std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_t index) const {
+  const size_t lane_peer = lane == Lane::spread ? peers_.size() * kLanesOfAPeer
+                                                : static_cast<size_t>(lane) * peers_.size() + peer;
+  const size_t slot = lane_peer * kWindow + static_cast<size_t>(index) % kWindow;
+  const Tensor elements = piece(rank, index);
+  const size_t bytes =
+      wire_ != nullptr ? wire_->bytes(number_of(rank, index), elements.count()) : elements.bytes();
+  return flat_bytes(staging_.tensor()).subspan(slot * slot_bytes_, bytes);
+}
+
+void SraReduction::start(const SliceJob& job) {
+  require(finished(), "one array at a time", job.data.count());
+  require(job.number >= 0 && job.number < kReductionNumbers, "number out of range", job.number);
+  require(job.data.dtype == DType::fp32 || job.data.dtype == DType::bf16, "fp32 or bf16",
+          name_of(job.data.dtype));
+  if (peers_.empty() || flat_count(job.data) == 0) {
+    return;
+  }
+  edges_ = edges_of(job, comm_.size());
+  data_ = job.data;
+  phases_ = job.phases;
+  number_ = job.number;
+  const bool coded = job.wire != nullptr && !job.wire->plain(job.data.dtype);
+  wire_ = coded ? job.wire : nullptr;
+  first_ = job.first;
+  choose_pieces();
+  my_pieces_ = pieces(comm_.rank());
+  const bool scatters = phases_ != Phases::gather;
+  // The counters of a half that is left out begin at their ends.
+  final_ = scatters || wire_ != nullptr ? 0 : my_pieces_;
+  for (Peer& peer : peers_) {
+    peer.pieces = pieces(peer.rank);
+    peer.given = scatters ? 0 : peer.pieces;
+    peer.taken = scatters ? 0 : my_pieces_;
+    peer.sent = phases_ == Phases::scatter ? my_pieces_ : 0;
+    peer.fetched = phases_ == Phases::scatter ? peer.pieces : 0;
+  }
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    post_takes(i);
+    if (!scatters) {
+      post_fetches(i);
+    }
+  }
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    post_gives(i);
+    post_spreads(peers_[i]);
+  }
+}
+
+void SraReduction::post_takes(size_t at) {
+  Peer& peer = peers_[at];
+  for (; peer.taken < my_pieces_ && peer.take.size() < kWindow; ++peer.taken) {
+    peer.take.push_back(comm_.irecv(peer.rank, scatter_tag(number_),
+                                    room(Lane::take, at, comm_.rank(), peer.taken)));
+  }
+}
+
+void SraReduction::post_gives(size_t at) {
+  Peer& peer = peers_[at];
+  for (; peer.given < peer.pieces && peer.give.size() < kWindow; ++peer.given) {
+    const Tensor mine = piece(peer.rank, peer.given);
+    std::span<const std::byte> message = flat_bytes(mine);
+    if (wire_ != nullptr) {
+      const std::span<std::byte> coded = room(Lane::give, at, peer.rank, peer.given);
+      wire_->encode(mine, number_of(peer.rank, peer.given), coded);
+      message = coded;
+    }
+    peer.give.push_back(comm_.isend(peer.rank, scatter_tag(number_), message));
+  }
+}
+
+void SraReduction::post_spreads(Peer& peer) {
+  for (; peer.sent < final_ && peer.spread.size() < kWindow; ++peer.sent) {
+    const std::span<const std::byte> message = wire_ != nullptr
+                                                   ? room(Lane::spread, 0, comm_.rank(), peer.sent)
+                                                   : flat_bytes(piece(comm_.rank(), peer.sent));
+    peer.spread.push_back(comm_.isend(peer.rank, gather_tag(number_), message));
+  }
+}
+
+void SraReduction::post_fetches(size_t at) {
+  Peer& peer = peers_[at];
+  // The sum of a piece replaces my version of it, which must have left first.
+  const int64_t gone =
+      wire_ != nullptr ? peer.given : peer.given - static_cast<int64_t>(peer.give.size());
+  for (; peer.fetched < gone && peer.fetch.size() < kWindow; ++peer.fetched) {
+    const std::span<std::byte> message = wire_ != nullptr
+                                             ? room(Lane::fetch, at, peer.rank, peer.fetched)
+                                             : flat_bytes(piece(peer.rank, peer.fetched));
+    peer.fetch.push_back(comm_.irecv(peer.rank, gather_tag(number_), message));
+  }
+}
+
+bool SraReduction::drain(std::deque<Request>& requests) {
+  const size_t before = requests.size();
+  while (!requests.empty() && comm_.test(requests.front())) {
+    requests.pop_front();
+  }
+  return requests.size() < before;
+}
+
+bool SraReduction::drain_fetches(size_t at) {
+  if (wire_ == nullptr) {
+    return drain(peers_[at].fetch);
+  }
+  Peer& peer = peers_[at];
+  bool moved = false;
+  while (!peer.fetch.empty() && comm_.test(peer.fetch.front())) {
+    const int64_t index = peer.fetched - static_cast<int64_t>(peer.fetch.size());
+    wire_->decode(room(Lane::fetch, at, peer.rank, index), number_of(peer.rank, index),
+                  piece(peer.rank, index));
+    peer.fetch.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool SraReduction::exchange(size_t at) {
+  Peer& peer = peers_[at];
+  bool moved = drain(peer.give);
+  post_gives(at);
+  moved |= drain(peer.spread);
+  post_spreads(peer);
+  moved |= drain_fetches(at);
+  post_fetches(at);
+  return moved;
+}
+
+/// Of coded sums, which all peers read from one place.
+bool SraReduction::spread_has_room() const {
+  return wire_ == nullptr || phases_ == Phases::scatter ||
+         std::ranges::all_of(peers_, [this](const Peer& peer) {
+           const int64_t through = peer.sent - static_cast<int64_t>(peer.spread.size());
+           return final_ - through < static_cast<int64_t>(kWindow);
+         });
+}
+
+bool SraReduction::sum_arrived() {
+  if (final_ == my_pieces_ || !spread_has_room()) {
+    return false;
+  }
+  bool arrived = true;
+  for (Peer& peer : peers_) {
+    arrived &= phases_ == Phases::gather || comm_.test(peer.take.front());
+  }
+  if (!arrived) {
+    return false;
+  }
+  const Tensor mine = piece(comm_.rank(), final_);
+  wire_ != nullptr ? sum_coded(mine) : sum_plain(mine);
+  ++final_;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    post_spreads(peers_[i]);
+    if (phases_ != Phases::gather) {
+      peers_[i].take.pop_front();
+      post_takes(i);
+    }
+  }
+  return true;
+}
+
+void SraReduction::sum_plain(const Tensor& mine) {
+  inputs_[comm_.rank()] = mine;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    inputs_[peers_[i].rank] =
+        Tensor(room(Lane::take, i, comm_.rank(), final_).data(), mine.dtype, Shape{mine.count()});
+  }
+  sum_in_order(inputs_, mine);
+}
+
+void SraReduction::sum_coded(const Tensor& mine) {
+  const int64_t number = number_of(comm_.rank(), final_);
+  Tensor sum = mine;
+  if (phases_ != Phases::gather) {
+    sum = flat_part(sum_.tensor(), 0, mine.count());
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      if (rank == comm_.rank()) {
+        rank == 0 ? wire_->copy(mine, sum) : wire_->add(mine, sum);
+        continue;
+      }
+      // Peers stand in the order in which they follow this rank.
+      const auto at = static_cast<size_t>((rank - comm_.rank() - 1 + comm_.size()) % comm_.size());
+      const std::span<const std::byte> message = room(Lane::take, at, comm_.rank(), final_);
+      rank == 0 ? wire_->decode(message, number, sum) : wire_->add(message, number, sum);
+    }
+  }
+  if (phases_ == Phases::scatter) {
+    return wire_->copy(sum, mine);
+  }
+  wire_->encode(sum, number, room(Lane::spread, 0, comm_.rank(), final_), mine);
+}
+
+Progress SraReduction::advance() {
+  if (finished()) {
+    return Progress::done;
+  }
+  bool moved = sum_arrived();
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    moved |= exchange(i);
+  }
+  if (finished()) {
+    data_ = {};
+    return Progress::done;
+  }
+  return moved ? Progress::moved : Progress::stuck;
+}
+
+bool SraReduction::finished() const {
+  if (!data_) {
+    return true;
+  }
+  return final_ == my_pieces_ && std::ranges::all_of(peers_, [this](const Peer& peer) {
+           return peer.given == peer.pieces && peer.sent == my_pieces_ &&
+                  peer.fetched == peer.pieces && peer.give.empty() && peer.spread.empty() &&
+                  peer.fetch.empty();
+         });
+}
+
+std::vector<int> SraReduction::missing() const {
+  std::vector<int> ranks;
+  for (const Peer& peer : peers_) {
+    if (open(peer.give) || open(peer.take) || open(peer.spread) || open(peer.fetch)) {
+      ranks.push_back(peer.rank);
+    }
+  }
+  return distinct(std::move(ranks));
+}
+
+}  // namespace espalier::parallel
