@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
@@ -57,14 +58,13 @@ Json to_json(const Prediction& found) {
 struct NodeArguments {
   NodeTimes times;
   std::vector<std::string> conv, fc;  ///< SYNC:UNDER[:COUNT]
-  bool json = false;
 };
 
-void plan_node(NodeArguments arguments) {
+void plan_node(NodeArguments arguments, bool as_json) {
   arguments.times.conv = transfers(arguments.conv);
   arguments.times.fc = transfers(arguments.fc);
   const Prediction found = predict(arguments.times);
-  if (arguments.json) {
+  if (as_json) {
     Json json{{"gpus", arguments.times.gpus}};
     json.update(to_json(found));
     print_json(json);
@@ -76,16 +76,14 @@ void plan_node(NodeArguments arguments) {
 }
 
 struct ClusterArguments {
-  ClusterTimes times{.pass_ms = -1};  ///< negative: as fc_ms
-  std::vector<double> sync_ms;        ///< a row each
-  bool json = false;
+  ClusterTimes times;
+  std::optional<double> pass_ms;  ///< else as fc_ms
+  std::vector<double> sync_ms;    ///< a row each
 };
 
-void plan_cluster(const ClusterArguments& arguments) {
+void plan_cluster(const ClusterArguments& arguments, bool as_json) {
   ClusterTimes times = arguments.times;
-  if (times.pass_ms < 0) {
-    times.pass_ms = times.fc_ms;
-  }
+  times.pass_ms = arguments.pass_ms.value_or(times.fc_ms);
   Json json{{"nodes", times.nodes},
             {"gpus", times.nodes * times.gpus_per_node},
             {"batch", times.batch},
@@ -101,7 +99,7 @@ void plan_cluster(const ClusterArguments& arguments) {
     rows.push_back({fmt::format("{}", sync), fmt::format("{:.2f}", found.step_ms),
                     fmt::format("{:.2f}", found.exposed_ms), fmt::format("{:.2f}", found.speedup)});
   }
-  if (arguments.json) {
+  if (as_json) {
     print_json(json);
   } else {
     print(table(rows));
@@ -110,10 +108,9 @@ void plan_cluster(const ClusterArguments& arguments) {
 
 struct LinkArguments {
   std::vector<std::string> samples;  ///< BYTES:MS
-  bool json = false;
 };
 
-void plan_link(const LinkArguments& arguments) {
+void plan_link(const LinkArguments& arguments, bool as_json) {
   std::vector<LinkSample> samples;
   for (const std::string& text : arguments.samples) {
     const std::vector<double> parts = numbers(text, "BYTES:MS");
@@ -122,7 +119,7 @@ void plan_link(const LinkArguments& arguments) {
   }
   const LinkFit fit = fit_link(samples);
   const double gbit = fit.link.bytes_per_s / gbit_bytes(1);
-  if (arguments.json) {
+  if (as_json) {
     print_json({{"latency_us", fit.link.latency_s * 1e6},
                 {"gbit", gbit},
                 {"worst_error", fit.worst},
@@ -133,21 +130,29 @@ void plan_link(const LinkArguments& arguments) {
                     fit.link.latency_s * 1e6, gbit, percent(fit.worst), samples.size()));
 }
 
+/// A finite number with a property; the message shows what was given and what is `wanted`.
+CLI::Validator number_check(const std::string& wanted, const std::function<bool(double)>& good) {
+  return {[wanted, good](std::string& text) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value);
+            return number && std::isfinite(value) && good(value)
+                       ? std::string()
+                       : fmt::format("{} is not {}", text, wanted);
+          },
+          ""};
+}
+
 /// Times of one GPU, which both of the paper's models start from.
 void add_parts(CLI::App& command, double& total_ms, double& fc_ms) {
   command.add_option("--compute-ms", total_ms, "a batch on one GPU: forward, backward, update")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command.add_option("--fc-ms", fc_ms, "what of it the fully connected layers take")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
 }
 
-void add_json(CLI::App& command, bool& json) {
-  command.add_flag("--json", json, "print one JSON object");
-}
-
-void register_node(CLI::App& plan, Action& chosen) {
+void register_node(CLI::App& plan, Action& chosen, const JsonFlag& json) {
   auto arguments = std::make_shared<NodeArguments>();
   CLI::App* command = plan.add_subcommand("node", "Dettmers' model of the GPUs of one machine");
   command->footer(
@@ -161,7 +166,7 @@ void register_node(CLI::App& plan, Action& chosen) {
       ->add_option("--parallel-fc-ms", times.parallel_fc_ms,
                    "the fully connected layers, cut over the GPUs, for one sub-batch")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command->add_option("--gpus", times.gpus, "of the machine")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -171,13 +176,13 @@ void register_node(CLI::App& plan, Action& chosen) {
   command->add_option("--conv-sync", arguments->conv, "transfers of gradients of convolutions");
   command->add_option("--fc-sync", arguments->fc,
                       "transfers of activations and their gradients, of all sub-batches");
-  add_json(*command, arguments->json);
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return as_usage([&] { plan_node(*arguments); }); };
+  add_json(*command, json);
+  command->callback([arguments, json, &chosen] {
+    chosen = [arguments, json] { return as_usage([&] { plan_node(*arguments, *json); }); };
   });
 }
 
-void register_cluster(CLI::App& plan, Action& chosen) {
+void register_cluster(CLI::App& plan, Action& chosen, const JsonFlag& json) {
   auto arguments = std::make_shared<ClusterArguments>();
   CLI::App* command =
       plan.add_subcommand("cluster", "Dettmers' model of the GPUs of many machines");
@@ -191,13 +196,13 @@ void register_cluster(CLI::App& plan, Action& chosen) {
       ->add_option("--sync-ms", arguments->sync_ms,
                    "activations of a sub-batch to all machines; several make a row each")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command->add_option("--under-ms", times.under_ms, "the product that goes on meanwhile (0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command
-      ->add_option("--pass-ms", times.pass_ms,
+      ->add_option("--pass-ms", arguments->pass_ms,
                    "the fully connected layers for one sub-batch (as --fc-ms)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command->add_option("--nodes", times.nodes, "machines")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -205,26 +210,26 @@ void register_cluster(CLI::App& plan, Action& chosen) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("--batch", times.batch, "samples of a step, all GPUs together")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command->add_option("--sub-batch", times.sub_batch, "samples sent at once")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
-  add_json(*command, arguments->json);
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return as_usage([&] { plan_cluster(*arguments); }); };
+  add_json(*command, json);
+  command->callback([arguments, json, &chosen] {
+    chosen = [arguments, json] { return as_usage([&] { plan_cluster(*arguments, *json); }); };
   });
 }
 
-void register_link(CLI::App& plan, Action& chosen) {
+void register_link(CLI::App& plan, Action& chosen, const JsonFlag& json) {
   auto arguments = std::make_shared<LinkArguments>();
   CLI::App* command =
       plan.add_subcommand("link", "Latency and bandwidth of a link from measured messages");
   command->add_option("samples", arguments->samples, "BYTES:MS of each; two sizes or more")
       ->required();
-  add_json(*command, arguments->json);
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return as_usage([&] { plan_link(*arguments); }); };
+  add_json(*command, json);
+  command->callback([arguments, json, &chosen] {
+    chosen = [arguments, json] { return as_usage([&] { plan_link(*arguments, *json); }); };
   });
 }
 
@@ -241,13 +246,30 @@ int as_usage(const std::function<void()>& run) {
   throw Usage(text);
 }
 
+void add_json(CLI::App& command, const JsonFlag& json) {
+  command.add_flag("--json", *json, "print one JSON object");
+}
+
+CLI::Validator at_least_zero() {
+  return number_check("a number >= 0", [](double value) { return value >= 0; });
+}
+
+CLI::Validator between(double low, double high) {
+  return number_check(fmt::format("a number from {} to {}", low, high),
+                      [low, high](double value) { return value >= low && value <= high; });
+}
+
+CLI::Validator above_zero() {
+  return number_check("a number > 0", [](double value) { return value > 0; });
+}
+
 void register_plan(CLI::App& app, Action& chosen) {
-  auto json = std::make_shared<bool>(false);
+  const auto json = std::make_shared<bool>(false);
   CLI::App* plan = app.add_subcommand("plan-communication",
                                       "Predict what communication costs a step, from times");
   plan->footer("Without a subcommand: the tables of Dettmers' paper, published and computed.");
   plan->require_subcommand(0, 1);
-  add_json(*plan, *json);
+  add_json(*plan, json);
   plan->callback([json, plan, &chosen] {
     if (plan->get_subcommands().empty()) {
       chosen = [json] {
@@ -256,10 +278,10 @@ void register_plan(CLI::App& app, Action& chosen) {
       };
     }
   });
-  register_plan_ranks(*plan, chosen);
-  register_node(*plan, chosen);
-  register_cluster(*plan, chosen);
-  register_link(*plan, chosen);
+  register_plan_ranks(*plan, chosen, json);
+  register_node(*plan, chosen, json);
+  register_cluster(*plan, chosen, json);
+  register_link(*plan, chosen, json);
 }
 
 }  // namespace espalier::cli

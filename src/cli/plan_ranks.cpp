@@ -1,6 +1,8 @@
-// espalier plan-communication ranks: a data-parallel step of ours, for given times, link and codecs.
+// espalier plan-communication ranks: a data-parallel step of ours, for given times, link and
+// codecs.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/cli/output.h"
@@ -31,7 +33,6 @@ struct RanksArguments {
   double encode_gb = 0, decode_gb = 0;  ///< a second, of fp32; 0: they take no time
   double bucket_mb = 4;                 ///< MiB of fp32
   bool no_overlap = false;
-  bool json = false;
 };
 
 struct Row {
@@ -46,10 +47,14 @@ std::vector<std::pair<std::string, WireCost>> wires(const RanksArguments& argume
   if (arguments.bits_per_value > 0) {
     return {{"-", {.bits = arguments.bits_per_value}}};
   }
+  check(arguments.bits == 0 ||
+            std::any_of(arguments.codecs.begin(), arguments.codecs.end(), has_bits),
+        "--bits goes with --codec maxmin or table; {} has its own",
+        fmt::join(arguments.codecs, ", "));
   std::vector<std::pair<std::string, WireCost>> found;
   for (const std::string& name : arguments.codecs) {
-    found.emplace_back(
-        name, wire_cost({.name = name, .bits = arguments.bits, .bucket = arguments.bucket}));
+    const int bits = has_bits(name) ? arguments.bits : 0;
+    found.emplace_back(name, wire_cost({.name = name, .bits = bits, .bucket = arguments.bucket}));
   }
   return found;
 }
@@ -86,9 +91,9 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
   return rows;
 }
 
-void plan_ranks(const RanksArguments& arguments) {
+void plan_ranks(const RanksArguments& arguments, bool as_json) {
   const std::vector<Row> rows = rows_of(arguments);
-  if (arguments.json) {
+  if (as_json) {
     Json json{{"reduction", arguments.reduction},
               {"values", std::llround(arguments.parameters * arguments.density)},
               {"link_gbit", arguments.link_gbit},
@@ -127,17 +132,17 @@ void add_compute(CLI::App& command, RanksArguments& arguments) {
   command
       .add_option("--forward-ms", arguments.forward_ms, "of a step: all before the last backward")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command.add_option("--backward-ms", arguments.backward_ms, "under which gradients travel")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command.add_option("--optimizer-ms", arguments.optimizer_ms, "all after the gradient's sum (0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command.add_option("--parameters", arguments.parameters, "of the network; 124e6 will do")
       ->required()
-      ->check(CLI::Range(1.0, 1e15));
+      ->check(between(1.0, 1e15));
   command.add_option("--density", arguments.density, "share of parameters that are kept (1)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(between(0.0, 1.0));
 }
 
 void add_exchange(CLI::App& command, RanksArguments& arguments) {
@@ -148,31 +153,31 @@ void add_exchange(CLI::App& command, RanksArguments& arguments) {
       ->check(CLI::Range(1, 8));
   command
       .add_option("--bucket", arguments.bucket, "values a scale of a codec; 0: of a message (512)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command
       .add_option("--bits-per-value", arguments.bits_per_value,
                   "instead of --codec: all bits that travel for a value")
-      ->check(CLI::Range(1e-6, 64.0))
+      ->check(between(1e-6, 64.0))
       ->excludes(codec);
   command.add_option("--reduction", arguments.reduction, "sra, ring or all-to-all (sra)")
       ->check(CLI::IsMember({"sra", "ring", "all-to-all"}));
   command.add_option("--link-gbit", arguments.link_gbit, "10^9 bits a second of a rank, each way")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command.add_option("--latency-us", arguments.latency_us, "of a message (0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   command.add_option("--encode-gb", arguments.encode_gb, "GB of fp32 encoded a second (no time)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command.add_option("--decode-gb", arguments.decode_gb, "GB of fp32 decoded a second (no time)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command.add_option("--bucket-mb", arguments.bucket_mb, "MiB of fp32 reduced at once (4)")
-      ->check(CLI::Range(1e-5, 1e9));
+      ->check(between(1e-5, 1e9));
   command.add_flag("--no-overlap", arguments.no_overlap, "nothing travels before backward's end");
 }
 
 }  // namespace
 
-void register_plan_ranks(CLI::App& plan, Action& chosen) {
+void register_plan_ranks(CLI::App& plan, Action& chosen, const JsonFlag& json) {
   auto arguments = std::make_shared<RanksArguments>();
   CLI::App* command = plan.add_subcommand(
       "ranks", "A data-parallel step: gradients in buckets, encoded, under backward");
@@ -186,9 +191,9 @@ void register_plan_ranks(CLI::App& plan, Action& chosen) {
       ->check(CLI::Range(1, 1 << 20));
   add_compute(*command, *arguments);
   add_exchange(*command, *arguments);
-  command->add_flag("--json", arguments->json, "print one JSON object");
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return as_usage([&] { plan_ranks(*arguments); }); };
+  add_json(*command, json);
+  command->callback([arguments, json, &chosen] {
+    chosen = [arguments, json] { return as_usage([&] { plan_ranks(*arguments, *json); }); };
   });
 }
 

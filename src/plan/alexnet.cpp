@@ -84,8 +84,8 @@ NodeTimes alexnet_node(ConvKernels kernels, int bits) {
                   .total_ms = total(kernels),
                   .fc_ms = fully_connected_total(),
                   .sub_batches = kGpus};
-  // Backward runs from the last convolution to the first: a gradient travels while the one before it is
-  // computed, and the first layer's while nothing is.
+  // Backward runs from the last convolution to the first: a gradient travels while the one before
+  // it is computed, and the first layer's while nothing is.
   for (size_t layer = 0; layer < kConvolutions.size(); ++layer) {
     times.conv.push_back({.sync_ms = kConvolutions[layer].sync,
                           .under_ms = layer == 0 ? 0 : kConvolutions[layer - 1].update});

@@ -1,8 +1,8 @@
 #pragma once
-// The numbers of Dettmers' appendix as inputs of communication_model.h: AlexNet on 4 GPUs of one machine
-// (its tables 3 and 4) and on 96 GPUs of 32 (tables 5 and 6), with gradients and activations of 32 or 8
-// bits, on two sets of convolution kernels. What the paper prints as results stands apart, to compare
-// with; no prediction reads it.
+// The numbers of Dettmers' appendix as inputs of communication_model.h: AlexNet on 4 GPUs of one
+// machine (its tables 3 and 4) and on 96 GPUs of 32 (tables 5 and 6), with gradients and
+// activations of 32 or 8 bits, on two sets of convolution kernels. What the paper prints as results
+// stands apart, to compare with; no prediction reads it.
 #include <cstdint>
 #include <span>
 

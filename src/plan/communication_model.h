@@ -1,17 +1,18 @@
 #pragma once
-// Dettmers' predictive model of communication, from times that were measured elsewhere: how much faster
-// K GPUs pass their K batches through a network of convolutions (data parallel: gradients are summed)
-// and fully connected layers (model parallel: activations are sent, one sub-batch after the other) than
-// one GPU passes them one by one. All times in ms; pure arithmetic; Failure for times that no machine
-// has (negative, NaN, a part longer than the whole).
+// Dettmers' predictive model of communication, from times that were measured elsewhere: how much
+// faster K GPUs pass their K batches through a network of convolutions (data parallel: gradients
+// are summed) and fully connected layers (model parallel: activations are sent, one sub-batch after
+// the other) than one GPU passes them one by one. All times in ms; pure arithmetic; Failure for
+// times that no machine has (negative, NaN, a part longer than the whole).
 //
-//   one node     speedup = K T / ((T - T_fc) + n T_par + exposed)      exposed = sum of c max(0, s - h)
-//   many nodes   speedup = K T / ((T - T_fc) + passes T_pass + exposed)
-//                          exposed = max(s, (nodes - 1)(s - h)), 0 on one node; passes = batch / sub-batch
+//   one node    speedup = K T / ((T - T_fc) + n T_par + exposed),  exposed = sum of c max(0, s - h)
+//   many nodes  speedup = K T / ((T - T_fc) + passes T_pass + exposed),
+//               exposed = max(s, (nodes - 1)(s - h)), 0 on one node;  passes = batch / sub-batch
 //
-// s: a transfer to all others; h: the product that goes on meanwhile; c: how often. The first transfer
-// of a step hides under nothing, so s is the least that many nodes pay. Source: Dettmers, "8-Bit
-// Approximations for Parallelism in Deep Learning", ICLR 2016, appendix 5; its numbers: alexnet.h.
+// s: a transfer to all others; h: the product that goes on meanwhile; c: how often. The first
+// transfer of a step hides under nothing, so s is the least that many nodes pay. Source: Dettmers,
+// "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016, appendix 5; its numbers:
+// alexnet.h.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,8 +40,8 @@ struct NodeTimes {
   std::vector<Transfer> fc;    ///< activations and their gradients, of all sub-batches
 };
 
-/// GPUs of several machines; fully connected layers are whole on each GPU, but take every sub-batch of
-/// the whole batch.
+/// GPUs of several machines; fully connected layers are whole on each GPU, but take every sub-batch
+/// of the whole batch.
 struct ClusterTimes {
   int nodes = 32;
   int gpus_per_node = 3;

@@ -1,25 +1,27 @@
 #pragma once
-// What a data-parallel step of ours takes when gradients travel in buckets under the backward pass that
-// makes them, encoded or not. p ranks, each with a processor that computes, encodes and decodes, and a
-// link. A bucket of n values and b encoded bytes costs a rank
+// What a data-parallel step of ours takes when gradients travel in buckets under the backward pass
+// that makes them, encoded or not. p ranks, each with a processor that computes, encodes and
+// decodes, and a link. A bucket of n values and b encoded bytes costs a rank
 //
-//   reduction    link            latencies   values encoded   values decoded
-//   sra          2 (p-1)/p b     2           n                (2p-1)/p n       scatter, sum, gather
-//   ring         2 (p-1)/p b     2 (p-1)     n                (2p-1)/p n       partial sums are encoded anew
-//   all-to-all   (p-1) b         1           n                p n              every rank decodes its own code, too
+//   reduction   link         latencies  values encoded  values decoded
+//   sra         2 (p-1)/p b  2          n               (2p-1)/p n      scatter, sum, gather
+//   ring        2 (p-1)/p b  2 (p-1)    n               (2p-1)/p n      encodes each partial sum
+//   all-to-all  (p-1) b      1          n               p n             decodes its own code, too
 //
 // and nothing on one rank. Processor: forward; backward, in which each bucket is encoded when it is
 // ready; then decoding in order. Link: one bucket after the other. In a bucket the three overlap by
-// pieces, so with e, x, d = the time of its encoding, link and decoding, k pieces, B = when its encoding
-// begins, L = when the link is free:
+// pieces, so with e, x, d = the time of its encoding, link and decoding, k pieces, B = when its
+// encoding begins, L = when the link is free:
 //
 //   first piece across   f = max(L, B + e/k) + x/k + latencies
 //   all across           l = max(L + x, B + e/k + x, B + e + x/k) + latencies
-//   decoded              D = max(D' + d, f + d, l + d/k)        D' : the bucket before; first: end of backward
+//   decoded              D = max(D' + d, f + d, l + d/k)
 //
-// Exact for that machine; a maximum of sums, so nothing gets slower by a faster part. Latency delays a
-// message, but does not occupy the link. What sra decodes between its two halves is counted after both.
-// All times in seconds. Cost: O(buckets). Failure for times and rates that no machine has.
+// where D' is that of the bucket before, for the first one the end of backward.
+// Exact for that machine; a maximum of sums, so nothing gets slower by a faster part. Latency
+// delays a message, but does not occupy the link. What sra decodes between its two halves is
+// counted after both. All times in seconds. Cost: O(buckets). Failure for times and rates that no
+// machine has.
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -51,8 +53,8 @@ struct GradientBucket {
   double bytes = 0;  ///< of all its values, encoded
 };
 
-/// The gradient in buckets of `bucket_values` (the last may be smaller), ready one after the other as
-/// backward goes on evenly; at its end if not `overlap`.
+/// The gradient in buckets of `bucket_values` (the last may be smaller), ready one after the other
+/// as backward goes on evenly; at its end if not `overlap`.
 struct EvenBuckets {
   int64_t values = 0;
   int64_t bucket_values = int64_t{1} << 20U;

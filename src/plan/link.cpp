@@ -39,7 +39,7 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
     smallest = std::min(smallest, bytes);
   }
   check(smallest < largest,
-        "{} measurements of one size tell no bandwidth: measure messages of two sizes or more",
+        "messages of one size tell no bandwidth ({} measured): measure two sizes or more",
         samples.size());
   const Sums sums =
       weighted_sums(samples, largest);  // sizes in units of the largest: none overflows

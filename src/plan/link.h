@@ -1,9 +1,10 @@
 #pragma once
-// A link between two ranks: a message of b bytes takes latency + b / bandwidth, and one direction does
-// not slow the other. `fit_link` finds both from measured messages: the least squares of the relative
-// errors, sum of ((latency + b / bandwidth - t) / t)^2, so that short messages fix the latency and long
-// ones the bandwidth, whatever noise the long ones have. The latency is never negative.
-// Source of the form: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994.
+// A link between two ranks: a message of b bytes takes latency + b / bandwidth, and one direction
+// does not slow the other. `fit_link` finds both from measured messages: the least squares of the
+// relative errors, sum of ((latency + b / bandwidth - t) / t)^2, so that short messages fix the
+// latency and long ones the bandwidth, whatever noise the long ones have. The latency is never
+// negative. Source of the form: Hockney, "The communication challenge for MPP", Parallel Computing
+// 20, 1994.
 #include <limits>
 #include <span>
 

@@ -12,10 +12,9 @@ namespace {
 
 struct Codec {
   std::string_view name;
-  int bits;             ///< 0: given by the user
+  int bits;             ///< where has_bits: unless others are chosen
   double bucket_bytes;  ///< of a table: for each of its magnitudes
 };
-constexpr int kDefaultBits = 4;
 constexpr std::array<Codec, 13> kCodecs{{{"fp32", 32, 0},
                                          {"bf16", 16, 0},
                                          {"fp16", 16, 0},
@@ -26,8 +25,8 @@ constexpr std::array<Codec, 13> kCodecs{{{"fp32", 32, 0},
                                          {"static8", 8, 4},
                                          {"mantissa8", 8, 4},
                                          {"linear8", 8, 4},
-                                         {"maxmin", 0, 8},
-                                         {"table", 0, 4},
+                                         {"maxmin", 4, 8},
+                                         {"table", 4, 4},
                                          {"sign", 1, 4}}};
 
 }  // namespace
@@ -47,11 +46,14 @@ WireCost wire_cost(const CodecChoice& codec) {
     if (known.name != codec.name) {
       continue;
     }
-    const int wanted = codec.bits == 0 && known.bits == 0 ? kDefaultBits : codec.bits;
-    check(known.bits == 0 ? wanted >= 1 && wanted <= 8 : wanted == 0 || wanted == known.bits,
-          "codec \"{}\" has no codes of {} bits; {}", codec.name, codec.bits,
-          known.bits == 0 ? "it has 1 to 8" : fmt::format("it has {}", known.bits));
-    const int bits = known.bits == 0 ? wanted : known.bits;
+    int bits = known.bits;
+    if (has_bits(codec.name) && codec.bits != 0) {
+      check(codec.bits >= 1 && codec.bits <= 8, "codec \"{}\" has codes of 1 to 8 bits, not {}",
+            codec.name, codec.bits);
+      bits = codec.bits;
+    }
+    check(codec.bits == 0 || codec.bits == bits, "codec \"{}\" has codes of {} bits, not {}",
+          codec.name, bits, codec.bits);
     const double magnitudes = codec.name == "table" ? std::exp2(bits - 1) : 1;
     return {.bits = static_cast<double>(bits),
             .bucket_bytes = known.bucket_bytes * magnitudes,
@@ -59,6 +61,8 @@ WireCost wire_cost(const CodecChoice& codec) {
   }
   fail("codec \"{}\" is unknown; available: {}", codec.name, fmt::join(codec_names(), ", "));
 }
+
+bool has_bits(std::string_view codec) { return codec == "maxmin" || codec == "table"; }
 
 std::vector<std::string_view> codec_names() {
   std::vector<std::string_view> names;

@@ -1,7 +1,8 @@
 #pragma once
-// The bytes of n values under a codec, from its name alone: ceil(bits n / 8) for the codes, and what each
-// bucket carries beside them (kernels/wire_format.h has the formats). Codecs whose size depends on more
-// than the number of values (topk, powersgd) have no name here: give their bits a value instead.
+// The bytes of n values under a codec, from its name alone: ceil(bits n / 8) for the codes, and
+// what each bucket carries beside them (kernels/wire_format.h has the formats). Codecs whose size
+// depends on more than the number of values (topk, powersgd) have no name here: give their bits a
+// value instead.
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -24,5 +25,7 @@ struct CodecChoice {
 /// Failure for an unknown name (the message lists all) or impossible bits.
 WireCost wire_cost(const CodecChoice& codec);
 std::vector<std::string_view> codec_names();
+/// Whether the user chooses the bits of its codes.
+bool has_bits(std::string_view codec);
 
 }  // namespace espalier::plan
