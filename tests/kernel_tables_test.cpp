@@ -43,6 +43,8 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"block_sddmm", k.block_sddmm},
       {"quantize", k.quantize},
       {"dequantize", k.dequantize},
+      {"encode", k.encode},
+      {"decode", k.decode},
       {"adamw", k.adamw},
       {"sgd", k.sgd},
       {"predict", k.predict},

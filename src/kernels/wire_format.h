@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "src/core/tensor.h"
 
@@ -57,6 +58,13 @@ enum class WireCode : uint8_t {
   topk,
 };
 inline constexpr int kWireCodes = 14;
+/// Most values of a bucket of topk.
+inline constexpr int64_t kTopkBucket = 65536;
+
+/// "fp8-e5m2", "dynamic8-bnb", …
+std::string_view name_of(WireCode code);
+/// Of a code with one number of bits; 0 of maxmin, table (1 to 8) and topk.
+int wire_bits(WireCode code);
 
 struct WireFormat {
   WireCode code = WireCode::fp32;

@@ -32,6 +32,8 @@ constexpr Kernels kTable{
     .block_sddmm = block_sddmm,
     .quantize = quantize,
     .dequantize = dequantize,
+    .encode = encode,
+    .decode = decode,
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,

@@ -32,6 +32,8 @@ void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args);
 void block_sddmm(Stream& stream, const BlockSddmmArgs& args);
 void quantize(Stream& stream, const QuantizeArgs& args);
 void dequantize(Stream& stream, const DequantizeArgs& args);
+void encode(Stream& stream, const EncodeArgs& args);
+void decode(Stream& stream, const DecodeArgs& args);
 void adamw(Stream& stream, const AdamWArgs& args);
 void sgd(Stream& stream, const SgdArgs& args);
 void predict(Stream& stream, const PredictArgs& args);

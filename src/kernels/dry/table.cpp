@@ -169,6 +169,19 @@ void dequantize(Stream&, const DequantizeArgs& args) {
   add(elements(args.x), traffic(args.x, args.codes, args.scales));
 }
 
+/// Large buckets are measured in parts (their workspace), topk counts in several passes.
+void encode(Stream& stream, const EncodeArgs& args) {
+  verify(args);
+  allow(stream, 32 * (args.x.count() / 2048 + 1));
+  add(10 * elements(args.x), traffic(args.x) + static_cast<double>(args.wire.size()));
+}
+
+void decode(Stream&, const DecodeArgs& args) {
+  verify(args);
+  add(2 * elements(args.y),
+      traffic(args.y) * (args.accumulate ? 2 : 1) + static_cast<double>(args.wire.size()));
+}
+
 /// What an update reads and writes beside the gradient.
 template <class Args>
 double update_traffic(const Args& args) {
@@ -222,6 +235,8 @@ constexpr Kernels kTable{
     .block_sddmm = block_sddmm,
     .quantize = quantize,
     .dequantize = dequantize,
+    .encode = encode,
+    .decode = decode,
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,

@@ -1,0 +1,11 @@
+#pragma once
+// Loops over the values of one bucket: numbers to codes, one in each byte.
+#include "src/kernels/cpu/wire_bucket.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+/// Codes of x [n]. With `words`, one for each value, rounded at random.
+void encode_values(const WireFormat& format, const BucketEncoder& bucket, const float* x, int64_t n,
+                   const uint32_t* words, uint8_t* codes);
+
+}  // namespace espalier::kernels::ESPALIER_ISA
