@@ -55,13 +55,13 @@ LinearFit fit_linear(const CurveData& data, const CurveShape& shape, const Curve
 LinearPrediction predict_linear(const CurveData& data, const CurveShape& shape,
                                 const LinearFit& fit, double log_u);
 
-/// A minimum of Q in the unit square: `start` improved; `inverse` is the matrix (J^T J)^-1 there,
-/// which with a box's prior of variance 1/12 and the noise gives the posterior's spread.
+/// A minimum of Q in the unit square, and J^T J of the residuals there.
 struct CurveMinimum {
   CurveParameters square{};
-  std::array<double, 3> curvature{};  ///< J^T J: (0,0), (0,1), (1,1)
+  std::array<double, 3> curvature{};  ///< (0,0), (0,1), (1,1)
   double squares = 0;
 };
+/// From `start`.
 CurveMinimum improve(const CurveData& data, const CurveShape& shape, const CurveParameters& start);
 /// The best of a grid and of its best three nodes improved.
 CurveMinimum search(const CurveData& data, const CurveShape& shape);

@@ -14,10 +14,10 @@ double exponent(double t, double log_first) {
   return log_between(0.02, std::max(4.0, 6 / -log_first), t);
 }
 
-/// 1 / scale: from ten windows to a part of the first x, or of a narrow window.
-double rate(double t, double log_first) {
+/// 1 / scale, the scale from 1 / `low` of the last x to a part of the first, or of a narrow window.
+double rate(double low, double t, double log_first) {
   const double first = std::exp(log_first);
-  return log_between(0.1, std::max(5 / first, 10 / (1 - first)), t);
+  return log_between(low, std::max(5 / first, 10 / (1 - first)), t);
 }
 
 CurveParameters vap_at(const CurveParameters& t, double) {
@@ -35,7 +35,7 @@ double ilog2(const CurveParameters& p, double log_u, double log_first) {
 }
 
 CurveParameters weibull_at(const CurveParameters& t, double log_first) {
-  return {rate(t[0], log_first), log_between(0.1, 3, t[1])};
+  return {rate(0.1, t[0], log_first), log_between(0.1, 2, t[1])};
 }
 /// Divided by its value at the first x, which may be too small for a double.
 double weibull(const CurveParameters& p, double log_u, double log_first) {
@@ -69,7 +69,7 @@ double loglog(const CurveParameters& p, double log_u, double) {
 }
 
 CurveParameters mmf_at(const CurveParameters& t, double log_first) {
-  return {rate(t[0], log_first), exponent(t[1], log_first)};
+  return {rate(0.5, t[0], log_first), exponent(t[1], log_first)};
 }
 /// Divided by its value at the first x.
 double mmf(const CurveParameters& p, double log_u, double log_first) {
@@ -79,7 +79,7 @@ double mmf(const CurveParameters& p, double log_u, double log_first) {
 
 /// The sign of the exponent says whether the curve rises from 0 or falls to it.
 CurveParameters hill3_at(const CurveParameters& t, double log_first) {
-  return {rate(t[0], log_first), between(-3, 3, t[1])};
+  return {rate(0.5, t[0], log_first), between(-3, 3, t[1])};
 }
 
 constexpr std::array kShapes{

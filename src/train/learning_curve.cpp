@@ -12,8 +12,10 @@ namespace espalier::train {
 namespace {
 
 // Everything in units of the range of y.
-constexpr double kPriorNoise = 0.02;      // standard deviation, weighs as much as one point
+constexpr double kPriorNoise = 0.03;      // standard deviation, weighs as much as one point
 constexpr double kLevelPrior = 3;         // of the level at the last x
+constexpr double kDiscrepancy = 0.15;     // what real curves do that no shape does: a part of the
+constexpr double kFewPoints = 4;          // mean slope against ln x, times 1 + this / points
 constexpr double kSmallestCount = 2;      // points that correlated residuals leave
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
 constexpr double kDegrees = 4;            // of the proposal's t
@@ -25,7 +27,7 @@ void check_points(std::span<const CurvePoint> points) {
   check(points.size() >= 3, "a learning curve needs at least 3 points to be continued; it has {}",
         points.size());
   for (size_t i = 0; i < points.size(); ++i) {
-    const auto [x, y] = points[i];
+    const auto& [x, y] = points[i];
     check(std::isfinite(x) && std::isfinite(y),
           "point {} of the learning curve is ({}, {}): leave out evaluations that gave no number",
           i, x, y);
@@ -239,6 +241,10 @@ CurvePrediction LearningCurve::at(double x) const {
       mean += first_moment;
       second += second_moment;
     }
+  }
+  if (log_u > 0) {
+    const double few = 1 + kFewPoints / static_cast<double>(data_.z.size());
+    second += square(kDiscrepancy * few * log_u / -data_.log_first);
   }
   all.mean = centre_ + range_ * mean;
   all.deviation = range_ * std::sqrt(std::max(second - square(mean), 0.0));
