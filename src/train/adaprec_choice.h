@@ -39,8 +39,10 @@ struct PrecisionCandidate {
   std::string name;             ///< of the codec, e.g. "fp8-e5m2"
   double bits = 32;             ///< a value: what "more precise" means
   double seconds_per_step = 0;  ///< measured, with communication
-  /// x in steps from the start of training, y validation values; may begin with the history that all
-  /// candidates share. Only adaprec reads them.
+  /// x in steps from the start of training, y validation values: the state at step_now, then the
+  /// candidate's own. Not what came before: a change of precision bends the curve, and a smooth shape
+  /// through the common past and a few flat points still promises the past's gain. Only adaprec reads
+  /// them.
   std::vector<CurvePoint> points;
   double speculation_seconds = 0;  ///< spent to get the points: steps, evaluations, restored states
 };

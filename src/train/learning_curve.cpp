@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "src/core/error.h"
@@ -12,10 +11,13 @@ namespace espalier::train {
 namespace {
 
 // Everything in units of the range of y.
-constexpr double kPriorNoise = 0.03;      // standard deviation, weighs as much as one point
-constexpr double kLevelPrior = 3;         // of the level at the last x
-constexpr double kDiscrepancy = 0.15;     // what real curves do that no shape does: a part of the
-constexpr double kFewPoints = 4;          // mean slope against ln x, times 1 + this / points
+constexpr double kPriorNoise = 0.03;  // standard deviation, weighs as much as one point
+constexpr double kLeastNoise = 1e-6;
+constexpr double kFitted = 3;          // parameters that a fit takes from the points
+constexpr double kLevelPrior = 3;      // of the level at the last x
+constexpr double kDiscrepancy = 0.15;  // what real curves do that no shape does: a part of the
+constexpr double kFewPoints = 4;       // mean slope against ln x, times 1 + this / points
+constexpr int kRounds = 6;
 constexpr double kSmallestCount = 2;      // points that correlated residuals leave
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
 constexpr double kDegrees = 4;            // of the proposal's t
@@ -72,32 +74,32 @@ CurveData standardised(std::span<const CurvePoint> points, double centre, double
   return data;
 }
 
-/// Correlation of each residual with the next; noise far below the prior's counts as none.
-double correlation(const CurveData& data, std::span<const double> residuals) {
-  double all = data.prior_squares;
-  double next = 0;
-  for (size_t i = 0; i < data.z.size(); ++i) {
-    all += square(residuals[i]);
-    next += i == 0 ? 0 : residuals[i] * residuals[i - 1];
-  }
-  return std::clamp(next / all, 0.0, 0.95);
-}
-
-/// Learns from the best shape how large the noise is, and what the points are worth.
-void adapt(CurveData& data, std::span<const CurveMinimum> minima) {
-  const auto shapes = curve_shapes();
+/// What the residuals of the best shape say of the noise, and of how many points the data are worth.
+/// They replace the prior's noise the more, the more points there are than parameters (geometric
+/// mean). `data` has the weights of `standardised`.
+CurveData adapted(CurveData data, std::span<const CurveMinimum> minima) {
   const auto best = std::ranges::min_element(minima, {}, &CurveMinimum::squares);
-  const CurveShape& shape = shapes[static_cast<size_t>(best - minima.begin())];
+  const CurveShape& shape = curve_shapes()[static_cast<size_t>(best - minima.begin())];
   std::vector<double> residuals(data.z.size() + 2);
   fit_linear(data, shape, shape.at(best->square, data.log_first), residuals);
-  const double r = correlation(data, residuals);
+  double squares = 0;
+  double products = 0;  // of neighbours
+  for (size_t i = 0; i < data.z.size(); ++i) {
+    squares += square(residuals[i]);
+    products += i == 0 ? 0 : residuals[i] * residuals[i - 1];
+  }
+  const double free = std::max(data.count - kFitted, 0.0);
+  const double measured = std::max(squares / std::max(free, 1.0), square(kLeastNoise));
+  const double part = free / (free + kFitted);
+  data.prior_squares = std::pow(square(kPriorNoise), 1 - part) * std::pow(measured, part);
+  data.noise = (data.prior_squares + squares) / (data.prior_count + free);
+  const double r = std::clamp(products / (data.prior_squares + squares), 0.0, 0.95);
   const double worth = std::max(data.count * (1 - r) / (1 + r), kSmallestCount);
-  const double free = std::max(data.count - 3, 1.0);
-  data.noise = (data.prior_squares + best->squares) / (data.prior_count + free);
   for (double& w : data.weight) {
     w *= worth / data.count;
   }
   data.count = worth;
+  return data;
 }
 
 /// Multivariate t around a minimum, in the unit square, mixed with the whole square.
@@ -169,11 +171,20 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   for (const CurveShape& shape : shapes) {
     minima.push_back(search(data_, shape));
   }
-  adapt(data_, minima);
+  // Again while it helps: priors, stated in units of a noise supposed too large, pull the first fits.
+  CurveData plain = data_;
+  double before = 0;
+  for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {
+    plain.noise = before = data_.noise;
+    data_ = adapted(plain, minima);
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      minima[s] = improve(data_, shapes[s], minima[s].square);
+    }
+  }
   draws_.resize(shapes.size());
   std::vector<double> log_weights;
   for (size_t s = 0; s < shapes.size(); ++s) {
-    draw(s, improve(data_, shapes[s], minima[s].square), options, log_weights);
+    draw(s, minima[s], options, log_weights);
   }
   const double largest_log = std::ranges::max(log_weights);
   double sum = 0;
