@@ -3,9 +3,9 @@
 //   build/benchmarks/learning_curve_benchmark RUN/metrics.jsonl ...
 //
 // From the validation losses up to step s, for several s and numbers of points, the loss at 1.25 s,
-// 1.5 s, 2 s and 3 s. Prints Markdown: mean absolute errors of the prediction, of the last value, and
-// of straight lines (through the second half of the points; against ln x), how often the truth lies
-// within 1 and 2 stated deviations, and the time of a fit.
+// 1.5 s, 2 s and 3 s. Prints Markdown: mean absolute errors of the prediction, of the last value,
+// and of straight lines (through the second half of the points; against ln x), how often the truth
+// lies within 1 and 2 stated deviations, and the time of a fit.
 #include <fmt/format.h>
 #include <cmath>
 #include <cstdio>

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 
+#include "src/core/rng.h"
 #include "tests/failure.h"
 
 namespace espalier::train {
@@ -182,6 +184,49 @@ TEST(AdaprecChoice, DivergedOnesAreOut) {
   }
   EXPECT_NE(failure_of([&] { choose_precision(round, {}); }).find("diverged with every precision"),
             std::string::npos);
+}
+
+/// Rounds of random curves with noise: what the choice gains a second, as a part of the best
+/// possible, and how often it takes the harmful one.
+TEST(AdaprecChoice, NoisyRounds) {
+  for (const double noise : {0.02, 0.1}) {  // of float's gain in the phase
+    double reached = 0, best = 0, float_alone = 0;
+    int harmful = 0;
+    constexpr int kRounds = 200;
+    for (uint64_t key = 0; key < kRounds; ++key) {
+      const Philox bits = philox(mix(7, key), 0, 0);
+      const double power = 0.2 + 0.6 * static_cast<double>(uniform(bits[0]));
+      const double fp8 = 0.7 + 0.3 * static_cast<double>(uniform(bits[1]));
+      const auto loss = [&](double x) { return 1 + 3 * std::pow(x, -power); };
+      const double whole = loss(kNow) - loss(kNow + kPhase);
+      const std::array parts{1.0, fp8, 0.02};
+      std::vector<PrecisionCandidate> candidates = poster();
+      for (size_t c = 0; c < parts.size(); ++c) {
+        candidates[c].points.clear();
+        for (int i = 0; i <= 8; ++i) {
+          const double x = static_cast<double>(kNow) + 5.0 * i;
+          const Philox draw = philox(mix(11 + c, key), 0, static_cast<uint64_t>(i));
+          candidates[c].points.push_back(
+              {x, loss(kNow) + parts[c] * (loss(x) - loss(kNow)) +
+                      noise * whole * static_cast<double>(normal_pair(draw[0], draw[1])[0])});
+        }
+      }
+      PrecisionRound round = round_of(candidates);
+      round.value_now = loss(kNow);
+      const size_t chosen = choose_precision(round, {.higher_is_better = false}).chosen;
+      const auto rate = [&](size_t c) { return parts[c] * whole / candidates[c].seconds_per_step; };
+      reached += rate(chosen);
+      best += std::max({rate(0), rate(1), rate(2)});
+      float_alone += rate(0);
+      harmful += chosen == 2 ? 1 : 0;
+    }
+    std::printf(
+        "noise %.0f %% of the gain: %.1f %% of the best rate (fp32 alone %.1f %%), harmful %d of "
+        "%d\n",
+        100 * noise, 100 * reached / best, 100 * float_alone / best, harmful, kRounds);
+    EXPECT_GT(reached, 0.85 * best);
+    EXPECT_LE(harmful, kRounds / 10);
+  }
 }
 
 TEST(AdaprecChoice, OneLineOfJson) {

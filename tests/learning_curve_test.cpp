@@ -187,8 +187,8 @@ TEST(LearningCurve, RefusesWhatIsNoCurve) {
   EXPECT_EQ(failure({{1, 2}, {2, 1}, {3, 1}}), "");
 }
 
-/// Curves of the family with random parameters, and of outside of it: two time scales, a sum of a power
-/// and a line of ln x, a rate halved on the way.
+/// Curves of the family with random parameters, and of outside of it: two time scales, a sum of a
+/// power and a line of ln x, a rate halved on the way.
 Function random_curve(uint64_t key) {
   const Philox bits = philox(mix(99, key), 0, 0);
   const auto u = [&](size_t i) { return static_cast<double>(uniform(bits[i])); };
@@ -257,8 +257,8 @@ Coverage coverage(int first, int count, double noise, double x) {
   return sum;
 }
 
-/// The truth without noise lies within two deviations in most cases, and the mean is better than both
-/// simple guesses.
+/// The truth without noise lies within two deviations in most cases, and the mean is better than
+/// both simple guesses.
 TEST(LearningCurve, CalibratedOnRandomCurves) {
   for (const auto& [first, count] : {std::pair{1, 30}, {1, 10}, {20, 10}, {8, 4}}) {
     for (const double noise : {0.003, 0.03}) {

@@ -1,7 +1,7 @@
 #pragma once
 // Which precision should training go on with? AdaPrec's round (Y. Oyama, "adaptive communication
-// precision", poster, 2017) as a pure function. Each candidate has trained a few steps from the same
-// state; its curve is continued (learning_curve.h) to the end of the next phase, and
+// precision", poster, 2017) as a pure function. Each candidate has trained a few steps from the
+// same state; its curve is continued (learning_curve.h) to the end of the next phase, and
 //
 //   rate = gain / (phase_steps * seconds_per_step),   gain = how much better than value_now (mean)
 //
@@ -10,15 +10,16 @@
 //
 // A candidate whose curve holds a value that is no number has diverged and is not chosen.
 //
-// Not in the poster, off by default: a candidate is rejected if by its prediction it ends worse than
-// the most precise one that is left by more than `tolerance` with a probability above `most_risk`,
+// Not in the poster, off by default: a candidate is rejected if by its prediction it ends worse
+// than the most precise one that is left by more than `tolerance` with a probability above
+// `most_risk`,
 //   P = Phi((loss of value - tolerance) / sd),  sd^2 = a^2 + b^2 - 2 correlation a b,
-// a, b the two deviations. Candidates that share batches, validation set and most of their curve err
-// alike: with correlation 0 two noisy curves that are almost equal reject each other.
+// a, b the two deviations. Candidates that share state, batches and validation set err alike: with
+// correlation 0 two noisy curves that are almost equal reject each other.
 //
-// Also the rules to compare with: always the same, and the fastest. No files, no ranks: the answer is
-// the same wherever the same numbers are given. Errors: Failure for times or values that make no sense,
-// and where all candidates diverged.
+// Also the rules to compare with: always the same, and the fastest. No files, no ranks: the answer
+// is the same wherever the same numbers are given. Errors: Failure for times or values that make no
+// sense, and where all candidates diverged.
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -40,9 +41,9 @@ struct PrecisionCandidate {
   double bits = 32;             ///< a value: what "more precise" means
   double seconds_per_step = 0;  ///< measured, with communication
   /// x in steps from the start of training, y validation values: the state at step_now, then the
-  /// candidate's own. Not what came before: a change of precision bends the curve, and a smooth shape
-  /// through the common past and a few flat points still promises the past's gain. Only adaprec reads
-  /// them.
+  /// candidate's own. Not what came before: a change of precision bends the curve, and a smooth
+  /// shape through the common past and a few flat points still promises the past's gain. Only
+  /// adaprec reads them.
   std::vector<CurvePoint> points;
   double speculation_seconds = 0;  ///< spent to get the points: steps, evaluations, restored states
 };
@@ -58,8 +59,8 @@ struct PrecisionOptions {
   std::string fixed;             ///< for PrecisionRule::fixed
   bool higher_is_better = true;  ///< accuracy; false for a loss
   std::optional<RiskLimit> risk;
-  /// Adds the seconds of this round's speculation to those of the phase in every rate: the gain for each
-  /// second of the whole round, which favours the fastest less.
+  /// Adds the seconds of this round's speculation to those of the phase in every rate: the gain for
+  /// each second of the whole round, which favours the fastest less.
   bool count_speculation = false;
   CurveOptions curve;
 };
@@ -93,8 +94,8 @@ struct PrecisionChoice {
 
 PrecisionChoice choose_precision(const PrecisionRound& round, const PrecisionOptions& options);
 
-/// One line for a log: step, value, each candidate with points, prediction, seconds, rate, risk; the
-/// chosen name and why.
+/// One line for a log: step, value, each candidate with points, prediction, seconds, rate, risk;
+/// the chosen name and why.
 nlohmann::ordered_json choice_record(const PrecisionRound& round, const PrecisionOptions& options,
                                      const PrecisionChoice& choice);
 

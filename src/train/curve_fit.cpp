@@ -33,7 +33,8 @@ Row row_of(const CurveData& data, const CurveShape& shape, const LinearFit& fit,
   return {.offset = value * data.inverse_range, .basis = {1, 0}};
 }
 
-/// Fills in value_at_last and unit: with amplitude 1 the curve changes as much as the priors expect.
+/// Fills in value_at_last and unit: with amplitude 1 the curve changes as much as the priors
+/// expect.
 bool scale(const CurveData& data, const CurveShape& shape, LinearFit& fit) {
   fit.value_at_last = shape.value(fit.p, 0, data.log_first);
   if (shape.link != CurveLink::affine) {
@@ -166,7 +167,8 @@ Slopes slopes_at(const CurveData& data, const CurveShape& shape, const CurvePara
   return slopes;
 }
 
-/// A Levenberg-Marquardt step, kept in the box: a parameter that it would push out stays at the wall.
+/// A Levenberg-Marquardt step, kept in the box: a parameter that it would push out stays at the
+/// wall.
 CurveParameters stepped(const CurveParameters& at, const Slopes& slopes, double damping) {
   auto [a00, a01, a11] = slopes.curvature;
   auto [g0, g1] = slopes.gradient;

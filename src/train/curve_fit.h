@@ -3,14 +3,14 @@
 // u = x / (last x), z = (y - centre) / range.
 //
 // Given the nonlinear parameters p, the curve is offset(u) + basis(u) beta with one or two linear
-// coefficients (level at u = 1; amplitude). beta ~ N(0, s^2 V) and the noise's variance s^2 ~ inverse
-// gamma(prior_count / 2, prior_squares / 2) have closed posteriors, so that
+// coefficients (level at u = 1; amplitude). beta ~ N(0, s^2 V) and the noise's variance s^2 ~
+// inverse gamma(prior_count / 2, prior_squares / 2) have closed posteriors, so that
 //   evidence(p) = |V|^-1/2 |A|^-1/2 (prior_squares + Q)^-(prior_count + n)/2,
 //   A = V^-1 + B^T W B,  Q = min over beta of sum w (z - offset - B beta)^2 + beta^T V^-1 beta,
-// and a prediction is Student's t. Powers of the likelihood (weights w with sum n) make recent points
-// count more, and correlated ones less. Minima of Q over p come from a grid and Levenberg-Marquardt
-// steps on the projected residuals ("variable projection": Golub, Pereyra, SIAM J. Numer. Anal. 10,
-// 1973). Cost: n exponentials or powers each time a p is tried.
+// and a prediction is Student's t. Powers of the likelihood (weights w with sum n) make recent
+// points count more, and correlated ones less. Minima of Q over p come from a grid and
+// Levenberg-Marquardt steps on the projected residuals ("variable projection": Golub, Pereyra, SIAM
+// J. Numer. Anal. 10, 1973). Cost: n exponentials or powers each time a p is tried.
 #include <array>
 #include <span>
 #include <vector>

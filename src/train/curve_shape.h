@@ -5,15 +5,16 @@
 //
 //   vap       exp(a + b/x + c ln x)           pow3      c - a x^-alpha
 //   ilog2     c - a / ln x                    pow4      c - (a x + b)^-alpha
-//   weibull   alpha - (alpha - beta) exp(-(kappa x)^delta)       = janoschek (kappa^delta for kappa)
-//   mmf       alpha - (alpha - beta) / (1 + (kappa x)^delta)     = exp4 (exp(b) for alpha - beta)
-//   hill3     theta x^eta / (kappa^eta + x^eta)                  = logpower (-c for eta, e^b for kappa)
+//   weibull   alpha - (alpha - beta) exp(-(kappa x)^delta), = janoschek (kappa^delta for kappa)
+//             = exp4 (exp(b) for alpha - beta)
+//   mmf       alpha - (alpha - beta) / (1 + (kappa x)^delta)
+//   hill3     theta x^eta / (kappa^eta + x^eta), = logpower (-c for eta, exp(b) for kappa)
 //   loglog    ln(a ln x + b)
 //
 // Given its one or two nonlinear parameters each is a level and at most one amplitude away from the
-// data, so only those one or two need a search. x enters as u = x / (last x): whether x counts steps
-// or seconds changes nothing. For this ilog2 has a free unit, 1 / ln(x / s), s below the first x;
-// the published one has s = 1.
+// data, so only those one or two need a search. x enters as u = x / (last x): whether x counts
+// steps or seconds changes nothing. For this ilog2 has a free unit, 1 / ln(x / s), s below the
+// first x; the published one has s = 1.
 #include <array>
 #include <span>
 #include <string_view>

@@ -42,8 +42,8 @@ void check_points(std::span<const CurvePoint> points) {
   }
 }
 
-/// In units of its curve: log u, z, weights 10^(i/n) whose sum is the number of points that they are
-/// worth, (sum w)^2 / sum w^2.
+/// In units of its curve: log u, z, weights 10^(i/n) whose sum is the number of points that they
+/// are worth, (sum w)^2 / sum w^2.
 CurveData standardised(std::span<const CurvePoint> points, double centre, double range) {
   CurveData data;
   const double last = points.back().x;
@@ -74,9 +74,9 @@ CurveData standardised(std::span<const CurvePoint> points, double centre, double
   return data;
 }
 
-/// What the residuals of the best shape say of the noise, and of how many points the data are worth.
-/// They replace the prior's noise the more, the more points there are than parameters (geometric
-/// mean). `data` has the weights of `standardised`.
+/// What the residuals of the best shape say of the noise, and of how many points the data are
+/// worth. They replace the prior's noise the more, the more points there are than parameters
+/// (geometric mean). `data` has the weights of `standardised`.
 CurveData adapted(CurveData data, std::span<const CurveMinimum> minima) {
   const auto best = std::ranges::min_element(minima, {}, &CurveMinimum::squares);
   const CurveShape& shape = curve_shapes()[static_cast<size_t>(best - minima.begin())];
@@ -171,7 +171,8 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   for (const CurveShape& shape : shapes) {
     minima.push_back(search(data_, shape));
   }
-  // Again while it helps: priors, stated in units of a noise supposed too large, pull the first fits.
+  // Again while it helps: priors, stated in units of a noise supposed too large, pull the first
+  // fits.
   CurveData plain = data_;
   double before = 0;
   for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {
