@@ -95,12 +95,12 @@ double loss_bound(const std::string& reduction, int ranks, double loss) {
 
 /// What one rank needs to reduce.
 struct Reducer {
-  Reducer(Communicator& comm, const std::string& name, const std::vector<WireSegment>& segments)
+  Reducer(Communicator& among, const std::string& name, const std::vector<WireSegment>& segments)
       : stream(arena, 1),
         wire(kernels::by_name("cpu"), stream, segments),
         reduction(
-            make_reduction(name, comm, arena, {.piece_bytes = 16'384, .staging_bytes = 256 << 10})),
-        comm(comm) {}
+            make_reduction(name, among, arena, {.piece_bytes = 16'384, .staging_bytes = 256 << 10})),
+        comm(among) {}
   void run(std::vector<float>& x, int number = 0) {
     reduction->start({.data = flat_of(x), .number = number, .wire = &wire});
     reduction->wait(comm);
