@@ -114,7 +114,7 @@ size_t Problem::best_of(std::span<const ChoiceFront::State> states) const {
   size_t best = states.size();
   for (size_t s = 0; target && s < states.size(); ++s) {
     const ChoiceFront::State& state = states[s];
-    if (state.error <= limit_ && state.end <= *target + budget_.equal_within &&
+    if (state.end <= *target + budget_.equal_within &&
         (best == states.size() || state.error < states[best].error)) {
       best = s;
     }
@@ -131,23 +131,25 @@ BitChoice Problem::solve() const {
       front.add_layer(options_[layer], rest_[layer]);
     }
   }
+  // After them two that the front may have dropped.
   std::vector<ChoiceFront::State> candidates(front.states().begin(), front.states().end());
-  candidates.push_back(outcome(uniform_));  // may be one of the states that were dropped
+  std::vector<int> precise;
+  for (const Options& options : options_) {
+    precise.push_back(options.front().choice);
+  }
+  candidates.push_back(outcome(uniform_));
+  candidates.push_back(outcome(precise));
   const size_t best = best_of(candidates);
 
-  BitChoice result{.exact = front.exact()};
-  if (best + 1 < candidates.size()) {
+  BitChoice result{
+      .choice = precise, .within_budget = best < candidates.size(), .exact = front.exact()};
+  if (best < front.states().size()) {
     const std::vector<int> places = front.options_of(best);
     for (size_t l = 0; l < places.size(); ++l) {
-      result.choice.push_back(options_[l][static_cast<size_t>(places[l])].choice);
+      result.choice[l] = options_[l][static_cast<size_t>(places[l])].choice;
     }
-  } else if (best + 1 == candidates.size()) {
+  } else if (best == front.states().size()) {
     result.choice = uniform_;
-  } else {
-    for (const Options& options : options_) {
-      result.choice.push_back(options.front().choice);
-    }
-    result.within_budget = false;
   }
   return result;
 }

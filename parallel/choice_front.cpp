@@ -94,11 +94,11 @@ uint64_t ChoiceFront::cell(double error) const {
 void ChoiceFront::thin() {
   exact_ = false;
   std::vector<Step>& steps = steps_.back();
-  size_t kept = 1;  // the least error: what can be within the budget always has a state
+  size_t kept = 0;
   uint64_t last = 0;
-  for (size_t s = 1; s < states_.size(); ++s) {
+  for (size_t s = 0; s < states_.size(); ++s) {
     const uint64_t number = cell(states_[s].error);
-    kept += kept == 1 || number != last ? 1 : 0;
+    kept += kept == 0 || number != last ? 1 : 0;
     states_[kept - 1] = states_[s];  // the last of a cell ends first
     steps[kept - 1] = steps[s];
     last = number;

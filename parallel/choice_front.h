@@ -6,8 +6,7 @@
 // Errors are sums of what was given, never rounded to a bin. When there are more than `states` pairs,
 // only the one that ends first is kept of those with about the same error: of each cell of a grid
 // that has states / 2 even steps up to the budget and states / 2 steps in ratio below it (so that
-// small errors stay apart too), and the one with the least error. A way's error thus grows by
-// at most 2 budget / states a layer.
+// small errors stay apart too). A way's error thus grows by at most 2 budget / states a layer.
 #include <cstddef>
 #include <cstdint>
 #include <span>
