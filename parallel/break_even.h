@@ -4,7 +4,8 @@
 // exchange may gain but above it every measured one does.
 //
 // 0: always, also at the smallest size. kNeverPays: not at the largest; sizes that nobody measured
-// promise nothing. Equal seconds do not pay. Of a size measured several times, the least seconds count.
+// promise nothing. Equal seconds do not pay. Of a size measured several times, the least seconds
+// count.
 #include <cstdint>
 #include <limits>
 #include <span>

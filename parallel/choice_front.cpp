@@ -11,7 +11,8 @@ namespace espalier::parallel {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
-/// Partial sums may exceed the budget by so much of it: sums of the rest are added in another order.
+/// Partial sums may exceed the budget by so much of it: sums of the rest are added in another
+/// order.
 constexpr double kRounding = 1e-12;
 /// The grid in ratio spans so many powers of two of (squared) errors below the budget.
 constexpr int kOctaves = 60;
@@ -81,7 +82,7 @@ void ChoiceFront::add_layer(std::span<const LayerOption> options, double rest) {
 /// number share a cell of each.
 uint64_t ChoiceFront::cell(double error) const {
   const double part = error / budget_;
-  const int64_t half = most_states_ / 2;
+  const int64_t half = (most_states_ + 1) / 2;
   const auto even = static_cast<uint64_t>(part * static_cast<double>(half));
   // The leading bits of a double are a scale in ratio: 2^bits steps to each power of two.
   const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(half / kOctaves))) - 1;

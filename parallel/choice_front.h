@@ -1,12 +1,12 @@
 #pragma once
-// The dynamic programme of bit_choice.h. After l layers it holds, of all ways to choose for them, the
-// pairs (error, end of the link) that none beats in both, errors ascending and ends descending. A
-// later end never makes what follows end earlier, so nothing else can be part of a best way.
+// The dynamic programme of bit_choice.h. After l layers it holds, of all ways to choose for them,
+// the pairs (error, end of the link) that none beats in both, errors ascending and ends descending.
+// A later end never makes what follows end earlier, so nothing else can be part of a best way.
 //
-// Errors are sums of what was given, never rounded to a bin. When there are more than `states` pairs,
-// only the one that ends first is kept of those with about the same error: of each cell of a grid
-// that has states / 2 even steps up to the budget and states / 2 steps in ratio below it (so that
-// small errors stay apart too). A way's error thus grows by at most 2 budget / states a layer.
+// Errors are sums of what was given, never rounded to a bin. When there are more than `states`
+// pairs, only the one that ends first is kept of those with about the same error: of each cell of a
+// grid that has states / 2 even steps up to the budget and states / 2 steps in ratio below it (so
+// that small errors stay apart too). A way's error thus grows by at most 2 budget / states a layer.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
-// What each choice of a wire format costs each layer: measured (error_table.h), and read by those who
-// choose (bit_choice.h).
+// What each choice of a wire format costs each layer: measured (error_table.h), and read by those
+// who choose (bit_choice.h).
 #include <cstddef>
 #include <cstdint>
 #include <span>

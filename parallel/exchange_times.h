@@ -1,6 +1,6 @@
 #pragma once
-// How long an exchange of gradients keeps a step waiting. Layers stand in backward order, and buckets
-// of them go over one link one after the other:
+// How long an exchange of gradients keeps a step waiting. Layers stand in backward order, and
+// buckets of them go over one link one after the other:
 //
 //   end[b] = max(ready[b], end[b - 1]) + latency + sum of its layers' seconds
 //   exposed = max(0, end of the last - backward_end)

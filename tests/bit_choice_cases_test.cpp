@@ -59,7 +59,8 @@ TEST(BitChoice, NoErrorAndEqualErrors) {
 }
 
 TEST(BitChoice, InfiniteErrors) {
-  // Layer 0 overflows in choice 0; layer 1 is broken whatever is chosen; layer 2 in the uniform one.
+  // Layer 0 overflows in choice 0; layer 1 is broken whatever is chosen; layer 2 in the uniform
+  // one.
   const double nan = std::nan("");
   const ChoiceTable table{.layers = 3,
                           .choices = 3,

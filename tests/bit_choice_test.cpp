@@ -9,7 +9,8 @@
 namespace espalier::parallel {
 namespace {
 
-/// Calls `test(table, budget, draw)` on 4,000 small tables of every kind, and on budgets narrow and wide.
+/// Calls `test(table, budget, draw)` on 4,000 small tables of every kind, and on budgets narrow and
+/// wide.
 template <class Test>
 void on_small_tables(const Test& test) {
   for (uint64_t seed = 0; seed < 4000; ++seed) {

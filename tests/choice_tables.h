@@ -33,8 +33,8 @@ class Draw {
 /// What errors look like.
 enum class Errors { smooth, ties, awkward };
 
-/// Choices from few bits to many. `awkward`: zeros, infinities, NaN, fixed layers, errors that do not
-/// fall with the bytes.
+/// Choices from few bits to many. `awkward`: zeros, infinities, NaN, fixed layers, errors that do
+/// not fall with the bytes.
 inline ChoiceTable random_table(Draw& draw, int64_t layers, int choices, Errors errors) {
   ChoiceTable table{.layers = layers, .choices = choices};
   for (int64_t l = 0; l < layers; ++l) {

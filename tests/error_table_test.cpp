@@ -1,4 +1,5 @@
-// Errors of wire formats on a flat gradient, measured in blocks: those of each layer encoded at once.
+// Errors of wire formats on a flat gradient, measured in blocks: those of each layer encoded at
+// once.
 #include "parallel/error_table.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +56,8 @@ std::vector<WireFormat> formats() {
           {.code = WireCode::topk, .bits = 0, .bucket = 1024, .kept = 32}};
 }
 
-/// Layers of very different gradients, with gaps between them; one is empty, one of a single element.
+/// Layers of very different gradients, with gaps between them; one is empty, one of a single
+/// element.
 struct Gradient {
   std::vector<Range> layers{{0, 5}, {16, 200'001}, {200'032, 1}, {200'048, 0}, {200'048, 70'000}};
   std::vector<float> values = std::vector<float>(270'048);
@@ -233,8 +235,8 @@ TEST_P(CpuKernels, ADynamicProgrammeOnARealTable) {
   EXPECT_EQ(result.choice[0], 7);
   EXPECT_LT(result.bytes, uniform.bytes);
   EXPECT_LE(result.error, uniform.error);
-  // One bit more for the layer that makes the error frees two bits of a larger one, whose gradient is
-  // 27,000 times as small; with a little more room not even that one is needed.
+  // One bit more for the layer that makes the error frees two bits of a larger one, whose gradient
+  // is 27,000 times as small; with a little more room not even that one is needed.
   EXPECT_EQ(result.choice[1], 0);
   EXPECT_EQ(result.choice[4], 3);
   EXPECT_EQ(least_bytes(table, {.uniform = 2, .alpha = 1.001}).choice[4], 2);
