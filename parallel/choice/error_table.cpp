@@ -1,0 +1,126 @@
+#include "parallel/choice/error_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "parallel/flat.h"
+#include "src/core/error.h"
+
+namespace espalier::parallel {
+
+namespace {
+
+using kernels::WireCode;
+using kernels::WireFormat;
+
+/// Values that may be encoded at once, of a layer of `count`.
+int64_t block_of(const WireFormat& format, int64_t count) {
+  const bool no_buckets = format.code == WireCode::fp32 || format.code == WireCode::bf16 ||
+                          format.code == WireCode::fp16;
+  const int64_t bucket = no_buckets ? 1 : format.bucket;
+  if (bucket == 0 || bucket >= count) {
+    return count;
+  }
+  return std::min(count, std::max(bucket, kErrorBlock / bucket * bucket));
+}
+
+double sum_of_squares(const float* x, const float* y, int64_t n) {
+  // Eight sums, so that additions do not wait for each other.
+  constexpr int64_t kLanes = 8;
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t k = 0; k < kLanes; ++k) {
+      const double lost = static_cast<double>(x[i + k]) - static_cast<double>(y[i + k]);
+      lanes[static_cast<size_t>(k)] += lost * lost;
+    }
+  }
+  double sum = 0;
+  for (const double lane : lanes) {
+    sum += lane;
+  }
+  for (; i < n; ++i) {
+    const double lost = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    sum += lost * lost;
+  }
+  return sum;
+}
+
+}  // namespace
+
+ErrorTable::ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTableOptions options)
+    : kernels_(kernels), stream_(stream), options_(std::move(options)) {
+  require(kernels.encode != nullptr && kernels.decode != nullptr, "kernels with wire formats",
+          kernels.name);
+  require(options_.gradient == DType::fp32 || options_.gradient == DType::bf16,
+          "a gradient of fp32 or bf16", name_of(options_.gradient));
+  table_.layers = std::ssize(options_.layers);
+  table_.choices = static_cast<int>(options_.choices.size());
+  table_.fixed = options_.fixed;
+  int64_t values = 0;
+  size_t wire = 0;
+  for (const Range& layer : options_.layers) {
+    require(layer.first >= 0 && layer.count >= 0, "a range of elements", layer.first, layer.count);
+    for (const WireFormat& format : options_.choices) {
+      const int64_t block = block_of(format, layer.count);
+      values = std::max(values, block);
+      wire = std::max(wire, kernels::wire_bytes(format, block));
+      table_.bytes.push_back(static_cast<int64_t>(kernels::wire_bytes(format, layer.count)));
+    }
+  }
+  clear();
+  table_.check_shape();
+  const auto scratch = [&](std::string_view name, DType type, int64_t count) {
+    return stream.arena().allocate(Memory::scratch, name, type, Shape{std::max<int64_t>(count, 1)});
+  };
+  decoded_ = scratch("decoded gradient", DType::fp32, values);
+  wire_ = scratch("encoded gradient", DType::uint8, static_cast<int64_t>(wire));
+  if (options_.gradient == DType::bf16) {
+    values_ = scratch("gradient as fp32", DType::fp32, values);
+  }
+}
+
+void ErrorTable::clear() { table_.error.assign(table_.bytes.size(), 0); }
+
+void ErrorTable::add(const Tensor& gradient, uint64_t key) {
+  require(gradient.dtype == options_.gradient && gradient.contiguous(), "a flat gradient",
+          name_of(gradient.dtype), name_of(options_.gradient));
+  for (int64_t l = 0; l < table_.layers; ++l) {
+    const Range& layer = options_.layers[static_cast<size_t>(l)];
+    require(layer.end() <= flat_count(gradient), "layers within the gradient", layer.end(),
+            flat_count(gradient));
+    for (int c = 0; c < table_.choices; ++c) {
+      if (layer.count == 0 || table_.allowed(c, l) != c) {
+        continue;
+      }
+      const WireFormat& format = options_.choices[static_cast<size_t>(c)];
+      const int64_t block = block_of(format, layer.count);
+      for (int64_t at = layer.first; at < layer.end(); at += block) {
+        const Tensor part = flat_part(gradient, at, std::min(block, layer.end() - at));
+        table_.error[table_.at(l, c)] +=
+            squared_error(part, {.format = format, .key = key, .first = at});
+      }
+    }
+  }
+}
+
+/// Of one block of the gradient.
+double ErrorTable::squared_error(const Tensor& part, const kernels::EncodeArgs& how) {
+  const int64_t n = part.count();
+  Tensor x = part;
+  if (part.dtype != DType::fp32) {
+    x = flat_part(values_.tensor(), 0, n);
+    kernels_.cast(stream_, {.x = part, .y = x});
+  }
+  kernels::EncodeArgs encode = how;
+  encode.x = x;
+  encode.wire = flat_bytes(wire_.tensor()).first(kernels::wire_bytes(how.format, n));
+  kernels_.encode(stream_, encode);
+  const Tensor y = flat_part(decoded_.tensor(), 0, n);
+  kernels_.decode(stream_, {.wire = encode.wire, .y = y, .format = how.format});
+  return sum_of_squares(x.get<float>(), y.get<float>(), n);
+}
+
+}  // namespace espalier::parallel
