@@ -57,7 +57,7 @@ if [ -z "${TWO_HOSTS_INSIDE:-}" ]; then
   # --kill-child: when unshare goes, its child goes, and with this first process of theirs all others.
   for signal in HUP:1 INT:2 TERM:15; do
     # shellcheck disable=SC2064  # the number is for now
-    trap "kill -KILL $inside; wait $inside || true; exit $((128 + ${signal#*:}))" "${signal%:*}"
+    trap "exec 2>/dev/null; kill -KILL $inside; wait $inside || true; exit $((128 + ${signal#*:}))" "${signal%:*}"
   done
   wait $inside
   exit # with its code
