@@ -98,8 +98,8 @@ def main():
     if rank == 0:
         speed = [a.batch * a.context / s for s in seconds[first:]]
         print(json.dumps({
-            "system": "ddp", "torch": torch.__version__, "hook": a.hook, "matrix_rank": a.matrix_rank, "dtype": a.dtype, "ranks": ranks,
-            "steps": a.steps, "parameters": sum(p.numel() for p in net.parameters()),
+            "system": "ddp", "torch": torch.__version__, "hook": a.hook, "matrix_rank": a.matrix_rank, "dtype": a.dtype,
+            "ranks": ranks, "steps": a.steps, "parameters": sum(p.numel() for p in net.parameters()),
             "tokens_per_s": round(statistics.median(speed), 1), "slowest": round(min(speed), 1),
             "fastest": round(max(speed), 1), "bytes_a_step": round((sent[-1] - sent[first]) / (a.steps - first)),
             "train_loss": round(loss.item(), 4),

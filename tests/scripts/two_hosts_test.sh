@@ -21,18 +21,24 @@ exit 1
 EOS
 run "$script" torchrun x.py
 expect "no rights: exit code" [ "$code" = 77 ]
-expect "no rights: why" contains "$output" "skipped: no rights to make namespaces: unshare failed: Operation not permitted"
+why="skipped: no rights to make namespaces: unshare failed: Operation not permitted"
+expect "no rights: why" contains "$output" "$why"
 rm "$scratch/bin/unshare"
 
-# A rank writes down its namespace, then: sends 4 MB to rank 1, exits with code 3 (rank 1), or sleeps.
+# A rank writes down its namespace, then: sends 4 MB to rank 1, exits with code 3 once all have come (all but
+# rank 0), or sleeps.
 cat >"$scratch/rank.py" <<'EOS'
 import os, socket, sys, time
-rank = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", -1)))
+def launcher_says(torch, mpi):
+    return int(os.environ.get(torch) or os.environ[mpi])
+rank = launcher_says("RANK", "OMPI_COMM_WORLD_RANK")
 with open(os.environ["SPACES"], "a") as f:
     f.write(os.readlink("/proc/self/ns/net") + "\n")
 if sys.argv[1] == "sleep" or (sys.argv[1] == "fail" and rank == 0):
     time.sleep(60)
 elif sys.argv[1] == "fail":
+    while len(open(os.environ["SPACES"]).readlines()) < launcher_says("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        time.sleep(0.01)
     sys.exit(3)
 elif rank == 1:
     peer = socket.create_server(("10.77.0.2", 4000)).accept()[0]
