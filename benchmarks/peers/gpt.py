@@ -136,8 +136,8 @@ def evaluate(model, data, a, autocast):
     return statistics.fmean(losses)
 
 
-def options():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(description=__doc__):
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", required=True, metavar="FILE")
     p.add_argument("--vocabulary", choices=["chars", "bytes"], default="chars")
     for name, value in dict(layers=4, heads=4, width=128, context=64, batch=12, threads=2, steps=60, seed=1,
@@ -150,11 +150,11 @@ def options():
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16 is CPU autocast")
     for flag in ("compile", "tie", "eval", "json"):
         p.add_argument("--" + flag, action="store_true")
-    return p.parse_args()
+    return p
 
 
 def main():
-    a = options()
+    a = parser().parse_args()
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     if a.batch % ranks:
         raise SystemExit(f"--batch {a.batch} must be a multiple of the {ranks} ranks")
