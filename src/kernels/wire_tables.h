@@ -31,7 +31,7 @@ struct MagnitudeTable {
   int32_t first = 0;
   int32_t cells = 0;
   float threshold[kCells];  ///< infinite where no middle falls into the cell
-  uint8_t rank[kCells];
+  int32_t rank[kCells];
 };
 
 /// Of one of the four codes above.
@@ -44,6 +44,6 @@ float power_of_ten(float largest);
 /// the sorted numbers the one at place (n - 1) times that, rounded. Overwrites the numbers.
 void percentiles(float* numbers, int64_t n, int count, float* out);
 /// The most numbers that percentiles takes.
-inline constexpr int64_t kMostNumbers = 4096;
+inline constexpr int64_t kMostNumbers = 2048;
 
 }  // namespace espalier::kernels
