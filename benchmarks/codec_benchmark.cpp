@@ -1,10 +1,10 @@
-// Every wire code on normal numbers: bits a value on the wire, relative error in L2, and bytes of fp32 a
-// second that are encoded and decoded, beside memcpy of the same array in the same run.
+// Every wire code on normal numbers: bits a value on the wire, relative error in L2, and bytes of
+// fp32 a second that are encoded and decoded, beside memcpy of the same array in the same run.
 //
 //   codec_benchmark [MIB [THREADS [PART]]]      4 1: size of the fp32 array; codes whose line has PART
 //
-// A rate is that of the fastest of many short repeats: the machine may be shared. Random: encoding with
-// random rounding. Table: ESPALIER_KERNELS, or the fastest.
+// A rate is that of the fastest of many short repeats: the machine may be shared. Random: encoding
+// with random rounding. Table: ESPALIER_KERNELS, or the fastest.
 #include <cmath>
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Messages byte by byte: sizes, the order of bits, what is refused; numbers that others make: PyTorch's
-// casts, bitsandbytes' codes, Dettmers' examples and his table of relative errors.
+// Messages byte by byte: sizes, the order of bits, what is refused; numbers that others make:
+// PyTorch's casts, bitsandbytes' codes, Dettmers' examples and his table of relative errors.
 #include <gtest/gtest.h>
 
 #include "io/plain_hdf5.h"
@@ -200,7 +200,8 @@ TEST(WireFormat, all_codes_of_fp8_are_cast_back_as_in_pytorch) {
   }
 }
 
-/// Of its CPU form, which takes the farther of two values for 6 % of these numbers; ours never does.
+/// Of its CPU form, which takes the farther of two values for 6 % of these numbers; ours never
+/// does.
 TEST(WireFormat, codes_are_those_of_bitsandbytes) {
   const io::PlainReader file = golden();
   const Floats x = file.read("dynamic8_bnb.x");

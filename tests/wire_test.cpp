@@ -1,5 +1,5 @@
-// Every wire code in every table against the plain decoder of wire_case.h: what buckets carry, that the
-// chosen value is the nearest, that all tables and all numbers of threads make the same bytes.
+// Every wire code in every table against the plain decoder of wire_case.h: what buckets carry, that
+// the chosen value is the nearest, that all tables and all numbers of threads make the same bytes.
 #include <gtest/gtest.h>
 
 #include "tests/wire_case.h"

@@ -1,5 +1,5 @@
-// Small buckets are measured and encoded one after the other, while they are in cache. Of large ones
-// first all pieces are measured, side by side, then the codes are made in ranges of their own.
+// Small buckets are measured and encoded one after the other, while they are in cache. Of large
+// ones first all pieces are measured, side by side, then the codes are made in ranges of their own.
 // Pieces begin at multiples of 8 values, so that no two threads write to one byte.
 #include "src/kernels/cpu/philox.h"
 #include "src/kernels/cpu/support.h"

@@ -1,6 +1,6 @@
-// The kept-th largest magnitude is found bit by bit: count what is not below a number, and keep its last
-// bit if these are enough. Counting is what vectors do best, 16 values at once; a number that separates
-// exactly `kept` values ends the search, of normal numbers after some 20 bits.
+// The kept-th largest magnitude is found bit by bit: count what is not below a number, and keep its
+// last bit if these are enough. Counting is what vectors do best, 16 values at once; a number that
+// separates exactly `kept` values ends the search, of normal numbers after some 20 bits.
 #include "src/kernels/cpu/wire_topk.h"
 
 #include "src/kernels/cpu/loops.h"

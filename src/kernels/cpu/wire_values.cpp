@@ -8,8 +8,8 @@ namespace {
 /// Adding it rounds to an integer, to nearest even, which the low bits then hold.
 constexpr float kRound = 12582912.0F;  // 1.5 * 2^23
 
-/// Uniform in (-1/2, 1/2), 15 bits: its sum with a number below 256 keeps all of them, and rounding an
-/// integer that it was added to gives that integer.
+/// Uniform in (-1/2, 1/2), 15 bits: its sum with a number below 256 keeps all of them, and rounding
+/// an integer that it was added to gives that integer.
 [[gnu::always_inline]] inline float dither(uint32_t word) {
   return static_cast<float>(static_cast<int32_t>(word >> 17)) * 0x1p-15F + (0x1p-16F - 0.5F);
 }
@@ -54,8 +54,8 @@ void encode_maxmin(const BucketEncoder& bucket, const float* __restrict x, int64
   }
 }
 
-/// Normal numbers round by an integer sum over their bits, subnormal ones by a sum with a float whose
-/// last bit is their unit.
+/// Normal numbers round by an integer sum over their bits, subnormal ones by a sum with a float
+/// whose last bit is their unit.
 template <int kExponentBits, bool kRandom>
 void encode_fp8(const BucketEncoder& bucket, const float* __restrict x, int64_t n,
                 const uint32_t* __restrict words, uint8_t* __restrict codes) {
