@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of wire codes share: formats to try, calls on plain vectors, and a decoder in double
-// precision that reads a message as the header describes it, bit by bit and byte by byte.
+// What the tests of wire codes share: formats to try, calls on plain vectors, and a decoder in
+// double precision that reads a message as the header describes it, bit by bit and byte by byte.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

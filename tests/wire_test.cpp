@@ -1,5 +1,5 @@
-// Every wire code in every table against the plain decoder of wire_case.h: what buckets carry, that the
-// chosen value is the nearest, that all tables and all numbers of threads make the same bytes.
+// Every wire code in every table against the plain decoder of wire_case.h: what buckets carry, that
+// the chosen value is the nearest, that all tables and all numbers of threads make the same bytes.
 #include <gtest/gtest.h>
 
 #include "tests/wire_case.h"
@@ -47,9 +47,9 @@ void expect_range(const WireFormat& f, const std::byte* meta, const Floats& x) {
   EXPECT_LE(unit, (*high - least) / levels * (1 + 0x1p-10) + 0x1p-24);
 }
 
-/// Sorted magnitudes, all of the bucket (of at most 4,096 values; else every k-th).
+/// Sorted magnitudes, all of the bucket (of at most 2,048 values; else every k-th).
 void expect_percentiles(const WireFormat& f, const std::byte* meta, const Floats& x) {
-  const size_t stride = (x.size() + 4095) / 4096;
+  const size_t stride = (x.size() + 2047) / 2048;
   Values sorted;
   for (size_t i = 0; i < x.size(); i += stride) {
     sorted.push_back(std::fabs(x[i]));

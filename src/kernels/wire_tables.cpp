@@ -80,7 +80,7 @@ bool try_cells(MagnitudeTable& table, const std::vector<float>& middles) {
   table.cells = MagnitudeTable::kCells;
   table.cells = cell_of(table, middles.back()) + 1;
   std::fill_n(table.threshold, table.cells, std::numeric_limits<float>::infinity());
-  std::fill_n(table.rank, table.cells, uint8_t{0});
+  std::fill_n(table.rank, table.cells, 0);
   for (const float middle : middles) {
     const int32_t cell = cell_of(table, middle);
     if (std::isfinite(table.threshold[cell])) {
@@ -88,10 +88,10 @@ bool try_cells(MagnitudeTable& table, const std::vector<float>& middles) {
     }
     table.threshold[cell] = middle;
   }
-  uint8_t rank = 0;
+  int32_t rank = 0;
   for (int32_t cell = 0; cell < table.cells; ++cell) {
     table.rank[cell] = rank;
-    rank = static_cast<uint8_t>(rank + (std::isfinite(table.threshold[cell]) ? 1 : 0));
+    rank += std::isfinite(table.threshold[cell]) ? 1 : 0;
   }
   return true;
 }

@@ -1,10 +1,11 @@
 #pragma once
 // The numbers behind 8-bit wire codes, made once, and found without a search.
 //
-// A code's magnitudes t_0 < t_1 < … (t_0 = 0) are numbered by rank; the nearest to a is t_r, r = how
-// many of the middles (t_k + t_k+1) / 2 are below a (in the middle: the smaller). Floats that share
-// their exponent and upper bits of their mantissa are a cell; cells are so narrow that at most one
-// middle falls into each. So r = rank[cell] + (a > threshold[cell]): two loads and a compare.
+// A code's magnitudes t_0 < t_1 < … (t_0 = 0) are numbered by rank; the nearest to a is t_r, r =
+// how many of the middles (t_k + t_k+1) / 2 are below a (in the middle: the smaller). Floats that
+// share their exponent and upper bits of their mantissa are a cell; cells are so narrow that at
+// most one middle falls into each. So r = rank[cell] + (a > threshold[cell]): two loads and a
+// compare.
 //
 //   code          magnitudes                                              rank r is sent as
 //   dynamic8      0, 126 of the tree, 1                                   r, sign in bit 7
@@ -12,9 +13,10 @@
 //   static8       10^-e c, e = 0 … 7, c = 16 leaves; the least of all is 0     r, sign in bit 7
 //   mantissa8     m 10^-e, e = 0 … 7, m = 0 … 15: 114 different ones      r, sign in bit 7
 //
-// Leaves of d decisions over (0.1, 1): the root splits at 0.45, all other nodes in the middle; a leaf
-// stands for its centre. That is what the program of Dettmers, ICLR 2016 does for the dynamic tree
-// (decade 10^-e has 2^(6-e) leaves, e = 0 … 5), and what his example of the static tree has as well.
+// Leaves of d decisions over (0.1, 1): the root splits at 0.45, all other nodes in the middle; a
+// leaf stands for its centre. That is what the program of Dettmers, ICLR 2016 does for the dynamic
+// tree (decade 10^-e has 2^(6-e) leaves, e = 0 … 5), and what his example of the static tree has as
+// well.
 #include <cstdint>
 
 #include "src/kernels/wire_format.h"
@@ -31,7 +33,7 @@ struct MagnitudeTable {
   int32_t first = 0;
   int32_t cells = 0;
   float threshold[kCells];  ///< infinite where no middle falls into the cell
-  uint8_t rank[kCells];
+  int32_t rank[kCells];
 };
 
 /// Of one of the four codes above.
@@ -40,10 +42,11 @@ const MagnitudeTable& magnitude_table(WireCode code);
 /// The least power of ten, 10^-37 … 10^38, that is not below `largest` (or 10^38); 0 for 0.
 float power_of_ten(float largest);
 
-/// `out[k - 1]` = the percentile 99 k / count of n > 0 numbers that are not negative, k = 1 … count: of
-/// the sorted numbers the one at place (n - 1) times that, rounded. Overwrites the numbers.
+/// `out[k - 1]` = the percentile 99 k / count of n > 0 numbers that are not negative, k = 1 …
+/// count: of the sorted numbers the one at place (n - 1) times that, rounded. Overwrites the
+/// numbers.
 void percentiles(float* numbers, int64_t n, int count, float* out);
 /// The most numbers that percentiles takes.
-inline constexpr int64_t kMostNumbers = 4096;
+inline constexpr int64_t kMostNumbers = 2048;
 
 }  // namespace espalier::kernels

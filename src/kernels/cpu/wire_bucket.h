@@ -1,7 +1,7 @@
 #pragma once
-// One bucket of a message: what a pass over its values finds, what it carries for that, and what the
-// loops over values need to know of it. Encoder and decoder read the carried bytes alone, so both work
-// with the same, rounded numbers.
+// One bucket of a message: what a pass over its values finds, what it carries for that, and what
+// the loops over values need to know of it. Encoder and decoder read the carried bytes alone, so
+// both work with the same, rounded numbers.
 #include <cstddef>
 #include <cstdint>
 
@@ -14,8 +14,8 @@ namespace espalier::kernels::ESPALIER_ISA {
 inline constexpr uint32_t kInfinite = 0x7f800000U;
 inline constexpr float kLargest = 0x1.fffffep127F;
 
-/// Of several runs of values: the same in whatever pieces they are met, but for `sum`, which adds up
-/// piece by piece.
+/// Of several runs of values: the same in whatever pieces they are met, but for `sum`, which adds
+/// up piece by piece.
 struct Measured {
   int32_t largest = 0;  ///< bits of the largest magnitude; NaN counts as larger than infinity
   int32_t low = INT32_MAX, high = INT32_MIN;  ///< least and largest value, as ordered_bits (maxmin)

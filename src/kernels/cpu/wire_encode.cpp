@@ -1,5 +1,5 @@
-// Small buckets are measured and encoded one after the other, while they are in cache. Of large ones
-// first all pieces are measured, side by side, then the codes are made in ranges of their own.
+// Small buckets are measured and encoded one after the other, while they are in cache. Of large
+// ones first all pieces are measured, side by side, then the codes are made in ranges of their own.
 // Pieces begin at multiples of 8 values, so that no two threads write to one byte.
 #include "src/kernels/cpu/philox.h"
 #include "src/kernels/cpu/support.h"
@@ -16,17 +16,25 @@ constexpr int64_t kPiece = 2048;       ///< values whose codes wait to be packed
 constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, buckets are measured in parts
 constexpr int64_t kRange = 16384;      ///< values of a task
 
+/// Codes that are rounded at random when there is a key.
+bool may_be_random(WireCode code) {
+  return code != WireCode::static8 && code != WireCode::mantissa8 && code != WireCode::table &&
+         code != WireCode::sign;
+}
+
 struct Message {
   const EncodeArgs& args;
   WireLayout layout;
   const float* x;
   int64_t n;
+  uint64_t key;
 
   explicit Message(const EncodeArgs& of)
       : args(of),
         layout(wire_layout(of.format, of.x.count())),
         x(elements<float>(of.x)),
-        n(of.x.count()) {}
+        n(of.x.count()),
+        key(may_be_random(of.format.code) ? of.key : 0) {}
   std::byte* carried(int64_t bucket) const { return args.wire.data() + bucket * layout.carried; }
   int64_t end_of(int64_t bucket) const { return least(n, (bucket + 1) * layout.bucket); }
 };
@@ -69,8 +77,7 @@ void encode_range(const Message& message, int64_t first, int64_t n) {
       }
       const int64_t part = least(piece_end, message.end_of(number)) - at;
       encode_values(format, bucket, message.x + at, part,
-                    words.draw(message.args.key, message.args.first + at, part),
-                    into + (at - first));
+                    words.draw(message.key, message.args.first + at, part), into + (at - first));
       at += part;
     }
     if (into == staged) {

@@ -1,5 +1,6 @@
-// The kept-th largest magnitude is found by counting: values by the upper 11 bits of their magnitude,
-// then those that share these with it by the next 10, then by the last 10.
+// The kept-th largest magnitude is found bit by bit: count what is not below a number, and keep its
+// last bit if these are enough. Counting is what vectors do best, 16 values at once; a number that
+// separates exactly `kept` values ends the search, of normal numbers after some 20 bits.
 #include "src/kernels/cpu/wire_topk.h"
 
 #include "src/kernels/cpu/loops.h"
@@ -20,54 +21,35 @@ struct Entry {
   return __builtin_bit_cast(uint32_t, x) & 0x7fffffffU;
 }
 
-/// Magnitudes above `bits` are kept, and `ties` of those that are equal.
+int64_t count_from(const float* x, int64_t n, uint32_t bits) {
+  const auto least_bits = static_cast<int32_t>(bits);
+  int32_t count = 0;  // n is at most 65,536
+#pragma omp simd reduction(+ : count)
+  for (int64_t i = 0; i < n; ++i) {
+    count += static_cast<int32_t>(magnitude_of(x[i])) >= least_bits ? 1 : 0;
+  }
+  return count;
+}
+
+/// Magnitudes above `bits` are kept, and the first `ties` of those that are equal.
 struct Threshold {
   uint32_t bits = 0;
   int64_t ties = 0;
 };
 
-/// Where, counted from the largest digit down, the rest-th value lies; `rest` becomes its number there.
-template <class Count>
-uint32_t digit_of(const Count* counts, uint32_t digits, int64_t& rest) {
-  uint32_t digit = digits - 1;
-  while (rest > counts[digit]) {
-    rest -= counts[digit];
-    --digit;
-  }
-  return digit;
-}
-
-Threshold threshold_of(const float* x, int64_t n, int64_t kept) {
-  constexpr uint32_t kUpper = 1U << 11;
-  constexpr uint32_t kLower = 1U << 10;
-  constexpr int kSides = 4;  // neighbours often have one digit: they count apart
-  uint32_t sides[kUpper][kSides] = {};
-  int64_t i = 0;
-  for (; i + kSides <= n; i += kSides) {
-    for (int side = 0; side < kSides; ++side) {
-      ++sides[magnitude_of(x[i + side]) >> 20][side];
+/// `largest`: the bits of the largest magnitude.
+Threshold threshold_of(const float* x, int64_t n, int64_t kept, uint32_t largest) {
+  Threshold found;
+  int64_t present = n;  // magnitudes from found.bits up, at least `kept`
+  for (int bit = 30; bit >= 0 && present > kept; --bit) {
+    const uint32_t bits = found.bits | 1U << bit;
+    const int64_t count = bits > largest ? 0 : count_from(x, n, bits);
+    if (count >= kept) {
+      found.bits = bits;
+      present = count;
     }
   }
-  for (; i < n; ++i) {
-    ++sides[magnitude_of(x[i]) >> 20][0];
-  }
-  uint32_t counts[kUpper];
-  for (uint32_t digit = 0; digit < kUpper; ++digit) {
-    counts[digit] = sides[digit][0] + sides[digit][1] + sides[digit][2] + sides[digit][3];
-  }
-  Threshold found{.ties = kept};
-  uint32_t known = digit_of(counts, kUpper, found.ties);
-  for (int shift = 10; shift >= 0; shift -= 10) {
-    uint32_t lower[kLower] = {};
-    for (i = 0; i < n; ++i) {
-      const uint32_t magnitude = magnitude_of(x[i]);
-      if (magnitude >> (shift + 10) == known) {
-        ++lower[(magnitude >> shift) & (kLower - 1)];
-      }
-    }
-    known = known << 10 | digit_of(lower, kLower, found.ties);
-  }
-  found.bits = known;
+  found.ties = present == kept ? n : kept - count_from(x, n, found.bits + 1);
   return found;
 }
 
@@ -98,7 +80,7 @@ void encode_bucket(const float* x, int64_t n, int64_t kept, std::byte* wire) {
     }
     return;
   }
-  Threshold threshold = threshold_of(x, n, kept);
+  Threshold threshold = threshold_of(x, n, kept, static_cast<uint32_t>(found.largest));
   int64_t k = 0;
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t magnitude = magnitude_of(x[i]);

@@ -8,8 +8,8 @@ namespace {
 /// Adding it rounds to an integer, to nearest even, which the low bits then hold.
 constexpr float kRound = 12582912.0F;  // 1.5 * 2^23
 
-/// Uniform in (-1/2, 1/2), 15 bits: its sum with a number below 256 keeps all of them, and rounding an
-/// integer that it was added to gives that integer.
+/// Uniform in (-1/2, 1/2), 15 bits: its sum with a number below 256 keeps all of them, and rounding
+/// an integer that it was added to gives that integer.
 [[gnu::always_inline]] inline float dither(uint32_t word) {
   return static_cast<float>(static_cast<int32_t>(word >> 17)) * 0x1p-15F + (0x1p-16F - 0.5F);
 }
@@ -54,8 +54,8 @@ void encode_maxmin(const BucketEncoder& bucket, const float* __restrict x, int64
   }
 }
 
-/// Normal numbers round by an integer sum over their bits, subnormal ones by a sum with a float whose
-/// last bit is their unit.
+/// Normal numbers round by an integer sum over their bits, subnormal ones by a sum with a float
+/// whose last bit is their unit.
 template <int kExponentBits, bool kRandom>
 void encode_fp8(const BucketEncoder& bucket, const float* __restrict x, int64_t n,
                 const uint32_t* __restrict words, uint8_t* __restrict codes) {
@@ -97,16 +97,15 @@ void encode_fp8(const BucketEncoder& bucket, const float* __restrict x, int64_t 
   return table.rank[cell] + (a > table.threshold[cell] ? 1 : 0);
 }
 
-/// The rank of one of the two magnitudes around a.
-[[gnu::always_inline]] inline int32_t around(const MagnitudeTable& table, float a, uint32_t word) {
+/// The rank of one of the two magnitudes around a, the nearer more often.
+[[gnu::always_inline]] inline int32_t around(const MagnitudeTable& table, float a, int32_t last,
+                                             uint32_t word) {
   const int32_t near = nearest(table, a);
-  const int32_t below = table.magnitude[near] > a ? near - 1 : near;
-  if (below + 1 >= table.count) {
-    return below;
-  }
-  const float drawn = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24F;
+  const int32_t below = near - (table.magnitude[near] > a ? 1 : 0);
+  const int32_t above = below < last ? below + 1 : last;
   const float low = table.magnitude[below];
-  return below + (drawn * (table.magnitude[below + 1] - low) < a - low ? 1 : 0);
+  const float drawn = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24F;
+  return drawn * (table.magnitude[above] - low) < a - low ? above : below;
 }
 
 /// kOffset: ranks are counted from 127, of which there are only 127 below.
@@ -115,20 +114,22 @@ void encode_magnitudes(const BucketEncoder& bucket, const float* __restrict x, i
                        const uint32_t* __restrict words, uint8_t* __restrict codes) {
   const MagnitudeTable& table = *bucket.table;
   const Scaling to = bucket.to;
+  const int32_t last = table.count - 1;
+#pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float a = __builtin_fabsf(scaled(x[i], to));
     int32_t rank = 0;
     if constexpr (kRandom) {
-      rank = around(table, a, words[i]);
+      rank = around(table, a, last, words[i]);
     } else {
       rank = nearest(table, a);
     }
-    const uint32_t negative = __builtin_bit_cast(uint32_t, x[i]) >> 31;
+    const int32_t sign = __builtin_bit_cast(int32_t, x[i]) >> 31;  // 0 or -1
     if constexpr (kOffset) {
       const int32_t down = rank < 127 ? rank : 127;
-      codes[i] = static_cast<uint8_t>(negative != 0 ? 127 - down : 127 + rank);
+      codes[i] = static_cast<uint8_t>(127 + (sign < 0 ? -down : rank));
     } else {
-      codes[i] = static_cast<uint8_t>(static_cast<uint32_t>(rank) | negative << 7);
+      codes[i] = static_cast<uint8_t>(rank | (sign & 0x80));
     }
   }
 }

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""bitsandbytes on the CPU, one thread: quantize_blockwise and dequantize_blockwise of normal numbers.
+
+Prints a JSON line for each block size: GB of fp32 a second each way (of the fastest of many repeats; it has no
+CPU form that writes into given arrays, so a result is allocated each time), the relative error in L2, and torch's copy of the same array.
+
+    bitsandbytes_codec.py [--mib 4] [--seconds 1]
+"""
+import argparse
+import json
+import time
+
+import torch
+
+
+def rate(action, bytes_, seconds):
+    action()
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        action()
+        best = min(best, time.perf_counter() - begin)
+    return round(1e-9 * bytes_ / best, 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mib", type=float, default=4)
+    parser.add_argument("--seconds", type=float, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    import bitsandbytes
+    import bitsandbytes.functional as bnb
+
+    torch.manual_seed(1)
+    x = 1e-3 * torch.randn(int(options.mib * 2**18))
+    y = torch.empty_like(x)
+    bytes_ = 4 * x.numel()
+    for block in (256, 512, 4096):
+        map_ = bnb.create_dynamic_map()
+        quantize = lambda: bnb.quantize_blockwise(x, code=map_, blocksize=block)
+        codes, state = quantize()
+        dequantize = lambda: bnb.dequantize_blockwise(codes, state)
+        line = {"bitsandbytes": bitsandbytes.__version__, "mib": options.mib, "block": block,
+                "encode": rate(quantize, bytes_, options.seconds),
+                "decode": rate(dequantize, bytes_, options.seconds),
+                "copy": rate(lambda: y.copy_(x), bytes_, options.seconds)}
+        line["error"] = round(float((dequantize() - x).norm() / x.norm()), 5)
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
