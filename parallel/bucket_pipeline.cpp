@@ -70,8 +70,11 @@ void BucketPipeline::complete(Slot& slot) {
 
 Progress BucketPipeline::advance() {
   bool moved = false;
-  for (Slot& slot : slots_) {
-    if (!slot.busy && started_ < std::min(allowed_, step_.ends.size())) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    // The same bucket in the same slot on all ranks: a reduction may have communicators of its own.
+    const bool next = started_ % slots_.size() == i;
+    if (!slot.busy && next && started_ < std::min(allowed_, step_.ends.size())) {
       start(slot);
       moved = true;
     }

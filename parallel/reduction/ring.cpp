@@ -71,11 +71,10 @@ void RingReduction::start(const SliceJob& job) {
     }
   }
   reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
-  started_ = 0;
   done_ = 0;
   for (Round& round : rounds_) {
-    if (started_ < pieces_) {
-      begin(round, started_++);
+    if (round.slot < pieces_) {
+      begin(round, round.slot);
     }
   }
 }
@@ -147,8 +146,8 @@ Progress RingReduction::advance() {
     }
     round.busy = false;
     ++done_;
-    if (started_ < pieces_) {
-      begin(round, started_++);
+    if (round.piece + kRounds < pieces_) {  // the same pieces in the same slot on all ranks
+      begin(round, round.piece + kRounds);
     }
   }
   if (done_ == pieces_) {

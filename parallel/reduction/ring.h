@@ -27,6 +27,7 @@ class RingReduction final : public Reduction {
   std::vector<int> missing() const override;
 
  private:
+  static constexpr int kRounds = 2;
   /// One piece of each slice on its way round.
   struct Round {
     Request send, receive;
@@ -58,11 +59,10 @@ class RingReduction final : public Reduction {
   int64_t first_ = 0;
   std::vector<int64_t> edges_;
   int64_t piece_elements_ = 1;
-  int64_t pieces_ = 0;   ///< of the longest slice
-  int64_t started_ = 0;  ///< rounds
-  int64_t done_ = 0;     ///< rounds
-  Buffer sum_;           ///< fp32 [piece_elements_]
-  std::array<Round, 2> rounds_;
+  int64_t pieces_ = 0;  ///< of the longest slice
+  int64_t done_ = 0;    ///< rounds
+  Buffer sum_;          ///< fp32 [piece_elements_]
+  std::array<Round, kRounds> rounds_;
 };
 
 }  // namespace espalier::parallel
