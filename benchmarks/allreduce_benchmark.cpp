@@ -17,6 +17,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/mpi_communicator.h"
+#include "parallel/reduction/sra.h"
 #include "parallel/thread_communicator.h"
 #include "src/core/trace.h"
 

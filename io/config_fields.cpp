@@ -29,7 +29,9 @@ Limits fraction() { return {.at_least = 0, .below = 1}; }
 Limits one_of(std::vector<std::string> values, std::vector<std::string> later = {}) {
   return {.values = std::move(values), .later = std::move(later)};
 }
-Limits codec(std::vector<std::string> names) { return {.values = std::move(names), .codec = true}; }
+Limits codec(std::vector<std::string> names, std::vector<std::string> later = {}) {
+  return {.values = std::move(names), .later = std::move(later), .codec = true};
+}
 
 void model(std::vector<Field>& out) {
   using M = ModelConfig;
@@ -170,7 +172,9 @@ void parallel(std::vector<Field>& out) {
   rows.add("reduction", &P::reduction,
            one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
-  rows.add("codec", &P::codec, codec({codec_names().begin(), codec_names().end()}),
+  rows.add("codec", &P::codec,
+           codec({value_codecs().begin(), value_codecs().end()},
+                 {codec_names().begin() + value_codecs().size(), codec_names().end()}),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
   rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
   rows.add("bucket", &P::bucket, range(0, 1 << 30),

@@ -15,6 +15,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/mpi_message.h"
+#include "parallel/reduction/reduction.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
@@ -253,6 +254,12 @@ void raise_eager_limit() {
   const std::string limit = fmt::format("{}", kEagerPart + 512);  // with MPI's own headers
   for (const char* transport : {"vader", "sm"}) {
     setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
+  }
+  // Over TCP a longer message asks before it is sent, and the answer waits behind all that is already on
+  // its way: on a slow link pieces of 256 KiB lost a third of the bandwidth (docs/collectives.md).
+  const std::string piece = fmt::format("{}", PieceOptions().piece_bytes + 1024);
+  for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"}) {
+    setenv(fmt::format("OMPI_MCA_btl_tcp_{}", name).c_str(), piece.c_str(), 0);
   }
 }
 

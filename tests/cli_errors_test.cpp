@@ -38,7 +38,7 @@ TEST(CliErrors, MistakesInAConfigAreNamed) {
            {"pruning.sparsity=-0.1", "pruning.sparsity"},
            {"pruning.exclude='[\"no.such.*\"]'", "no.such.*"},
            {"train.global_batch=8 --set train.micro_batch=3", "train.micro_batch = 3"},
-           {"parallel.codec=sign", "not available in this version"},
+           {"parallel.codec=maxmin:9", "allowed: 1 .. 8"},
            {"data.kind=images", "model.kind"}}) {
     if (setting == "model.width=30") {
       expect_error(here.run("train c.toml --set model.heads=4 --set " + setting), 1, words);

@@ -1,6 +1,7 @@
 // Configs: every key round-trips, and every mistake is answered with its place, its cause and the
 // fix.
 #include "io/config.h"
+#include "io/codec_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -82,7 +83,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 80U);
+  EXPECT_EQ(keys.size(), 83U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -146,14 +147,39 @@ TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
   expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\n"),
                {"train.dtype = \"fp16\" is not available in this version; available: fp32, bf16"});
-  expect_parts(failure_of_toml("[parallel]\ncodec = {default = \"fp32\", \"a.*\" = \"sign\"}\n"),
-               {"parallel.codec = \"sign\" is not available"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
-  expect_parts(failure_of_toml("[parallel]\nactivation_codec = \"fp8\"\n"),
-               {"parallel.activation_codec = \"fp8\" is not available", "bf16"});
-  expect_parts(failure_of_toml("[parallel]\nerror_feedback = true\n"), {"available: false"});
   expect_parts(failure_of_toml("[run]\nbackend = \"cuda\"\n"), {"available: auto, cpu"});
+}
+
+TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
+  const Config config = parse_config(R"(
+    [parallel]
+    codec = {default = "maxmin:4:512", "head.*" = "topk:0.05", "*.mlp.*" = "dynamic8:256"}
+    activation_codec = "fp8-e4m3:64"
+  )",
+                                     "run.toml");
+  EXPECT_EQ(config.parallel.codec.for_name("head.weight"), "topk:0.05");
+  EXPECT_EQ(parse_codec("maxmin:4:512"), (CodecSpec{.name = "maxmin", .bits = 4, .bucket = 512}));
+  EXPECT_EQ(parse_codec("topk:0.05:1000"),
+            (CodecSpec{.name = "topk", .bucket = 1000, .share = 0.05}));
+  EXPECT_EQ(parse_codec("powersgd:4"), (CodecSpec{.name = "powersgd", .rank = 4}));
+  for (const std::string text : {"fp32", "maxmin:4:512", "topk:0.05", "sign:64", "powersgd:2"}) {
+    EXPECT_EQ(to_text(parse_codec(text)), text);
+  }
+  const auto refused = [](const std::string& key, const std::string& value) {
+    return failure_of_toml(fmt::format("[parallel]\n{} = \"{}\"\n", key, value));
+  };
+  expect_parts(refused("codec", "maxmn"), {"run.toml:2", "maxmn", "did you mean \"maxmin\"?"});
+  expect_parts(refused("codec", "maxmin:9"), {"parallel.codec", "bits = 9", "1 .. 8"});
+  expect_parts(refused("codec", "maxmin:0"), {"bits = 0", "1 .. 8"});
+  expect_parts(refused("codec", "maxmin:4:0"), {"bucket = 0"});
+  expect_parts(refused("codec", "maxmin:four"), {"\"four\" is not a number"});
+  expect_parts(refused("codec", "bf16:4"), {"too many numbers"});
+  expect_parts(refused("codec", "topk:1.5"), {"above 0 and at most 1"});
+  expect_parts(refused("activation_codec", "powersgd"), {"powersgd", "unknown"});
+  expect_parts(failure_of_toml("[parallel]\nbits = 9\n"), {"parallel.bits = 9", "<= 8"});
+  expect_parts(failure_of_toml("[parallel]\nbucket = -1\n"), {"parallel.bucket = -1"});
 }
 
 TEST(Config, RulesAcrossFields) {
