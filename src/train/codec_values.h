@@ -28,7 +28,7 @@ CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dt
 
 struct CheckpointChoice {
   std::string pattern = "*";  ///< of names of parameters (core/glob.h)
-  std::string what = "";      ///< "values" or "moment1"; "": moment1 if all that match have one
+  std::string what{};         ///< "values" or "moment1"; empty: moment1 if all that match have one
 };
 /// A part for each parameter that has kept elements: those alone, which is what ranks exchange. A
 /// checkpoint holds no gradients; the first moment is their running mean.
