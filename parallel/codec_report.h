@@ -50,7 +50,7 @@ struct CodecErrors {
   void add(const CodecErrors& other);
 };
 
-/// `bytes` is left to the caller. compare(x, x) tells what x is like: largest, squares, nonzero, …
+/// `bytes` is left to the caller. compare(x, x) tells what x is like: largest, squares, nonzero.
 CodecErrors compare(std::span<const float> x, std::span<const float> y);
 
 /// Bytes of fp32 a second, by the fastest of many passes over all parts, on the threads of the

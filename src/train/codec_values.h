@@ -3,7 +3,7 @@
 // were stored as, they become fp32, one after the other in one flat array.
 //
 // Errors: Failure for a file that is missing or empty, not a whole number of elements, no
-// checkpoint, damaged, or without what was asked for. NaN and infinite values are taken as they are.
+// checkpoint, damaged, or without what was asked for. NaN and infinite values are taken as such.
 #include <filesystem>
 #include <string>
 #include <vector>
