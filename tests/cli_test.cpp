@@ -244,8 +244,9 @@ TEST(Cli, InfoAndHelp) {
   const Ran page = here.shell("cat '" ESPALIER_SOURCE_DIR "/docs/config.md'");
   EXPECT_NE(page.out.find("```\n" + io::config_help() + "```\n"), std::string::npos)
       << "docs/config.md is out of date: put what `espalier info --config-help` prints there";
-  for (const char* command : {"", "train", "prune", "inspect", "eval", "sample", "data", "import",
-                              "export", "report", "info", "plan-communication"}) {
+  for (const char* command :
+       {"", "train", "prune", "inspect", "eval", "sample", "data", "import", "export", "report",
+        "info", "plan-communication", "schedule", "codec"}) {
     const Ran help = here.run(std::string(command) + " --help");
     expect_code(help, 0);
     EXPECT_NE(help.out.find("Usage: "), std::string::npos) << command;

@@ -1,5 +1,5 @@
 // Numbers that are not ordinary, through every wire code: zeros, constants, NaN and infinities, the
-// smallest and the largest; random rounding; bytes that no encoder made.
+// smallest and the largest; bytes that no encoder made.
 #include <gtest/gtest.h>
 
 #include "tests/wire_case.h"
@@ -177,72 +177,6 @@ TEST(WireSpecial, what_16_bits_cannot_hold) {
     for (const float value : y) {
       EXPECT_NEAR(value, 0, 6e-8);
     }
-  }
-}
-
-std::vector<WireFormat> random_formats(int64_t bucket) {
-  std::vector<WireFormat> formats = all_formats({bucket});
-  std::erase_if(formats, [](const WireFormat& f) {
-    return f.code <= WireCode::fp16 || f.code == WireCode::static8 ||
-           f.code == WireCode::mantissa8 || f.code == WireCode::table || f.code == WireCode::sign ||
-           f.code == WireCode::topk;
-  });
-  return formats;
-}
-
-TEST(WireSpecial, random_rounding_keeps_the_mean) {
-  constexpr size_t kValues = 64;
-  constexpr size_t kRepeats = 4000;
-  Floats values = normal_numbers(kValues / 2, 10, 0.2F);
-  const Floats small = wide_numbers(kValues / 2, 11, 6);
-  values.insert(values.end(), small.begin(), small.end());
-  values[3] = 1.2F;  // the largest; -1 is not in the map of bitsandbytes
-  Floats x;
-  for (size_t i = 0; i < kRepeats; ++i) {
-    x.insert(x.end(), values.begin(), values.end());
-  }
-  for (const Kernels* table : computing_tables()) {
-    for (const WireFormat& format : random_formats(0)) {
-      const Floats y = decode(*table, format, encode(*table, format, x, {.key = 77}), x.size());
-      for (size_t i = 0; i < kValues; ++i) {
-        double sum = 0, squares = 0;
-        float low = kInf, high = -kInf;
-        for (size_t k = i; k < x.size(); k += kValues) {
-          const double error = static_cast<double>(y[k]) - x[k];
-          sum += error;
-          squares += error * error;
-          low = std::min(low, y[k]);
-          high = std::max(high, y[k]);
-        }
-        const double mean = sum / kRepeats;
-        const double deviation = std::sqrt(squares / kRepeats / kRepeats);
-        // The two neighbours; where no repeat met the second one, the widest there are.
-        const double step = high > low ? high - low : 2.4 * bound(format);
-        ASSERT_LE(std::fabs(mean), 5 * deviation + 10 * step / kRepeats)
-            << table->name << " " << text(format) << " " << values[i];
-        ASSERT_LE(step, 2.5 * bound(format)) << text(format);
-      }
-    }
-  }
-}
-
-TEST(WireSpecial, random_rounding_is_a_function_of_key_and_element) {
-  const Floats x = normal_numbers(6400, 12);
-  const Kernels& table = *computing_tables().front();
-  for (const WireFormat& format : random_formats(64)) {
-    const Floats whole = decode(table, format, encode(table, format, x, {.key = 9}), x.size());
-    const Floats other = decode(table, format, encode(table, format, x, {.key = 10}), x.size());
-    EXPECT_NE(whole, other) << text(format);
-    const Floats tail(x.begin() + 64, x.end());
-    const Bytes cut = encode(table, format, tail, {.key = 9, .first = 64});
-    EXPECT_EQ(decode(table, format, cut, tail.size()), Floats(whole.begin() + 64, whole.end()))
-        << text(format);
-  }
-  for (const WireFormat& format : all_formats({64})) {
-    const Bytes nearest = encode(table, format, x);
-    const std::vector<WireFormat> random = random_formats(64);
-    const bool drawn = std::find(random.begin(), random.end(), format) != random.end();
-    EXPECT_EQ(encode(table, format, x, {.key = 9}) != nearest, drawn) << text(format);
   }
 }
 

@@ -21,6 +21,7 @@ void register_convert(CLI::App& app, Action& chosen);  ///< import and export
 void register_report(CLI::App& app, Action& chosen);
 void register_schedule(CLI::App& app, Action& chosen);
 void register_plan(CLI::App& app, Action& chosen);  ///< plan-communication
+void register_codec(CLI::App& app, Action& chosen);
 void register_info(CLI::App& app, Action& chosen);
 
 /// Version control state of the build, e.g. "a1b2c3d-dirty".

@@ -14,7 +14,7 @@ using namespace espalier;
 constexpr cli::Register kSubcommands[] = {
     cli::register_train,    cli::register_prune, cli::register_inspect, cli::register_eval,
     cli::register_sample,   cli::register_data,  cli::register_convert, cli::register_report,
-    cli::register_schedule, cli::register_plan,  cli::register_info};
+    cli::register_schedule, cli::register_plan,  cli::register_codec,   cli::register_info};
 
 int run(int argc, char** argv) {
   CLI::App app("Trains pruned neural networks in parallel.", "espalier");
