@@ -14,9 +14,17 @@ cd "$(dirname "$0")/.."
 
 # name | espalier or ddp | settings of Espalier, or options of benchmarks/peers/ddp_link.py
 sparse="pruning.method=random pruning.at_step=0 pruning.sparsity=0.9 sparse.storage=sparse"
+feedback="parallel.error_feedback=true"
 contenders=(
   "dense            | espalier |"
   "sparse-90        | espalier | $sparse"
+  "dense+maxmin:4   | espalier | $feedback parallel.codec=maxmin:4"
+  "dense+sign       | espalier | $feedback parallel.codec=sign"
+  "dense+topk:0.01  | espalier | $feedback parallel.codec=topk:0.01"
+  "sparse+bf16      | espalier | $sparse parallel.codec=bf16"
+  "sparse+maxmin:4  | espalier | $sparse $feedback parallel.codec=maxmin:4"
+  "sparse+sign      | espalier | $sparse $feedback parallel.codec=sign"
+  "sparse+topk:0.05 | espalier | $sparse $feedback parallel.codec=topk:0.05"
   "ddp              | ddp      | --hook none"
   "ddp-fp16         | ddp      | --hook fp16"
   "ddp-bf16         | ddp      | --hook bf16"

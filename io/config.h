@@ -118,6 +118,9 @@ struct ParallelConfig {
   int64_t bucket = 0;
   std::string codec_meta = "fp32";
   int64_t codec_min_size = 1024;  ///< kept elements
+  int64_t codec_every = 100;      ///< steps
+  double codec_budget = 1;
+  std::string codec_goal = "bytes";
   std::string rounding = "nearest";
   bool error_feedback = false;
   std::string activation_codec = "fp32";

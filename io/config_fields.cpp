@@ -140,6 +140,13 @@ void sparse(std::vector<Field>& out) {
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
 }
 
+/// Those of single values, and those that choose among them.
+Limits gradient_codecs() {
+  std::vector<std::string> names(value_codecs().begin(), value_codecs().end());
+  names.insert(names.end(), {"adaptive", "fastest"});
+  return codec(std::move(names), {"powersgd", "adaprec"});
+}
+
 void parallel(std::vector<Field>& out) {
   using P = ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
@@ -172,9 +179,7 @@ void parallel(std::vector<Field>& out) {
   rows.add("reduction", &P::reduction,
            one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
-  rows.add("codec", &P::codec,
-           codec({value_codecs().begin(), value_codecs().end()},
-                 {codec_names().begin() + value_codecs().size(), codec_names().end()}),
+  rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
   rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
   rows.add("bucket", &P::bucket, range(0, 1 << 30),
@@ -183,6 +188,12 @@ void parallel(std::vector<Field>& out) {
            "of maxmin: unit and least value");
   rows.add("codec_min_size", &P::codec_min_size, at_least(0),
            "kept elements; smaller parameters, biases and norms are sent as they are");
+  rows.add("codec_every", &P::codec_every, at_least(1),
+           "of codec adaptive: steps between two choices");
+  rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
+           "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
+  rows.add("codec_goal", &P::codec_goal, one_of({"bytes", "time"}),
+           "of codec adaptive: what is made small; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
   rows.add("activation_codec", &P::activation_codec,

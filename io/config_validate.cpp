@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "io/codec_spec.h"
 #include "io/config.h"
 #include "src/core/error.h"
 
@@ -120,6 +121,25 @@ void validate_asynchronous(const Config& config) {
         parallel.weight_prediction);
 }
 
+void validate_codecs(const ParallelConfig& parallel) {
+  for (const auto& [glob, value] : parallel.codec.patterns) {
+    const std::string name = parse_codec(value).name;
+    check(std::ranges::find(choosing_codecs(), name) == choosing_codecs().end(),
+          "parallel.codec = {{\"{}\" = \"{}\"}}: \"{}\" chooses for all parameters; make it the "
+          "default and give patterns for those that are to have another codec",
+          glob, value, name);
+  }
+  const std::string codec = parse_codec(parallel.codec.fallback).name;
+  check(codec != "adaptive" || parallel.schedule != "async",
+        "parallel.codec = \"adaptive\" measures all gradients of a step at once, and with "
+        "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"");
+  const bool plain = codec == "fp32" && parallel.codec.uniform();
+  check(plain || parallel.reduction != "mpi",
+        "parallel.reduction = \"mpi\" sums by MPI, which knows no codecs, and parallel.codec = "
+        "\"{}\"; set parallel.reduction = \"sra\"",
+        parallel.codec.fallback);
+}
+
 struct Unit {
   std::string_view name;
   double bytes;
@@ -142,6 +162,7 @@ void validate(const Config& config) {
   validate_train(config);
   validate_pruning(config.pruning, config.train.steps);
   validate_asynchronous(config);
+  validate_codecs(config.parallel);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 

@@ -123,6 +123,49 @@ TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
   EXPECT_EQ(resumed.moments, whole.moments);
 }
 
+TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
+  for (const std::string goal : {"bytes", "time"}) {
+    const TempDir dir;
+    io::Config config = coded(dir, "adaptive");
+    config.parallel.bucket = 64;
+    config.parallel.codec_every = 4;
+    config.parallel.codec_goal = goal;
+    config.parallel.error_feedback = true;
+    std::vector<std::string> notes;
+    const Outcome whole =
+        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
+    const auto told = std::ranges::count_if(notes, [](const std::string& note) {
+      return note.find("codecs chosen") != std::string::npos;
+    });
+    EXPECT_EQ(told, 3);  // at steps 0, 4 and 8, by rank 0
+    EXPECT_TRUE(std::isfinite(whole.losses.back()));
+    if (goal == "time") {
+      continue;  // measured times differ from run to run
+    }
+    config.train.checkpoint_every = 6;  // between two choices
+    config.run.out = (dir / "parts").string();
+    run(config, 2, {.stop_after = 6});
+    const Outcome resumed = run(config, 2, {.resume = "auto"});
+    EXPECT_EQ(resumed.values, whole.values);
+  }
+}
+
+TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
+  for (const std::string codec : {"fastest", "maxmin:4"}) {
+    const TempDir dir;
+    io::Config config = coded(dir, codec);
+    config.parallel.reduction = codec == "fastest" ? "sra" : "auto";
+    std::vector<std::string> notes;
+    const Outcome got =
+        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
+    EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+      return note.find("fastest codecs") != std::string::npos ||
+             note.find("pay") != std::string::npos;
+    })) << codec;
+    EXPECT_TRUE(std::isfinite(got.losses.back()));
+  }
+}
+
 /// The sum over ranks of what they keep, by element of a parameter.
 std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Store& store,
                                 const std::string& name) {
@@ -205,7 +248,7 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
   config.parallel.codec.patterns = {{"*.norm1.*", "bf16"}, {"head.*", "fp32"}};
   const auto format = [&](const std::string& name, const Shape& shape, int64_t kept) {
     return parallel::text_of(
-        train::gradient_format(config, {.name = name, .shape = shape}, kept, DType::fp32));
+        *train::gradient_format(config, {.name = name, .shape = shape}, kept, DType::fp32));
   };
   EXPECT_EQ(format("blocks.0.mlp.expand.weight", Shape{128, 32}, 4096), "maxmin:4:512");
   EXPECT_EQ(format("blocks.0.mlp.expand.weight", Shape{128, 32}, 1023), "fp32");

@@ -1,11 +1,13 @@
 #include "src/train/exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "parallel/collectives.h"
 #include "parallel/reduction/by_name.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
+#include "src/core/trace.h"
 #include "src/train/gradient_wire.h"
 
 namespace espalier::train {
@@ -24,9 +26,7 @@ parallel::BucketOptions bucket_options(const io::Config& config) {
 
 parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
                                                       parallel::Communicator& comm) {
-  const std::string& asked = config.parallel.reduction;
-  const std::string name(asked == "auto" ? parallel::best_reduction(comm.members()) : asked);
-  return [name](parallel::Communicator& among, Arena& arena) {
+  return [name = reduction_name(config, comm)](parallel::Communicator& among, Arena& arena) {
     return parallel::make_reduction(name, among, arena);
   };
 }
@@ -60,29 +60,65 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       ranks_(ranks),
       stage_(stage),
       shards_(std::move(shards)),
+      codecs_(config, stage, ranks.data()),
       wire_(stage.kernels(), stage.stream()),
       buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
                reduction_of(config, ranks.data())),
       gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {}
 
-/// Masks may have changed since the last step.
-void Exchange::prepare_wire(int64_t step) {
-  wire_.set_segments(gradient_segments(config_, stage_));
-  wire_.set_feedback(stage_.store().feedback());
-  if (config_.parallel.rounding == "stochastic") {
-    const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
-    wire_.set_key(mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1));
+/// Of random rounding: 0 where there is none.
+uint64_t Exchange::key(int64_t step) const {
+  if (config_.parallel.rounding != "stochastic") {
+    return 0;
   }
+  const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
+  return mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1);
+}
+
+/// Masks and choices may have changed since the last step.
+void Exchange::prepare_wire(int64_t step) {
+  wire_.set_segments(codecs_.segments());
+  wire_.set_feedback(stage_.store().feedback());
+  wire_.set_key(key(step));
 }
 
 void Exchange::begin(int64_t step) {
-  prepare_wire(step);
+  step_ = step;
+  codecs_.prepare();
+  measures_ = codecs_.due(step);
+  before_ = std::exchange(readiness_, {});
+  began_ = now_seconds();
+  if (!measures_) {
+    begin_buckets();
+  }
+}
+
+void Exchange::begin_buckets() {
+  prepare_wire(step_);
   const Tensor gradient = stage_.store().gradient();
   if (shards_) {
     buckets_.begin(gradient, shards_->partition(), {.wire = &wire_});
   } else {
     buckets_.begin(gradient, stage_.boundaries(), {.wire = &wire_});
   }
+}
+
+void Exchange::ready(int64_t end) {
+  readiness_.ends.push_back(end);
+  readiness_.ready.push_back(now_seconds() - began_);
+  if (!measures_) {
+    buckets_.ready(end);
+  }
+}
+
+void Exchange::finish() {
+  readiness_.backward = now_seconds() - began_;
+  if (measures_) {
+    // The step before tells when gradients are ready while others are on their way.
+    codecs_.choose(before_.ends.empty() ? readiness_ : before_, key(step_));
+    begin_buckets();
+  }
+  buckets_.finish();
 }
 
 void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {

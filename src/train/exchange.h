@@ -16,6 +16,7 @@
 #include "parallel/bucketer.h"
 #include "parallel/parameter_gather.h"
 #include "parallel/wire.h"
+#include "src/train/codec_choice.h"
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
@@ -36,24 +37,33 @@ class Exchange {
   /// A step begins: gradients are about to be computed.
   void begin(int64_t step);
   /// The gradients of flat elements [0, end) are final.
-  void ready(int64_t end) { buckets_.ready(end); }
+  void ready(int64_t end);
   /// All are: waits until this rank has the sums that it needs.
-  void finish() { buckets_.finish(); }
+  void finish();
   /// Sums the gradients of some parameters alone, all of which are final. Not with ZeRO-1.
   void sum(const sparse::ParameterRange& range, int64_t step);
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
+  CodecChoice& codecs() { return codecs_; }
 
  private:
   void prepare_wire(int64_t step);
+  void begin_buckets();
+  uint64_t key(int64_t step) const;
   optim::StepResult sharded_update(int64_t step, double lr);
   void sum_norms(std::span<double> words);
 
   const io::Config& config_;
+  int64_t step_ = 0;
   Ranks& ranks_;
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
-  parallel::Wire wire_;  ///< of gradients
+  CodecChoice codecs_;
+  parallel::Wire wire_;    ///< of gradients
+  bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
+  double began_ = 0;       ///< seconds, of the step
+  CodecChoice::Readiness readiness_;  ///< of this step so far
+  CodecChoice::Readiness before_;     ///< of the one before
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
 };

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 
-#include "parallel/codec.h"
+#include "parallel/reduction/by_name.h"
 
 namespace espalier::train {
 
-kernels::WireFormat gradient_format(const io::Config& config, const sparse::ParameterSpec& spec,
-                                    int64_t kept, DType dtype) {
+parallel::CodecDefaults codec_defaults(const io::Config& config) {
+  return {.bits = config.parallel.bits,
+          .bucket = config.parallel.bucket,
+          .half_meta = config.parallel.codec_meta == "fp16"};
+}
+
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
+                                                   const sparse::ParameterSpec& spec, int64_t kept,
+                                                   DType dtype) {
   const io::ParallelConfig& parallel = config.parallel;
   const bool asked_for = parallel.codec.matches(spec.name);
   const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
@@ -15,25 +22,19 @@ kernels::WireFormat gradient_format(const io::Config& config, const sparse::Para
   if (codec.name == "fp32" || (small && !asked_for)) {
     return parallel::plain_format(dtype);
   }
-  return parallel::format_of(codec, {.bits = parallel.bits,
-                                     .bucket = parallel.bucket,
-                                     .half_meta = parallel.codec_meta == "fp16"});
+  if (std::ranges::find(io::choosing_codecs(), codec.name) != io::choosing_codecs().end()) {
+    return std::nullopt;
+  }
+  return parallel::format_of(codec, codec_defaults(config));
 }
 
-std::vector<parallel::WireSegment> gradient_segments(const io::Config& config, Stage& stage) {
-  const sparse::Store& store = stage.store();
-  const DType dtype = store.gradient().dtype;
-  std::vector<parallel::WireSegment> segments;
-  for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
-    const sparse::Parameter& parameter = store.parameters()[p];
-    const bool tied = stage.tied_apart() && parameter.spec.name == kTiedParameter;
-    segments.push_back(
-        {.first = parameter.offset,
-         .count = parameter.kept(),
-         .format = tied ? parallel::plain_format(dtype)
-                        : gradient_format(config, parameter.spec, parameter.kept(), dtype)});
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
+                                                   const sparse::Parameter& parameter) {
+  const DType dtype = stage.store().gradient().dtype;
+  if (stage.tied_apart() && parameter.spec.name == kTiedParameter) {
+    return parallel::plain_format(dtype);
   }
-  return segments;
+  return gradient_format(config, parameter.spec, parameter.kept(), dtype);
 }
 
 bool loses(const io::Config& config) {
@@ -41,6 +42,11 @@ bool loses(const io::Config& config) {
   const io::Patterned& codec = config.parallel.codec;
   return !plain(codec.fallback) ||
          !std::ranges::all_of(codec.patterns, plain, &std::pair<std::string, std::string>::second);
+}
+
+std::string reduction_name(const io::Config& config, const parallel::Communicator& comm) {
+  const std::string& asked = config.parallel.reduction;
+  return asked == "auto" ? std::string(parallel::best_reduction(comm.members())) : asked;
 }
 
 }  // namespace espalier::train

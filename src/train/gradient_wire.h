@@ -1,26 +1,33 @@
 #pragma once
-// How the gradient of a stage travels between its replicas: which codec each parameter gets, and the
-// rank's error feedback.
+// The codec that a config gives each parameter's gradient.
 //
-// A parameter's codec is what `parallel.codec` says of its name. Where only the default speaks, biases,
-// norms, and parameters of fewer than `codec_min_size` kept elements are sent as they are; so are tied
-// embeddings that two stages hold, whose sums must be the same on both.
-#include <vector>
+// It is what `parallel.codec` says of its name. Where only the default speaks, biases, norms, and
+// parameters of fewer than `codec_min_size` kept elements are sent as they are; so are tied embeddings
+// that two stages hold, whose sums must be the same on both.
+#include <optional>
 
 #include "io/config.h"
+#include "parallel/codec.h"
+#include "parallel/communicator.h"
 #include "parallel/wire.h"
 #include "src/train/stage.h"
 
 namespace espalier::train {
 
-/// The codec of a parameter of `kept` elements; gradients have type `dtype`.
-kernels::WireFormat gradient_format(const io::Config& config, const sparse::ParameterSpec& spec,
-                                    int64_t kept, DType dtype);
+parallel::CodecDefaults codec_defaults(const io::Config& config);
 
-/// Of the store's flat gradient, in its order.
-std::vector<parallel::WireSegment> gradient_segments(const io::Config& config, Stage& stage);
+/// Empty: it is to be chosen by measurement (codec_choice.h).
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
+                                                   const sparse::Parameter& parameter);
+/// The same of a parameter of `kept` elements whose gradients have type `dtype`.
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
+                                                   const sparse::ParameterSpec& spec, int64_t kept,
+                                                   DType dtype);
 
 /// Whether gradients lose anything on the way.
 bool loses(const io::Config& config);
+
+/// What `parallel.reduction` stands for among these ranks.
+std::string reduction_name(const io::Config& config, const parallel::Communicator& comm);
 
 }  // namespace espalier::train

@@ -86,6 +86,8 @@ Progress progress_of(const io::CheckpointReader& reader) {
   if (vocabulary != meta.extra.end()) {
     progress.characters = io::Vocabulary::from_text(vocabulary->second);
   }
+  const auto choice = meta.extra.find("codec_choice");
+  progress.codec_choice = choice == meta.extra.end() ? "" : choice->second;
   return progress;
 }
 

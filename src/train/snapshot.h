@@ -16,7 +16,8 @@ namespace espalier::train {
 struct Progress {
   int64_t step = 0;  ///< steps done
   io::Config config;
-  io::Vocabulary characters;  ///< empty where there is no text
+  io::Vocabulary characters;   ///< empty where there is no text
+  std::string codec_choice{};  ///< of codec_choice.h
 };
 
 /// Over a pipeline: the parameters of the network in forward order, and the rank of `comm` that has

@@ -171,6 +171,9 @@ io::CheckpointMeta meta_of(const Progress& progress) {
   if (progress.characters.size() > 0) {
     meta.extra["vocabulary"] = progress.characters.text();
   }
+  if (!progress.codec_choice.empty()) {
+    meta.extra["codec_choice"] = progress.codec_choice;
+  }
   return meta;
 }
 

@@ -52,6 +52,7 @@ class Stage {
         const kernels::Kernels& kernels, const Options& options);
 
   sparse::Store& store() { return *store_; }
+  const sparse::Store& store() const { return *store_; }
   std::span<const std::unique_ptr<Part>> parts() const { return parts_; }
   const ProblemShape& problem() const { return problem_; }
   /// Whether another stage holds the other end of tied embeddings.

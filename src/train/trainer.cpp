@@ -264,6 +264,7 @@ void Trainer::after_step(StepReport& report) {
   if (every(config_.train.checkpoint_every)) {
     checkpoint();
   }
+  tell_codecs();
   if (options_.on_step) {
     options_.on_step(report);
   }
@@ -271,7 +272,10 @@ void Trainer::after_step(StepReport& report) {
 
 void Trainer::checkpoint() {
   const Span span(Track::io, "checkpoint");
-  const Progress progress{.step = step_, .config = config_, .characters = source_->characters()};
+  const Progress progress{.step = step_,
+                          .config = config_,
+                          .characters = source_->characters(),
+                          .codec_choice = all_codec_choices()};
   const auto path = directory_->checkpoint_path(step_);
   save(path, stage_->store(), progress, comm_, owners());
   last_saved_ = step_;
@@ -279,6 +283,23 @@ void Trainer::checkpoint() {
     io::prune_checkpoints(directory_->checkpoints(), config_.train.keep_checkpoints);
   }
   note(fmt::format("checkpoint {}", path.string()));
+}
+
+/// What the codecs of this stage have come to.
+void Trainer::tell_codecs() {
+  if (const std::string news = exchange_->codecs().news(); !news.empty()) {
+    note(layout_.pipelined() ? fmt::format("stage {}: {}", ranks_->stage(), news) : news);
+  }
+}
+
+/// Of all stages, on rank 0.
+std::string Trainer::all_codec_choices() {
+  const std::string mine = exchange_->codecs().state();
+  std::string all;
+  for (const auto& one : parallel::gather(ranks_->pipeline(), std::as_bytes(std::span(mine)))) {
+    all.append(reinterpret_cast<const char*>(one.data()), one.size());
+  }
+  return all;
 }
 
 void Trainer::finish(bool finished) {

@@ -100,6 +100,8 @@ class Trainer {
   void check_loss(int64_t step, double loss) const;
   template <class Thrown>
   void check_norm(int64_t step, double norm) const;
+  void tell_codecs();
+  std::string all_codec_choices();
   bool stop_requested() const;
   /// Bytes by this rank.
   struct Sent {

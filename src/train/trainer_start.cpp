@@ -76,6 +76,10 @@ void Trainer::start() {
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  if (const auto& file = directory_->resume_file(); file) {
+    exchange_->codecs().restore(progress_of(io::CheckpointReader(*file)).codec_choice);
+  }
+  tell_codecs();
   pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
 }

@@ -1,0 +1,255 @@
+#include "src/train/codec_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/codec.h"
+#include "parallel/collectives.h"
+#include "parallel/reduction/by_name.h"
+#include "src/train/exchange_timer.h"
+
+namespace espalier::train {
+namespace {
+
+constexpr int kFewestBits = 2;
+constexpr int kMostBits = 8;
+constexpr int kUniformBits = 4;
+/// No gradient is larger for the question whether compressing pays.
+constexpr int64_t kLongestProbe = int64_t{4} << 20;
+
+std::vector<kernels::WireFormat> candidates_of(const io::Config& config, const std::string& kind) {
+  std::vector<kernels::WireFormat> formats;
+  const parallel::CodecDefaults defaults = codec_defaults(config);
+  if (kind == "fastest") {
+    for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
+      formats.push_back(parallel::format_of(io::parse_codec(name), defaults));
+    }
+    return formats;
+  }
+  for (int64_t bits = kFewestBits; kind == "adaptive" && bits <= kMostBits; ++bits) {
+    formats.push_back(parallel::format_of({.name = "maxmin", .bits = bits}, defaults));
+  }
+  return formats;
+}
+
+}  // namespace
+
+CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas)
+    : config_(config),
+      stage_(stage),
+      replicas_(replicas),
+      timer_(replicas, stage.kernels(), stage.stream(), reduction_name(config, replicas)),
+      kind_(io::parse_codec(config.parallel.codec.fallback).name),
+      candidates_(candidates_of(config, kind_)),
+      chosen_(stage.store().parameters().size(), 0) {
+  if (replicas_.size() == 1) {
+    return;
+  }
+  if (kind_ == "adaptive") {
+    const int64_t bits = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
+    uniform_ = static_cast<int>(std::clamp<int64_t>(bits, kFewestBits, kMostBits)) - kFewestBits;
+    std::ranges::fill(chosen_, uniform_);
+    if (config.parallel.codec_goal == "time") {
+      link_ = timer_.link();
+      for (const kernels::WireFormat& format : candidates_) {
+        codec_seconds_.push_back(timer_.codec_seconds(format));
+      }
+    }
+  }
+  if (config.parallel.reduction == "auto" && loses(config)) {
+    decide_whether_to_compress();
+  }
+}
+
+/// By sums of a gradient as long as this one, and of shorter ones.
+void CodecChoice::decide_whether_to_compress() {
+  kernels::WireFormat format;
+  if (kind_ == "adaptive") {
+    format = candidates_[static_cast<size_t>(uniform_)];
+  } else if (kind_ == "fastest") {
+    return;  // plain is among its candidates
+  } else {
+    const auto codecs = segments();
+    const auto widest = std::ranges::max_element(codecs, {}, [](const auto& segment) {
+      return segment.format.code == kernels::WireCode::fp32 ? 0 : segment.count;
+    });
+    format = widest->format;
+  }
+  const kernels::WireFormat plain = parallel::plain_format(stage_.store().gradient().dtype);
+  const int64_t longest = std::min(stage_.store().flat_size(), kLongestProbe);
+  std::vector<parallel::ExchangePair> pairs;
+  for (int64_t size = std::max<int64_t>(longest / 64, 1); size <= longest; size *= 8) {
+    pairs.push_back({.elements = size,
+                     .plain = timer_.seconds(plain, size),
+                     .compressed = timer_.seconds(format, size)});
+  }
+  const int64_t pays_from = parallel::break_even(pairs);
+  compresses_ = pays_from <= longest;
+  const std::string name = parallel::text_of(format);
+  news_ =
+      pays_from == parallel::kNeverPays
+          ? fmt::format(
+                "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} "
+                "elements): gradients travel as they are",
+                name, 1e3 * pairs.back().compressed, 1e3 * pairs.back().plain,
+                pairs.back().elements)
+          : fmt::format("codec {} pays from {} elements on ({:.2f} ms against {:.2f} ms for {})",
+                        name, pays_from, 1e3 * pairs.back().compressed, 1e3 * pairs.back().plain,
+                        pairs.back().elements);
+}
+
+std::vector<parallel::WireSegment> CodecChoice::segments() const {
+  const sparse::Store& store = stage_.store();
+  const DType dtype = store.gradient().dtype;
+  std::vector<parallel::WireSegment> segments;
+  for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
+    const sparse::Parameter& parameter = store.parameters()[p];
+    parallel::WireSegment segment{.first = parameter.offset, .count = parameter.kept()};
+    const auto fixed =
+        compresses_ ? gradient_format(config_, stage_, parameter) : parallel::plain_format(dtype);
+    segment.format = fixed ? *fixed : format(candidates_[static_cast<size_t>(chosen_[p])]);
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+/// The one that stands for elements as they are has the gradient's type.
+kernels::WireFormat CodecChoice::format(const kernels::WireFormat& candidate) const {
+  return candidate.code == kernels::WireCode::fp32
+             ? parallel::plain_format(stage_.store().gradient().dtype)
+             : candidate;
+}
+
+void CodecChoice::prepare() {
+  if (kind_ != "fastest" || replicas_.size() == 1) {
+    return;
+  }
+  const auto& parameters = stage_.store().parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (gradient_format(config_, stage_, parameters[p])) {
+      continue;
+    }
+    const int64_t size = parameters[p].kept();
+    if (!fastest_.contains(size)) {
+      std::vector<double> seconds;
+      for (const kernels::WireFormat& candidate : candidates_) {
+        seconds.push_back(timer_.seconds(format(candidate), size));
+      }
+      fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
+      news_ += fmt::format("{}{} elements: {}", news_.empty() ? "fastest codecs: " : ", ", size,
+                           parallel::text_of(format(candidates_[fastest_[size]])));
+    }
+    chosen_[p] = fastest_[size];
+  }
+}
+
+bool CodecChoice::due(int64_t step) const {
+  return kind_ == "adaptive" && compresses_ && replicas_.size() > 1 &&
+         step % config_.parallel.codec_every == 0;
+}
+
+void CodecChoice::choose(const Readiness& readiness, uint64_t key) {
+  const sparse::Store& store = stage_.store();
+  parallel::ErrorTableOptions options{.choices = candidates_, .gradient = store.gradient().dtype};
+  std::vector<size_t> open;
+  for (size_t p = store.parameters().size(); p-- > 0;) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (!gradient_format(config_, stage_, parameter)) {
+      options.layers.push_back({.first = parameter.offset, .count = parameter.kept()});
+      open.push_back(p);
+    }
+  }
+  if (open.empty()) {
+    return;
+  }
+  parallel::ErrorTable measured(stage_.kernels(), stage_.stream(), std::move(options));
+  measured.add(store.gradient(), key);
+  parallel::ChoiceTable table = measured.table();
+  parallel::all_reduce_small(replicas_, table.error, parallel::Combine::sum);
+  const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = config_.parallel.codec_budget};
+  parallel::BitChoice made;
+  if (replicas_.rank() == 0) {
+    made = config_.parallel.codec_goal == "time"
+               ? parallel::least_exposed(table, times_of(table, open, readiness), budget)
+               : parallel::least_bytes(table, budget);
+    news_ = describe(table, made);
+  }
+  made.choice.resize(open.size());
+  parallel::broadcast(replicas_, 0, std::as_writable_bytes(std::span(made.choice)));
+  for (size_t layer = 0; layer < open.size(); ++layer) {
+    chosen_[open[layer]] = made.choice[layer];
+  }
+}
+
+/// Layers are cut into buckets as the gradient was.
+parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table,
+                                              std::span<const size_t> open,
+                                              const Readiness& readiness) const {
+  const sparse::Store& store = stage_.store();
+  parallel::ExchangeTimes times{.latency = link_.latency_s, .backward_end = readiness.backward};
+  std::vector<double> codec_seconds(table.bytes.size());
+  for (size_t layer = 0; layer < open.size(); ++layer) {
+    const sparse::Parameter& parameter = store.parameters()[open[layer]];
+    for (int c = 0; c < table.choices; ++c) {
+      codec_seconds[table.at(static_cast<int64_t>(layer), c)] =
+          codec_seconds_[static_cast<size_t>(c)] * static_cast<double>(parameter.kept());
+    }
+    const int64_t end = parameter.offset + parameter.kept();
+    const auto bucket = std::ranges::lower_bound(readiness.ends, end) - readiness.ends.begin();
+    const double ready =
+        readiness.ready.empty()
+            ? 0
+            : readiness
+                  .ready[std::min<size_t>(static_cast<size_t>(bucket), readiness.ready.size() - 1)];
+    if (times.ready.empty() || ready != times.ready.back()) {
+      times.ends.push_back(static_cast<int64_t>(layer));
+      times.ready.push_back(ready);
+    }
+    times.ends.back() = static_cast<int64_t>(layer) + 1;
+  }
+  const double volume = 2.0 * (replicas_.size() - 1) / replicas_.size();
+  times.seconds = parallel::exchange_seconds(table, link_.bytes_per_s / volume, codec_seconds);
+  return times;
+}
+
+std::string CodecChoice::describe(const parallel::ChoiceTable& table,
+                                  const parallel::BitChoice& made) const {
+  const parallel::BitChoice uniform = parallel::uniform_choice(table, uniform_);
+  std::map<int, int> by_bits;
+  for (const int choice : made.choice) {
+    ++by_bits[candidates_[static_cast<size_t>(choice)].bits];
+  }
+  std::vector<std::string> words;
+  for (const auto& [bits, count] : by_bits) {
+    words.push_back(fmt::format("{} x {} bits", count, bits));
+  }
+  return fmt::format(
+      "codecs chosen: {}; {:.2f} x the bytes and {:.2f} x the error of {} bits everywhere",
+      fmt::join(words, ", "), static_cast<double>(made.bytes) / static_cast<double>(uniform.bytes),
+      uniform.error > 0 ? made.error / uniform.error : 1.0,
+      candidates_[static_cast<size_t>(uniform_)].bits);
+}
+
+std::string CodecChoice::state() const {
+  std::string text;
+  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+    text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name, chosen_[p]);
+  }
+  return text;
+}
+
+void CodecChoice::restore(std::string_view state) {
+  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+    const std::string name = ";" + stage_.store().parameters()[p].spec.name + "=";
+    const size_t at = fmt::format(";{}", state).find(name);
+    if (at == std::string::npos) {
+      continue;
+    }
+    const int chosen = std::atoi(state.data() + at + name.size() - 1);
+    chosen_[p] = std::clamp(chosen, 0, static_cast<int>(candidates_.size()) - 1);
+  }
+}
+
+}  // namespace espalier::train
