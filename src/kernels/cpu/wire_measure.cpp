@@ -1,4 +1,5 @@
-// One pass over values, by integers: they order floats as floats do, and NaN is just larger than the rest.
+// One pass over values, by integers: they order floats as floats do, and NaN is just larger than
+// the rest.
 #include "src/kernels/cpu/wire_bucket.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
