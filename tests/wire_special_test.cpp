@@ -208,6 +208,27 @@ TEST(WireSpecial, any_bytes_can_be_decoded) {
   }
 }
 
+/// Peak bytes of scratch memory of one call.
+size_t workspace_of(const Kernels& table, const WireFormat& format, int64_t n, bool dry) {
+  Floats x(static_cast<size_t>(n));
+  Bytes wire(wire_bytes(format, n));
+  Arena arena(dry);
+  Stream stream(arena, 2);
+  table.encode(stream, {.x = Tensor(x.data(), DType::fp32, {n}), .wire = wire, .format = format});
+  return arena.use(Memory::scratch).peak;
+}
+
+TEST(WireSpecial, dry_plans_for_the_workspace) {
+  for (const int64_t bucket : {0, 8193, 12289, 65537, 70000}) {
+    for (const int64_t n : {1, 8194, 65536, 65537, 140001, 500009}) {
+      const WireFormat format = wire_format(WireCode::linear8, bucket);
+      const size_t planned = workspace_of(by_name("dry"), format, n, true);
+      EXPECT_GE(planned, workspace_of(*computing_tables().front(), format, n, false))
+          << bucket << " " << n;
+    }
+  }
+}
+
 TEST(WireSpecial, places_that_cannot_be_make_their_bucket_nan) {
   const WireFormat format{.code = WireCode::topk, .bits = 0, .bucket = 100, .kept = 5};
   const Floats x = normal_numbers(150, 14);

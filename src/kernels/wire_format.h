@@ -14,10 +14,10 @@
 //   static8         8     power of ten            +- 10^-e times one of 16 leaves of (0.1, 1),
 //                                                 e = 0 ... 7; zero in place of the smallest
 //   mantissa8       8     power of ten            +- m 10^-e, m = 0 ... 15, e = 0 ... 7
-//   linear8         8     largest magnitude       i / 127 times it, i = -127 ... 127, two's complement
+//   linear8         8     largest magnitude       i / 127 times it, i = -127 ... 127 (int8)
 //   maxmin          1-8   unit, least value       least + unit * level; unit = (max - min) / L
-//   table           1-8   2^(bits-1) magnitudes   sign, and one of the percentiles 99 k / 2^(bits-1) of
-//                                                 the magnitudes, k = 1 ... 2^(bits-1) (AdaPrec)
+//   table           1-8   2^(bits-1) magnitudes   sign, and one of the percentiles 99 k / 2^(bits-1)
+//                                                 of the magnitudes, k = 1 ... 2^(bits-1) (AdaPrec)
 //   sign            1     mean magnitude          + or - that (1: -)
 //   topk            -     its `kept` largest      per value kept: uint16 place in the bucket, bf16
 //                                                 value; the others are zero

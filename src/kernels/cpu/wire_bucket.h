@@ -14,6 +14,11 @@ namespace espalier::kernels::ESPALIER_ISA {
 inline constexpr uint32_t kInfinite = 0x7f800000U;
 inline constexpr float kLargest = 0x1.fffffep127F;
 
+/// Ordered as the floats are, -0 before +0, NaN at the ends.
+[[gnu::always_inline]] inline int32_t ordered_bits(int32_t bits) {
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
 /// Of several runs of values: the same in whatever pieces they are met, but for `sum`, which adds
 /// up piece by piece.
 struct Measured {
@@ -82,9 +87,5 @@ void prepare(const WireFormat& format, const std::byte* wire, BucketDecoder& mad
   bits = magnitude >= 0x7c00U ? (magnitude << 13) | kInfinite : bits;
   return __builtin_bit_cast(float, bits | (static_cast<uint32_t>(half) & 0x8000U) << 16);
 }
-
-/// Floats at any address.
-using UnalignedFloat [[gnu::aligned(1), gnu::may_alias]] = float;
-using UnalignedHalf [[gnu::aligned(1), gnu::may_alias]] = uint16_t;
 
 }  // namespace espalier::kernels::ESPALIER_ISA

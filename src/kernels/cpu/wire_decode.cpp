@@ -10,6 +10,14 @@ namespace {
 constexpr int64_t kPiece = 2048;   ///< values whose codes were unpacked
 constexpr int64_t kRange = 16384;  ///< values of a task
 
+/// Numbers at any address. Structures, since a template forgets the alignment of a mere alias.
+struct [[gnu::packed, gnu::may_alias]] UnalignedFloat {
+  float value;
+};
+struct [[gnu::packed, gnu::may_alias]] UnalignedHalf {
+  uint16_t value;
+};
+
 /// y (+)= value(code)
 template <bool kAccumulate, class Code, class Value>
 [[gnu::always_inline]] inline void decode_each(const Code* __restrict codes, int64_t n,
@@ -142,14 +150,14 @@ void decode(Stream& stream, const DecodeArgs& args) {
   verify(args);
   switch (args.format.code) {
     case WireCode::fp32:
-      return decode_plain<UnalignedFloat>(stream, args, [](float x) { return x; });
+      return decode_plain<UnalignedFloat>(stream, args, [](UnalignedFloat x) { return x.value; });
     case WireCode::bf16:
-      return decode_plain<UnalignedHalf>(stream, args, [](uint16_t bits) {
-        return __builtin_bit_cast(float, uint32_t{bits} << 16);
+      return decode_plain<UnalignedHalf>(stream, args, [](UnalignedHalf x) {
+        return __builtin_bit_cast(float, uint32_t{x.value} << 16);
       });
     case WireCode::fp16:
       return decode_plain<UnalignedHalf>(stream, args,
-                                         [](uint16_t bits) { return float_of(bits); });
+                                         [](UnalignedHalf x) { return float_of(x.value); });
     case WireCode::topk:
       return decode_topk(stream, args);
     default:

@@ -142,13 +142,23 @@ void encode_buckets(Stream& stream, const EncodeArgs& args) {
   }
 }
 
+/// What fp32, bf16 and fp16 write, at any address. Not the elements themselves are arguments of
+/// templates: those forget the alignment.
+struct WireFloat {
+  using Element [[gnu::aligned(1), gnu::may_alias]] = float;
+};
+struct WireHalf {
+  using Element [[gnu::aligned(1), gnu::may_alias]] = uint16_t;
+};
+
 template <class Wire, class Convert>
 void encode_plain(Stream& stream, const EncodeArgs& args, const Convert& convert) {
-  const float* const x = elements<float>(args.x);
-  auto* const wire = reinterpret_cast<Wire*>(args.wire.data());
   for_ranges(stream.threads(), args.x.count(), kRange, [&](int64_t first, int64_t n) {
+    const float* const x = elements<float>(args.x) + first;
+    typename Wire::Element* const wire =
+        reinterpret_cast<typename Wire::Element*>(args.wire.data()) + first;
 #pragma omp simd
-    for (int64_t i = first; i < first + n; ++i) {
+    for (int64_t i = 0; i < n; ++i) {
       wire[i] = convert(x[i]);
     }
   });
@@ -160,15 +170,15 @@ void encode(Stream& stream, const EncodeArgs& args) {
   verify(args);
   switch (args.format.code) {
     case WireCode::fp32:
-      return encode_plain<UnalignedFloat>(stream, args, [](float x) { return x; });
+      return encode_plain<WireFloat>(stream, args, [](float x) { return x; });
     case WireCode::bf16:
-      return encode_plain<UnalignedHalf>(stream, args, [](float x) {
+      return encode_plain<WireHalf>(stream, args, [](float x) {
         bf16 value;
         store(&value, x);
         return value.bits;
       });
     case WireCode::fp16:
-      return encode_plain<UnalignedHalf>(stream, args, [](float x) { return half_of(x); });
+      return encode_plain<WireHalf>(stream, args, [](float x) { return half_of(x); });
     case WireCode::topk:
       return encode_topk(stream, args);
     default:
