@@ -119,7 +119,7 @@ std::string to_text(const CodecSpec& codec) {
     text += fmt::format(":{}", codec.bits);
   }
   if (codec.share > 0) {
-    text += fmt::format(":{}", codec.share);
+    text += fmt::format(":{:.4g}", codec.share);
   }
   if (codec.rank > 0) {
     text += fmt::format(":{}", codec.rank);

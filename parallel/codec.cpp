@@ -3,9 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "src/core/error.h"
 
@@ -16,66 +14,59 @@ namespace {
 using kernels::WireCode;
 using kernels::WireFormat;
 
-struct Named {
-  std::string_view name;
-  WireCode code;
-  int bits;        ///< 0: as asked for
-  int64_t bucket;  ///< by default
-};
+/// Values that share a scale, where nothing else is asked for.
+int64_t usual_bucket(WireCode code) {
+  switch (code) {
+    case WireCode::maxmin:
+      return 512;
+    case WireCode::topk:
+      return 16'384;
+    case WireCode::table:
+      return 0;  // a table a message
+    default:
+      return 1024;
+  }
+}
 
-constexpr int64_t kBucket = 1024;
-constexpr std::array<Named, kernels::kWireCodes> kNamed{{
-    {"fp32", WireCode::fp32, 32, 0},
-    {"bf16", WireCode::bf16, 16, 0},
-    {"fp16", WireCode::fp16, 16, 0},
-    {"fp8-e5m2", WireCode::fp8_e5m2, 8, kBucket},
-    {"fp8-e4m3", WireCode::fp8_e4m3, 8, kBucket},
-    {"dynamic8", WireCode::dynamic8, 8, kBucket},
-    {"dynamic8-bnb", WireCode::dynamic8_bnb, 8, kBucket},
-    {"static8", WireCode::static8, 8, kBucket},
-    {"mantissa8", WireCode::mantissa8, 8, kBucket},
-    {"linear8", WireCode::linear8, 8, kBucket},
-    {"maxmin", WireCode::maxmin, 0, 512},
-    {"table", WireCode::table, 0, 0},
-    {"sign", WireCode::sign, 1, kBucket},
-    {"topk", WireCode::topk, 0, 16'384},
-}};
 constexpr int64_t kBits = 4;
 constexpr double kShare = 0.01;
-constexpr int64_t kMostPlaces = 65'536;  // in a bucket of topk
 
 }  // namespace
 
 WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults) {
-  const auto* const named = std::ranges::find(kNamed, codec.name, &Named::name);
-  check(named != kNamed.end(), "codec \"{}\" is none of single values; here one of: {}", codec.name,
-        fmt::join(io::value_codecs(), ", "));
+  int number = 0;
+  while (number < kernels::kWireCodes && kernels::name_of(WireCode(number)) != codec.name) {
+    ++number;
+  }
+  check(number < kernels::kWireCodes, "codec \"{}\" is none of single values; here one of: {}",
+        codec.name, fmt::join(io::value_codecs(), ", "));
+  const auto code = WireCode(number);
   const auto given = [](int64_t first, int64_t second, int64_t third) {
     return first > 0 ? first : second > 0 ? second : third;
   };
-  WireFormat format{.code = named->code, .bits = named->bits};
+  WireFormat format{.code = code, .bits = kernels::wire_bits(code)};
   if (format.bits == 32 || format.bits == 16) {
     return format;
   }
-  format.bucket = given(codec.bucket, defaults.bucket, named->bucket);
-  if (named->code == WireCode::topk) {
-    check(format.bucket <= kMostPlaces, "codec \"topk\": a bucket has at most {} values, not {}",
-          kMostPlaces, format.bucket);
+  format.bucket = given(codec.bucket, defaults.bucket, usual_bucket(code));
+  if (code == WireCode::topk) {
+    check(format.bucket <= kernels::kTopkBucket,
+          "codec \"topk\": a bucket has at most {} values, not {}", kernels::kTopkBucket,
+          format.bucket);
     const double share = codec.share > 0 ? codec.share : kShare;
     format.kept = std::max<int64_t>(1, std::llround(share * static_cast<double>(format.bucket)));
-  } else if (named->bits == 0) {
+  } else if (format.bits == 0) {
     format.bits = static_cast<int>(given(codec.bits, defaults.bits, kBits));
   }
-  format.half_meta = named->code == WireCode::maxmin && defaults.half_meta;
+  format.half_meta = code == WireCode::maxmin && defaults.half_meta;
   return format;
 }
 
 std::string text_of(const WireFormat& format) {
-  const auto* const named = std::ranges::find(kNamed, format.code, &Named::code);
-  io::CodecSpec spec{.name = std::string(named->name), .bucket = format.bucket};
+  io::CodecSpec spec{.name = std::string(kernels::name_of(format.code)), .bucket = format.bucket};
   if (format.code == WireCode::topk) {
     spec.share = static_cast<double>(format.kept) / static_cast<double>(format.bucket);
-  } else if (named->bits == 0) {
+  } else if (kernels::wire_bits(format.code) == 0) {
     spec.bits = format.bits;
   }
   return io::to_text(spec);

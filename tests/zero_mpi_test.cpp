@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "parallel/parameter_gather.h"
+#include "parallel/reduction/sra.h"
 #include "src/core/trace.h"
 #include "tests/flat_layout.h"
 #include "tests/rank_gradients.h"
