@@ -120,6 +120,7 @@ struct ParallelConfig {
   int64_t codec_min_size = 1024;  ///< kept elements
   std::string rounding = "nearest";
   bool error_feedback = false;
+  int64_t powersgd_warmup = 10;  ///< steps
   std::string activation_codec = "fp32";
   double timeout_s = 120;
   int64_t check_every = 50;  ///< steps between checksum comparisons across ranks; 0: off

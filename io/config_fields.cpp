@@ -181,6 +181,8 @@ void parallel(std::vector<Field>& out) {
            "kept elements; smaller parameters, biases and norms are sent as they are");
   rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
+  rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
+           "steps before codec powersgd, in which matrices are sent as they are");
   rows.add("activation_codec", &P::activation_codec,
            codec({value_codecs().begin(), value_codecs().end()}),
            "of activations and their gradients between stages");

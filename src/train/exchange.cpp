@@ -4,6 +4,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/reduction/by_name.h"
+#include "parallel/reduction/low_rank.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/gradient_wire.h"
@@ -23,11 +24,16 @@ parallel::BucketOptions bucket_options(const io::Config& config) {
 }
 
 parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                      parallel::Communicator& comm) {
+                                                      parallel::Communicator& comm,
+                                                      parallel::LowRank& low_rank) {
   const std::string& asked = config.parallel.reduction;
   const std::string name(asked == "auto" ? parallel::best_reduction(comm.members()) : asked);
-  return [name](parallel::Communicator& among, Arena& arena) {
-    return parallel::make_reduction(name, among, arena);
+  const bool factors = uses_low_rank(config);
+  return [name, factors, &low_rank](parallel::Communicator& among, Arena& arena) {
+    std::unique_ptr<parallel::Reduction> whole = parallel::make_reduction(name, among, arena);
+    return factors ? std::make_unique<parallel::LowRankReduction>(among, arena, low_rank,
+                                                                  std::move(whole))
+                   : std::move(whole);
   };
 }
 
@@ -61,14 +67,26 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       stage_(stage),
       shards_(std::move(shards)),
       wire_(stage.kernels(), stage.stream()),
+      low_rank_(stage.kernels(), stage.stream()),
       buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
-               reduction_of(config, ranks.data())),
-      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {}
+               reduction_of(config, ranks.data(), low_rank_)),
+      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {
+  if (uses_low_rank(config)) {
+    set_low_rank(low_rank_, config, stage, 0);
+  }
+}
 
 /// Masks may have changed since the last step.
 void Exchange::prepare_wire(int64_t step) {
-  wire_.set_segments(gradient_segments(config_, stage_));
-  wire_.set_feedback(stage_.store().feedback());
+  std::vector<parallel::WireSegment> segments = gradient_segments(config_, stage_);
+  if (uses_low_rank(config_)) {
+    set_low_rank(low_rank_, config_, stage_, step);
+    std::erase_if(segments, [this](const auto& s) { return low_rank_.holds(s.first); });
+  }
+  wire_.set_segments(std::move(segments));
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
   if (config_.parallel.rounding == "stochastic") {
     const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
     wire_.set_key(mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1));

@@ -7,13 +7,15 @@
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
 //            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
 //
-// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`.
+// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
+// factors of powersgd by sra, whatever that says.
 // Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
 // all stages.
 #include <memory>
 
 #include "io/config.h"
 #include "parallel/bucketer.h"
+#include "parallel/low_rank.h"
 #include "parallel/parameter_gather.h"
 #include "parallel/wire.h"
 #include "src/train/ranks.h"
@@ -44,6 +46,9 @@ class Exchange {
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
 
+  /// What codec powersgd keeps of matrices, for checkpoints.
+  parallel::LowRank& low_rank() { return low_rank_; }
+
  private:
   void prepare_wire(int64_t step);
   optim::StepResult sharded_update(int64_t step, double lr);
@@ -53,7 +58,8 @@ class Exchange {
   Ranks& ranks_;
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
-  parallel::Wire wire_;  ///< of gradients
+  parallel::Wire wire_;         ///< of gradients
+  parallel::LowRank low_rank_;  ///< of those whose codec is powersgd
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
 };
