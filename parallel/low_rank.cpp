@@ -130,6 +130,11 @@ bool LowRank::holds(int64_t element) const {
   return active_ && after != matrices_.begin() && element < std::prev(after)->end();
 }
 
+const LowRankMatrix* LowRank::find(int64_t first) const {
+  const auto found = std::ranges::lower_bound(matrices_, first, {}, &LowRankMatrix::first);
+  return found != matrices_.end() && found->first == first ? &*found : nullptr;
+}
+
 Tensor LowRank::factor(const LowRankMatrix& matrix) const {
   const auto found = kept_.find(matrix.key);
   require(found != kept_.end(), "a matrix of the list", matrix.first, matrix.key);

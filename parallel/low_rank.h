@@ -61,6 +61,8 @@ class LowRank {
 
   /// Those to be reduced that lie in these elements. Throws Bug when one does in part.
   std::span<const LowRankMatrix> within(const Range& elements) const;
+  /// The one that begins there, reduced now or not; or none.
+  const LowRankMatrix* find(int64_t first) const;
   /// Whether the element is of a matrix that is to be reduced.
   bool holds(int64_t element) const;
   /// Qᵀ, fp32 [rank, cols].
