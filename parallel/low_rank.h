@@ -8,16 +8,16 @@
 //   Q := sum of Q_r, Q_r = Mᵀ P     [n, r]
 //   gradient := P Qᵀ                e := M - P Q_rᵀ
 //
-// The e of all ranks add up to what the sum lacks, whatever P is. A matrix whose sum has rank r or less
-// comes through whole. A column of P that depends on those before it (to 4e-6 of its length) becomes
-// zero, and that of Q begins anew for the next step: a matrix of zeros stays one and nothing is
-// divided by it. Where M is not finite on one rank, the sum is NaN on all, and e and Q forget the step.
+// The e of all ranks add up to what the sum lacks, whatever P is. A sum of rank r or less comes through
+// whole. A column of P that depends on those before it (to 4e-6 of its length) becomes zero, and its Q
+// begins anew: zeros stay zeros. Where M is not finite on one rank the sum is NaN on all, and e and Q
+// forget the step. All ranks compute P Qᵀ from the same numbers: its bits are the same on machines of
+// the same kind, as the optimizer's are.
 //
-// Factors are kept transposed, so that a column is contiguous. What every rank computes from shared
-// numbers, P Qᵀ, has the bits of its own kernels: replicas need the same kind of machine, as the
-// optimizer does. Each matrix costs 10 m n r + 4 m r² flops and seven passes over its fp32 elements;
-// 4 r (m + n) bytes are summed instead of 4 m n. Memory: 4 r n bytes a matrix, and e.
-// Source: Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2.
+// Factors lie transposed: a column is contiguous. Cost of a matrix: 8 m n r + 4 m r² flops, eight passes
+// over m n numbers, 4 r n bytes of memory and e; 4 r (m + n) bytes are summed instead of 4 m n. One core
+// takes 7 ms for the 10.6 M elements of a GPT of 6 layers of 384 with r = 4, in fp32 or bf16, and 12 ms
+// with r = 16. Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019, algorithms 1 and 2.
 #include <cstdint>
 #include <map>
 #include <span>

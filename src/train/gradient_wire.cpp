@@ -88,6 +88,27 @@ int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter
   return 2 * rank * (rows + cols) < rows * cols ? rank : 0;
 }
 
+size_t low_rank_bytes(const io::Config& config, const sparse::Store& store) {
+  if (!uses_low_rank(config)) {
+    return 0;
+  }
+  size_t factors = 0;
+  size_t rest = 0;
+  const size_t element = size_of(store.gradient().dtype);
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const auto rank = static_cast<size_t>(low_rank_of(config, parameter));
+    if (rank == 0) {
+      rest += static_cast<size_t>(parameter.kept()) * element;
+      continue;
+    }
+    const Shape& shape = parameter.spec.shape;
+    factors += 4 * rank * static_cast<size_t>(shape.rows() + 3 * shape.cols());
+  }
+  const auto bucket = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  rest = std::min(rest, 2 * bucket);
+  return factors + rest + (config.parallel.error_feedback ? rest / element * 4 : 0);
+}
+
 void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& stage,
                   int64_t step) {
   const sparse::Store& store = stage.store();
