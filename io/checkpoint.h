@@ -73,8 +73,8 @@ class CheckpointWriter {
 
   void meta(const CheckpointMeta& meta);
   void parameter(const ParameterRecord& record);
-  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each kept one.
-  /// kLowRankKind: of any shape.
+  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each
+  /// kept one. kLowRankKind: of any shape.
   void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
   void commit();
 

@@ -1,6 +1,6 @@
 #pragma once
-// PowerSGD: the sum over ranks of a gradient matrix M [m, n] as the product of two thin factors of r
-// columns, and what that costs the matrix.
+// PowerSGD: the sum over ranks of a gradient matrix M [m, n] as the product of two thin factors of
+// r columns, and what that costs the matrix.
 //
 //   M := gradient + e               e, this rank's error feedback, holds M from here on
 //   P := sum of M Q                 [m, r]; Q is that of the step before
@@ -8,16 +8,17 @@
 //   Q := sum of Q_r, Q_r = Mᵀ P     [n, r]
 //   gradient := P Qᵀ                e := M - P Q_rᵀ
 //
-// The e of all ranks add up to what the sum lacks, whatever P is. A sum of rank r or less comes through
-// whole. A column of P that depends on those before it (to 4e-6 of its length) becomes zero, and its Q
-// begins anew: zeros stay zeros. Where M is not finite on one rank the sum is NaN on all, and e and Q
-// forget the step. All ranks compute P Qᵀ from the same numbers: its bits are the same on machines of
-// the same kind, as the optimizer's are.
+// The e of all ranks add up to what the sum lacks, whatever P is. A sum of rank r or less comes
+// through whole. A column of P that depends on those before it (to 4e-6 of its length) becomes
+// zero, and its Q begins anew: zeros stay zeros. Where M is not finite on one rank the sum is NaN
+// on all, and e and Q forget the step. All ranks compute P Qᵀ from the same numbers: its bits are
+// the same on machines of the same kind, as the optimizer's are.
 //
-// Factors lie transposed: a column is contiguous. Cost of a matrix: 8 m n r + 4 m r² flops, eight passes
-// over m n numbers, 4 r n bytes of memory and e; 4 r (m + n) bytes are summed instead of 4 m n. One core
-// takes 7 ms for the 10.6 M elements of a GPT of 6 layers of 384 with r = 4, in fp32 or bf16, and 12 ms
-// with r = 16. Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019, algorithms 1 and 2.
+// Factors lie transposed: a column is contiguous. Cost of a matrix: 8 m n r + 4 m r² flops, eight
+// passes over m n numbers, 4 r n bytes of memory and e; 4 r (m + n) bytes are summed instead of 4 m
+// n. One core takes 7 ms for the 10.6 M elements of a GPT of 6 layers of 384 with r = 4, in fp32 or
+// bf16, and 12 ms with r = 16. Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019,
+// algorithms 1 and 2.
 #include <cstdint>
 #include <map>
 #include <span>
@@ -38,7 +39,8 @@ struct LowRankMatrix {
   int64_t end() const { return first + count(); }
 };
 
-/// The matrices of one flat array, and what is kept of each between steps. Equal on all ranks, but for e.
+/// The matrices of one flat array, and what is kept of each between steps. Equal on all ranks, but
+/// for e.
 class LowRank {
  public:
   /// Both must outlive it.
@@ -56,7 +58,8 @@ class LowRank {
   void set_feedback(const Tensor& feedback) { feedback_ = feedback; }
   /// While false there are no matrices to be reduced; what is kept stays.
   void set_active(bool active) { active_ = active; }
-  /// Elements whose e shall be added to the gradient as it is, ascending: of what no longer is a matrix.
+  /// Elements whose e shall be added to the gradient as it is, ascending: of what no longer is a
+  /// matrix.
   void set_released(std::vector<Range> released) { released_ = std::move(released); }
 
   /// Those to be reduced that lie in these elements. Throws Bug when one does in part.
@@ -68,8 +71,8 @@ class LowRank {
   /// Qᵀ, fp32 [rank, cols].
   Tensor factor(const LowRankMatrix& matrix) const;
 
-  // Steps of a reduction; `gradient` is the matrix's part of the array, fp32 or bf16, p is Pᵀ [rank,
-  // rows] and q is Qᵀ [rank, cols], both fp32.
+  // Steps of a reduction; `gradient` is the matrix's part of the array, fp32 or bf16, p is Pᵀ
+  // [rank, rows] and q is Qᵀ [rank, cols], both fp32.
 
   /// gradient += e, and e = 0, in the released part of these elements.
   void release(const Range& elements, const Tensor& gradient);

@@ -1,5 +1,5 @@
-// Codec powersgd as whole runs: replicas stay equal, resume is no break, it learns, pruned parameters leave,
-// bad numbers are loud.
+// Codec powersgd as whole runs: replicas stay equal, resume is no break, it learns, pruned
+// parameters leave, bad numbers are loud.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -170,7 +170,8 @@ std::vector<float> factor_of(train::Trainer& trainer, parallel::LowRank& kept) {
   return {columns.begin(), columns.end()};
 }
 
-/// Other ranks begin with the same Q, and with all that the sums lack; so does another number of columns.
+/// Other ranks begin with the same Q, and with all that the sums lack; so does another number of
+/// columns.
 TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
   const TempDir dir;
   io::Config config = low_rank(dir);

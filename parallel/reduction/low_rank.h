@@ -1,10 +1,10 @@
 #pragma once
-// The sum of an array some of whose parts are matrices that travel as two thin factors (../low_rank.h);
-// the rest goes by another reduction, with the job's wire.
+// The sum of an array some of whose parts are matrices that travel as two thin factors
+// (../low_rank.h); the rest goes by another reduction, with the job's wire.
 //
-// Two sums of factors follow each other, P of all matrices of the job and then Q, each one fp32 array that
-// sra.h sums, whatever reduction the rest has. The rest is copied together, so that nothing travels for
-// the matrices' place in the array, and is under way meanwhile. A rank sends
+// Two sums of factors follow each other, P of all matrices of the job and then Q, each one fp32
+// array that sra.h sums, whatever reduction the rest has. The rest is copied together, so that
+// nothing travels for the matrices' place in the array, and is under way meanwhile. A rank sends
 //   2 (p-1)/p 4 r (m + n) bytes     for each matrix of m x n elements, and what the rest takes
 // All ranks compute the whole sum of a matrix: with `Phases::scatter`, too, they hold all of it
 // afterwards, and sends are not halved. A job without matrices is the other reduction's alone.
@@ -18,8 +18,8 @@ namespace espalier::parallel {
 
 class LowRankReduction final : public Reduction {
  public:
-  /// All must outlive it. `low_rank` numbers elements as the jobs' `first` does; all reductions of an array
-  /// share it. `rest` works over `comm`.
+  /// All must outlive it. `low_rank` numbers elements as the jobs' `first` does; all reductions of
+  /// an array share it. `rest` works over `comm`.
   LowRankReduction(Communicator& comm, Arena& arena, LowRank& low_rank,
                    std::unique_ptr<Reduction> rest);
 

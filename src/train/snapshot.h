@@ -66,7 +66,8 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 
-/// What codec powersgd kept of the matrices, as far as their shapes and ranks are those of the file.
+/// What codec powersgd kept of the matrices, as far as the file has them. With another rank the
+/// columns that both have. Throws Failure when a shape does not fit.
 void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
                    parallel::LowRank& low_rank);
 
