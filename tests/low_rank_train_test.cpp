@@ -7,7 +7,7 @@
 
 #include "io/checkpoint.h"
 #include "parallel/collectives.h"
-#include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 #include "tests/failure.h"
 #include "tests/grid.h"
 

@@ -8,6 +8,7 @@
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 
 namespace espalier::train {
 namespace {

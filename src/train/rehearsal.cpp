@@ -3,7 +3,7 @@
 
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
-#include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 #include "src/train/part_weights.h"
 #include "src/train/pruner.h"
 #include "src/train/storage_choice.h"

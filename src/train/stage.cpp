@@ -6,7 +6,7 @@
 #include "parallel/codec.h"
 #include "src/model/gpt.h"
 #include "src/model/mlp.h"
-#include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 
 namespace espalier::train {
 sparse::StoreOptions store_options(const io::Config& config, bool training) {

@@ -6,7 +6,7 @@
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
-#include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 #include "src/train/planner.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
