@@ -6,6 +6,8 @@
 //   /params/NAME                              attributes: shape, encoding, nnz, dtype
 //   /params/NAME/{values,index}               kept values (row-major) and encoded positions
 //   /optim/NAME/{master,moment1,moment2}      one value a kept element
+//   /optim/NAME/feedback.R                    likewise, of replica R: what codecs lost of its gradients
+//   /optim/NAME/lowrank                       a matrix, of codec powersgd
 //
 // Each dataset has a `checksum` (xxHash64 of its bytes, 16 hex digits); HDF5 checksums its own
 // metadata. Both classes stream: one tensor at a time, no copy of the data. The writer writes
@@ -26,6 +28,8 @@
 namespace espalier::io {
 
 inline constexpr int kCheckpointVersion = 1;
+/// What codec powersgd keeps of a parameter: a matrix of its own shape.
+inline constexpr std::string_view kLowRankKind = "lowrank";
 
 struct CheckpointMeta {
   int64_t step = 0;         ///< steps done
@@ -69,7 +73,8 @@ class CheckpointWriter {
 
   void meta(const CheckpointMeta& meta);
   void parameter(const ParameterRecord& record);
-  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each kept one.
+  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each
+  /// kept one. kLowRankKind: of any shape.
   void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
   void commit();
 
@@ -104,6 +109,8 @@ class CheckpointReader {
   std::vector<uint8_t> index(const std::string& name) const;
   bool has_optimizer(const std::string& name, const std::string& kind = "moment1") const;
   void optimizer(const std::string& name, const std::string& kind, const Tensor& out) const;
+  /// As it was written.
+  Shape optimizer_shape(const std::string& name, const std::string& kind) const;
 
   struct Verified {
     std::string dataset;

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/checkpoint.h"
 #include "io/hdf5.h"
 #include "src/core/tensor.h"
 
@@ -18,10 +19,10 @@ inline constexpr std::array<std::string_view, 9> kIndexEncodings{
 inline std::string parameter_path(const std::string& name) { return "/params/" + name; }
 inline std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
 
-/// What checkpoints hold of the optimizer, and of error feedback.
+/// What checkpoints hold of the optimizer, of error feedback, and of codec powersgd.
 inline bool is_optimizer_kind(std::string_view kind) {
   return kind == "master" || kind == "moment1" || kind == "moment2" ||
-         kind.starts_with("feedback.");
+         kind.starts_with("feedback.") || kind == kLowRankKind;
 }
 
 /// xxHash64 with seed 0, 16 hex digits.

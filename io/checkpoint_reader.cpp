@@ -231,9 +231,17 @@ void CheckpointReader::optimizer(const std::string& name, const std::string& kin
                                  const Tensor& out) const {
   require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   const int64_t nnz = state_->info(name).nnz;
-  require(out.count() == nnz, "optimizer state has one element for each kept one", name, kind,
-          out.count(), nnz);
+  require(kind == kLowRankKind || out.count() == nnz,
+          "optimizer state has one element for each kept one", name, kind, out.count(), nnz);
   state_->read_tensor(optimizer_path(name) + "/" + kind, out);
+}
+
+Shape CheckpointReader::optimizer_shape(const std::string& name, const std::string& kind) const {
+  const std::string at = optimizer_path(name) + "/" + kind;
+  const hdf5::Dataset found = state_->dataset(at);
+  state_->expect(found.extents.size() <= Shape::kMaxRank,
+                 fmt::format("dataset {} has impossible extents", at));
+  return Shape(found.extents);
 }
 
 std::vector<CheckpointReader::Verified> CheckpointReader::verify_all() const {

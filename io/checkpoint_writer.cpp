@@ -137,7 +137,8 @@ void CheckpointWriter::optimizer(const std::string& name, const std::string& kin
       state_->file->make_group(group);
     }
     const int64_t count = tensor.count();
-    state_->dataset(group + "/" + kind, stored_type(tensor.dtype), std::span(&count, 1),
+    state_->dataset(group + "/" + kind, stored_type(tensor.dtype),
+                    kind == kLowRankKind ? tensor.shape.extents() : std::span(&count, 1),
                     {static_cast<const std::byte*>(tensor.data), tensor.bytes()});
   });
 }

@@ -123,6 +123,7 @@ struct ParallelConfig {
   std::string codec_goal = "bytes";
   std::string rounding = "nearest";
   bool error_feedback = false;
+  int64_t powersgd_warmup = 10;  ///< steps
   std::string activation_codec = "fp32";
   double timeout_s = 120;
   int64_t check_every = 50;  ///< steps between checksum comparisons across ranks; 0: off

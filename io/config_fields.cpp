@@ -143,8 +143,8 @@ void sparse(std::vector<Field>& out) {
 /// Those of single values, and those that choose among them.
 Limits gradient_codecs() {
   std::vector<std::string> names(value_codecs().begin(), value_codecs().end());
-  names.insert(names.end(), {"adaptive", "fastest"});
-  return codec(std::move(names), {"powersgd", "adaprec"});
+  names.insert(names.end(), {"powersgd", "adaptive", "fastest"});
+  return codec(std::move(names), {"adaprec"});
 }
 
 void parallel(std::vector<Field>& out) {
@@ -196,6 +196,8 @@ void parallel(std::vector<Field>& out) {
            "of codec adaptive: what is made small; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
+  rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
+           "steps before codec powersgd, in which matrices are sent as they are");
   rows.add("activation_codec", &P::activation_codec,
            codec({value_codecs().begin(), value_codecs().end()}),
            "of activations and their gradients between stages");

@@ -42,8 +42,10 @@ class Wire {
   bool plain(DType dtype) const;
   /// fp32, as long as the array; empty: no feedback.
   void set_feedback(const Tensor& feedback) { feedback_ = feedback; }
+  const Tensor& feedback() const { return feedback_; }
   /// For rounding at random; different on each rank and in each step. 0: to nearest.
   void set_key(uint64_t key) { key_ = key; }
+  uint64_t key() const { return key_; }
 
   /// Of elements [first, first + count).
   size_t bytes(int64_t first, int64_t count) const;

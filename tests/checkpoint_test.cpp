@@ -131,6 +131,29 @@ TEST_F(CheckpointTest, NamesAndFoldersOfCheckpoints) {
   EXPECT_EQ(files(), 4) << "notes.txt and the file of a living process stay";
 }
 
+TEST_F(CheckpointTest, FactorsOfMatricesHaveShapesOfTheirOwn) {
+  std::vector<float> values(12, 0.5F);
+  std::vector<float> factor{1, 2, 3, 4, 5, 6};
+  {
+    CheckpointWriter writer(path_);
+    writer.meta({.step = 1, .config = "[train]\n", .extra = {}});
+    writer.parameter(
+        {.name = "w", .shape = {4, 3}, .nnz = 12, .values = tensor(values), .index = {}});
+    writer.optimizer("w", "lowrank", Tensor(factor.data(), DType::fp32, Shape{2, 3}));
+    writer.commit();
+  }
+  const CheckpointReader reader(path_);
+  EXPECT_EQ(reader.optimizer_shape("w", "lowrank"), (Shape{2, 3}));
+  std::vector<float> got(6);
+  reader.optimizer("w", "lowrank", tensor(got));
+  EXPECT_EQ(got, factor);
+  got.resize(5);
+  expect_parts(failure_of([&] { reader.optimizer("w", "lowrank", tensor(got)); }),
+               {"/optim/w/lowrank", "has 6 elements, expected 5"});
+  expect_parts(failure_of([&] { reader.optimizer_shape("w", "moment1"); }),
+               {"/optim/w/moment1", "missing"});
+}
+
 TEST_F(CheckpointTest, VersionOneStaysReadable) {
   const CheckpointReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/checkpoint_v1.h5");
   EXPECT_EQ(reader.meta().step, 7);

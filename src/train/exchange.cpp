@@ -5,10 +5,12 @@
 
 #include "parallel/collectives.h"
 #include "parallel/reduction/by_name.h"
+#include "parallel/reduction/low_rank.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
 
 namespace espalier::train {
 namespace {
@@ -25,9 +27,15 @@ parallel::BucketOptions bucket_options(const io::Config& config) {
 }
 
 parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                      parallel::Communicator& comm) {
-  return [name = reduction_name(config, comm)](parallel::Communicator& among, Arena& arena) {
-    return parallel::make_reduction(name, among, arena);
+                                                      parallel::Communicator& comm,
+                                                      parallel::LowRank& low_rank) {
+  const bool factors = uses_low_rank(config);
+  return [name = reduction_name(config, comm), factors, &low_rank](parallel::Communicator& among,
+                                                                   Arena& arena) {
+    std::unique_ptr<parallel::Reduction> whole = parallel::make_reduction(name, among, arena);
+    return factors ? std::make_unique<parallel::LowRankReduction>(among, arena, low_rank,
+                                                                  std::move(whole))
+                   : std::move(whole);
   };
 }
 
@@ -62,9 +70,14 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       shards_(std::move(shards)),
       codecs_(config, stage, ranks.data()),
       wire_(stage.kernels(), stage.stream()),
+      low_rank_(stage.kernels(), stage.stream()),
       buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
-               reduction_of(config, ranks.data())),
-      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {}
+               reduction_of(config, ranks.data(), low_rank_)),
+      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {
+  if (uses_low_rank(config)) {
+    set_low_rank(low_rank_, config, stage, 0);
+  }
+}
 
 /// Of random rounding: 0 where there is none.
 uint64_t Exchange::key(int64_t step) const {
@@ -77,8 +90,15 @@ uint64_t Exchange::key(int64_t step) const {
 
 /// Masks and choices may have changed since the last step.
 void Exchange::prepare_wire(int64_t step) {
-  wire_.set_segments(codecs_.segments());
-  wire_.set_feedback(stage_.store().feedback());
+  std::vector<parallel::WireSegment> segments = codecs_.segments();
+  if (uses_low_rank(config_)) {
+    set_low_rank(low_rank_, config_, stage_, step);
+    std::erase_if(segments, [this](const auto& s) { return low_rank_.holds(s.first); });
+  }
+  wire_.set_segments(std::move(segments));
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
   wire_.set_key(key(step));
 }
 

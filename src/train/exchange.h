@@ -7,13 +7,15 @@
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
 //            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
 //
-// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`.
+// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
+// factors of powersgd by sra, whatever that says.
 // Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
 // all stages.
 #include <memory>
 
 #include "io/config.h"
 #include "parallel/bucketer.h"
+#include "parallel/low_rank.h"
 #include "parallel/parameter_gather.h"
 #include "parallel/wire.h"
 #include "src/train/codec_choice.h"
@@ -46,6 +48,9 @@ class Exchange {
   optim::StepResult update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
 
+  /// What codec powersgd keeps of matrices, for checkpoints.
+  parallel::LowRank& low_rank() { return low_rank_; }
+
  private:
   void prepare_wire(int64_t step);
   void begin_buckets();
@@ -64,6 +69,7 @@ class Exchange {
   double began_ = 0;       ///< seconds, of the step
   CodecChoice::Readiness readiness_;  ///< of this step so far
   CodecChoice::Readiness before_;     ///< of the one before
+  parallel::LowRank low_rank_;        ///< of those whose codec is powersgd
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
 };

@@ -19,7 +19,9 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   const bool asked_for = parallel.codec.matches(spec.name);
   const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
   const io::CodecSpec codec = io::parse_codec(parallel.codec.for_name(spec.name));
-  if (codec.name == "fp32" || (small && !asked_for)) {
+  const bool factored =
+      codec.name == "powersgd";  // low_rank_codec.h; the rest of those as they are
+  if (codec.name == "fp32" || factored || (small && !asked_for)) {
     return parallel::plain_format(dtype);
   }
   if (std::ranges::find(io::choosing_codecs(), codec.name) != io::choosing_codecs().end()) {

@@ -3,6 +3,7 @@
 
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
+#include "src/train/low_rank_codec.h"
 #include "src/train/part_weights.h"
 #include "src/train/pruner.h"
 #include "src/train/storage_choice.h"
@@ -68,7 +69,8 @@ class Rehearsal {
                                         Shape{static_cast<int64_t>(tapes)});
     const Buffer staging = arena_.allocate(
         Memory::communication, "staging", DType::uint8,
-        Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks))});
+        Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks) +
+                                   low_rank_bytes(config_, stage_.store()))});
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {

@@ -189,6 +189,28 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
   }
 }
 
+void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
+                   parallel::LowRank& low_rank) {
+  const std::string kind(io::kLowRankKind);
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const parallel::LowRankMatrix* matrix = low_rank.find(parameter.offset);
+    const std::string& name = parameter.spec.name;
+    if (matrix == nullptr || !reader.has_optimizer(name, kind)) {
+      continue;
+    }
+    const Shape saved = reader.optimizer_shape(name, kind);
+    check(saved.rank() == 2 && saved.cols() == matrix->cols && saved.rows() <= matrix->rows,
+          "{}: {} of \"{}\" has shape {}, which does not fit: the file is damaged, use another "
+          "checkpoint",
+          reader.path().string(), kind, name, saved.text());
+    std::vector<float> columns(static_cast<size_t>(saved.count()));
+    reader.optimizer(name, kind, Tensor(columns.data(), DType::fp32, saved));
+    const auto kept = low_rank.factor(*matrix).span<float>();
+    columns.resize(std::min(columns.size(), kept.size()));  // another rank: those that both have
+    std::ranges::copy(columns, kept.begin());
+  }
+}
+
 void load_plain(const std::filesystem::path& path, sparse::Store& store,
                 const std::vector<bool>& prunable) {
   take_masks(store, masks_in(path, specs_of(store), prunable));

@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "io/tokens.h"
 #include "parallel/communicator.h"
+#include "parallel/low_rank.h"
 #include "sparse/store.h"
 
 namespace espalier::train {
@@ -29,6 +30,8 @@ struct Owners {
   /// owner is rank owner + r `replica_stride`.
   int replicas = 1;
   int replica_stride = 1;
+  /// What codec powersgd keeps of the store's matrices is saved, too. The same on all replicas.
+  const parallel::LowRank* low_rank = nullptr;
 };
 
 /// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is sent
@@ -63,6 +66,11 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
 /// share of what all of them lacked together, so that nothing of it is forgotten.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
+
+/// What codec powersgd kept of the matrices, as far as the file has them. With another rank the
+/// columns that both have. Throws Failure when a shape does not fit.
+void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
+                   parallel::LowRank& low_rank);
 
 /// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not
 /// zero.

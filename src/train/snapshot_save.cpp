@@ -40,6 +40,8 @@ struct Saved {
   Tensor values;  ///< of the store, of `state`, or `memory`
   WholeState state;
   std::vector<std::byte> memory;
+  std::vector<float> factor;  ///< of codec powersgd, [columns, factor_width]; or empty
+  int64_t factor_width = 0;
 };
 
 Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, WholeState state) {
@@ -56,6 +58,16 @@ Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, W
   return saved;
 }
 
+void add_factor(Saved& saved, const sparse::Parameter& parameter,
+                const parallel::LowRank* low_rank) {
+  const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
+  if (matrix != nullptr) {
+    const auto columns = low_rank->factor(*matrix).span<float>();
+    saved.factor.assign(columns.begin(), columns.end());
+    saved.factor_width = matrix->cols;
+  }
+}
+
 void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& spec,
                      Saved& saved) {
   writer.parameter({.name = spec.name,
@@ -68,6 +80,11 @@ void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& 
   for (size_t which = 0; which < saved.state.moments.size(); ++which) {
     writer.optimizer(spec.name, kMoments.at(which), view_of(saved.state.moments[which]));
   }
+  if (!saved.factor.empty()) {
+    const auto columns = static_cast<int64_t>(saved.factor.size()) / saved.factor_width;
+    writer.optimizer(spec.name, std::string(io::kLowRankKind),
+                     Tensor(saved.factor.data(), DType::fp32, Shape{columns, saved.factor_width}));
+  }
 }
 
 /// The ranks that hold a parameter.
@@ -79,7 +96,7 @@ constexpr parallel::Tag kSaveTag{parallel::kTagNumbers - 2, parallel::Traffic::o
 
 /// What the receiver must know first.
 struct SavedHeader {
-  int64_t nnz = 0, index_bytes = 0, moments = 0;
+  int64_t nnz = 0, index_bytes = 0, moments = 0, factor = 0, factor_width = 0;
   int32_t encoding = 0, dtype = 0;
 };
 
@@ -97,6 +114,8 @@ void send_saved(parallel::Communicator& comm, const Saved& saved) {
   const SavedHeader header{.nnz = saved.nnz,
                            .index_bytes = static_cast<int64_t>(saved.index.bytes.size()),
                            .moments = static_cast<int64_t>(saved.state.moments.size()),
+                           .factor = static_cast<int64_t>(saved.factor.size()),
+                           .factor_width = saved.factor_width,
                            .encoding = static_cast<int32_t>(saved.index.encoding),
                            .dtype = static_cast<int32_t>(saved.values.dtype)};
   send(comm, std::as_bytes(std::span(&header, 1)));
@@ -106,6 +125,7 @@ void send_saved(parallel::Communicator& comm, const Saved& saved) {
   for (const auto& moment : saved.state.moments) {
     send(comm, std::as_bytes(std::span(moment)));
   }
+  send(comm, std::as_bytes(std::span(saved.factor)));
 }
 
 Saved receive_saved(parallel::Communicator& comm, int from) {
@@ -127,6 +147,9 @@ Saved receive_saved(parallel::Communicator& comm, int from) {
     auto& moment = saved.state.moments.emplace_back(count);
     receive(comm, from, std::as_writable_bytes(std::span(moment)));
   }
+  saved.factor_width = header.factor_width;
+  saved.factor.resize(static_cast<size_t>(header.factor));
+  receive(comm, from, std::as_writable_bytes(std::span(saved.factor)));
   return saved;
 }
 
@@ -203,6 +226,7 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
     Saved saved;
     if (parameter != nullptr && (comm.rank() == owner || store.options().sharding)) {
       saved = saved_of(store, *parameter, whole_state(store, *parameter));
+      add_factor(saved, *parameter, owners.low_rank);
     }
     if (owner != 0 && comm.rank() == owner) {
       send_saved(comm, saved);

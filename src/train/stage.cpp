@@ -6,6 +6,7 @@
 #include "parallel/codec.h"
 #include "src/model/gpt.h"
 #include "src/model/mlp.h"
+#include "src/train/low_rank_codec.h"
 
 namespace espalier::train {
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
@@ -41,7 +42,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
                 const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
-          .feedback = training && config.parallel.error_feedback,
+          .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
           .sharding = {}};
 }
 

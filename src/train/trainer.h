@@ -76,6 +76,7 @@ class Trainer {
   RunResult run();
 
   Stage& stage() { return *stage_; }
+  Exchange& exchange() { return *exchange_; }
   Arena& arena() { return arena_; }
   /// What was planned and chosen before anything was allocated.
   const Fit& fit() const { return fit_; }

@@ -6,6 +6,7 @@
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
+#include "src/train/low_rank_codec.h"
 #include "src/train/planner.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
@@ -66,6 +67,7 @@ void Trainer::start() {
     }
     pruner_ = std::make_unique<Pruner>(config_, stage_->store(), scope);
     load_start();
+    check_low_rank(config_, stage_->store(), pruner_->prunable());
   });
   settle_storages();
   compare_ranks(stage_->store(), ranks_->data());
@@ -77,7 +79,11 @@ void Trainer::start() {
   }
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
   if (const auto& file = directory_->resume_file(); file) {
-    exchange_->codecs().restore(progress_of(io::CheckpointReader(*file)).codec_choice);
+    on_first_rank_first(comm_, [&] {
+      const io::CheckpointReader reader(*file);
+      load_low_rank(reader, stage_->store(), exchange_->low_rank());
+      exchange_->codecs().restore(progress_of(reader).codec_choice);
+    });
   }
   tell_codecs();
   pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
@@ -174,12 +180,13 @@ Owners Trainer::owners() const {
   const parallel::Grid& grid = layout_.grid;
   const int stride = grid.data > 1 ? grid.rank_of({.stage = 0, .replica = 1}) : 1;
   if (!layout_.pipelined()) {
-    return {.replicas = grid.data, .replica_stride = stride};
+    return {.replicas = grid.data, .replica_stride = stride, .low_rank = &exchange_->low_rank()};
   }
   Owners owners{.network = network_,
                 .ranks = std::vector<int>(network_.size(), 0),
                 .replicas = grid.data,
-                .replica_stride = stride};
+                .replica_stride = stride,
+                .low_rank = &exchange_->low_rank()};
   for (int rank = 0; rank < layout_.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout_.parts(rank);
     for (const size_t number : parameters_of(layers_, parts, false)) {
