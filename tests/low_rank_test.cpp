@@ -64,14 +64,14 @@ TEST(LowRankMatrices, AreFoundWhole) {
   };
   EXPECT_THAT(firsts(0, 80), testing::ElementsAre(10, 30, 60));
   EXPECT_THAT(firsts(30, 20), testing::ElementsAre(30));
-  EXPECT_THAT(firsts(0, 10), testing::IsEmpty());
-  EXPECT_THAT(firsts(50, 10), testing::IsEmpty());
+  EXPECT_THAT(firsts(0, 10), testing::ElementsAre());
+  EXPECT_THAT(firsts(50, 10), testing::ElementsAre());
   EXPECT_THROW(firsts(0, 20), Bug);
   EXPECT_THROW(firsts(70, 40), Bug);
   EXPECT_TRUE(alone.low_rank.holds(30));
   EXPECT_FALSE(alone.low_rank.holds(50));
   alone.low_rank.set_active(false);
-  EXPECT_THAT(firsts(0, 80), testing::IsEmpty());
+  EXPECT_THAT(firsts(0, 80), testing::ElementsAre());
   EXPECT_FALSE(alone.low_rank.holds(30));
 }
 
