@@ -109,7 +109,7 @@ struct ParallelConfig {
   int64_t drain_every = 100;
   int64_t delay_stages = 1;
   std::vector<int64_t> partition{};  ///< layers of each stage; empty: "auto"
-  double bucket_mb = 4.0;
+  double bucket_mb = 0;              ///< 0: by the gradient's size
   bool overlap = true;
   int64_t zero = 0;
   std::string reduction = "sra";

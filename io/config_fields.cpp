@@ -171,8 +171,8 @@ void parallel(std::vector<Field>& out) {
            "of schedule async with pipeline = 1: train with the delays of so many stages");
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
            "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
-  rows.add("bucket_mb", &P::bucket_mb, {.at_most = 4096, .above = 0},
-           "MiB of gradient reduced at once");
+  rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
+           "MiB of gradient reduced at once; 0: a 16th of it, at least 1/16 and at most 4 MiB");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
   rows.add("zero", &P::zero, one_of({"0", "1"}),
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");

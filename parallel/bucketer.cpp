@@ -31,7 +31,9 @@ GradientBuckets::GradientBuckets(Communicator& comm, Arena& arena, const BucketO
 
 void GradientBuckets::begin(const Tensor& flat, std::span<const int64_t> boundaries,
                             const WireView& wire) {
-  const auto least = static_cast<int64_t>(options_.bucket_bytes / size_of(flat.dtype));
+  const size_t bytes = options_.bucket_bytes > 0 ? options_.bucket_bytes
+                                                 : usual_bucket_bytes(flat ? flat.bytes() : 0);
+  const auto least = static_cast<int64_t>(bytes / size_of(flat.dtype));
   pipeline_.begin({.flat = flat,
                    .phases = Phases::both,
                    .ends = cut_buckets(boundaries, flat_count(flat), least),

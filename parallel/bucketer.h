@@ -22,9 +22,10 @@
 namespace espalier::parallel {
 
 struct BucketOptions {
-  size_t bucket_bytes = size_t{4} << 20U;  ///< of buckets cut here; a partition brings its own
-  bool overlap = true;                     ///< false: everything runs in `finish`
-  int in_flight = 2;                       ///< reductions at once; each has its own staging memory
+  /// Of buckets cut here; 0: usual_bucket_bytes. A partition brings its own.
+  size_t bucket_bytes = size_t{4} << 20U;
+  bool overlap = true;  ///< false: everything runs in `finish`
+  int in_flight = 2;    ///< reductions at once; each has its own staging memory
   PieceOptions pieces = {};
 };
 

@@ -96,8 +96,10 @@ Partition make_partition(std::span<const FlatParameter> parameters, int64_t tota
   }
   Partition partition;
   partition.ranks = options.ranks;
-  partition.ends = cut_buckets(begins, total,
-                               static_cast<int64_t>(options.bucket_bytes / options.element_bytes));
+  const size_t bytes = options.bucket_bytes > 0
+                           ? options.bucket_bytes
+                           : usual_bucket_bytes(static_cast<size_t>(total) * options.element_bytes);
+  partition.ends = cut_buckets(begins, total, static_cast<int64_t>(bytes / options.element_bytes));
   const Cuts cuts(parameters, options.block);
   int64_t begin = 0;
   for (const int64_t end : partition.ends) {
@@ -110,6 +112,10 @@ Partition make_partition(std::span<const FlatParameter> parameters, int64_t tota
     begin = end;
   }
   return partition;
+}
+
+size_t usual_bucket_bytes(size_t gradient_bytes) {
+  return std::clamp(gradient_bytes / 16, size_t{64} << 10U, size_t{4} << 20U);
 }
 
 std::vector<int64_t> cut_buckets(std::span<const int64_t> boundaries, int64_t total,

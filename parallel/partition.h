@@ -35,9 +35,9 @@ struct FlatParameter {
 
 struct PartitionOptions {
   int ranks = 1;
-  size_t bucket_bytes = size_t{4} << 20U;
-  size_t element_bytes = 4;  ///< of the gradient
-  int64_t block = 256;       ///< kept elements that must not be parted
+  size_t bucket_bytes = size_t{4} << 20U;  ///< 0: usual_bucket_bytes
+  size_t element_bytes = 4;                ///< of the gradient
+  int64_t block = 256;                     ///< kept elements that must not be parted
 };
 
 struct Partition {
@@ -60,6 +60,10 @@ struct Partition {
 /// `parameters` in flat order (ascending offsets, not overlapping) within `total` elements.
 Partition make_partition(std::span<const FlatParameter> parameters, int64_t total,
                          const PartitionOptions& options);
+
+/// For a gradient of so many bytes: small enough that most buckets travel while backward goes on, long
+/// enough that latency does not count. A 16th of it, 64 KiB … 4 MiB.
+size_t usual_bucket_bytes(size_t gradient_bytes);
 
 /// Ends of the buckets: those of the ascending `boundaries` that are at least `least` elements after
 /// the end before them, and `total`. Empty when `total` is 0.

@@ -78,6 +78,9 @@ void CodecChoice::decide_whether_to_compress() {
     format = widest->format;
   }
   const kernels::WireFormat plain = parallel::plain_format(stage_.store().gradient().dtype);
+  if (format == plain) {
+    return;  // codecs that are none of single values
+  }
   const int64_t longest = std::min(stage_.store().flat_size(), kLongestProbe);
   std::vector<parallel::ExchangePair> pairs;
   for (int64_t size = std::max<int64_t>(longest / 64, 1); size <= longest; size *= 8) {

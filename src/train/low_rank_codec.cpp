@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/codec_spec.h"
+#include "parallel/partition.h"
 #include "src/core/rng.h"
 
 namespace espalier::train {
@@ -67,7 +68,8 @@ size_t low_rank_bytes(const io::Config& config, const sparse::Store& store) {
     const Shape& shape = parameter.spec.shape;
     factors += 4 * rank * static_cast<size_t>(shape.rows() + 3 * shape.cols());
   }
-  const auto bucket = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t bucket = asked > 0 ? asked : parallel::usual_bucket_bytes(store.gradient().bytes());
   rest = std::min(rest, 2 * bucket);
   return factors + rest + (config.parallel.error_feedback ? rest / element * 4 : 0);
 }
