@@ -119,6 +119,8 @@ struct ParallelConfig {
   std::string codec_meta = "fp32";
   int64_t codec_min_size = 1024;  ///< kept elements
   int64_t codec_every = 100;      ///< steps
+  std::vector<std::string> codec_candidates{"fp32", "fp8-e5m2", "table:1"};
+  int64_t codec_trial = 20;  ///< steps
   double codec_budget = 1;
   std::string codec_goal = "bytes";
   std::string rounding = "nearest";

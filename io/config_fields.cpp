@@ -143,8 +143,8 @@ void sparse(std::vector<Field>& out) {
 /// Those of single values, and those that choose among them.
 Limits gradient_codecs() {
   std::vector<std::string> names(value_codecs().begin(), value_codecs().end());
-  names.insert(names.end(), {"powersgd", "adaptive", "fastest"});
-  return codec(std::move(names), {"adaprec"});
+  names.insert(names.end(), {"powersgd", "adaptive", "fastest", "adaprec"});
+  return codec(std::move(names));
 }
 
 void parallel(std::vector<Field>& out) {
@@ -189,7 +189,12 @@ void parallel(std::vector<Field>& out) {
   rows.add("codec_min_size", &P::codec_min_size, at_least(0),
            "kept elements; smaller parameters, biases and norms are sent as they are");
   rows.add("codec_every", &P::codec_every, at_least(1),
-           "of codec adaptive: steps between two choices");
+           "of codecs adaptive, adaprec: steps between two choices");
+  rows.add("codec_candidates", &P::codec_candidates,
+           codec({value_codecs().begin(), value_codecs().end()}),
+           "of codec adaprec: to choose from");
+  rows.add("codec_trial", &P::codec_trial, at_least(5),
+           "of codec adaprec: steps that each candidate is tried, from the same state");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
   rows.add("codec_goal", &P::codec_goal, one_of({"bytes", "time"}),

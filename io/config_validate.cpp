@@ -130,9 +130,13 @@ void validate_codecs(const ParallelConfig& parallel) {
           glob, value, name);
   }
   const std::string codec = parse_codec(parallel.codec.fallback).name;
-  check(codec != "adaptive" || parallel.schedule != "async",
-        "parallel.codec = \"adaptive\" measures all gradients of a step at once, and with "
-        "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"");
+  check((codec != "adaptive" && codec != "adaprec") || parallel.schedule != "async",
+        "parallel.codec = \"{}\" looks at all gradients of a step at once, and with "
+        "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
+        codec);
+  check(codec != "adaprec" || parallel.codec_candidates.size() >= 2,
+        "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
+        parallel.codec_candidates.size());
   const bool plain = codec == "fp32" && parallel.codec.uniform();
   check(plain || parallel.reduction != "mpi",
         "parallel.reduction = \"mpi\" sums by MPI, which knows no codecs, and parallel.codec = "

@@ -166,6 +166,60 @@ TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   }
 }
 
+/// Whatever is tried, training goes on from the state before: with one codec twice the run is that codec's.
+TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const int zero : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{} zero {}", dtype, zero));
+      const TempDir dir;
+      io::Config config = coded(dir, "maxmin:4");
+      config.train.dtype = dtype;
+      config.parallel.zero = zero;
+      config.parallel.error_feedback = true;
+      config.pruning.method = "magnitude";
+      config.pruning.sparsity = 0.6;
+      config.pruning.at_step = 2;
+      config.train.steps = 24;
+      const Outcome want = run(config, 2);
+      config.parallel.codec.fallback = "adaprec";
+      config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:512"};
+      config.parallel.codec_every = 8;
+      config.parallel.codec_trial = 5;
+      const Outcome got = run(config, 2);
+      EXPECT_EQ(got.values, want.values);
+      EXPECT_EQ(got.moments, want.moments);
+      EXPECT_EQ(got.losses, want.losses);
+      std::ifstream log(dir / "run/adaprec.jsonl");
+      int rounds = 0;
+      for (std::string line; std::getline(log, line);) {
+        ++rounds;
+        EXPECT_NE(line.find("maxmin:4:512"), std::string::npos);
+      }
+      EXPECT_EQ(rounds, 2) << "after steps 8 and 16; at the start a trial would pass the pruning";
+    }
+  }
+}
+
+TEST(CodedRuns, AdaPrecGoesOnAfterAResume) {
+  const TempDir dir;
+  io::Config config = coded(dir, "adaprec");
+  config.parallel.codec_candidates = {"fp32", "table:1", "dynamic8"};
+  config.parallel.codec_every = 10;
+  config.parallel.codec_trial = 5;
+  config.train.steps = 30;
+  config.train.checkpoint_every = 5;
+  run(config, 2, {.stop_after = 15});
+  const Outcome resumed = run(config, 2, {.resume = "auto"});
+  EXPECT_EQ(resumed.losses.size(), 15U);
+  EXPECT_TRUE(std::isfinite(resumed.losses.back()));
+  std::ifstream log(dir / "run/adaprec.jsonl");
+  int rounds = 0;
+  for (std::string line; std::getline(log, line);) {
+    ++rounds;
+  }
+  EXPECT_EQ(rounds, 3);
+}
+
 /// The sum over ranks of what they keep, by element of a parameter.
 std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Store& store,
                                 const std::string& name) {

@@ -44,6 +44,9 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       kind_(io::parse_codec(config.parallel.codec.fallback).name),
       candidates_(candidates_of(config, kind_)),
       chosen_(stage.store().parameters().size(), 0) {
+  if (kind_ == "adaprec") {
+    use(config.parallel.codec_candidates.front());
+  }
   if (replicas_.size() == 1) {
     return;
   }
@@ -63,13 +66,15 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
   }
 }
 
+void CodecChoice::use(const std::string& codec) { config_.parallel.codec.fallback = codec; }
+
 /// By sums of a gradient as long as this one, and of shorter ones.
 void CodecChoice::decide_whether_to_compress() {
   kernels::WireFormat format;
   if (kind_ == "adaptive") {
     format = candidates_[static_cast<size_t>(uniform_)];
-  } else if (kind_ == "fastest") {
-    return;  // plain is among its candidates
+  } else if (kind_ == "fastest" || kind_ == "adaprec") {
+    return;  // they measure times anyway
   } else {
     const auto codecs = segments();
     const auto widest = std::ranges::max_element(codecs, {}, [](const auto& segment) {
@@ -236,6 +241,9 @@ std::string CodecChoice::describe(const parallel::ChoiceTable& table,
 }
 
 std::string CodecChoice::state() const {
+  if (kind_ == "adaprec") {
+    return config_.parallel.codec.fallback;
+  }
   std::string text;
   for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
     text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name, chosen_[p]);
@@ -244,6 +252,10 @@ std::string CodecChoice::state() const {
 }
 
 void CodecChoice::restore(std::string_view state) {
+  const auto& candidates = config_.parallel.codec_candidates;
+  if (kind_ == "adaprec" && std::ranges::find(candidates, state) != candidates.end()) {
+    use(std::string(state));
+  }
   for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
     const std::string name = ";" + stage_.store().parameters()[p].spec.name + "=";
     const size_t at = fmt::format(";{}", state).find(name);

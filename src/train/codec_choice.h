@@ -8,6 +8,7 @@
 //              choice: that.
 //   fastest    by measured time alone: of fp32, fp8-e5m2, maxmin:4 and table:1 the one whose sum of a
 //              parameter's size takes the least time on the links that there are. Measured at the start.
+//   adaprec    the one that AdaPrec's rounds have chosen (adaprec.h); before the first, the first candidate
 //   any, with reduction = "auto"   not at all where plain sums are measured to be no slower
 //
 // Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0 of the replicas decides,
@@ -30,6 +31,8 @@ class CodecChoice {
   /// Collective over the replicas. All must outlive it.
   CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas);
 
+  /// From now on this codec instead of the config's default.
+  void use(const std::string& codec);
   /// Of the flat gradient with the present masks.
   std::vector<parallel::WireSegment> segments() const;
   /// Collective, before each step: measures what is new since the last one.
@@ -60,11 +63,11 @@ class CodecChoice {
                                    const Readiness& readiness) const;
   std::string describe(const parallel::ChoiceTable& table, const parallel::BitChoice& made) const;
 
-  const io::Config& config_;
+  io::Config config_;  ///< its default codec is the present one
   Stage& stage_;
   parallel::Communicator& replicas_;
   ExchangeTimer timer_;
-  std::string kind_;                             ///< "adaptive", "fastest", or a codec
+  std::string kind_;                             ///< "adaptive", "fastest", "adaprec", or a codec
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
   int uniform_ = 0;                              ///< choice of adaptive until the first
   bool compresses_ = true;

@@ -176,6 +176,9 @@ Json metrics_line(const StepReport& report) {
             {"allreduce_bytes", report.allreduce_bytes},
             {"p2p_bytes", report.p2p_bytes},
             {"sparsity", report.sparsity}};
+  if (report.trial_seconds > 0) {
+    line["trial_ms"] = report.trial_seconds * 1e3;
+  }
   if (report.val_loss) {
     line["val_loss"] = *report.val_loss;
   }

@@ -19,6 +19,9 @@ RunResult Trainer::run() {
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, config_.train.steps)
                                                : config_.train.steps;
   while (step_ < last && !stopping_) {
+    if (adaprec_ && adaprec_->due(step_)) {
+      note(adaprec_->round(step_));
+    }
     record_trace(traced(step_));
     for (StepReport& report : layout_.asynchronous() ? train_segment(last) : train_step()) {
       after_step(report);
@@ -91,7 +94,21 @@ std::vector<StepReport> Trainer::train_step() {
            .allreduce_bytes = sent.allreduce,
            .p2p_bytes = sent.p2p,
            .sparsity = totals_.sparsity.sparsity(),
+           .trial_seconds = adaprec_ ? adaprec_->take_seconds() : 0,
            .val_loss = {}}};
+}
+
+/// As a step of its own, but that nothing else hears of it.
+void Trainer::train_trial(int64_t step) {
+  struct Back {
+    int64_t& step;
+    int64_t before;
+    ~Back() { step = before; }
+  } back{step_, step_};
+  step_ = step;
+  check_loss<SharedFailure>(step, combine(pipeline_->train(pipeline_step(exchange_.get()))).first);
+  const double lr = optim::learning_rate(config_.optimizer, step, config_.train.steps);
+  check_norm<SharedFailure>(step, exchange_->update(step, lr).gradient_norm);
 }
 
 /// Steps of an asynchronous pipeline up to its next drain: what has to see all stages after the same
@@ -234,10 +251,10 @@ std::pair<double, bool> Trainer::combine(double loss_sum) {
   return {values[0] / rows, values[1] > 0};
 }
 
-double Trainer::evaluate() {
+double Trainer::evaluate(int64_t batches) {
   const Span span(Track::compute, "evaluation");
-  const int64_t samples = std::min(source_->validation_samples(),
-                                   config_.train.eval_batches * config_.train.global_batch);
+  const int64_t samples =
+      std::min(source_->validation_samples(), batches * config_.train.global_batch);
   // Contiguous shares, as even as they get.
   const int64_t replicas = layout_.grid.data;
   const int64_t first = samples * ranks_->replica() / replicas;
@@ -254,7 +271,7 @@ void Trainer::after_step(StepReport& report) {
   auto every = [&](int64_t interval) { return interval > 0 && report.step % interval == 0; };
   const bool last = report.step >= config_.train.steps;
   if (every(config_.train.eval_every) || last) {
-    report.val_loss = evaluate();
+    report.val_loss = evaluate(config_.train.eval_batches);
   }
   nlohmann::ordered_json line = metrics_line(report);
   directory_->write_metrics(line);
@@ -295,6 +312,9 @@ void Trainer::tell_codecs() {
 /// Of all stages, on rank 0.
 std::string Trainer::all_codec_choices() {
   const std::string mine = exchange_->codecs().state();
+  if (adaprec_) {
+    return mine;  // the same everywhere
+  }
   std::string all;
   for (const auto& one : parallel::gather(ranks_->pipeline(), std::as_bytes(std::span(mine)))) {
     all.append(reinterpret_cast<const char*>(one.data()), one.size());

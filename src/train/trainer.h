@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "src/core/trace.h"
+#include "src/train/adaprec.h"
 #include "src/train/budget.h"
 #include "src/train/exchange.h"
 #include "src/train/layout.h"
@@ -41,6 +42,7 @@ struct StepReport {
   int64_t allreduce_bytes = 0;
   int64_t p2p_bytes = 0;
   double sparsity = 0;
+  double trial_seconds = 0;  ///< of AdaPrec's trials before this step
   std::optional<double> val_loss;
 };
 
@@ -117,7 +119,9 @@ class Trainer {
   Owners owners() const;
   /// {mean loss, somebody wants to stop}
   std::pair<double, bool> combine(double loss_sum);
-  double evaluate();
+  double evaluate(int64_t batches);
+  void train_trial(int64_t step);
+  void make_adaprec();
   void after_step(StepReport& report);
   void checkpoint();
   void finish(bool finished);
@@ -148,6 +152,7 @@ class Trainer {
   std::unique_ptr<Pruner> pruner_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<AdaPrec> adaprec_;  ///< with codec "adaprec" only
   Trace trace_;
   int64_t step_ = 0;         ///< steps done
   int64_t last_saved_ = -1;  ///< step of the newest checkpoint

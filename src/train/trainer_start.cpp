@@ -88,6 +88,21 @@ void Trainer::start() {
   tell_codecs();
   pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
+  if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {
+    make_adaprec();
+  }
+}
+
+void Trainer::make_adaprec() {
+  // A tenth of an evaluation: a trial's curve has several.
+  const int64_t batches = std::max<int64_t>(config_.train.eval_batches / 10, 1);
+  const AdaPrec::Hands hands{
+      .use = [this](const std::string& codec) { exchange_->codecs().use(codec); },
+      .train = [this](int64_t step) { train_trial(step); },
+      .evaluate = [this, batches] { return evaluate(batches); },
+      .copy = [this] { return StateCopy(stage_->store()); }};
+  adaprec_ =
+      std::make_unique<AdaPrec>(config_, comm_, hands, directory_->resume_file() ? step_ : -1);
 }
 
 void Trainer::open_data() {
