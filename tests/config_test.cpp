@@ -40,7 +40,9 @@ struct Change {
   void operator()(std::string* value) const {
     *value = limits.values.empty() ? "a \"quoted\" \\ word\n" : limits.values.back();
   }
-  void operator()(std::vector<std::string>* value) const { *value = {"a b", "c\\d", ""}; }
+  void operator()(std::vector<std::string>* value) const {
+    *value = limits.values.empty() ? std::vector<std::string>{"a b", "c\\d", ""} : limits.values;
+  }
   void operator()(std::vector<int64_t>* value) const { *value = {7, 8, 9}; }
   void operator()(Patterned* value) const {
     *value = {.fallback = limits.values.front(),
