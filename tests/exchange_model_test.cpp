@@ -111,10 +111,13 @@ TEST(ExchangeModel, NothingGetsSlowerByAFasterPart) {
   }
 }
 
+/// As they are, in fp32.
+const auto kFloats = [](int64_t values) { return 4.0 * static_cast<double>(values); };
+
 TEST(ExchangeModel, Limits) {
   const ComputeTimes compute{.forward_s = 0.05, .backward_s = 0.1, .optimizer_s = 0.01};
   const std::vector<GradientBucket> buckets =
-      cut({.values = 10'000'000, .backward_s = compute.backward_s}, wire_cost({}));
+      cut({.values = 10'000'000, .backward_s = compute.backward_s}, kFloats);
   for (const ReductionKind reduction : kReductions) {
     // One rank exchanges nothing, however slow its link is.
     const ExchangePrediction alone = predict(
@@ -143,7 +146,7 @@ TEST(ExchangeModel, Limits) {
   // No gradient: nothing to wait for. Nothing overlaps: all of the link's time is seen.
   EXPECT_DOUBLE_EQ(predict(compute, {}, {.ranks = 3, .link = {1, 1}}).speedup, 3);
   const auto late =
-      cut({.values = 1000, .backward_s = compute.backward_s, .overlap = false}, wire_cost({}));
+      cut({.values = 1000, .backward_s = compute.backward_s, .overlap = false}, kFloats);
   EXPECT_NEAR(predict(compute, late, {.ranks = 2, .link = {0.001, 4000}}).step_s, 0.16 + 1.002,
               1e-12);
 }
@@ -167,7 +170,7 @@ TEST(ExchangeModel, BucketsCoverTheGradientInOrder) {
   for (const bool overlap : {true, false}) {
     const auto buckets =
         cut({.values = 2500, .bucket_values = 1000, .backward_s = 0.5, .overlap = overlap},
-            wire_cost({.name = "maxmin", .bits = 3, .bucket = 512}));
+            [](int64_t n) { return static_cast<double>((3 * n + 7) / 8 + 8 * ((n + 511) / 512)); });
     ASSERT_EQ(buckets.size(), 3U);
     EXPECT_EQ(buckets[0].values + buckets[1].values + buckets[2].values, 2500);
     EXPECT_DOUBLE_EQ(buckets[0].ready_s, overlap ? 0.2 : 0.5);
@@ -175,8 +178,8 @@ TEST(ExchangeModel, BucketsCoverTheGradientInOrder) {
     EXPECT_EQ(buckets[0].bytes, 375 + 2 * 8);
     EXPECT_EQ(buckets[2].bytes, 188 + 8);
   }
-  EXPECT_TRUE(cut({.values = 0}, wire_cost({})).empty());
-  EXPECT_THROW(cut({.values = int64_t{1} << 60U, .bucket_values = 1}, wire_cost({})), Failure);
+  EXPECT_TRUE(cut({.values = 0}, kFloats).empty());
+  EXPECT_THROW(cut({.values = int64_t{1} << 60U, .bucket_values = 1}, kFloats), Failure);
 }
 
 TEST(ExchangeModel, ImpossibleTimesAreRefused) {
@@ -193,28 +196,6 @@ TEST(ExchangeModel, ImpossibleTimesAreRefused) {
   EXPECT_THROW(predict(compute, {}, {.link = {-1, 1}}), Failure);
   EXPECT_THROW(predict(compute, {}, {.encode_per_s = std::nan("")}), Failure);
   EXPECT_THROW(predict(compute, {}, {.pieces = 0}), Failure);
-}
-
-TEST(WireCost, BytesOfEachCodec) {
-  const auto bytes = [](std::string_view name, int bits, int64_t bucket) {
-    return wire_cost({.name = name, .bits = bits, .bucket = bucket}).bytes(1025);
-  };
-  EXPECT_EQ(bytes("fp32", 0, 512), 4100);
-  EXPECT_EQ(bytes("bf16", 0, 512), 2050);
-  EXPECT_EQ(bytes("dynamic8", 0, 512), 1025 + 3 * 4);
-  EXPECT_EQ(bytes("fp8-e5m2", 0, 0), 1025 + 4);
-  EXPECT_EQ(bytes("maxmin", 0, 512), 513 + 3 * 8);
-  EXPECT_EQ(bytes("maxmin", 1, 1024), 129 + 2 * 8);
-  EXPECT_EQ(bytes("table", 3, 0), 385 + 4 * 4);
-  EXPECT_EQ(bytes("sign", 0, 512), 129 + 3 * 4);
-  EXPECT_EQ(wire_cost({.name = "sign"}).bytes(0), 0);
-  for (const std::string_view name : codec_names()) {
-    EXPECT_GT(wire_cost({.name = name}).bytes(100), 0) << name;
-  }
-  EXPECT_THROW(wire_cost({.name = "zip"}), Failure);
-  EXPECT_THROW(wire_cost({.name = "maxmin", .bits = 9}), Failure);
-  EXPECT_THROW(wire_cost({.name = "linear8", .bits = 4}), Failure);
-  EXPECT_THROW(wire_cost({.name = "linear8", .bucket = -1}), Failure);
 }
 
 // --- the link ---

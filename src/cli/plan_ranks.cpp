@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include "io/codec_spec.h"
+#include "parallel/codec.h"
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
 #include "src/core/error.h"
@@ -25,7 +28,7 @@ struct RanksArguments {
   double density = 1;
   std::vector<std::string> codecs{"fp32"};
   int bits = 0;
-  int64_t bucket = 512;
+  int64_t bucket = 0;
   double bits_per_value = 0;  ///< > 0: instead of codecs
   std::string reduction = "sra";
   double link_gbit = 0;
@@ -42,20 +45,28 @@ struct Row {
   ExchangePrediction found;
 };
 
+using BytesOf = std::function<double(int64_t values)>;
+
 /// What travels: name and size of each codec that was asked for.
-std::vector<std::pair<std::string, WireCost>> wires(const RanksArguments& arguments) {
-  if (arguments.bits_per_value > 0) {
-    return {{"-", {.bits = arguments.bits_per_value}}};
+std::vector<std::pair<std::string, BytesOf>> wires(const RanksArguments& arguments) {
+  if (const double bits = arguments.bits_per_value; bits > 0) {
+    return {{"-",
+             [bits](int64_t values) { return std::ceil(bits * static_cast<double>(values) / 8); }}};
   }
-  check(arguments.bits == 0 ||
-            std::any_of(arguments.codecs.begin(), arguments.codecs.end(), has_bits),
+  std::vector<std::pair<std::string, BytesOf>> found;
+  bool takes_bits = false;
+  for (const std::string& codec : arguments.codecs) {
+    const kernels::WireFormat format = parallel::format_of(
+        io::parse_codec(codec), {.bits = arguments.bits, .bucket = arguments.bucket});
+    takes_bits |=
+        format.code == kernels::WireCode::maxmin || format.code == kernels::WireCode::table;
+    found.emplace_back(codec, [format](int64_t values) {
+      return static_cast<double>(kernels::wire_bytes(format, values));
+    });
+  }
+  check(arguments.bits == 0 || takes_bits,
         "--bits goes with --codec maxmin or table; {} has its own",
         fmt::join(arguments.codecs, ", "));
-  std::vector<std::pair<std::string, WireCost>> found;
-  for (const std::string& name : arguments.codecs) {
-    const int bits = has_bits(name) ? arguments.bits : 0;
-    found.emplace_back(name, wire_cost({.name = name, .bits = bits, .bucket = arguments.bucket}));
-  }
   return found;
 }
 
@@ -76,7 +87,7 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
   std::vector<Row> rows;
   for (const auto& [codec, wire] : wires(arguments)) {
     const std::vector<GradientBucket> buckets = cut(gradient, wire);
-    const double bits = values == 0 ? 0 : 8 * wire.bytes(values) / static_cast<double>(values);
+    const double bits = values == 0 ? 0 : 8 * wire(values) / static_cast<double>(values);
     const bool coded = codec != "fp32";  // which is sent as it is
     for (const int ranks : arguments.ranks) {
       const ExchangeModel model{.ranks = ranks,
@@ -148,11 +159,10 @@ void add_compute(CLI::App& command, RanksArguments& arguments) {
 void add_exchange(CLI::App& command, RanksArguments& arguments) {
   auto* codec = command.add_option(
       "--codec", arguments.codecs,
-      fmt::format("one or several of {} (fp32)", fmt::join(codec_names(), ", ")));
+      fmt::format("one or several of {} (fp32)", fmt::join(io::value_codecs(), ", ")));
   command.add_option("--bits", arguments.bits, "of a code of maxmin and table (4)")
       ->check(CLI::Range(1, 8));
-  command
-      .add_option("--bucket", arguments.bucket, "values a scale of a codec; 0: of a message (512)")
+  command.add_option("--bucket", arguments.bucket, "values a scale of a codec (its own)")
       ->check(at_least_zero());
   command
       .add_option("--bits-per-value", arguments.bits_per_value,

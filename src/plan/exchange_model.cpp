@@ -68,7 +68,8 @@ ReductionCost cost_of(ReductionKind reduction, int ranks) {
           .decoded = (2 * p - 1) / p};
 }
 
-std::vector<GradientBucket> cut(const EvenBuckets& gradient, const WireCost& wire) {
+std::vector<GradientBucket> cut(const EvenBuckets& gradient,
+                                const std::function<double(int64_t values)>& bytes) {
   check(gradient.values >= 0, "a gradient of {} values", gradient.values);
   check(gradient.bucket_values >= 1, "buckets of {} values: at least 1 is needed",
         gradient.bucket_values);
@@ -82,7 +83,7 @@ std::vector<GradientBucket> cut(const EvenBuckets& gradient, const WireCost& wir
     const double share = static_cast<double>(end) / static_cast<double>(gradient.values);
     buckets.push_back({.ready_s = gradient.backward_s * (gradient.overlap ? share : 1),
                        .values = values,
-                       .bytes = wire.bytes(values)});
+                       .bytes = bytes(values)});
   }
   return buckets;
 }

@@ -23,13 +23,13 @@
 // counted after both. All times in seconds. Cost: O(buckets). Failure for times and rates that no
 // machine has.
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "src/plan/link.h"
-#include "src/plan/wire_cost.h"
 
 namespace espalier::plan {
 
@@ -61,7 +61,9 @@ struct EvenBuckets {
   double backward_s = 0;
   bool overlap = true;
 };
-std::vector<GradientBucket> cut(const EvenBuckets& gradient, const WireCost& wire);
+/// `bytes`: of a message of so many values.
+std::vector<GradientBucket> cut(const EvenBuckets& gradient,
+                                const std::function<double(int64_t values)>& bytes);
 
 /// What each rank computes in a step, without a codec.
 struct ComputeTimes {
