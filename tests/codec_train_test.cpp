@@ -166,6 +166,30 @@ TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   }
 }
 
+/// Plans are upper bounds of what messages take, and not far off: a budget must hold.
+TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
+  const TempDir dir;
+  for (const std::string codec : {"maxmin:4", "topk:0.5", "adaptive", "adaprec", "powersgd"}) {
+    for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical"}) {
+      SCOPED_TRACE(codec + " " + reduction);
+      io::Config config = coded(dir, codec);
+      config.parallel.reduction = reduction;
+      config.parallel.error_feedback = true;
+      config.model.width = 64;
+      config.parallel.codec_every = 4;
+      config.parallel.codec_trial = 5;
+      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+        train::Trainer trainer(config, comm, {.resume = "none"});
+        trainer.run();
+        const size_t planned = train::sum_of(trainer.fit().plan.peak);
+        const size_t held = trainer.arena().total().peak;
+        EXPECT_GE(planned, held) << codec << " " << reduction;
+        EXPECT_LT(static_cast<double>(planned), 2.5 * static_cast<double>(held));
+      });
+    }
+  }
+}
+
 /// Whatever is tried, training goes on from the state before: with one codec twice the run is that codec's.
 TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
   for (const std::string dtype : {"fp32", "bf16"}) {

@@ -3,6 +3,7 @@
 
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
+#include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/part_weights.h"
 #include "src/train/pruner.h"
@@ -15,11 +16,39 @@ size_t largest(const std::vector<int64_t>& counts) {
   return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
 }
 
-/// Staging of the buckets that are reduced at once.
-size_t staging_bytes(size_t gradient_bytes, int ranks) {
+/// Staging of the buckets that are reduced at once, and fp32 values of the pieces that are encoded.
+size_t staging_bytes(const io::Config& config, size_t gradient_bytes, int ranks) {
+  if (ranks == 1) {
+    return 0;
+  }
   const parallel::BucketOptions buckets;
-  const size_t each = std::min(buckets.pieces.staging_bytes, gradient_bytes);
-  return ranks == 1 ? 0 : static_cast<size_t>(buckets.in_flight) * each;
+  const parallel::PieceOptions& pieces = buckets.pieces;
+  const bool all = config.parallel.reduction == "all-to-all";  // each rank's version of an element
+  size_t each = std::min(pieces.staging_bytes,
+                         gradient_bytes * (all ? static_cast<size_t>(ranks) : size_t{1}));
+  size_t shared = 0;
+  if (loses(config) || config.parallel.reduction != "sra") {
+    const size_t narrowest = size_of(DType::bf16);
+    const size_t values = std::min(pieces.piece_bytes / narrowest * 4, 2 * gradient_bytes);
+    each += each / 8 + values;  // what buckets carry may make a message longer than its elements
+    shared = 2 * values;
+  }
+  const bool levels =
+      config.parallel.reduction == "hierarchical" || config.parallel.reduction == "auto";
+  return static_cast<size_t>(buckets.in_flight) * each * (levels ? 2 : 1) + shared;
+}
+
+/// What AdaPrec's trials come back to.
+size_t trial_bytes(const io::Config& config, const Arena& arena, const Tensor& feedback,
+                   int ranks) {
+  if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
+    return 0;
+  }
+  size_t bytes = feedback ? feedback.bytes() : 0;
+  for (const Memory kind : {Memory::weight, Memory::master, Memory::moment}) {
+    bytes += arena.use(kind).now;
+  }
+  return bytes;
 }
 
 /// Patterns of a config are those of the whole network: a stage may have no parameter that is excluded.
@@ -67,10 +96,12 @@ class Rehearsal {
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
-    const Buffer staging = arena_.allocate(
-        Memory::communication, "staging", DType::uint8,
-        Shape{static_cast<int64_t>(staging_bytes(arena_.use(Memory::gradient).now, run_.ranks) +
-                                   low_rank_bytes(config_, stage_.store()))});
+    const Buffer staging =
+        arena_.allocate(Memory::communication, "staging", DType::uint8,
+                        Shape{static_cast<int64_t>(
+                            staging_bytes(config_, arena_.use(Memory::gradient).now, run_.ranks) +
+                            trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
+                            low_rank_bytes(config_, stage_.store()))});
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {
