@@ -98,8 +98,8 @@ struct Reducer {
   Reducer(Communicator& among, const std::string& name, const std::vector<WireSegment>& segments)
       : stream(arena, 1),
         wire(kernels::by_name("cpu"), stream, segments),
-        reduction(
-            make_reduction(name, among, arena, {.piece_bytes = 16'384, .staging_bytes = 256 << 10})),
+        reduction(make_reduction(name, among, arena,
+                                 {.piece_bytes = 16'384, .staging_bytes = 256 << 10})),
         comm(among) {}
   void run(std::vector<float>& x, int number = 0) {
     reduction->start({.data = flat_of(x), .number = number, .wire = &wire});
@@ -264,6 +264,31 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
             << codec << " " << name;
       }
     }
+  });
+}
+
+/// What sparsity and codecs save together, beside a dense gradient in 16 bits around a ring.
+TEST(Reductions, KeptElementsInFewBitsAreATinyShareOfADenseGradient) {
+  on_ranks([](Communicator& comm) {
+    const auto sent = [&](const std::string& name, const std::string& codec, int64_t count) {
+      Reducer reducer(comm, name,
+                      {{.first = 0, .count = count, .format = format_of(io::parse_codec(codec))}});
+      reducer.reduction = make_reduction(name, comm, reducer.arena);
+      std::vector<float> x = gradient(comm.rank(), 1, count);
+      const int64_t before = comm.sent(Traffic::allreduce).bytes;
+      reducer.run(x);
+      double bytes = static_cast<double>(comm.sent(Traffic::allreduce).bytes - before);
+      all_reduce_small(comm, {&bytes, 1}, Combine::sum);
+      return bytes;
+    };
+    if (comm.size() == 1) {
+      return;
+    }
+    constexpr int64_t kDense = 1'500'000;
+    const double dense = sent("ring", "fp16", kDense);
+    EXPECT_LE(sent("sra", "fp16", kDense / 10), dense / 9);
+    EXPECT_LE(sent("sra", "maxmin:4:512", kDense / 10), dense / 35);
+    EXPECT_LE(sent("sra", "sign:1024", kDense / 10), dense / 130);
   });
 }
 
