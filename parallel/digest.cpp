@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "parallel/collectives.h"
@@ -66,16 +67,24 @@ void compare_digests(Communicator& comm, std::span<const std::string> names,
         "ranks hold different numbers of parameters (not the same on rank {}): all "
         "must run the same program and config",
         fmt::join(by_count, ", "));
+  const auto [entry, ranks] = first_difference(comm, digests);
+  require(entry >= 0, "digests differ where their combination does");
+  fail(
+      "ranks hold different bits of '{}' (not the same on rank {}): the run can no longer be "
+      "trusted; resume all ranks from the last checkpoint",
+      names[static_cast<size_t>(entry)], fmt::join(ranks, ", "));
+}
+
+DigestDifference first_difference(Communicator& comm, std::span<const uint64_t> digests) {
   const auto all = gather_all<uint64_t>(comm, digests);
   for (size_t i = 0; i < digests.size(); ++i) {
-    const auto differing = minority(
+    auto differing = minority(
         comm.size(), [&](int r) { return all[static_cast<size_t>(r) * digests.size() + i]; });
-    check(differing.empty(),
-          "ranks hold different bits of '{}' (not the same on rank {}): the run can no "
-          "longer be trusted; resume all ranks from the last checkpoint",
-          names[i], fmt::join(differing, ", "));
+    if (!differing.empty()) {
+      return {.entry = static_cast<int64_t>(i), .ranks = std::move(differing)};
+    }
   }
-  require(false, "digests differ where their combination does");
+  return {};
 }
 
 }  // namespace espalier::parallel

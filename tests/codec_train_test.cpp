@@ -166,6 +166,18 @@ TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   }
 }
 
+TEST(CodedRuns, SettingsThatDifferAreFoundBeforeAnythingIsSent) {
+  const TempDir dir;
+  const std::string message = failure_of([&] {
+    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+      const io::Config config = coded(dir, comm.rank() == 2 ? "maxmin:3" : "maxmin:4");
+      train::Trainer trainer(config, comm, {.resume = "none"});
+      trainer.run();
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("different settings of parallel.codec (not the same on rank 2)"));
+}
+
 /// Plans are upper bounds of what messages take, and not far off: a budget must hold.
 TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   const TempDir dir;

@@ -1,7 +1,9 @@
 #include "src/train/agreement.h"
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "parallel/collectives.h"
@@ -20,6 +22,28 @@ void agree(parallel::Communicator& comm, const std::string& error) {
   text.resize(length);
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(text)));
   throw SharedFailure(text);
+}
+
+void compare_settings(const io::Config& config, parallel::Communicator& comm) {
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  const nlohmann::json settings = io::to_json(config);
+  for (const auto& [section, keys] : settings.items()) {
+    for (const auto& [key, value] : keys.items()) {
+      if (section != "run") {
+        const std::string text = value.dump();
+        names.push_back(section + "." + key);
+        digests.push_back(XXH64(text.data(), text.size(), 0));
+      }
+    }
+  }
+  const auto [entry, ranks] = parallel::first_difference(comm, digests);
+  if (entry >= 0) {
+    throw SharedFailure(fmt::format(
+        "ranks have different settings of {} (not the same on rank {}): start all ranks "
+        "with the same config and --set",
+        names[static_cast<size_t>(entry)], fmt::join(ranks, ", ")));
+  }
 }
 
 void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {

@@ -2,6 +2,7 @@
 // Errors that one rank meets and all ranks must share; the proof that all ranks are equal.
 #include <string>
 
+#include "io/config.h"
 #include "parallel/communicator.h"
 #include "sparse/store.h"
 
@@ -15,6 +16,10 @@ class SharedFailure : public Failure {
 
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
+
+/// Collective. All ranks must have the same settings, but for those of [run]: what they send each other
+/// follows from them. Throws SharedFailure that names the first setting that differs, and the ranks.
+void compare_settings(const io::Config& config, parallel::Communicator& comm);
 
 /// Collective. What every rank holds must have the same bits on all of them: values and exact
 /// copies, and without sharding low halves and moments as well. Throws Failure that names what

@@ -51,6 +51,7 @@ Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, Trainer
 Trainer::~Trainer() { Trace::install(nullptr); }
 
 void Trainer::start() {
+  compare_settings(config_, comm_);
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
   on_first_rank_first(comm_, [&] { open_data(); });
   time_layers();
