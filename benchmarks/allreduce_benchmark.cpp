@@ -155,8 +155,8 @@ class Bench {
       table.contenders.push_back({"MPI_Reduce_scatter", [this] { rival_->reduce_scatter(); },
                                   [this] { rival_->place(); }});
     }
-    table.contenders.push_back({"SraReduction, scatter only",
-                                all_reduce_of(Phases::scatter, PieceOptions{}.piece_bytes)});
+    table.contenders.push_back(
+        {"SraReduction, scatter only", all_reduce_of(Phases::scatter, PieceOptions{}.piece_bytes)});
     return table;
   }
   Table gather() {
