@@ -91,8 +91,9 @@ def cell(differences):
         return ""
     if any(difference is None or math.isnan(difference) for difference in differences):
         return "diverged"
-    spread = statistics.stdev(differences) if len(differences) > 1 else 0
-    return f"{statistics.mean(differences):+.4f} ± {spread:.4f}"
+    if len(differences) == 1:
+        return f"{differences[0]:+.4f} (one seed)"
+    return f"{statistics.mean(differences):+.4f} ± {statistics.stdev(differences):.4f}"
 
 
 def table(arguments):
