@@ -137,11 +137,11 @@ void validate_codecs(const ParallelConfig& parallel) {
   check(codec != "adaprec" || parallel.codec_candidates.size() >= 2,
         "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
         parallel.codec_candidates.size());
-  const bool plain = codec == "fp32" && parallel.codec.uniform();
+  const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
   check(plain || parallel.reduction != "mpi",
-        "parallel.reduction = \"mpi\" sums by MPI, which knows no codecs, and parallel.codec = "
-        "\"{}\"; set parallel.reduction = \"sra\"",
-        parallel.codec.fallback);
+        "parallel.reduction = \"mpi\" sums by MPI, which knows no codecs and keeps no errors (now "
+        "parallel.codec = \"{}\", parallel.error_feedback = {}); set parallel.reduction = \"sra\"",
+        parallel.codec.fallback, parallel.error_feedback);
 }
 
 struct Unit {

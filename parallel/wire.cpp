@@ -46,7 +46,8 @@ void Wire::set_segments(std::vector<WireSegment> segments) {
 
 bool Wire::plain(DType dtype) const {
   const WireFormat same = plain_format(dtype);
-  return std::ranges::all_of(segments_, [&](const auto& s) { return s.format == same; });
+  return !feedback_ &&
+         std::ranges::all_of(segments_, [&](const auto& s) { return s.format == same; });
 }
 
 template <class Body>

@@ -38,7 +38,7 @@ class Wire {
 
   void set_segments(std::vector<WireSegment> segments);
   std::span<const WireSegment> segments() const { return segments_; }
-  /// Whether all travel as they are.
+  /// Whether all travel as they are: no codec, and no errors of an earlier one to be sent.
   bool plain(DType dtype) const;
   /// fp32, as long as the array; empty: no feedback.
   void set_feedback(const Tensor& feedback) { feedback_ = feedback; }

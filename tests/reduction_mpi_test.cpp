@@ -229,6 +229,29 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
       {.timeout = 60, .ranks_a_node = 2});
 }
 
+/// Errors that a codec left are sent with the next gradient, also when that travels as it is.
+TEST(Reductions, WhatIsKeptIsSentByPlainSumsToo) {
+  on_ranks([](Communicator& comm) {
+    if (comm.size() == 1) {
+      return;
+    }
+    constexpr int64_t kCount = 3'001;
+    for (const std::string& name : kReductions) {
+      Reducer reducer(comm, name,
+                      {{.first = 0, .count = kCount, .format = plain_format(DType::fp32)}});
+      std::vector<float> error(kCount, 0.25F);
+      reducer.wire.set_feedback(flat_of(error));
+      std::vector<float> x(kCount, 1.0F);
+      reducer.run(x);
+      std::vector<double> kept(error.begin(), error.end());
+      all_reduce_small(comm, kept, Combine::sum);
+      for (int64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(double{x[i]} + kept[i], 1.25 * comm.size()) << name << " " << i;
+      }
+    }
+  });
+}
+
 /// Of each message of elements [first, first + count), by hand.
 int64_t bytes_by_hand(const std::string& codec, int64_t count) {
   const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };

@@ -45,7 +45,7 @@ void AllToAllReduction::start(const SliceJob& job) {
         slot_bytes_, job_.wire->bytes(job_.first + index * piece_elements_, piece(index).count()));
   }
   reserve(arena_, staging_, "all-to-all staging", DType::uint8,
-          static_cast<int64_t>(shares * slot_bytes_));
+          std::min(kWindow, pieces_) * comm_.size() * static_cast<int64_t>(slot_bytes_));
   reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
   posted_ = 0;
   summed_ = 0;

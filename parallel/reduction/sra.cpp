@@ -56,15 +56,17 @@ void SraReduction::choose_pieces() {
   const size_t bytes = std::min(std::max(kSmallestPiece, most / kLine * kLine), slice_bytes);
   piece_elements_ = static_cast<int64_t>(bytes / element);
   slot_bytes_ = bytes;
+  const auto count = static_cast<size_t>((longest + piece_elements_ - 1) / piece_elements_);
+  window_ = std::min(kWindow, count);
   if (stages) {
     allocate_staging();
   }
 }
 
 void SraReduction::allocate_staging() {
-  size_t slots = peers_.size() * kWindow;
+  size_t slots = peers_.size() * window_;
   if (wire_ != nullptr) {
-    slots = (peers_.size() * kLanesOfAPeer + 1) * kWindow;
+    slots = (peers_.size() * kLanesOfAPeer + 1) * window_;
     size_t longest = 0;
     for (int rank = 0; rank < comm_.size(); ++rank) {
       for (int64_t index = 0; index < pieces(rank); ++index) {
@@ -99,7 +101,7 @@ int64_t SraReduction::number_of(int rank, int64_t index) const {
 std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_t index) const {
   const size_t lane_peer = lane == Lane::spread ? peers_.size() * kLanesOfAPeer
                                                 : static_cast<size_t>(lane) * peers_.size() + peer;
-  const size_t slot = lane_peer * kWindow + static_cast<size_t>(index) % kWindow;
+  const size_t slot = lane_peer * window_ + static_cast<size_t>(index) % window_;
   const Tensor elements = piece(rank, index);
   const size_t bytes =
       wire_ != nullptr ? wire_->bytes(number_of(rank, index), elements.count()) : elements.bytes();

@@ -80,6 +80,7 @@ class SraReduction final : public Reduction {
   int64_t first_ = 0;           ///< of data_, as the wire counts
   std::vector<int64_t> edges_;  ///< of the slices, in elements
   int64_t piece_elements_ = 1;
+  size_t window_ = 1;      ///< slots of a stream with one peer
   size_t slot_bytes_ = 0;  ///< of a message in staging
   int64_t my_pieces_ = 0;
   int64_t final_ = 0;           ///< pieces of my slice that hold what the others shall get

@@ -61,15 +61,14 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       }
     }
   }
-  if (config.parallel.reduction == "auto" && loses(config)) {
-    decide_whether_to_compress();
-  }
 }
 
 void CodecChoice::use(const std::string& codec) { config_.parallel.codec.fallback = codec; }
 
 /// By sums of a gradient as long as this one, and of shorter ones.
 void CodecChoice::decide_whether_to_compress() {
+  decided_for_ = stage_.store().flat_size();
+  compresses_ = true;
   kernels::WireFormat format;
   if (kind_ == "adaptive") {
     format = candidates_[static_cast<size_t>(uniform_)];
@@ -86,7 +85,7 @@ void CodecChoice::decide_whether_to_compress() {
   if (format == plain) {
     return;  // codecs that are none of single values
   }
-  const int64_t longest = std::min(stage_.store().flat_size(), kLongestProbe);
+  const int64_t longest = std::min(decided_for_, kLongestProbe);
   std::vector<parallel::ExchangePair> pairs;
   for (int64_t size = std::max<int64_t>(longest / 64, 1); size <= longest; size *= 8) {
     pairs.push_back({.elements = size,
@@ -131,7 +130,15 @@ kernels::WireFormat CodecChoice::format(const kernels::WireFormat& candidate) co
 }
 
 void CodecChoice::prepare() {
-  if (kind_ != "fastest" || replicas_.size() == 1) {
+  if (replicas_.size() == 1) {
+    return;
+  }
+  // Again where masks have made the gradient much shorter.
+  const bool fewer = stage_.store().flat_size() < decided_for_ / 2;
+  if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
+    decide_whether_to_compress();
+  }
+  if (kind_ != "fastest") {
     return;
   }
   const auto& parameters = stage_.store().parameters();
@@ -251,18 +258,18 @@ std::string CodecChoice::state() const {
   return text;
 }
 
-void CodecChoice::restore(std::string_view state) {
+void CodecChoice::restore(const std::string& state) {
   const auto& candidates = config_.parallel.codec_candidates;
   if (kind_ == "adaprec" && std::ranges::find(candidates, state) != candidates.end()) {
-    use(std::string(state));
+    use(state);
   }
   for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
     const std::string name = ";" + stage_.store().parameters()[p].spec.name + "=";
-    const size_t at = fmt::format(";{}", state).find(name);
+    const size_t at = (";" + state).find(name);
     if (at == std::string::npos) {
       continue;
     }
-    const int chosen = std::atoi(state.data() + at + name.size() - 1);
+    const int chosen = std::atoi(state.c_str() + at + name.size() - 1);
     chosen_[p] = std::clamp(chosen, 0, static_cast<int>(candidates_.size()) - 1);
   }
 }

@@ -54,7 +54,7 @@ class CodecChoice {
   /// What has been chosen, for checkpoints.
   std::string state() const;
   /// Of the same parameters on another rank or in another call.
-  void restore(std::string_view state);
+  void restore(const std::string& state);
 
  private:
   void decide_whether_to_compress();
@@ -71,6 +71,7 @@ class CodecChoice {
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
   int uniform_ = 0;                              ///< choice of adaptive until the first
   bool compresses_ = true;
+  int64_t decided_for_ = 0;            ///< flat elements when that was measured
   std::vector<int> chosen_;            ///< [parameters, in the store's order]
   std::map<int64_t, int> fastest_;     ///< by elements
   std::vector<double> codec_seconds_;  ///< [choices] an element

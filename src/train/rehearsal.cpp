@@ -1,6 +1,7 @@
 // A run replayed on a dry arena: what each of its parts will allocate.
 #include <algorithm>
 
+#include "io/codec_spec.h"
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
 #include "src/train/gradient_wire.h"
@@ -16,26 +17,55 @@ size_t largest(const std::vector<int64_t>& counts) {
   return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
 }
 
-/// Staging of the buckets that are reduced at once, and fp32 values of the pieces that are encoded.
-size_t staging_bytes(const io::Config& config, size_t gradient_bytes, int ranks) {
+size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
+  const Tensor gradient = stage.store().gradient();
+  if (!gradient) {
+    return 0;
+  }
+  const size_t element = size_of(gradient.dtype);
+  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t least = asked > 0 ? asked : parallel::usual_bucket_bytes(gradient.bytes());
+  int64_t longest = 0;
+  int64_t begin = 0;
+  for (const int64_t end : parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
+                                                 static_cast<int64_t>(least / element))) {
+    longest = std::max(longest, end - begin);
+    begin = end;
+  }
+  return static_cast<size_t>(longest) * element;
+}
+
+/// Staging of the sum of an array, and fp32 values of the pieces that are encoded.
+size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
+  const parallel::PieceOptions pieces;
+  const std::string& reduction = config.parallel.reduction;
+  const bool coded = loses(config) || reduction != "sra";
+  // Times that an element is held: what each rank sent of it; or as given, taken and fetched.
+  size_t versions = coded ? 3 : 1;
+  if (reduction == "all-to-all") {
+    versions = std::max(versions, static_cast<size_t>(ranks));
+  }
+  size_t bytes = std::min(pieces.staging_bytes, array_bytes * versions);
+  if (coded) {
+    const size_t narrowest = size_of(DType::bf16);
+    const size_t values = std::min(pieces.piece_bytes / narrowest * 4, 2 * array_bytes);
+    // What buckets of a codec carry may make a message longer than its elements.
+    bytes += bytes / 8 + 2 * values;
+  }
+  return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
+}
+
+/// Of the buckets that are reduced at once, and of the sums that are timed (exchange_timer.h).
+size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
   }
-  const parallel::BucketOptions buckets;
-  const parallel::PieceOptions& pieces = buckets.pieces;
-  const bool all = config.parallel.reduction == "all-to-all";  // each rank's version of an element
-  size_t each = std::min(pieces.staging_bytes,
-                         gradient_bytes * (all ? static_cast<size_t>(ranks) : size_t{1}));
-  size_t shared = 0;
-  if (loses(config) || config.parallel.reduction != "sra") {
-    const size_t narrowest = size_of(DType::bf16);
-    const size_t values = std::min(pieces.piece_bytes / narrowest * 4, 2 * gradient_bytes);
-    each += each / 8 + values;  // what buckets carry may make a message longer than its elements
-    shared = 2 * values;
-  }
-  const bool levels =
-      config.parallel.reduction == "hierarchical" || config.parallel.reduction == "auto";
-  return static_cast<size_t>(buckets.in_flight) * each * (levels ? 2 : 1) + shared;
+  const std::string codec = io::parse_codec(config.parallel.codec.fallback).name;
+  const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
+                     (codec == "adaptive" && config.parallel.codec_goal == "time");
+  const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
+  return in_flight * staging_bytes(config, longest_bucket_bytes(config, stage), ranks) +
+         (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
 /// What AdaPrec's trials come back to.
@@ -99,7 +129,7 @@ class Rehearsal {
     const Buffer staging =
         arena_.allocate(Memory::communication, "staging", DType::uint8,
                         Shape{static_cast<int64_t>(
-                            staging_bytes(config_, arena_.use(Memory::gradient).now, run_.ranks) +
+                            staging_of_run(config_, stage_, run_.ranks) +
                             trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
                             low_rank_bytes(config_, stage_.store()))});
     plan.start = bytes_now(arena_);
