@@ -171,6 +171,16 @@ TEST(AdaprecChoice, WithoutGainTheBestValueCounts) {
   EXPECT_NE(choice.why.find("no gain"), std::string::npos);
 }
 
+/// Of values that are as good as equal the fastest, not the best by a hair.
+TEST(AdaprecChoice, WithoutGainTheFastestOfEqualOnesCounts) {
+  const auto lost = [](double part) {
+    return std::vector{candidate("fp32", 32, 1.0, -0.1), candidate("fp8", 8, 0.4, part),
+                       candidate("sign", 1, 0.1, -0.5)};
+  };
+  EXPECT_EQ(chosen(lost(-0.1001)), "fp8");
+  EXPECT_EQ(chosen(lost(-0.3)), "fp32");
+}
+
 TEST(AdaprecChoice, DivergedOnesAreOut) {
   std::vector<PrecisionCandidate> candidates = poster();
   candidates[1].points.back().y = std::numeric_limits<double>::quiet_NaN();

@@ -173,6 +173,33 @@ TEST(LearningCurve, DivergenceIsNotMistakenForProgress) {
   EXPECT_GT(p.mean, loss(30) - 0.05);
 }
 
+/// The first steps of a training fall so fast that unbounded shapes go on below 0.
+TEST(LearningCurve, StaysWithinBounds) {
+  const std::vector<CurvePoint> loss{{1, 2.55},  {5, 2.46},  {9, 2.17},
+                                     {13, 1.95}, {17, 1.59}, {21, 1.30}};
+  ASSERT_LT(predict_curve(loss, 150).mean, 0);
+  const CurvePrediction bounded = predict_curve(loss, 150, {.least = 0});
+  EXPECT_GE(bounded.mean, 0);
+  EXPECT_LT(bounded.mean, 1.3);
+  double weight = 0;
+  for (const CurveShare& share : bounded.shapes) {
+    EXPECT_GE(share.mean, 0) << share.names;
+    weight += share.weight;
+  }
+  EXPECT_NEAR(weight, 1, 1e-9);
+  // An accuracy, mirrored.
+  std::vector<CurvePoint> accuracy = loss;
+  std::ranges::for_each(accuracy, [](CurvePoint& point) { point.y = 1 - point.y; });
+  const double reached = predict_curve(accuracy, 150, {.most = 1}).mean;
+  EXPECT_LE(reached, 1);
+  EXPECT_GT(reached, accuracy.back().y);
+  // Bounds that nothing passes change nothing; where all pass, the bound is what is left.
+  const CurvePrediction near = predict_curve(loss, 22);
+  EXPECT_NEAR(predict_curve(loss, 22, {.least = -1e9, .most = 1e9}).mean, near.mean, 1e-9);
+  EXPECT_NEAR(predict_curve(loss, 150, {.least = 1.299}).mean, 1.299, 1e-12);
+  EXPECT_THROW(predict_curve(loss, 22, {.least = 2}), Failure);
+}
+
 TEST(LearningCurve, RefusesWhatIsNoCurve) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto failure = [](std::vector<CurvePoint> points, double x = 9) {

@@ -100,7 +100,7 @@ std::string AdaPrec::round(int64_t step) {
         .value_now = value_now,
         .step_now = step + 1,  // points count from 1: shapes take logarithms
         .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
-    const PrecisionOptions options{.higher_is_better = false};
+    const PrecisionOptions options{.higher_is_better = false, .curve = {.least = 0}};
     const PrecisionChoice choice = choose_precision(round, options);
     log_->write(choice_record(round, options, choice));
     chosen = static_cast<int64_t>(choice.chosen);

@@ -11,6 +11,8 @@ namespace {
 
 using Candidates = std::span<const PrecisionCandidate>;
 
+constexpr double kSameValue = 0.1;  // deviations between values that are taken for equal
+
 void check_round(const PrecisionRound& round, const PrecisionOptions& options) {
   check(!round.candidates.empty(), "a choice of precision needs at least one candidate");
   check(round.phase_steps > 0, "the phase that a precision is chosen for has {} steps",
@@ -127,18 +129,24 @@ void choose_adaprec(const PrecisionRound& round, const PrecisionOptions& options
     reject(*options.risk, reference, forecasts);
     left = not_rejected();
   }
+  const size_t risky = candidates.size() - diverged - left.size();
   const size_t by_rate = best_of(candidates, left, [&](size_t i) { return forecasts[i].rate; });
   if (forecasts[by_rate].gain > 0) {
     choice.chosen = by_rate;
     choice.why = "largest predicted gain a second";
   } else {
-    choice.chosen = best_of(candidates, left, [&](size_t i) { return forecasts[i].gain; });
-    choice.why = "no gain is predicted: best predicted value";
+    const auto best =
+        forecasts[best_of(candidates, left, [&](size_t i) { return forecasts[i].gain; })];
+    std::erase_if(left, [&](size_t i) {
+      return forecasts[i].gain < best.gain - kSameValue * best.deviation;
+    });
+    choice.chosen = best_of(candidates, left, [&](size_t i) { return -forecasts[i].seconds; });
+    choice.why = left.size() == 1 ? "no gain is predicted: best predicted value"
+                                  : "no gain is predicted: fastest of the best predicted values";
   }
   if (diverged > 0) {
     choice.why += fmt::format("; {} diverged", diverged);
   }
-  const size_t risky = candidates.size() - diverged - left.size();
   if (risky > 0) {
     choice.why += fmt::format("; {} rejected as riskier than {} against \"{}\"", risky,
                               options.risk->most_risk, candidates[reference].name);

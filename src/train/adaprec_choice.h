@@ -6,7 +6,9 @@
 //   rate = gain / (phase_steps * seconds_per_step),   gain = how much better than value_now (mean)
 //
 // is largest for the chosen one. Where no candidate gains anything a rate would prefer the slowest:
-// then the best value is chosen. Equal ones: the more precise.
+// then the best value is chosen, or the fastest whose value is within a tenth of the deviation of it:
+// candidates share state, batches and validation set, so that their predictions err alike. Equal
+// ones: the more precise.
 //
 // A candidate whose curve holds a value that is no number has diverged and is not chosen.
 //

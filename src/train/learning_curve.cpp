@@ -18,6 +18,7 @@ constexpr double kLevelPrior = 3;      // of the level at the last x
 constexpr double kDiscrepancy = 0.15;  // what real curves do that no shape does: a part of the
 constexpr double kFewPoints = 4;       // mean slope against ln x, times 1 + this / points
 constexpr int kRounds = 6;
+constexpr double kLeastInside = 1e-3;     // weight of draws that keep to the bounds
 constexpr double kSmallestCount = 2;      // points that correlated residuals leave
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
 constexpr double kDegrees = 4;            // of the proposal's t
@@ -156,7 +157,8 @@ bool inside(const CurveParameters& at) {
 
 }  // namespace
 
-LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options) {
+LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options)
+    : least_(options.least), most_(options.most) {
   check_points(points);
   require(options.draws >= 8, "draws are at least 8", options.draws);
   const auto [low, high] = std::ranges::minmax(points, {}, &CurvePoint::y);
@@ -165,6 +167,9 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   centre_ = points.back().y;
   // A curve that is constant in all its digits is still not known to change by nothing.
   range_ = std::max({high.y - low.y, 1e-4 * largest, 1e-300});
+  check(low.y >= least_ && high.y <= most_,
+        "points of a learning curve lie in [{}, {}], its bounds are [{}, {}]", low.y, high.y,
+        least_, most_);
   data_ = standardised(points, centre_, range_);
   const auto shapes = curve_shapes();
   std::vector<CurveMinimum> minima;
@@ -231,6 +236,9 @@ CurvePrediction LearningCurve::at(double x) const {
   double mean = 0;
   double second = 0;
   double noise = 0;
+  double total = 0;   // weight
+  double inside = 0;  // that of draws within the bounds
+  double beyond = 0;  // weight times the bound that was passed
   for (size_t s = 0; s < shapes.size(); ++s) {
     CurveShare share{.names = shapes[s].names};
     double first_moment = 0;
@@ -240,11 +248,18 @@ CurvePrediction LearningCurve::at(double x) const {
       if (draw.weight == 0 || !std::isfinite(p.mean)) {
         continue;
       }
+      total += draw.weight;
+      const double y = centre_ + range_ * p.mean;
+      if (y < least_ || y > most_) {
+        beyond += draw.weight * std::clamp(y, least_, most_);
+        continue;
+      }
       share.weight += draw.weight;
       first_moment += draw.weight * p.mean;
       second_moment += draw.weight * (square(p.mean) + draw.variance * (1 + p.spread));
       noise += draw.weight * draw.variance;
     }
+    inside += share.weight;
     if (share.weight > 0) {
       const double m = first_moment / share.weight;
       share.mean = centre_ + range_ * m;
@@ -252,6 +267,18 @@ CurvePrediction LearningCurve::at(double x) const {
       all.shapes.push_back(share);
       mean += first_moment;
       second += second_moment;
+    }
+  }
+  if (inside < kLeastInside * total) {
+    all.shapes.clear();
+    mean = (beyond / std::max(total - inside, 1e-300) - centre_) / range_;
+    second = square(mean);
+  } else if (inside > 0) {
+    mean /= inside;
+    second /= inside;
+    noise /= inside;
+    for (CurveShare& share : all.shapes) {
+      share.weight /= inside;
     }
   }
   if (log_u > 0) {

@@ -24,6 +24,7 @@
 // Cost: about 1.5 ms for 30 points. Errors: Failure for fewer than 3 points, x not ascending or not
 // above 0, and numbers that are not finite.
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,10 @@ struct CurvePoint {
 struct CurveOptions {
   int draws = 160;  ///< of parameters, a shape
   uint64_t seed = 1;
+  /// What y can be (a loss is not below 0, an accuracy not above 1): draws that pass it by x are left
+  /// out of the mixture there; where all do, y is predicted to reach it.
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
 };
 
 /// What one shape says.
@@ -72,6 +77,7 @@ class LearningCurve {
 
   CurveData data_;
   double last_x_ = 0, centre_ = 0, range_ = 1;
+  double least_, most_;
   std::vector<std::vector<Draw>> draws_;  ///< by shape
 };
 
