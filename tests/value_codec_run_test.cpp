@@ -1,16 +1,12 @@
 // Runs whose values travel in codes: resumed, pruned, over pipelines, on other ranks, within their memory.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/checkpoint.h"
-#include "src/train/value_wire.h"
-#include "tests/failure.h"
 #include "tests/grid.h"
 
 namespace espalier {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
 using testing::run_grid;
@@ -287,32 +283,6 @@ TEST(CodedValueTrials, LeaveNoTrace) {
   config.parallel.codec_every = 8;
   config.parallel.codec_trial = 5;
   EXPECT_EQ(run(config, 2), want);
-}
-
-TEST(CodedValueConfig, NeedsASharedOptimizerAndACodecOfValues) {
-  const auto refused = [](const std::string& text) {
-    return failure_of([&] { io::validate(io::parse_config(text, "run.toml")); });
-  };
-  EXPECT_THAT(refused("[parallel]\nvalue_codec = \"linear8\"\n"),
-              ::testing::AllOf(HasSubstr("parallel.value_codec = \"linear8\""),
-                               HasSubstr("set parallel.zero = 1")));
-  EXPECT_THAT(refused("[parallel]\nvalue_codec = {default = \"fp32\", \"head.*\" = \"bf16\"}\n"),
-              HasSubstr("set parallel.zero = 1"));
-  for (const std::string codec : {"powersgd:4", "adaptive", "fastest", "adaprec", "linear9"}) {
-    EXPECT_THAT(refused("[parallel]\nzero = 1\nvalue_codec = \"" + codec + "\"\n"),
-                HasSubstr("parallel.value_codec"))
-        << codec;
-  }
-  const auto format = [](const std::string& name, const Shape& shape) {
-    io::Config config;
-    config.parallel.zero = 1;
-    config.parallel.value_codec = {.fallback = "maxmin:4", .patterns = {{"*.small.*", "linear8"}}};
-    return train::value_format(config, {.name = name, .shape = shape}).has_value();
-  };
-  EXPECT_TRUE(format("blocks.0.mlp.expand.weight", Shape{128, 32}));
-  EXPECT_FALSE(format("blocks.0.mlp.expand.weight", Shape{31, 32})) << "below codec_min_size";
-  EXPECT_TRUE(format("blocks.0.small.weight", Shape{31, 32})) << "named by a pattern";
-  EXPECT_FALSE(format("blocks.0.small.bias", Shape{4096})) << "vectors are exact";
 }
 
 }  // namespace

@@ -5,14 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "parallel/codec.h"
 #include "parallel/reduction/sra.h"
-#include "src/train/snapshot.h"
 #include "src/train/value_wire.h"
 #include "tests/failure.h"
-#include "tests/grid.h"
+#include "tests/support.h"
 
 namespace espalier {
 namespace {
@@ -20,7 +18,6 @@ namespace {
 using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
-using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
 
@@ -250,6 +247,32 @@ TEST(CodedValues, BytesAreThoseOfTheFormula) {
       }
     }
   }
+}
+
+TEST(CodedValues, NeedsASharedOptimizerAndACodecOfValues) {
+  const auto refused = [](const std::string& text) {
+    return failure_of([&] { io::validate(io::parse_config(text, "run.toml")); });
+  };
+  EXPECT_THAT(refused("[parallel]\nvalue_codec = \"linear8\"\n"),
+              ::testing::AllOf(HasSubstr("parallel.value_codec = \"linear8\""),
+                               HasSubstr("set parallel.zero = 1")));
+  EXPECT_THAT(refused("[parallel]\nvalue_codec = {default = \"fp32\", \"head.*\" = \"bf16\"}\n"),
+              HasSubstr("set parallel.zero = 1"));
+  for (const std::string codec : {"powersgd:4", "adaptive", "fastest", "adaprec", "linear9"}) {
+    EXPECT_THAT(refused("[parallel]\nzero = 1\nvalue_codec = \"" + codec + "\"\n"),
+                HasSubstr("parallel.value_codec"))
+        << codec;
+  }
+  const auto format = [](const std::string& name, const Shape& shape) {
+    io::Config config;
+    config.parallel.zero = 1;
+    config.parallel.value_codec = {.fallback = "maxmin:4", .patterns = {{"*.small.*", "linear8"}}};
+    return train::value_format(config, {.name = name, .shape = shape}).has_value();
+  };
+  EXPECT_TRUE(format("blocks.0.mlp.expand.weight", Shape{128, 32}));
+  EXPECT_FALSE(format("blocks.0.mlp.expand.weight", Shape{31, 32})) << "below codec_min_size";
+  EXPECT_TRUE(format("blocks.0.small.weight", Shape{31, 32})) << "named by a pattern";
+  EXPECT_FALSE(format("blocks.0.small.bias", Shape{4096})) << "vectors are exact";
 }
 
 }  // namespace
