@@ -112,6 +112,7 @@ struct ParallelConfig {
   double bucket_mb = 0;              ///< 0: by the gradient's size
   bool overlap = true;
   int64_t zero = 0;
+  Patterned value_codec{.fallback = "fp32", .patterns = {}};
   std::string reduction = "sra";
   Patterned codec{.fallback = "fp32", .patterns = {}};
   int64_t bits = 0;

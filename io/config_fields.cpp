@@ -176,6 +176,8 @@ void parallel(std::vector<Field>& out) {
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
   rows.add("zero", &P::zero, one_of({"0", "1"}),
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
+  rows.add("value_codec", &P::value_codec, codec({value_codecs().begin(), value_codecs().end()}),
+           "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
   rows.add("reduction", &P::reduction,
            one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");

@@ -144,6 +144,14 @@ void validate_codecs(const ParallelConfig& parallel) {
         parallel.codec.fallback, parallel.error_feedback);
 }
 
+void validate_value_codec(const ParallelConfig& parallel) {
+  const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
+  check(plain || parallel.zero == 1,
+        "parallel.value_codec = \"{}\" is for the new values that ranks send each other when they "
+        "share out the optimizer; set parallel.zero = 1, or leave value_codec at \"fp32\"",
+        parallel.value_codec.fallback);
+}
+
 struct Unit {
   std::string_view name;
   double bytes;
@@ -167,6 +175,7 @@ void validate(const Config& config) {
   validate_pruning(config.pruning, config.train.steps);
   validate_asynchronous(config);
   validate_codecs(config.parallel);
+  validate_value_codec(config.parallel);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 

@@ -23,9 +23,12 @@ ParameterGather::ParameterGather(Communicator& comm, Arena& arena, const BucketO
       pipeline_(comm, make_gathers(comm, arena, options),
                 {.span = "gather", .doing = "gathering values from all ranks"}) {}
 
-void ParameterGather::begin(const Tensor& flat, const Partition& partition) {
-  pipeline_.begin(
-      {.flat = flat, .phases = Phases::gather, .ends = partition.ends, .edges = partition.edges});
+void ParameterGather::begin(const Tensor& flat, const Partition& partition, const WireView& wire) {
+  pipeline_.begin({.flat = flat,
+                   .phases = Phases::gather,
+                   .ends = partition.ends,
+                   .edges = partition.edges,
+                   .wire = wire});
   buckets_ = partition.buckets();
 }
 

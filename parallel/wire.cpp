@@ -37,16 +37,20 @@ Wire::Wire(const kernels::Kernels& kernels, Stream& stream, std::vector<WireSegm
 
 void Wire::set_segments(std::vector<WireSegment> segments) {
   int64_t end = 0;
+  changes_ = false;
   for (const WireSegment& segment : segments) {
     require(segment.first >= end && segment.count >= 0, "ascending segments", segment.first, end);
+    require(!segment.target || (segment.change && segment.target.count() == segment.count),
+            "a target for each element of a change", segment.first, segment.count);
     end = segment.first + segment.count;
+    changes_ |= segment.change;
   }
   segments_ = std::move(segments);
 }
 
 bool Wire::plain(DType dtype) const {
   const WireFormat same = plain_format(dtype);
-  return !feedback_ &&
+  return !feedback_ && !changes_ &&
          std::ranges::all_of(segments_, [&](const auto& s) { return s.format == same; });
 }
 
@@ -87,10 +91,12 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   if (n == 0) {
     return;
   }
+  require(!changes_ || !feedback_, "changes keep no errors beside their targets", first);
   Tensor v = x;
-  if (x.dtype != DType::fp32 || feedback_) {
+  if (x.dtype != DType::fp32 || feedback_ || changes_) {
     v = scratch(values_, n);
     kernels_.cast(stream_, {.x = x, .y = v});
+    subtract_from_targets(v, first);
   }
   Tensor error;
   if (feedback_) {
@@ -119,6 +125,26 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   }
 }
 
+/// x = target - x, of changes.
+void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
+  if (!changes_) {
+    return;
+  }
+  for_parts(first, x.count(), [&](const Part& part) {
+    if (!part.segment->change) {
+      return;
+    }
+    require(part.segment->target.data != nullptr, "who encodes a change knows its target",
+            first + part.begin);
+    const float* target =
+        part.segment->target.get<float>() + (first + part.begin - part.segment->first);
+    float* value = x.get<float>() + part.begin;
+    for (int64_t i = 0; i < part.count; ++i) {
+      value[i] = target[i] - value[i];
+    }
+  });
+}
+
 void Wire::decode(std::span<const std::byte> in, int64_t first, const Tensor& y) {
   if (flat_count(y) == 0) {
     return;
@@ -127,6 +153,9 @@ void Wire::decode(std::span<const std::byte> in, int64_t first, const Tensor& y)
     return decode_parts(in, first, y, false);
   }
   const Tensor values = scratch(decoded_, y.count());
+  if (changes_) {
+    kernels_.cast(stream_, {.x = y, .y = values});
+  }
   decode_parts(in, first, values, false);
   kernels_.cast(stream_, {.x = values, .y = y});
 }
@@ -156,7 +185,7 @@ void Wire::decode_parts(std::span<const std::byte> in, int64_t first, const Tens
     kernels_.decode(stream_, {.wire = in.subspan(at, part.bytes),
                               .y = flat_part(y, part.begin, part.count),
                               .format = part.segment->format,
-                              .accumulate = add});
+                              .accumulate = add || part.segment->change});
     at += part.bytes;
     done = part.begin + part.count;
   });

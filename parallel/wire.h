@@ -12,6 +12,11 @@
 // share of a sum, a partial sum, or the sum itself. So one array serves all of them, and whichever rank
 // does which, the e of all ranks add up to what the sums still lack. Source: Seide and others,
 // Interspeech 2014; of the sum as well: Tang and others, "DoubleSqueeze", ICML 2019.
+//
+// Changes: of a segment with `change` all ranks hold the same elements x, and one of them knows what they
+// are to become (`target`). It sends code(target - x), and on every rank, its own too, x becomes
+// x + decode(code): added in fp32, then rounded once to x's type. What a code lost is in the next target - x
+// again, so nothing is kept for it. Source: Koloskova and others, "CHOCO-SGD", ICML 2019.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +29,8 @@ namespace espalier::parallel {
 struct WireSegment {
   int64_t first = 0, count = 0;  ///< elements of the array
   kernels::WireFormat format;
+  bool change = false;
+  Tensor target = {};  ///< fp32 [count], of the rank that encodes changes
 };
 
 /// The format in which elements of this type travel as they are.
@@ -50,9 +57,9 @@ class Wire {
   /// Of elements [first, first + count).
   size_t bytes(int64_t first, int64_t count) const;
   /// x: elements from `first` on, fp32 or bf16. `out` has the size that `bytes` says. `decoded` (as
-  /// long, of either type; may be x) becomes what the others will read.
+  /// long, of either type; may be x, and is with changes) becomes what the others will read.
   void encode(const Tensor& x, int64_t first, std::span<std::byte> out, const Tensor& decoded = {});
-  /// Into y, fp32 or bf16; between segments y becomes zero.
+  /// Into y, fp32 or bf16; between segments y becomes zero. Changes are added to what y holds.
   void decode(std::span<const std::byte> in, int64_t first, const Tensor& y);
   /// y += what `in` stands for; y fp32.
   void add(std::span<const std::byte> in, int64_t first, const Tensor& y);
@@ -70,11 +77,13 @@ class Wire {
   template <class Body>
   void for_parts(int64_t first, int64_t count, const Body& body) const;
   void decode_parts(std::span<const std::byte> in, int64_t first, const Tensor& y, bool add);
+  void subtract_from_targets(const Tensor& x, int64_t first) const;
   Tensor scratch(Buffer& buffer, int64_t count);
 
   const kernels::Kernels& kernels_;
   Stream& stream_;
   std::vector<WireSegment> segments_;
+  bool changes_ = false;  ///< some segments are changes
   Tensor feedback_;
   uint64_t key_ = 0;
   Buffer values_, decoded_;  ///< fp32, of the longest message so far

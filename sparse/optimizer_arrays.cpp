@@ -26,6 +26,7 @@ OptimizerArrays::OptimizerArrays(Stream& stream, const kernels::Kernels& kernels
     : stream_(&stream), kernels_(&kernels), options_(options) {
   Layout layout = lay_out(extents);
   low_ = allocate_low(layout);
+  master_ = allocate_master(layout);
   for (int which = 0; which < options_.moments; ++which) {
     moments_.push_back(allocate_moment(layout, which));
   }
@@ -42,12 +43,15 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
   for (size_t p = 0; p < extents.size(); ++p) {
     layout.places[p].kept = extents[p].kept;
     layout.places[p].owned = {0, extents[p].kept};
+    layout.places[p].apart = !options_.apart.empty() && options_.apart[p];
   }
   if (options_.sharding) {
     // The sharding sees the order of the flat arrays.
     std::vector<size_t> order(extents.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::sort(order, {}, [&](size_t p) { return std::pair(extents[p].offset, p); });
+    // Of those that keep nothing and the one that begins where they stand, the later is first.
+    std::ranges::sort(order, {},
+                      [&](size_t p) { return std::pair(extents[p].offset, extents.size() - p); });
     std::vector<Extent> ascending;
     for (const size_t p : order) {
       ascending.push_back(extents[p]);
@@ -61,11 +65,13 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
   }
   for (Place& place : layout.places) {
     place.low = layout.low;
+    place.master = layout.master;
     place.moment = layout.moment;
     place.scale = layout.scale;
     const int64_t count = place.owned.count;
     const bool coded = is_coded(place);
-    layout.low += round_up(count, kLine / 2);
+    layout.low += place.apart ? 0 : round_up(count, kLine / 2);
+    layout.master += place.apart ? round_up(count, kLine / 4) : 0;
     layout.moment += round_up(coded ? count : 4 * count, kLine);
     layout.scale += coded ? round_up(count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock : 0;
   }
@@ -78,6 +84,14 @@ Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
   }
   return stream_->arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
                                    Shape{layout.low});
+}
+
+Buffer OptimizerArrays::allocate_master(const Layout& layout) const {
+  if (options_.apart.empty()) {
+    return {};
+  }
+  return stream_->arena().allocate(Memory::master, "master copy apart from values", DType::fp32,
+                                   Shape{layout.master});
 }
 
 OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, int which) const {
@@ -93,10 +107,17 @@ OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, i
 }
 
 Tensor OptimizerArrays::low_of(const Buffer& low, const Place& place) const {
-  if (!options_.low) {
+  if (!options_.low || place.apart) {
     return {};
   }
   return Tensor(low.tensor().get<uint16_t>() + place.low, DType::uint16, Shape{place.owned.count});
+}
+
+Tensor OptimizerArrays::master_of(const Buffer& master, const Place& place) const {
+  if (!place.apart) {
+    return {};
+  }
+  return Tensor(master.tensor().get<float>() + place.master, DType::fp32, Shape{place.owned.count});
 }
 
 Tensor OptimizerArrays::codes_of(const Moment& moment, const Place& place) const {
@@ -131,6 +152,8 @@ size_t OptimizerArrays::scale_bytes() const {
 
 Tensor OptimizerArrays::low(size_t p) const { return low_of(low_, places_[p]); }
 
+Tensor OptimizerArrays::master(size_t p) const { return master_of(master_, places_[p]); }
+
 Tensor OptimizerArrays::moment(size_t p, int which) const {
   return codes_of(moments_.at(static_cast<size_t>(which)), places_[p]);
 }
@@ -141,11 +164,18 @@ Tensor OptimizerArrays::scale(size_t p, int which) const {
 
 std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
-  if (options_.low) {
+  if (options_.low && !place.apart) {
     const auto part = low_of(low, place).span<uint16_t>();
     std::ranges::copy(part, whole.begin() + place.owned.first);
     collect(place, whole);
   }
+  return whole;
+}
+
+std::vector<float> OptimizerArrays::read_master(const Buffer& master, const Place& place) const {
+  std::vector<float> whole(static_cast<size_t>(place.kept));
+  std::ranges::copy(master_of(master, place).span<float>(), whole.begin() + place.owned.first);
+  collect(place, whole);
   return whole;
 }
 
@@ -173,13 +203,20 @@ void OptimizerArrays::collect(const Place& place, std::vector<float>& whole) con
 
 void OptimizerArrays::write_low(const Buffer& low, const Place& place,
                                 std::span<const float> packed) const {
-  if (!options_.low) {
+  if (!options_.low || place.apart) {
     return;
   }
   const auto part = low_of(low, place).span<uint16_t>();
   for (size_t k = 0; k < part.size(); ++k) {
     part[k] = static_cast<uint16_t>(packed[static_cast<size_t>(place.owned.first) + k]);
   }
+}
+
+void OptimizerArrays::write_master(const Buffer& master, const Place& place,
+                                   std::span<const float> packed) const {
+  std::ranges::copy(packed.subspan(static_cast<size_t>(place.owned.first),
+                                   static_cast<size_t>(place.owned.count)),
+                    master_of(master, place).get<float>());
 }
 
 void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int which,
@@ -201,12 +238,20 @@ void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int
 
 std::vector<float> OptimizerArrays::whole_low(size_t p) const { return read_low(low_, places_[p]); }
 
+std::vector<float> OptimizerArrays::whole_master(size_t p) const {
+  return read_master(master_, places_[p]);
+}
+
 std::vector<float> OptimizerArrays::whole_moment(size_t p, int which) const {
   return read_moment(moments_.at(static_cast<size_t>(which)), places_[p], which);
 }
 
 void OptimizerArrays::set_low(size_t p, std::span<const float> packed) {
   write_low(low_, places_[p], packed);
+}
+
+void OptimizerArrays::set_master(size_t p, std::span<const float> packed) {
+  write_master(master_, places_[p], packed);
 }
 
 void OptimizerArrays::set_moment(size_t p, int which, std::span<const float> packed) {
@@ -222,6 +267,15 @@ void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& s
       write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
     }
     low_ = std::move(low);
+  }
+  if (!options_.apart.empty()) {
+    Buffer master = allocate_master(next);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      if (places_[p].apart) {
+        write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));
+      }
+    }
+    master_ = std::move(master);
   }
   for (int which = 0; which < options_.moments; ++which) {
     Moment& old = moments_[static_cast<size_t>(which)];

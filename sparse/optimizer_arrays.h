@@ -1,6 +1,6 @@
 #pragma once
-// The optimizer's own state: `low` (the lower half of bf16 master copies) and the moments, for the
-// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
+// The optimizer's own state: `low` (the lower half of bf16 master copies), `master` (whole fp32 master
+// copies, where they stand apart from values) and the moments, for the owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
 #include <array>
@@ -20,6 +20,7 @@ class OptimizerArrays {
 
   struct Options {
     bool low = false;
+    std::vector<bool> apart{};  ///< by parameter: `master` instead of `low`; empty: none
     int moments = 2;
     int state_bits = 32;                 ///< or 8
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
@@ -30,6 +31,7 @@ class OptimizerArrays {
                   std::span<const Extent> extents);
 
   size_t low_bytes() const { return low_.bytes(); }
+  size_t master_bytes() const { return master_.bytes(); }
   size_t moment_bytes() const;  ///< without scales
   size_t scale_bytes() const;
 
@@ -37,16 +39,20 @@ class OptimizerArrays {
   Range owned(size_t p) const { return places_[p].owned; }
   /// What each rank owns of it; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
-  /// Views of the owned part; `scale` is empty for fp32 moments.
+  bool apart(size_t p) const { return places_[p].apart; }
+  /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at least.
   Tensor low(size_t p) const;
+  Tensor master(size_t p) const;
   Tensor moment(size_t p, int which) const;
   Tensor scale(size_t p, int which) const;
 
   /// All kept elements of parameter p, as numbers; `low` as 0 … 65535. Collective when sharded.
   std::vector<float> whole_low(size_t p) const;
+  std::vector<float> whole_master(size_t p) const;
   std::vector<float> whole_moment(size_t p, int which) const;
   /// Keep the owned part of `packed`.
   void set_low(size_t p, std::span<const float> packed);
+  void set_master(size_t p, std::span<const float> packed);
   void set_moment(size_t p, int which, std::span<const float> packed);
 
   /// Maps the packed elements of parameter p from the old kept elements to the new ones.
@@ -59,14 +65,16 @@ class OptimizerArrays {
     int64_t kept = 0;
     Range owned;
     std::vector<Range> shares;  ///< by rank; empty: not sharded
-    int64_t low = 0;            ///< elements
-    int64_t moment = 0;         ///< bytes
-    int64_t scale = 0;          ///< elements
+    bool apart = false;
+    int64_t low = 0;     ///< elements
+    int64_t master = 0;  ///< elements
+    int64_t moment = 0;  ///< bytes
+    int64_t scale = 0;   ///< elements
   };
   /// Sizes of the arrays of one layout.
   struct Layout {
     std::vector<Place> places;
-    int64_t low = 0, moment = 0, scale = 0;
+    int64_t low = 0, master = 0, moment = 0, scale = 0;
   };
   struct Moment {
     Buffer bytes, scale;
@@ -75,13 +83,17 @@ class OptimizerArrays {
   Layout lay_out(std::span<const Extent> extents) const;
   bool is_coded(const Place& place) const;
   Buffer allocate_low(const Layout& layout) const;
+  Buffer allocate_master(const Layout& layout) const;
   Moment allocate_moment(const Layout& layout, int which) const;
   Tensor low_of(const Buffer& low, const Place& place) const;
+  Tensor master_of(const Buffer& master, const Place& place) const;
   Tensor codes_of(const Moment& moment, const Place& place) const;
   Tensor scales_of(const Moment& moment, const Place& place) const;
   std::vector<float> read_low(const Buffer& low, const Place& place) const;
+  std::vector<float> read_master(const Buffer& master, const Place& place) const;
   std::vector<float> read_moment(const Moment& moment, const Place& place, int which) const;
   void write_low(const Buffer& low, const Place& place, std::span<const float> packed) const;
+  void write_master(const Buffer& master, const Place& place, std::span<const float> packed) const;
   void write_moment(const Moment& moment, const Place& place, int which,
                     std::span<const float> packed) const;
   void collect(const Place& place, std::vector<float>& whole) const;
@@ -90,7 +102,7 @@ class OptimizerArrays {
   const kernels::Kernels* kernels_ = nullptr;
   Options options_;
   std::vector<Place> places_;
-  Buffer low_;
+  Buffer low_, master_;
   std::vector<Moment> moments_;
 };
 

@@ -69,6 +69,7 @@ void Store::allocate_all() {
     }
     optimizer_ = OptimizerArrays(stream_, kernels_,
                                  {.low = options_.dtype == DType::bf16,
+                                  .apart = parameters_apart(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
                                   .sharding = options_.sharding},
@@ -77,6 +78,16 @@ void Store::allocate_all() {
   for (Parameter& parameter : parameters_) {
     hold(parameter);
   }
+}
+
+/// By parameter; empty where no master copy stands apart.
+std::vector<bool> Store::parameters_apart() const {
+  std::vector<bool> apart;
+  for (const Parameter& parameter : parameters_) {
+    apart.push_back(options_.sharding && options_.apart && !is_vector(parameter) &&
+                    options_.apart(parameter.spec));
+  }
+  return std::ranges::find(apart, true) == apart.end() ? std::vector<bool>() : apart;
 }
 
 /// Backward order: the last parameter of the forward pass comes first.
@@ -150,12 +161,17 @@ OptimizerState Store::state(const Parameter& parameter) const {
   };
   const bool two = options_.moments == 2;
   return {.gradient = owned_part(gradient()),
-          .value = owned_part(value()),
+          .value = optimizer_.apart(p) ? optimizer_.master(p) : owned_part(value()),
           .low = optimizer_.low(p),
           .moment1 = optimizer_.moment(p, 0),
           .moment2 = two ? optimizer_.moment(p, 1) : Tensor(),
           .scale1 = optimizer_.scale(p, 0),
-          .scale2 = two ? optimizer_.scale(p, 1) : Tensor()};
+          .scale2 = two ? optimizer_.scale(p, 1) : Tensor(),
+          .apart = optimizer_.apart(p)};
+}
+
+std::span<const Range> Store::shares(const Parameter& parameter) const {
+  return optimizer_.shares(number_of(parameter));
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
@@ -188,74 +204,6 @@ void Store::set_gradient_probe(GradientProbe probe) {
   gradient_probe_ = std::move(probe);
   if (!gradient_probe_) {
     dense_gradient_.release();  // sparse storages need it for probes alone
-  }
-}
-
-void Store::set_values(Parameter& parameter, std::span<const float> packed) {
-  require(static_cast<int64_t>(packed.size()) == parameter.kept(), "one value a kept element",
-          packed.size(), parameter.kept(), parameter.spec.name);
-  const Tensor stored = part(value(), parameter);
-  if (stored.dtype == DType::fp32) {
-    std::ranges::copy(packed, stored.get<float>());
-  } else {
-    std::vector<float> low(packed.size());
-    auto* high = stored.get<bf16>();
-    for (size_t k = 0; k < packed.size(); ++k) {
-      const SplitFloat halves = split(packed[k]);
-      high[k] = halves.high;
-      low[k] = static_cast<float>(halves.low);
-    }
-    if (options_.training) {
-      optimizer_.set_low(number_of(parameter), low);
-    }
-  }
-  if (parameter.exact_copy()) {
-    std::ranges::copy(packed, parameter.dense.get<float>());  // also without `low`
-  } else {
-    refresh(parameter);
-  }
-}
-
-std::vector<float> Store::values(const Parameter& parameter) {
-  std::vector<float> packed(static_cast<size_t>(parameter.kept()));
-  const Tensor source = parameter.exact_copy() ? parameter.dense : part(value(), parameter);
-  for (size_t k = 0; k < packed.size(); ++k) {
-    packed[k] =
-        source.dtype == DType::fp32 ? source.get<float>()[k] : to_float(source.get<bf16>()[k]);
-  }
-  return packed;
-}
-
-std::vector<float> Store::master(const Parameter& parameter) {
-  if (options_.dtype == DType::fp32) {
-    return values(parameter);
-  }
-  std::vector<float> packed = optimizer_.whole_low(number_of(parameter));
-  const bf16* high = part(value(), parameter).get<bf16>();
-  for (size_t k = 0; k < packed.size(); ++k) {
-    packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
-  }
-  return packed;
-}
-
-std::vector<float> Store::moment(const Parameter& parameter, int which) {
-  return optimizer_.whole_moment(number_of(parameter), which);
-}
-
-void Store::set_moment(const Parameter& parameter, int which, std::span<const float> packed) {
-  optimizer_.set_moment(number_of(parameter), which, packed);
-}
-
-void Store::refresh(Parameter& parameter) {
-  if (!parameter.copied()) {
-    return;
-  }
-  if (!parameter.exact_copy()) {
-    kernels_.scatter(stream_, {.packed = part(value(), parameter),
-                               .dense = parameter.dense,
-                               .positions = positions(parameter)});
-  } else if (options_.training) {
-    std::ranges::copy(master(parameter), parameter.dense.get<float>());
   }
 }
 

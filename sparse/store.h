@@ -8,11 +8,13 @@
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
 //   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
 //                     ranks and is never sharded
+//   master            of parameters that are wanted apart, fp32, instead of low: the whole master copy,
+//                     which `value` then only follows (new values that travel in codes: Wire's changes)
 //
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
-// call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`
-// and moments are held for the owned part of each parameter only, which is all of it unless a
+// call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`,
+// `master` and moments are held for the owned part of each parameter only, which is all of it unless a
 // Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding stays zero.
 // What is resident beside the flat arrays depends on the Storage of a parameter (weight.h).
 // Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low, 8f moments
@@ -104,6 +106,8 @@ struct StoreOptions {
   bool feedback = false;  ///< with an array for what codecs lost of this rank's gradients
   /// Who owns what; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
+  /// Of a sharded store: the matrices whose master copy stands apart from values; empty: none.
+  std::function<bool(const ParameterSpec&)> apart;
   /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
   /// that starts pruned never holds dense state, nor more than one mask.
   std::function<Mask(size_t p)> start;
@@ -120,7 +124,8 @@ struct StateParts {
   size_t value = 0;   ///< of kept elements, in the compute type
   size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of bf16 runs
   size_t gradient = 0;
-  size_t low = 0;  ///< the lower halves of master copies
+  size_t low = 0;     ///< the lower halves of master copies
+  size_t master = 0;  ///< master copies apart from values
   size_t moments = 0;
   size_t scales = 0;  ///< of 8-bit moments
   size_t index = 0;
@@ -129,6 +134,7 @@ struct StateParts {
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
 struct OptimizerState {
   Tensor gradient, value, low, moment1, moment2, scale1, scale2;
+  bool apart = false;  ///< `value` is the master copy apart from what compute reads
 };
 
 class Store {
@@ -162,6 +168,8 @@ class Store {
   Tensor full_gradient(const Parameter& parameter) const;
   /// For one optimizer step of `parameter`; with 8-bit moments their scales as well.
   OptimizerState state(const Parameter& parameter) const;
+  /// The kept elements of a parameter that each rank owns; empty when not sharded.
+  std::span<const Range> shares(const Parameter& parameter) const;
   /// What kernels read; compressed indices are decoded into a scratch that stays valid until
   /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
@@ -178,8 +186,10 @@ class Store {
 
   /// Draws the initial values of all parameters.
   void initialise(uint64_t seed);
-  /// Packed fp32 values of a parameter → values, low and dense.
+  /// Packed fp32 values of a parameter → values, low, master and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
+  /// The values alone, rounded: of a matrix whose master copy stands apart.
+  void set_common(Parameter& parameter, std::span<const float> packed);
   /// The packed values that compute reads.
   std::vector<float> values(const Parameter& parameter);
   /// The packed master copy: exact. Collective when sharded.
@@ -215,6 +225,7 @@ class Store {
     int64_t offset = 0;
   };
   void allocate_all();
+  std::vector<bool> parameters_apart() const;
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   void hold(Parameter& parameter);

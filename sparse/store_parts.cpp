@@ -23,6 +23,7 @@ StateParts Store::parts() const {
   StateParts parts{.value = value_.bytes(),
                    .gradient = gradient_.bytes(),
                    .low = optimizer_.low_bytes(),
+                   .master = optimizer_.master_bytes(),
                    .moments = optimizer_.moment_bytes(),
                    .scales = optimizer_.scale_bytes()};
   for (const Parameter& parameter : parameters_) {

@@ -24,7 +24,8 @@ std::vector<Range> packed_by_rank(std::span<const std::span<const Range>> shares
 
 void Store::refresh_all() {
   for (Parameter& parameter : parameters_) {
-    const bool all_mine = optimizer_.owned(number_of(parameter)).count == parameter.kept();
+    const size_t p = number_of(parameter);
+    const bool all_mine = optimizer_.owned(p).count == parameter.kept() && !optimizer_.apart(p);
     const bool written = all_mine && parameter.dense.dtype == options_.dtype;  // with the step
     if (!parameter.exact_copy() && !written) {
       refresh(parameter);

@@ -63,8 +63,8 @@ void expect_planned(const io::Config& config) {
                 0.01 * index);
     EXPECT_GE(train::sum_of(plan.peak), arena.total().peak);
     const sparse::StateParts parts = trainer.stage().store().parts();
-    EXPECT_EQ(parts.value + parts.copies + parts.gradient + parts.low + parts.moments +
-                  parts.scales + parts.index,
+    EXPECT_EQ(parts.value + parts.copies + parts.gradient + parts.low + parts.master +
+                  parts.moments + parts.scales + parts.index,
               arena.model_state_bytes());
     EXPECT_EQ(plan.parts.copies, parts.copies);
     EXPECT_EQ(plan.parts.scales, parts.scales);

@@ -12,7 +12,7 @@ namespace {
 
 // Pieces of one stream with one peer that are posted at once.
 constexpr size_t kWindow = 4;
-constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch
+constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch; of a gather the last
 
 // A pair of ranks exchanges two streams in each direction; within one, messages come in order.
 Tag scatter_tag(int number) { return {2 * number, Traffic::allreduce}; }
@@ -42,7 +42,8 @@ SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions&
 
 /// A pure function of what all ranks know: sender and receiver must cut alike.
 void SraReduction::choose_pieces() {
-  const size_t lanes = wire_ != nullptr ? kLanesOfAPeer + 1 : 1;
+  lanes_ = phases_ == Phases::gather ? 1 : kLanesOfAPeer;
+  const size_t lanes = wire_ != nullptr ? lanes_ + 1 : 1;
   const size_t shares = peers_.size() * kWindow * lanes;
   const size_t element = size_of(data_.dtype);
   const bool stages = wire_ != nullptr || phases_ != Phases::gather;
@@ -66,7 +67,7 @@ void SraReduction::choose_pieces() {
 void SraReduction::allocate_staging() {
   size_t slots = peers_.size() * window_;
   if (wire_ != nullptr) {
-    slots = (peers_.size() * kLanesOfAPeer + 1) * window_;
+    slots = (peers_.size() * lanes_ + 1) * window_;
     size_t longest = 0;
     for (int rank = 0; rank < comm_.size(); ++rank) {
       for (int64_t index = 0; index < pieces(rank); ++index) {
@@ -75,7 +76,9 @@ void SraReduction::allocate_staging() {
       }
     }
     slot_bytes_ = whole_lines(longest);
-    reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
+    if (phases_ != Phases::gather) {
+      reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
+    }
   } else if (pieces(comm_.rank()) == 0) {
     return;
   }
@@ -99,8 +102,8 @@ int64_t SraReduction::number_of(int rank, int64_t index) const {
 
 /// Where a message with `peer` about a piece of `rank`'s slice lies.
 std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_t index) const {
-  const size_t lane_peer = lane == Lane::spread ? peers_.size() * kLanesOfAPeer
-                                                : static_cast<size_t>(lane) * peers_.size() + peer;
+  const size_t number = lane == Lane::fetch ? lanes_ - 1 : static_cast<size_t>(lane);
+  const size_t lane_peer = peers_.size() * (lane == Lane::spread ? lanes_ : number) + peer;
   const size_t slot = lane_peer * window_ + static_cast<size_t>(index) % window_;
   const Tensor elements = piece(rank, index);
   const size_t bytes =

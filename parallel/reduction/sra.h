@@ -12,8 +12,8 @@
 // summed.
 //
 // Slices travel in pieces; a piece is summed and sent on while the next ones arrive. Extra memory:
-// at most `staging_bytes` (none to gather; with a Wire half as much again for fp32 values), whatever n
-// is. Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004 (the two
+// at most `staging_bytes` (none to gather without a Wire; with one half as much again for fp32 values),
+// whatever n is. Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004 (the two
 // phases); direct exchange instead of halving keeps the order. With codes: Markov and others, "CGX",
 // Middleware 2022.
 #include <deque>
@@ -48,7 +48,7 @@ class SraReduction final : public Reduction {
     int64_t sent = 0;            ///< posted in `spread`
     int64_t fetched = 0;         ///< posted in `fetch`
   };
-  /// What staging holds of a peer; `spread` is one for all.
+  /// What staging holds of a peer; a gather needs `fetch` alone. `spread` is one for all.
   enum class Lane : uint8_t { take, give, fetch, spread };
 
   void choose_pieces();
@@ -81,6 +81,7 @@ class SraReduction final : public Reduction {
   std::vector<int64_t> edges_;  ///< of the slices, in elements
   int64_t piece_elements_ = 1;
   size_t window_ = 1;      ///< slots of a stream with one peer
+  size_t lanes_ = 1;       ///< of a peer in staging, with a wire
   size_t slot_bytes_ = 0;  ///< of a message in staging
   int64_t my_pieces_ = 0;
   int64_t final_ = 0;           ///< pieces of my slice that hold what the others shall get

@@ -81,9 +81,14 @@ Json json_of(const train::MemoryByKind& bytes, int64_t parameters) {
 }
 
 Json json_of(const sparse::StateParts& parts) {
-  return {{"value", parts.value},    {"dense copies", parts.copies}, {"gradient", parts.gradient},
-          {"low halves", parts.low}, {"moments", parts.moments},     {"scales", parts.scales},
-          {"index", parts.index}};
+  Json found{{"value", parts.value},       {"dense copies", parts.copies},
+             {"gradient", parts.gradient}, {"low halves", parts.low},
+             {"moments", parts.moments},   {"scales", parts.scales},
+             {"index", parts.index}};
+  if (parts.master > 0) {
+    found["master copies"] = parts.master;
+  }
+  return found;
 }
 
 /// What a budget leads to; without a fit, what was asked for and why it does not do.

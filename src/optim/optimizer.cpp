@@ -10,7 +10,7 @@ namespace {
 /// The copy that the update writes in the same pass, where that is one of the rounded values. Where
 /// only a part of the values is updated here, it follows when the rest has come (Store::refresh).
 Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState& state) {
-  const bool here = state.value.count() == parameter.kept();
+  const bool here = state.value.count() == parameter.kept() && !state.apart;
   return parameter.copied() && here && parameter.dense.dtype == state.value.dtype ? parameter.dense
                                                                                   : Tensor();
 }

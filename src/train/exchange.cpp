@@ -11,6 +11,7 @@
 #include "src/core/trace.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
+#include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -70,6 +71,7 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       shards_(std::move(shards)),
       codecs_(config, stage, ranks.data()),
       wire_(stage.kernels(), stage.stream()),
+      values_(stage.kernels(), stage.stream()),
       low_rank_(stage.kernels(), stage.stream()),
       buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
                reduction_of(config, ranks.data(), low_rank_)),
@@ -179,6 +181,14 @@ void Exchange::sum_norms(std::span<double> words) {
   }
 }
 
+void Exchange::begin_gather() {
+  const bool coded = codes_values(config_);
+  if (coded) {
+    values_.set_segments(value_segments(config_, stage_.store()));
+  }
+  gather_.begin(stage_.store().value(), shards_->partition(), {.wire = coded ? &values_ : nullptr});
+}
+
 /// A bucket's values travel while the next are stepped.
 optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
   const parallel::Partition& partition = shards_->partition();
@@ -189,7 +199,7 @@ optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
       .stepped =
           [&](int64_t end) {
             if (!begun) {
-              gather_.begin(store.value(), partition);
+              begin_gather();
               begun = true;
             }
             const auto open = std::ranges::upper_bound(partition.ends, end);

@@ -5,7 +5,8 @@
 //
 //   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank steps all values
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
-//            slices; all-gather of values: (p-1)/p v n; in bf16 runs norms and biases once more in fp32
+//            slices; all-gather of values: (p-1)/p v n, or in codes (value_wire.h); in bf16 runs norms and
+//            biases once more in fp32
 //
 // Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
 // factors of powersgd by sra, whatever that says.
@@ -55,6 +56,7 @@ class Exchange {
   void prepare_wire(int64_t step);
   void begin_buckets();
   uint64_t key(int64_t step) const;
+  void begin_gather();
   optim::StepResult sharded_update(int64_t step, double lr);
   void sum_norms(std::span<double> words);
 
@@ -65,6 +67,7 @@ class Exchange {
   std::shared_ptr<Shards> shards_;
   CodecChoice codecs_;
   parallel::Wire wire_;    ///< of gradients
+  parallel::Wire values_;  ///< of new values, where they travel in codes
   bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
   double began_ = 0;       ///< seconds, of the step
   CodecChoice::Readiness readiness_;  ///< of this step so far

@@ -39,9 +39,8 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config, con
   return gradient_format(config, parameter.spec, parameter.kept(), dtype);
 }
 
-bool loses(const io::Config& config) {
-  const auto plain = [](const std::string& codec) { return codec == "fp32"; };
-  const io::Patterned& codec = config.parallel.codec;
+bool loses(const io::Patterned& codec) {
+  const auto plain = [](const std::string& name) { return name == "fp32"; };
   return !plain(codec.fallback) ||
          !std::ranges::all_of(codec.patterns, plain, &std::pair<std::string, std::string>::second);
 }

@@ -24,8 +24,10 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    const sparse::ParameterSpec& spec, int64_t kept,
                                                    DType dtype);
 
+/// Whether any parameter's codec is another than "fp32".
+bool loses(const io::Patterned& codec);
 /// Whether gradients lose anything on the way.
-bool loses(const io::Config& config);
+inline bool loses(const io::Config& config) { return loses(config.parallel.codec); }
 
 /// What `parallel.reduction` stands for among these ranks.
 std::string reduction_name(const io::Config& config, const parallel::Communicator& comm);

@@ -9,6 +9,7 @@
 #include "src/train/part_weights.h"
 #include "src/train/pruner.h"
 #include "src/train/storage_choice.h"
+#include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -35,6 +36,13 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
   return static_cast<size_t>(longest) * element;
 }
 
+/// fp32 values of a piece that is encoded.
+size_t piece_values_bytes(size_t array_bytes) {
+  return std::min(
+      parallel::PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
+      2 * array_bytes);
+}
+
 /// Staging of the sum of an array, and fp32 values of the pieces that are encoded.
 size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
   const parallel::PieceOptions pieces;
@@ -47,12 +55,19 @@ size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
   }
   size_t bytes = std::min(pieces.staging_bytes, array_bytes * versions);
   if (coded) {
-    const size_t narrowest = size_of(DType::bf16);
-    const size_t values = std::min(pieces.piece_bytes / narrowest * 4, 2 * array_bytes);
     // What buckets of a codec carry may make a message longer than its elements.
-    bytes += bytes / 8 + 2 * values;
+    bytes += bytes / 8 + 2 * piece_values_bytes(array_bytes);
   }
   return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
+}
+
+/// Of buckets of values that are gathered in codes: room for each rank's slice, the longest of which is an
+/// even share and a block more; and fp32 values of a piece, of what is sent and what is there.
+size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
+  const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
+  const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
+                                 bucket_bytes + static_cast<size_t>(ranks) * block);
+  return in_flight * (slices + slices / 8) + 2 * piece_values_bytes(bucket_bytes);
 }
 
 /// Of the buckets that are reduced at once, and of the sums that are timed (exchange_timer.h).
@@ -64,7 +79,9 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
                      (codec == "adaptive" && config.parallel.codec_goal == "time");
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
-  return in_flight * staging_bytes(config, longest_bucket_bytes(config, stage), ranks) +
+  const size_t bucket = longest_bucket_bytes(config, stage);
+  return in_flight * staging_bytes(config, bucket, ranks) +
+         (codes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
          (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 

@@ -147,6 +147,10 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
     if (!optimizer) {
       continue;
     }
+    if (store.state(parameter).apart) {  // what all ranks had of it
+      reader.values(name, view);
+      store.set_common(parameter, values);
+    }
     for (int which = 0; which < store.options().moments; ++which) {
       const char* kind = kMoments.at(static_cast<size_t>(which));
       check(reader.has_optimizer(name, kind),

@@ -7,6 +7,7 @@
 #include "src/model/gpt.h"
 #include "src/model/mlp.h"
 #include "src/train/low_rank_codec.h"
+#include "src/train/value_wire.h"
 
 namespace espalier::train {
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
@@ -196,6 +197,9 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
+  wanted.apart = [config, tied_apart = tied_apart_](const sparse::ParameterSpec& spec) {
+    return !(tied_apart && spec.name == kTiedParameter) && value_format(config, spec).has_value();
+  };
   std::vector<PartShape> shapes;
   for (const auto& part : parts_) {
     shapes.push_back(part->shape());

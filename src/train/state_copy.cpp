@@ -9,6 +9,7 @@ StateCopy::StateCopy(sparse::Store& store) : store_(store) {
   keep(store.feedback());
   for (const sparse::Parameter& parameter : store.parameters()) {
     const sparse::OptimizerState state = store.state(parameter);
+    keep(state.apart ? state.value : Tensor());
     for (const Tensor& tensor :
          {state.low, state.moment1, state.moment2, state.scale1, state.scale2}) {
       keep(tensor);
