@@ -6,7 +6,7 @@ hosts (scripts/two_hosts.sh), dense, no error feedback, as in the poster. float:
 adaprec: a round every quarter of the steps, trials of 40 steps with each of fp32, fp8-e5m2, table:1. Time is that of
 steps and, with adaprec, of its trials; evaluations for the curve are not counted.
 
-  benchmarks/adaprec.py run OUT.jsonl TEXT [--rate 400mbit] [--steps 1200] [--seeds 1 2 3] [--program P]
+  benchmarks/adaprec.py run OUT.jsonl TEXT [--rate 1gbit] [--steps 1200] [--seeds 1 2 3] [--program P]
   benchmarks/adaprec.py table OUT.jsonl [SVG]      Markdown; a chart of the first seed
 
 Standard library only. `run` goes on where OUT.jsonl ends. Exit code 77: the link cannot be made on this machine.
@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTENDERS = {"float": "fp32", "fp8": "fp8-e5m2", "table-1": "table:1", "fastest": "fastest", "adaprec": "adaprec"}
 SETTING = {
     "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
-    "data.kind": "chars", "train.global_batch": 12, "train.eval_batches": 50, "train.checkpoint_every": -1,
+    "data.kind": "chars", "train.global_batch": 12, "train.eval_batches": 30, "train.checkpoint_every": -1,
     "run.threads": 1, "run.trace": False, "optimizer.lr": 1e-3, "optimizer.min_lr": 1e-4, "optimizer.warmup_steps": 100,
     "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99,
     "parallel.codec_candidates": ["fp32", "fp8-e5m2", "table:1"], "parallel.codec_trial": 40,
@@ -125,7 +125,7 @@ def main():
     run = commands.add_parser("run")
     run.add_argument("out")
     run.add_argument("text")
-    run.add_argument("--rate", default="400mbit")
+    run.add_argument("--rate", default="1gbit")
     run.add_argument("--steps", type=int, default=1200)
     run.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     run.add_argument("--program", default=str(ROOT / "build/src/cli/espalier"))

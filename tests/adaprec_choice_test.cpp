@@ -90,9 +90,14 @@ TEST(AdaprecChoice, NumbersOfTheRecordAgree) {
   const auto candidates = poster();
   const PrecisionChoice choice = choose_precision(round_of(candidates), {});
   ASSERT_EQ(choice.forecasts.size(), candidates.size());
+  std::vector<std::vector<CurvePoint>> curves;
+  for (const PrecisionCandidate& one : candidates) {
+    curves.push_back(one.points);
+  }
+  const auto predicted = predict_curves(curves, kNow + kPhase);
   for (size_t i = 0; i < candidates.size(); ++i) {
     const PrecisionForecast& f = choice.forecasts[i];
-    const CurvePrediction p = predict_curve(candidates[i].points, kNow + kPhase);
+    const CurvePrediction& p = predicted[i];
     EXPECT_EQ(f.mean, p.mean);
     EXPECT_EQ(f.deviation, p.deviation);
     EXPECT_DOUBLE_EQ(f.gain, p.mean - full(kNow));
@@ -278,7 +283,7 @@ TEST(AdaprecChoice, RefusesNonsense) {
   EXPECT_TRUE(has(failure([](auto&, auto& r, auto&) { r.value_now = NAN; }), "nan"));
   EXPECT_TRUE(has(failure([](auto& c, auto&, auto&) { c[1].seconds_per_step = 0; }), "\"fp8\""));
   EXPECT_TRUE(has(failure([](auto& c, auto&, auto&) { c[2].points.resize(2); }),
-                  "\"table-1\": a learning curve needs at least 3 points"));
+                  "\"table-1\" has 2 points where \"fp32\" has 11"));
   EXPECT_TRUE(has(failure([](auto&, auto&, auto& o) {
                     o.rule = PrecisionRule::fixed;
                     o.fixed = "fp4";

@@ -200,6 +200,44 @@ TEST(LearningCurve, StaysWithinBounds) {
   EXPECT_THROW(predict_curve(loss, 22, {.least = 2}), Failure);
 }
 
+/// Two codecs of almost the same curve, and one that gains half: noise of a few points moves the single
+/// predictions by more than what lies between them, not their order.
+TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
+  const auto loss = [](double x) { return 1.5 + 4 * std::pow(x, -0.3); };
+  int ordered = 0;
+  double apart = 0;
+  double apart_alone = 0;
+  constexpr int kTrials = 40;
+  for (uint64_t trial = 0; trial < kTrials; ++trial) {
+    std::vector<std::vector<CurvePoint>> curves(3);
+    for (int i = 0; i <= 5; ++i) {
+      const double x = 400 + 20.0 * i;
+      const double common = 0.003 * normal(trial, static_cast<uint64_t>(i));
+      const double gain = loss(400) - loss(x);
+      curves[0].push_back({x, loss(400) - gain + common});
+      curves[1].push_back({x, loss(400) - 0.99 * gain + common});
+      curves[2].push_back({x, loss(400) - 0.5 * gain + common + 0.0005 * normal(trial + 1000, i)});
+    }
+    const auto together = predict_curves(curves, 800);
+    ASSERT_EQ(together.size(), 3U);
+    ordered += together[0].mean < together[2].mean && together[1].mean < together[2].mean ? 1 : 0;
+    apart += std::abs(together[0].mean - together[1].mean);
+    apart_alone +=
+        std::abs(predict_curve(curves[0], 800).mean - predict_curve(curves[1], 800).mean);
+  }
+  EXPECT_GE(ordered, kTrials * 9 / 10);
+  EXPECT_LE(apart, apart_alone * 1.05);
+  // One curve, or equal ones, are continued as they are alone.
+  std::vector<CurvePoint> one;
+  for (int i = 0; i < 8; ++i) {
+    one.push_back({10.0 + i, loss(10.0 + i)});
+  }
+  const double alone = predict_curve(one, 30).mean;
+  EXPECT_NEAR(predict_curves({{one}}, 30)[0].mean, alone, 1e-9);
+  EXPECT_NEAR(predict_curves({{one, one}}, 30)[1].mean, alone, 1e-9);
+  EXPECT_THROW(predict_curves({{one, {one.begin() + 1, one.end()}}}, 30), Failure);
+}
+
 TEST(LearningCurve, RefusesWhatIsNoCurve) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto failure = [](std::vector<CurvePoint> points, double x = 9) {

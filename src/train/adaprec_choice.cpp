@@ -64,27 +64,51 @@ double speculation_of(Candidates candidates) {
   return sum;
 }
 
-PrecisionForecast forecast(const PrecisionRound& round, const PrecisionCandidate& candidate,
-                           const PrecisionOptions& options) {
-  const bool diverged = std::ranges::any_of(
-      candidate.points, [](const CurvePoint& point) { return !std::isfinite(point.y); });
-  if (diverged) {
-    return {.diverged = true, .rejected = true};
+/// Of each candidate; of diverged ones nothing is predicted.
+std::vector<PrecisionForecast> forecasts_of(const PrecisionRound& round,
+                                            const PrecisionOptions& options) {
+  const Candidates candidates = round.candidates;
+  std::vector<PrecisionForecast> forecasts(candidates.size());
+  std::vector<std::vector<CurvePoint>> curves;
+  size_t first = 0;  // that has not diverged
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const bool diverged = std::ranges::any_of(
+        candidates[i].points, [](const CurvePoint& point) { return !std::isfinite(point.y); });
+    forecasts[i].diverged = forecasts[i].rejected = diverged;
+    if (diverged) {
+      continue;
+    }
+    first = curves.empty() ? i : first;
+    curves.push_back(candidates[i].points);
+    check(curves.back().size() == curves.front().size(),
+          "candidate \"{}\" has {} points where \"{}\" has {}: evaluate all at the same steps",
+          candidates[i].name, curves.back().size(), candidates[first].name, curves.front().size());
   }
-  CurvePrediction predicted;
+  if (curves.empty()) {
+    return forecasts;
+  }
+  std::vector<CurvePrediction> predicted;
   try {
-    predicted = predict_curve(
-        candidate.points, static_cast<double>(round.step_now + round.phase_steps), options.curve);
+    predicted = predict_curves(curves, static_cast<double>(round.step_now + round.phase_steps),
+                               options.curve);
   } catch (const Failure& failure) {
-    fail("candidate \"{}\": {}", candidate.name, failure.what());
+    fail("candidates of the round at step {}: {}", round.step_now, failure.what());
   }
   const double better = options.higher_is_better ? 1 : -1;
-  PrecisionForecast result{.mean = predicted.mean, .deviation = predicted.deviation};
-  result.gain = better * (predicted.mean - round.value_now);
-  result.seconds = static_cast<double>(round.phase_steps) * candidate.seconds_per_step;
-  const double speculation = options.count_speculation ? speculation_of(round.candidates) : 0;
-  result.rate = result.gain / (result.seconds + speculation);
-  return result;
+  const double speculation = options.count_speculation ? speculation_of(candidates) : 0;
+  size_t next = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    PrecisionForecast& one = forecasts[i];
+    if (one.diverged) {
+      continue;
+    }
+    one.mean = predicted[next].mean;
+    one.deviation = predicted[next++].deviation;
+    one.gain = better * (one.mean - round.value_now);
+    one.seconds = static_cast<double>(round.phase_steps) * candidates[i].seconds_per_step;
+    one.rate = one.gain / (one.seconds + speculation);
+  }
+  return forecasts;
 }
 
 /// P(normal > 0); of a certain difference 0 or 1.
@@ -110,10 +134,8 @@ void reject(const RiskLimit& limit, size_t reference, std::vector<PrecisionForec
 void choose_adaprec(const PrecisionRound& round, const PrecisionOptions& options,
                     PrecisionChoice& choice) {
   const Candidates candidates = round.candidates;
+  choice.forecasts = forecasts_of(round, options);
   auto& forecasts = choice.forecasts;
-  for (const PrecisionCandidate& candidate : candidates) {
-    forecasts.push_back(forecast(round, candidate, options));
-  }
   const auto not_rejected = [&] {
     std::vector<size_t> numbers = numbers_of(candidates);
     std::erase_if(numbers, [&](size_t i) { return forecasts[i].rejected; });

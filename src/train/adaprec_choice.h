@@ -1,7 +1,8 @@
 #pragma once
 // Which precision should training go on with? AdaPrec's round (Y. Oyama, "adaptive communication
 // precision", poster, 2017) as a pure function. Each candidate has trained a few steps from the
-// same state; its curve is continued (learning_curve.h) to the end of the next phase, and
+// same state; their curves are continued together (learning_curve.h, predict_curves) to the end of the
+// next phase, and
 //
 //   rate = gain / (phase_steps * seconds_per_step),   gain = how much better than value_now (mean)
 //

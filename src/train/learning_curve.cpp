@@ -211,7 +211,6 @@ void LearningCurve::draw(size_t shape_number, const CurveMinimum& minimum,
   const CurveShape& shape = curve_shapes()[shape_number];
   const Proposal proposal(data_, shape, minimum);
   const uint64_t key = mix(options.seed, shape_number);
-  const double degrees = data_.prior_count + data_.count;
   for (int i = 0; i < options.draws; ++i) {
     const CurveParameters at =
         proposal.draw(key, static_cast<uint64_t>(i), i < options.draws * kWholeBox);
@@ -222,13 +221,31 @@ void LearningCurve::draw(size_t shape_number, const CurveMinimum& minimum,
     if (!fit.valid) {
       continue;
     }
-    draws_[shape_number].push_back(
-        {.fit = fit, .variance = (data_.prior_squares + fit.squares) / (degrees - 2)});
+    draws_[shape_number].push_back({.fit = fit, .variance = variance_of(fit)});
     log_weights.push_back(fit.log_evidence + std::log(shape.published / proposal.density(at)));
   }
 }
 
-CurvePrediction LearningCurve::at(double x) const {
+double LearningCurve::variance_of(const LinearFit& fit) const {
+  return (data_.prior_squares + fit.squares) / (data_.prior_count + data_.count - 2);
+}
+
+CurvePrediction LearningCurve::at(double x) const { return predicted(x, {}); }
+
+CurvePrediction LearningCurve::at(double x, std::span<const CurvePoint> other) const {
+  check_points(other);
+  check(other.size() == data_.z.size(), "curves of one shape have {} and {} points", data_.z.size(),
+        other.size());
+  CurveData own = data_;
+  for (size_t i = 0; i < other.size(); ++i) {
+    check(std::abs(std::log(other[i].x / last_x_) - data_.log_u[i]) < 1e-9,
+          "point {} of a curve of the same shape has another x, {}", i, other[i].x);
+    own.z[i] = (other[i].y - centre_) / range_;
+  }
+  return predicted(x, own);
+}
+
+CurvePrediction LearningCurve::predicted(double x, const Refit& other) const {
   check(std::isfinite(x) && x > 0, "a learning curve is continued to an x above 0, not to {}", x);
   const double log_u = std::log(x / last_x_);
   const auto shapes = curve_shapes();
@@ -243,9 +260,13 @@ CurvePrediction LearningCurve::at(double x) const {
     CurveShare share{.names = shapes[s].names};
     double first_moment = 0;
     double second_moment = 0;
-    for (const Draw& draw : draws_[s]) {
+    for (Draw draw : draws_[s]) {
+      if (other) {
+        draw.fit = fit_linear(*other, shapes[s], draw.fit.p);
+        draw.variance = variance_of(draw.fit);
+      }
       const LinearPrediction p = predict_linear(data_, shapes[s], draw.fit, log_u);
-      if (draw.weight == 0 || !std::isfinite(p.mean)) {
+      if (draw.weight == 0 || !draw.fit.valid || !std::isfinite(p.mean)) {
         continue;
       }
       total += draw.weight;
@@ -294,6 +315,27 @@ CurvePrediction LearningCurve::at(double x) const {
 CurvePrediction predict_curve(std::span<const CurvePoint> points, double x,
                               const CurveOptions& options) {
   return LearningCurve(points, options).at(x);
+}
+
+std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoint>> curves,
+                                            double x, const CurveOptions& options) {
+  check(!curves.empty(), "no curves to be continued");
+  std::vector<CurvePoint> mean = curves.front();
+  for (size_t i = 0; i < mean.size(); ++i) {
+    double sum = 0;
+    for (const auto& curve : curves) {
+      check(curve.size() == mean.size(), "curves of one shape have {} and {} points", mean.size(),
+            curve.size());
+      sum += curve[i].y;
+    }
+    mean[i].y = sum / static_cast<double>(curves.size());
+  }
+  const LearningCurve shape(mean, options);
+  std::vector<CurvePrediction> predictions;
+  for (const auto& curve : curves) {
+    predictions.push_back(shape.at(x, curve));
+  }
+  return predictions;
 }
 
 }  // namespace espalier::train

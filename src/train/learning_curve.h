@@ -25,6 +25,7 @@
 // above 0, and numbers that are not finite.
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -64,6 +65,9 @@ class LearningCurve {
   explicit LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options = {});
   /// At any x > 0; meant for x beyond the last point.
   [[nodiscard]] CurvePrediction at(double x) const;
+  /// Of another curve with points at the same x, which is known to be of this one's shape: its level
+  /// and amplitude are its own, all else is this one's.
+  [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> other) const;
 
  private:
   struct Draw {
@@ -71,6 +75,10 @@ class LearningCurve {
     double weight = 0;    ///< of all draws of all shapes, sum 1
     double variance = 0;  ///< s^2, with that of Student's t
   };
+  using Refit = std::optional<CurveData>;  ///< of whose points; none: those that made the draws
+
+  [[nodiscard]] CurvePrediction predicted(double x, const Refit& other) const;
+  [[nodiscard]] double variance_of(const LinearFit& fit) const;
 
   void draw(size_t shape, const CurveMinimum& minimum, const CurveOptions& options,
             std::vector<double>& log_weights);
@@ -84,5 +92,11 @@ class LearningCurve {
 /// LearningCurve(points, options).at(x)
 CurvePrediction predict_curve(std::span<const CurvePoint> points, double x,
                               const CurveOptions& options = {});
+
+/// Of curves that begin in one state and see the same batches, as trials of codecs do: what they have in
+/// common, how the curve bends, is taken from their mean; so they differ by their levels and
+/// amplitudes, not by which shape the noise of a few points made likely for each. All with the same x.
+std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoint>> curves,
+                                            double x, const CurveOptions& options = {});
 
 }  // namespace espalier::train
