@@ -6,7 +6,7 @@
 #
 # A host is a network namespace; a pair of virtual interfaces (link0 in each) joins them, and a token bucket on
 # both ends lets RATE bits a second through in each direction. Rate "none" (default) leaves the link unshaped.
-# Ranks speak TCP over it; host A has ranks 0…K−1 (K = 1 by default) and the first half of the cores, host B the
+# Ranks of different hosts speak TCP over it; host A has ranks 0…K−1 (K = 1 by default) and the first half of the cores, host B the
 # rest. "torchrun" starts the ranks itself, with the environment that torchrun would give them; PEERS_PYTHON
 # names the python. The last line of standard output counts, at the interfaces, what each host sent:
 #
@@ -66,10 +66,11 @@ unset TWO_HOSTS_INSIDE
 
 # ---- Inside, as process 1 of host A. Host B is the namespace of a process that sleeps.
 mount -t tmpfs tmpfs /dev/shm # process numbers start again from 1 here: no file of another call may be met
-unshare --net sleep infinity &
+# A name of its own: Open MPI takes ranks of one name for ranks of one host.
+unshare --net --uts sh -c 'echo host-b >/proc/sys/kernel/hostname; exec sleep infinity' &
 other=$!
-until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-on_b() { nsenter --target $other --net "$@"; }
+until [ "$(nsenter --target $other --uts cat /proc/sys/kernel/hostname)" = host-b ]; do sleep 0.01; done
+on_b() { nsenter --target $other --net --uts "$@"; }
 
 net=10.77.0
 why=$({ ip link add link0 type veth peer name link0 netns $other; } 2>&1) || skip "no veth interfaces: $why"
@@ -98,11 +99,12 @@ run_mpirun() {
   cat >/dev/shm/agent <<AGENT
 #!/bin/sh
 shift
-exec taskset -c $cores_b nsenter --target $other --net sh -c "\$*"
+exec taskset -c $cores_b nsenter --target $other --net --uts sh -c "\$*"
 AGENT
   chmod +x /dev/shm/agent
   local flags=(-H "$net.1:$per_host,$net.2:$per_host" --map-by slot --bind-to none --oversubscribe
-    --mca plm_rsh_agent /dev/shm/agent --mca orte_tmpdir_base /dev/shm --mca pml ob1 --mca btl "tcp,self"
+    --mca plm_rsh_agent /dev/shm/agent --mca orte_tmpdir_base /dev/shm --mca pml ob1
+    --mca btl "tcp,self,vader" --mca btl_vader_single_copy_mechanism none
     --mca btl_tcp_if_include "$net.0/24" --mca oob_tcp_if_include "$net.0/24")
   # Waiting ranks offer their core to others only where there are more ranks than cores.
   [ "$per_host" -le "$half" ] || flags+=(--mca mpi_yield_when_idle 1)

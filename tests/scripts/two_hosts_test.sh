@@ -106,6 +106,10 @@ if command -v mpirun >/dev/null; then
   start mpirun python3 "$scratch/rank.py" fail
   expect "mpirun, failure: exit code" [ "$code" = 3 ]
   expect "mpirun, failure: nothing left" gone
+  # Open MPI takes ranks of one host name for ranks of one host, and then crashes in its first long message.
+  start --ranks-per-host 2 mpirun cat /proc/sys/kernel/hostname
+  names=$(echo "$output" | grep -v '^link ' | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')
+  expect "mpirun, two ranks a host: two names" [ "$names" = "2 2 " ]
 fi
 
 # Two at a time: each has its own hosts, which have the same names and addresses.
