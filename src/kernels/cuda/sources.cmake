@@ -1,0 +1,10 @@
+# Sources of the table "cuda" that are compiled with nvcc for the device and, in tests, as C++ for the
+# harness (tests/simt).
+set(cuda_kernels activation cast column_sum cross_entropy dropout embedding fill layernorm sort
+  sum_squares)
+list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM cuda_kernels APPEND .cu)
+set(cuda_table ${CMAKE_CURRENT_LIST_DIR}/table.cpp)
+# Codes are the same bytes from every table: no product is fused with a sum where others are not.
+set(cuda_exact ${cuda_kernels})
+list(FILTER cuda_exact INCLUDE REGEX "/wire_[a-z]+\\.cu$")
