@@ -17,6 +17,13 @@ constexpr Kernels kTable{
     .cast = cast,
     .fill = fill,
     .sum_squares = sum_squares,
+    .gather = gather,
+    .scatter = scatter,
+    .quantize = quantize,
+    .dequantize = dequantize,
+    .adamw = adamw,
+    .sgd = sgd,
+    .predict = predict,
 };
 
 }  // namespace
