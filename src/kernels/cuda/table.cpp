@@ -21,6 +21,8 @@ constexpr Kernels kTable{
     .scatter = scatter,
     .quantize = quantize,
     .dequantize = dequantize,
+    .encode = encode,
+    .decode = decode,
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,
