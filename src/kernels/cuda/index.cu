@@ -122,6 +122,18 @@ __global__ void __launch_bounds__(32 * kWarps) scatter_bitmap(BitmapMove args) {
   });
 }
 
+__global__ void __launch_bounds__(32 * kWarps) write_list(BitmapMove args, int32_t* list) {
+  for_group(args, [&](const Four& four) {
+    int64_t place = four.place;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if ((four.kept >> k & 1U) != 0) {
+        list[place++] = static_cast<int32_t>(four.dense + k);
+      }
+    }
+  });
+}
+
 constexpr int64_t kListBlock = 2048;
 
 /// Block i has kept elements [i, i + 1) kListBlock and the dense ones from its first on to the next
@@ -158,6 +170,15 @@ void move_bitmap(Stream& stream, void (*kernel)(BitmapMove), const char* name,
 }
 
 }  // namespace
+
+void list_bitmap(Stream& stream, const Positions& positions, int32_t* list) {
+  const BitmapMove all{{}, {}, positions.bitmap, positions.ranks, positions.size, false};
+  launch(write_list,
+         {.name = "list_bitmap",
+          .grid = blocks_for(positions.size, kWarps * kGroup),
+          .block = 32 * kWarps},
+         stream, all, list);
+}
 
 void write_kept(Stream& stream, const Tensor& packed, const Tensor& dense,
                 const Positions& positions) {

@@ -22,6 +22,9 @@ __device__ __forceinline__ Places load_places(const int32_t* list, int64_t i, in
   return made;
 }
 
+/// list[k] = position k of a bitmap, from 0 on.
+void list_bitmap(Stream& stream, const Positions& positions, int32_t* list);
+
 /// dense[position k] = packed[k] for a bitmap; other elements stay as they are.
 void write_kept(Stream& stream, const Tensor& packed, const Tensor& dense,
                 const Positions& positions);

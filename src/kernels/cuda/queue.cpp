@@ -1,5 +1,7 @@
 #include "src/kernels/cuda/queue.h"
 
+#include "src/kernels/cuda/blas_cublaslt.h"
+
 namespace espalier::kernels::ESPALIER_GPU {
 
 void check_cuda(cudaError_t status, const char* what) {
@@ -67,6 +69,14 @@ void CudaQueue::start(const Call& call) {
   check_cuda(cudaLaunchKernel(call.kernel, call.grid, call.block, call.arguments, call.shared_bytes,
                               stream_),
              call.name);
+}
+
+Blas& CudaQueue::blas() {
+  if (blas_ == nullptr) {
+    use_device();
+    blas_ = std::make_unique<Blas>();
+  }
+  return *blas_;
 }
 
 const void* CudaQueue::constant(const void* host, size_t bytes) {

@@ -6,10 +6,13 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
+#include <memory>
 
 #include "src/core/stream.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
+
+class Blas;
 
 /// Throws Failure unless `status` is success: "what: reason".
 void check_cuda(cudaError_t status, const char* what);
@@ -52,6 +55,9 @@ class CudaQueue : public Queue {
   /// The device's copy of what the host never changes.
   const void* constant(const void* host, size_t bytes);
 
+  /// For dense products; made when it is first asked for.
+  Blas& blas();
+
   int device() const { return device_; }
   cudaStream_t native() const { return stream_; }
   /// How often the host waited for this queue.
@@ -70,6 +76,7 @@ class CudaQueue : public Queue {
 
   int device_;
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Blas> blas_;
   std::map<const void*, void*> constants_;
   int64_t synchronized_ = 0;
 };
