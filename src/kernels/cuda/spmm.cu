@@ -29,9 +29,29 @@ __device__ __forceinline__ void finish(const Forward& args, int64_t token, int64
   sum += args.accumulate ? load(args.y, at) : 0.0F;
   store(args.y, at, sum);
   if (args.activated.data != nullptr) {
-    const float stored = args.y.half ? from_bf16(to_bf16_bits(sum)) : sum;
-    store(args.activated, token * args.activated_stride + n, activate(args.activation, stored));
+    store(args.activated, token * args.activated_stride + n, activate(args.activation, sum));
   }
+}
+
+/// The sum over the warp of sums[lane / 8]: lanes halve what they still add up while they meet, so
+/// that four sums take six shuffles.
+__device__ __forceinline__ float sum_of_four(const float (&sums)[kTokens]) {
+  static_assert(kTokens == 4);
+  const bool high = (threadIdx.x & 16U) != 0;
+  float two[2];
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    const float other = __shfl_xor_sync(kAllLanes, high ? sums[t] : sums[2 + t], 16);
+    two[t] = (high ? sums[2 + t] : sums[t]) + other;
+  }
+  const bool second = (threadIdx.x & 8U) != 0;
+  float one = second ? two[1] : two[0];
+  one += __shfl_xor_sync(kAllLanes, second ? two[0] : two[1], 8);
+#pragma unroll
+  for (int lanes = 4; lanes > 0; lanes /= 2) {
+    one += __shfl_xor_sync(kAllLanes, one, lanes);
+  }
+  return one;
 }
 
 template <class Rows>
@@ -54,12 +74,10 @@ __global__ void __launch_bounds__(32 * kWarps) multiply(Rows rows, Forward args)
       }
     }
   }
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    const float sum = warp_sum(sums[t]);
-    if (lane == t && token + t < args.tokens) {
-      finish(args, token + t, n, sum);
-    }
+  const float sum = sum_of_four(sums);
+  const int64_t mine = token + lane / 8;
+  if (lane % 8 == 0 && mine < args.tokens) {
+    finish(args, mine, n, sum);
   }
 }
 
