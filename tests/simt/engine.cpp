@@ -56,14 +56,15 @@ class Engine {
   void begin_block();
   /// Fresh threads first, then those whose wait is over; false when there is none.
   bool step();
-  void resume(int64_t number);
+  /// Makes a ready thread the one that runs; returns where it goes on.
+  Context& take(int64_t number);
   void finish();
   void wait(State state);
   int64_t next(State state);
   int64_t in_order(int64_t i) const { return order_ == Order::ascending ? i : count_ - 1 - i; }
   void set_thread(int64_t number) {
     current_ = number;
-    threadIdx = unflatten(number, grid_.threads);
+    threadIdx = indices_[static_cast<size_t>(number)];
   }
   std::string place(int64_t number) const;
   [[noreturn]] void violate(const std::string& what);
@@ -75,6 +76,7 @@ class Engine {
   int64_t count_ = 0, current_ = 0, fresh_ = 0, done_ = 0, at_barrier_ = 0, ready_ = 0;
   int64_t cursor_ = 0;  ///< in order: where the search for the next ready thread goes on
   std::vector<Thread> threads_;
+  std::vector<uint3> indices_;  ///< of each thread
   std::vector<WarpMeeting> warps_;
   std::vector<uint64_t> shared_words_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -129,7 +131,9 @@ void Engine::finish() {
 void Engine::wait(State state) {
   threads_[static_cast<size_t>(current_)].state = state;
   const int64_t number = current_;
-  Context::switch_to(active_->context, scheduler_);
+  Worker& own = *active_;
+  const bool others = fresh_ == count_ && ready_ > 0;
+  Context::switch_to(own.context, others ? take(next(State::ready)) : scheduler_);
   set_thread(number);
 }
 
@@ -184,12 +188,12 @@ int64_t Engine::next(State state) {
   return -1;
 }
 
-void Engine::resume(int64_t number) {
+Context& Engine::take(int64_t number) {
   Thread& thread = threads_[static_cast<size_t>(number)];
   thread.state = State::running;
   --ready_;
   active_ = thread.worker;
-  Context::switch_to(scheduler_, active_->context);
+  return active_->context;
 }
 
 bool Engine::step() {
@@ -206,7 +210,7 @@ bool Engine::step() {
   if (ready_ == 0) {
     return false;
   }
-  resume(next(State::ready));
+  Context::switch_to(scheduler_, take(next(State::ready)));
   return true;
 }
 
@@ -251,6 +255,10 @@ void Engine::run(const Grid& grid, Order order, const std::function<void()>& bod
   order_ = order;
   body_ = &body;
   count_ = grid.threads.count();
+  indices_.clear();
+  for (int64_t i = 0; i < count_; ++i) {
+    indices_.push_back(unflatten(i, grid.threads));
+  }
   blockDim = dim3(grid.threads.x, grid.threads.y, grid.threads.z);
   gridDim = dim3(grid.blocks.x, grid.blocks.y, grid.blocks.z);
   // The end of dynamic shared memory is the end of an allocation, where the sanitizer stands.
