@@ -18,6 +18,8 @@ namespace espalier::simt {
 namespace {
 
 constexpr size_t kStackBytes = size_t{96} << 10;
+constexpr unsigned kMostBlocks = 0x7fffffffU;
+constexpr size_t kSharedBytes = size_t{99} << 10;  ///< of a block, compute capability 8.6 and 8.9
 
 uint3 unflatten(int64_t i, const Extent& extent) {
   const auto flat = static_cast<uint64_t>(i);
@@ -279,7 +281,7 @@ Engine& engine() {
 }  // namespace
 
 void run_grid(const Grid& grid, Order order, const std::function<void()>& body) {
-  require(running == nullptr, "kernels do not start kernels");
+  require(running == nullptr, "kernels do not start kernels", grid.name);
   require(grid.threads.count() >= 1 && grid.threads.count() <= 1024,
           "a block has 1 to 1024 threads", grid.name, grid.threads.count());
   running = &engine();

@@ -18,9 +18,6 @@ struct Elements {
 };
 
 inline Elements elements(const Tensor& t) { return {t.data, t.dtype == DType::bf16}; }
-inline Elements elements(const Elements& all, int64_t first) {
-  return {static_cast<std::byte*>(all.data) + first * (all.half ? 2 : 4), all.half};
-}
 
 struct Quad {
   float x[4];
@@ -28,6 +25,14 @@ struct Quad {
 
 __device__ __forceinline__ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 __device__ __forceinline__ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// a / b of numbers that are not negative; in 32 bits where they fit, which takes a third of the time.
+__device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
+  if ((static_cast<uint64_t>(a | b) >> 32) == 0) {
+    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  }
+  return a / b;
+}
 
 __device__ __forceinline__ float from_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
 __device__ __forceinline__ uint32_t to_bf16_bits(float x) {

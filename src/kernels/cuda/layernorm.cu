@@ -11,6 +11,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-5F;
 constexpr int kHeld = 4;
+constexpr int kBackwardThreads = 512;  ///< more would leave too few registers for what is held
 
 struct Forward {
   const float* x;
@@ -114,7 +115,7 @@ __device__ __forceinline__ void project(const Backward& args, const RowQuads& q,
   const Quad weight = load_quad(args.weight, i, args.cols - i);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const float g = q.dy.x[k] * weight.x[k];  // beyond the row zero, but for a NaN in weight
+    const float g = q.dy.x[k] * weight.x[k];
     sums.centre += g;
     sums.slope += i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
   }
@@ -177,7 +178,7 @@ __device__ void backward_row(const Backward& args, int64_t row, float* share) {
 }
 
 /// A thread owns the same columns of every row, so that its share needs no barrier.
-__global__ void __launch_bounds__(1024) layernorm_rows_backward(Backward args) {
+__global__ void __launch_bounds__(kBackwardThreads) layernorm_rows_backward(Backward args) {
   const int64_t cols = args.cols;
   const int64_t step = 4 * int64_t{blockDim.x};
   float* out = args.shares + blockIdx.x * 2 * cols;
@@ -246,7 +247,7 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   launch(layernorm_rows_backward,
          {.name = "layernorm_backward",
           .grid = blocks_for(parts, 1),
-          .block = threads_for_row(divide_up(cols, 4)),
+          .block = threads_for_row(divide_up(cols, 4), kBackwardThreads),
           .shared_bytes = backward.in_shared ? share_bytes : 0},
          stream, backward);
   combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate});

@@ -66,10 +66,11 @@ __device__ __forceinline__ T block_max(T value, T least) {
   return blockDim.x == 32 ? value : warp_max(from_warps(value, least));
 }
 
-/// Threads of a block that works on one row of so many quads: about four quads each.
-inline unsigned threads_for_row(int64_t quads) {
+/// Threads of a block that works on one row of so many quads: about four quads each, but at most as
+/// many threads as the kernel allows.
+inline unsigned threads_for_row(int64_t quads, int64_t largest = 1024) {
   const int64_t threads = divide_up(divide_up(quads, 4), 32) * 32;
-  return static_cast<unsigned>(threads < 32 ? 32 : threads > 1024 ? 1024 : threads);
+  return static_cast<unsigned>(threads < 32 ? 32 : threads > largest ? largest : threads);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

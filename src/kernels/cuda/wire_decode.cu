@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(256) decode_eights(Message message, bool accum
     y[1] = load_quad(message.x, i + 4, count - 4);
   }
   for (int64_t at = i; at < i + count;) {
-    const int64_t number = at / message.bucket;
+    const int64_t number = quotient(at, message.bucket);
     const int64_t end = least(i + count, (number + 1) * message.bucket);
     const Decoder decoder(message, message.carried_by(number));
 #pragma unroll

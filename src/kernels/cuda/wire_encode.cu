@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(256) encode_eights(Message message, uint64_t k
   }
   uint64_t codes = 0;
   for (int64_t at = i; at < i + count;) {
-    const int64_t number = at / message.bucket;
+    const int64_t number = quotient(at, message.bucket);
     const int64_t end = least(i + count, (number + 1) * message.bucket);
     codes |= codes_of<Coder, kRandom>(message, number, values, static_cast<int>(at - i),
                                       static_cast<int>(end - i));
