@@ -7,9 +7,10 @@
 
 namespace espalier::kernels {
 
+/// The tables that compute, in the host's memory.
 inline std::vector<const Kernels*> computing_tables() {
   std::vector<const Kernels*> tables = available();
-  std::erase_if(tables, [](const Kernels* table) { return table->name == "dry"; });
+  std::erase_if(tables, [](const Kernels* table) { return !table->name.starts_with("cpu"); });
   return tables;
 }
 

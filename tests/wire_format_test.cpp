@@ -83,7 +83,9 @@ TEST(WireFormat, what_cannot_be_is_a_bug_in_every_table) {
           << text(format);
       EXPECT_THROW(table->decode(stream, {.wire = wire, .y = values, .format = format}), Bug);
     }
-    EXPECT_NO_THROW(table->encode(stream, {.x = values, .wire = wire}));
+    if (table->name != "cuda") {  // this is the host's memory
+      EXPECT_NO_THROW(table->encode(stream, {.x = values, .wire = wire}));
+    }
     const WireFormat bytes{WireCode::linear8, 8};
     EXPECT_THROW(table->encode(stream, {.x = values, .wire = wire, .format = bytes}), Bug);
     EXPECT_THROW(table->decode(stream, {.wire = wire, .y = values, .format = bytes}), Bug);

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "src/kernels/cpu/tables.h"
+#include "src/kernels/cuda/tables.h"
 #include "src/kernels/dry/table.h"
 
 namespace espalier::kernels {
@@ -24,7 +25,9 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
 }  // namespace
 
 std::vector<const Kernels*> available() {
-  std::vector<const Kernels*> found = cpu::tables();
+  std::vector<const Kernels*> found = cuda::tables();
+  const std::vector<const Kernels*> on_cpu = cpu::tables();
+  found.insert(found.end(), on_cpu.begin(), on_cpu.end());
   found.push_back(&dry::table());
   return found;
 }

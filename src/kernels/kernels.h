@@ -2,9 +2,10 @@
 // All arithmetic, as one table of operations per backend. Read this first.
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
-// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cpu-avx512bf16",
-// "cpu-avx512", "cpu-avx2", "cpu-portable" (the same sources compiled for four instruction sets;
-// dense GEMMs are oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
+// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls
+// return before they are done, and every pointer is the device's), "cpu-avx512bf16", "cpu-avx512",
+// "cpu-avx2", "cpu-portable" (the same sources compiled for four instruction sets; dense GEMMs are
+// oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
 // D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that

@@ -167,7 +167,7 @@ const MagnitudeTable& magnitude_table(WireCode code) {
   }
 }
 
-float power_of_ten(float largest) {
+std::span<const float> powers_of_ten() {
   static const std::vector<float> powers = [] {
     std::vector<float> made;
     for (int p = -37; p <= 38; ++p) {
@@ -175,6 +175,11 @@ float power_of_ten(float largest) {
     }
     return made;
   }();
+  return powers;
+}
+
+float power_of_ten(float largest) {
+  const std::span<const float> powers = powers_of_ten();
   const auto found = std::lower_bound(powers.begin(), powers.end() - 1, largest);
   return largest == 0 ? 0.0F : *found;
 }

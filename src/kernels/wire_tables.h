@@ -39,6 +39,8 @@ struct MagnitudeTable {
 /// Of one of the four codes above.
 const MagnitudeTable& magnitude_table(WireCode code);
 
+/// 10^-37 … 10^38, ascending.
+std::span<const float> powers_of_ten();
 /// The least power of ten, 10^-37 … 10^38, that is not below `largest` (or 10^38); 0 for 0.
 float power_of_ten(float largest);
 

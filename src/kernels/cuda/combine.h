@@ -1,0 +1,17 @@
+#pragma once
+// Sums over rows in two steps: blocks sum parts of the rows into `shares` in the workspace, then the
+// shares are added up in their order. How rows are cut into parts depends on the shape alone.
+#include "src/kernels/cuda/elements.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+/// out[c] (+)= sum over p < parts of shares[p stride + c], c < cols; rounded once.
+struct CombineArgs {
+  const float* shares;
+  int64_t parts, stride, cols;
+  Elements out;
+  bool accumulate;
+};
+void combine_shares(Stream& stream, const CombineArgs& args);
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,205 @@
+#pragma once
+// What the fused optimizers share. A warp has 256 kept elements, the block of one 8-bit scale: it
+// reads all their arrays, updates them in registers, and writes them and their dense copy. Every
+// array crosses memory once; but the values of a bitmap's elements are read again to be written to
+// the copy (index.h), since their groups do not begin where blocks do.
+#include "src/kernels/cuda/dynamic_code.h"
+#include "src/kernels/cuda/index.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+inline constexpr unsigned kStateWarps = 8;
+static_assert(kQuantizeBlock == 2 * 4 * 32);
+
+/// fp32 values, or codes with a scale a block; or nothing.
+struct Moment {
+  float* values = nullptr;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+};
+
+inline Moment moment_of(const Tensor& moment, const Tensor& scales) {
+  if (moment.dtype == DType::uint8) {
+    return {nullptr, static_cast<uint8_t*>(moment.data), static_cast<float*>(scales.data)};
+  }
+  return {static_cast<float*>(moment.data), nullptr, nullptr};
+}
+
+template <DynamicMap kMap>
+__device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int64_t count) {
+  if (moment.codes != nullptr) {
+    const float scale = count > 0 ? moment.scales[i / kQuantizeBlock] : 0.0F;
+    return decode_quad<kMap>(load_codes(moment.codes, i, count), scale);
+  }
+  return moment.values != nullptr ? load_quad(moment.values, i, count) : Quad{};
+}
+
+/// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes whose
+/// elements are beyond the end take part with zeros.
+template <DynamicMap kMap>
+__device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
+                                             const Quad (&q)[2]) {
+  if (moment.codes == nullptr) {
+    if (moment.values != nullptr) {
+      store_quad(moment.values, i, count, q[0]);
+      store_quad(moment.values, i + 128, count - 128, q[1]);
+    }
+    return;
+  }
+  const CodeScale scale = warp_scale(q[0], q[1]);
+  store_codes(moment.codes, i, count, encode_quad<kMap>(q[0], scale.inverse));
+  store_codes(moment.codes, i + 128, count - 128, encode_quad<kMap>(q[1], scale.inverse));
+  if (threadIdx.x % 32 == 0) {
+    moment.scales[i / kQuantizeBlock] = scale.scale;
+  }
+}
+
+/// The master copy: `value`, or that and the 16 bits below it; see AdamWArgs.
+struct Master {
+  Elements value;
+  uint16_t* low;
+};
+
+__device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int64_t count) {
+  Quad w = load_quad(master.value, i, count);
+  if (master.low == nullptr) {
+    return w;
+  }
+  const uint16_t* p = master.low + i;
+  uint2 word = make_uint2(0, 0);
+  if (count >= 4 && aligned(p, 8)) {
+    word = *reinterpret_cast<const uint2*>(p);
+  } else {
+    for (int k = 0; k < 4 && k < count; ++k) {
+      (k < 2 ? word.x : word.y) |= unsigned{p[k]} << 16 * (k % 2);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const unsigned bits = (k < 2 ? word.x : word.y) >> 16 * (k % 2);
+    const int rest = static_cast<int16_t>(bits & 0xffffU);
+    w.x[k] = __uint_as_float(__float_as_uint(w.x[k]) + static_cast<unsigned>(rest));
+  }
+  return w;
+}
+
+/// Writes w; returns the values as they are stored.
+__device__ __forceinline__ Quad store_master(const Master& master, int64_t i, int64_t count,
+                                             const Quad& w) {
+  if (master.low == nullptr) {
+    store_quad(master.value, i, count, w);
+    return w;
+  }
+  Quad high;
+  unsigned low[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    // Rounding would carry some NaNs into a number.
+    const unsigned bits = w.x[k] != w.x[k] ? 0x7fc00000U : __float_as_uint(w.x[k]);
+    high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);
+    low[k] = bits & 0xffffU;
+  }
+  store_quad(master.value, i, count, high);
+  uint16_t* p = master.low + i;
+  if (count >= 4 && aligned(p, 8)) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
+  } else {
+    for (int k = 0; k < 4 && k < count; ++k) {
+      p[k] = static_cast<uint16_t>(low[k]);
+    }
+  }
+  return high;
+}
+
+/// The arrays of an update.
+struct State {
+  Elements gradient;
+  Master master;
+  Moment moment[2];
+  Elements dense;       ///< null: no copy
+  const int32_t* list;  ///< null: all kept
+  int64_t first;        ///< number that the list has for element 0
+  int64_t n;
+};
+
+__device__ __forceinline__ void store_dense(const State& state, int64_t i, int64_t count,
+                                            const Quad& value) {
+  if (state.dense.data == nullptr) {
+    return;
+  }
+  if (state.list == nullptr) {
+    store_quad(state.dense, i, count, value);
+    return;
+  }
+  const Places places = load_places(state.list, i, count);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < count) {
+      store(state.dense, places.at[k] - state.first, value.x[k]);
+    }
+  }
+}
+
+/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
+template <class Rule>
+__global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
+  const int64_t block = int64_t{blockIdx.x} * kStateWarps + threadIdx.x / 32;
+  if (block * kQuantizeBlock >= state.n) {
+    return;
+  }
+  const int64_t first = block * kQuantizeBlock + 4 * (threadIdx.x % 32);
+  const int64_t left = state.n - first;
+  Quad gradient[2];
+  Quad w[2];
+  Quad m[2];
+  Quad v[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t i = first + 128 * j;
+    gradient[j] = load_quad(state.gradient, i, left - 128 * j);
+    w[j] = load_master(state.master, i, left - 128 * j);
+    m[j] = load_moment<DynamicMap::with_sign>(state.moment[0], i, left - 128 * j);
+    v[j] = load_moment<DynamicMap::without_sign>(state.moment[1], i, left - 128 * j);
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float next = rule.next(w[j].x[k], gradient[j].x[k], m[j].x[k], v[j].x[k]);
+      // Beyond the end everything stays zero, whatever the rule makes of that.
+      const bool there = 128 * j + k < left;
+      w[j].x[k] = next;
+      m[j].x[k] = there ? m[j].x[k] : 0.0F;
+      v[j].x[k] = there ? v[j].x[k] : 0.0F;
+    }
+    const int64_t i = first + 128 * j;
+    store_dense(state, i, left - 128 * j, store_master(state.master, i, left - 128 * j, w[j]));
+  }
+  store_moment<DynamicMap::with_sign>(state.moment[0], first, left, m);
+  store_moment<DynamicMap::without_sign>(state.moment[1], first, left, v);
+}
+
+/// `rule` on the arrays of `args`, whatever their types.
+template <class Rule, class Args>
+void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
+          const Moment& moment2) {
+  const Positions& positions = args.positions;
+  const bool bitmap = args.dense && positions.bitmap != nullptr;
+  const State state{.gradient = elements(args.gradient),
+                    .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
+                    .moment = {moment_of(args.moment1, args.scale1), moment2},
+                    .dense = bitmap ? Elements{} : elements(args.dense),
+                    .list = positions.list,
+                    .first = positions.first,
+                    .n = args.value.count()};
+  launch(update_state<Rule>,
+         {.name = name,
+          .grid = blocks_for(state.n, kStateWarps * kQuantizeBlock),
+          .block = 32 * kStateWarps},
+         stream, rule, state);
+  if (bitmap) {
+    write_kept(stream, args.value, args.dense, positions);
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

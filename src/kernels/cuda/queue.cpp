@@ -1,0 +1,92 @@
+#include "src/kernels/cuda/queue.h"
+
+#include "src/kernels/cuda/blas_cublaslt.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) {
+    return;
+  }
+  static_cast<void>(cudaGetLastError());  // or the next call would report it again
+  fail("CUDA, {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+CudaEvent::CudaEvent() {
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
+}
+
+CudaEvent::~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+
+void CudaEvent::synchronize() const {
+  check_cuda(cudaEventSynchronize(event_), "waiting for an event");
+}
+
+CudaQueue::CudaQueue(int device) : device_(device) {
+  use_device();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+}
+
+CudaQueue::~CudaQueue() {
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  for (const auto& [host, copy] : constants_) {
+    static_cast<void>(cudaFree(copy));
+  }
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
+
+void CudaQueue::synchronize() {
+  ++synchronized_;
+  check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
+}
+
+void CudaQueue::copy(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copy");
+}
+
+void CudaQueue::fill(void* to, int byte, size_t bytes) {
+  check_cuda(cudaMemsetAsync(to, byte, bytes, stream_), "fill");
+}
+
+void CudaQueue::record(CudaEvent& event) {
+  check_cuda(cudaEventRecord(event.native(), stream_), "recording an event");
+}
+
+void CudaQueue::wait(const CudaEvent& event) {
+  check_cuda(cudaStreamWaitEvent(stream_, event.native(), 0), "making a stream wait");
+}
+
+void CudaQueue::start(const Call& call) {
+  constexpr size_t kWithoutAsking = 48 << 10;
+  use_device();
+  if (call.shared_bytes > kWithoutAsking) {
+    check_cuda(cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(call.shared_bytes)),
+               call.name);
+  }
+  check_cuda(cudaLaunchKernel(call.kernel, call.grid, call.block, call.arguments, call.shared_bytes,
+                              stream_),
+             call.name);
+}
+
+Blas& CudaQueue::blas() {
+  if (blas_ == nullptr) {
+    use_device();
+    blas_ = std::make_unique<Blas>();
+  }
+  return *blas_;
+}
+
+const void* CudaQueue::constant(const void* host, size_t bytes) {
+  void*& made = constants_[host];
+  if (made == nullptr) {
+    use_device();
+    check_cuda(cudaMalloc(&made, bytes), "memory for a table");
+    copy(made, host, bytes);
+  }
+  return made;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

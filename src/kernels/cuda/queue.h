@@ -1,0 +1,84 @@
+#pragma once
+// A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return at
+// once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for what
+// went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device, which
+// every call makes the thread's own.
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+
+#include "src/core/stream.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+class Blas;
+
+/// Throws Failure unless `status` is success: "what: reason".
+void check_cuda(cudaError_t status, const char* what);
+
+class CudaEvent {
+ public:
+  CudaEvent();
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  void synchronize() const;
+  cudaEvent_t native() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaQueue : public Queue {
+ public:
+  explicit CudaQueue(int device);
+  ~CudaQueue() override;
+
+  void synchronize() override;
+  /// Between host and device in any direction; host memory must be pinned to be copied late.
+  void copy(void* to, const void* from, size_t bytes);
+  void fill(void* to, int byte, size_t bytes);
+  void record(CudaEvent& event);
+  void wait(const CudaEvent& event);
+
+  /// `shape`: {.name, .grid, .block, .shared_bytes}.
+  template <class Shape, class... Params>
+  void launch(const Shape& shape, void (*kernel)(Params...), Params... arguments) {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
+    const Call call{shape.name,         reinterpret_cast<const void*>(kernel),
+                    shape.grid,         shape.block,
+                    shape.shared_bytes, pointers};
+    start(call);
+  }
+
+  /// The device's copy of what the host never changes.
+  const void* constant(const void* host, size_t bytes);
+
+  /// For dense products; made when it is first asked for.
+  Blas& blas();
+
+  int device() const { return device_; }
+  cudaStream_t native() const { return stream_; }
+  /// How often the host waited for this queue.
+  int64_t synchronized() const { return synchronized_; }
+
+ private:
+  struct Call {
+    const char* name;
+    const void* kernel;
+    dim3 grid, block;
+    size_t shared_bytes;
+    void** arguments;
+  };
+  void start(const Call& call);
+  void use_device() const;
+
+  int device_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Blas> blas_;
+  std::map<const void*, void*> constants_;
+  int64_t synchronized_ = 0;
+};
+
+}  // namespace espalier::kernels::ESPALIER_GPU

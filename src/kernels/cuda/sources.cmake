@@ -1,0 +1,11 @@
+# Sources of the table "cuda" that are compiled with nvcc for the device and, in tests, as C++ for the
+# harness (tests/simt).
+set(cuda_kernels activation adamw attention cast column_sum cross_entropy dropout embedding fill
+  index layernorm predict quantize sddmm sgd sort sparse_rows spmm sum_squares wire_decode wire_encode
+  wire_measure wire_topk)
+list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM cuda_kernels APPEND .cu)
+set(cuda_table ${CMAKE_CURRENT_LIST_DIR}/gemm.cpp ${CMAKE_CURRENT_LIST_DIR}/table.cpp)
+# Codes are the same bytes from every table: no product is fused with a sum where others are not.
+set(cuda_exact ${cuda_kernels})
+list(FILTER cuda_exact INCLUDE REGEX "/wire_[a-z]+\\.cu$")

@@ -1,0 +1,178 @@
+// Sparse products for every weight, element or block wise: correct and without a library, where
+// faster ones do not apply.
+//   spmm             a warp has a row of W and four tokens, its lanes the row's elements
+//   spmm_transposed  a warp has a token and a tile of the columns, and adds row after row of W
+#include "src/kernels/cuda/activation.h"
+#include "src/kernels/cuda/reduce.h"
+#include "src/kernels/cuda/sparse_rows.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr unsigned kWarps = 8;
+constexpr int kTokens = 4;
+constexpr int64_t kTile = 2048;
+
+struct Forward {
+  Elements values, x, y, activated;
+  const float* bias;
+  int64_t tokens, x_stride, y_stride, activated_stride;
+  Activation activation;
+  bool accumulate;
+};
+
+__device__ __forceinline__ void finish(const Forward& args, int64_t token, int64_t n, float sum) {
+  const int64_t at = token * args.y_stride + n;
+  sum += args.bias != nullptr ? args.bias[n] : 0.0F;
+  sum += args.accumulate ? load(args.y, at) : 0.0F;
+  store(args.y, at, sum);
+  if (args.activated.data != nullptr) {
+    store(args.activated, token * args.activated_stride + n, activate(args.activation, sum));
+  }
+}
+
+/// The sum over the warp of sums[lane / 8]: lanes halve what they still add up while they meet, so
+/// that four sums take six shuffles.
+__device__ __forceinline__ float sum_of_four(const float (&sums)[kTokens]) {
+  static_assert(kTokens == 4);
+  const bool high = (threadIdx.x & 16U) != 0;
+  float two[2];
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    const float other = __shfl_xor_sync(kAllLanes, high ? sums[t] : sums[2 + t], 16);
+    two[t] = (high ? sums[2 + t] : sums[t]) + other;
+  }
+  const bool second = (threadIdx.x & 8U) != 0;
+  float one = second ? two[1] : two[0];
+  one += __shfl_xor_sync(kAllLanes, second ? two[0] : two[1], 8);
+#pragma unroll
+  for (int lanes = 4; lanes > 0; lanes /= 2) {
+    one += __shfl_xor_sync(kAllLanes, one, lanes);
+  }
+  return one;
+}
+
+template <class Rows>
+__global__ void __launch_bounds__(32 * kWarps) multiply(Rows rows, Forward args) {
+  const int64_t n = int64_t{blockIdx.y} * kWarps + threadIdx.x / 32;
+  const int64_t token = int64_t{blockIdx.x} * kTokens;
+  const int64_t lane = threadIdx.x % 32;
+  if (n >= rows.rows) {
+    return;
+  }
+  const SparseRow row = rows.row(n);
+  float sums[kTokens] = {};
+  for (int64_t j = lane; j < row.count; j += 32) {
+    const float value = load(args.values, row.value + j);
+    const int64_t column = rows.column(row, j);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      if (token + t < args.tokens) {
+        sums[t] += value * load(args.x, (token + t) * args.x_stride + column);
+      }
+    }
+  }
+  const float sum = sum_of_four(sums);
+  const int64_t mine = token + lane / 8;
+  if (lane % 8 == 0 && mine < args.tokens) {
+    finish(args, mine, n, sum);
+  }
+}
+
+struct Backward {
+  Elements values, dy, dx, before;  ///< before: the preactivation, or null
+  int64_t cols, dy_stride, dx_stride, before_stride;
+  Activation activation;
+  bool accumulate;
+};
+
+template <class Rows>
+__global__ void __launch_bounds__(32) multiply_transposed(Rows rows, Backward args) {
+  __shared__ float sums[kTile];
+  const int64_t token = blockIdx.x;
+  const int64_t first = int64_t{blockIdx.y} * kTile;
+  const int64_t width = least(kTile, args.cols - first);
+  const int64_t lane = threadIdx.x;
+  for (int64_t c = lane; c < width; c += 32) {
+    sums[c] = 0;
+  }
+  __syncwarp();
+  for (int64_t n = 0; n < rows.rows; ++n) {
+    const SparseRow row = rows.row(n);
+    const float dy = load(args.dy, token * args.dy_stride + n);
+    for (int64_t j = lane; j < row.count; j += 32) {
+      const int64_t c = rows.column(row, j) - first;
+      if (c >= 0 && c < width) {
+        sums[c] += dy * load(args.values, row.value + j);
+      }
+    }
+    __syncwarp();  // the next row may have the same columns in other lanes
+  }
+  for (int64_t c = lane; c < width; c += 32) {
+    const int64_t at = token * args.dx_stride + first + c;
+    float sum = sums[c];
+    if (args.before.data != nullptr) {
+      const int64_t place = token * args.before_stride + first + c;
+      sum *= activation_slope(args.activation, load(args.before, place));
+    }
+    store(args.dx, at, sum + (args.accumulate ? load(args.dx, at) : 0.0F));
+  }
+}
+
+template <class Args>
+void run(Stream& stream, const char* name, const Args& args) {
+  verify(args);
+  const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
+  const Forward forward{.values = elements(args.weight.values),
+                        .x = elements(args.x),
+                        .y = elements(args.y),
+                        .activated = elements(args.activated),
+                        .bias = static_cast<const float*>(args.bias.data),
+                        .tokens = args.x.rows(),
+                        .x_stride = args.x.stride,
+                        .y_stride = args.y.stride,
+                        .activated_stride = args.activated.stride,
+                        .activation = args.activation,
+                        .accumulate = args.accumulate};
+  const Launch shape{
+      .name = name,
+      .grid = dim3(blocks_for(forward.tokens, kTokens), blocks_for(args.weight.rows, kWarps)),
+      .block = 32 * kWarps};
+  launch(multiply<std::remove_const_t<decltype(rows)>>, shape, stream, rows, forward);
+}
+
+template <class Args>
+void run_transposed(Stream& stream, const char* name, const Args& args) {
+  verify(args);
+  const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
+  const Backward backward{.values = elements(args.weight.values),
+                          .dy = elements(args.dy),
+                          .dx = elements(args.dx),
+                          .before = elements(args.preactivation),
+                          .cols = args.weight.cols,
+                          .dy_stride = args.dy.stride,
+                          .dx_stride = args.dx.stride,
+                          .before_stride = args.preactivation.stride,
+                          .activation = args.activation,
+                          .accumulate = args.accumulate};
+  const Launch shape{
+      .name = name,
+      .grid = dim3(blocks_for(args.dy.rows(), 1), blocks_for(args.weight.cols, kTile)),
+      .block = 32};
+  launch(multiply_transposed<std::remove_const_t<decltype(rows)>>, shape, stream, rows, backward);
+}
+
+}  // namespace
+
+void spmm(Stream& stream, const SpmmArgs& args) { run(stream, "spmm", args); }
+void block_spmm(Stream& stream, const BlockSpmmArgs& args) { run(stream, "block_spmm", args); }
+void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args) {
+  run_transposed(stream, "spmm_transposed", args);
+}
+void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
+  run_transposed(stream, "block_spmm_transposed", args);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

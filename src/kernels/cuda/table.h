@@ -1,0 +1,40 @@
+#pragma once
+// Every operation of the table "cuda"; see launch.h for the namespace.
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+void gemm(Stream& stream, const GemmArgs& args);
+void column_sum(Stream& stream, const ColumnSumArgs& args);
+void layernorm(Stream& stream, const LayerNormArgs& args);
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args);
+void activation(Stream& stream, const ActivationArgs& args);
+void activation_backward(Stream& stream, const ActivationBackwardArgs& args);
+void attention(Stream& stream, const AttentionArgs& args);
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+void embedding(Stream& stream, const EmbeddingArgs& args);
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
+void dropout(Stream& stream, const DropoutArgs& args);
+void cast(Stream& stream, const CastArgs& args);
+void fill(Stream& stream, const FillArgs& args);
+void sum_squares(Stream& stream, const SumSquaresArgs& args);
+void gather(Stream& stream, const GatherArgs& args);
+void scatter(Stream& stream, const ScatterArgs& args);
+void spmm(Stream& stream, const SpmmArgs& args);
+void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args);
+void sddmm(Stream& stream, const SddmmArgs& args);
+void block_spmm(Stream& stream, const BlockSpmmArgs& args);
+void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args);
+void block_sddmm(Stream& stream, const BlockSddmmArgs& args);
+void quantize(Stream& stream, const QuantizeArgs& args);
+void dequantize(Stream& stream, const DequantizeArgs& args);
+void encode(Stream& stream, const EncodeArgs& args);
+void decode(Stream& stream, const DecodeArgs& args);
+void adamw(Stream& stream, const AdamWArgs& args);
+void sgd(Stream& stream, const SgdArgs& args);
+void predict(Stream& stream, const PredictArgs& args);
+
+const Kernels& table();
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,191 @@
+// What buckets carry. A warp measures a bucket, or 4,096 values of a larger one; then one thread
+// writes what it carries, from all its parts. The double sum of `sign` is the CPU's, addition by
+// addition: 16 sums side by side, over the whole bucket if the CPU takes it whole.
+#include "src/kernels/cuda/wire_measure.h"
+
+#include "src/kernels/cuda/reduce.h"
+#include "src/kernels/cuda/wire_carry.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr unsigned kWarps = 8;
+constexpr int64_t kPart = 4096;
+constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, the CPU measures buckets in parts
+
+struct Parts {
+  Message message;
+  Measured* found;  ///< [buckets, parts]; null: one part, which carries at once
+  int64_t parts;
+};
+
+/// Lane j < 16 has the sum of x[j], x[j + 16], …; all lanes get the sum of those, in their order.
+__device__ double sum_of_magnitudes(const float* x, int64_t n) {
+  const unsigned lane = threadIdx.x % 32;
+  double own = 0;
+  for (int64_t i = lane; i < n && lane < 16; i += 16) {
+    own += fabsf(x[i]);
+  }
+  double sum = 0;
+  for (int j = 0; j < 16; ++j) {
+    sum += __shfl_sync(kAllLanes, own, j);
+  }
+  return sum;
+}
+
+/// By a warp; every lane gets the result.
+__device__ Measured measure(WireCode code, const float* x, int64_t n) {
+  Measured found;
+  for (int64_t i = 4 * (threadIdx.x % 32); i < n; i += 128) {
+    const Quad q = load_quad(x, i, n - i);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int32_t bits = __float_as_int(q.x[k]);
+      const int32_t magnitude = bits & 0x7fffffff;
+      const int32_t ordered = ordered_bits(bits);
+      found.largest = magnitude > found.largest ? magnitude : found.largest;
+      found.low = i + k < n && ordered < found.low ? ordered : found.low;
+      found.high = i + k < n && ordered > found.high ? ordered : found.high;
+    }
+  }
+  found.largest = warp_max(found.largest);
+  found.low = warp_min(found.low);
+  found.high = warp_max(found.high);
+  found.sum = code == WireCode::sign ? sum_of_magnitudes(x, n) : 0.0;
+  return found;
+}
+
+/// Values of part `part` of bucket `number`.
+__device__ __forceinline__ int64_t part_length(const Parts& args, int64_t number, int64_t begin) {
+  const int64_t end = least(args.message.n, (number + 1) * args.message.bucket);
+  return least(args.parts == 1 ? args.message.bucket : kPart, end - begin);
+}
+
+__global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
+  const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (i >= args.message.buckets * args.parts) {
+    return;
+  }
+  const int64_t number = i / args.parts;
+  const int64_t begin = number * args.message.bucket + i % args.parts * kPart;
+  const int64_t n = part_length(args, number, begin);
+  const Measured found = n > 0 ? measure(args.message.code, args.message.x + begin, n) : Measured{};
+  if (threadIdx.x % 32 != 0) {
+    return;
+  }
+  if (args.found == nullptr) {
+    carry(args.message, found, n, args.message.carried_by(number));
+  } else {
+    args.found[i] = found;
+  }
+}
+
+/// A warp a bucket.
+__global__ void __launch_bounds__(32) carry_parts(Parts args) {
+  const int64_t number = blockIdx.x;
+  const Measured* parts = args.found + number * args.parts;
+  Measured all;
+  for (int64_t i = threadIdx.x; i < args.parts; i += 32) {
+    all.largest = parts[i].largest > all.largest ? parts[i].largest : all.largest;
+    all.low = parts[i].low < all.low ? parts[i].low : all.low;
+    all.high = parts[i].high > all.high ? parts[i].high : all.high;
+  }
+  all.largest = warp_max(all.largest);
+  all.low = warp_min(all.low);
+  all.high = warp_max(all.high);
+  if (threadIdx.x != 0) {
+    return;
+  }
+  for (int64_t i = 0; i < args.parts && args.message.code == WireCode::sign; ++i) {
+    all.sum += parts[i].sum;
+  }
+  const int64_t begin = number * args.message.bucket;
+  const int64_t n = least(args.message.n, begin + args.message.bucket) - begin;
+  carry(args.message, all, n, args.message.carried_by(number));
+}
+
+/// Ascending; `size` is a power of two.
+__device__ void sort_block(uint32_t* keys, int size) {
+  for (int run = 2; run <= size; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < size / 2; i += static_cast<int>(blockDim.x)) {
+        const int low = i / step * 2 * step + i % step;
+        const int high = low + step;
+        const bool ascends = (low & run) == 0;
+        const uint32_t a = keys[low];
+        const uint32_t b = keys[high];
+        keys[low] = (a < b) == ascends ? a : b;
+        keys[high] = (a < b) == ascends ? b : a;
+      }
+    }
+  }
+  __syncthreads();
+}
+
+/// Percentiles of the magnitudes, of 2,048 of them at most. A block a bucket.
+__global__ void __launch_bounds__(256) carry_percentiles(Message message, int size) {
+  auto* keys = dynamic_shared<uint32_t>();
+  const int64_t begin = blockIdx.x * message.bucket;
+  const int64_t n = least(message.n, begin + message.bucket) - begin;
+  const float* x = message.x + begin;
+  std::byte* wire = message.carried_by(blockIdx.x);
+  const int count = 1 << (message.bits - 1);
+  int largest = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const int magnitude = __float_as_int(x[i]) & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const bool bad = static_cast<uint32_t>(block_max(largest, 0)) >= kInfinite;
+  const int64_t stride = (n + kMostNumbers - 1) / kMostNumbers;
+  const int64_t taken = (n + stride - 1) / stride;
+  for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
+    keys[i] = i < taken ? __float_as_uint(x[i * stride]) & 0x7fffffffU : 0xffffffffU;
+  }
+  sort_block(keys, size);
+  for (int k = static_cast<int>(threadIdx.x); k < count; k += static_cast<int>(blockDim.x)) {
+    const int64_t place = (2 * 99 * int64_t{k + 1} * (taken - 1) + 100 * count) / (200 * count);
+    put_float(wire + 4 * k, bad ? not_a_number() : __uint_as_float(keys[place]));
+  }
+}
+
+void measure_percentiles(Stream& stream, const Message& message) {
+  int size = 1;
+  while (size < message.bucket && size < kMostNumbers) {
+    size *= 2;
+  }
+  launch(carry_percentiles,
+         {.name = "carry_percentiles",
+          .grid = blocks_for(message.buckets, 1),
+          .block = size > 64 ? 256U : 32U,
+          .shared_bytes = static_cast<size_t>(size) * sizeof(uint32_t)},
+         stream, message, size);
+}
+
+}  // namespace
+
+void measure_buckets(Stream& stream, const Message& message) {
+  if (message.code == WireCode::table) {
+    measure_percentiles(stream, message);
+    return;
+  }
+  const int64_t bucket = message.bucket;
+  const int64_t unit = bucket == message.n || bucket % 8 == 0 ? bucket : 8 * bucket;
+  const bool whole = message.code == WireCode::sign && unit <= kLargeUnit;
+  Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart)};
+  const int64_t all = message.buckets * parts.parts;
+  if (parts.parts > 1) {
+    parts.found =
+        reinterpret_cast<Measured*>(stream.workspace(static_cast<size_t>(all) * sizeof(Measured)));
+  }
+  launch(measure_parts,
+         {.name = "measure_buckets", .grid = blocks_for(all, kWarps), .block = 32 * kWarps}, stream,
+         parts);
+  if (parts.parts > 1) {
+    launch(carry_parts,
+           {.name = "carry_buckets", .grid = blocks_for(message.buckets, 1), .block = 32}, stream,
+           parts);
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,217 @@
+// What the case table does not reach: rows wider than a block holds in registers or shared memory,
+// tokens with many rows, runs cut out of larger arrays, ids outside their table. The same call on
+// the CPU says what is right.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "src/kernels/cuda/table.h"
+#include "tests/kernel_memory.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::kernels {
+namespace {
+
+using simt::Order;
+
+/// Operands in memory of their own, for a call on the CPU and one on the harness.
+class Twice {
+ public:
+  Tensors& on(bool device) { return device ? device_ : host_; }
+  void add(const Operand& operand) {
+    for (const bool device : {false, true}) {
+      memory_.emplace_back(static_cast<size_t>(operand.shape.count()) * size_of(operand.dtype));
+      on(device).emplace_back(memory_.back().data(), operand.dtype, operand.shape);
+      write_all(operand, on(device).back());
+    }
+  }
+  /// body(kernels, stream, tensors) on both.
+  template <class Body>
+  void run(const Body& body) {
+    Arena arena;
+    Stream plain(arena, 1);
+    body(by_name("cpu-portable"), plain, host_);
+    simt::Queue queue;
+    Stream stream(arena, 1, &queue);
+    body(cuda_simt::table(), stream, device_);
+    stream.synchronize();
+  }
+  void expect_near(size_t which, double tolerance) {
+    for (int64_t i = 0; i < host_[which].count(); ++i) {
+      const double want = read(host_[which], i);
+      ASSERT_NEAR(read(device_[which], i), want, tolerance * (1 + std::fabs(want)))
+          << "operand " << which << " element " << i;
+    }
+  }
+
+ private:
+  std::vector<Guarded> memory_;
+  Tensors host_, device_;
+};
+
+TEST(SimtEdges, rows_wider_than_a_block_holds) {
+  for (const int64_t cols : {int64_t{12500}, int64_t{17003}}) {
+    Twice t;
+    for (const Operand& one : {input(DType::fp32, {3, cols}), input(DType::fp32, {cols}),
+                               input(DType::fp32, {cols}), output(DType::fp32, {3, cols}, {}),
+                               output(DType::fp32, {3}, {}), output(DType::fp32, {3}, {}),
+                               input(DType::bf16, {3, cols}), in_out(DType::fp32, {3, cols}, {}),
+                               output(DType::fp32, {cols}, {}), output(DType::bf16, {cols}, {})}) {
+      t.add(one);
+    }
+    t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
+      kernels.layernorm(stream, {x[0], x[1], x[2], x[3], x[4], x[5]});
+      kernels.layernorm_backward(stream, {x[6], x[0], x[1], x[4], x[5], x[7], x[8], x[9]});
+    });
+    t.expect_near(3, 1e-5);
+    t.expect_near(7, 1e-5);
+    t.expect_near(8, 1e-5);
+    t.expect_near(9, 0x1p-8);
+  }
+}
+
+TEST(SimtEdges, many_rows_are_summed_in_parts) {
+  for (const int64_t rows : {int64_t{700}, int64_t{1025}}) {
+    Twice t;
+    for (const Operand& one :
+         {input(DType::fp32, {rows, 9}), input(DType::fp32, {9}), input(DType::bf16, {rows, 9}),
+          input(DType::fp32, {rows}, -0.1, 0.1), input(DType::fp32, {rows}, 1, 2),
+          in_out(DType::fp32, {rows, 9}, {}), in_out(DType::fp32, {9}, {}),
+          in_out(DType::fp32, {9}, {}), in_out(DType::fp32, {9}, {})}) {
+      t.add(one);
+    }
+    t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
+      kernels.layernorm_backward(stream, {.dy = x[2],
+                                          .x = x[0],
+                                          .weight = x[1],
+                                          .mean = x[3],
+                                          .rstd = x[4],
+                                          .dx = x[5],
+                                          .dweight = x[6],
+                                          .dbias = x[7],
+                                          .accumulate = true});
+      kernels.column_sum(stream, {.x = x[0], .out = x[8], .accumulate = true});
+    });
+    for (const size_t which : {5, 6, 7, 8}) {
+      t.expect_near(which, 5e-5);
+    }
+  }
+}
+
+/// Most rows have one of three tokens; some tokens have one row, and some exactly 64 or 65.
+TEST(SimtEdges, tokens_with_many_rows) {
+  constexpr int64_t kRows = 2500;
+  constexpr int64_t kColumns = 133;
+  Operand tokens = ids({4, kRows / 4}, 3);
+  for (int64_t i = 0; i < 64; ++i) {
+    tokens.values[static_cast<size_t>(17 * i)] = 300;
+    tokens.values[static_cast<size_t>(13 * i + 1)] = 7000;
+  }
+  tokens.values[0] = 7000;
+  tokens.values[4] = 65;
+  tokens.values[2499] = 66000;
+  for (const DType out : {DType::fp32, DType::bf16}) {
+    Twice t;
+    t.add(tokens);
+    t.add(input(DType::fp32, {4, kRows / 4, kColumns}));
+    t.add(in_out(out, {66001, kColumns}, {}));
+    t.add(in_out(out, {kRows / 4, kColumns}, {}));
+    t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
+      kernels.embedding_backward(stream, {x[0], x[1], x[2], x[3]});
+    });
+    t.expect_near(2, out == DType::bf16 ? 0x1p-7 : 5e-5);
+    t.expect_near(3, out == DType::bf16 ? 0x1p-7 : 1e-6);
+  }
+}
+
+/// A run of a larger array: its list counts from the larger one's start, its bitmap and ranks go on
+/// with what belongs to the next run.
+TEST(SimtEdges, runs_cut_out_of_larger_positions) {
+  constexpr int64_t kSize = 9000;
+  constexpr int64_t kFirst = 1024;
+  constexpr int64_t kLength = 5120;
+  for (const double density : {0.02, 0.5, 1.0}) {
+    const Kept kept(Form::bitmap, kSize, density);
+    const auto begin = std::ranges::lower_bound(kept.list, int32_t{kFirst});
+    const auto end = std::ranges::lower_bound(kept.list, int32_t{kFirst + kLength});
+    const int64_t count = end - begin;
+    const Positions by_list{.size = kLength, .count = count, .list = &*begin, .first = kFirst};
+    const Positions by_bitmap{.size = kLength,
+                              .count = count,
+                              .bitmap = kept.bitmap.data() + kFirst / 64,
+                              .ranks = kept.ranks.data() + kFirst / 512};
+    for (const Positions& positions : {by_list, by_bitmap}) {
+      Twice t;
+      t.add(input(DType::bf16, {kLength}));
+      t.add(in_out(DType::fp32, {count}, {}));
+      t.add(output(DType::bf16, {kLength}, {}));
+      t.run([&](const Kernels& kernels, Stream& stream, const Tensors& x) {
+        kernels.gather(stream, {x[0], x[1], positions, true});
+        kernels.scatter(stream, {x[1], x[2], positions});
+      });
+      t.expect_near(1, 0);
+      t.expect_near(2, 0);
+    }
+  }
+}
+
+TEST(SimtEdges, nothing_kept_by_no_form_is_zeros) {
+  Twice t;
+  t.add(input(DType::fp32, {0}));
+  t.add(output(DType::fp32, {100}, {}));
+  t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
+    kernels.scatter(stream, {x[0], x[1], {.size = 100}});
+  });
+  t.expect_near(1, 0);
+}
+
+/// Where the host cannot look, an id outside its table makes what it selects NaN, and adds nothing.
+TEST(SimtEdges, ids_outside_the_table_are_nan) {
+  for (const double wrong : {-1.0, 5.0, 1e9}) {
+    Operand tokens = ids({1, 4}, 5);
+    tokens.values[2] = wrong;
+    const Case one{.operands = {tokens, input(DType::fp32, {5, 6}), input(DType::fp32, {4, 6}),
+                                output(DType::fp32, {1, 4, 6}, {}), output(DType::fp32, {4, 5}, {}),
+                                output(DType::fp32, {4}, {}), in_out(DType::fp32, {5, 6}, {})}};
+    const Memories memories(one);
+    const Tensors& t = memories.tensors();
+    const std::string before(static_cast<const char*>(t[6].data), t[6].bytes());
+    Arena arena;
+    simt::Queue queue;
+    Stream stream(arena, 1, &queue);
+    const Kernels& kernels = cuda_simt::table();
+    kernels.fill(stream, {t[3], 1});
+    kernels.fill(stream, {t[4], 1});
+    kernels.embedding_backward(stream, {t[0], t[3], t[6], t[2]});
+    kernels.embedding(stream, {t[0], t[1], t[2], t[3]});
+    kernels.cross_entropy(stream, {t[4], t[0].reshaped({4}), t[5], t[4]});
+    stream.synchronize();
+    for (int64_t i = 0; i < 24; ++i) {
+      EXPECT_EQ(std::isnan(read(t[3], i)), i / 6 == 2) << i;
+      EXPECT_EQ(i < 20 && std::isnan(read(t[4], i)), i / 5 == 2) << i;
+    }
+    EXPECT_TRUE(std::isnan(read(t[5], 2)));
+    EXPECT_FALSE(std::isnan(read(t[5], 1)));
+    double added = 0;
+    for (int64_t i = 0; i < 30; ++i) {
+      float old = 0;
+      std::memcpy(&old, before.data() + 4 * i, sizeof old);
+      added += read(t[6], i) - old;
+    }
+    EXPECT_NEAR(added, 18, 1e-5);  // three rows of six ones
+  }
+}
+
+TEST(SimtEdges, heads_that_are_too_wide_are_refused) {
+  Arena arena;
+  simt::Queue queue;
+  Stream stream(arena, 1, &queue);
+  const Buffer qkv = arena.allocate(Memory::scratch, "qkv", DType::fp32, {1, 2, 3 * 260});
+  const Buffer out = arena.allocate(Memory::scratch, "out", DType::fp32, {1, 2, 260});
+  const Buffer lse = arena.allocate(Memory::scratch, "lse", DType::fp32, {1, 1, 2});
+  EXPECT_THROW(cuda_simt::table().attention(stream, {qkv.tensor(), out.tensor(), lse.tensor(), 1}),
+               Failure);
+}
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,161 @@
+#pragma once
+// The language of CUDA kernels in plain C++, for tests: a source of src/kernels/cuda that includes
+// <simt.h> is compiled with nvcc (where that is src/kernels/cuda/native/simt.h) or, with this file
+// instead, for the host. See tests/simt/engine.h for how it runs.
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "tests/simt/index.h"
+#include "tests/simt/queue.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+inline void __syncthreads() { espalier::simt::barrier(); }
+inline void __syncwarp(unsigned mask = 0xffffffffU) {
+  espalier::simt::warp_operation(espalier::simt::WarpOp::sync, mask, 0, 0, 32);
+}
+
+namespace espalier::simt {
+
+template <class T>
+T exchange(WarpOp op, unsigned mask, T value, unsigned argument, int width) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = warp_operation(op, mask, bits, argument, width);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace espalier::simt
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  return espalier::simt::exchange(espalier::simt::WarpOp::shuffle, mask, value,
+                                  static_cast<unsigned>(lane), width);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return espalier::simt::exchange(espalier::simt::WarpOp::up, mask, value, delta, width);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return espalier::simt::exchange(espalier::simt::WarpOp::down, mask, value, delta, width);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+  return espalier::simt::exchange(espalier::simt::WarpOp::exchange, mask, value,
+                                  static_cast<unsigned>(lanes), width);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  return static_cast<unsigned>(espalier::simt::warp_operation(espalier::simt::WarpOp::ballot, mask,
+                                                              predicate != 0 ? 1 : 0, 0, 32));
+}
+inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0 ? 1 : 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) == mask ? 1 : 0;
+}
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return static_cast<unsigned>(
+      espalier::simt::warp_operation(espalier::simt::WarpOp::match, mask, bits, 0, 32));
+}
+
+// One thread runs at a time: atomics are plain.
+template <class T>
+T atomicAdd(T* at, T value) {
+  const T before = *at;
+  *at = before + value;
+  return before;
+}
+template <class T>
+T atomicMax(T* at, T value) {
+  const T before = *at;
+  *at = before < value ? value : before;
+  return before;
+}
+template <class T>
+T atomicMin(T* at, T value) {
+  const T before = *at;
+  *at = value < before ? value : before;
+  return before;
+}
+template <class T>
+T atomicExch(T* at, T value) {
+  const T before = *at;
+  *at = value;
+  return before;
+}
+template <class T>
+T atomicCAS(T* at, T compare, T value) {
+  const T before = *at;
+  *at = before == compare ? value : before;
+  return before;
+}
+template <class T>
+T atomicOr(T* at, T value) {
+  const T before = *at;
+  *at = before | value;
+  return before;
+}
+
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline int __ffs(int x) { return x == 0 ? 0 : 1 + std::countr_zero(static_cast<unsigned>(x)); }
+inline int __ffsll(long long x) {
+  return x == 0 ? 0 : 1 + std::countr_zero(static_cast<unsigned long long>(x));
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((uint64_t{a} * b) >> 32);
+}
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+
+namespace espalier::simt {
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(dynamic_shared_memory());
+}
+
+}  // namespace espalier::simt
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+using DeviceQueue = espalier::simt::Queue;
+using espalier::simt::dynamic_shared;
+
+}  // namespace espalier::kernels::ESPALIER_GPU

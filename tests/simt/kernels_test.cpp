@@ -1,0 +1,132 @@
+// Every kernel case on the table "cuda-simt", against the reference: values, in both orders of
+// threads and bit by bit the same; NaN; large inputs; and that no call looks at a result.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "src/kernels/cuda/table.h"
+#include "tests/all_kernel_cases.h"
+#include "tests/kernel_memory.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::kernels {
+namespace {
+
+using simt::Order;
+
+const Cases& cases() {
+  static const Cases all = all_cases();
+  return all;
+}
+
+/// No operand has more elements: products of large ones take their time with fibers.
+bool up_to(const Case& one, int64_t elements) {
+  return std::ranges::all_of(
+      one.operands, [=](const Operand& operand) { return operand.shape.count() <= elements; });
+}
+
+/// Runs one case; `before` sees the memory when the call has returned and nothing was waited for.
+template <class Before>
+void run_deferred(const Case& one, const Memories& memories, Order order, const Before& before) {
+  Arena arena;
+  simt::Queue queue(order);
+  Stream stream(arena, 1, &queue);
+  one.run(cuda_simt::table(), stream, memories.tensors());
+  before(stream);
+  stream.synchronize();
+}
+
+void run_simt(const Case& one, const Memories& memories, Order order = Order::ascending) {
+  run_deferred(one, memories, order, [](Stream&) {});
+}
+
+TEST(SimtKernels, agree_with_the_reference_and_wait_to_be_asked) {
+  for (const Case& one : cases()) {
+    std::vector<Values> want;
+    for (const Operand& operand : one.operands) {
+      want.push_back(operand.values);
+    }
+    one.reference(want);
+    const Memories memories(one);
+    const std::string start = memories.bytes();
+    run_deferred(one, memories, Order::ascending, [&](Stream&) {
+      EXPECT_TRUE(memories.bytes() == start) << one.name << " did not wait";
+    });
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(mismatch(one.operands[i], memories.tensors()[i], want[i]), "")
+          << one.name << " operand " << i;
+    }
+  }
+}
+
+TEST(SimtKernels, do_not_depend_on_the_order_of_threads) {
+  for (const Case& one : cases()) {
+    if (up_to(one, 20000)) {
+      const Memories first(one), second(one);
+      run_simt(one, first, Order::ascending);
+      run_simt(one, second, Order::descending);
+      EXPECT_TRUE(first.bytes() == second.bytes()) << one.name;
+    }
+  }
+}
+
+bool any_nan(const Case& one, const Tensors& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (int64_t j = 0; one.operands[i].output && j < tensors[i].count(); ++j) {
+      if (std::isnan(read(tensors[i], j))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+TEST(SimtKernels, nan_in_an_input_reaches_an_output) {
+  for (const Case& one : cases()) {
+    for (size_t i = 0; i < one.operands.size() && one.passes_nan && up_to(one, 8000); ++i) {
+      const Operand& operand = one.operands[i];
+      if (!operand.input || !is_number(operand.dtype)) {
+        continue;
+      }
+      const Memories memories(one);
+      write(memories.tensors()[i], operand.nan_at, std::numeric_limits<double>::quiet_NaN());
+      run_simt(one, memories);
+      EXPECT_TRUE(any_nan(one, memories.tensors())) << one.name << " operand " << i;
+    }
+  }
+}
+
+/// A large activation, score or slope may overflow inside a formula; where the result itself is an
+/// ordinary number, no NaN may come out.
+TEST(SimtKernels, large_inputs_make_no_nan) {
+  constexpr double kFactor = 100;
+  for (Case one : cases()) {
+    if (!one.any_inputs || !up_to(one, 8000)) {
+      continue;
+    }
+    std::vector<Values> want;
+    for (Operand& operand : one.operands) {
+      for (double& value : operand.values) {
+        const bool scaled = operand.input && is_number(operand.dtype);
+        value = scaled ? rounded(operand.dtype, kFactor * value) : value;
+      }
+      want.push_back(operand.values);
+    }
+    one.reference(want);
+    const Memories memories(one);
+    run_simt(one, memories);
+    int64_t broken = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const bool made = one.operands[i].output && is_number(one.operands[i].dtype);
+      for (int64_t j = 0; made && j < memories.tensors()[i].count(); ++j) {
+        const bool expected = std::isfinite(want[i][static_cast<size_t>(j)]);
+        broken += expected && std::isnan(read(memories.tensors()[i], j)) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(broken, 0) << one.name;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels

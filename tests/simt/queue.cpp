@@ -1,0 +1,58 @@
+#include "tests/simt/queue.h"
+
+#include <cstring>
+
+namespace espalier::simt {
+
+void Event::synchronize() const {
+  if (queue_ != nullptr) {
+    queue_->run_until(until_);
+  }
+}
+
+void Queue::enqueue(std::function<void()> task) {
+  tasks_.push_back(std::move(task));
+  ++asked_;
+}
+
+void Queue::run_until(int64_t count) {
+  while (done_ < count && !tasks_.empty()) {
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    ++done_;
+    task();
+  }
+}
+
+void Queue::synchronize() {
+  ++synchronized_;
+  run_until(asked_);
+}
+
+void Queue::copy(void* to, const void* from, size_t bytes) {
+  enqueue([=] { std::memcpy(to, from, bytes); });
+}
+
+void Queue::fill(void* to, int byte, size_t bytes) {
+  enqueue([=] { std::memset(to, byte, bytes); });
+}
+
+void Queue::record(Event& event) {
+  event.queue_ = this;
+  event.until_ = asked_;
+}
+
+void Queue::wait(const Event& event) {
+  enqueue([event] { event.synchronize(); });
+}
+
+const void* Queue::constant(const void* host, size_t bytes) {
+  auto& made = constants_[host];
+  if (made == nullptr) {
+    made = std::make_unique<std::byte[]>(bytes);
+    copy(made.get(), host, bytes);
+  }
+  return made.get();
+}
+
+}  // namespace espalier::simt

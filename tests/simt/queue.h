@@ -1,0 +1,75 @@
+#pragma once
+// A stream of a device, on the host: it keeps what it is asked for, and does it when somebody waits:
+// the host for the queue or an event of it, or another queue that runs and meets such an event. So a
+// result that was read without waiting is an old one, and a queue that forgot to wait for another
+// finds that the other has done nothing yet. Copies and fills wait like kernels; their source is
+// read late as well.
+//
+// Queues that share events are used by one thread.
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "src/core/stream.h"
+#include "tests/simt/engine.h"
+
+namespace espalier::simt {
+
+class Queue;
+
+/// A point in a queue's work; before it is recorded, nobody waits for it.
+class Event {
+ public:
+  void synchronize() const;
+
+ private:
+  friend class Queue;
+  Queue* queue_ = nullptr;
+  int64_t until_ = 0;
+};
+
+class Queue : public espalier::Queue {
+ public:
+  explicit Queue(Order order = Order::ascending) : order_(order) {}
+
+  void synchronize() override;
+  void copy(void* to, const void* from, size_t bytes);
+  void fill(void* to, int byte, size_t bytes);
+  void record(Event& event);
+  void wait(const Event& event);
+
+  /// `shape`: {.name, .grid, .block, .shared_bytes}.
+  template <class Shape, class... Params>
+  void launch(const Shape& shape, void (*kernel)(Params...), Params... arguments) {
+    const Grid grid{.name = shape.name,
+                    .blocks = {shape.grid.x, shape.grid.y, shape.grid.z},
+                    .threads = {shape.block.x, shape.block.y, shape.block.z},
+                    .shared_bytes = shape.shared_bytes};
+    enqueue([grid, kernel, order = order_, all = std::make_tuple(arguments...)] {
+      run_grid(grid, order, [&] { std::apply(kernel, all); });
+    });
+  }
+
+  /// The device's copy of what the host never changes.
+  const void* constant(const void* host, size_t bytes);
+
+  /// Tasks that were asked for and are not done.
+  int64_t waiting() const { return asked_ - done_; }
+  /// Kernels, copies and fills that were asked for.
+  int64_t asked() const { return asked_; }
+  /// How often the host waited for this queue.
+  int64_t synchronized() const { return synchronized_; }
+
+  void enqueue(std::function<void()> task);
+  void run_until(int64_t count);
+
+ private:
+  Order order_;
+  std::deque<std::function<void()>> tasks_;
+  std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
+  int64_t asked_ = 0, done_ = 0, synchronized_ = 0;
+};
+
+}  // namespace espalier::simt
