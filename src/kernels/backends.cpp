@@ -25,9 +25,9 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
 }  // namespace
 
 std::vector<const Kernels*> available() {
-  std::vector<const Kernels*> found = cuda::tables();
-  const std::vector<const Kernels*> on_cpu = cpu::tables();
-  found.insert(found.end(), on_cpu.begin(), on_cpu.end());
+  std::vector<const Kernels*> found = cpu::tables();
+  const std::vector<const Kernels*> on_gpu = cuda::tables();
+  found.insert(found.end(), on_gpu.begin(), on_gpu.end());
   found.push_back(&dry::table());
   return found;
 }

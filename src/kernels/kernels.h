@@ -323,7 +323,8 @@ struct Kernels {
   Op<PredictArgs> predict = nullptr;
 };
 
-/// All tables of this build that run on this machine, fastest first; "dry" last.
+/// All tables of this build that run on this machine: those of the CPU, fastest first; "cuda", which
+/// takes device memory and a stream with a queue, so that nobody gets it unasked; "dry" last.
 std::vector<const Kernels*> available();
 
 /// "auto" = the first of `available()`; "cpu" = the fastest CPU table. Environment ESPALIER_KERNELS
