@@ -12,29 +12,20 @@ steps and, with adaprec, of its trials; evaluations for the curve are not counte
 Standard library only. `run` goes on where OUT.jsonl ends. Exit code 77: the link cannot be made on this machine.
 """
 import argparse
-import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 
 import plot
+import runs
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTENDERS = {"float": "fp32", "fp8": "fp8-e5m2", "table-1": "table:1", "fastest": "fastest", "adaprec": "adaprec"}
-SETTING = {
-    "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
-    "data.kind": "chars", "train.global_batch": 12, "train.eval_batches": 30, "train.checkpoint_every": -1,
-    "run.threads": 1, "run.trace": False, "optimizer.lr": 1e-3, "optimizer.min_lr": 1e-4, "optimizer.warmup_steps": 100,
-    "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99,
-    "parallel.codec_candidates": ["fp32", "fp8-e5m2", "table:1"], "parallel.codec_trial": 100,
-}
+SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_batches": 30, "parallel.codec_trial": 100,
+           "parallel.codec_candidates": ["fp32", "fp8-e5m2", "table:1"]}
 
 
 def curve(rows):
-    """[minutes of training, validation loss], and choices of rounds."""
+    """[minutes of training, validation loss]."""
     seconds, points = 0.0, []
     for row in rows:
         seconds += (row["step_ms"] + row.get("trial_ms", 0)) / 1e3
@@ -43,42 +34,25 @@ def curve(rows):
     return points
 
 
-def train(name, seed, arguments):
-    settings = {**SETTING, "train.steps": arguments.steps, "train.eval_every": arguments.steps // 20, "train.seed": seed,
-                "data.train": [arguments.text], "parallel.codec": CONTENDERS[name],
+def train(run, arguments):
+    settings = {**SETTING, "train.steps": arguments.steps, "train.eval_every": arguments.steps // 20,
+                "train.seed": run["seed"], "data.train": [arguments.text], "parallel.codec": CONTENDERS[run["name"]],
                 "parallel.codec_every": arguments.steps // 3}
-    with tempfile.TemporaryDirectory() as out:
-        run = pathlib.Path(out) / "run"
-        config = pathlib.Path(out) / "empty.toml"
-        config.write_text("")
-        command = [str(ROOT / "scripts/two_hosts.sh"), "--rate", arguments.rate, "mpirun", arguments.program, "train",
-                   str(config), "--resume", "none", "--out", str(run)]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={json.dumps(value)}"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+    launcher = [str(runs.ROOT / "scripts/two_hosts.sh"), "--rate", arguments.rate, "mpirun", arguments.program]
+    with runs.trained(launcher, settings) as (done, directory):
         if done.returncode != 0:
             print(done.stderr, file=sys.stderr)
             sys.exit(done.returncode)
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        log = run / "adaprec.jsonl"
-        choices = [json.loads(line)["chosen"] for line in log.read_text().splitlines()] if log.exists() else []
-        return {"name": name, "seed": seed, "rate": arguments.rate, "curve": curve(rows), "choices": choices,
+        rows = runs.lines(directory / "metrics.jsonl")
+        return {**run, "rate": arguments.rate, "curve": curve(rows),
+                "choices": [line["chosen"] for line in runs.lines(directory / "adaprec.jsonl")],
                 "step_ms": statistics.median(row["step_ms"] for row in rows)}
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def run_all(arguments):
-    out = pathlib.Path(arguments.out)
     arguments.text = str(pathlib.Path(arguments.text).resolve())
-    known = {(run["name"], run["seed"]) for run in read(out)}
-    for seed in arguments.seeds:
-        for name in CONTENDERS:
-            if (name, seed) not in known:
-                with out.open("a") as file:
-                    file.write(json.dumps(train(name, seed, arguments)) + "\n")
+    wanted = ({"name": name, "seed": seed} for seed in arguments.seeds for name in CONTENDERS)
+    runs.write(arguments.out, (train(run, arguments) for run in runs.left(arguments.out, wanted)))
 
 
 def loss_at(points, minutes):
@@ -91,16 +65,16 @@ def minutes_to(points, loss):
 
 
 def cell(values, digits):
-    if any(value is None for value in values):
-        return "never" if all(value is None for value in values) else f"{sum(v is not None for v in values)} of {len(values)}"
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
+    reached = [value for value in values if value is not None]
+    if len(reached) < len(values):
+        return f"{len(reached)} of {len(values)}" if reached else "never"
+    return runs.mean_and_spread(values, digits)
 
 
 def table(arguments):
-    runs = read(pathlib.Path(arguments.out))
-    of = {name: [run for run in runs if run["name"] == name] for name in CONTENDERS}
-    shortest = min(run["curve"][-1][0] for run in runs if run["name"] == "fp8")
+    done = runs.lines(arguments.out)
+    of = {name: [run for run in done if run["name"] == name] for name in CONTENDERS}
+    shortest = min(run["curve"][-1][0] for run in done if run["name"] == "fp8")
     target = max(run["curve"][-1][1] for run in of["fp8"]) * 1.02
     print(f"| | ms a step | minutes | final loss | loss after {shortest:.2f} minutes | minutes to {target:.2f} | chosen |")
     print("|---|---|---|---|---|---|---|")
@@ -114,7 +88,7 @@ def table(arguments):
         series = {name: (group[0]["curve"], name == "adaprec") for name, group in of.items()}
         longest = max(points[-1][0] for points, _ in series.values())
         low = min(loss for points, _ in series.values() for _, loss in points)
-        svg = plot.chart(f"Loss over time, link of {runs[0]['rate']}", "minutes", "validation loss", series,
+        svg = plot.chart(f"Loss over time, link of {done[0]['rate']}", "minutes", "validation loss", series,
                          plot.nice_steps(0, longest), False, low)
         pathlib.Path(arguments.svg).write_text(svg)
 
@@ -127,8 +101,8 @@ def main():
     run.add_argument("text")
     run.add_argument("--rate", default="1gbit")
     run.add_argument("--steps", type=int, default=1200)
-    run.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    run.add_argument("--program", default=str(ROOT / "build/src/cli/espalier"))
+    run.add_argument("--seeds", type=int, nargs="+", default=runs.SEEDS)
+    run.add_argument("--program", default=runs.PROGRAM)
     run.set_defaults(action=run_all)
     show = commands.add_parser("table")
     show.add_argument("out")

@@ -22,15 +22,13 @@ import json
 import math
 import pathlib
 import statistics
-import subprocess
-import tempfile
 
 import plot
+import runs
+from runs import SEEDS
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PREDICTIONS = ["none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"]
 STAGES = [2, 4, 8]
-SEEDS = [1, 2, 3]
 KEYS = ["network", "optimizer", "sparsity", "prediction", "stages", "micro_batches", "seed"]
 
 COMMON = {
@@ -93,35 +91,20 @@ def settings_of(run, text, images):
     return settings
 
 
-def train(run, program, text, images):
-    with tempfile.TemporaryDirectory() as out:
-        config = pathlib.Path(out) / "empty.toml"
-        config.write_text("")
-        command = [program, "train", str(config), "--resume", "none", "--out", out + "/run"]
-        for key, value in settings_of(run, text, images).items():
-            command += ["--set", f"{key}={json.dumps(value)}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+def train(run, text, images):
+    with runs.trained([runs.PROGRAM], settings_of(run, text, images)) as (done, directory):
         if done.returncode != 0:
             return {**run, "loss": None, "error": done.stderr.strip().splitlines()[-1]}
-        summary = json.loads((pathlib.Path(out) / "run/summary.json").read_text())
+        summary = json.loads((directory / "summary.json").read_text())
         return {**run, "loss": summary["final_val_loss"],
                 "delays": [delay["mean"] for delay in (summary.get("pipeline") or {}).get("delays", [])]}
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def run_all(arguments):
-    out = pathlib.Path(arguments.out)
-    known = {tuple(run[key] for key in KEYS) for run in read(out)}
-    left = [run for run in all_runs(arguments.longer) if tuple(run.values()) not in known]
     text, images = pathlib.Path(arguments.text).resolve(), pathlib.Path(arguments.images).resolve()
-    program = str(ROOT / "build/src/cli/espalier")
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, out.open("a") as file:
-        for result in pool.map(lambda run: train(run, program, text, images), left):
-            file.write(json.dumps(result) + "\n")
-            file.flush()
+    left = list(runs.left(arguments.out, all_runs(arguments.longer)))
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        runs.write(arguments.out, pool.map(lambda run: train(run, text, images), left))
 
 
 def cell(differences):
@@ -135,10 +118,10 @@ def cell(differences):
 
 
 def table(arguments):
-    runs = read(pathlib.Path(arguments.out))
-    losses = {tuple(run[key] for key in KEYS): run["loss"] for run in runs}
-    for network, sparsity, optimizer in sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in runs}):
-        mine = [run for run in runs if (run["network"], run["sparsity"], run["optimizer"]) ==
+    done = runs.lines(arguments.out)
+    losses = {tuple(run[key] for key in KEYS): run["loss"] for run in done}
+    for network, sparsity, optimizer in sorted({(run["network"], run["sparsity"], run["optimizer"]) for run in done}):
+        mine = [run for run in done if (run["network"], run["sparsity"], run["optimizer"]) ==
                 (network, sparsity, optimizer)]
 
         def all_losses(prediction, stages, several):
@@ -170,7 +153,7 @@ def table(arguments):
 def picture(arguments):
     """Mean difference over the number of stages."""
     losses = collections.defaultdict(dict)
-    for run in read(pathlib.Path(arguments.out)):
+    for run in runs.lines(arguments.out):
         if (run["network"], run["sparsity"], run["optimizer"]) == ("gpt", 0, "adamw"):
             losses[run["prediction"], run["stages"]][run["seed"]] = run["loss"]
     base = losses["synchronous", 1]
@@ -186,7 +169,7 @@ def picture(arguments):
 
 def csv(arguments):
     print(",".join(KEYS + ["loss"]))
-    for run in read(pathlib.Path(arguments.out)):
+    for run in runs.lines(arguments.out):
         loss = "failed" if run["loss"] is None else f"{run['loss']:.5f}"
         print(",".join([str(run[key]) for key in KEYS] + [loss]))
 

@@ -14,26 +14,17 @@ Standard library only.
 import argparse
 import itertools
 import json
-import math
-import os
 import pathlib
 import statistics
-import subprocess
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-SEEDS = [1, 2, 3]
+import runs
+from runs import SEEDS
+
 CODECS = ["bf16", "fp16", "fp8-e5m2", "fp8-e4m3", "dynamic8", "dynamic8-bnb", "static8", "mantissa8", "linear8",
           "maxmin:8", "maxmin:4", "maxmin:4:128", "maxmin:2", "table:4", "table:1", "sign", "topk:0.1", "topk:0.01"]
 ACTIVATIONS = ["bf16", "dynamic8", "maxmin:8", "fp8-e4m3"]
 KEYS = ["where", "sparsity", "codec", "feedback", "seed"]
-SETTING = {
-    "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
-    "data.kind": "chars", "train.global_batch": 12, "train.eval_every": 0, "train.eval_batches": 100,
-    "train.checkpoint_every": -1, "run.threads": 1, "run.trace": False, "optimizer.lr": 1e-3, "optimizer.min_lr": 1e-4,
-    "optimizer.warmup_steps": 100, "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99,
-}
-
+SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_every": 0, "train.eval_batches": 100}
 
 # What users choose between comes first, then what only completes the table.
 FIRST = ["maxmin:4", "dynamic8", "maxmin:4:128", "maxmin:8", "table:4", "fp8-e4m3", "sign", "topk:0.1", "maxmin:2"]
@@ -61,65 +52,38 @@ def train(run, arguments):
     if run["sparsity"]:
         settings |= {"pruning.method": "magnitude", "pruning.sparsity": run["sparsity"], "pruning.at_step": steps // 4,
                      "sparse.storage": "dense"}
-    with tempfile.TemporaryDirectory() as out:
-        config = pathlib.Path(out) / "empty.toml"
-        config.write_text("")
-        command = [str(ROOT / "scripts/mpirun.sh"), "2", arguments.program, "train", str(config), "--resume", "none",
-                   "--out", out + "/run"]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={json.dumps(value)}"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+    with runs.trained([str(runs.ROOT / "scripts/mpirun.sh"), "2", arguments.program], settings) as (done, directory):
         if done.returncode != 0:
             words = [line for line in done.stderr.splitlines() if "espalier" in line or "rank" in line]
             return {**run, "loss": None, "error": (words or ["?"])[0]}
-        summary = json.loads((pathlib.Path(out) / "run/summary.json").read_text())
-        line = json.loads((pathlib.Path(out) / "run/metrics.jsonl").read_text().splitlines()[-1])
-        return {**run, "loss": summary["final_val_loss"], "bytes": line["comm_bytes_sent"]}
-
-
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        summary = json.loads((directory / "summary.json").read_text())
+        return {**run, "loss": summary["final_val_loss"],
+                "bytes": runs.lines(directory / "metrics.jsonl")[-1]["comm_bytes_sent"]}
 
 
 def run_all(arguments):
-    out = pathlib.Path(arguments.out)
-    known = {tuple(run[key] for key in KEYS) for run in read(out)}
     arguments.text = str(pathlib.Path(arguments.text).resolve())
-    for run in all_runs():
-        if tuple(run.values()) not in known:
-            known.add(tuple(run.values()))
-            with out.open("a") as file:
-                file.write(json.dumps(train(run, arguments)) + "\n")
-
-
-def cell(differences):
-    """Mean and standard deviation over the seeds that ran."""
-    if not differences:
-        return ""
-    if any(difference is None or math.isnan(difference) for difference in differences):
-        return "diverged"
-    if len(differences) == 1:
-        return f"{differences[0]:+.4f} (one seed)"
-    return f"{statistics.mean(differences):+.4f} ± {statistics.stdev(differences):.4f}"
+    runs.write(arguments.out, (train(run, arguments) for run in runs.left(arguments.out, all_runs())))
 
 
 def table(arguments):
-    runs = read(pathlib.Path(arguments.out))
-    found = {tuple(run[key] for key in KEYS): run for run in runs}
+    done = runs.lines(arguments.out)
+    found = {tuple(run[key] for key in KEYS): run for run in done}
 
     def difference(where, sparsity, codec, feedback):
         pairs = [(found.get((where, sparsity, codec, feedback, seed)), found.get(("gradients", sparsity, "fp32", False, seed)))
                  for seed in SEEDS]
-        return cell([one["loss"] and one["loss"] - plain["loss"] for one, plain in pairs if one and plain])
+        return runs.mean_and_spread([one["loss"] and one["loss"] - plain["loss"] for one, plain in pairs if one and plain],
+                                    4, "+")
 
     for sparsity in [0, 0.9]:
-        plain = [run["loss"] for run in runs if run["codec"] == "fp32" and run["sparsity"] == sparsity]
+        plain = [run["loss"] for run in done if run["codec"] == "fp32" and run["sparsity"] == sparsity]
         if plain:
             spread = statistics.stdev(plain) if len(plain) > 1 else 0
             print(f"fp32, sparsity {sparsity}: {statistics.mean(plain):.4f}, between seeds ± {spread:.4f} ({len(plain)})")
     print("\n| codec | dense | with feedback | 90 % | with feedback | bytes a step, 90 % |\n|---|---|---|---|---|---|")
     for codec in CODECS:
-        sizes = [run["bytes"] for run in runs if run["where"] == "gradients" and run["codec"] == codec
+        sizes = [run["bytes"] for run in done if run["where"] == "gradients" and run["codec"] == codec
                  and run["sparsity"] and run.get("bytes")]
         cells = [difference("gradients", sparsity, codec, feedback) for sparsity in [0, 0.9] for feedback in [False, True]]
         print(f"| `{codec}` | {' | '.join(cells)} | {sizes[0] if sizes else ''} |")
@@ -134,7 +98,7 @@ def main():
     run = commands.add_parser("run")
     run.add_argument("out")
     run.add_argument("text")
-    run.add_argument("--program", default=str(ROOT / "build/src/cli/espalier"))
+    run.add_argument("--program", default=runs.PROGRAM)
     run.add_argument("--steps", type=int, default=2000)
     run.set_defaults(action=run_all)
     show = commands.add_parser("table")

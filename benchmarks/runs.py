@@ -1,0 +1,72 @@
+"""Many short trainings whose results are lines of a file: what codec_quality.py, async_quality.py and adaprec.py share.
+
+A run is a dictionary that says what is trained. A call goes on where the file ends, so it may be stopped at any time.
+"""
+import contextlib
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = str(ROOT / "build/src/cli/espalier")
+SEEDS = [1, 2, 3]
+NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters
+    "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
+    "data.kind": "chars", "train.global_batch": 12, "optimizer.lr": 1e-3, "optimizer.min_lr": 1e-4,
+    "optimizer.warmup_steps": 100, "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99,
+}
+QUIET = {"run.threads": 1, "run.trace": False, "train.checkpoint_every": -1}
+
+
+@contextlib.contextmanager
+def trained(launcher, settings):
+    """Trains; yields the finished process and the run directory, which goes when the block ends."""
+    with tempfile.TemporaryDirectory() as scratch:
+        config = pathlib.Path(scratch) / "empty.toml"
+        config.write_text("")
+        directory = pathlib.Path(scratch) / "run"
+        command = [*launcher, "train", str(config), "--resume", "none", "--out", str(directory)]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={json.dumps(value)}"]
+        yield subprocess.run(command, capture_output=True, text=True,
+                             env={**os.environ, "OMP_WAIT_POLICY": "passive"}), directory
+
+
+def lines(path):
+    """Of a file of JSON lines, which need not be there."""
+    path = pathlib.Path(path)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def left(path, wanted):
+    """Those of the wanted runs that the file does not hold, each once."""
+    keys, known = None, set()
+    for run in wanted:
+        if keys is None:
+            keys = list(run)
+            known = {tuple(line[key] for key in keys) for line in lines(path)}
+        if tuple(run.values()) not in known:
+            known.add(tuple(run.values()))
+            yield run
+
+
+def write(path, results):
+    with pathlib.Path(path).open("a") as file:
+        for result in results:
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+
+
+def mean_and_spread(values, digits, sign=""):
+    """Over the seeds that ran; a run without a loss has diverged."""
+    if not values:
+        return ""
+    if any(value is None or math.isnan(value) for value in values):
+        return "diverged"
+    if len(values) == 1:
+        return f"{values[0]:{sign}.{digits}f} (one seed)"
+    return f"{statistics.mean(values):{sign}.{digits}f} ± {statistics.stdev(values):.{digits}f}"
