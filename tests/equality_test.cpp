@@ -56,6 +56,30 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
   }
 }
 
+/// What backward computes again has the bits of what forward did not keep, also where a sparse product
+/// makes the activation itself.
+TEST_P(Types, RecomputeChangesNoBit) {
+  for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
+    SCOPED_TRACE(storage);
+    const TempDir dir;
+    io::Config config = pruned(tiny_config(dir));
+    config.train.dtype = GetParam();
+    config.pruning.at_step = 0;
+    config.pruning.scope = "layer";
+    if (storage == "block") {
+      config.pruning.method = "block";
+      config.pruning.block = 8;
+    }
+    config.sparse.storage.fallback = storage;
+    config.train.recompute = "none";
+    const Outcome kept = run(config);
+    for (const std::string recompute : {"selective", "full"}) {
+      config.train.recompute = recompute;
+      EXPECT_EQ(run(config), kept) << recompute;
+    }
+  }
+}
+
 TEST_P(Types, ResumeIsNoBreak) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));

@@ -49,6 +49,11 @@ struct Case {
 /// Of numbers; else of codes, ids and bits.
 inline bool is_number(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
 
+/// Of f(y), y stored in `dtype`: where the sum lies between two bf16 numbers a table may store either.
+inline Tolerance of_stored(DType dtype, Tolerance of_y) {
+  return dtype == DType::bf16 ? Tolerance{of_y.absolute + 1e-3, of_y.relative + 0x1p-8} : of_y;
+}
+
 inline double rounded(DType dtype, double x) {
   switch (dtype) {
     case DType::bf16:

@@ -149,8 +149,8 @@ inline Case block_spmm_case(const BlockPatternPointer& w, const BlockCall& call)
                    input(call.in, {w->kept()}), block_result(call, call.out, result, tolerance)};
   if (call.extra) {
     made.operands.push_back(input(kFp32, {w->rows}));
-    made.operands.push_back(
-        block_result({.tokens = call.tokens, .strided = call.strided}, call.in, result, tolerance));
+    made.operands.push_back(block_result({.tokens = call.tokens, .strided = call.strided}, call.in,
+                                         result, of_stored(call.out, tolerance)));
   }
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.block_spmm(stream, {.weight = w->view(t[1]),
@@ -168,7 +168,7 @@ inline Case block_spmm_case(const BlockPatternPointer& w, const BlockCall& call)
     set_block_part(call, y, v[2]);
     if (call.extra) {
       for (double& value : y) {
-        value = reference::activation(call.activation, value);
+        value = reference::activation(call.activation, rounded(call.out, value));
       }
       set_block_part(call, y, v[4]);
     }

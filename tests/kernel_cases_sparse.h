@@ -86,8 +86,9 @@ inline Case spmm_case(const SparseProblem& p) {
     made.operands.push_back(input(kFp32, {rows}));
   }
   if (activated) {
-    made.operands.push_back(v.strided ? in_out(v.in, y.shape(), tolerance)
-                                      : output(v.in, y.shape(), tolerance));
+    const Tolerance twice = of_stored(v.out, tolerance);
+    made.operands.push_back(v.strided ? in_out(v.in, y.shape(), twice)
+                                      : output(v.in, y.shape(), twice));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.spmm(stream, {.weight = p.weight(t[0]),
@@ -108,7 +109,8 @@ inline Case spmm_case(const SparseProblem& p) {
         t[2][y.at(r, p.row(k))] += t[0][k] * t[1][x.at(r, p.col(k))];
       }
       for (int64_t n = 0; activated && n < p.shape.rows; ++n) {
-        t.back()[y.at(r, n)] = reference::activation(v.activation, t[2][y.at(r, n)]);
+        t.back()[y.at(r, n)] =
+            reference::activation(v.activation, rounded(v.out, t[2][y.at(r, n)]));
       }
     }
   };

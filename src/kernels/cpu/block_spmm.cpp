@@ -156,7 +156,7 @@ struct Apply {
       In* activated = row_of<In>(args.activated, row) + first;
 #pragma omp simd
       for (int64_t c = 0; c < n; ++c) {
-        store(activated + c, activate(kKind, sums[c]));
+        store(activated + c, activate(kKind, load(y + c)));
       }
     }
   }

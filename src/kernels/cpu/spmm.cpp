@@ -64,7 +64,7 @@ template <class F, class In, class Out>
   }
   write_vector(out, v, n);
   if (e.activated) {
-    write_vector(row_of<In>(e.activated, token) + feature, value_of<F>(v), n);
+    write_vector(row_of<In>(e.activated, token) + feature, value_of<F>(read_vector(out, n)), n);
   }
 }
 

@@ -29,7 +29,9 @@ __device__ __forceinline__ void finish(const Forward& args, int64_t token, int64
   sum += args.accumulate ? load(args.y, at) : 0.0F;
   store(args.y, at, sum);
   if (args.activated.data != nullptr) {
-    store(args.activated, token * args.activated_stride + n, activate(args.activation, sum));
+    const float stored =
+        load(args.y, at);  // rounded: computing it again from y gives the same bits
+    store(args.activated, token * args.activated_stride + n, activate(args.activation, stored));
   }
 }
 
