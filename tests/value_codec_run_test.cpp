@@ -3,42 +3,28 @@
 
 #include "io/checkpoint.h"
 #include "tests/grid.h"
+#include "tests/ways.h"
 
 namespace espalier {
 namespace {
 
+using testing::move_masks;
 using testing::Outcome;
+using testing::prune;
+using testing::prune_expanded;
+using testing::prune_gradually;
+using testing::prune_sparse;
 using testing::run;
 using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
-
-/// One way to train.
-struct Way {
-  std::string name;
-  void (*apply)(io::Config& config) = nullptr;
-};
-
-void prune(io::Config& config) {
-  config.pruning.method = "magnitude";
-  config.pruning.sparsity = 0.75;
-  config.pruning.at_step = 4;
-}
-
-void prune_sparse(io::Config& config) {
-  prune(config);
-  config.sparse.storage.fallback = "sparse";
-}
+using testing::Way;
 
 const std::vector<Way> kWays{
     {"dense", [](io::Config&) {}},
     {"pruned", prune},
     {"sparse_storage", prune_sparse},
-    {"expanded_storage",
-     [](io::Config& config) {
-       prune(config);
-       config.sparse.storage.fallback = "expanded";
-     }},
+    {"expanded_storage", prune_expanded},
     {"block_storage",
      [](io::Config& config) {
        prune(config);
@@ -46,21 +32,8 @@ const std::vector<Way> kWays{
        config.pruning.block = 8;
        config.sparse.storage.fallback = "block";
      }},
-    {"gradual",
-     [](io::Config& config) {
-       prune(config);
-       config.pruning.at_step = -1;
-       config.pruning.from_step = 2;
-       config.pruning.to_step = 10;
-       config.pruning.every = 3;
-     }},
-    {"rigl",
-     [](io::Config& config) {
-       prune_sparse(config);
-       config.pruning.method = "rigl";
-       config.pruning.at_step = 0;
-       config.pruning.every = 3;
-     }},
+    {"gradual", prune_gradually},
+    {"rigl", move_masks},
     {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
     {"eight_bits",
      [](io::Config& config) {

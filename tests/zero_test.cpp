@@ -8,15 +8,22 @@
 #include "src/train/agreement.h"
 #include "tests/failure.h"
 #include "tests/support.h"
+#include "tests/ways.h"
 
 namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::move_masks;
 using testing::Outcome;
+using testing::prune;
+using testing::prune_expanded;
+using testing::prune_gradually;
+using testing::prune_sparse;
 using testing::run;
 using testing::TempDir;
 using testing::tiny_config;
+using testing::Way;
 
 io::Config sharded(io::Config config) {
   config.parallel.zero = 1;
@@ -30,47 +37,13 @@ io::Config clipped(const TempDir& dir) {
   return config;
 }
 
-/// One way to train.
-struct Way {
-  std::string name;
-  void (*apply)(io::Config& config) = nullptr;
-};
-
-void prune(io::Config& config) {
-  config.pruning.method = "magnitude";
-  config.pruning.sparsity = 0.75;
-  config.pruning.at_step = 4;
-}
-
-void prune_sparse(io::Config& config) {
-  prune(config);
-  config.sparse.storage.fallback = "sparse";
-}
-
 const std::vector<Way> kWays{
     {"dense", [](io::Config&) {}},
     {"pruned", prune},
     {"sparse_storage", prune_sparse},
-    {"expanded_storage",
-     [](io::Config& config) {
-       prune(config);
-       config.sparse.storage.fallback = "expanded";
-     }},
-    {"gradual",
-     [](io::Config& config) {
-       prune(config);
-       config.pruning.at_step = -1;
-       config.pruning.from_step = 2;
-       config.pruning.to_step = 10;
-       config.pruning.every = 3;
-     }},
-    {"rigl",
-     [](io::Config& config) {
-       prune_sparse(config);
-       config.pruning.method = "rigl";
-       config.pruning.at_step = 0;
-       config.pruning.every = 3;
-     }},
+    {"expanded_storage", prune_expanded},
+    {"gradual", prune_gradually},
+    {"rigl", move_masks},
     {"set",
      [](io::Config& config) {
        prune_sparse(config);
