@@ -39,10 +39,9 @@ def train(run, arguments):
                 "train.seed": run["seed"], "data.train": [arguments.text], "parallel.codec": CONTENDERS[run["name"]],
                 "parallel.codec_every": arguments.steps // 3}
     launcher = [str(runs.ROOT / "scripts/two_hosts.sh"), "--rate", arguments.rate, "mpirun", arguments.program]
-    with runs.trained(launcher, settings) as (done, directory):
-        if done.returncode != 0:
-            print(done.stderr, file=sys.stderr)
-            sys.exit(done.returncode)
+    with runs.trained(launcher, settings) as directory:
+        if not directory:
+            sys.exit(f"{run} diverged")
         rows = runs.lines(directory / "metrics.jsonl")
         return {**run, "rate": arguments.rate, "curve": curve(rows),
                 "choices": [line["chosen"] for line in runs.lines(directory / "adaprec.jsonl")],

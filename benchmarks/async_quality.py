@@ -92,9 +92,9 @@ def settings_of(run, text, images):
 
 
 def train(run, text, images):
-    with runs.trained([runs.PROGRAM], settings_of(run, text, images)) as (done, directory):
-        if done.returncode != 0:
-            return {**run, "loss": None, "error": done.stderr.strip().splitlines()[-1]}
+    with runs.trained([runs.PROGRAM], settings_of(run, text, images)) as directory:
+        if not directory:
+            return {**run, "loss": None}
         summary = json.loads((directory / "summary.json").read_text())
         return {**run, "loss": summary["final_val_loss"],
                 "delays": [delay["mean"] for delay in (summary.get("pipeline") or {}).get("delays", [])]}
@@ -105,16 +105,6 @@ def run_all(arguments):
     left = list(runs.left(arguments.out, all_runs(arguments.longer)))
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         runs.write(arguments.out, pool.map(lambda run: train(run, text, images), left))
-
-
-def cell(differences):
-    """Mean and standard deviation over the seeds that ran."""
-    if not differences:
-        return ""
-    if any(math.isnan(difference) for difference in differences):
-        return "diverged"
-    spread = statistics.stdev(differences) if len(differences) > 1 else 0
-    return f"{statistics.mean(differences):+.3f} ± {spread:.3f}"
 
 
 def table(arguments):
@@ -146,7 +136,7 @@ def table(arguments):
             for stages, several in columns:
                 several = max(several, stages) if prediction == "2bw" and network != "nanogpt" else several
                 found = all_losses(prediction, stages, several)
-                row.append(cell([loss - synchronous[seed] for seed, loss in found.items()]))
+                row.append(runs.mean_and_spread([loss - synchronous[seed] for seed, loss in found.items()], 3, "+"))
             print(f"| `{prediction}` | " + " | ".join(row) + " |")
 
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -22,9 +23,13 @@ NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters
 QUIET = {"run.threads": 1, "run.trace": False, "train.checkpoint_every": -1}
 
 
+DIVERGED = "stopped before the update"  # what a run says whose loss or gradient is not finite
+
+
 @contextlib.contextmanager
 def trained(launcher, settings):
-    """Trains; yields the finished process and the run directory, which goes when the block ends."""
+    """Trains; yields the run directory, which goes when the block ends, or None if the run diverged. Any other failure
+    (a run that was killed, too) ends the script: it must never look like a result."""
     with tempfile.TemporaryDirectory() as scratch:
         config = pathlib.Path(scratch) / "empty.toml"
         config.write_text("")
@@ -32,8 +37,10 @@ def trained(launcher, settings):
         command = [*launcher, "train", str(config), "--resume", "none", "--out", str(directory)]
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
-        yield subprocess.run(command, capture_output=True, text=True,
-                             env={**os.environ, "OMP_WAIT_POLICY": "passive"}), directory
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+        if done.returncode != 0 and DIVERGED not in done.stderr:
+            sys.exit(f"{' '.join(command)}\n{done.stderr}\nended with exit code {done.returncode}")
+        yield directory if done.returncode == 0 else None
 
 
 def lines(path):
