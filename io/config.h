@@ -123,6 +123,7 @@ struct ParallelConfig {
   std::vector<std::string> codec_candidates{"fp32", "fp8-e5m2", "table:1"};
   int64_t codec_trial = 20;  ///< steps
   double codec_budget = 1;
+  std::string codec_error = "auto";
   std::string codec_goal = "bytes";
   std::string rounding = "nearest";
   bool error_feedback = false;

@@ -199,6 +199,9 @@ void parallel(std::vector<Field>& out) {
            "of codec adaprec: steps that each candidate is tried, from the same state");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
+  rows.add("codec_error", &P::codec_error, one_of({"auto", "relative", "squares"}),
+           "of codec adaptive: what is added up; relative: shares of the gradient, each 64 values "
+           "alike, the default with adamw; squares: squared errors");
   rows.add("codec_goal", &P::codec_goal, one_of({"bytes", "time"}),
            "of codec adaptive: what is made small; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");

@@ -123,13 +123,21 @@ TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
   EXPECT_EQ(resumed.moments, whole.moments);
 }
 
+struct Adaptive {
+  std::string goal;
+  std::string error;
+  int64_t bucket;  ///< 0: small ones, too
+};
+
 TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
-  for (const std::string goal : {"bytes", "time"}) {
+  for (const Adaptive& way : {Adaptive{"bytes", "auto", 0}, Adaptive{"bytes", "squares", 64},
+                              Adaptive{"time", "relative", 64}}) {
     const TempDir dir;
     io::Config config = coded(dir, "adaptive");
-    config.parallel.bucket = 64;
+    config.parallel.bucket = way.bucket;
     config.parallel.codec_every = 4;
-    config.parallel.codec_goal = goal;
+    config.parallel.codec_goal = way.goal;
+    config.parallel.codec_error = way.error;
     config.parallel.error_feedback = true;
     std::vector<std::string> notes;
     const Outcome whole =
@@ -139,7 +147,7 @@ TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
     });
     EXPECT_EQ(told, 3);  // at steps 0, 4 and 8, by rank 0
     EXPECT_TRUE(std::isfinite(whole.losses.back()));
-    if (goal == "time") {
+    if (way.goal == "time") {
       continue;  // measured times differ from run to run
     }
     config.train.checkpoint_every = 6;  // between two choices

@@ -81,9 +81,25 @@ struct CpuKernels : testing::TestWithParam<const kernels::Kernels*> {
   Gradient gradient;
 };
 
+/// Of runs of 64: how many values, times the share of their squares that is lost, at most 1.
+double relative(std::span<const float> x, std::span<const float> y) {
+  double error = 0;
+  for (size_t first = 0; first < x.size(); first += 64) {
+    const size_t n = std::min<size_t>(64, x.size() - first);
+    double lost = 0;
+    double all = 0;
+    for (size_t i = first; i < first + n; ++i) {
+      lost += std::pow(static_cast<double>(x[i]) - static_cast<double>(y[i]), 2);
+      all += std::pow(static_cast<double>(x[i]), 2);
+    }
+    error += lost == 0 ? 0 : static_cast<double>(n) * std::min(1.0, lost / all);
+  }
+  return error;
+}
+
 /// By one call for the whole layer.
 double whole_layer(const kernels::Kernels& kernels, Stream& stream, const Tensor& x,
-                   const kernels::EncodeArgs& how) {
+                   const kernels::EncodeArgs& how, ErrorScale scale = ErrorScale::squares) {
   std::vector<std::byte> wire(wire_bytes(how.format, x.count()));
   std::vector<float> y(static_cast<size_t>(x.count()));
   kernels::EncodeArgs encode = how;
@@ -92,6 +108,9 @@ double whole_layer(const kernels::Kernels& kernels, Stream& stream, const Tensor
   kernels.encode(stream, encode);
   kernels.decode(
       stream, {.wire = wire, .y = {y.data(), DType::fp32, Shape{x.count()}}, .format = how.format});
+  if (scale == ErrorScale::relative) {
+    return relative(x.span<float>(), y);
+  }
   double sum = 0;
   for (size_t i = 0; i < y.size(); ++i) {
     const double lost = static_cast<double>(x.get<float>()[i]) - static_cast<double>(y[i]);
@@ -125,6 +144,79 @@ TEST_P(CpuKernels, BlocksGiveTheErrorsOfWholeLayers) {
         EXPECT_NEAR(error, want, 1e-10 * want);
         EXPECT_TRUE(layer.count == 1 || error > 0);
       }
+    }
+  }
+}
+
+TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
+  const std::vector<WireFormat> choices{{.code = WireCode::maxmin, .bits = 4, .bucket = 512},
+                                        {.code = WireCode::maxmin, .bits = 2, .bucket = 64},
+                                        {.code = WireCode::sign, .bits = 1, .bucket = 128}};
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = gradient.layers, .choices = choices, .scale = ErrorScale::relative});
+  errors.add(gradient.tensor());
+  const std::vector<double> once = errors.table().error;
+  for (int64_t l = 0; l < errors.table().layers; ++l) {
+    const Range& layer = gradient.layers[static_cast<size_t>(l)];
+    for (int c = 0; c < errors.table().choices && layer.count > 0; ++c) {
+      const double want = whole_layer(
+          *GetParam(), stream, flat_part(gradient.tensor(), layer.first, layer.count),
+          {.format = choices[static_cast<size_t>(c)], .first = layer.first}, ErrorScale::relative);
+      const double error = once[errors.table().at(l, c)];
+      EXPECT_NEAR(error, want, 1e-10 * want) << l << " " << c;
+      EXPECT_LE(error, static_cast<double>(layer.count));
+    }
+  }
+  // Layers of other sizes: by powers of two, so that no bit of a share changes.
+  for (float& value : gradient.values) {
+    value *= 1024;
+  }
+  errors.clear();
+  errors.add(gradient.tensor());
+  EXPECT_EQ(errors.table().error, once);
+}
+
+TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
+  // A row of zeros beside one of values: in a bucket of both it is lost, in one of its own it is not.
+  std::vector<float> values(128);
+  for (size_t i = 0; i < 64; ++i) {
+    values[i] = 1 + static_cast<float>(i % 7);
+  }
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = {{64, 64}, {0, 128}},
+                     .choices = {{.code = WireCode::maxmin, .bits = 8, .bucket = 64},
+                                 {.code = WireCode::maxmin, .bits = 8, .bucket = 128},
+                                 {.code = WireCode::sign, .bits = 1, .bucket = 128}},
+                     .scale = ErrorScale::relative});
+  errors.add({values.data(), DType::fp32, Shape{128}});
+  const ChoiceTable& table = errors.table();
+  EXPECT_EQ(table.error[table.at(0, 0)], 0);
+  EXPECT_LT(table.error[table.at(1, 0)], 1);
+  EXPECT_GE(table.error[table.at(1, 2)], 64);
+}
+
+TEST_P(CpuKernels, SomeBlocksStandForAll) {
+  const ErrorTableOptions all{
+      .layers = {{0, 100}, {16, 200'001}},
+      .choices = {{.code = WireCode::maxmin, .bits = 4, .bucket = 512},
+                  {.code = WireCode::maxmin, .bits = 4, .bucket = 64}},
+  };
+  ErrorTableOptions some = all;
+  some.most_blocks = 2;
+  for (const ErrorScale scale : {ErrorScale::squares, ErrorScale::relative}) {
+    ErrorTableOptions whole = all;
+    whole.scale = some.scale = scale;
+    ErrorTable of_all(*GetParam(), stream, whole);
+    ErrorTable of_some(*GetParam(), stream, some);
+    of_all.add(gradient.tensor());
+    of_some.add(gradient.tensor());
+    for (int c = 0; c < 2; ++c) {
+      const size_t short_one = of_all.table().at(0, c);
+      const size_t long_one = of_all.table().at(1, c);
+      EXPECT_EQ(of_some.table().error[short_one], of_all.table().error[short_one]);
+      EXPECT_NE(of_some.table().error[long_one], of_all.table().error[long_one]);
+      EXPECT_NEAR(of_some.table().error[long_one] / of_all.table().error[long_one], 1, 0.02);
+      EXPECT_EQ(of_some.table().bytes, of_all.table().bytes);
     }
   }
 }

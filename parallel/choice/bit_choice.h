@@ -8,7 +8,8 @@
 //                  is hidden anyway, the smallest error
 //   fastest        AdaPrec's "Fastest": each layer by its measured time alone
 //
-// Errors. A table holds squared L2 norms, e² = |gradient - decoded|². With ErrorSum::squares (the
+// Errors. A table holds squared L2 norms, e² = |gradient - decoded|², or relative ones, which are
+// shares of squares and add up like them (error_table.h). With ErrorSum::squares (the
 // default) the budget is sum e² <= alpha² sum u², u of the uniform choice: a bound of the L2 error
 // of the whole gradient, which is what analyses of convergence take, and whose square is a sum over
 // layers. L-GreCo's published form adds plain norms, sum e <= alpha sum u (ErrorSum::norms): it

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "parallel/flat.h"
 #include "src/core/error.h"
@@ -26,26 +25,62 @@ int64_t block_of(const WireFormat& format, int64_t count) {
   return std::min(count, std::max(bucket, kErrorBlock / bucket * bucket));
 }
 
-double sum_of_squares(const float* x, const float* y, int64_t n) {
-  // Eight sums, so that additions do not wait for each other.
+/// Of a run of values in which more is lost than this times what is there, this is counted.
+constexpr double kMostLost = 1;
+constexpr int64_t kRun = 64;
+
+/// x and y of one block.
+struct Values {
+  const float* wanted;
+  const float* got;
+  int64_t count;
+};
+
+struct Sums {
+  double lost = 0;  ///< of (wanted - got)²
+  double all = 0;   ///< of wanted²
+};
+
+Sums sums_of(const Values& values) {
+  // Eight sums of each, so that additions do not wait for each other.
   constexpr int64_t kLanes = 8;
-  std::array<double, kLanes> lanes{};
+  std::array<Sums, kLanes> lanes{};
+  const auto add = [&values](Sums& lane, int64_t i) {
+    const double x = values.wanted[i];
+    const double lost = x - static_cast<double>(values.got[i]);
+    lane.lost += lost * lost;
+    lane.all += x * x;
+  };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
+  for (; i + kLanes <= values.count; i += kLanes) {
     for (int64_t k = 0; k < kLanes; ++k) {
-      const double lost = static_cast<double>(x[i + k]) - static_cast<double>(y[i + k]);
-      lanes[static_cast<size_t>(k)] += lost * lost;
+      add(lanes[static_cast<size_t>(k)], i + k);
     }
   }
-  double sum = 0;
-  for (const double lane : lanes) {
-    sum += lane;
+  for (; i < values.count; ++i) {
+    add(lanes[0], i);
   }
-  for (; i < n; ++i) {
-    const double lost = static_cast<double>(x[i]) - static_cast<double>(y[i]);
-    sum += lost * lost;
+  Sums sum;
+  for (const Sums& lane : lanes) {
+    sum.lost += lane.lost;
+    sum.all += lane.all;
   }
   return sum;
+}
+
+double relative_error(const Values& values) {
+  double error = 0;
+  for (int64_t first = 0; first < values.count; first += kRun) {
+    const int64_t n = std::min(kRun, values.count - first);
+    const Sums sums = sums_of({values.wanted + first, values.got + first, n});
+    if (!std::isfinite(sums.lost)) {
+      return sums.lost;
+    }
+    if (sums.lost > 0) {
+      error += static_cast<double>(n) * std::min(kMostLost, sums.lost / sums.all);
+    }
+  }
+  return error;
 }
 
 }  // namespace
@@ -96,18 +131,31 @@ void ErrorTable::add(const Tensor& gradient, uint64_t key) {
         continue;
       }
       const WireFormat& format = options_.choices[static_cast<size_t>(c)];
-      const int64_t block = block_of(format, layer.count);
-      for (int64_t at = layer.first; at < layer.end(); at += block) {
-        const Tensor part = flat_part(gradient, at, std::min(block, layer.end() - at));
-        table_.error[table_.at(l, c)] +=
-            squared_error(part, {.format = format, .key = key, .first = at});
-      }
+      table_.error[table_.at(l, c)] += error_of(gradient, layer, {.format = format, .key = key});
     }
   }
 }
 
+double ErrorTable::error_of(const Tensor& gradient, const Range& layer,
+                            const kernels::EncodeArgs& how) {
+  const int64_t block = block_of(how.format, layer.count);
+  const int64_t blocks = (layer.count + block - 1) / block;
+  const int64_t seen = options_.most_blocks > 0 ? std::min(blocks, options_.most_blocks) : blocks;
+  double error = 0;
+  int64_t values = 0;
+  for (int64_t b = 0; b < seen; ++b) {
+    kernels::EncodeArgs encode = how;
+    encode.first = layer.first + b * blocks / seen * block;
+    const int64_t n = std::min(block, layer.end() - encode.first);
+    error += error_of_block(flat_part(gradient, encode.first, n), encode);
+    values += n;
+  }
+  return seen == blocks ? error
+                        : error * static_cast<double>(layer.count) / static_cast<double>(values);
+}
+
 /// Of one block of the gradient.
-double ErrorTable::squared_error(const Tensor& part, const kernels::EncodeArgs& how) {
+double ErrorTable::error_of_block(const Tensor& part, const kernels::EncodeArgs& how) {
   const int64_t n = part.count();
   Tensor x = part;
   if (part.dtype != DType::fp32) {
@@ -120,7 +168,8 @@ double ErrorTable::squared_error(const Tensor& part, const kernels::EncodeArgs& 
   kernels_.encode(stream_, encode);
   const Tensor y = flat_part(decoded_.tensor(), 0, n);
   kernels_.decode(stream_, {.wire = encode.wire, .y = y, .format = how.format});
-  return sum_of_squares(x.get<float>(), y.get<float>(), n);
+  const Values values{x.get<float>(), y.get<float>(), n};
+  return options_.scale == ErrorScale::squares ? sums_of(values).lost : relative_error(values);
 }
 
 }  // namespace espalier::parallel

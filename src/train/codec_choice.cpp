@@ -13,9 +13,11 @@
 namespace espalier::train {
 namespace {
 
-constexpr int kFewestBits = 2;
-constexpr int kMostBits = 8;
-constexpr int kUniformBits = 4;
+constexpr int64_t kFewestBits = 2;
+constexpr int64_t kMostBits = 8;
+constexpr int64_t kUniformBits = 4;
+/// What a choice of adaptive looks at of a parameter, at most.
+constexpr int64_t kBlocksSeen = 4;
 /// No gradient is larger for the question whether compressing pays.
 constexpr int64_t kLongestProbe = int64_t{4} << 20;
 
@@ -28,10 +30,34 @@ std::vector<kernels::WireFormat> candidates_of(const io::Config& config, const s
     }
     return formats;
   }
-  for (int64_t bits = kFewestBits; kind == "adaptive" && bits <= kMostBits; ++bits) {
-    formats.push_back(parallel::format_of({.name = "maxmin", .bits = bits}, defaults));
+  if (kind == "adaptive") {
+    const int64_t wanted = config.parallel.bucket;
+    const std::vector<int64_t> smaller =
+        wanted > 0 ? std::vector<int64_t>{} : std::vector<int64_t>{128, 64};
+    for (int64_t bits = kFewestBits; bits <= kMostBits; ++bits) {
+      formats.push_back(parallel::format_of({.name = "maxmin", .bits = bits}, defaults));
+      for (const int64_t bucket : smaller) {
+        formats.push_back(
+            parallel::format_of({.name = "maxmin", .bits = bits, .bucket = bucket}, defaults));
+      }
+    }
   }
   return formats;
+}
+
+/// The choice of adaptive that its budget is measured by.
+int uniform_of(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
+  const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
+  const int64_t bits = std::clamp(wanted, kFewestBits, kMostBits);
+  return static_cast<int>(std::ranges::find(candidates, bits, &kernels::WireFormat::bits) -
+                          candidates.begin());
+}
+
+parallel::ErrorScale scale_of(const io::Config& config) {
+  const std::string& wanted = config.parallel.codec_error;
+  return wanted == "relative" || (wanted == "auto" && config.optimizer.kind == "adamw")
+             ? parallel::ErrorScale::relative
+             : parallel::ErrorScale::squares;
 }
 
 }  // namespace
@@ -51,8 +77,7 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
     return;
   }
   if (kind_ == "adaptive") {
-    const int64_t bits = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
-    uniform_ = static_cast<int>(std::clamp<int64_t>(bits, kFewestBits, kMostBits)) - kFewestBits;
+    uniform_ = uniform_of(config, candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (config.parallel.codec_goal == "time") {
       link_ = timer_.link();
@@ -167,7 +192,10 @@ bool CodecChoice::due(int64_t step) const {
 
 void CodecChoice::choose(const Readiness& readiness, uint64_t key) {
   const sparse::Store& store = stage_.store();
-  parallel::ErrorTableOptions options{.choices = candidates_, .gradient = store.gradient().dtype};
+  parallel::ErrorTableOptions options{.choices = candidates_,
+                                      .gradient = store.gradient().dtype,
+                                      .scale = scale_of(config_),
+                                      .most_blocks = kBlocksSeen};
   std::vector<size_t> open;
   for (size_t p = store.parameters().size(); p-- > 0;) {
     const sparse::Parameter& parameter = store.parameters()[p];
@@ -232,19 +260,20 @@ parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table
 std::string CodecChoice::describe(const parallel::ChoiceTable& table,
                                   const parallel::BitChoice& made) const {
   const parallel::BitChoice uniform = parallel::uniform_choice(table, uniform_);
-  std::map<int, int> by_bits;
+  std::map<int, int> times;
   for (const int choice : made.choice) {
-    ++by_bits[candidates_[static_cast<size_t>(choice)].bits];
+    ++times[choice];
   }
   std::vector<std::string> words;
-  for (const auto& [bits, count] : by_bits) {
-    words.push_back(fmt::format("{} x {} bits", count, bits));
+  for (const auto& [choice, count] : times) {
+    words.push_back(
+        fmt::format("{} x {}", count, parallel::text_of(candidates_[static_cast<size_t>(choice)])));
   }
   return fmt::format(
-      "codecs chosen: {}; {:.2f} x the bytes and {:.2f} x the error of {} bits everywhere",
+      "codecs chosen: {}; {:.2f} x the bytes and {:.2f} x the error of {} everywhere",
       fmt::join(words, ", "), static_cast<double>(made.bytes) / static_cast<double>(uniform.bytes),
       uniform.error > 0 ? made.error / uniform.error : 1.0,
-      candidates_[static_cast<size_t>(uniform_)].bits);
+      parallel::text_of(candidates_[static_cast<size_t>(uniform_)]));
 }
 
 std::string CodecChoice::state() const {
@@ -253,7 +282,8 @@ std::string CodecChoice::state() const {
   }
   std::string text;
   for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
-    text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name, chosen_[p]);
+    text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name,
+                        parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
   }
   return text;
 }
@@ -264,13 +294,12 @@ void CodecChoice::restore(const std::string& state) {
     use(state);
   }
   for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
-    const std::string name = ";" + stage_.store().parameters()[p].spec.name + "=";
-    const size_t at = (";" + state).find(name);
-    if (at == std::string::npos) {
-      continue;
+    for (size_t c = 0; c < candidates_.size(); ++c) {
+      const std::string entry = fmt::format(";{}={};", stage_.store().parameters()[p].spec.name,
+                                            parallel::text_of(candidates_[c]));
+      chosen_[p] =
+          (";" + state).find(entry) != std::string::npos ? static_cast<int>(c) : chosen_[p];
     }
-    const int chosen = std::atoi(state.c_str() + at + name.size() - 1);
-    chosen_[p] = std::clamp(chosen, 0, static_cast<int>(candidates_.size()) - 1);
   }
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 // Which codec each parameter's gradient travels in when the config leaves it to measurement:
 //
-//   adaptive   maxmin with as many bits as each parameter needs. Every `codec_every` steps: what 2 to 8
-//              bits would lose of this step's gradients (all replicas' together), then the choice with the
-//              fewest bytes, or with codec_goal = "time" the least exposed time on the measured link, whose
-//              error is at most codec_budget times that of `bits` (4) bits everywhere. Until the first
-//              choice: that.
+//   adaptive   maxmin with as many bits, in buckets as small, as each parameter needs. Every `codec_every`
+//              steps: what 2 to 8 bits in buckets of 64, 128 and 512 (or `bucket`) would lose of this step's
+//              gradients (all replicas' together), then the choice with the fewest bytes, or with
+//              codec_goal = "time" the least exposed time on the measured link, whose error is at most
+//              codec_budget times that of `bits` (4) bits in buckets of 512 everywhere. Until the first
+//              choice: that. Errors of parameters are made comparable as codec_error says.
 //   fastest    by measured time alone: of fp32, fp8-e5m2, maxmin:4 and table:1 the one whose sum of a
 //              parameter's size takes the least time on the links that there are. Measured at the start.
 //   adaprec    the one that AdaPrec's rounds have chosen (adaprec.h); before the first, the first candidate
