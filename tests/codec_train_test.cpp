@@ -16,6 +16,7 @@
 namespace espalier {
 namespace {
 
+using testing::expect_resume_is_no_break;
 using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
@@ -99,12 +100,7 @@ TEST(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
       config.pruning.at_step = 3;
       config.sparse.storage.fallback = "sparse";
     }
-    const Outcome whole = run(config, 2);
-    config.run.out = (dir / "parts").string();
-    run(config, 2, {.stop_after = 5});
-    const Outcome resumed = run(config, 2, {.resume = "auto"});
-    EXPECT_EQ(resumed.values, whole.values);
-    EXPECT_EQ(resumed.moments, whole.moments);
+    expect_resume_is_no_break(config, 2, 5);
   }
 }
 
@@ -115,12 +111,7 @@ TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
   config.parallel.pipeline = 2;
   config.train.micro_batch = 2;
   config.train.checkpoint_every = 5;
-  const Outcome whole = run_grid(config, 4);
-  config.run.out = (dir / "parts").string();
-  run_grid(config, 4, {.stop_after = 5});
-  const Outcome resumed = run_grid(config, 4, {.resume = "auto"});
-  EXPECT_EQ(resumed.values, whole.values);
-  EXPECT_EQ(resumed.moments, whole.moments);
+  expect_resume_is_no_break(config, 4, 5);
 }
 
 struct Adaptive {

@@ -55,4 +55,18 @@ inline void expect_equal(const Outcome& got, const Outcome& want) {
   }
 }
 
+/// Trains without a break, then from the start to `stop` and on from there in a folder beside it: the same bits.
+/// Returns the run without a break. The config saves a checkpoint at `stop`.
+inline Outcome expect_resume_is_no_break(io::Config config, int ranks, int64_t stop) {
+  Outcome whole = run_grid(config, ranks);
+  config.run.out += "-in-parts";
+  const Outcome begun = run_grid(config, ranks, {.stop_after = stop});
+  const Outcome resumed = run_grid(config, ranks, {.resume = "auto"});
+  EXPECT_EQ(begun.losses.size() + resumed.losses.size(), whole.losses.size());
+  EXPECT_TRUE(resumed.values == whole.values) << "stopped after step " << stop;
+  EXPECT_TRUE(resumed.moments == whole.moments) << "stopped after step " << stop;
+  EXPECT_EQ(resumed.val_loss, whole.val_loss);
+  return whole;
+}
+
 }  // namespace espalier::testing

@@ -15,6 +15,7 @@ namespace espalier {
 namespace {
 
 using testing::expect_equal;
+using testing::expect_resume_is_no_break;
 using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
@@ -122,12 +123,7 @@ TEST(LowRankRuns, ResumeIsNoBreak) {
       io::Config config = config_of(way, dir);
       config.parallel.powersgd_warmup = warmup;
       config.train.checkpoint_every = 5;
-      const Outcome whole = run(config, 2);
-      config.run.out = (dir / "parts").string();
-      run(config, 2, {.stop_after = 5});
-      const Outcome resumed = run(config, 2, {.resume = "auto"});
-      EXPECT_EQ(resumed.values, whole.values);
-      EXPECT_EQ(resumed.moments, whole.moments);
+      expect_resume_is_no_break(config, 2, 5);
     }
   }
 }
@@ -140,12 +136,7 @@ TEST(LowRankRuns, ResumeOverAPipelineIsNoBreak) {
     config.parallel.pipeline = 2;
     config.train.micro_batch = 2;
     config.train.checkpoint_every = 5;
-    const Outcome whole = run_grid(config, 4);
-    config.run.out = (dir / "parts").string();
-    run_grid(config, 4, {.stop_after = 5});
-    const Outcome resumed = run_grid(config, 4, {.resume = "auto"});
-    EXPECT_EQ(resumed.values, whole.values);
-    EXPECT_EQ(resumed.moments, whole.moments);
+    expect_resume_is_no_break(config, 4, 5);
   }
 }
 
@@ -158,10 +149,7 @@ TEST(LowRankRuns, StagesThatStepByThemselvesResumeToo) {
   config.parallel.drain_every = 5;
   config.train.micro_batch = 2;
   config.train.checkpoint_every = 5;
-  const Outcome whole = run_grid(config, 4);
-  config.run.out = (dir / "parts").string();
-  run_grid(config, 4, {.stop_after = 5});
-  EXPECT_EQ(run_grid(config, 4, {.resume = "auto"}).values, whole.values);
+  expect_resume_is_no_break(config, 4, 5);
 }
 
 std::vector<float> factor_of(train::Trainer& trainer, parallel::LowRank& kept) {
