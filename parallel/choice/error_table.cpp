@@ -15,14 +15,14 @@ using kernels::WireCode;
 using kernels::WireFormat;
 
 /// Values that may be encoded at once, of a layer of `count`.
-int64_t block_of(const WireFormat& format, int64_t count) {
+int64_t block_of(const WireFormat& format, int64_t count, int64_t wanted) {
   const bool no_buckets = format.code == WireCode::fp32 || format.code == WireCode::bf16 ||
                           format.code == WireCode::fp16;
   const int64_t bucket = no_buckets ? 1 : format.bucket;
   if (bucket == 0 || bucket >= count) {
     return count;
   }
-  return std::min(count, std::max(bucket, kErrorBlock / bucket * bucket));
+  return std::min(count, std::max(bucket, wanted / bucket * bucket));
 }
 
 /// Of a run of values in which more is lost than this times what is there, this is counted.
@@ -99,7 +99,7 @@ ErrorTable::ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTab
   for (const Range& layer : options_.layers) {
     require(layer.first >= 0 && layer.count >= 0, "a range of elements", layer.first, layer.count);
     for (const WireFormat& format : options_.choices) {
-      const int64_t block = block_of(format, layer.count);
+      const int64_t block = block_of(format, layer.count, options_.block);
       values = std::max(values, block);
       wire = std::max(wire, kernels::wire_bytes(format, block));
       table_.bytes.push_back(static_cast<int64_t>(kernels::wire_bytes(format, layer.count)));
@@ -138,7 +138,7 @@ void ErrorTable::add(const Tensor& gradient, uint64_t key) {
 
 double ErrorTable::error_of(const Tensor& gradient, const Range& layer,
                             const kernels::EncodeArgs& how) {
-  const int64_t block = block_of(how.format, layer.count);
+  const int64_t block = block_of(how.format, layer.count, options_.block);
   const int64_t blocks = (layer.count + block - 1) / block;
   const int64_t seen = options_.most_blocks > 0 ? std::min(blocks, options_.most_blocks) : blocks;
   double error = 0;

@@ -10,7 +10,7 @@
 // (AdamW): a layer or a row of small gradients counts as much as one of large ones. A run of which
 // more is lost than there is, or of zeros that come back as something else, counts as lost.
 //
-// A block is whole buckets of the format, as many as there are in kErrorBlock values (at least
+// A block is whole buckets of the format, as many as there are in `block` values (at least
 // one); where a layer is one bucket, the layer. So a layer's buckets begin where they would in a
 // message of the layer, and scratch is bounded: a block of values, its message, and a copy when
 // gradients are bf16. With `most_blocks` a long layer is judged by so many blocks, evenly spread over
@@ -28,8 +28,6 @@
 
 namespace espalier::parallel {
 
-inline constexpr int64_t kErrorBlock = 65'536;
-
 enum class ErrorScale : uint8_t { squares, relative };
 
 struct ErrorTableOptions {
@@ -38,6 +36,7 @@ struct ErrorTableOptions {
   std::vector<int> fixed;                    ///< as in ChoiceTable; their other choices stay 0
   DType gradient = DType::fp32;              ///< or bf16
   ErrorScale scale = ErrorScale::squares;
+  int64_t block = 65'536;   ///< values that are encoded at once
   int64_t most_blocks = 0;  ///< of a layer, that are looked at; 0: all
 };
 

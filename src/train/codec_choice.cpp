@@ -18,6 +18,7 @@ constexpr int64_t kMostBits = 8;
 constexpr int64_t kUniformBits = 4;
 /// What a choice of adaptive looks at of a parameter, at most.
 constexpr int64_t kBlocksSeen = 4;
+constexpr int64_t kBlock = 16'384;
 /// No gradient is larger for the question whether compressing pays.
 constexpr int64_t kLongestProbe = int64_t{4} << 20;
 
@@ -195,6 +196,7 @@ void CodecChoice::choose(const Readiness& readiness, uint64_t key) {
   parallel::ErrorTableOptions options{.choices = candidates_,
                                       .gradient = store.gradient().dtype,
                                       .scale = scale_of(config_),
+                                      .block = kBlock,
                                       .most_blocks = kBlocksSeen};
   std::vector<size_t> open;
   for (size_t p = store.parameters().size(); p-- > 0;) {
