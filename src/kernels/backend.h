@@ -22,6 +22,9 @@ class Backend {
   Stream stream_;
 };
 
+/// The devices of this machine that this build can use, in words for people.
+std::vector<std::string> devices();
+
 /// The table for work on memory of the host beside `kernels`: itself, unless it needs a device.
 const Kernels& beside(const Kernels& kernels);
 

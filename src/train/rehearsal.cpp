@@ -164,7 +164,10 @@ class Rehearsal {
     plan.last = bytes_now(arena_);
     plan.parts = stage_.store().parts();
     plan.peak = bytes_at_peak(arena_);
-    plan.beside = kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    if (!run_.device) {  // which holds nothing else
+      plan.beside =
+          kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    }
     plan.total_size = stage_.store().total_size();
     plan.total_kept = stage_.store().total_kept();
     return plan;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/device/late_table.h"
+#include "tests/simt/queue.h"
 #include "tests/support.h"
 #include "tests/ways.h"
 
@@ -89,6 +90,58 @@ TEST_P(LateRuns, GoOnWhereTheCpuStopped) {
     resumed.losses = whole.losses;
     EXPECT_EQ(resumed, whole);
   }
+}
+
+/// How often the host waits in each step from the third on, in a run without evaluations.
+std::vector<int64_t> waits_by_step(const io::Config& config) {
+  std::vector<int64_t> waits;
+  int64_t before = 0;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &late_table();
+    const simt::Queue* queue = nullptr;
+    options.on_step = [&](const train::StepReport& report) {
+      const int64_t now = queue->synchronized() + queue->waited();
+      if (report.step > 2 && report.step < config.train.steps) {
+        waits.push_back(now - before);
+      }
+      before = now;
+    };
+    train::Trainer trainer(config, comm, options);
+    queue = dynamic_cast<const simt::Queue*>(trainer.stage().stream().queue());
+    trainer.run();
+  });
+  return waits;
+}
+
+/// Once for the losses, which may have passed long before, and once for the norm; whatever is in between.
+TEST_P(LateRuns, WaitTwiceAStep) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.train.eval_every = 0;
+    if (config.pruning.method != "none") {
+      config.pruning.method = config.pruning.method == "rigl" ? "magnitude" : config.pruning.method;
+      config.pruning.every = 0;
+      config.pruning.from_step = config.pruning.to_step = 0;
+      config.pruning.at_step = 0;
+    }
+    EXPECT_EQ(waits_by_step(config), std::vector<int64_t>(9, 2));
+  }
+}
+
+/// Which storage is fastest here may differ from run to run; that it is found, not.
+TEST_P(LateRuns, TimeTheirStorages) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  testing::prune(config);
+  config.sparse.storage.fallback = "auto";
+  EXPECT_EQ(run_late(config).losses.size(), static_cast<size_t>(config.train.steps));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, LateRuns, ::testing::Values("fp32", "bf16"));
