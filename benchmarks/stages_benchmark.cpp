@@ -66,7 +66,8 @@ Setting setting_of(bool pruned, int ranks, const std::string& budget) {
     }
   }
   made.start.pruned = pruned;
-  made.times = measured_times(made.config, kProblem, made.start.kept, 1, 1);
+  kernels::Backend backend(kernels::by_name("auto"), 1);
+  made.times = measured_times(made.config, kProblem, made.start.kept, 1, backend);
   made.plan = make_plan({.config = made.config,
                          .problem = kProblem,
                          .start = made.start,

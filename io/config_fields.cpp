@@ -221,7 +221,7 @@ void run(std::vector<Field>& out) {
   using R = RunConfig;
   Rows<R> rows{out, "run", &Config::run};
   rows.add("out", &R::out, {}, "run directory");
-  rows.add("backend", &R::backend, one_of({"auto", "cpu"}, {"cuda"}), "where kernels run");
+  rows.add("backend", &R::backend, one_of({"auto", "cpu", "cuda"}), "where kernels run");
   rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
   rows.add("trace", &R::trace, {}, "write trace.json");
 }

@@ -199,8 +199,19 @@ BlockList BlockList::planned(Arena& arena, const Shape& shape, int64_t kept,
   return list;
 }
 
+void BlockList::move_to(Stream& stream) {
+  if (array_.tensor().on_device == stream.arena().on_device()) {
+    return;
+  }
+  Buffer moved =
+      stream.arena().allocate(Memory::index, "block list", DType::int32, array_.tensor().shape);
+  stream.copy(array_.tensor(), moved.tensor());
+  stream.synchronize();
+  array_ = std::move(moved);
+}
+
 kernels::BlockMatrix BlockList::matrix(const Tensor& values) const {
-  const int32_t* first = array_.tensor().get<int32_t>();
+  const auto* first = static_cast<const int32_t*>(array_.tensor().data);
   return {.rows = rows_,
           .cols = cols_,
           .height = block_.height,

@@ -53,11 +53,14 @@ double covering_density(const Mask& mask, int64_t cols, const BlockSize& block);
 class BlockList {
  public:
   BlockList() = default;
-  /// `mask` of a matrix of `shape`. Throws Failure unless it consists of whole blocks. In a dry
+  /// `mask` of a matrix of `shape`, in memory of the host. Throws Failure unless it consists of whole blocks. In a dry
   /// arena only the bytes are taken.
   BlockList(Arena& arena, const Mask& mask, const Shape& shape, const BlockSize& block);
   /// For dry runs: takes the bytes for `kept` elements in whole blocks.
   static BlockList planned(Arena& arena, const Shape& shape, int64_t kept, const BlockSize& block);
+
+  /// To the memory that kernels of `stream` read.
+  void move_to(Stream& stream);
 
   const BlockSize& block() const { return block_; }
   int64_t count() const { return count_; }  ///< kept blocks

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "src/core/mirror.h"
+
 namespace espalier::sparse {
 namespace {
 
@@ -110,19 +112,19 @@ Tensor OptimizerArrays::low_of(const Buffer& low, const Place& place) const {
   if (!options_.low || place.apart) {
     return {};
   }
-  return Tensor(low.tensor().get<uint16_t>() + place.low, DType::uint16, Shape{place.owned.count});
+  return low.tensor().elements(place.low, place.owned.count);
 }
 
 Tensor OptimizerArrays::master_of(const Buffer& master, const Place& place) const {
   if (!place.apart) {
     return {};
   }
-  return Tensor(master.tensor().get<float>() + place.master, DType::fp32, Shape{place.owned.count});
+  return master.tensor().elements(place.master, place.owned.count);
 }
 
 Tensor OptimizerArrays::codes_of(const Moment& moment, const Place& place) const {
-  return Tensor(moment.bytes.tensor().get<uint8_t>() + place.moment,
-                is_coded(place) ? DType::uint8 : DType::fp32, Shape{place.owned.count});
+  const DType dtype = is_coded(place) ? DType::uint8 : DType::fp32;
+  return moment.bytes.tensor().elements(place.moment, 0).as(dtype, Shape{place.owned.count});
 }
 
 Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) const {
@@ -131,7 +133,7 @@ Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) cons
   }
   const int64_t blocks =
       round_up(place.owned.count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock;
-  return Tensor(moment.scale.tensor().get<float>() + place.scale, DType::fp32, Shape{blocks});
+  return moment.scale.tensor().elements(place.scale, blocks);
 }
 
 size_t OptimizerArrays::moment_bytes() const {
@@ -165,8 +167,8 @@ Tensor OptimizerArrays::scale(size_t p, int which) const {
 std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
   if (options_.low && !place.apart) {
-    const auto part = low_of(low, place).span<uint16_t>();
-    std::ranges::copy(part, whole.begin() + place.owned.first);
+    const Mirror part(*stream_, low_of(low, place));
+    std::ranges::copy(part.read().host().span<uint16_t>(), whole.begin() + place.owned.first);
     collect(place, whole);
   }
   return whole;
@@ -174,7 +176,8 @@ std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& pla
 
 std::vector<float> OptimizerArrays::read_master(const Buffer& master, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
-  std::ranges::copy(master_of(master, place).span<float>(), whole.begin() + place.owned.first);
+  const Mirror part(*stream_, master_of(master, place));
+  std::ranges::copy(part.read().host().span<float>(), whole.begin() + place.owned.first);
   collect(place, whole);
   return whole;
 }
@@ -185,11 +188,15 @@ std::vector<float> OptimizerArrays::read_moment(const Moment& moment, const Plac
   const Tensor part(whole.data() + place.owned.first, DType::fp32, Shape{place.owned.count});
   const Tensor stored = codes_of(moment, place);
   if (is_coded(place)) {
-    kernels_->dequantize(
-        *stream_,
-        {.codes = stored, .scales = scales_of(moment, place), .x = part, .map = map_of(which)});
+    const Mirror values = Mirror::of_host(*stream_, part);
+    kernels_->dequantize(*stream_, {.codes = stored,
+                                    .scales = scales_of(moment, place),
+                                    .x = values.device(),
+                                    .map = map_of(which)});
+    values.read();
   } else {
-    std::ranges::copy(stored.span<float>(), part.get<float>());
+    const Mirror values(*stream_, stored);
+    std::ranges::copy(values.read().host().span<float>(), part.get<float>());
   }
   collect(place, whole);
   return whole;
@@ -206,17 +213,21 @@ void OptimizerArrays::write_low(const Buffer& low, const Place& place,
   if (!options_.low || place.apart) {
     return;
   }
-  const auto part = low_of(low, place).span<uint16_t>();
+  const Mirror mirror(*stream_, low_of(low, place));
+  const auto part = mirror.host().span<uint16_t>();
   for (size_t k = 0; k < part.size(); ++k) {
     part[k] = static_cast<uint16_t>(packed[static_cast<size_t>(place.owned.first) + k]);
   }
+  mirror.write();
 }
 
 void OptimizerArrays::write_master(const Buffer& master, const Place& place,
                                    std::span<const float> packed) const {
+  const Mirror part(*stream_, master_of(master, place));
   std::ranges::copy(packed.subspan(static_cast<size_t>(place.owned.first),
                                    static_cast<size_t>(place.owned.count)),
-                    master_of(master, place).get<float>());
+                    part.host().get<float>());
+  part.write();
 }
 
 void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int which,
@@ -226,13 +237,17 @@ void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int
   const Tensor stored = codes_of(moment, place);
   if (is_coded(place)) {
     // The kernel reads only; a view has no const form.
-    kernels_->quantize(*stream_, {.x = Tensor(const_cast<float*>(part.data()), DType::fp32,
-                                              Shape{place.owned.count}),
+    const Mirror values = Mirror::of_host(
+        *stream_, Tensor(const_cast<float*>(part.data()), DType::fp32, Shape{place.owned.count}));
+    values.write();
+    kernels_->quantize(*stream_, {.x = values.device(),
                                   .codes = stored,
                                   .scales = scales_of(moment, place),
                                   .map = map_of(which)});
   } else {
-    std::ranges::copy(part, stored.get<float>());
+    const Mirror values(*stream_, stored);
+    std::ranges::copy(part, values.host().get<float>());
+    values.write();
   }
 }
 

@@ -18,7 +18,7 @@ Tensor grown(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, c
     buffer.release();
     buffer = arena.allocate(Memory::scratch, name, dtype, Shape{shape.count()});
   }
-  return Tensor(buffer.tensor().data, dtype, shape);
+  return buffer.tensor().as(dtype, shape);
 }
 
 bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
@@ -45,14 +45,13 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     Parameter parameter;
     parameter.spec = std::move(spec);
     parameter.storage = choose_storage(parameter);
-    Pattern pattern{Index::full(parameter.spec.shape.count()), {}};
+    Pattern pattern{Index::full(parameter.spec.shape.count()), {}, {}};
     if (options.start) {
       pattern = make_pattern(parameter, options.start(parameters_.size()));
     } else if (!options.planned.empty()) {
       pattern = plan_pattern(parameter, options.planned.at(parameters_.size()));
     }
-    parameter.index = std::move(pattern.index);
-    parameter.blocks = std::move(pattern.blocks);
+    keep(parameter, std::move(pattern));
     parameters_.push_back(std::move(parameter));
   }
   options_.start = {};
@@ -65,7 +64,7 @@ void Store::allocate_all() {
   if (options_.training) {
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
     if (options_.feedback) {
-      feedback_ = allocate_flat(Memory::communication, "error feedback", DType::fp32);
+      feedback_ = allocate_feedback();
     }
     optimizer_ = OptimizerArrays(stream_, kernels_,
                                  {.low = options_.dtype == DType::bf16,
@@ -109,6 +108,12 @@ Buffer Store::allocate_flat(Memory kind, std::string_view name, DType dtype) {
   return arena().allocate(kind, name, dtype, Shape{flat_size_});
 }
 
+/// Codecs are the host's.
+Buffer Store::allocate_feedback() {
+  return arena().host().allocate(Memory::communication, "error feedback", DType::fp32,
+                                 Shape{flat_size_});
+}
+
 /// Gives a parameter what its storage keeps resident beside the flat arrays.
 void Store::hold(Parameter& parameter) {
   const DType dtype = is_vector(parameter) ? DType::fp32 : options_.dtype;
@@ -140,9 +145,7 @@ Parameter& Store::find(std::string_view name) {
 }
 
 Tensor Store::part(const Tensor& flat, const Parameter& parameter) const {
-  auto* first = static_cast<std::byte*>(flat.data) +
-                static_cast<size_t>(parameter.offset) * size_of(flat.dtype);
-  return Tensor(first, flat.dtype, Shape{parameter.kept()});
+  return flat.elements(parameter.offset, parameter.kept());
 }
 
 Tensor Store::full_gradient(const Parameter& parameter) const {
@@ -154,10 +157,7 @@ OptimizerState Store::state(const Parameter& parameter) const {
   const size_t p = number_of(parameter);
   const Range owned = optimizer_.owned(p);
   auto owned_part = [&](const Tensor& flat) {
-    const Tensor all = part(flat, parameter);
-    auto* first =
-        static_cast<std::byte*>(all.data) + static_cast<size_t>(owned.first) * size_of(all.dtype);
-    return Tensor(first, all.dtype, Shape{owned.count});
+    return part(flat, parameter).elements(owned.first, owned.count);
   };
   const bool two = options_.moments == 2;
   return {.gradient = owned_part(gradient()),
@@ -175,6 +175,9 @@ std::span<const Range> Store::shares(const Parameter& parameter) const {
 }
 
 kernels::Positions Store::positions(const Parameter& parameter) {
+  if (parameter.device_index) {
+    return parameter.device_index.positions();
+  }
   const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
   if (bytes == 0) {
     return parameter.index.view();

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "sparse/block_list.h"
+#include "sparse/device_index.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -67,6 +68,7 @@ struct ParameterSpec {
 struct Parameter {
   ParameterSpec spec;
   Index index;
+  DeviceIndex device_index;          ///< beside a device, where the index is not full
   Storage storage = Storage::dense;  ///< matters when the index is not full
   int64_t offset = 0;                ///< of the first kept element in gradient and value
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
@@ -155,6 +157,7 @@ class Store {
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;
   const StoreOptions& options() const { return options_; }
+  Stream& stream() const { return stream_; }
   Arena& arena() const { return stream_.arena(); }
 
   /// The flat arrays, [flat_size()].
@@ -228,18 +231,23 @@ class Store {
   std::vector<bool> parameters_apart() const;
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
+  Buffer allocate_feedback();
+  DeviceIndex device_index(const Index& index) const;
   void hold(Parameter& parameter);
   /// What a mask becomes.
   struct Pattern {
     Index index;
     BlockList blocks;
+    DeviceIndex device_index;
   };
+  static void keep(Parameter& parameter, Pattern pattern);
   Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
   Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
   Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer room) const;
+  void write_exact(const Parameter& parameter, const Tensor& to);
   void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
   Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "sparse/store.h"
+#include "src/core/mirror.h"
 
 namespace espalier::sparse {
 namespace {
@@ -42,7 +43,7 @@ Index Store::make_index(const Parameter& parameter, const Mask& mask,
   }
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
   try {
-    return Index(stream_.arena(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
+    return Index(arena().host(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
   } catch (const Failure& failure) {
     fail("sparse.index of \"{}\": {}; use index = \"auto\"", parameter.spec.name, failure.what());
   }
@@ -51,7 +52,7 @@ Index Store::make_index(const Parameter& parameter, const Mask& mask,
 Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
   const IndexShape shape = index_shape(parameter);
-  return Index::planned(stream_.arena(), parameter.size(), kept,
+  return Index::planned(arena().host(), parameter.size(), kept,
                         wanted.value_or(best_encoding(parameter.size(), kept, shape)), shape);
 }
 
@@ -61,7 +62,12 @@ BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const
   const Shape& shape = parameter.spec.shape;
   try {
     const BlockSize block = choose_blocks(mask, shape, options_.block);
-    return is_thin(block) ? BlockList() : BlockList(stream_.arena(), mask, shape, block);
+    if (is_thin(block)) {
+      return {};
+    }
+    BlockList list(arena().host(), mask, shape, block);
+    list.move_to(stream_);
+    return list;
   } catch (const Failure& failure) {
     fail("\"{}\": {}", parameter.spec.name, failure.what());
   }
@@ -70,7 +76,7 @@ BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const
 BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
   const BlockSize square{options_.block.edge, options_.block.edge};
   return is_thin(square) ? BlockList()
-                         : BlockList::planned(stream_.arena(), parameter.spec.shape, kept, square);
+                         : BlockList::planned(arena(), parameter.spec.shape, kept, square);
 }
 
 Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask) const {
@@ -79,12 +85,27 @@ Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask)
   const bool in_blocks = parameter.storage == Storage::block && mask.kept() < mask.size();
   BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
   Index index = make_index(parameter, mask, blocks.block());
-  return {std::move(index), std::move(blocks)};
+  DeviceIndex for_kernels = device_index(index);
+  return {std::move(index), std::move(blocks), std::move(for_kernels)};
+}
+
+DeviceIndex Store::device_index(const Index& index) const {
+  const bool needed = arena().on_device() && index.encoding() != Encoding::full;
+  return needed ? DeviceIndex(stream_, index) : DeviceIndex();
+}
+
+void Store::keep(Parameter& parameter, Pattern pattern) {
+  parameter.index = std::move(pattern.index);
+  parameter.blocks = std::move(pattern.blocks);
+  parameter.device_index = std::move(pattern.device_index);
 }
 
 Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
   const bool in_blocks = parameter.storage == Storage::block && kept < parameter.spec.shape.count();
-  return {plan_index(parameter, kept), in_blocks ? plan_blocks(parameter, kept) : BlockList()};
+  Index index = plan_index(parameter, kept);
+  BlockList blocks = in_blocks ? plan_blocks(parameter, kept) : BlockList();
+  DeviceIndex for_kernels = device_index(index);
+  return {std::move(index), std::move(blocks), std::move(for_kernels)};
 }
 
 std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {
@@ -104,8 +125,7 @@ void Store::restart(std::span<const Mask> masks) {
   feedback_.release();
   optimizer_ = {};
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    parameters_[p].index = std::move(next[p].index);
-    parameters_[p].blocks = std::move(next[p].blocks);
+    keep(parameters_[p], std::move(next[p]));
     parameters_[p].memory.release();
   }
   allocate_all();
@@ -129,8 +149,7 @@ void Store::move_to(std::vector<Pattern> patterns) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
-    parameter.index = std::move(patterns[p].index);
-    parameter.blocks = std::move(patterns[p].blocks);
+    keep(parameter, std::move(patterns[p]));
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -153,18 +172,19 @@ void Store::move_to(std::vector<Pattern> patterns) {
 void Store::carry_values(std::span<const Before> before) {
   value_ = carried(value(), before, allocate_flat(Memory::weight, "value", options_.dtype));
   if (feedback_.tensor()) {
-    feedback_ = carried(feedback(), before,
-                        allocate_flat(Memory::communication, "error feedback", DType::fp32));
+    feedback_ = carried(feedback(), before, allocate_feedback());
   }
 }
 
 Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer room) const {
   auto move = [&]<class T>(T*) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      const std::span<const T> old(flat.get<T>() + before[p].offset,
-                                   static_cast<size_t>(before[p].index.kept()));
-      std::ranges::copy(survivors(before[p].index, parameters_[p].index, old),
-                        room.tensor().get<T>() + parameters_[p].offset);
+      const Mirror old(stream_, flat.elements(before[p].offset, before[p].index.kept()));
+      const Mirror now(stream_, part(room.tensor(), parameters_[p]));
+      const std::span<const T> values = old.read().host().template span<T>();
+      std::ranges::copy(survivors(before[p].index, parameters_[p].index, values),
+                        now.host().template get<T>());
+      now.write();
     }
   };
   if (arena().dry()) {

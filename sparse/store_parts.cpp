@@ -28,7 +28,9 @@ StateParts Store::parts() const {
                    .scales = optimizer_.scale_bytes()};
   for (const Parameter& parameter : parameters_) {
     parts.copies += parameter.memory.bytes();
-    parts.index += parameter.index.bytes() + parameter.blocks.bytes();
+    parts.index +=
+        parameter.blocks.bytes() +
+        (parameter.device_index ? parameter.device_index.bytes() : parameter.index.bytes());
   }
   return parts;
 }

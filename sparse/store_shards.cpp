@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "sparse/store.h"
+#include "src/core/mirror.h"
 
 namespace espalier::sparse {
 namespace {
@@ -53,22 +54,33 @@ void Store::refresh_exact_vectors() {
   const size_t ranks = shares.front().size();
   const std::vector<Range> packed = packed_by_rank(shares, ranks);
   std::vector<float> all(static_cast<size_t>(packed.back().first + packed.back().count));
-  float* to = all.data() + packed[me].first;
+  const Mirror mine = Mirror::of_host(
+      stream_, Tensor(all.data() + packed[me].first, DType::fp32, Shape{packed[me].count}));
+  int64_t written = 0;
   for (const size_t p : vectors) {
-    const OptimizerState mine = state(parameters_[p]);
-    for (int64_t k = 0; k < mine.value.count(); ++k) {
-      *to++ = join(mine.value.get<bf16>()[k], mine.low.get<uint16_t>()[k]);
+    const int64_t owned = optimizer_.owned(p).count;
+    if (owned > 0) {
+      write_exact(parameters_[p], mine.device().elements(written, owned));
     }
+    written += owned;
   }
+  mine.read();
   options_.sharding->collect(
       packed, Tensor(all.data(), DType::fp32, Shape{static_cast<int64_t>(all.size())}));
+  std::vector<Mirror> copies;
+  for (const size_t p : vectors) {
+    copies.emplace_back(stream_, parameters_[p].dense);
+  }
   const float* from = all.data();
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (size_t i = 0; i < vectors.size(); ++i) {
       const auto [first, count] = shares[i][rank];
-      std::copy_n(from, count, parameters_[vectors[i]].dense.get<float>() + first);
+      std::copy_n(from, count, copies[i].host().get<float>() + first);
       from += count;
     }
+  }
+  for (const Mirror& copy : copies) {
+    copy.write();
   }
 }
 

@@ -2,18 +2,19 @@
 #include <algorithm>
 
 #include "sparse/store.h"
+#include "src/core/mirror.h"
 
 namespace espalier::sparse {
 
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {
   require(static_cast<int64_t>(packed.size()) == parameter.kept(), "one value a kept element",
           packed.size(), parameter.kept(), parameter.spec.name);
-  const Tensor stored = part(value(), parameter);
-  if (stored.dtype == DType::fp32) {
-    std::ranges::copy(packed, stored.get<float>());
+  const Mirror stored(stream_, part(value(), parameter));
+  if (stored.host().dtype == DType::fp32) {
+    std::ranges::copy(packed, stored.host().get<float>());
   } else {
     std::vector<float> low(packed.size());
-    auto* high = stored.get<bf16>();
+    auto* high = stored.host().get<bf16>();
     for (size_t k = 0; k < packed.size(); ++k) {
       const SplitFloat halves = split(packed[k]);
       high[k] = halves.high;
@@ -23,11 +24,14 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
       optimizer_.set_low(number_of(parameter), low);
     }
   }
+  stored.write();
   if (options_.training && optimizer_.apart(number_of(parameter))) {
     optimizer_.set_master(number_of(parameter), packed);
   }
   if (parameter.exact_copy()) {
-    std::ranges::copy(packed, parameter.dense.get<float>());  // also without `low`
+    const Mirror copy(stream_, parameter.dense);
+    std::ranges::copy(packed, copy.host().get<float>());  // also without `low`
+    copy.write();
   } else {
     refresh(parameter);
   }
@@ -35,20 +39,22 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
 
 void Store::set_common(Parameter& parameter, std::span<const float> packed) {
   require(optimizer_.apart(number_of(parameter)), "a master copy apart", parameter.spec.name);
-  const Tensor stored = part(value(), parameter);
+  const Mirror stored(stream_, part(value(), parameter));
   for (size_t k = 0; k < packed.size(); ++k) {
-    if (stored.dtype == DType::fp32) {
-      stored.get<float>()[k] = packed[k];
+    if (stored.host().dtype == DType::fp32) {
+      stored.host().get<float>()[k] = packed[k];
     } else {
-      stored.get<bf16>()[k] = to_bf16(packed[k]);
+      stored.host().get<bf16>()[k] = to_bf16(packed[k]);
     }
   }
+  stored.write();
   refresh(parameter);
 }
 
 std::vector<float> Store::values(const Parameter& parameter) {
   std::vector<float> packed(static_cast<size_t>(parameter.kept()));
-  const Tensor source = parameter.exact_copy() ? parameter.dense : part(value(), parameter);
+  const Mirror mirror(stream_, parameter.exact_copy() ? parameter.dense : part(value(), parameter));
+  const Tensor& source = mirror.read().host();
   for (size_t k = 0; k < packed.size(); ++k) {
     packed[k] =
         source.dtype == DType::fp32 ? source.get<float>()[k] : to_float(source.get<bf16>()[k]);
@@ -64,7 +70,8 @@ std::vector<float> Store::master(const Parameter& parameter) {
     return values(parameter);
   }
   std::vector<float> packed = optimizer_.whole_low(number_of(parameter));
-  const bf16* high = part(value(), parameter).get<bf16>();
+  const Mirror mirror(stream_, part(value(), parameter));
+  const bf16* high = mirror.read().host().get<bf16>();
   for (size_t k = 0; k < packed.size(); ++k) {
     packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
   }
@@ -79,6 +86,19 @@ void Store::set_moment(const Parameter& parameter, int which, std::span<const fl
   optimizer_.set_moment(number_of(parameter), which, packed);
 }
 
+/// The master copy of what this rank owns of `parameter`.
+void Store::write_exact(const Parameter& parameter, const Tensor& to) {
+  const OptimizerState mine = state(parameter);
+  kernels_.predict(stream_, {.value = mine.value,
+                             .low = mine.low,
+                             .moment1 = mine.moment1,
+                             .moment2 = {},
+                             .scale1 = mine.scale1,
+                             .scale2 = {},
+                             .out = {},
+                             .exact = to});
+}
+
 void Store::refresh(Parameter& parameter) {
   if (!parameter.copied()) {
     return;
@@ -88,7 +108,7 @@ void Store::refresh(Parameter& parameter) {
                                .dense = parameter.dense,
                                .positions = positions(parameter)});
   } else if (options_.training) {
-    std::ranges::copy(master(parameter), parameter.dense.get<float>());
+    write_exact(parameter, parameter.dense);
   }
 }
 

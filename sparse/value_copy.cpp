@@ -3,12 +3,6 @@
 namespace espalier::sparse {
 namespace {
 
-Tensor slice(const Tensor& flat, int64_t first, int64_t count) {
-  auto* data =
-      static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype);
-  return flat.data == nullptr ? Tensor() : Tensor(data, flat.dtype, Shape{count});
-}
-
 int64_t exact_elements(const Store& store, const ParameterRange& range) {
   int64_t count = 0;
   for (size_t p = range.first; p < range.end; ++p) {
@@ -51,21 +45,23 @@ void ValueCopy::each_exact(const Store& store, const Each& each) const {
   for (size_t p = range_.first; p < range_.end; ++p) {
     const Parameter& parameter = store.parameters()[p];
     if (parameter.exact_copy()) {
-      each(parameter.dense, slice(exact_.tensor(), first, parameter.kept()));
+      each(parameter.dense, exact_.tensor().elements(first, parameter.kept()));
       first += parameter.kept();
     }
   }
 }
 
 void ValueCopy::take(Stream& stream, const kernels::Kernels& kernels, const Store& store) {
-  kernels.cast(stream, {.x = slice(store.value(), flat_.first, flat_.count), .y = value_.tensor()});
+  kernels.cast(stream,
+               {.x = store.value().elements(flat_.first, flat_.count), .y = value_.tensor()});
   each_exact(store, [&](const Tensor& vector, const Tensor& here) {
     kernels.cast(stream, {.x = vector, .y = here});
   });
 }
 
 void ValueCopy::give(Stream& stream, const kernels::Kernels& kernels, Store& store) const {
-  kernels.cast(stream, {.x = value_.tensor(), .y = slice(store.value(), flat_.first, flat_.count)});
+  kernels.cast(stream,
+               {.x = value_.tensor(), .y = store.value().elements(flat_.first, flat_.count)});
   each_exact(store, [&](const Tensor& vector, const Tensor& here) {
     kernels.cast(stream, {.x = here, .y = vector});
   });
@@ -77,7 +73,7 @@ void ValueCopy::give(Stream& stream, const kernels::Kernels& kernels, Store& sto
 }
 
 Tensor ValueCopy::part(const Parameter& parameter) const {
-  return slice(value_.tensor(), parameter.offset - flat_.first, parameter.kept());
+  return value_.tensor().elements(parameter.offset - flat_.first, parameter.kept());
 }
 
 }  // namespace espalier::sparse

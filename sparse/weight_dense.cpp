@@ -46,26 +46,16 @@ struct Run {
   int64_t before = 0;
 };
 
-Run run_of(const kernels::Positions& all, int64_t first, int64_t size) {
+Run run_of(const Index& index, const kernels::Positions& all, int64_t first, int64_t size) {
   Run run{.positions = {.size = size, .first = all.first + first}};
-  int64_t end = 0;
+  run.before = index.kept_before(first);
+  run.positions.count = index.kept_before(first + size) - run.before;
   if (all.bitmap != nullptr) {
-    const auto kept_before = [&](int64_t element) {
-      return element == all.size ? all.count : int64_t{all.ranks[element / 512] - all.ranks[0]};
-    };
     run.positions.bitmap = all.bitmap + first / 64;
     run.positions.ranks = all.ranks + first / 512;
-    run.before = kept_before(first);
-    end = kept_before(first + size);
-  } else if (all.list != nullptr) {
-    const auto place = [&](int64_t element) {
-      return std::lower_bound(all.list, all.list + all.count, all.first + element) - all.list;
-    };
-    run.before = place(first);
-    end = place(first + size);
+  } else {
     run.positions.list = all.list + run.before;
   }
-  run.positions.count = end - run.before;
   return run;
 }
 
@@ -75,12 +65,6 @@ Run share_of(const kernels::Positions& all, int64_t size) {
   run.positions.size = size;
   run.positions.count = all.size == 0 ? 0 : all.count * size / all.size;
   return run;
-}
-
-Tensor flat_run(const Tensor& flat, int64_t first, int64_t count) {
-  return Tensor(
-      static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype),
-      flat.dtype, Shape{count});
 }
 
 void gathered_gradient(Stream& stream, const WeightParts& parts,
@@ -98,11 +82,11 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
                                 .c = panel,
                                 .bias = {},
                                 .transpose_a = true});
-    const Run run = store.arena().dry()
-                        ? share_of(positions, rows * shape.cols())
-                        : run_of(positions, row * shape.cols(), rows * shape.cols());
+    const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
+                                        : run_of(parts.parameter.index, positions,
+                                                 row * shape.cols(), rows * shape.cols());
     parts.kernels.gather(stream, {.dense = panel,
-                                  .packed = flat_run(packed, run.before, run.positions.count),
+                                  .packed = packed.elements(run.before, run.positions.count),
                                   .positions = run.positions,
                                   .accumulate = args.accumulate});
   }

@@ -264,8 +264,8 @@ class ByHand {
     const train::Part::Feed feed = part.open(0, samples);
     source_->train(i, 0, feed.inputs, feed.targets);
     set_weights(i, false);
-    const double loss =
-        part.forward(0, {.samples = samples, .step = i, .loss_scale = 1 / rows}, true);
+    part.forward(0, {.samples = samples, .step = i, .loss_scale = 1 / rows}, true);
+    const double loss = part.take_losses().front().sum;
     set_weights(i, true);
     part.backward(0, false, {});
     for (const sparse::Parameter& parameter : stage_.store().parameters()) {

@@ -151,7 +151,6 @@ TEST(Config, WhatComesLaterIsCalledNotAvailable) {
                {"train.dtype = \"fp16\" is not available in this version; available: fp32, bf16"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
-  expect_parts(failure_of_toml("[run]\nbackend = \"cuda\"\n"), {"available: auto, cpu"});
 }
 
 TEST(Config, CodecsTakeNumbersWithinTheirLimits) {

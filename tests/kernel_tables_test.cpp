@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "src/kernels/cuda/tables.h"
 #include "tests/kernel_memory.h"
 
 namespace espalier::kernels {
@@ -49,7 +50,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"sgd", k.sgd},
       {"predict", k.predict},
   };
-  static_assert(sizeof(Kernels) == sizeof(std::string_view) + std::size(rows) * sizeof(void*),
+  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (1 + std::size(rows)) * sizeof(void*),
                 "every row of Kernels is listed here");
   std::vector<std::string> missing;
   for (const auto& [name, present] : rows) {
@@ -78,6 +79,9 @@ TEST(Tables, are_found_by_name) {
   EXPECT_EQ(by_name("auto").name, available().front()->name);
   EXPECT_EQ(by_name("cpu").name, computing_tables().front()->name);
   EXPECT_EQ(by_name("cpu-portable").name, "cpu-portable");
+  if (cuda::tables().empty()) {
+    EXPECT_THAT([] { by_name("cuda"); }, ThrowsMessage<Failure>(HasSubstr(cuda::absence())));
+  }
   EXPECT_THAT([] { by_name("gpu9"); }, ThrowsMessage<Failure>(HasSubstr("cpu-portable, dry")));
 }
 

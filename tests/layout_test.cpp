@@ -118,7 +118,8 @@ TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
       kept.push_back(spec.shape.count());
     }
   }
-  const LayerTimes times = measured_times(config, kProblem, kept, 8, 1);
+  kernels::Backend backend(kernels::by_name("auto"), 1);
+  const LayerTimes times = measured_times(config, kProblem, kept, 8, backend);
   ASSERT_EQ(times.layers.size(), 5U);
   EXPECT_GT(times.layers[1].forward, times.layers[0].forward);
   // Blocks are timed once.

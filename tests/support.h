@@ -99,6 +99,13 @@ inline Outcome outcome_of(train::Trainer& trainer) {
   return outcome;
 }
 
+/// What whole runs compute with, instead of their config's backend; null: that. Programs in tests/device
+/// set it.
+inline const kernels::Kernels*& kernels_of_runs() {
+  static const kernels::Kernels* table = nullptr;
+  return table;
+}
+
 /// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer
 /// itself.
 inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
@@ -108,6 +115,7 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
   Outcome outcome;
   parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
     train::TrainerOptions mine = options;
+    mine.kernels = mine.kernels != nullptr ? mine.kernels : kernels_of_runs();
     std::vector<double> losses;
     mine.on_step = [&](const train::StepReport& report) {
       losses.push_back(report.loss);

@@ -76,7 +76,7 @@ struct Found {
 
 Found measure(const CodecArguments& arguments, const std::vector<WireFormat>& formats,
               Stream& stream) {
-  const kernels::Kernels& kernels = kernels::by_name("auto");
+  const kernels::Kernels& kernels = kernels::by_name("cpu");
   check(kernels.name != "dry", "backend \"dry\" encodes nothing: unset ESPALIER_KERNELS");
   const std::string& path = arguments.file.empty() ? arguments.checkpoint : arguments.file;
   Found found{.source = path.empty() ? "synthetic" : path,

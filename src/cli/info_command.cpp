@@ -7,7 +7,7 @@
 #include "parallel/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
-#include "src/kernels/kernels.h"
+#include "src/kernels/backend.h"
 
 namespace espalier::cli {
 namespace {
@@ -43,6 +43,7 @@ nlohmann::ordered_json facts() {
           {"native_bf16", kernels::has_native_bf16()},
           {"backends", backends},
           {"backend", std::string(kernels::by_name("auto").name)},
+          {"devices", kernels::devices()},
           {"gemm", kernels::gemm_library()},
           {"mpi", parallel::mpi_library()},
           {"hdf5", io::hdf5_library()}};
@@ -62,7 +63,7 @@ int info(const InfoArguments& arguments) {
   for (const auto& [key, value] : json.items()) {
     std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
     if (value.is_array()) {
-      shown.clear();
+      shown = value.empty() ? "none" : "";
       for (const auto& element : value) {
         shown += (shown.empty() ? "" : ", ") + element.get<std::string>();
       }

@@ -74,7 +74,7 @@ std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
   check(!specs.empty(), "{} holds no array of floating-point numbers", path.string());
   auto weights = std::make_unique<Weights>();
   weights->store =
-      std::make_unique<sparse::Store>(weights->stream, kernels::by_name("auto"), std::move(specs),
+      std::make_unique<sparse::Store>(weights->stream, kernels::by_name("cpu"), std::move(specs),
                                       sparse::StoreOptions{.training = false});
   return weights;
 }

@@ -10,6 +10,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
 
 namespace espalier::cli {
@@ -129,8 +130,9 @@ int sample(const SampleArguments& arguments) {
   print(arguments.prompt);
   for (int64_t number = 0; number < arguments.tokens; ++number) {
     const size_t seen = std::min(tokens.size(), context);
-    const Tensor logits = network.stage.predict(std::span(tokens).last(seen));
-    const auto row = logits.span<const float>();
+    const Mirror logits(network.backend.stream(),
+                        network.stage.predict(std::span(tokens).last(seen)));
+    const auto row = logits.read().host().span<const float>();
     check(std::ranges::all_of(row, [](float x) { return std::isfinite(x); }),
           "{}: the predictions are not finite: these weights have diverged", file.path.string());
     tokens.push_back(draw(row, arguments, number));

@@ -121,15 +121,15 @@ Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config
   // Nothing is computed with them, and any mask must do.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(
-      stream, kernels::by_name(file.config.run.backend),
-      train::make_network(file.config, file.problem).parameters(), options);
+      stream, kernels::by_name("cpu"), train::make_network(file.config, file.problem).parameters(),
+      options);
   prunable = train::prunable_of(*store, file.config.pruning);
 }
 
 Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem,
                      int64_t micro_batch)
-    : stream(arena, threads_of(file.config)),
-      stage(file.config, problem, stream, kernels::by_name(file.config.run.backend),
+    : backend(kernels::by_name(file.config.run.backend), threads_of(file.config)),
+      stage(file.config, problem, backend.stream(), backend.kernels(),
             options_for(file, problem, micro_batch)) {
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));

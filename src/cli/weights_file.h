@@ -10,6 +10,7 @@
 #include "io/config.h"
 #include "io/tokens.h"
 #include "sparse/store.h"
+#include "src/kernels/backend.h"
 #include "src/train/stage.h"
 
 namespace espalier::cli {
@@ -49,8 +50,7 @@ struct Weights {
 
 /// A network with the weights of a file in the compute type of its config.
 struct Inference {
-  Arena arena;
-  Stream stream;
+  kernels::Backend backend;
   train::Stage stage;
 
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);

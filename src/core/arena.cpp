@@ -14,7 +14,22 @@ constexpr std::array<std::string_view, kMemoryKinds> kNames{
 
 size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+class HostMemory final : public MemorySource {
+ public:
+  void* allocate(size_t bytes) override {
+    // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
+    void* data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
+    return data == nullptr ? nullptr : std::memset(data, 0, bytes);
+  }
+  void free(void* data, size_t) noexcept override { std::free(data); }
+};
+
 }  // namespace
+
+MemorySource& host_memory() {
+  static HostMemory heap;  // without state
+  return heap;
+}
 
 std::string_view name_of(Memory kind) { return kNames.at(static_cast<size_t>(kind)); }
 
@@ -39,42 +54,46 @@ Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Sh
   const size_t bytes = static_cast<size_t>(shape.count()) * size_of(dtype);
   count(kind, name, bytes);
   void* data = nullptr;
-  if (dry_) {
+  if (dry()) {
     // Never read, but distinct: kernels check for overlaps.
     data = reinterpret_cast<void*>(next_dry_address_);
     next_dry_address_ += padded(bytes);
   } else {
-    // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
-    data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
+    data = source_->allocate(bytes);
     if (data == nullptr) {
       uncount(kind, bytes);
       fail(
-          "no memory for {} bytes of {} \"{}\" ({} bytes are in use): use a smaller model or "
+          "no memory{} for {} bytes of {} \"{}\" ({} bytes are in use: {}): use a smaller model or "
           "micro_batch, or more ranks",
-          bytes, name_of(kind), name, total().now);
+          on_device() ? " on the device" : "", bytes, name_of(kind), name, total().now, in_use());
     }
-    std::memset(data, 0, bytes);
   }
   buffer.arena_ = this;
   buffer.kind_ = kind;
   buffer.tensor_ = Tensor(data, dtype, shape);
+  buffer.tensor_.on_device = on_device();
   return buffer;
+}
+
+/// "weight 12, gradient 6": bytes of what is not empty.
+std::string Arena::in_use() const {
+  std::string all;
+  for (size_t i = 0; i < kMemoryKinds; ++i) {
+    if (use_.at(i).now > 0) {
+      all += fmt::format("{}{} {}", all.empty() ? "" : ", ", kNames.at(i), use_.at(i).now);
+    }
+  }
+  return all.empty() ? "nothing" : all;
 }
 
 void Arena::count(Memory kind, std::string_view name, size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (limit_ > 0 && total_.now + bytes > limit_) {
-    std::string in_use;
-    for (size_t i = 0; i < kMemoryKinds; ++i) {
-      if (use_.at(i).now > 0) {
-        in_use += fmt::format("{}{} {}", in_use.empty() ? "" : ", ", kNames.at(i), use_.at(i).now);
-      }
-    }
     fail(
         "{} \"{}\" needs {} bytes, but train.memory_budget leaves this rank {} and {} are in use "
         "({}): raise train.memory_budget, or take a smaller micro_batch, recompute = \"full\" or a "
         "smaller model",
-        name_of(kind), name, bytes, limit_, total_.now, in_use.empty() ? "nothing" : in_use);
+        name_of(kind), name, bytes, limit_, total_.now, in_use());
   }
   auto add = [bytes](MemoryUse& use) {
     use.now += bytes;
@@ -89,8 +108,8 @@ void Arena::count(Memory kind, std::string_view name, size_t bytes) {
 }
 
 void Arena::give_back(Memory kind, void* data, size_t bytes) noexcept {
-  if (!dry_) {
-    std::free(data);
+  if (source_ != nullptr) {
+    source_->free(data, bytes);
   }
   uncount(kind, bytes);
 }

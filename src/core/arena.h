@@ -6,11 +6,16 @@
 // allocation beyond it is a Failure that says what is in use, long before the system ends the
 // program. A dry arena hands out addresses that must never be read: the same code then prints what a
 // run would need.
+//
+// An arena of a device has another one beside it, `host()`, for what the host reads or writes there;
+// without a device that is the arena itself, and the same code takes its memory once.
 #include <array>
 #include <cstddef>
 #include <mutex>
+#include <string>
 #include <string_view>
 
+#include "src/core/memory_source.h"
 #include "src/core/tensor.h"
 
 namespace espalier {
@@ -64,7 +69,11 @@ struct MemoryUse {
 class Arena {
  public:
   /// `dry`: count only, no memory behind the addresses.
-  explicit Arena(bool dry = false) : dry_(dry) {}
+  explicit Arena(bool dry = false) : source_(dry ? nullptr : &host_memory()) {}
+  /// Of memory that the host can read.
+  explicit Arena(MemorySource& source) : source_(&source) {}
+  /// Of a device, beside `host`, which must outlive it. Without `source` dry.
+  Arena(Arena& host, MemorySource* source) : source_(source), host_(&host) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -76,7 +85,13 @@ class Arena {
   /// Most bytes in use at once from now on; 0: no limit.
   void set_limit(size_t bytes) { limit_ = bytes; }
 
-  bool dry() const { return dry_; }
+  bool dry() const { return source_ == nullptr; }
+  bool on_device() const { return host_ != nullptr; }
+  Arena& host() { return host_ != nullptr ? *host_ : *this; }
+  /// An empty one of the same memory, for a trial.
+  Arena another() const {
+    return on_device() ? Arena(*host_, source_) : dry() ? Arena(true) : Arena(*source_);
+  }
   MemoryUse use(Memory kind) const;
   /// Bytes in use over all categories, and the high-water mark of their sum.
   MemoryUse total() const;
@@ -88,10 +103,12 @@ class Arena {
  private:
   friend class Buffer;
   void give_back(Memory kind, void* data, size_t bytes) noexcept;
+  std::string in_use() const;
   void count(Memory kind, std::string_view name, size_t bytes);
   void uncount(Memory kind, size_t bytes) noexcept;
 
-  bool dry_;
+  MemorySource* source_;  ///< null: dry
+  Arena* host_ = nullptr;
   size_t limit_ = 0;
   size_t next_dry_address_ = 64;
   mutable std::mutex mutex_;

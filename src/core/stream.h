@@ -4,32 +4,16 @@
 // is done in the order of the calls, and `synchronize` waits for it. One stream belongs to one rank
 // and is used by one thread at a time.
 #include "src/core/arena.h"
+#include "src/core/device.h"
 
 namespace espalier {
-
-/// The work of a device, in the order in which it was asked for. A backend knows its own kind.
-class Queue {
- public:
-  Queue() = default;
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-  virtual ~Queue() = default;
-  /// Returns when everything asked for is done; throws what went wrong on the way.
-  virtual void synchronize() = 0;
-};
 
 class Stream {
  public:
   /// `queue` (of a device; the CPU has none) must outlive the stream.
-  Stream(Arena& arena, int threads, Queue* queue = nullptr)
-      : arena_(arena), threads_(threads), queue_(queue) {}
+  Stream(Arena& arena, int threads, Queue* queue = nullptr);
   /// The workspace is given back when nothing uses it any more.
-  ~Stream() {
-    try {
-      synchronize();
-    } catch (const Error&) {  // whoever needs results synchronizes, and was told
-    }
-  }
+  ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -43,24 +27,31 @@ class Stream {
       queue_->synchronize();
     }
   }
+  /// Everything asked for so far. Without a queue it has always passed.
+  Mark mark() { return queue_ != nullptr ? queue_->mark() : Mark{}; }
+  bool passed(Mark mark) { return queue_ == nullptr || queue_->passed(mark); }
+  void wait(Mark mark) {
+    if (queue_ != nullptr) {
+      queue_->wait(mark);
+    }
+  }
+  /// The same bytes, in order with kernels; nothing where both are the same memory. Memory of the host
+  /// has to be pinned, or to be left alone until the next `synchronize`.
+  void copy(const Tensor& from, const Tensor& to);
+
+  /// For work of the CPU beside a device: its memory is pinned. Without a device this stream.
+  Stream& host() { return host_ ? *host_ : *this; }
 
   /// At least `bytes` of 64-byte aligned memory, valid until the next call; contents undefined.
   /// Kernels use it within one call and never nest. On a device it is valid until the next call is
   /// asked for: what uses it comes before, in order; growing waits for that.
-  std::byte* workspace(size_t bytes) {
-    if (bytes > workspace_.tensor().bytes() || !workspace_.tensor()) {
-      synchronize();
-      workspace_.release();
-      workspace_ = arena_.allocate(Memory::scratch, "workspace", DType::uint8,
-                                   Shape{static_cast<int64_t>(bytes)});
-    }
-    return static_cast<std::byte*>(workspace_.tensor().data);
-  }
+  std::byte* workspace(size_t bytes);
 
  private:
   Arena& arena_;
   int threads_;
   Queue* queue_;
+  std::unique_ptr<Stream> host_;
   Buffer workspace_;
 };
 

@@ -2,8 +2,12 @@
 
 namespace espalier {
 
-void throw_type_mismatch(DType asked, DType present) {
-  throw Bug(fmt::format("a tensor of {} was read as {}", name_of(present), name_of(asked)));
+void throw_no_access(DType asked, const Tensor& tensor) {
+  if (tensor.on_device) {
+    throw Bug(
+        fmt::format("the host reads a tensor {} in the memory of a device", tensor.shape.text()));
+  }
+  throw Bug(fmt::format("a tensor of {} was read as {}", name_of(tensor.dtype), name_of(asked)));
 }
 
 }  // namespace espalier

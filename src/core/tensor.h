@@ -1,7 +1,8 @@
 #pragma once
 // A tensor is a view: pointer, element type, shape. It owns nothing; see arena.h for who does.
 // Row-major and contiguous, except that the matrix view may have a row stride (`stride`, in
-// elements).
+// elements). Elements in the memory of a device are for kernels alone: `get` and `span` throw Bug
+// there, and core/mirror.h brings them to the host.
 #include <span>
 
 #include "src/core/error.h"
@@ -9,13 +10,16 @@
 
 namespace espalier {
 
+struct Tensor;
+
 /// Throws Bug; out of line, so that kernels compiled for several instruction sets share no inline
 /// code.
-[[noreturn]] void throw_type_mismatch(DType asked, DType present);
+[[noreturn]] void throw_no_access(DType asked, const Tensor& tensor);
 
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::fp32;
+  bool on_device = false;  ///< the host cannot read it
   Shape shape;
   int64_t stride = 0;  ///< elements from one row of the matrix view to the next
 
@@ -30,11 +34,11 @@ struct Tensor {
   size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
   bool contiguous() const { return stride == cols(); }
 
-  /// Pointer to the elements; throws Bug when T is not the element type.
+  /// Pointer to the elements; throws Bug when T is not the element type, or on a device.
   template <class T>
   [[gnu::always_inline]] inline T* get() const {
-    if (dtype_of<std::remove_const_t<T>>() != dtype) [[unlikely]] {
-      throw_type_mismatch(dtype_of<std::remove_const_t<T>>(), dtype);
+    if (dtype_of<std::remove_const_t<T>>() != dtype || on_device) [[unlikely]] {
+      throw_no_access(dtype_of<std::remove_const_t<T>>(), *this);
     }
     return static_cast<T*>(data);
   }
@@ -55,13 +59,27 @@ struct Tensor {
   Tensor reshaped(const Shape& other) const {
     require(contiguous() && other.count() == count(), "reshape keeps all elements", other.count(),
             count());
-    return Tensor(data, dtype, other);
+    return as(dtype, other);
+  }
+  /// `n` elements from element `first` of a contiguous tensor on, as a vector; an empty one stays so.
+  Tensor elements(int64_t first, int64_t n) const {
+    return data == nullptr ? Tensor() : offset(first).as(dtype, Shape{n});
+  }
+  /// The same memory as something else.
+  Tensor as(DType type, const Shape& extents) const {
+    Tensor other(data, type, extents);
+    other.on_device = on_device;
+    return other;
   }
 
  private:
-  Tensor part_at(int64_t offset, const Shape& extents) const {
-    Tensor part(static_cast<std::byte*>(data) + static_cast<size_t>(offset) * size_of(dtype), dtype,
-                extents);
+  Tensor offset(int64_t elements) const {
+    Tensor moved = *this;
+    moved.data = static_cast<std::byte*>(data) + static_cast<size_t>(elements) * size_of(dtype);
+    return moved;
+  }
+  Tensor part_at(int64_t first, const Shape& extents) const {
+    Tensor part = offset(first).as(dtype, extents);
     part.stride = stride;
     return part;
   }

@@ -9,6 +9,9 @@ namespace espalier::kernels {
 namespace {
 
 const Kernels& named(std::string_view name, std::string_view asked_by) {
+  if (name == "cuda" && !cuda::absence().empty()) {
+    fail("{} asks for backend 'cuda', but {}; or use auto or cpu", asked_by, cuda::absence());
+  }
   std::string known;
   for (const Kernels* table : available()) {
     if (table->name == name) {

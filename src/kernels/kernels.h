@@ -2,8 +2,8 @@
 // All arithmetic, as one table of operations per backend. Read this first.
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
-// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls
-// return before they are done, and every pointer is the device's), "cpu-avx512bf16", "cpu-avx512",
+// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls return
+// before they are done, and every pointer is the device's, or pinned memory's: core/device.h), "cpu-avx512bf16", "cpu-avx512",
 // "cpu-avx2", "cpu-portable" (the same sources compiled for four instruction sets; dense GEMMs are
 // oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
 //
@@ -12,6 +12,7 @@
 // depends on the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's
 // own).
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -291,6 +292,9 @@ using Op = void (*)(Stream&, const Args&);
 
 struct Kernels {
   std::string_view name;
+  /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the host's
+  /// memory, and calls that are done when they return. Throws Failure where there is no such device.
+  std::unique_ptr<Device> (*open)(int local_rank) = nullptr;
   Op<GemmArgs> gemm = nullptr;
   Op<ColumnSumArgs> column_sum = nullptr;
   Op<LayerNormArgs> layernorm = nullptr;

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "src/optim/norm.h"
-
 namespace espalier::optim {
 namespace {
 
@@ -24,9 +22,8 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
 int moments_of(const io::OptimizerConfig& config) { return config.kind == "adamw" ? 2 : 1; }
 
 /// The same bits on all ranks, and whoever owns what.
-double Optimizer::gradient_norm(Stream& stream, const sparse::ParameterRange& range,
-                                const StepHooks& hooks) const {
-  ExactSum sum = owned_squares(stream, kernels_, store_, range);
+double Optimizer::gradient_norm(const sparse::ParameterRange& range, const StepHooks& hooks) {
+  ExactSum sum = squares_.owned(kernels_, store_, range);
   if (hooks.sum) {
     auto words = sum.words();
     hooks.sum(words);
@@ -43,7 +40,7 @@ StepResult Optimizer::step(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
   const bool sharded = static_cast<bool>(store_.options().sharding);
   require(!sharded || hooks.sum, "a sharded store needs hooks");
-  const double norm = gradient_norm(stream, range, hooks);
+  const double norm = gradient_norm(range, hooks);
   if (!std::isfinite(norm)) {
     return {.gradient_norm = norm, .applied = false};
   }

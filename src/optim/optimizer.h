@@ -13,6 +13,7 @@
 
 #include "io/config.h"
 #include "sparse/store.h"
+#include "src/optim/norm.h"
 
 namespace espalier::optim {
 
@@ -35,7 +36,7 @@ struct StepHooks {
 class Optimizer {
  public:
   Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config)
-      : store_(store), kernels_(kernels), config_(std::move(config)) {}
+      : store_(store), kernels_(kernels), config_(std::move(config)), squares_(store.stream()) {}
 
   /// The update of step `step` (0, 1, …) with learning rate `lr`. Collective when the store is
   /// sharded, which needs hooks.
@@ -45,14 +46,14 @@ class Optimizer {
                   const StepHooks& hooks = {});
 
  private:
-  double gradient_norm(Stream& stream, const sparse::ParameterRange& range,
-                       const StepHooks& hooks) const;
+  double gradient_norm(const sparse::ParameterRange& range, const StepHooks& hooks);
   void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr, float scale);
   void sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale);
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
+  SquareSums squares_;
 };
 
 }  // namespace espalier::optim

@@ -8,6 +8,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/digest.h"
+#include "src/core/mirror.h"
 #include "src/core/trace.h"
 
 namespace espalier::train {
@@ -47,13 +48,17 @@ void compare_settings(const io::Config& config, parallel::Communicator& comm) {
 }
 
 void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
+  if (comm.size() == 1) {
+    return;
+  }
   const Span span(Track::allreduce, "compare ranks");
   std::vector<std::string> names;
   std::vector<uint64_t> digests;
   auto add = [&](const std::string& name, const Tensor& tensor) {
     if (tensor && tensor.count() > 0) {
       names.push_back(name);
-      digests.push_back(XXH64(tensor.data, tensor.bytes(), 0));
+      const Mirror mirror(store.stream(), tensor);
+      digests.push_back(XXH64(mirror.read().host().data, tensor.bytes(), 0));
     }
   };
   for (const sparse::Parameter& parameter : store.parameters()) {

@@ -43,7 +43,8 @@ struct RunShape {
   ProblemShape problem;
   int ranks = 1;  ///< replicas, which share the batch
   int threads = 1;
-  Start start;  ///< of all parameters
+  bool device = false;  ///< the arena is a device's
+  Start start;          ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
   /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches. Throws
   /// Failure when the schedule cannot use these. Empty: one stage.

@@ -8,6 +8,7 @@
 #include "parallel/codec.h"
 #include "parallel/collectives.h"
 #include "parallel/reduction/by_name.h"
+#include "src/kernels/backend.h"
 #include "src/train/exchange_timer.h"
 
 namespace espalier::train {
@@ -67,7 +68,8 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
     : config_(config),
       stage_(stage),
       replicas_(replicas),
-      timer_(replicas, stage.kernels(), stage.stream(), reduction_name(config, replicas)),
+      timer_(replicas, kernels::beside(stage.kernels()), stage.stream().host(),
+             reduction_name(config, replicas)),
       kind_(io::parse_codec(config.parallel.codec.fallback).name),
       candidates_(candidates_of(config, kind_)),
       chosen_(stage.store().parameters().size(), 0) {
@@ -191,10 +193,10 @@ bool CodecChoice::due(int64_t step) const {
          step % config_.parallel.codec_every == 0;
 }
 
-void CodecChoice::choose(const Readiness& readiness, uint64_t key) {
+void CodecChoice::choose(const Tensor& gradient, const Readiness& readiness, uint64_t key) {
   const sparse::Store& store = stage_.store();
   parallel::ErrorTableOptions options{.choices = candidates_,
-                                      .gradient = store.gradient().dtype,
+                                      .gradient = gradient.dtype,
                                       .scale = scale_of(config_),
                                       .block = kBlock,
                                       .most_blocks = kBlocksSeen};
@@ -209,8 +211,9 @@ void CodecChoice::choose(const Readiness& readiness, uint64_t key) {
   if (open.empty()) {
     return;
   }
-  parallel::ErrorTable measured(stage_.kernels(), stage_.stream(), std::move(options));
-  measured.add(store.gradient(), key);
+  parallel::ErrorTable measured(kernels::beside(stage_.kernels()), stage_.stream().host(),
+                                std::move(options));
+  measured.add(gradient, key);
   parallel::ChoiceTable table = measured.table();
   parallel::all_reduce_small(replicas_, table.error, parallel::Combine::sum);
   const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = config_.parallel.codec_budget};

@@ -47,8 +47,8 @@ class CodecChoice {
     std::vector<double> ready;
     double backward = 0;
   };
-  /// Collective: chooses by this rank's gradient and those of the others. `key`: of random rounding.
-  void choose(const Readiness& readiness, uint64_t key);
+  /// Collective: chooses by this rank's `gradient`, in the host's memory, and those of the others. `key`: of random rounding.
+  void choose(const Tensor& gradient, const Readiness& readiness, uint64_t key);
   /// What was measured and decided since the last call, for people; empty: nothing new.
   std::string news() { return std::exchange(news_, {}); }
 

@@ -9,6 +9,7 @@
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
+#include "src/kernels/backend.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/value_wire.h"
@@ -70,12 +71,18 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       stage_(stage),
       shards_(std::move(shards)),
       codecs_(config, stage, ranks.data()),
-      wire_(stage.kernels(), stage.stream()),
-      values_(stage.kernels(), stage.stream()),
-      low_rank_(stage.kernels(), stage.stream()),
-      buckets_(ranks.data(), stage.store().arena(), bucket_options(config),
+      wire_(kernels::beside(stage.kernels()), stage.stream().host()),
+      values_(kernels::beside(stage.kernels()), stage.stream().host()),
+      low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
+      buckets_(ranks.data(), stage.store().arena().host(), bucket_options(config),
                reduction_of(config, ranks.data(), low_rank_)),
-      gather_(ranks.data(), stage.store().arena(), bucket_options(config)) {
+      gather_(ranks.data(), stage.store().arena().host(), bucket_options(config)),
+      gradient_(stage.stream(), ranks.data().size() > 1),
+      value_(stage.stream(), ranks.data().size() > 1) {
+  check(!codes_values(config) || !stage.store().arena().on_device(),
+        "parallel.value_codec works on the CPU alone so far: set it to \"fp32\" for run.backend = "
+        "\"{}\"",
+        stage.kernels().name);
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }
@@ -110,6 +117,7 @@ void Exchange::begin(int64_t step) {
   measures_ = codecs_.due(step);
   before_ = std::exchange(readiness_, {});
   began_ = now_seconds();
+  gradient_.follow(stage_.store().gradient());
   if (!measures_) {
     begin_buckets();
   }
@@ -117,7 +125,7 @@ void Exchange::begin(int64_t step) {
 
 void Exchange::begin_buckets() {
   prepare_wire(step_);
-  const Tensor gradient = stage_.store().gradient();
+  const Tensor& gradient = gradient_.host();
   if (shards_) {
     buckets_.begin(gradient, shards_->partition(), {.wire = &wire_});
   } else {
@@ -128,19 +136,22 @@ void Exchange::begin_buckets() {
 void Exchange::ready(int64_t end) {
   readiness_.ends.push_back(end);
   readiness_.ready.push_back(now_seconds() - began_);
+  gradient_.fetch(end);
   if (!measures_) {
-    buckets_.ready(end);
+    buckets_.ready(gradient_.arrived());
   }
 }
 
 void Exchange::finish() {
   readiness_.backward = now_seconds() - began_;
+  gradient_.fetch_all();
   if (measures_) {
     // The step before tells when gradients are ready while others are on their way.
-    codecs_.choose(before_.ends.empty() ? readiness_ : before_, key(step_));
+    codecs_.choose(gradient_.host(), before_.ends.empty() ? readiness_ : before_, key(step_));
     begin_buckets();
   }
   buckets_.finish();
+  gradient_.give_back();
 }
 
 void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
@@ -151,13 +162,13 @@ void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   for (size_t p = range.end; p-- > range.first;) {
     ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
   }
-  const Tensor flat = store.gradient();
-  auto* data =
-      static_cast<std::byte*>(flat.data) + static_cast<size_t>(first) * size_of(flat.dtype);
+  gradient_.follow(store.gradient().elements(first, count));
+  gradient_.fetch_all();
   prepare_wire(step);
-  buckets_.begin(Tensor(data, flat.dtype, Shape{count}), ends, {.wire = &wire_, .first = first});
+  buckets_.begin(gradient_.host(), ends, {.wire = &wire_, .first = first});
   buckets_.ready(count);
   buckets_.finish();
+  gradient_.give_back();
 }
 
 optim::StepResult Exchange::update(int64_t step, double lr) {
@@ -186,7 +197,8 @@ void Exchange::begin_gather() {
   if (coded) {
     values_.set_segments(value_segments(config_, stage_.store()));
   }
-  gather_.begin(stage_.store().value(), shards_->partition(), {.wire = coded ? &values_ : nullptr});
+  value_.follow(stage_.store().value());
+  gather_.begin(value_.host(), shards_->partition(), {.wire = coded ? &values_ : nullptr});
 }
 
 /// A bucket's values travel while the next are stepped.
@@ -202,14 +214,17 @@ optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
               begin_gather();
               begun = true;
             }
-            const auto open = std::ranges::upper_bound(partition.ends, end);
+            value_.fetch(end);
+            const auto open = std::ranges::upper_bound(partition.ends, value_.arrived());
             if (open != partition.ends.begin()) {
               gather_.ready(static_cast<size_t>(open - partition.ends.begin()) - 1);
             }
           }};
   const optim::StepResult result = stage_.update(step, lr, hooks);
   if (result.applied) {
+    value_.fetch_all();
     gather_.finish();
+    value_.give_back();
     store.refresh_all();
   }
   return result;

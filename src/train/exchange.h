@@ -10,6 +10,7 @@
 //
 // Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
 // factors of powersgd by sra, whatever that says.
+// On a device messages and their codecs are the host's, which follows the flat arrays (host_copy.h).
 // Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
 // all stages.
 #include <memory>
@@ -20,6 +21,7 @@
 #include "parallel/parameter_gather.h"
 #include "parallel/wire.h"
 #include "src/train/codec_choice.h"
+#include "src/train/host_copy.h"
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
@@ -75,6 +77,8 @@ class Exchange {
   parallel::LowRank low_rank_;        ///< of those whose codec is powersgd
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
+  HostCopy gradient_;
+  HostCopy value_;  ///< of a shared optimizer
 };
 
 }  // namespace espalier::train

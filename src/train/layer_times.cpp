@@ -22,16 +22,25 @@ sparse::Mask spread(int64_t size, int64_t kept) {
 }
 
 /// Forward and backward of one part that is a single layer.
-parallel::StageTimes time_layer(Part& part, int64_t samples) {
+parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
   parallel::StageTimes best{.forward = 1e9, .backward_input = 1e9, .backward_weight = 1e9};
-  const std::vector<std::byte> in(part.bytes_in()), gradient(part.bytes_out());
-  std::vector<std::byte> out(part.bytes_out()), dx(part.bytes_in());
+  const auto message = [&stream](size_t bytes) {
+    return stream.arena().host().allocate(Memory::communication, "message", DType::uint8,
+                                          Shape{static_cast<int64_t>(bytes)});
+  };
+  const auto bytes_of = [](const Buffer& buffer) {
+    return std::as_writable_bytes(buffer.tensor().span<uint8_t>());
+  };
+  const Buffer in = message(part.bytes_in()), dx = message(part.bytes_in());
+  const Buffer gradient = message(part.bytes_out()), out = message(part.bytes_out());
   for (int run = 0; run < 3; ++run) {
     part.open(0, samples);  // zeros: the first token, the first class
     const double begin = now_seconds();
-    part.forward(0, {.samples = samples}, true, in, out);
+    part.forward(0, {.samples = samples}, true, bytes_of(in), bytes_of(out));
+    stream.synchronize();
     const double middle = now_seconds();
-    part.backward(0, false, {}, gradient, dx);
+    part.backward(0, false, {}, bytes_of(gradient), bytes_of(dx));
+    stream.synchronize();
     const double end = now_seconds();
     if (run > 0) {
       best.forward = std::min(best.forward, middle - begin);
@@ -59,7 +68,8 @@ LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem
 }
 
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
-                          const std::vector<int64_t>& kept, int64_t samples, int threads) {
+                          const std::vector<int64_t>& kept, int64_t samples,
+                          kernels::Backend& backend) {
   const auto layers = make_layers(config, problem);
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
   std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
@@ -76,11 +86,11 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
     const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
     const auto key = std::pair(place, kind);
     if (!known.contains(key)) {
-      Arena arena;
-      Stream stream(arena, threads);
+      Arena arena = backend.arena().another();
+      Stream stream(arena, backend.stream().threads(), backend.stream().queue());
       const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
       const std::vector<size_t> numbers = parameters_of(layers, parts);
-      Stage stage(config, problem, stream, kernels::by_name(config.run.backend),
+      Stage stage(config, problem, stream, backend.kernels(),
                   {.micro_batch = samples, .parts = parts});
       std::vector<sparse::Mask> masks;
       for (size_t p = 0; p < numbers.size(); ++p) {
@@ -88,7 +98,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       }
       stage.store().set_masks(masks);
       stage.store().initialise(1);
-      known[key] = time_layer(*stage.parts().front(), samples);
+      known[key] = time_layer(*stage.parts().front(), samples, stream);
     }
     times.layers.push_back(known.at(key));
     first_parameter += specs.size();

@@ -6,6 +6,7 @@
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "parallel/schedule/simulate.h"
+#include "src/kernels/backend.h"
 #include "src/train/part.h"
 
 namespace espalier::train {
@@ -22,7 +23,8 @@ LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem
 /// network, in random places): once to warm up, then the faster of two. Memory: one layer and its
 /// tape. Takes about four forward and backward passes of one layer of each kind.
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
-                          const std::vector<int64_t>& kept, int64_t samples, int threads);
+                          const std::vector<int64_t>& kept, int64_t samples,
+                          kernels::Backend& backend);
 
 /// Collective over two or more ranks: a message of `bytes` from rank 0 to rank 1 and back, half the
 /// fastest of five, in seconds; equal on all ranks.

@@ -1,12 +1,17 @@
 #include "src/train/part.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "src/core/rng.h"
 
 namespace espalier::train {
 namespace {
+
+/// The first elements of it, as `shape`.
+Tensor view(const Tensor& memory, const Shape& shape) {
+  return memory ? memory.as(memory.dtype, shape) : Tensor();
+}
 
 /// A flow of fewer samples.
 model::Flow cut(const model::Flow& flow, int64_t samples) {
@@ -43,7 +48,8 @@ Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& 
                        : layers[shape.first - 1]->output(options.samples, options.dtype)),
       flow_out_(ends_ ? model::Flow()
                       : layers[shape.end - 1]->output(options.samples, options.dtype)),
-      network_(model::Network::part(std::move(layers), shape.first, shape.end)) {}
+      network_(model::Network::part(std::move(layers), shape.first, shape.end)),
+      staging_(stream) {}
 
 void Part::allocate(const PassCost& cost) {
   int64_t crossing = 0;
@@ -95,44 +101,61 @@ Some& Part::find(std::vector<Some>& among, int64_t number) {
   return *found;
 }
 
-Tensor Part::view(const Buffer& buffer, DType dtype, const Shape& shape) const {
-  return buffer.tensor() ? Tensor(buffer.tensor().data, dtype, shape) : Tensor();
-}
-
 Part::Feed Part::open(int64_t number, int64_t samples) {
   const bool opened = std::ranges::find(slots_, number, &Slot::number) != slots_.end();
   Slot& slot = find(slots_, opened ? number : kFree);
   slot.number = number;
-  return {.inputs = view(slot.inputs, problem_.input_dtype, Shape{samples, problem_.features}),
-          .targets = view(slot.targets, DType::int32, Shape{samples * problem_.rows})};
+  if (!opened) {
+    slot.feed = {.inputs = staging_.room(slot.inputs.tensor()),
+                 .targets = staging_.room(slot.targets.tensor())};
+  }
+  return {.inputs = view(slot.feed.inputs, Shape{samples, problem_.features}),
+          .targets = view(slot.feed.targets, Shape{samples * problem_.rows})};
+}
+
+/// What the host has filled in, for kernels.
+void Part::send_feed(Slot& slot, const model::Pass& pass) {
+  for (const auto& [room, to] :
+       {std::pair(&slot.feed.inputs, &pass.inputs), std::pair(&slot.feed.targets, &pass.targets)}) {
+    if (*to) {
+      staging_.send(view(*room, to->shape), *to);
+    }
+  }
 }
 
 model::Pass Part::make_pass(Slot& slot, bool training) {
   const MicroBatch& batch = slot.batch;
-  return {
-      .stream = stream_,
-      .kernels = kernels_,
-      .tape = *slot.tape,
-      .dtype = options_.dtype,
-      .samples = batch.samples,
-      .inputs = view(slot.inputs, problem_.input_dtype, Shape{batch.samples, problem_.features}),
-      .targets = view(slot.targets, DType::int32, Shape{batch.samples * problem_.rows}),
-      .losses = view(slot.losses, DType::fp32, Shape{batch.samples * problem_.rows}),
-      .training = training,
-      .recompute = options_.recompute,
-      .accumulate = batch.accumulate,
-      .tied_apart = options_.tied_apart,
-      .loss_scale = static_cast<float>(batch.loss_scale),
-      .dropout = training ? options_.dropout : 0,
-      .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
-      .first_sequence = batch.first_sample,
-      .between = between_ ? &between_ : nullptr};
+  return {.stream = stream_,
+          .kernels = kernels_,
+          .tape = *slot.tape,
+          .dtype = options_.dtype,
+          .samples = batch.samples,
+          .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
+          .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
+          .losses = view(slot.losses.tensor(), Shape{batch.samples * problem_.rows}),
+          .training = training,
+          .recompute = options_.recompute,
+          .accumulate = batch.accumulate,
+          .tied_apart = options_.tied_apart,
+          .loss_scale = static_cast<float>(batch.loss_scale),
+          .dropout = training ? options_.dropout : 0,
+          .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
+          .first_sequence = batch.first_sample,
+          .between = between_ ? &between_ : nullptr};
 }
 
 Tensor Part::as_fp32(const Tensor& tensor) {
-  return tensor.dtype == DType::fp32 ? tensor
-                                     : Tensor(fp32_.tensor().data, DType::fp32, tensor.shape);
+  return tensor.dtype == DType::fp32 ? tensor : fp32_.tensor().as(DType::fp32, tensor.shape);
 }
+
+namespace {
+
+/// The bytes of a message as a tensor like `like`.
+Tensor message(std::span<const std::byte> bytes, const Tensor& like) {
+  return Tensor(const_cast<std::byte*>(bytes.data()), like.dtype, like.shape);
+}
+
+}  // namespace
 
 void Part::take(std::span<const std::byte> from, const Tensor& to) {
   if (stream_.arena().dry()) {
@@ -141,7 +164,7 @@ void Part::take(std::span<const std::byte> from, const Tensor& to) {
   const size_t bytes = wire_bytes(to.dtype, to.count());
   require(bytes <= from.size(), "a whole message", bytes, from.size());
   if (!coded()) {
-    std::memcpy(to.data, from.data(), bytes);
+    stream_.copy(message(from, to), to);
     return;
   }
   const Tensor values = as_fp32(to);
@@ -158,7 +181,7 @@ void Part::give(const Tensor& from, std::span<std::byte> to) {
   const size_t bytes = wire_bytes(from.dtype, from.count());
   require(bytes <= to.size(), "room for a whole message", bytes, to.size());
   if (!coded()) {
-    std::memcpy(to.data(), from.data, bytes);
+    stream_.copy(from, message(to, from));
     return;
   }
   const Tensor values = as_fp32(from);
@@ -168,12 +191,13 @@ void Part::give(const Tensor& from, std::span<std::byte> to) {
   kernels_.encode(stream_, {.x = values, .wire = to.first(bytes), .format = options_.wire});
 }
 
-double Part::forward(int64_t number, const MicroBatch& batch, bool training,
-                     std::span<const std::byte> in, std::span<std::byte> out) {
+void Part::forward(int64_t number, const MicroBatch& batch, bool training,
+                   std::span<const std::byte> in, std::span<std::byte> out) {
   Slot& slot = find(slots_, number);
   slot.tape->clear();
   slot.batch = batch;
   model::Pass pass = make_pass(slot, training);
+  send_feed(slot, pass);
   Tensor x;
   if (!begins_) {
     const model::Flow flow = cut(flow_in_, batch.samples);
@@ -187,7 +211,32 @@ double Part::forward(int64_t number, const MicroBatch& batch, bool training,
   if (!training) {
     slot.number = kFree;
   }
-  return ends_ ? sum_losses(slot, batch.samples) : 0;
+  if (ends_ && !stream_.arena().dry()) {
+    arriving_.push_back({.number = number, .rows = staging_.fetch(pass.losses)});
+    take_arrived();
+  }
+}
+
+/// Sums up what has come.
+void Part::take_arrived() {
+  while (!arriving_.empty() && stream_.passed(arriving_.front().rows.mark)) {
+    const Arriving& first = arriving_.front();
+    double sum = 0;
+    for (const float loss : first.rows.host.span<float>()) {
+      sum += static_cast<double>(loss);
+    }
+    losses_.push_back({.number = first.number, .sum = sum});
+    staging_.done(first.rows.host);
+    arriving_.pop_front();
+  }
+}
+
+std::vector<Part::Loss> Part::take_losses() {
+  if (!arriving_.empty()) {
+    stream_.wait(arriving_.back().rows.mark);
+    take_arrived();
+  }
+  return std::exchange(losses_, {});
 }
 
 void Part::backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in,
@@ -239,20 +288,11 @@ Tensor Part::logits(int64_t number, int64_t first, int64_t rows, const Tensor& i
   slot.tape->clear();
   slot.batch = {.samples = inputs.shape[0]};
   model::Pass pass = make_pass(slot, false);
-  pass.inputs = inputs;
+  pass.inputs = slot.inputs.tensor().as(inputs.dtype, inputs.shape);
+  staging_.send(inputs, pass.inputs);
+  staging_.done(slot.feed.targets);
   slot.number = kFree;
   return network_.logits(pass, first, rows);
-}
-
-double Part::sum_losses(const Slot& slot, int64_t samples) const {
-  double sum = 0;
-  if (!stream_.arena().dry()) {
-    for (const float loss :
-         slot.losses.tensor().span<float>().first(static_cast<size_t>(samples * problem_.rows))) {
-      sum += static_cast<double>(loss);
-    }
-  }
-  return sum;
 }
 
 PassCost Part::measure(bool defer) {

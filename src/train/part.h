@@ -7,11 +7,13 @@
 // in a wire format of fewer bits (activations forward, their gradients backward).
 // A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
 // what the gradients of matrices need until `backward_weight`.
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
 
+#include "src/core/staging.h"
 #include "src/model/network.h"
 
 namespace espalier::train {
@@ -80,17 +82,23 @@ class Part {
   size_t bytes_in() const { return begins_ ? 0 : wire_bytes(flow_in_); }
   size_t bytes_out() const { return ends_ ? 0 : wire_bytes(flow_out_); }
 
-  /// What a micro-batch reads, to be filled before `forward`: int32 or fp32 inputs [samples,
+  /// What a micro-batch reads, for the host to fill before `forward`: int32 or fp32 inputs [samples,
   /// features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is open.
   struct Feed {
     Tensor inputs, targets;
   };
   Feed open(int64_t number, int64_t samples);
 
-  /// Returns the sum of the rows' losses; 0 but at the end of the network. In training the
-  /// micro-batch stays until its backward.
-  double forward(int64_t number, const MicroBatch& batch, bool training,
-                 std::span<const std::byte> in = {}, std::span<std::byte> out = {});
+  /// In training the micro-batch stays until its backward.
+  void forward(int64_t number, const MicroBatch& batch, bool training,
+               std::span<const std::byte> in = {}, std::span<std::byte> out = {});
+  /// The sum of the rows' losses of a forward at the end of the network.
+  struct Loss {
+    int64_t number = 0;
+    double sum = 0;
+  };
+  /// Of the forwards since the last call, in their order. Waits for them, on a device.
+  std::vector<Loss> take_losses();
   using Done = std::function<void(size_t layer)>;  ///< of the network: its gradients are complete
   void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
                 std::span<std::byte> out = {});
@@ -107,6 +115,7 @@ class Part {
  private:
   struct Slot {
     Buffer inputs, targets, losses;
+    Feed feed;  ///< the host's side of inputs and targets
     std::unique_ptr<model::Tape> tape;
     int64_t number = kFree;
     MicroBatch batch;
@@ -137,8 +146,13 @@ class Part {
   template <class Some>
   Some& find(std::vector<Some>& among, int64_t number);
   model::Pass make_pass(Slot& slot, bool training);
-  double sum_losses(const Slot& slot, int64_t samples) const;
-  Tensor view(const Buffer& buffer, DType dtype, const Shape& shape) const;
+  /// Losses on their way to the host.
+  struct Arriving {
+    int64_t number = 0;
+    Staging::Arrival rows;
+  };
+  void send_feed(Slot& slot, const model::Pass& pass);
+  void take_arrived();
 
   Stream& stream_;
   const kernels::Kernels& kernels_;
@@ -151,6 +165,9 @@ class Part {
   std::vector<Slot> slots_;
   std::vector<Waiting> waiting_;
   Buffer fp32_;  ///< of a tensor that crosses an end and is not
+  Staging staging_;
+  std::deque<Arriving> arriving_;
+  std::vector<Loss> losses_;
   std::function<void()> between_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/schedule/builders.h"
+#include "src/core/mirror.h"
 #include "src/core/trace.h"
 
 namespace espalier::train {
@@ -44,7 +45,7 @@ Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks,
       ranks_(ranks),
       stage_(stage),
       samples_(samples),
-      runner_(ranks.pipeline(), stage.store().arena(), shape_of(layout, stage, ranks)) {
+      runner_(ranks.pipeline(), stage.store().arena().host(), shape_of(layout, stage, ranks)) {
   if (layout.asynchronous()) {
     weights_ = make_part_weights(config, layout, ranks.stage(), stage);
   }
@@ -86,6 +87,7 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     step_.exchange->finish();
   }
   collective_ = now_seconds() - begin;
+  take_losses();
   return loss_;
 }
 
@@ -103,6 +105,7 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first,
   for (PartWeights& weights : weights_) {
     weights.end();
   }
+  take_losses();
   times_ = runner_.times();
   return std::exchange(outcomes_, {});
 }
@@ -116,10 +119,19 @@ double Pipeline::evaluate(int64_t samples, const Load& load) {
   if (micro_batches > 0) {
     runner_.run(parallel::forward_only(layout_.schedule, micro_batches), *this);
   }
+  take_losses();
   return loss_;
 }
 
 void Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
+  compute(action, in, out);
+  if (!in.empty() || !out.empty()) {
+    stage_.stream().synchronize();  // messages leave, and their memory takes others
+  }
+}
+
+void Pipeline::compute(const Action& action, std::span<const std::byte> in,
+                       std::span<std::byte> out) {
   switch (action.kind) {
     case ActionKind::forward:
       return forward(action, in, out);
@@ -176,10 +188,18 @@ void Pipeline::forward(const Action& action, std::span<const std::byte> in,
     const Span span(Track::io, "load batch");
     step_.load(action.micro_batch, feed);
   }
-  const double loss = part(action).forward(action.micro_batch, batch, training_, in, out);
-  loss_ += loss;
-  if (!outcomes_.empty()) {
-    outcomes_[static_cast<size_t>(action.micro_batch / a_step)].loss += loss;
+  part(action).forward(action.micro_batch, batch, training_, in, out);
+}
+
+/// What this rank has seen of the losses so far.
+void Pipeline::take_losses() {
+  for (const auto& part : stage_.parts()) {
+    for (const auto& [number, sum] : part->take_losses()) {
+      loss_ += sum;
+      if (!outcomes_.empty()) {
+        outcomes_[static_cast<size_t>(number / layout_.micro_batches())].loss += sum;
+      }
+    }
   }
 }
 
@@ -197,6 +217,7 @@ void Pipeline::update(const Action& action) {
   const int64_t number = action.micro_batch / layout_.micro_batches();
   Outcome& outcome = outcomes_[static_cast<size_t>(number)];
   if (part(action).ends()) {
+    take_losses();
     step_.check_loss(step_.step + number, outcome.loss);
   }
   const Span span(Track::optimizer, "update");
@@ -245,13 +266,16 @@ void Pipeline::add_tied() {
   const Tensor mine = store.full_gradient(store.find(kTiedParameter));
   const Buffer theirs =
       store.arena().allocate(Memory::communication, "tied gradient", mine.dtype, mine.shape);
+  const Mirror received(stage_.stream(), theirs.tensor());
+  const Mirror sent(stage_.stream(), mine);
   auto bytes = [](const Tensor& tensor) {
     return std::span(static_cast<std::byte*>(tensor.data), tensor.bytes());
   };
-  parallel::Request receive = ranks_.pipeline().irecv(peer, kTiedTag, bytes(theirs.tensor()));
-  parallel::Request send = ranks_.pipeline().isend(peer, kTiedTag, bytes(mine));
+  parallel::Request receive = ranks_.pipeline().irecv(peer, kTiedTag, bytes(received.host()));
+  parallel::Request send = ranks_.pipeline().isend(peer, kTiedTag, bytes(sent.read().host()));
   ranks_.pipeline().wait(receive);
   ranks_.pipeline().wait(send);
+  received.write();
   stage_.kernels().cast(stage_.stream(), {.x = theirs.tensor(), .y = mine, .accumulate = true});
 }
 

@@ -73,6 +73,8 @@ class Pipeline final : private parallel::PipelineWork {
  private:
   void run(const parallel::Action& action, std::span<const std::byte> in,
            std::span<std::byte> out) override;
+  void compute(const parallel::Action& action, std::span<const std::byte> in,
+               std::span<std::byte> out);
   double run_step(const Step& step, const parallel::Schedule& schedule);
   void forward(const parallel::Action& action, std::span<const std::byte> in,
                std::span<std::byte> out);
@@ -82,6 +84,7 @@ class Pipeline final : private parallel::PipelineWork {
   void sum_gradient(size_t part, int64_t number);
   void update(const parallel::Action& action);
   void add_tied();
+  void take_losses();
   Part& part(const parallel::Action& action) {
     return *stage_.parts()[layout_.part_of(action.stage)];
   }

@@ -55,6 +55,7 @@ RunShape Planner::run_shape(const Start& start) const {
   RunShape run{.problem = input_.problem,
                .ranks = grid.data,
                .threads = input_.threads,
+               .device = input_.device,
                .start = start,
                .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data)};
   if (grid.pipeline > 1 || config_.parallel.delay_stages > 1) {

@@ -14,8 +14,9 @@ struct PlanInput {
   const Start& start;  ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
-  int rank = 0;     ///< whose part of a shared optimizer counts
-  int threads = 1;  ///< of a rank
+  int rank = 0;         ///< whose part of a shared optimizer counts
+  int threads = 1;      ///< of a rank
+  bool device = false;  ///< whose memory is planned, beside that of the host
 };
 
 struct Plan {

@@ -8,6 +8,7 @@
 #include "parallel/reduction/sra.h"
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
+#include "src/core/mirror.h"
 #include "src/train/snapshot.h"
 #include "src/train/storage_choice.h"
 
@@ -270,17 +271,19 @@ void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<spars
   if (left == 0) {
     return;
   }
-  parallel::SraReduction sum(comm, store_.arena());
+  parallel::SraReduction sum(comm, store_.arena().host());
   const Probe probe(store_, [&](const sparse::Parameter& parameter, const Tensor& gradient) {
     const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
     if (counts[p] == 0) {
       return;
     }
+    const Mirror mirror(store_.stream(), gradient);
+    const Tensor mine = mirror.read().host();
     if (comm.size() > 1) {
-      sum.start({.data = gradient.reshaped({gradient.count()})});
+      sum.start({.data = mine.reshaped({mine.count()})});
       sum.wait();
     }
-    pruning::grow_by_gradient(parameter.spec.name, gradient.span<float>(), counts[p], masks[p]);
+    pruning::grow_by_gradient(parameter.spec.name, mine.span<float>(), counts[p], masks[p]);
     --left;
   });
   pass();

@@ -114,6 +114,7 @@ class Rehearsal {
       : config_(config_of_stage(config, shape)),
         run_(run),
         pruned_(shape.start.pruned),
+        arena_(run.device ? Arena(host_, nullptr) : Arena(true)),
         stream_(arena_, run.threads),
         stage_(config_, run.problem, stream_, kernels::by_name("dry"),
                {.micro_batch = choice.micro_batch,
@@ -127,8 +128,8 @@ class Rehearsal {
     if (shape.layout && shape.layout->asynchronous()) {
       weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
     }
-    messages_ = arena_.allocate(Memory::communication, "messages", DType::uint8,
-                                Shape{static_cast<int64_t>(shape.message_bytes)});
+    messages_ = arena_.host().allocate(Memory::communication, "messages", DType::uint8,
+                                       Shape{static_cast<int64_t>(shape.message_bytes)});
   }
 
   MemoryPlan play() {
@@ -143,12 +144,12 @@ class Rehearsal {
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
-    const Buffer staging =
-        arena_.allocate(Memory::communication, "staging", DType::uint8,
-                        Shape{static_cast<int64_t>(
-                            staging_of_run(config_, stage_, run_.ranks) +
-                            trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
-                            low_rank_bytes(config_, stage_.store()))});
+    const Buffer staging = arena_.host().allocate(
+        Memory::communication, "staging", DType::uint8,
+        Shape{static_cast<int64_t>(
+            staging_of_run(config_, stage_, run_.ranks) +
+            trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
+            low_rank_bytes(config_, stage_.store()))});
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {
@@ -163,7 +164,10 @@ class Rehearsal {
     plan.last = bytes_now(arena_);
     plan.parts = stage_.store().parts();
     plan.peak = bytes_at_peak(arena_);
-    plan.beside = kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    if (!run_.device) {  // which holds nothing else
+      plan.beside =
+          kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    }
     plan.total_size = stage_.store().total_size();
     plan.total_kept = stage_.store().total_kept();
     return plan;
@@ -229,8 +233,9 @@ class Rehearsal {
 
   io::Config config_;
   const RunShape& run_;
-  bool pruned_;  ///< before the first step
-  Arena arena_{true};
+  bool pruned_;       ///< before the first step
+  Arena host_{true};  ///< beside a device
+  Arena arena_;
   Buffer messages_;
   Stream stream_;
   Stage stage_;

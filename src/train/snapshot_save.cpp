@@ -6,6 +6,7 @@
 
 #include "parallel/collectives.h"
 #include "sparse/index_file.h"
+#include "src/core/mirror.h"
 #include "src/train/agreement.h"
 #include "src/train/snapshot.h"
 
@@ -37,23 +38,28 @@ Tensor view_of(std::vector<float>& values) {
 struct Saved {
   sparse::FileIndex index;
   int64_t nnz = 0;
-  Tensor values;  ///< of the store, of `state`, or `memory`
+  Tensor values;  ///< of `mirror`, of `state`, or `memory`
   WholeState state;
   std::vector<std::byte> memory;
-  std::vector<float> factor;  ///< of codec powersgd, [columns, factor_width]; or empty
+  std::optional<Mirror> mirror;  ///< of the store
+  std::vector<float> factor;     ///< of codec powersgd, [columns, factor_width]; or empty
   int64_t factor_width = 0;
 };
 
 Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, WholeState state) {
   Saved saved{.index = sparse::to_file(parameter.index, store.options().file_index),
               .nnz = parameter.kept(),
-              .values = store.part(store.value(), parameter),
+              .values = {},
               .state = std::move(state),
-              .memory = {}};
+              .memory = {},
+              .mirror = {}};
   // The values that compute reads: vectors are exact; of the others in bf16 the master copy is more
   // exact and stands in /optim.
   if (parameter.spec.shape.rank() == 1) {
     saved.values = view_of(saved.state.master);
+  } else {
+    saved.mirror.emplace(store.stream(), store.part(store.value(), parameter));
+    saved.values = saved.mirror->read().host();
   }
   return saved;
 }

@@ -218,18 +218,27 @@ Part::Feed Stage::feed(int64_t samples) { return whole().open(0, samples); }
 
 double Stage::forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done) {
   feed(batch.samples);
-  const double loss = whole().forward(0, batch, true);
+  whole().forward(0, batch, true);
   whole().backward(0, false, [&](size_t layer) {
     if (done) {
       done(end_of_layer(0, layer));
     }
   });
-  return loss;
+  return loss_sum();
+}
+
+double Stage::loss_sum() {
+  double sum = 0;
+  for (const Part::Loss& loss : whole().take_losses()) {
+    sum += loss.sum;
+  }
+  return sum;
 }
 
 double Stage::evaluate(int64_t samples) {
   feed(samples);
-  return whole().forward(0, {.samples = samples}, false);
+  whole().forward(0, {.samples = samples}, false);
+  return loss_sum();
 }
 
 Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
@@ -244,7 +253,7 @@ Tensor Stage::predict(std::span<const int32_t> tokens) {
           problem_.features);
   const int64_t width = std::min((count + kStep - 1) / kStep * kStep, problem_.features);
   const Tensor buffer = feed(1).inputs;
-  const Tensor narrow(buffer.data, DType::int32, Shape{1, width});
+  const Tensor narrow = buffer.as(DType::int32, Shape{1, width});
   const auto inputs = narrow.span<int32_t>();
   std::ranges::fill(inputs, 0);  // behind the tokens: attention is causal, they are not seen
   std::ranges::copy(tokens, inputs.begin());

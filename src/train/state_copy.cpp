@@ -1,7 +1,5 @@
 #include "src/train/state_copy.h"
 
-#include <cstring>
-
 namespace espalier::train {
 
 StateCopy::StateCopy(sparse::Store& store) : store_(store) {
@@ -18,27 +16,29 @@ StateCopy::StateCopy(sparse::Store& store) : store_(store) {
       keep(parameter.dense);
     }
   }
+  store.stream().synchronize();  // what the host holds may change at once
 }
 
 void StateCopy::keep(const Tensor& tensor) {
   if (!tensor || tensor.count() == 0) {
     return;
   }
-  Buffer copy = store_.arena().allocate(Memory::scratch, "state to come back to", tensor.dtype,
-                                        Shape{tensor.count()});
-  std::memcpy(copy.tensor().data, tensor.data, tensor.bytes());
+  Buffer copy =
+      store_.arena().allocate(Memory::scratch, "state to come back to", tensor.dtype, tensor.shape);
+  store_.stream().copy(tensor, copy.tensor());
   kept_.push_back({tensor, std::move(copy)});
 }
 
 void StateCopy::restore() {
   for (const Kept& kept : kept_) {
-    std::memcpy(kept.original.data, kept.copy.tensor().data, kept.original.bytes());
+    store_.stream().copy(kept.copy.tensor(), kept.original);
   }
   for (sparse::Parameter& parameter : store_.parameters()) {
     if (parameter.copied() && !parameter.exact_copy()) {
       store_.refresh(parameter);
     }
   }
+  store_.stream().synchronize();
 }
 
 }  // namespace espalier::train

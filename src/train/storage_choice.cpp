@@ -7,6 +7,7 @@
 #include "parallel/collectives.h"
 #include "pruning/pruning.h"
 #include "sparse/weight.h"
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/train/pruner.h"
@@ -24,7 +25,9 @@ bool is_auto(const io::Config& config, const std::string& name) {
 }
 
 /// Numbers of a normal-like size, the same every time.
-void fill(const Tensor& tensor, uint64_t key) {
+void fill(Stream& stream, const Tensor& all, uint64_t key) {
+  const Mirror mirror(stream, all);
+  const Tensor& tensor = mirror.host();
   for (int64_t i = 0; i < tensor.count(); ++i) {
     const Philox bits = philox(key, 0, static_cast<uint64_t>(i));
     const float value = normal_pair(bits[0], bits[1])[0];
@@ -34,6 +37,7 @@ void fill(const Tensor& tensor, uint64_t key) {
       tensor.get<bf16>()[i] = to_bf16(value);
     }
   }
+  mirror.write();
 }
 
 /// Whether masks of this parameter will be made of blocks as long as the run goes on.
@@ -82,8 +86,8 @@ class Trial {
  public:
   Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
         const kernels::Kernels& kernels)
-      : arena_(kernels.name == std::string_view("dry")),
-        stream_(arena_, threads),
+      : arena_(kernels.name == "dry" ? Arena(true) : question.store.arena().another()),
+        stream_(arena_, threads, arena_.dry() ? nullptr : question.store.stream().queue()),
         store_(stream_, kernels, {spec_of(group)}, options_of(question, group, arena_.dry())),
         weight_(store_, kernels, store_.parameters().front()) {
     if (!arena_.dry()) {
@@ -93,7 +97,7 @@ class Trial {
     auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
       Buffer buffer = arena_.allocate(Memory::activation, name, dtype, Shape{question.rows, width});
       if (!arena_.dry()) {
-        fill(buffer.tensor(), key);
+        fill(stream_, buffer.tensor(), key);
       }
       return buffer;
     };
@@ -115,10 +119,12 @@ class Trial {
       return {};
     }
     run();
+    stream_.synchronize();
     std::vector<double> seconds;
     for (int round = 0; round < kRounds; ++round) {
       const double begin = now_seconds();
       run();
+      stream_.synchronize();
       seconds.push_back(now_seconds() - begin);
     }
     std::ranges::sort(seconds);

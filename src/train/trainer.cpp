@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "parallel/collectives.h"
+#include "src/core/mirror.h"
 #include "src/optim/schedule.h"
 #include "src/train/agreement.h"
 #include "src/train/pipeline_record.h"
@@ -193,7 +194,8 @@ bool finite(const Tensor& gradient) {
 std::string where_not_finite(const sparse::Store& store) {
   std::vector<std::string> names;
   for (const sparse::Parameter& parameter : store.parameters()) {
-    if (!finite(store.part(store.gradient(), parameter))) {
+    const Mirror gradient(store.stream(), store.part(store.gradient(), parameter));
+    if (!finite(gradient.read().host())) {
       names.push_back(parameter.spec.name);
     }
   }
@@ -331,7 +333,7 @@ void Trainer::finish(bool finished) {
   write_summary({.config = config_,
                  .directory = directory_->root(),
                  .stage = *stage_,
-                 .arena = arena_,
+                 .arena = backend_->arena(),
                  .fit = fit_,
                  .totals = totals_,
                  .grid = layout_.grid,

@@ -9,6 +9,7 @@
 #include "io/config.h"
 #include "parallel/communicator.h"
 #include "src/core/trace.h"
+#include "src/kernels/backend.h"
 #include "src/train/adaprec.h"
 #include "src/train/budget.h"
 #include "src/train/exchange.h"
@@ -51,6 +52,7 @@ struct TrainerOptions {
   std::string init;        ///< weights and masks to start from
   int64_t stop_after = 0;  ///< end the call after this step of the run; 0: train.steps
   std::string git;         ///< for summary.json
+  const kernels::Kernels* kernels = nullptr;        ///< instead of run.backend's
   std::function<bool()> stop_requested;             ///< polled once a step
   std::function<void(const StepReport&)> on_step;   ///< after each step
   std::function<void(const std::string&)> on_note;  ///< pruning, checkpoints, warnings
@@ -79,7 +81,7 @@ class Trainer {
 
   Stage& stage() { return *stage_; }
   Exchange& exchange() { return *exchange_; }
-  Arena& arena() { return arena_; }
+  Arena& arena() { return backend_->arena(); }
   /// What was planned and chosen before anything was allocated.
   const Fit& fit() const { return fit_; }
   const Layout& layout() const { return layout_; }
@@ -144,10 +146,9 @@ class Trainer {
   int64_t micro_batch_ = 0;
   Fit fit_;
   bool started_pruned_ = false;  ///< the pruning before the first step is done
-  Arena arena_;
+  std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<Source> source_;
-  std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pruner> pruner_;
   std::unique_ptr<Exchange> exchange_;

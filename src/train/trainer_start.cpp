@@ -109,7 +109,10 @@ void Trainer::make_adaprec() {
 void Trainer::open_data() {
   const io::Vocabulary characters = saved_characters();
   source_ = open_source(config_, characters.size() > 0 ? &characters : nullptr);
-  stream_ = std::make_unique<Stream>(arena_, threads_of(config_, comm_));
+  const kernels::Kernels& kernels =
+      options_.kernels != nullptr ? *options_.kernels : kernels::by_name(config_.run.backend);
+  backend_ =
+      std::make_unique<kernels::Backend>(kernels, threads_of(config_, comm_), comm_.local_rank());
   problem_ = problem_of(*source_);
   layers_ = make_layers(config_, problem_);
   for (const auto& layer : layers_) {
@@ -134,7 +137,7 @@ void Trainer::time_layers() {
   if (parallel.partition.empty()) {
     if (comm_.rank() == 0) {
       const Span span(Track::compute, "time layers");
-      layer_times_ = measured_times(config_, problem_, start_.kept, samples, stream_->threads());
+      layer_times_ = measured_times(config_, problem_, start_.kept, samples, *backend_);
     }
     parallel::broadcast(comm_, 0, std::as_writable_bytes(std::span(layer_times_.layers)));
   }
@@ -151,7 +154,8 @@ void Trainer::plan() {
                          .times = layer_times_,
                          .ranks = comm_.size(),
                          .rank = comm_.rank(),
-                         .threads = stream_->threads()});
+                         .threads = backend_->stream().threads(),
+                         .device = backend_->arena().on_device()});
   for (const std::string& text : plan.notes) {
     note(text);
   }
@@ -166,14 +170,13 @@ void Trainer::make_stage(const std::shared_ptr<Shards>& shards) {
   const std::vector<PartShape> parts = layout_.parts(ranks_->stage());
   Start mine = start_of_part(start_, parameters_of(layers_, parts));
   started_pruned_ = mine.pruned;
-  arena_.set_limit(fit_.arena_limit());
-  stage_ =
-      std::make_unique<Stage>(config_, problem_, *stream_, kernels::by_name(config_.run.backend),
-                              Stage::Options{.micro_batch = micro_batch_,
-                                             .recompute = fit_.recompute(ranks_->stage()),
-                                             .masks = std::move(mine.masks),
-                                             .sharding = shards,
-                                             .parts = parts});
+  backend_->arena().set_limit(fit_.arena_limit());
+  stage_ = std::make_unique<Stage>(config_, problem_, backend_->stream(), backend_->kernels(),
+                                   Stage::Options{.micro_batch = micro_batch_,
+                                                  .recompute = fit_.recompute(ranks_->stage()),
+                                                  .masks = std::move(mine.masks),
+                                                  .sharding = shards,
+                                                  .parts = parts});
   start_ = {};
 }
 
@@ -252,7 +255,7 @@ void Trainer::settle_storages() {
                                .prunable = pruner_->prunable(),
                                .density = 1 - pruner_->target(config_.train.steps),
                                .rows = micro_batch_ * source_->rows()},
-                              stream_->threads(), stage_->kernels());
+                              backend_->stream().threads(), stage_->kernels());
   std::optional<size_t> budget;
   if (fit_.budget > 0 && !groups.empty()) {
     budget = fit_.budget - fit_.plan.needed() + planned_bytes(groups);

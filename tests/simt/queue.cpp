@@ -16,6 +16,22 @@ void Queue::enqueue(std::function<void()> task) {
 }
 
 void Queue::run_until(int64_t count) {
+  if (done_ >= count || tasks_.empty()) {
+    return;
+  }
+  struct Work {
+    Queue& queue;
+    explicit Work(Queue& of) : queue(of) {
+      if (queue.depth_++ == 0) {
+        queue.begin_work();
+      }
+    }
+    ~Work() {
+      if (--queue.depth_ == 0) {
+        queue.end_work();
+      }
+    }
+  } const work(*this);
   while (done_ < count && !tasks_.empty()) {
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
@@ -27,6 +43,20 @@ void Queue::run_until(int64_t count) {
 void Queue::synchronize() {
   ++synchronized_;
   run_until(asked_);
+}
+
+bool Queue::passed(Mark mark) {
+  constexpr int64_t kPatience = 8;
+  if (done_ < mark && ++polls_ >= kPatience) {
+    polls_ = 0;
+    run_until(done_ + 1);
+  }
+  return done_ >= mark;
+}
+
+void Queue::wait(Mark mark) {
+  waited_ += done_ < mark ? 1 : 0;
+  run_until(mark);
 }
 
 void Queue::copy(void* to, const void* from, size_t bytes) {

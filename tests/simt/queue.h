@@ -35,7 +35,10 @@ class Queue : public espalier::Queue {
   explicit Queue(Order order = Order::ascending) : order_(order) {}
 
   void synchronize() override;
-  void copy(void* to, const void* from, size_t bytes);
+  void copy(void* to, const void* from, size_t bytes) override;
+  Mark mark() override { return asked_; }
+  bool passed(Mark mark) override;
+  void wait(Mark mark) override;
   void fill(void* to, int byte, size_t bytes);
   void record(Event& event);
   void wait(const Event& event);
@@ -59,17 +62,24 @@ class Queue : public espalier::Queue {
   int64_t waiting() const { return asked_ - done_; }
   /// Kernels, copies and fills that were asked for.
   int64_t asked() const { return asked_; }
-  /// How often the host waited for this queue.
+  /// How often the host waited for all of it, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
+  int64_t waited() const { return waited_; }
 
   void enqueue(std::function<void()> task);
   void run_until(int64_t count);
 
  private:
+  /// Around work that is done.
+  virtual void begin_work() {}
+  virtual void end_work() noexcept {}
+
   Order order_;
   std::deque<std::function<void()>> tasks_;
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
-  int64_t asked_ = 0, done_ = 0, synchronized_ = 0;
+  int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0;
+  int64_t polls_ = 0;
+  int depth_ = 0;  ///< tasks that run: one may meet an event of its own queue
 };
 
 }  // namespace espalier::simt

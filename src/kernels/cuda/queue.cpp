@@ -1,5 +1,7 @@
 #include "src/kernels/cuda/queue.h"
 
+#include <algorithm>
+
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -22,6 +24,14 @@ void CudaEvent::synchronize() const {
   check_cuda(cudaEventSynchronize(event_), "waiting for an event");
 }
 
+bool CudaEvent::passed() const {
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status != cudaErrorNotReady) {
+    check_cuda(status, "asking for an event");
+  }
+  return status == cudaSuccess;
+}
+
 CudaQueue::CudaQueue(int device) : device_(device) {
   use_device();
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
@@ -40,6 +50,40 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 void CudaQueue::synchronize() {
   ++synchronized_;
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
+  drop_marks(last_mark_);
+}
+
+Mark CudaQueue::mark() {
+  if (spare_events_.empty()) {
+    spare_events_.push_back(std::make_unique<CudaEvent>());
+  }
+  record(*spare_events_.back());
+  marks_.push_back({.mark = ++last_mark_, .event = std::move(spare_events_.back())});
+  spare_events_.pop_back();
+  return last_mark_;
+}
+
+bool CudaQueue::passed(Mark mark) {
+  while (!marks_.empty() && marks_.front().mark <= mark && marks_.front().event->passed()) {
+    drop_marks(marks_.front().mark);
+  }
+  return marks_.empty() || marks_.front().mark > mark;
+}
+
+void CudaQueue::wait(Mark mark) {
+  const auto found = std::ranges::find(marks_, mark, &Marked::mark);
+  if (found != marks_.end()) {
+    found->event->synchronize();
+    drop_marks(mark);
+  }
+}
+
+/// Those up to `mark` have passed.
+void CudaQueue::drop_marks(Mark mark) {
+  while (!marks_.empty() && marks_.front().mark <= mark) {
+    spare_events_.push_back(std::move(marks_.front().event));
+    marks_.pop_front();
+  }
 }
 
 void CudaQueue::copy(void* to, const void* from, size_t bytes) {

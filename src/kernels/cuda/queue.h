@@ -5,8 +5,10 @@
 // every call makes the thread's own.
 #include <cuda_runtime_api.h>
 
+#include <deque>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "src/core/stream.h"
 
@@ -24,6 +26,7 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   void synchronize() const;
+  bool passed() const;
   cudaEvent_t native() const { return event_; }
 
  private:
@@ -37,7 +40,10 @@ class CudaQueue : public Queue {
 
   void synchronize() override;
   /// Between host and device in any direction; host memory must be pinned to be copied late.
-  void copy(void* to, const void* from, size_t bytes);
+  void copy(void* to, const void* from, size_t bytes) override;
+  Mark mark() override;
+  bool passed(Mark mark) override;
+  void wait(Mark mark) override;
   void fill(void* to, int byte, size_t bytes);
   void record(CudaEvent& event);
   void wait(const CudaEvent& event);
@@ -60,7 +66,7 @@ class CudaQueue : public Queue {
 
   int device() const { return device_; }
   cudaStream_t native() const { return stream_; }
-  /// How often the host waited for this queue.
+  /// How often the host waited for all of it.
   int64_t synchronized() const { return synchronized_; }
 
  private:
@@ -73,12 +79,20 @@ class CudaQueue : public Queue {
   };
   void start(const Call& call);
   void use_device() const;
+  void drop_marks(Mark mark);
 
   int device_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Blas> blas_;
   std::map<const void*, void*> constants_;
   int64_t synchronized_ = 0;
+  struct Marked {
+    Mark mark = 0;
+    std::unique_ptr<CudaEvent> event;
+  };
+  std::deque<Marked> marks_;  ///< that are not known to have passed, in order
+  std::vector<std::unique_ptr<CudaEvent>> spare_events_;
+  Mark last_mark_ = 0;
 };
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -5,6 +5,7 @@ namespace {
 
 constexpr Kernels kTable{
     .name = ESPALIER_GPU_NAME,
+    .open = open_device,
     .gemm = gemm,
     .column_sum = column_sum,
     .layernorm = layernorm,

@@ -35,6 +35,9 @@ void adamw(Stream& stream, const AdamWArgs& args);
 void sgd(Stream& stream, const SgdArgs& args);
 void predict(Stream& stream, const PredictArgs& args);
 
+/// The device of a rank; throws Failure when there is none for it.
+std::unique_ptr<Device> open_device(int local_rank);
+
 const Kernels& table();
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -2,38 +2,79 @@
 
 #include <cuda_runtime_api.h>
 
+#include "src/kernels/cuda/device.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::cuda {
 namespace {
 
-/// Compute capability 8.0: bf16, and what our kernels are compiled for.
-constexpr int kOldestMajor = 8;
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
-bool any_device() {
+std::string no_driver() {
+  int driver = 0;
+  int runtime = 0;
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  static_cast<void>(cudaDriverGetVersion(&driver));
+  static_cast<void>(cudaGetLastError());
+  return driver == 0 ? "no NVIDIA driver is loaded on this machine"
+                     : fmt::format("the NVIDIA driver is for CUDA {}, too old for this build's {}",
+                                   version_text(driver), version_text(runtime));
+}
+
+/// Why no device of this machine will do; empty: one does.
+std::string find_absence() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver) {
+    return no_driver() + ": install a newer one";
+  }
+  if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    return false;
+    return fmt::format("no GPU is visible ({}): see nvidia-smi and CUDA_VISIBLE_DEVICES",
+                       cudaGetErrorString(status));
   }
   for (int device = 0; device < count; ++device) {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-        major >= kOldestMajor) {
-      return true;
+    if (is_new_enough(device)) {
+      return {};
     }
   }
-  return false;
+  return fmt::format("none of {} GPUs has compute capability 8.0 or later", count);
 }
 
 }  // namespace
 
+std::string absence() {
+  static const std::string why = find_absence();
+  return why;
+}
+
 std::vector<const Kernels*> tables() {
-  static const bool present = any_device();
-  if (!present) {
-    return {};
+  return absence().empty() ? std::vector<const Kernels*>{&table()} : std::vector<const Kernels*>();
+}
+
+std::vector<std::string> devices() {
+  std::vector<std::string> found;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return found;
   }
-  return {&table()};
+  int driver = 0;
+  int runtime = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "version of the driver");
+  check_cuda(cudaRuntimeGetVersion(&runtime), "version of the runtime");
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp about;
+    check_cuda(cudaGetDeviceProperties(&about, device), "properties of a device");
+    found.push_back(fmt::format(
+        "{} ({:.1f} GiB, compute capability {}.{}, {} multiprocessors, "
+        "driver {}, runtime {})",
+        about.name, static_cast<double>(about.totalGlobalMem) * 0x1p-30, about.major, about.minor,
+        about.multiProcessorCount, version_text(driver), version_text(runtime)));
+  }
+  return found;
 }
 
 }  // namespace espalier::kernels::cuda

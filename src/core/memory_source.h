@@ -1,0 +1,23 @@
+#pragma once
+// Where an arena's memory comes from: the host's heap, or what a backend brings, memory of a device
+// and memory of the host that a device reads and writes by itself ("pinned").
+#include <cstddef>
+
+namespace espalier {
+
+class MemorySource {
+ public:
+  MemorySource() = default;
+  MemorySource(const MemorySource&) = delete;
+  MemorySource& operator=(const MemorySource&) = delete;
+  virtual ~MemorySource() = default;
+  /// Zeroed, 64-byte aligned; null where there is no more.
+  virtual void* allocate(size_t bytes) = 0;
+  /// What a device was asked for so far is done with it first.
+  virtual void free(void* data, size_t bytes) noexcept = 0;
+};
+
+/// The heap.
+MemorySource& host_memory();
+
+}  // namespace espalier

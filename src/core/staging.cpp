@@ -1,0 +1,43 @@
+#include "src/core/staging.h"
+
+#include <algorithm>
+
+namespace espalier {
+
+Tensor Staging::room(const Tensor& to) {
+  if (!to.on_device) {
+    return to;
+  }
+  auto found = std::ranges::find_if(pieces_, [&](const Piece& piece) {
+    return !piece.taken && piece.memory.bytes() >= to.bytes() && stream_.passed(piece.free_after);
+  });
+  if (found == pieces_.end()) {
+    found = pieces_.insert(found, Piece{});
+    found->memory = stream_.arena().host().allocate(Memory::communication, "copies under way",
+                                                    to.dtype, to.shape);
+  }
+  found->taken = true;
+  return found->memory.tensor().as(to.dtype, to.shape);
+}
+
+void Staging::send(const Tensor& room, const Tensor& to) {
+  stream_.copy(room, to);
+  done(room);
+}
+
+Staging::Arrival Staging::fetch(const Tensor& from) {
+  const Tensor host = room(from);
+  stream_.copy(from, host);
+  return {.host = host, .mark = stream_.mark()};
+}
+
+void Staging::done(const Tensor& host) {
+  const auto found = std::ranges::find_if(
+      pieces_, [&](const Piece& piece) { return piece.memory.tensor().data == host.data; });
+  if (found != pieces_.end()) {
+    found->taken = false;
+    found->free_after = stream_.mark();
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,76 @@
+#include "src/kernels/cuda/device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/kernels/cuda/table.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr int kOldestMajor = 8;
+
+/// Null where there is no more; throws Failure for anything else that went wrong.
+void* found(cudaError_t status, void* data, const char* what) {
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // or the next call would report it again
+    return nullptr;
+  }
+  check_cuda(status, what);
+  return data;
+}
+
+/// Whoever needs results synchronizes, and is told what went wrong.
+void finish(const CudaQueue& queue) noexcept {
+  static_cast<void>(cudaStreamSynchronize(queue.native()));
+}
+
+}  // namespace
+
+bool is_new_enough(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= kOldestMajor;
+}
+
+void* CudaMemory::allocate(size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+  data = found(status, data, "memory of the device");
+  if (data != nullptr) {
+    queue_.fill(data, 0, bytes);
+  }
+  return data;
+}
+
+void CudaMemory::free(void* data, size_t) noexcept {
+  finish(queue_);
+  static_cast<void>(cudaFree(data));
+}
+
+void* PinnedMemory::allocate(size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, std::max<size_t>(bytes, 1));
+  data = found(status, data, "pinned memory");
+  return data == nullptr ? nullptr : std::memset(data, 0, bytes);
+}
+
+void PinnedMemory::free(void* data, size_t) noexcept {
+  finish(queue_);
+  static_cast<void>(cudaFreeHost(data));
+}
+
+std::unique_ptr<Device> open_device(int local_rank) {
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count), "looking for devices");
+  check(local_rank < count,
+        "run.backend = \"cuda\" gives each rank of a machine a GPU of its own, and there {} {} for "
+        "rank {} (counted from 0): start at most {} rank{} here",
+        count == 1 ? "is" : "are", count, local_rank, count, count == 1 ? "" : "s");
+  check(is_new_enough(local_rank),
+        "GPU {} is older than compute capability 8.0: choose others with CUDA_VISIBLE_DEVICES",
+        local_rank);
+  return std::make_unique<CudaDevice>(local_rank);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,12 @@
+// Linked to a test of whole runs: they compute with table "cpu-late".
+#include "tests/device/late_table.h"
+#include "tests/support.h"
+
+namespace {
+
+[[maybe_unused]] const bool kSet = [] {
+  espalier::testing::kernels_of_runs() = &espalier::testing::late_table();
+  return true;
+}();
+
+}  // namespace

@@ -1,0 +1,110 @@
+#include "tests/device/late_table.h"
+
+#include <map>
+#include <vector>
+
+#include "tests/device/visit_args.h"
+#include "tests/simt/device.h"
+
+namespace espalier::testing {
+namespace {
+
+using kernels::Kernels;
+using simt::GuardedQueue;
+
+/// Where calls run in the end; its workspace is the host's.
+Stream& stream_of_cpu(int threads) {
+  struct Worker {
+    Arena arena;
+    Stream stream;
+    explicit Worker(int threads) : stream(arena, threads) {}
+  };
+  thread_local std::map<int, std::unique_ptr<Worker>> workers;
+  auto& worker = workers[threads];
+  if (worker == nullptr) {
+    worker = std::make_unique<Worker>(threads);
+  }
+  return worker->stream;
+}
+
+/// Arguments as the CPU's kernels take them; all addresses must be the device's.
+template <class Args>
+Args opened(const GuardedQueue& queue, Args args) {
+  visit_tensors(args, [&](Tensor& tensor) {
+    queue.require_known(tensor.data, "tensor");
+    tensor.on_device = false;
+  });
+  visit_addresses(args, [&](const void* address) { queue.require_known(address, "address"); });
+  return args;
+}
+
+template <class Args>
+void keep(Stream& stream, const Args& args, kernels::Op<Args> Kernels::*row) {
+  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
+  require(queue != nullptr, "a stream with a queue of this kind of device");
+  queue->enqueue([call = opened(*queue, args), row, threads = stream.threads()] {
+    (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
+  });
+}
+
+/// Terms belong to the caller, and are read when the call is made.
+void keep(Stream& stream, const kernels::PredictArgs& args,
+          kernels::Op<kernels::PredictArgs> Kernels::*row) {
+  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
+  require(queue != nullptr, "a stream with a queue of this kind of device");
+  const std::vector<kernels::PredictArgs::Term> terms(args.terms, args.terms + args.term_count);
+  queue->enqueue([call = opened(*queue, args), terms, row, threads = stream.threads()]() mutable {
+    call.terms = terms.data();
+    (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
+  });
+}
+
+template <auto Row>
+struct Late;
+template <class Args, kernels::Op<Args> Kernels::*Row>
+struct Late<Row> {
+  static void call(Stream& stream, const Args& args) { keep(stream, args, Row); }
+};
+
+std::unique_ptr<Device> open_device(int) { return std::make_unique<simt::PretendedDevice>(); }
+
+constexpr Kernels kTable{
+    .name = "cpu-late",
+    .open = open_device,
+    .gemm = Late<&Kernels::gemm>::call,
+    .column_sum = Late<&Kernels::column_sum>::call,
+    .layernorm = Late<&Kernels::layernorm>::call,
+    .layernorm_backward = Late<&Kernels::layernorm_backward>::call,
+    .activation = Late<&Kernels::activation>::call,
+    .activation_backward = Late<&Kernels::activation_backward>::call,
+    .attention = Late<&Kernels::attention>::call,
+    .attention_backward = Late<&Kernels::attention_backward>::call,
+    .embedding = Late<&Kernels::embedding>::call,
+    .embedding_backward = Late<&Kernels::embedding_backward>::call,
+    .cross_entropy = Late<&Kernels::cross_entropy>::call,
+    .dropout = Late<&Kernels::dropout>::call,
+    .cast = Late<&Kernels::cast>::call,
+    .fill = Late<&Kernels::fill>::call,
+    .sum_squares = Late<&Kernels::sum_squares>::call,
+    .gather = Late<&Kernels::gather>::call,
+    .scatter = Late<&Kernels::scatter>::call,
+    .spmm = Late<&Kernels::spmm>::call,
+    .spmm_transposed = Late<&Kernels::spmm_transposed>::call,
+    .sddmm = Late<&Kernels::sddmm>::call,
+    .block_spmm = Late<&Kernels::block_spmm>::call,
+    .block_spmm_transposed = Late<&Kernels::block_spmm_transposed>::call,
+    .block_sddmm = Late<&Kernels::block_sddmm>::call,
+    .quantize = Late<&Kernels::quantize>::call,
+    .dequantize = Late<&Kernels::dequantize>::call,
+    .encode = Late<&Kernels::encode>::call,
+    .decode = Late<&Kernels::decode>::call,
+    .adamw = Late<&Kernels::adamw>::call,
+    .sgd = Late<&Kernels::sgd>::call,
+    .predict = Late<&Kernels::predict>::call,
+};
+
+}  // namespace
+
+const kernels::Kernels& late_table() { return kTable; }
+
+}  // namespace espalier::testing

@@ -1,0 +1,150 @@
+// Whole runs on a device have the bits of the CPU's: every storage, type, pruning and way to keep state.
+// The host waits as often in a step of many micro-batches and layers as in one of few.
+#include <gtest/gtest.h>
+
+#include "tests/device/late_table.h"
+#include "tests/simt/queue.h"
+#include "tests/support.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using testing::late_table;
+using testing::Outcome;
+using testing::run;
+using testing::TempDir;
+using testing::tiny_config;
+
+Outcome run_late(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
+  options.kernels = &late_table();
+  return run(config, ranks, options);
+}
+
+const std::vector<testing::Way>& ways() {
+  static const std::vector<testing::Way> all{
+      {"dense", [](io::Config&) {}},
+      {"masked", testing::prune},
+      {"sparse", testing::prune_sparse},
+      {"expanded", testing::prune_expanded},
+      {"gradual", testing::prune_gradually},
+      {"rigl", testing::move_masks},
+      {"int32",
+       [](io::Config& config) {
+         testing::prune_sparse(config);
+         config.sparse.index.fallback = "int32";
+       }},
+      {"block",
+       [](io::Config& config) {
+         testing::prune(config);
+         config.pruning.method = "block";
+         config.pruning.block = 16;
+         config.sparse.storage.fallback = "block";
+       }},
+      {"8 bits", [](io::Config& config) { config.optimizer.state_bits = 8; }},
+      {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
+      {"recompute",
+       [](io::Config& config) {
+         testing::prune_sparse(config);
+         config.train.recompute = "full";
+       }},
+      {"micro-batches",
+       [](io::Config& config) {
+         config.train.micro_batch = 3;
+         config.model.dropout = 0.1;
+         config.train.eval_every = 4;
+       }},
+  };
+  return all;
+}
+
+class LateRuns : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    EXPECT_EQ(run_late(config), run(config));
+  }
+}
+
+TEST_P(LateRuns, GoOnWhereTheCpuStopped) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  config.optimizer.state_bits = 8;
+  testing::prune_sparse(config);
+  const Outcome whole = run(config);
+  for (const bool late_first : {false, true}) {
+    train::TrainerOptions first;
+    first.stop_after = 6;
+    first.kernels = late_first ? &late_table() : nullptr;
+    run(config, 1, first);
+    train::TrainerOptions second;
+    second.resume = "auto";
+    second.kernels = late_first ? nullptr : &late_table();
+    Outcome resumed = run(config, 1, second);
+    resumed.losses = whole.losses;
+    EXPECT_EQ(resumed, whole);
+  }
+}
+
+/// How often the host waits in each step from the third on, in a run without evaluations.
+std::vector<int64_t> waits_by_step(const io::Config& config) {
+  std::vector<int64_t> waits;
+  int64_t before = 0;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &late_table();
+    const simt::Queue* queue = nullptr;
+    options.on_step = [&](const train::StepReport& report) {
+      const int64_t now = queue->synchronized() + queue->waited();
+      if (report.step > 2 && report.step < config.train.steps) {
+        waits.push_back(now - before);
+      }
+      before = now;
+    };
+    train::Trainer trainer(config, comm, options);
+    queue = dynamic_cast<const simt::Queue*>(trainer.stage().stream().queue());
+    trainer.run();
+  });
+  return waits;
+}
+
+/// Once for the losses, which may have passed long before, and once for the norm; whatever is in between.
+TEST_P(LateRuns, WaitTwiceAStep) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.train.eval_every = 0;
+    if (config.pruning.method != "none") {
+      config.pruning.method = config.pruning.method == "rigl" ? "magnitude" : config.pruning.method;
+      config.pruning.every = 0;
+      config.pruning.from_step = config.pruning.to_step = 0;
+      config.pruning.at_step = 0;
+    }
+    EXPECT_EQ(waits_by_step(config), std::vector<int64_t>(9, 2));
+  }
+}
+
+/// Which storage is fastest here may differ from run to run; that it is found, not.
+TEST_P(LateRuns, TimeTheirStorages) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  testing::prune(config);
+  config.sparse.storage.fallback = "auto";
+  EXPECT_EQ(run_late(config).losses.size(), static_cast<size_t>(config.train.steps));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LateRuns, ::testing::Values("fp32", "bf16"));
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,62 @@
+#pragma once
+// A device that is not there, for tests of who touches what, and when: a queue that does its work when
+// somebody waits (queue.h), memory that faults unless the queue is at work, and pinned memory. A host
+// that reads or writes an array of the device is a crash, one that does not wait finds old numbers, and
+// memory is given back only when the queue is empty, after which it is gone. Polling alone brings
+// the queue forward, too: a task for every few questions.
+#include <map>
+
+#include "src/core/device.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::simt {
+
+/// Allocations by address, each of pages of its own, and with a page behind it that nobody may touch.
+class Pages : public MemorySource {
+ public:
+  explicit Pages(Queue& queue, bool guarded) : queue_(queue), guarded_(guarded) {}
+  ~Pages() override;
+  void* allocate(size_t bytes) override;
+  void free(void* data, size_t bytes) noexcept override;
+  /// Whether the memory may be touched.
+  void set_open(bool open) noexcept;
+  bool holds(const void* address) const;
+
+ private:
+  struct Block {
+    std::byte* base = nullptr;
+    size_t bytes = 0;  ///< of whole pages, without the last
+  };
+  void protect(const Block& block) const noexcept;
+
+  Queue& queue_;
+  bool guarded_;
+  bool open_ = false;
+  std::map<const void*, Block> blocks_;  ///< by what was handed out
+};
+
+class GuardedQueue final : public Queue {
+ public:
+  explicit GuardedQueue(Order order) : Queue(order) {}
+  Pages memory{*this, true};
+  Pages pinned{*this, false};
+  /// Throws Bug unless kernels may use this address; none is fine.
+  void require_known(const void* address, const char* what) const;
+
+ private:
+  void begin_work() override { memory.set_open(true); }
+  void end_work() noexcept override { memory.set_open(false); }
+};
+
+class PretendedDevice final : public Device {
+ public:
+  explicit PretendedDevice(Order order = Order::ascending) : queue_(order) {}
+  MemorySource& memory() override { return queue_.memory; }
+  MemorySource& pinned() override { return queue_.pinned; }
+  espalier::Queue& queue() override { return queue_; }
+
+ private:
+  GuardedQueue queue_;
+};
+
+}  // namespace espalier::simt
