@@ -1,0 +1,156 @@
+"""What a comparison finds on the machine, or makes: the built program, the rivals' Python, text, rights, free memory.
+
+Whatever is missing is a sentence that stands in the table instead of numbers; only Espalier itself must be there.
+"""
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+
+from contenders import ROOT, model_settings, optimizer_settings
+from inputs import empty_config, settings_arguments
+
+# Of a rank, beyond model and activations: interpreter, libraries, communication (measured: 0.35 GB with PyTorch 2.15,
+# 0.6 with DeepSpeed; while torch.compile's compiler runs it may be 1).
+RIVAL_BYTES = 10**9
+
+
+def build(say):
+    """The program; ESPALIER names one that is built already."""
+    if os.environ.get("ESPALIER"):
+        program = pathlib.Path(os.environ["ESPALIER"]).resolve()
+        if not os.access(program, os.X_OK):
+            raise RuntimeError(f"ESPALIER={os.environ['ESPALIER']} is no program")
+        return str(program)
+    say("building Espalier")
+    subprocess.run([ROOT / "scripts" / "install-packages.sh"], check=True)
+    folder = ROOT / "build"
+    if not (folder / "CMakeCache.txt").exists():
+        subprocess.run(["cmake", "--preset", "release", "-DESPALIER_TESTS=OFF", "-DESPALIER_BENCHMARKS=OFF"],
+                       cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder, "--target", "espalier"], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    return str(folder / "src" / "cli" / "espalier")
+
+
+def text(preset_name, say):
+    """The default text: prose of a Debian package, as quickstart.sh trains on."""
+    path = ROOT / "data" / "text.txt"
+    if not path.exists():
+        say(f"making {path.relative_to(ROOT)}")
+        made = subprocess.run([ROOT / "scripts" / "make-text.sh", path], capture_output=True, text=True)
+        if made.returncode != 0:
+            raise RuntimeError(f"no text for {preset_name}: {made.stderr.strip()}\nGive one with --text FILE.")
+    return path
+
+
+class Peers:
+    """The rivals' Python: `python`, and for each of "torch" and "deepspeed" its version or why it cannot be used."""
+
+    PROBE = """
+import importlib, importlib.metadata, json
+found = {"versions": {}, "problems": {}}
+for needs, modules in {"torch": ("torch", "numpy", "h5py"), "deepspeed": ("deepspeed", "torch", "numpy", "h5py")}.items():
+    try:
+        for module in modules:
+            importlib.util.find_spec(module) or importlib.import_module(module)
+        found["versions"][needs] = importlib.metadata.version(needs)
+    except Exception as error:
+        found["problems"][needs] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+    def __init__(self, wanted, say):
+        self.python, self.versions, self.problems = None, {}, {}
+        if not wanted:
+            return
+        say("setting up PyTorch and DeepSpeed (benchmarks/peers/setup.sh)")
+        setup = subprocess.run([ROOT / "benchmarks" / "peers" / "setup.sh"], capture_output=True, text=True)
+        python = os.environ.get("PEERS_PYTHON") or str(ROOT / "benchmarks" / "peers" / ".venv" / "bin" / "python")
+        probe = None
+        if os.access(python, os.X_OK) or "/" not in python:
+            probe = subprocess.run([python, "-c", self.PROBE], capture_output=True, text=True)
+        if probe is None or probe.returncode != 0:
+            why = last_lines(setup.stderr if setup.returncode else probe.stderr if probe else "", 2)
+            self.problems = {needs: f"could not be set up: {why or python + ' does not run'}" for needs in wanted}
+            return
+        found = json.loads(probe.stdout.splitlines()[-1])
+        self.python, self.versions, self.problems = python, found["versions"], found["problems"]
+        if setup.returncode != 0:
+            for needs in self.problems:
+                self.problems[needs] = f"could not be set up: {last_lines(setup.stderr, 2)}"
+
+
+def last_lines(output, count):
+    """What a program said last, on one line, less colours and what torchrun says about a rank's end."""
+    output = re.sub("\x1b\\[[0-9;]*m", "", output)
+    ranks = re.split(r"(?m)^[WE]\d{4} .*torch/distributed/elastic", output)[0]
+    lines = [line.strip() for line in (ranks if ranks.strip() else output).splitlines() if line.strip()]
+    return " / ".join(list(dict.fromkeys(lines))[-count:])  # ranks often say the same
+
+
+def counting_namespace():
+    """Words before a command that put it into a network namespace of its own, where it alone uses `lo`, and end it with
+    its parent; and why that is not possible here (then None)."""
+    spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        spaces = ["--map-root-user", *spaces]
+    # Process numbers start again from 1 in there: no file of shared memory may be met by two.
+    enter = 'mount -t tmpfs tmpfs /dev/shm && ip link set lo up && exec "$@"'
+    words = ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "sh", "-c", enter, "sh"]
+    try:
+        tried = subprocess.run([*words, "true"], capture_output=True, text=True)
+    except FileNotFoundError as missing:
+        return [], f"{missing.filename} is missing"
+    return (words, None) if tried.returncode == 0 else ([], last_lines(tried.stderr, 1))
+
+
+def link_problem(rate):
+    """Why there can be no link of this rate between two hosts of one machine, or None."""
+    tried = subprocess.run([ROOT / "scripts" / "two_hosts.sh", "--rate", rate, "mpirun", "true"], capture_output=True,
+                           text=True)
+    return None if tried.returncode == 0 else last_lines(tried.stderr, 1) or f"exit code {tried.returncode}"
+
+
+def memory_needed(program, preset, inputs, contender):
+    """Bytes of all ranks, as Espalier's ledger foresees them for dense training, the case that needs most."""
+    settings = {**model_settings(preset, inputs), **optimizer_settings(preset), "train.dtype": preset["dtype"],
+                "train.global_batch": preset["global_batch"] // preset["ranks"]}
+    plan = subprocess.run([program, "train", str(empty_config(inputs.folder)), "--dry-run", "--json",
+                           *settings_arguments(settings)], capture_output=True, text=True)
+    if plan.returncode != 0:
+        raise RuntimeError("the memory of a run could not be foreseen:\n" + plan.stderr.strip())
+    own = json.loads(plan.stdout)["process"]
+    return preset["ranks"] * (own + (RIVAL_BYTES if contender.needs in ("torch", "deepspeed") else 0))
+
+
+def memory_free():
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def machine():
+    """What the report says about the machine."""
+    model = "unknown processor"
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {"processor": model, "cores": len(os.sched_getaffinity(0)), "memory_free": memory_free(),
+            "system": f"{platform.system()} {platform.release()}"}
+
+
+def commit():
+    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def espalier_version(program):
+    """Version and commit that the program was built from."""
+    said = subprocess.run([program, "info"], capture_output=True, text=True).stdout
+    fields = dict(line.split(None, 1) for line in said.splitlines() if len(line.split(None, 1)) == 2)
+    return f"Espalier {fields.get('version', '?').strip()} ({fields.get('git', '?').strip()})"
