@@ -51,6 +51,9 @@ class Bench:
             if code is None:
                 why = f"ended after {self.preset['limit_s']} s, the limit of a run; its last lines: {why}"
             result |= {"status": "failed", "why": why if code != 0 else f"no result was left ({problem!r}): {why}"}
+            logs = self.scratch.parent / "logs"
+            logs.mkdir(exist_ok=True)
+            (logs / f"{contender.name}-{seed}.txt").write_text(output + errors)
         return result
 
     # ---- Commands

@@ -11,12 +11,12 @@ PRESETS = {
     # Seconds a run: for tests, and to see whether a system works at all.
     "tiny": {
         **COMMON, "layers": 2, "heads": 2, "width": 32, "context": 16, "global_batch": 8, "pipeline_micro_batch": 2,
-        "steps": 60, "eval_every": 20, "eval_batches": 4, "warmup": 10, "dtype": "fp32", "target": 3.2, "limit_s": 300,
+        "steps": 60, "eval_every": 20, "eval_batches": 4, "warmup": 10, "dtype": "fp32", "target": 3.6, "limit_s": 300,
     },
     # nanoGPT's setting for CPUs, 0.8 M parameters: overheads of the systems weigh much.
     "cpu-small": {
         **COMMON, "layers": 4, "heads": 4, "width": 128, "context": 64, "global_batch": 12, "pipeline_micro_batch": 3,
-        "steps": 400, "eval_every": 40, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.5,
+        "steps": 300, "eval_every": 30, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.55,
         "limit_s": 300,
     },
     # nanoGPT's GPU setting for characters with a batch for two cores, 10.7 M parameters.
