@@ -62,19 +62,33 @@ for needs, modules in {"torch": ("torch", "numpy", "h5py"), "deepspeed": ("deeps
 print(json.dumps(found))
 """
 
-    def __init__(self, wanted, say):
+    @staticmethod
+    def path():
+        venv = os.environ.get("PEERS_VENV") or ROOT / "benchmarks" / "peers" / ".venv"
+        return os.environ.get("PEERS_PYTHON") or str(pathlib.Path(venv) / "bin" / "python")
+
+    @classmethod
+    def installed(cls):
+        """Whether both are there already."""
+        try:
+            probe = subprocess.run([cls.path(), "-c", cls.PROBE], capture_output=True, text=True)
+        except OSError:
+            return False
+        return probe.returncode == 0 and not json.loads(probe.stdout.splitlines()[-1])["problems"]
+
+    def __init__(self, wanted, gpu, say):
         self.python, self.versions, self.problems = None, {}, {}
         if not wanted:
             return
-        say("setting up PyTorch and DeepSpeed (benchmarks/peers/setup.sh)")
-        setup = subprocess.run([ROOT / "benchmarks" / "peers" / "setup.sh"], capture_output=True, text=True)
-        python = os.environ.get("PEERS_PYTHON") or str(ROOT / "benchmarks" / "peers" / ".venv" / "bin" / "python")
-        probe = None
-        if os.access(python, os.X_OK) or "/" not in python:
-            probe = subprocess.run([python, "-c", self.PROBE], capture_output=True, text=True)
-        if probe is None or probe.returncode != 0:
-            why = last_lines(setup.stderr if setup.returncode else probe.stderr if probe else "", 2)
-            self.problems = {needs: f"could not be set up: {why or python + ' does not run'}" for needs in wanted}
+        say("looking for PyTorch and DeepSpeed, installing what is missing (benchmarks/peers/setup.sh; minutes)")
+        setup = subprocess.run([ROOT / "benchmarks" / "peers" / "setup.sh", *(["--for-gpu"] if gpu else [])],
+                               capture_output=True, text=True)
+        python = self.path()
+        try:
+            probe = subprocess.run([python, "-c", self.PROBE], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as problem:
+            why = last_lines(setup.stderr, 2) or str(problem)
+            self.problems = {needs: f"could not be set up: {why}" for needs in wanted}
             return
         found = json.loads(probe.stdout.splitlines()[-1])
         self.python, self.versions, self.problems = python, found["versions"], found["problems"]

@@ -86,7 +86,8 @@ class Comparison:
         self._check_settings(text)
         self.inputs = inputs.Inputs(self.out / "inputs", a.settings, text, self.program)
         self.parameters = presets.parameters(a.settings, self.inputs.vocabulary)
-        self.peers = environment.Peers({c.needs for c in a.contenders} & {"torch", "deepspeed"}, say)
+        self.peers = environment.Peers({c.needs for c in a.contenders} & {"torch", "deepspeed"},
+                                       a.settings["device"] == "cuda", say)
         self.bench = measuring.Bench(self.program, self.peers, a.settings, self.inputs, self.link, namespace, self.cores)
         self.results = [json.loads(line) for line in self._kept()]
         self.versions = {"espalier": environment.espalier_version(self.program), **self.peers.versions}

@@ -150,9 +150,9 @@ class Bench:
 
 
 def end(process):
-    """Ends a process and all that it started: gently first, then by its session."""
+    """Ends a process and all that it started: gently first, then by its session; namespaces die with their first process."""
     with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None:
+        if process.poll() is None and process.args[0] != "setpriv":
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)

@@ -95,4 +95,5 @@ def page(comparison):
         "</main>"]
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
             'content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-            f"<title>Espalier: comparison</title><style>\n{css}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n")
+            f"<title>Espalier: comparison</title><style>\n{css}thead th {{ white-space: normal; vertical-align: bottom; }}\n"
+            "</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n")

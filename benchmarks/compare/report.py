@@ -28,7 +28,7 @@ def loss(value):
 def seconds(row):
     if row["reached"] == 0:
         return "not reached"
-    text = with_range(row["seconds_to_target"], 1)
+    text = with_range(row["seconds_to_target"], 1 if row["seconds_to_target"]["median"] >= 10 else 2)
     return text if row["reached"] == row["seeds"] else f"{text}; {row['reached']} of {row['seeds']} seeds"
 
 

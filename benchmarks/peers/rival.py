@@ -135,8 +135,8 @@ class Record:
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         self.counted = work.ranks > 1 and work.backend == "gloo"
         self.seconds, self.losses, self.evaluations, self.sent = [], [], [], []
-        self.state = None
-        self.looking = 0.0
+        self.state, self.looking = None, 0.0
+        self.looks = {min(step, work.steps - 1) for step in (3, 4, 5)}  # moments are there, PowerSGD has begun
 
     @contextlib.contextmanager
     def step(self, number):
@@ -154,9 +154,11 @@ class Record:
         self.losses.append(value.detach().float().reshape(()))
 
     def look(self):
-        if self.state is None and self.number == min(3, self.work.steps - 1):
+        """The least of three steps, among those that count for no speed: now and then a message's copy is not gone yet."""
+        if self.number in self.looks:
             start = time.perf_counter()
-            self.state = state_bytes()
+            found = state_bytes()
+            self.state = found if self.state is None else min(self.state, found)
             self.looking = time.perf_counter() - start
 
     def evaluate(self, number, mean_loss):
