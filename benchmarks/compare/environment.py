@@ -97,10 +97,14 @@ print(json.dumps(found))
                 self.problems[needs] = f"could not be set up: {last_lines(setup.stderr, 2)}"
 
 
+# How launchers tell that a rank has ended, which is not why: torchrun from its first line on, Open MPI in boxes.
+LAUNCHERS = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic(.|\n)*|^-{40,}\n(.*\n)*?-{40,}\n|^\[\w+:\d+\] .*\n", re.M)
+
+
 def last_lines(output, count):
-    """What a program said last, on one line, less colours and what torchrun says about a rank's end."""
+    """What a program said last, on one line, less colours and what launchers say."""
     output = re.sub("\x1b\\[[0-9;]*m", "", output)
-    ranks = re.split(r"(?m)^[WE]\d{4} .*torch/distributed/elastic", output)[0]
+    ranks = LAUNCHERS.sub("", output)
     lines = [line.strip() for line in (ranks if ranks.strip() else output).splitlines() if line.strip()]
     return " / ".join(list(dict.fromkeys(lines))[-count:])  # ranks often say the same
 

@@ -100,6 +100,8 @@ class Comparison:
                 return self.a.link, []
             self.notes.append(f"--link {self.a.link} was skipped, all ran on one machine: {problem}")
             say(self.notes[-1])
+        if self.a.settings["device"] == "cuda":
+            return None, []  # what GPUs send each other, no interface sees
         words, problem = environment.counting_namespace()
         if problem:
             self.notes.append("No network namespace for rivals: bytes that other programs sent on this machine count as "

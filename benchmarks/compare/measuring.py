@@ -76,8 +76,6 @@ class Bench:
         ranks = self.preset["ranks"]
         if self.link:
             return [*self._two_hosts(), "torchrun", *arguments]
-        if ranks == 1:
-            return [*self.namespace, self.peers.python, *arguments]
         return [*self.namespace, self.peers.python, "-m", "torch.distributed.run", "--standalone", "--local-addr",
                 "127.0.0.1", "--nproc-per-node", str(ranks), *arguments]
 

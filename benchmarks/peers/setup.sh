@@ -24,17 +24,19 @@ if ! [ -x "$python" ]; then
     exit 1
   }
 fi
-"${pip[@]}" --upgrade pip || { echo "pip cannot reach a package index (PyPI): is there a network?" >&2; exit 1; }
+fetch() { "${pip[@]}" "$@" || { echo "pip could not get ${*: -1} from the package index (PyPI): is there a network?" >&2; exit 1; }; }
+fetch --upgrade pip
 if ! "$python" -c 'import torch' 2>/dev/null; then
   [ "${1:-}" = --for-gpu ] ||
     "${pip[@]}" --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null ||
     echo "no index of PyTorch's builds for CPUs: taking the one of PyPI" >&2
-  "${pip[@]}" torch
+  fetch torch
 fi
-"${pip[@]}" numpy h5py
+fetch numpy
+fetch h5py
 # Its setup looks at the torch that is installed; its operators are compiled when they are first used (here: none).
-"${pip[@]}" setuptools wheel
-DS_BUILD_OPS=0 "${pip[@]}" --no-build-isolation deepspeed ||
-  DS_BUILD_OPS=0 "${pip[@]}" deepspeed
+fetch setuptools
+fetch wheel
+DS_BUILD_OPS=0 fetch --no-build-isolation deepspeed
 check
 deepspeed
