@@ -88,7 +88,8 @@ class Comparison:
         self.parameters = presets.parameters(a.settings, self.inputs.vocabulary)
         self.peers = environment.Peers({c.needs for c in a.contenders} & {"torch", "deepspeed"},
                                        a.settings["device"] == "cuda", say)
-        self.bench = measuring.Bench(self.program, self.peers, a.settings, self.inputs, self.link, namespace, self.cores)
+        self.bench = measuring.Bench(program=self.program, peers=self.peers, preset=a.settings, inputs=self.inputs,
+                                     link=self.link, namespace=namespace, cores=self.cores)
         self.results = [json.loads(line) for line in self._kept()]
         self.versions = {"espalier": environment.espalier_version(self.program), **self.peers.versions}
 

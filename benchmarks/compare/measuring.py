@@ -29,7 +29,7 @@ def steady(values):
 class Bench:
     """How this comparison runs things. link: a rate, or None for one machine; namespace: see environment."""
 
-    def __init__(self, program, peers, preset, inputs, link, namespace, cores):
+    def __init__(self, *, program, peers, preset, inputs, link, namespace, cores):
         self.program, self.peers, self.preset, self.inputs = program, peers, preset, inputs
         self.link, self.namespace, self.threads = link, namespace, max(1, cores // preset["ranks"])
         self.scratch = inputs.folder.parent / "scratch"
