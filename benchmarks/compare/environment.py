@@ -2,18 +2,20 @@
 
 Whatever is missing is a sentence that stands in the table instead of numbers; only Espalier itself must be there.
 """
+import contextlib
 import json
 import os
 import pathlib
 import platform
 import re
+import signal
 import subprocess
 
 from contenders import ROOT, model_settings, optimizer_settings
 from inputs import empty_config, settings_arguments
 
-# Of a rank, beyond model and activations: interpreter, libraries, communication (measured: 0.35 GB with PyTorch 2.15,
-# 0.6 with DeepSpeed; while torch.compile's compiler runs it may be 1).
+# Of a rank, beyond model and activations: interpreter, libraries, compiler (measured: 0.7 GB with PyTorch 2.15, 0.8 with
+# DeepSpeed 0.19, 0.9 with torch.compile).
 RIVAL_BYTES = 10**9
 
 
@@ -81,20 +83,29 @@ print(json.dumps(found))
         if not wanted:
             return
         say("looking for PyTorch and DeepSpeed, installing what is missing (benchmarks/peers/setup.sh; minutes)")
-        setup = subprocess.run([ROOT / "benchmarks" / "peers" / "setup.sh", *(["--for-gpu"] if gpu else [])],
-                               capture_output=True, text=True)
+        why = self._set_up(["--for-gpu"] if gpu else [])
         python = self.path()
         try:
             probe = subprocess.run([python, "-c", self.PROBE], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as problem:
-            why = last_lines(setup.stderr, 2) or str(problem)
-            self.problems = {needs: f"could not be set up: {why}" for needs in wanted}
+            self.problems = {needs: f"could not be set up: {why or problem}" for needs in wanted}
             return
         found = json.loads(probe.stdout.splitlines()[-1])
         self.python, self.versions, self.problems = python, found["versions"], found["problems"]
-        if setup.returncode != 0:
-            for needs in self.problems:
-                self.problems[needs] = f"could not be set up: {last_lines(setup.stderr, 2)}"
+        if why:
+            self.problems = {needs: f"could not be set up: {why}" for needs in self.problems}
+
+    @staticmethod
+    def _set_up(arguments):
+        """Why it failed, or None."""
+        command = [str(ROOT / "benchmarks" / "peers" / "setup.sh"), *arguments]
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        try:
+            _, errors = running.communicate()
+        finally:
+            end(running)  # an interrupted one leaves no pip behind
+        return None if running.returncode == 0 else last_lines(errors, 2)
 
 
 # How launchers tell that a rank has ended, which is not why: torchrun from its first line on, Open MPI in boxes.
@@ -172,3 +183,14 @@ def espalier_version(program):
     said = subprocess.run([program, "info"], capture_output=True, text=True).stdout
     fields = dict(line.split(None, 1) for line in said.splitlines() if len(line.split(None, 1)) == 2)
     return f"Espalier {fields.get('version', '?').strip()} ({fields.get('git', '?').strip()})"
+
+
+def end(process):
+    """Ends a process and all that it started: gently first, then by its session; namespaces die with their first process."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None and process.args[0] != "setpriv":
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

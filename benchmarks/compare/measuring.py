@@ -4,17 +4,15 @@ A result: {"name", "seed", "system", "status": "ok" | "failed" | "skipped", "why
 evaluations [[step, loss]], peak_rss (bytes of each rank), device_peak, state_bytes (of the rank that holds most),
 sent_bytes (a rank in a median step), sent_counted ("interface", "transport", None), link_bytes, wall_seconds.
 """
-import contextlib
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import time
 
 from contenders import ROOT, espalier_settings
-from environment import last_lines
+from environment import end, last_lines
 from inputs import empty_config, settings_arguments
 
 
@@ -145,14 +143,3 @@ class Bench:
         return {**{key: given[key] for key in keys},
                 "sent_bytes": statistics.median(steady(sent)) / given.get("sent_by", 1) if sent else None,
                 "sent_counted": "interface" if sent else None}
-
-
-def end(process):
-    """Ends a process and all that it started: gently first, then by its session; namespaces die with their first process."""
-    with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None and process.args[0] != "setpriv":
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

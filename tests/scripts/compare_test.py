@@ -150,6 +150,18 @@ class Table(Scratch):
         self.assertEqual(self.rows()["fake"]["status"], "ok")
 
 
+    def test_link(self):
+        said = self.call("--only", "espalier-dense", "--steps", "10", "--link", "100mbit")
+        if "was skipped" in said:
+            self.skipTest(said)
+        self.assertIn("two hosts, link 100mbit", said)
+        row = self.rows()["espalier-dense"]
+        counted, sent = row["link_bytes"]["median"], row["sent_bytes_run"]["median"]
+        # The interface sees what the transport counts; and headers, start and end.
+        self.assertGreater(counted, sent)
+        self.assertLess(counted, 1.1 * sent + 200_000)
+
+
 class Parts(unittest.TestCase):
     def test_philox_known_answers(self):  # kat_vectors of Random123, philox4x32 10
         self.assertEqual(inputs.philox(0, 0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8])
