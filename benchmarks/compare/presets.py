@@ -16,13 +16,13 @@ PRESETS = {
     # nanoGPT's setting for CPUs, 0.8 M parameters: overheads of the systems weigh much.
     "cpu-small": {
         **COMMON, "layers": 4, "heads": 4, "width": 128, "context": 64, "global_batch": 12, "pipeline_micro_batch": 3,
-        "steps": 300, "eval_every": 30, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.55,
-        "limit_s": 300,
+        "steps": 300, "eval_every": 30, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.5,
+        "limit_s": 600,
     },
     # nanoGPT's GPU setting for characters with a batch for two cores, 10.7 M parameters.
     "cpu-10m": {
         **COMMON, "layers": 6, "heads": 6, "width": 384, "context": 256, "global_batch": 8, "pipeline_micro_batch": 2,
-        "steps": 60, "eval_every": 15, "eval_batches": 4, "warmup": 20, "dtype": "bf16", "target": 2.8, "limit_s": 600,
+        "steps": 60, "eval_every": 15, "eval_batches": 4, "warmup": 20, "dtype": "bf16", "target": 2.6, "limit_s": 600,
     },
     # GPT-2 small on one GPU; --text wants a file of uint16 tokens (NAME.bin, vocabulary of GPT-2).
     "gpu-124m": {

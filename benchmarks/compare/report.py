@@ -3,7 +3,7 @@ import json
 import pathlib
 
 from claims import claims
-from rows import EQUAL_STEPS, TOLERANCE
+from rows import TOLERANCE
 
 
 def number(value, digits=0, unit=1.0):
@@ -64,20 +64,23 @@ def cells(row, comparison):
 
 def equality_sentences(comparison):
     """[(holds, sentence)] about loss curves."""
-    sentences, limit = [], TOLERANCE[comparison["preset"]["dtype"]]
+    sentences = []
+    measure, limit = TOLERANCE[comparison["preset"]["dtype"]]
     for curve, what in (("dense", "dense training"), ("masked", "training with one mask")):
         found = [c for c in comparison["coincidence"] if c["curve"] == curve]
         if not found:
             continue
-        worst = max(found, key=lambda c: c["difference"])
-        names = sorted({c["name"] for c in found})
-        sentences.append((worst["difference"] <= limit,
-                          f"Loss curves of {what} coincide over the first {worst['steps']} steps: {len(names) + 1} systems, "
-                          f"largest difference {worst['difference']:.1e} (allowed: {limit:g})."
-                          if worst["difference"] <= limit else
-                          f"Loss curves of {what} DIFFER within the first {EQUAL_STEPS} steps: {worst['name']} and "
-                          f"{worst['reference']} by {worst['difference']:.1e}, allowed {limit:g}; these rows do not "
-                          "compute the same."))
+        bad = [c for c in found if not c["equal"]]
+        worst = max(bad or found, key=lambda c: c[measure])
+        names = {c["name"] for c in found} | {c["reference"] for c in found}
+        if bad:
+            text = (f"Loss curves of {what} DIFFER within the first {worst['steps']} steps: {worst['name']} and "
+                    f"{worst['reference']} by {worst[measure]:.1e} ({measure}), allowed {limit:g}; these rows do not "
+                    "compute the same.")
+        else:
+            text = (f"Loss curves of {what} coincide over the first {worst['steps']} steps: {len(names)} systems, {measure} "
+                    f"difference {worst[measure]:.1e} (allowed: {limit:g}).")
+        sentences.append((not bad, text))
     return sentences
 
 

@@ -3,7 +3,8 @@
 
 Pruning is torch's own (torch.nn.utils.prune): the mask is a second array beside the weight, products stay dense.
 PowerSGD takes all gradients as one bucket: with more, torch's callbacks start the sums of two buckets in an order that
-differs between ranks now and then (seen with 2.15). torch allows no fewer than 2 plain steps before it.
+differs between ranks now and then (seen with 2.15). It begins after a tenth of the steps, as its documentation advises;
+torch allows no fewer than 2 plain steps before it.
 """
 import contextlib
 
@@ -25,9 +26,10 @@ def options():
     return p.parse_args()
 
 
-def register(model, hook, matrix_rank):
+def register(model, hook, matrix_rank, steps):
     if hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=2)
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=matrix_rank,
+                                            start_powerSGD_iter=max(2, steps // 10))
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif hook != "none":
         model.register_comm_hook(None, getattr(default_hooks, hook + "_compress_hook"))
@@ -48,7 +50,7 @@ def main():
         # Without broadcast_buffers the masks, which never change, are not sent in every step.
         model = DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False,
                                         bucket_cap_mb=1024 if a.hook == "powersgd" else None)
-        register(model, a.hook, a.matrix_rank)
+        register(model, a.hook, a.matrix_rank, work.steps)
     plain = model
     if a.compile:
         model = torch.compile(model)
