@@ -18,6 +18,7 @@ ROOT, PROGRAM = map(pathlib.Path, sys.argv[1:3])
 FAKE = pathlib.Path(__file__).resolve().parent / "fake_rival.py"
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 sys.dont_write_bytecode = True
+import agree  # noqa: E402
 import claims  # noqa: E402
 import contenders  # noqa: E402
 import environment  # noqa: E402
@@ -190,6 +191,13 @@ class Parts(unittest.TestCase):
         preset = presets.PRESETS["cpu-small"]
         self.assertEqual(presets.parameters(preset, 65), 818176)
         self.assertEqual(presets.parameters(presets.PRESETS["gpu-124m"], 50257), 124439808)
+
+    def test_rankings(self):
+        def run(**medians):
+            return {name: {"median": m, "low": m - 5, "high": m + 5} for name, m in medians.items()}
+        first = run(a=100, b=50, c=47, d=10)
+        self.assertEqual([len(found) for found in agree.pairs(first, run(a=90, b=40, c=42, d=12))], [5, 1, 0])
+        self.assertEqual(agree.pairs(first, run(a=20, b=50, c=47))[2], [("a", "b"), ("a", "c")])
 
     def test_claims_are_the_papers_quotient(self):
         def row(name, step_ms):
