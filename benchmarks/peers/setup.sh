@@ -1,21 +1,42 @@
 #!/usr/bin/env bash
-# Makes benchmarks/peers/.venv with PyTorch (CPU), numpy and h5py. Running it again changes nothing.
+# Makes benchmarks/peers/.venv with PyTorch, numpy, h5py and DeepSpeed from PyPI. Running it again changes nothing.
 #
-#   benchmarks/peers/setup.sh
+#   benchmarks/peers/setup.sh [--for-gpu]
 #
-# PEERS_PYTHON names a python that has them already: then it is only checked, and nothing is installed.
+# PEERS_PYTHON names a python that has them already: then it is only checked, and nothing is installed. PEERS_VENV names
+# another folder than benchmarks/peers/.venv. Without --for-gpu the much smaller build of PyTorch for CPUs is taken
+# where its index can be reached. DeepSpeed alone missing: exit code 1, and what needs only PyTorch works.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-python=${PEERS_PYTHON:-$here/.venv/bin/python}
+venv=${PEERS_VENV:-$here/.venv}
+python=${PEERS_PYTHON:-$venv/bin/python}
 check() { "$python" -c 'import h5py, numpy, torch; print("torch", torch.__version__, "numpy", numpy.__version__, "h5py", h5py.__version__)'; }
+deepspeed() { "$python" -c 'from importlib.metadata import version; print("deepspeed", version("deepspeed"))'; }
 
-if [ -n "${PEERS_PYTHON:-}" ]; then check; exit; fi
-if [ -x "$python" ] && check 2>/dev/null; then exit; fi
+if [ -n "${PEERS_PYTHON:-}" ]; then check && deepspeed; exit; fi
+if [ -x "$python" ] && check 2>/dev/null && deepspeed 2>/dev/null; then exit; fi
 
-python3 -m venv "$here/.venv"
-"$python" -m pip install --quiet --upgrade pip
-# The CPU index holds a much smaller wheel; not every network reaches it.
-"$python" -m pip install --quiet --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu torch ||
-  "$python" -m pip install --quiet torch
-"$python" -m pip install --quiet numpy h5py
+pip=("$python" -m pip install --quiet --disable-pip-version-check)
+if ! [ -x "$python" ]; then
+  python3 -m venv "$venv" || {
+    rm -rf "$venv"
+    echo "python3 -m venv failed (its reason is above); on Debian: apt-get install python3-venv" >&2
+    exit 1
+  }
+fi
+fetch() { "${pip[@]}" "$@" || { echo "pip could not get ${*: -1} from the package index (PyPI): is there a network?" >&2; exit 1; }; }
+fetch --upgrade pip
+if ! "$python" -c 'import torch' 2>/dev/null; then
+  [ "${1:-}" = --for-gpu ] ||
+    "${pip[@]}" --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null ||
+    echo "no index of PyTorch's builds for CPUs: taking the one of PyPI" >&2
+  fetch torch
+fi
+fetch numpy
+fetch h5py
+# Its setup looks at the torch that is installed; its operators are compiled when they are first used (here: none).
+fetch setuptools
+fetch wheel
+DS_BUILD_OPS=0 fetch --no-build-isolation deepspeed
 check
+deepspeed

@@ -1,0 +1,104 @@
+"""The systems of a comparison, in the order of their rows, and how each is started.
+
+A contender is Espalier with settings of its own, or a rival: a program that takes --work and --out
+(benchmarks/peers/rival.py). `curve` names the contenders that compute the same numbers: "dense", or "masked" (the same
+pruned weights and masks); None: something is rounded or left out on purpose.
+"""
+import dataclasses
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PEERS = ROOT / "benchmarks" / "peers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    name: str
+    title: str
+    needs: str               # "espalier", "torch", "deepspeed"; "" for a command of the user's own
+    curve: str | None
+    settings: dict = dataclasses.field(default_factory=dict)  # of Espalier
+    command: tuple = ()      # of a rival, less --work and --out; a .py file is run by the rivals' python
+    masked: bool = False     # starts from the pruned weights
+    pipeline: bool = False   # ranks are stages
+
+
+SPARSE = {"sparse.storage": "sparse"}
+STATES = {**SPARSE, "optimizer.state_bits": 8}
+CODEC = {**STATES, "parallel.codec": "maxmin:4", "parallel.error_feedback": True}
+
+
+def _ours(name, title, curve, settings, **more):
+    return Contender("espalier-" + name, "Espalier " + title, "espalier", curve, settings, **more)
+
+
+def _torch(name, title, curve, *options, **more):
+    return Contender(name, "PyTorch " + title, "torch", curve, command=(str(PEERS / "rival_ddp.py"), *options), **more)
+
+
+def _deepspeed(name, title, script, *options, **more):
+    return Contender(name, "DeepSpeed " + title, "deepspeed", "dense", command=(str(PEERS / script), *options), **more)
+
+
+CONTENDERS = [
+    _ours("dense", "dense", "dense", {}),
+    _ours("samo", "pruned, SAMO storage", "masked", {"sparse.storage": "dense"}, masked=True),
+    _ours("sparse", "pruned, sparse products", "masked", SPARSE, masked=True),
+    _ours("sparse-8bit", "sparse, 8-bit states", None, STATES, masked=True),
+    _ours("sparse-codec", "sparse, 8-bit states, 4-bit gradients", None, CODEC, masked=True),
+    _ours("pipeline", "pipeline, dense", "dense", {}, pipeline=True),
+    _ours("pipeline-sparse", "pipeline, sparse products", "masked", SPARSE, masked=True, pipeline=True),
+    _torch("ddp", "DDP eager", "dense"),
+    _torch("ddp-compiled", "DDP compiled", "dense", "--compile"),
+    _torch("ddp-fp16", "DDP, fp16 hook", None, "--hook", "fp16"),
+    _torch("ddp-powersgd", "DDP, PowerSGD hook", None, "--hook", "powersgd"),
+    _torch("ddp-masked", "DDP, dense masked", "masked", "--masked", masked=True),
+    _deepspeed("zero-0", "ZeRO-0", "rival_zero.py", "--stage", "0"),
+    _deepspeed("zero-1", "ZeRO-1", "rival_zero.py", "--stage", "1"),
+    _deepspeed("zero-2", "ZeRO-2", "rival_zero.py", "--stage", "2"),
+    _deepspeed("deepspeed-pipeline", "pipeline", "rival_pipeline.py", pipeline=True),
+]
+
+
+def own(text):
+    """NAME=COMMAND of the user's, a rival like the others."""
+    name, _, command = text.partition("=")
+    if not name or not command:
+        raise ValueError(f"--rival {text!r}: want NAME=COMMAND")
+    return Contender(name, name, "", None, command=tuple(command.split()))
+
+
+def micro_batch(contender, preset):
+    """Sequences of one forward. Without a pipeline all of a rank's share fit at once."""
+    return preset["pipeline_micro_batch"] if contender.pipeline else preset["global_batch"] // preset["ranks"]
+
+
+def espalier_settings(contender, preset, seed, inputs, threads):
+    """Settings of `espalier train` for a contender; inputs: see inputs.py."""
+    settings = {
+        "train.seed": seed, "train.steps": preset["steps"], "train.micro_batch": micro_batch(contender, preset),
+        "train.dtype": preset["dtype"], "train.eval_every": preset["eval_every"],
+        "train.eval_batches": preset["eval_batches"], "train.checkpoint_every": -1, "train.global_batch":
+        preset["global_batch"], "run.trace": False, "run.threads": threads, "parallel.check_every": 0,
+        "run.backend": "cuda" if preset["device"] == "cuda" else "auto",
+        **model_settings(preset, inputs), **optimizer_settings(preset), **contender.settings}
+    if contender.pipeline:
+        settings["parallel.pipeline"] = preset["ranks"]
+    return settings
+
+
+def model_settings(preset, inputs):
+    return {
+        "model.kind": "gpt", "model.layers": preset["layers"], "model.heads": preset["heads"],
+        "model.width": preset["width"], "model.context": preset["context"], "model.tie_embeddings": preset["tie"],
+        "model.dropout": 0.0, "model.vocabulary": inputs.vocabulary, "data.kind": "tokens",
+        "data.train": [str(inputs.tokens)], "data.token_type": "uint16",
+        "data.validation_fraction": preset["validation_fraction"]}
+
+
+def optimizer_settings(preset):
+    return {
+        "optimizer.kind": "adamw", "optimizer.lr": preset["lr"], "optimizer.min_lr": preset["min_lr"],
+        "optimizer.warmup_steps": preset["warmup"], "optimizer.schedule": "cosine", "optimizer.beta1": preset["beta1"],
+        "optimizer.beta2": preset["beta2"], "optimizer.weight_decay": preset["weight_decay"],
+        "optimizer.clip": preset["clip"]}

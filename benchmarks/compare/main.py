@@ -1,0 +1,231 @@
+"""compare.sh: trains the same network by Espalier, PyTorch DDP and DeepSpeed, in turns, and writes one table.
+
+Results are kept run by run, so that a stopped comparison goes on with the next call, and one whose runs are all there
+is only written again. Exit code 0: table written (systems that could not run are in it, with the reason); 1: Espalier
+could not run, or systems that should compute the same did not; 2: usage; 130: interrupted.
+"""
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import statistics
+import sys
+
+import contenders
+import environment
+import inputs
+import measuring
+import page
+import presets
+import report
+import rows
+
+
+def options():
+    p = argparse.ArgumentParser(prog="compare.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--preset", choices=sorted(presets.PRESETS), default="cpu-small")
+    p.add_argument("--link", metavar="RATE", help="two hosts of one machine, joined by a link of 1gbit, 200mbit, …, none")
+    p.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each system (3)")
+    p.add_argument("--text", metavar="FILE", help="to train on; NAME.bin: uint16 tokens (data/text.txt, made if missing)")
+    p.add_argument("--out", metavar="DIR", help="where results go (runs/compare-PRESET[-RATE])")
+    p.add_argument("--only", metavar="REGEX", default="", help="systems whose names match; --list shows them")
+    p.add_argument("--rival", action="append", default=[], metavar="NAME=COMMAND", help="a system of your own")
+    p.add_argument("--list", action="store_true", help="show presets and systems, and stop")
+    for name, kind in (("steps", int), ("ranks", int), ("target", float), ("limit-s", int)):
+        p.add_argument("--" + name, type=kind, help="instead of the preset's")
+    p.add_argument("--dtype", choices=["fp32", "bf16"], help="instead of the preset's")
+    a = p.parse_args()
+    try:
+        a.contenders = [c for c in contenders.CONTENDERS + [contenders.own(text) for text in a.rival]
+                        if re.search(a.only, c.name)]
+    except (ValueError, re.error) as problem:
+        p.error(str(problem))
+    if not a.contenders:
+        p.error(f"--only {a.only}: no system has such a name; --list shows them")
+    if a.seeds < 1 or (a.link and not re.fullmatch(r"none|[0-9]+[kmg]bit", a.link)):
+        p.error("--seeds wants a number from 1 on, --link a rate such as 1gbit")
+    a.settings = dict(presets.PRESETS[a.preset])
+    for key in ("steps", "ranks", "target", "limit_s", "dtype"):
+        if getattr(a, key) is not None:
+            a.settings[key] = getattr(a, key)
+    ranks, batch = a.settings["ranks"], a.settings["global_batch"]
+    if a.settings["steps"] < 2 or ranks < 1 or batch % ranks or (a.link and ranks % 2):
+        p.error(f"at least 2 steps, and ranks that share a batch of {batch}; with --link an even number of them")
+    a.settings["warmup"] = min(a.settings["warmup"], a.settings["steps"] // 2)
+    return a
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Comparison:
+    """A call: what was asked, what is known, what is left."""
+
+    def __init__(self, a):
+        self.a, self.notes = a, []
+        self.program = environment.build(say)
+        self.cores = len(os.sched_getaffinity(0))
+        self.link, namespace = self._where()
+        out = a.out or contenders.ROOT / "runs" / f"compare-{a.preset}{'-' + self.link if self.link else ''}"
+        self.out = pathlib.Path(out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.out / "lock").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RuntimeError(f"{self.out} is used by another call") from None
+        text = pathlib.Path(a.text) if a.text else environment.text(a.preset, say)
+        if not text.is_file():
+            raise RuntimeError(f"--text {text}: there is no such file")
+        self._check_settings(text)
+        self.inputs = inputs.Inputs(self.out / "inputs", a.settings, text, self.program)
+        self.parameters = presets.parameters(a.settings, self.inputs.vocabulary)
+        self.peers = environment.Peers({c.needs for c in a.contenders} & {"torch", "deepspeed"},
+                                       a.settings["device"] == "cuda", say)
+        self.bench = measuring.Bench(program=self.program, peers=self.peers, preset=a.settings, inputs=self.inputs,
+                                     link=self.link, namespace=namespace, cores=self.cores)
+        self.results = [json.loads(line) for line in self._kept()]
+        self.versions = {"espalier": environment.espalier_version(self.program), **self.peers.versions}
+
+    def _where(self):
+        """(rate or None, words before the commands of rivals)"""
+        if self.a.link:
+            problem = "not for GPUs" if self.a.settings["device"] == "cuda" else environment.link_problem(self.a.link)
+            if problem is None:
+                return self.a.link, []
+            self.notes.append(f"--link {self.a.link} was skipped, all ran on one machine: {problem}")
+            say(self.notes[-1])
+        if self.a.settings["device"] == "cuda":
+            return None, []  # what GPUs send each other, no interface sees
+        words, problem = environment.counting_namespace()
+        if problem:
+            self.notes.append("No network namespace for rivals: bytes that other programs sent on this machine count as "
+                              f"theirs ({problem}).")
+        return None, words
+
+    def _check_settings(self, text):
+        """Results of other settings must not stand in one table."""
+        asked = {**{k: v for k, v in self.a.settings.items() if k not in ("target", "limit_s")}, "link": self.link,
+                 "text": hashlib.sha256(text.read_bytes()).hexdigest()}
+        file = self.out / "settings.json"
+        if file.exists() and json.loads(file.read_text()) != asked:
+            raise RuntimeError(f"{self.out} holds a comparison with other settings: name another --out, or remove it")
+        file.write_text(json.dumps(asked))
+
+    def _kept(self):
+        """Whole lines: a call that was killed may have left half of one."""
+        file = self.out / "runs.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        if len(whole) != len(lines):
+            file.write_text("".join(whole))
+        return whole
+
+    def result(self, contender, seed):
+        """The latest, of this version of the system; None: still to run."""
+        for result in reversed(self.results):
+            if (result["name"], result["seed"]) == (contender.name, seed):
+                return result if result["version"] == self._version(contender) else None
+        return None
+
+    def _version(self, contender):
+        return self.versions.get(contender.needs) or " ".join(contender.command)
+
+    def skipped(self, contender):
+        """Why a system cannot run here and now, or None."""
+        if contender.needs in self.peers.problems:
+            return self.peers.problems[contender.needs]
+        if contender.pipeline and self.a.settings["ranks"] < 2:
+            return "a pipeline needs two ranks"
+        needed = environment.memory_needed(self.program, self.a.settings, self.inputs, contender)
+        free = environment.memory_free()
+        if free is not None and needed > free:
+            return f"too little memory: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} available"
+        return None
+
+    def run(self):
+        wanted = [(seed, c) for seed in range(1, self.a.seeds + 1) for c in self.a.contenders]
+        left = [(seed, c) for seed, c in wanted if (self.result(c, seed) or {}).get("status") != "ok"]
+        if len(left) < len(wanted):
+            say(f"{len(wanted) - len(left)} of {len(wanted)} runs are in {self.out} already")
+        for number, (seed, contender) in enumerate(left, 1):
+            why = self.skipped(contender)
+            if why is None:
+                result = self.bench.run(contender, seed)
+            else:
+                result = {"name": contender.name, "seed": seed, "status": "skipped", "why": why}
+            self._keep({**result, "version": self._version(contender)})
+            say(f"[{number}/{len(left)}] seed {seed}  {contender.name}  {self._outcome(result)}")
+            self.write()
+        self.write()
+
+    def _outcome(self, result):
+        if result["status"] != "ok":
+            return f"{result['status']}: {result['why']}"
+        tokens = self.a.settings["global_batch"] * self.a.settings["context"]
+        speed = tokens / statistics.median(measuring.steady(result["step_seconds"]))
+        return f"{speed:,.0f} tokens/s, validation loss {result['evaluations'][-1][1]:.4f}, {result['wall_seconds']:.0f} s"
+
+    def _keep(self, result):
+        self.results.append(result)
+        with (self.out / "runs.jsonl").open("a") as file:
+            file.write(json.dumps(result) + "\n")
+
+    def current(self):
+        found = [self.result(c, seed) for c in self.a.contenders for seed in range(1, self.a.seeds + 1)]
+        return [result for result in found if result]
+
+    def write(self):
+        results, settings = self.current(), self.a.settings
+        table = [rows.row(c, [r for r in results if r["name"] == c.name], settings, self.parameters)
+                 for c in self.a.contenders]
+        self.comparison = {
+            "command": shlex.join(["./compare.sh", *sys.argv[1:]]), "preset_name": self.a.preset, "preset": settings,
+            "link": self.link, "seeds": self.a.seeds, "vocabulary": self.inputs.vocabulary,
+            "parameters": self.parameters, "machine": environment.machine(), "commit": environment.commit(),
+            "notes": self.notes, "rows": table,
+            "coincidence": rows.coincidence(self.a.contenders, results, settings)}
+        report.write(self.out, self.comparison, page.page)
+
+
+def stop(number, frame):
+    raise KeyboardInterrupt
+
+
+def main():
+    a = options()
+    if a.list:
+        say("presets: " + ", ".join(presets.PRESETS) + "\nsystems:")
+        for c in a.contenders:
+            say(f"  {c.name:26}{c.title}")
+        return 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    comparison = None
+    try:
+        comparison = Comparison(a)
+        comparison.run()
+    except KeyboardInterrupt:
+        kept = len(comparison.current()) if comparison else 0
+        say(f"interrupted: {kept} of {a.seeds * len(a.contenders)} runs are kept; the same call goes on")
+        if kept:
+            comparison.write()
+        return 130
+    except RuntimeError as problem:
+        print(f"compare.sh: {problem}", file=sys.stderr)
+        return 1
+    say("\n" + (comparison.out / "comparison.md").read_text())
+    say(f"{comparison.out}/comparison.html, comparison.json, comparison.md")
+    same = all(holds for holds, _ in report.equality_sentences(comparison.comparison))
+    ours = [row for row in comparison.comparison["rows"] if row["name"].startswith("espalier-")]
+    return 0 if same and (not ours or any(row["status"] == "ok" for row in ours)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

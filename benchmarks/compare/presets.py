@@ -1,0 +1,42 @@
+"""What is trained: the same in every system of a comparison. Lengths are chosen so that all rows of a CPU preset, three
+seeds each, fit their time on two cores; `target` is a validation loss that dense and pruned training both reach.
+"""
+
+COMMON = {
+    "tie": False, "vocabulary": 0, "lr": 1e-3, "min_lr": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1,
+    "clip": 1.0, "sparsity": 0.9, "device": "cpu", "ranks": 2, "validation_fraction": 0.1,
+}
+
+PRESETS = {
+    # Seconds a run: for tests, and to see whether a system works at all.
+    "tiny": {
+        **COMMON, "layers": 2, "heads": 2, "width": 32, "context": 16, "global_batch": 8, "pipeline_micro_batch": 2,
+        "steps": 60, "eval_every": 20, "eval_batches": 4, "warmup": 10, "dtype": "fp32", "target": 3.6, "limit_s": 300,
+    },
+    # nanoGPT's setting for CPUs, 0.8 M parameters: overheads of the systems weigh much.
+    "cpu-small": {
+        **COMMON, "layers": 4, "heads": 4, "width": 128, "context": 64, "global_batch": 12, "pipeline_micro_batch": 3,
+        "steps": 300, "eval_every": 30, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.5,
+        "limit_s": 600,
+    },
+    # nanoGPT's GPU setting for characters with a batch for two cores, 10.7 M parameters.
+    "cpu-10m": {
+        **COMMON, "layers": 6, "heads": 6, "width": 384, "context": 256, "global_batch": 8, "pipeline_micro_batch": 2,
+        "steps": 60, "eval_every": 15, "eval_batches": 4, "warmup": 20, "dtype": "bf16", "target": 2.6, "limit_s": 600,
+    },
+    # GPT-2 small on one GPU; --text wants a file of uint16 tokens (NAME.bin, vocabulary of GPT-2).
+    "gpu-124m": {
+        **COMMON, "layers": 12, "heads": 12, "width": 768, "context": 1024, "tie": True, "vocabulary": 50257,
+        "global_batch": 16, "pipeline_micro_batch": 4, "steps": 200, "eval_every": 50, "eval_batches": 4, "warmup": 40,
+        "lr": 6e-4, "min_lr": 6e-5, "beta2": 0.95, "dtype": "bf16", "device": "cuda", "ranks": 1, "target": 6.0,
+        "limit_s": 1800,
+    },
+}
+
+
+def parameters(preset, vocabulary):
+    """Of the GPT, counted as both implementations do."""
+    width, layers = preset["width"], preset["layers"]
+    block = 12 * width * width + 13 * width  # four matrices with biases, two norms
+    embeddings = (vocabulary * (1 if preset["tie"] else 2) + preset["context"]) * width
+    return layers * block + embeddings + 2 * width

@@ -1,0 +1,130 @@
+"""comparison.md and comparison.json; page.py makes the HTML of the same rows."""
+import json
+import pathlib
+
+from claims import claims
+from rows import TOLERANCE
+
+
+def number(value, digits=0, unit=1.0):
+    return "–" if value is None else f"{value / unit:,.{digits}f}"
+
+
+def with_range(value, digits=0, unit=1.0):
+    if value is None:
+        return "–"
+    text = number(value["median"], digits, unit)
+    if value["count"] == 1:
+        return text
+    return f"{text} ({number(value['low'], digits, unit)} … {number(value['high'], digits, unit)})"
+
+
+def loss(value):
+    if value is None:
+        return "–"
+    return f"{value['mean']:.4f}" + ("" if value["deviation"] is None else f" ± {value['deviation']:.4f}")
+
+
+def seconds(row):
+    if row["reached"] == 0:
+        return "not reached"
+    text = with_range(row["seconds_to_target"], 1 if row["seconds_to_target"]["median"] >= 10 else 2)
+    return text if row["reached"] == row["seeds"] else f"{text}; {row['reached']} of {row['seeds']} seeds"
+
+
+def columns(comparison):
+    """[(heading, text of a row)]"""
+    preset = comparison["preset"]
+    memory = "peak GPU MiB" if preset["device"] == "cuda" else "peak RSS a rank, MiB"
+    return [
+        ("system", lambda r: r["title"]),
+        ("tokens/s", lambda r: with_range(r["tokens_per_s"])),
+        (memory, lambda r: number(r["peak_bytes"] and r["peak_bytes"]["median"], 0, 2**20)),
+        ("model state, bytes a parameter", lambda r: number(r["state_bytes_per_parameter"] and
+                                                            r["state_bytes_per_parameter"]["median"], 2)),
+        ("sent a step, kB", lambda r: number(r["sent_bytes"] and r["sent_bytes"]["median"], 1, 1e3)),
+        (f"validation loss after {preset['steps']} steps", lambda r: loss(r["val_loss"])),
+        (f"seconds to loss {preset['target']:g}", seconds),
+        ("start-up, s", lambda r: number(r["startup_s"] and r["startup_s"]["median"], 1)),
+    ]
+
+
+def trouble(row):
+    if row["status"] == "left":
+        return "not run yet"
+    return f"{row['trouble']}: {row['why']}"
+
+
+def cells(row, comparison):
+    """Texts of a row's cells; of one without numbers, its title and why."""
+    if row["status"] != "ok":
+        return [row["title"], trouble(row)]
+    return [text(row) for _, text in columns(comparison)]
+
+
+def equality_sentences(comparison):
+    """[(holds, sentence)] about loss curves."""
+    sentences = []
+    measure, limit = TOLERANCE[comparison["preset"]["dtype"]]
+    for curve, what in (("dense", "dense training"), ("masked", "training with one mask")):
+        found = [c for c in comparison["coincidence"] if c["curve"] == curve]
+        if not found:
+            continue
+        bad = [c for c in found if not c["equal"]]
+        worst = max(bad or found, key=lambda c: c[measure])
+        names = {c["name"] for c in found} | {c["reference"] for c in found}
+        if bad:
+            text = (f"Loss curves of {what} DIFFER within the first {worst['steps']} steps: {worst['name']} and "
+                    f"{worst['reference']} by {worst[measure]:.1e} ({measure}), allowed {limit:g}; these rows do not "
+                    "compute the same.")
+        else:
+            text = (f"Loss curves of {what} coincide over the first {worst['steps']} steps: {len(names)} systems, {measure} "
+                    f"difference {worst[measure]:.1e} (allowed: {limit:g}).")
+        sentences.append((not bad, text))
+    return sentences
+
+
+def setting(comparison):
+    preset, here = comparison["preset"], comparison["machine"]
+    link = f"two hosts, link {comparison['link']}" if comparison["link"] else "one machine"
+    systems = ", ".join(dict.fromkeys(r["system"] for r in comparison["rows"] if r["system"]))
+    return (f"GPT of {preset['layers']} layers, {preset['heads']} heads, {preset['width']} wide, context "
+            f"{preset['context']}, vocabulary {comparison['vocabulary']}: {comparison['parameters'] / 1e6:.2f} M "
+            f"parameters; {preset['global_batch']} sequences a step, {preset['ranks']} ranks, {preset['dtype']}, AdamW; "
+            f"pruned: {preset['sparsity']:.0%} of the blocks' weights, at random, from the start. {link}; "
+            f"{here['processor']}, {here['cores']} cores. {systems}; commit {comparison['commit']}. "
+            f"{comparison['seeds']} seed{'s' * (comparison['seeds'] > 1)}, systems in turns.")
+
+
+def markdown(comparison):
+    heads = [head for head, _ in columns(comparison)]
+    out = [f"# Comparison: {comparison['preset_name']}", "", setting(comparison), "", f"    {comparison['command']}", "",
+           "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in comparison["rows"]:
+        texts = [text.replace("|", "\\|") for text in cells(row, comparison)]
+        out.append("| " + " | ".join(texts + [""] * (len(heads) - len(texts))) + " |")
+    out += ["", "tokens/s, seconds: median (least … most) over seeds; loss: mean ± standard deviation over seeds.", ""]
+    out += ["- " + sentence for _, sentence in equality_sentences(comparison)]
+    out += [f"- {row['title']}: {row['seeds']} of {comparison['seeds']} seeds; {trouble(row)}"
+            for row in comparison["rows"] if row["status"] == "ok" and row.get("trouble")]
+    out += ["- " + note for note in comparison["notes"]]
+    out += ["", "## SAMO's claims", "", "| saved | paper | here | |", "|---|---|---|---|"]
+    for claim in comparison["claims"]:
+        here = "; ".join(f"{what}: {quotient(value)}" for what, value in claim["parts"])
+        out.append(f"| {claim['claim']} | {claim['paper']:.0%} | {here} | {claim['note']} |")
+    return "\n".join(out) + "\n"
+
+
+def quotient(value):
+    return "–" if value is None else f"{value:.0%}".replace("-", "−")
+
+
+def write(folder, comparison, page):
+    """All three files; `comparison` lacks claims only."""
+    comparison["claims"] = claims(comparison["rows"])
+    folder = pathlib.Path(folder)
+    for name, text in (("comparison.json", json.dumps(comparison, indent=1) + "\n"),
+                       ("comparison.md", markdown(comparison)), ("comparison.html", page(comparison))):
+        temporary = folder / (name + ".tmp")
+        temporary.write_text(text)
+        temporary.replace(folder / name)

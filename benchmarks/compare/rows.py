@@ -1,0 +1,106 @@
+"""From results to the rows of the table: medians and spreads over seeds, and whether equal systems computed the same."""
+import math
+import statistics
+
+from measuring import steady
+
+EQUAL_STEPS = 50  # of the loss curves that must coincide
+# By which difference, and how large it may be. Measured over 50 steps: fp32 7e-7 at most between any two systems; bf16
+# 7e-3 at most between Espalier and PyTorch, but DeepSpeed, which rounds weights and activations to bf16 everywhere, is
+# 0.01 off on average and 0.2 in a step in which all losses jump. So bf16 is a coarse check, fp32 the sharp one.
+TOLERANCE = {"fp32": ("largest", 1e-4), "bf16": ("mean", 0.02)}
+
+
+def step_seconds(result):
+    """Each step's time, start-up left out: a step of over five times the median (compiling, tuning) counts as a median."""
+    median = statistics.median(result["step_seconds"])
+    return [s if s <= 5 * median else median for s in result["step_seconds"]]
+
+
+def startup(result):
+    return sum(result["step_seconds"]) - sum(step_seconds(result))
+
+
+def seconds_at(result):
+    """[(seconds of training, step, validation loss)] of each evaluation."""
+    elapsed, total = [0.0], 0.0
+    for seconds in step_seconds(result):
+        total += seconds
+        elapsed.append(total)
+    return [(elapsed[step], step, loss) for step, loss in result["evaluations"]]
+
+
+def seconds_to(result, target):
+    """Seconds of training until the validation loss is at most target, a line between two evaluations; None: never."""
+    before = None
+    for seconds, _, loss in seconds_at(result):
+        if loss <= target:
+            if before is None:
+                return seconds
+            share = (before[1] - target) / (before[1] - loss)
+            return before[0] + share * (seconds - before[0])
+        before = (seconds, loss)
+    return None
+
+
+def spread(values):
+    """{"median", "low", "high", "mean", "deviation", "count"} of numbers, or None of none."""
+    values = [v for v in values if v is not None and math.isfinite(v)]
+    if not values:
+        return None
+    return {"median": statistics.median(values), "low": min(values), "high": max(values), "count": len(values),
+            "mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else None}
+
+
+def row(contender, results, preset, parameters):
+    """The row of a contender from its results, one a seed; `status` says what is in it."""
+    done = [r for r in results if r["status"] == "ok"]
+    base = {"name": contender.name, "title": contender.title, "curve": contender.curve,
+            "system": next((r["system"] for r in done), None), "seeds": len(done)}
+    other = [r for r in results if r["status"] != "ok"]
+    if other:
+        base |= {"trouble": other[-1]["status"], "why": other[-1]["why"]}
+    if not done:
+        return base | {"status": other[-1]["status"] if other else "left"}
+    tokens = preset["global_batch"] * preset["context"]
+    memory = [r["device_peak"] if preset["device"] == "cuda" else max(r["peak_rss"], default=0) for r in done]
+    return base | {
+        "status": "ok",
+        "tokens_per_s": spread([tokens / statistics.median(steady(r["step_seconds"])) for r in done]),
+        "step_ms": spread([1e3 * statistics.median(steady(r["step_seconds"])) for r in done]),
+        "peak_bytes": spread([m or None for m in memory]),
+        "state_bytes_per_parameter": spread([(r["state_bytes"] or math.nan) / parameters for r in done]),
+        "sent_bytes": spread([r["sent_bytes"] for r in done]),
+        "sent_counted": done[0]["sent_counted"],
+        # At the interface of the first host, over the whole run, start and evaluations too; beside it Espalier's own count.
+        "link_bytes": spread([r.get("link_bytes") for r in done]),
+        "sent_bytes_run": spread([r.get("sent_bytes_run") for r in done]),
+        "waiting_share": spread([sum(steady(r["waiting_seconds"])) / sum(steady(r["step_seconds"])) for r in done
+                                 if "waiting_seconds" in r]),
+        "val_loss": spread([r["evaluations"][-1][1] for r in done]),
+        "seconds_to_target": spread([seconds_to(r, preset["target"]) for r in done]),
+        "reached": sum(seconds_to(r, preset["target"]) is not None for r in done),
+        "startup_s": spread([startup(r) for r in done]),
+        "wall_s": spread([r["wall_seconds"] for r in done]),
+        "curve_points": seconds_at(done[0]),
+    }
+
+
+def coincidence(contenders, results, preset):
+    """For each group of contenders that compute the same numbers: how far their training losses lie apart in the first
+    steps. [{"curve", "seed", "reference", "name", "steps", "largest", "mean", "equal"}], the first of a group the
+    reference."""
+    measure, limit = TOLERANCE[preset["dtype"]]
+    found = []
+    for curve in ("dense", "masked"):
+        for seed in sorted({r["seed"] for r in results}):
+            names = [c.name for c in contenders if c.curve == curve]
+            runs = {r["name"]: r for r in results if r["seed"] == seed and r["status"] == "ok"}
+            present = [name for name in names if name in runs]
+            for name in present[1:]:
+                a, b = (runs[n]["losses"][:EQUAL_STEPS] for n in (present[0], name))
+                apart = [abs(x - y) for x, y in zip(a, b)]
+                difference = {"largest": max(apart), "mean": statistics.mean(apart)}
+                found.append({"curve": curve, "seed": seed, "reference": present[0], "name": name, "steps": len(apart),
+                              **difference, "equal": difference[measure] <= limit})
+    return found

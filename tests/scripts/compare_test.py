@@ -1,0 +1,234 @@
+"""Tests of compare.sh: compare_test.py ROOT PROGRAM [--with-torch]. Espalier trains tiny networks, the other systems are
+fake ones (fake_rival.py). --with-torch: instead the real rivals, whose loss curves must coincide with Espalier's; exit
+code 77 (skipped) where they are not installed."""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT, PROGRAM = map(pathlib.Path, sys.argv[1:3])
+FAKE = pathlib.Path(__file__).resolve().parent / "fake_rival.py"
+sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
+sys.dont_write_bytecode = True
+import agree  # noqa: E402
+import claims  # noqa: E402
+import contenders  # noqa: E402
+import environment  # noqa: E402
+import inputs  # noqa: E402
+import presets  # noqa: E402
+import rows  # noqa: E402
+
+
+def fake(name, what):
+    return ["--rival", f"{name}={sys.executable} {FAKE} {what}"]
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        words = random.Random(1)
+        self.text = self.folder / "text"
+        self.text.write_text(" ".join(words.choice("pear apple quince plum wall".split()) for _ in range(4000)))
+        self.out = self.folder / "out"
+
+    def command(self, *arguments):
+        return [str(ROOT / "compare.sh"), "--preset", "tiny", "--seeds", "1", "--text", str(self.text), "--out",
+                str(self.out), *arguments]
+
+    def environment(self, **variables):
+        return {**os.environ, "ESPALIER": str(PROGRAM), "OMP_WAIT_POLICY": "passive", **variables}
+
+    def call(self, *arguments, code=0, **variables):
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True,
+                              env=self.environment(**variables))
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def running(self):
+        """Command lines of processes that name the results' folder."""
+        lines = []
+        for file in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                lines.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        return [line for line in lines if str(self.out) in line]
+
+    def rows(self):
+        comparison = json.loads((self.out / "comparison.json").read_text())
+        return {row["name"]: row for row in comparison["rows"]}
+
+
+class Table(Scratch):
+    def test_all_kinds_of_rows(self):
+        said = self.call("--only", "espalier-(dense|samo|sparse$|pipeline$)|ddp$|zero-1|fake", "--steps", "20",
+                         "--limit-s", "60", *fake("fake", "well"), *fake("fake-crash", "crash"),
+                         *fake("fake-nothing", "nothing"), *fake("fake-short", "short"),
+                         PEERS_PYTHON="/nonexistent/python")
+        found = self.rows()
+        for name in ("espalier-dense", "espalier-samo", "espalier-sparse", "espalier-pipeline", "fake"):
+            self.assertEqual(found[name]["status"], "ok", name)
+        self.assertEqual(found["fake"]["system"], "Fake 1.0")
+        self.assertAlmostEqual(found["fake"]["tokens_per_s"]["median"], 8 * 16 / 0.01)
+        self.assertEqual(found["fake"]["sent_bytes"]["median"], 1000)  # two ranks sent 2000
+        self.assertEqual(found["fake"]["peak_bytes"]["median"], 3 * 2**20)
+        # From loss 4.0 after 10 steps of 10 ms to 3.0 after 20; the slow first step is no training.
+        self.assertAlmostEqual(found["fake"]["seconds_to_target"]["median"], 0.14)
+        self.assertAlmostEqual(found["fake"]["startup_s"]["median"], 0.49)
+        for name in ("ddp", "zero-1"):
+            self.assertEqual((found[name]["status"], found[name]["trouble"]), ("skipped", "skipped"))
+            self.assertIn("could not be set up", found[name]["why"])
+        self.assertIn("ValueError: the fake rival has fallen over", found["fake-crash"]["why"])
+        self.assertIn("no result was left", found["fake-nothing"]["why"])
+        self.assertIn("19 of 20 steps", found["fake-short"]["why"])
+        dense, samo = found["espalier-dense"], found["espalier-samo"]
+        self.assertGreater(dense["sent_bytes"]["median"], 2 * samo["sent_bytes"]["median"])
+        self.assertGreater(dense["state_bytes_per_parameter"]["median"], samo["state_bytes_per_parameter"]["median"])
+        self.assertIn("Loss curves of dense training coincide over the first 20 steps: 2 systems", said)
+        self.assertIn("Loss curves of training with one mask coincide", said)
+        for name in ("comparison.md", "comparison.html"):
+            text = (self.out / name).read_text()
+            self.assertIn("failed: Traceback (most recent call last): / ValueError: the fake rival has fallen over", text)
+            self.assertIn("PyTorch DDP eager", text)
+
+    def test_second_call_runs_what_failed_and_what_is_new(self):
+        self.call("--only", "fake", *fake("fake", "well"), *fake("fake-crash", "crash"))
+        said = self.call("--only", "fake", "--seeds", "2", *fake("fake", "well"), *fake("fake-crash", "crash"))
+        self.assertIn("1 of 4 runs are in", said)
+        ran = [line.split()[3] for line in said.splitlines() if line.startswith("[")]
+        self.assertEqual(ran, ["fake-crash", "fake", "fake-crash"])
+        with (self.out / "runs.jsonl").open("a") as file:
+            file.write('{"name": "fake", "se')  # a call that was killed while it wrote
+        self.assertIn("2 of 4 runs", self.call("--only", "fake", "--seeds", "2", *fake("fake", "well"),
+                                               *fake("fake-crash", "crash")))
+
+    def test_interrupted(self):
+        arguments = ["--only", "fake", *fake("fake", "well"), *fake("fake-hang", "hang")]
+        with subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, text=True,
+                              env=self.environment()) as running:
+            log = self.out / "scratch" / "output"
+            for _ in range(300):
+                if log.exists() and "hangs" in log.read_text():
+                    break
+                time.sleep(0.1)
+            running.send_signal(signal.SIGTERM)
+            said, _ = running.communicate(timeout=30)
+        self.assertEqual(running.returncode, 130, said)
+        self.assertIn("interrupted: 1 of 2 runs are kept", said)
+        self.assertEqual({name: row["status"] for name, row in self.rows().items()}, {"fake": "ok", "fake-hang": "left"})
+        self.assertIn("not run yet", (self.out / "comparison.md").read_text())
+        self.assertEqual(self.running(), [])
+        said = self.call(*arguments, "--limit-s", "2")
+        self.assertIn("1 of 2 runs are in", said)
+        self.assertIn("ended after 2 s, the limit of a run; its last lines: the fake rival hangs", said)
+
+    def test_bad_input(self):
+        self.assertIn("no system has such a name", self.call("--only", "nobody", code=2))
+        self.assertIn("want NAME=COMMAND", self.call("--rival", "nameless", code=2))
+        self.assertIn("a rate such as 1gbit", self.call("--link", "fast", code=2))
+        self.assertIn("share a batch of 8", self.call("--ranks", "3", code=2))
+        self.assertIn("is no program", self.call(code=1, ESPALIER="/nonexistent"))
+        self.text.write_text("too short")
+        self.assertIn("are too few", self.call("--only", "fake", *fake("fake", "well"), code=1))
+        self.assertIn("other settings", self.call("--only", "fake", "--steps", "9", *fake("fake", "well"), code=1))
+
+    def test_no_rights_for_a_link(self):
+        stand_in = self.folder / "bin" / "unshare"
+        stand_in.parent.mkdir()
+        stand_in.write_text("#!/bin/sh\necho 'unshare: Operation not permitted' >&2\nexit 1\n")
+        stand_in.chmod(0o755)
+        said = self.call("--only", "fake", "--link", "1gbit", *fake("fake", "well"),
+                         PATH=f"{stand_in.parent}:{os.environ['PATH']}")
+        self.assertIn("--link 1gbit was skipped, all ran on one machine", said)
+        self.assertIn("Operation not permitted", (self.out / "comparison.md").read_text())
+        self.assertEqual(self.rows()["fake"]["status"], "ok")
+
+
+    def test_link(self):
+        said = self.call("--only", "espalier-dense", "--steps", "10", "--link", "100mbit")
+        if "was skipped" in said:
+            self.skipTest(said)
+        self.assertIn("two hosts, link 100mbit", said)
+        row = self.rows()["espalier-dense"]
+        counted, sent = row["link_bytes"]["median"], row["sent_bytes_run"]["median"]
+        # The interface sees what the transport counts; and headers, start and end.
+        self.assertGreater(counted, sent)
+        self.assertLess(counted, 1.1 * sent + 200_000)
+
+
+class Parts(unittest.TestCase):
+    def test_philox_known_answers(self):  # kat_vectors of Random123, philox4x32 10
+        self.assertEqual(inputs.philox(0, 0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8])
+        ones = 2**64 - 1
+        self.assertEqual(inputs.philox(ones, ones, ones), [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD])
+
+    def test_differing_curves_are_found(self):
+        known = [c for c in contenders.CONTENDERS if c.curve == "dense"]
+        results = [{"name": c.name, "seed": 1, "status": "ok", "losses": [4.0, 3.5, 3.0]} for c in known[:3]]
+        self.assertTrue(all(c["equal"] for c in rows.coincidence(known, results, {"dtype": "fp32"})))
+        results[2]["losses"] = [4.0, 3.5, 3.001]
+        self.assertEqual([c["equal"] for c in rows.coincidence(known, results, {"dtype": "fp32"})], [True, False])
+
+    def test_too_little_memory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text"
+            text.write_text("pear apple quince " * 1000)
+            preset = presets.PRESETS["tiny"]
+            made = inputs.Inputs(pathlib.Path(folder) / "inputs", preset, text, str(PROGRAM))
+            ours, rival = (next(c for c in contenders.CONTENDERS if c.needs == needs) for needs in ("espalier", "torch"))
+            least = environment.memory_needed(str(PROGRAM), preset, made, ours)
+            self.assertGreater(least, 2 * 16 * presets.parameters(preset, made.vocabulary))
+            self.assertGreater(environment.memory_needed(str(PROGRAM), preset, made, rival), least)
+
+    def test_parameters_are_those_of_the_program(self):
+        preset = presets.PRESETS["cpu-small"]
+        self.assertEqual(presets.parameters(preset, 65), 818176)
+        self.assertEqual(presets.parameters(presets.PRESETS["gpu-124m"], 50257), 124439808)
+
+    def test_rankings(self):
+        def run(**medians):
+            return {name: {"median": m, "low": m - 5, "high": m + 5} for name, m in medians.items()}
+        first = run(a=100, b=50, c=47, d=10)
+        self.assertEqual([len(found) for found in agree.pairs(first, run(a=90, b=40, c=42, d=12))], [5, 1, 0])
+        self.assertEqual(agree.pairs(first, run(a=20, b=50, c=47))[2], [("a", "b"), ("a", "c")])
+
+    def test_claims_are_the_papers_quotient(self):
+        def row(name, step_ms):
+            return {"name": name, "title": name, "status": "ok", "step_ms": {"median": step_ms}}
+        found = claims.claims([row("espalier-dense", 100.0), row("espalier-samo", 66.0), row("zero-1", 200.0),
+                               row("zero-2", 150.0), row("espalier-sparse", 30.0)])
+        self.assertAlmostEqual(dict(found[2]["parts"])["SAMO storage"], 0.34)
+        self.assertAlmostEqual(dict(found[3]["parts"])["Espalier sparse against zero-2"], 0.8)  # the faster one
+        self.assertIsNone(dict(found[0]["parts"])["model state, sparse products and 8-bit states"])
+
+
+class WithTorch(Scratch):
+    def test_loss_curves_coincide(self):
+        said = self.call("--only", "espalier-(dense|samo)|^ddp$|ddp-masked|zero|deepspeed")
+        found = self.rows()
+        self.assertEqual({row["status"] for row in found.values()}, {"ok"}, said)
+        self.assertIn("coincide over the first 50 steps: 6 systems", said)
+        self.assertIn("training with one mask coincide over the first 50 steps: 2 systems", said)
+        ddp, ours = found["ddp"], found["espalier-dense"]
+        self.assertAlmostEqual(ddp["val_loss"]["mean"], ours["val_loss"]["mean"], places=4)
+        self.assertAlmostEqual(ddp["sent_bytes"]["median"] / ours["sent_bytes"]["median"], 1, delta=0.1)
+        self.assertAlmostEqual(ddp["state_bytes_per_parameter"]["median"], 16, delta=0.5)
+
+
+if __name__ == "__main__":
+    with_torch = "--with-torch" in sys.argv
+    if with_torch:
+        if not environment.Peers.installed():
+            print("skipped: PyTorch or DeepSpeed is not installed (benchmarks/peers/setup.sh, PEERS_PYTHON)")
+            sys.exit(77)
+    suite = unittest.TestSuite()
+    for case in [WithTorch] if with_torch else [Table, Parts]:
+        suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(case))
+    sys.exit(not unittest.TextTestRunner().run(suite).wasSuccessful())
