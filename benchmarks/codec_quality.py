@@ -23,6 +23,7 @@ from runs import SEEDS
 CODECS = ["bf16", "fp16", "fp8-e5m2", "fp8-e4m3", "dynamic8", "dynamic8-bnb", "static8", "mantissa8", "linear8",
           "maxmin:8", "maxmin:4", "maxmin:4:128", "maxmin:3", "maxmin:3:128", "adaptive", "maxmin:2", "table:4", "table:1",
           "sign", "topk:0.1", "topk:0.01"]
+WITHOUT_FEEDBACK = ["maxmin:3", "maxmin:3:128", "adaptive"]  # alone: bits beside bits that are chosen
 ACTIVATIONS = ["bf16", "dynamic8", "maxmin:8", "fp8-e4m3"]
 KEYS = ["where", "sparsity", "codec", "feedback", "seed"]
 SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_every": 0, "train.eval_batches": 100}
@@ -37,7 +38,9 @@ def all_runs():
                                        (SEEDS[1:], [codec for codec in CODECS if codec not in FIRST], [])]:
         for seed, sparsity in itertools.product(seeds, [0.9, 0]):
             yield dict(zip(KEYS, ["gradients", sparsity, "fp32", False, seed]))
-            for feedback, codec in itertools.product([False, True], codecs):
+            for codec, feedback in itertools.product(codecs, [False, True]):
+                if feedback and codec in WITHOUT_FEEDBACK:
+                    continue
                 yield dict(zip(KEYS, ["gradients", sparsity, codec, feedback, seed]))
             for codec in activations:
                 yield dict(zip(KEYS, ["activations", sparsity, codec, False, seed]))
