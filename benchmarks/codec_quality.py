@@ -21,15 +21,15 @@ import runs
 from runs import SEEDS
 
 CODECS = ["bf16", "fp16", "fp8-e5m2", "fp8-e4m3", "dynamic8", "dynamic8-bnb", "static8", "mantissa8", "linear8",
-          "maxmin:8", "maxmin:4", "maxmin:4:128", "maxmin:3", "maxmin:3:128", "adaptive", "maxmin:2", "table:4", "table:1",
-          "sign", "topk:0.1", "topk:0.01"]
-WITHOUT_FEEDBACK = ["maxmin:3", "maxmin:3:128", "adaptive"]  # alone: bits beside bits that are chosen
+          "maxmin:8", "maxmin:4:512", "maxmin:4:128", "maxmin:3:512", "maxmin:3:128", "adaptive", "maxmin:2:512", "table:4",
+          "table:1", "sign", "topk:0.1", "topk:0.01"]
+WITHOUT_FEEDBACK = ["maxmin:3:512", "maxmin:3:128", "adaptive"]  # alone: bits beside bits that are chosen
 ACTIVATIONS = ["bf16", "dynamic8", "maxmin:8", "fp8-e4m3"]
 KEYS = ["where", "sparsity", "codec", "feedback", "seed"]
 SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_every": 0, "train.eval_batches": 100}
 
 # What users choose between comes first, then what only completes the table.
-FIRST = ["maxmin:4", "dynamic8", "maxmin:4:128", "maxmin:8", "table:4", "fp8-e4m3", "sign", "topk:0.1", "maxmin:2"]
+FIRST = ["maxmin:4:512", "dynamic8", "maxmin:4:128", "maxmin:8", "table:4", "fp8-e4m3", "sign", "topk:0.1", "maxmin:2:512"]
 
 
 def all_runs():

@@ -15,10 +15,10 @@ using kernels::WireCode;
 using kernels::WireFormat;
 
 /// Values that share a scale, where nothing else is asked for.
-int64_t usual_bucket(WireCode code) {
+int64_t usual_bucket(WireCode code, int bits) {
   switch (code) {
     case WireCode::maxmin:
-      return 512;
+      return bits <= 4 ? 128 : 512;  // few levels have to span less (docs/results.md)
     case WireCode::topk:
       return 16'384;
     case WireCode::table:
@@ -48,15 +48,16 @@ WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults) 
   if (format.bits == 32 || format.bits == 16) {
     return format;
   }
-  format.bucket = given(codec.bucket, defaults.bucket, usual_bucket(code));
+  if (format.bits == 0 && code != WireCode::topk) {
+    format.bits = static_cast<int>(given(codec.bits, defaults.bits, kBits));
+  }
+  format.bucket = given(codec.bucket, defaults.bucket, usual_bucket(code, format.bits));
   if (code == WireCode::topk) {
     check(format.bucket <= kernels::kTopkBucket,
           "codec \"topk\": a bucket has at most {} values, not {}", kernels::kTopkBucket,
           format.bucket);
     const double share = codec.share > 0 ? codec.share : kShare;
     format.kept = std::max<int64_t>(1, std::llround(share * static_cast<double>(format.bucket)));
-  } else if (format.bits == 0) {
-    format.bits = static_cast<int>(given(codec.bits, defaults.bits, kBits));
   }
   format.half_meta = code == WireCode::maxmin && defaults.half_meta;
   return format;

@@ -8,8 +8,9 @@
 namespace espalier::parallel {
 
 struct CodecDefaults {
-  int64_t bits = 0;    ///< of maxmin and table; 0: 4
-  int64_t bucket = 0;  ///< 0: 512 of maxmin, 16,384 of topk, the whole message of table, else 1,024
+  int64_t bits = 0;  ///< of maxmin and table; 0: 4
+  int64_t bucket =
+      0;  ///< 0: 128 of maxmin up to 4 bits, 512 beyond, 16,384 of topk, the whole message of table, else 1,024
   bool half_meta = false;  ///< of maxmin
 };
 

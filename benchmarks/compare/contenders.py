@@ -25,7 +25,7 @@ class Contender:
 
 SPARSE = {"sparse.storage": "sparse"}
 STATES = {**SPARSE, "optimizer.state_bits": 8}
-CODEC = {**STATES, "parallel.codec": "maxmin:4:128"}
+CODEC = {**STATES, "parallel.codec": "maxmin:4"}
 
 
 def _ours(name, title, curve, settings, **more):

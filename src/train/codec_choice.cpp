@@ -33,12 +33,11 @@ std::vector<kernels::WireFormat> candidates_of(const io::Config& config, const s
     return formats;
   }
   if (kind == "adaptive") {
-    const int64_t wanted = config.parallel.bucket;
-    const std::vector<int64_t> smaller =
-        wanted > 0 ? std::vector<int64_t>{} : std::vector<int64_t>{128, 64};
+    const std::vector<int64_t> buckets = config.parallel.bucket > 0
+                                             ? std::vector<int64_t>{config.parallel.bucket}
+                                             : std::vector<int64_t>{512, 128, 64};
     for (int64_t bits = kFewestBits; bits <= kMostBits; ++bits) {
-      formats.push_back(parallel::format_of({.name = "maxmin", .bits = bits}, defaults));
-      for (const int64_t bucket : smaller) {
+      for (const int64_t bucket : buckets) {
         formats.push_back(
             parallel::format_of({.name = "maxmin", .bits = bits, .bucket = bucket}, defaults));
       }
@@ -47,12 +46,13 @@ std::vector<kernels::WireFormat> candidates_of(const io::Config& config, const s
   return formats;
 }
 
-/// The choice of adaptive that its budget is measured by.
+/// The choice of adaptive that its budget is measured by: as many bits in their usual buckets.
 int uniform_of(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
   const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
-  const int64_t bits = std::clamp(wanted, kFewestBits, kMostBits);
-  return static_cast<int>(std::ranges::find(candidates, bits, &kernels::WireFormat::bits) -
-                          candidates.begin());
+  const kernels::WireFormat uniform =
+      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMostBits)},
+                          codec_defaults(config));
+  return static_cast<int>(std::ranges::find(candidates, uniform) - candidates.begin());
 }
 
 parallel::ErrorScale scale_of(const io::Config& config) {

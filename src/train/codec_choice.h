@@ -5,7 +5,7 @@
 //              steps: what 2 to 8 bits in buckets of 64, 128 and 512 (or `bucket`) would lose of this step's
 //              gradients (all replicas' together), then the choice with the fewest bytes, or with
 //              codec_goal = "time" the least exposed time on the measured link, whose error is at most
-//              codec_budget times that of `bits` (4) bits in buckets of 512 everywhere. Until the first
+//              codec_budget times that of `bits` (4) bits in their usual buckets everywhere. Until the first
 //              choice: that. Errors of parameters are made comparable as codec_error says.
 //   fastest    by measured time alone: of fp32, fp8-e5m2, maxmin:4 and table:1 the one whose sum of a
 //              parameter's size takes the least time on the links that there are. Measured at the start.
