@@ -247,7 +247,7 @@ TEST(CodedValueTrials, LeaveNoTrace) {
   config.train.steps = 24;
   const Outcome want = run(config, 2);
   config.parallel.codec.fallback = "adaprec";
-  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:512"};
+  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};
   config.parallel.codec_every = 8;
   config.parallel.codec_trial = 5;
   EXPECT_EQ(run(config, 2), want);
