@@ -134,6 +134,40 @@ TEST_P(LateRuns, WaitTwiceAStep) {
   }
 }
 
+/// A plan counts what the device's arena will count, and a budget is the device's.
+TEST_P(LateRuns, FitTheirPlan) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.train.memory_budget = "64MiB";
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options;
+      options.resume = "none";
+      options.kernels = &late_table();
+      train::Trainer trainer(config, comm, options);
+      trainer.run();
+      const train::MemoryPlan& plan = trainer.fit().plan;
+      EXPECT_EQ(plan.beside, 0U);
+      // Masks are told apart globally: how many elements each matrix keeps is known beforehand to a
+      // percent, with what pads it.
+      constexpr double kSlack = 1.02;
+      EXPECT_LE(static_cast<double>(trainer.arena().total().peak),
+                kSlack * static_cast<double>(plan.needed()));
+      for (const Memory kind : {Memory::weight, Memory::gradient, Memory::master, Memory::moment}) {
+        const auto planned = static_cast<double>(plan.last.at(static_cast<size_t>(kind)));
+        EXPECT_NEAR(static_cast<double>(trainer.arena().use(kind).now), planned,
+                    (kSlack - 1) * planned)
+            << name_of(kind);
+      }
+      EXPECT_EQ(trainer.arena().use(Memory::communication).peak, 0U);
+      EXPECT_GT(trainer.arena().host().total().peak, 0U);
+    });
+  }
+}
+
 /// Which storage is fastest here may differ from run to run; that it is found, not.
 TEST_P(LateRuns, TimeTheirStorages) {
   const TempDir dir;
