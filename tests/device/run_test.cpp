@@ -2,6 +2,9 @@
 // The host waits as often in a step of many micro-batches and layers as in one of few.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "src/core/mirror.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/queue.h"
 #include "tests/support.h"
@@ -166,6 +169,36 @@ TEST_P(LateRuns, FitTheirPlan) {
       EXPECT_GT(trainer.arena().host().total().peak, 0U);
     });
   }
+}
+
+/// What tools ask of a network without training: predictions, and the loss of a micro-batch.
+std::vector<float> answers(const io::Config& config, const kernels::Kernels& table) {
+  constexpr int32_t kTokens = 27;
+  const train::ProblemShape problem{
+      .classes = kTokens, .features = config.model.context, .rows = config.model.context};
+  kernels::Backend backend(table, 1);
+  train::Stage stage(config, problem, backend.stream(), table, {.training = false});
+  stage.store().initialise(5);
+  std::vector<float> all;
+  for (const size_t count : {1, 5, 16}) {
+    std::vector<int32_t> tokens(count);
+    std::iota(tokens.begin(), tokens.end(), 3);
+    const Mirror logits(backend.stream(), stage.predict(tokens));
+    const auto row = logits.read().host().span<float>();
+    all.insert(all.end(), row.begin(), row.end());
+    for (const Tensor& feed : {stage.inputs(1), stage.targets(1)}) {
+      std::ranges::fill(feed.span<int32_t>(), static_cast<int32_t>(count));
+    }
+    all.push_back(static_cast<float>(stage.evaluate(1)));
+  }
+  return all;
+}
+
+TEST_P(LateRuns, AnswerAsTheCpu) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  EXPECT_EQ(answers(config, late_table()), answers(config, kernels::by_name("cpu")));
 }
 
 /// Which storage is fastest here may differ from run to run; that it is found, not.
