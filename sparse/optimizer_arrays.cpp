@@ -19,6 +19,23 @@ kernels::DynamicMap map_of(int which) {
   return which == 0 ? kernels::DynamicMap::with_sign : kernels::DynamicMap::without_sign;
 }
 
+/// Between an array of this rank's memory and numbers of the host.
+template <class T>
+void read(Stream& stream, const Tensor& from, float* to) {
+  const Mirror mirror(stream, from);
+  std::ranges::copy(mirror.read().host().span<T>(), to);
+}
+template <class T>
+void write(Stream& stream, std::span<const float> from, const Tensor& to) {
+  const Mirror mirror(stream, to);
+  std::ranges::transform(from, mirror.host().get<T>(), [](float x) { return static_cast<T>(x); });
+  mirror.write();
+}
+
+std::span<const float> owned_of(std::span<const float> packed, const Range& owned) {
+  return packed.subspan(static_cast<size_t>(owned.first), static_cast<size_t>(owned.count));
+}
+
 std::string_view moment_name(int which) { return which == 0 ? "moment1" : "moment2"; }
 
 }  // namespace
@@ -167,8 +184,7 @@ Tensor OptimizerArrays::scale(size_t p, int which) const {
 std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
   if (options_.low && !place.apart) {
-    const Mirror part(*stream_, low_of(low, place));
-    std::ranges::copy(part.read().host().span<uint16_t>(), whole.begin() + place.owned.first);
+    read<uint16_t>(*stream_, low_of(low, place), whole.data() + place.owned.first);
     collect(place, whole);
   }
   return whole;
@@ -176,8 +192,7 @@ std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& pla
 
 std::vector<float> OptimizerArrays::read_master(const Buffer& master, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
-  const Mirror part(*stream_, master_of(master, place));
-  std::ranges::copy(part.read().host().span<float>(), whole.begin() + place.owned.first);
+  read<float>(*stream_, master_of(master, place), whole.data() + place.owned.first);
   collect(place, whole);
   return whole;
 }
@@ -195,8 +210,7 @@ std::vector<float> OptimizerArrays::read_moment(const Moment& moment, const Plac
                                     .map = map_of(which)});
     values.read();
   } else {
-    const Mirror values(*stream_, stored);
-    std::ranges::copy(values.read().host().span<float>(), part.get<float>());
+    read<float>(*stream_, stored, part.get<float>());
   }
   collect(place, whole);
   return whole;
@@ -213,27 +227,17 @@ void OptimizerArrays::write_low(const Buffer& low, const Place& place,
   if (!options_.low || place.apart) {
     return;
   }
-  const Mirror mirror(*stream_, low_of(low, place));
-  const auto part = mirror.host().span<uint16_t>();
-  for (size_t k = 0; k < part.size(); ++k) {
-    part[k] = static_cast<uint16_t>(packed[static_cast<size_t>(place.owned.first) + k]);
-  }
-  mirror.write();
+  write<uint16_t>(*stream_, owned_of(packed, place.owned), low_of(low, place));
 }
 
 void OptimizerArrays::write_master(const Buffer& master, const Place& place,
                                    std::span<const float> packed) const {
-  const Mirror part(*stream_, master_of(master, place));
-  std::ranges::copy(packed.subspan(static_cast<size_t>(place.owned.first),
-                                   static_cast<size_t>(place.owned.count)),
-                    part.host().get<float>());
-  part.write();
+  write<float>(*stream_, owned_of(packed, place.owned), master_of(master, place));
 }
 
 void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int which,
                                    std::span<const float> packed) const {
-  const auto part = packed.subspan(static_cast<size_t>(place.owned.first),
-                                   static_cast<size_t>(place.owned.count));
+  const std::span<const float> part = owned_of(packed, place.owned);
   const Tensor stored = codes_of(moment, place);
   if (is_coded(place)) {
     // The kernel reads only; a view has no const form.
@@ -245,9 +249,7 @@ void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int
                                   .scales = scales_of(moment, place),
                                   .map = map_of(which)});
   } else {
-    const Mirror values(*stream_, stored);
-    std::ranges::copy(part, values.host().get<float>());
-    values.write();
+    write<float>(*stream_, part, stored);
   }
 }
 
@@ -271,36 +273,6 @@ void OptimizerArrays::set_master(size_t p, std::span<const float> packed) {
 
 void OptimizerArrays::set_moment(size_t p, int which, std::span<const float> packed) {
   write_moment(moments_.at(static_cast<size_t>(which)), places_[p], which, packed);
-}
-
-void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& survive) {
-  Layout next = lay_out(extents);
-  const size_t moved_parameters = stream_->arena().dry() ? 0 : places_.size();
-  if (options_.low) {
-    Buffer low = allocate_low(next);
-    for (size_t p = 0; p < moved_parameters; ++p) {
-      write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
-    }
-    low_ = std::move(low);
-  }
-  if (!options_.apart.empty()) {
-    Buffer master = allocate_master(next);
-    for (size_t p = 0; p < moved_parameters; ++p) {
-      if (places_[p].apart) {
-        write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));
-      }
-    }
-    master_ = std::move(master);
-  }
-  for (int which = 0; which < options_.moments; ++which) {
-    Moment& old = moments_[static_cast<size_t>(which)];
-    Moment moved = allocate_moment(next, which);
-    for (size_t p = 0; p < moved_parameters; ++p) {
-      write_moment(moved, next.places[p], which, survive(p, read_moment(old, places_[p], which)));
-    }
-    old = std::move(moved);
-  }
-  places_ = std::move(next.places);
 }
 
 }  // namespace espalier::sparse

@@ -28,7 +28,7 @@ Tensor Tape::push(std::string_view name, DType dtype, const Shape& shape) {
   }
   high_water_ = std::max(high_water_, top_);
   require(top_ <= capacity_, "the tape holds a pass as measured", name, top_, capacity_);
-  return Tensor(static_cast<std::byte*>(memory_.tensor().data) + begin, dtype, shape);
+  return memory_.tensor().elements(static_cast<int64_t>(begin), 0).as(dtype, shape);
 }
 
 /// Of what lies from `begin` to the top.

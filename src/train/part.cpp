@@ -144,53 +144,6 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .between = between_ ? &between_ : nullptr};
 }
 
-Tensor Part::as_fp32(const Tensor& tensor) {
-  return tensor.dtype == DType::fp32 ? tensor : fp32_.tensor().as(DType::fp32, tensor.shape);
-}
-
-namespace {
-
-/// The bytes of a message as a tensor like `like`.
-Tensor message(std::span<const std::byte> bytes, const Tensor& like) {
-  return Tensor(const_cast<std::byte*>(bytes.data()), like.dtype, like.shape);
-}
-
-}  // namespace
-
-void Part::take(std::span<const std::byte> from, const Tensor& to) {
-  if (stream_.arena().dry()) {
-    return;
-  }
-  const size_t bytes = wire_bytes(to.dtype, to.count());
-  require(bytes <= from.size(), "a whole message", bytes, from.size());
-  if (!coded()) {
-    stream_.copy(message(from, to), to);
-    return;
-  }
-  const Tensor values = as_fp32(to);
-  kernels_.decode(stream_, {.wire = from.first(bytes), .y = values, .format = options_.wire});
-  if (values.data != to.data) {
-    kernels_.cast(stream_, {.x = values, .y = to});
-  }
-}
-
-void Part::give(const Tensor& from, std::span<std::byte> to) {
-  if (stream_.arena().dry()) {
-    return;
-  }
-  const size_t bytes = wire_bytes(from.dtype, from.count());
-  require(bytes <= to.size(), "room for a whole message", bytes, to.size());
-  if (!coded()) {
-    stream_.copy(from, message(to, from));
-    return;
-  }
-  const Tensor values = as_fp32(from);
-  if (values.data != from.data) {
-    kernels_.cast(stream_, {.x = from, .y = values});
-  }
-  kernels_.encode(stream_, {.x = values, .wire = to.first(bytes), .format = options_.wire});
-}
-
 void Part::forward(int64_t number, const MicroBatch& batch, bool training,
                    std::span<const std::byte> in, std::span<std::byte> out) {
   Slot& slot = find(slots_, number);
@@ -215,28 +168,6 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     arriving_.push_back({.number = number, .rows = staging_.fetch(pass.losses)});
     take_arrived();
   }
-}
-
-/// Sums up what has come.
-void Part::take_arrived() {
-  while (!arriving_.empty() && stream_.passed(arriving_.front().rows.mark)) {
-    const Arriving& first = arriving_.front();
-    double sum = 0;
-    for (const float loss : first.rows.host.span<float>()) {
-      sum += static_cast<double>(loss);
-    }
-    losses_.push_back({.number = first.number, .sum = sum});
-    staging_.done(first.rows.host);
-    arriving_.pop_front();
-  }
-}
-
-std::vector<Part::Loss> Part::take_losses() {
-  if (!arriving_.empty()) {
-    stream_.wait(arriving_.back().rows.mark);
-    take_arrived();
-  }
-  return std::exchange(losses_, {});
 }
 
 void Part::backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in,

@@ -99,6 +99,9 @@ class Part {
   };
   /// Of the forwards since the last call, in their order. Waits for them, on a device.
   std::vector<Loss> take_losses();
+  double take_loss_sum();
+  /// Passes when kernels have read the message that the last action was given.
+  Mark taken() const { return taken_; }
   using Done = std::function<void(size_t layer)>;  ///< of the network: its gradients are complete
   void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
                 std::span<std::byte> out = {});
@@ -168,6 +171,7 @@ class Part {
   Staging staging_;
   std::deque<Arriving> arriving_;
   std::vector<Loss> losses_;
+  Mark taken_ = 0;
   std::function<void()> between_;
 };
 

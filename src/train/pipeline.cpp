@@ -125,8 +125,11 @@ double Pipeline::evaluate(int64_t samples, const Load& load) {
 
 void Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
   compute(action, in, out);
-  if (!in.empty() || !out.empty()) {
-    stage_.stream().synchronize();  // messages leave, and their memory takes others
+  Stream& stream = stage_.stream();
+  if (!out.empty()) {
+    stream.wait(stream.mark());  // the message leaves
+  } else if (!in.empty()) {
+    stream.wait(part(action).taken());  // its memory takes the next
   }
 }
 

@@ -150,6 +150,8 @@ class Rehearsal {
             staging_of_run(config_, stage_, run_.ranks) +
             trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
             low_rank_bytes(config_, stage_.store()))});
+    const Buffer beside = arena_.allocate(Memory::scratch, "what a device needs beside",
+                                          DType::uint8, Shape{device_scratch()});
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {
@@ -174,6 +176,17 @@ class Rehearsal {
   }
 
  private:
+  /// On a device: the sums of the gradient's squares, and 8-bit moments of one parameter as numbers.
+  int64_t device_scratch() {
+    if (!run_.device) {
+      return 0;
+    }
+    const auto parameters = static_cast<int64_t>(specs_.size());
+    const int64_t blocks = stage_.store().flat_size() / kernels::kSumBlock + parameters;
+    const bool coded = stage_.store().options().state_bits == 8;
+    return 8 * blocks + (coded ? 4 * static_cast<int64_t>(largest(kept_)) : 0);
+  }
+
   /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
   /// storages are timed, one parameter with a dense copy and its dense gradient.
   void hold_copies() {

@@ -224,21 +224,13 @@ double Stage::forward_backward(const MicroBatch& batch, const std::function<void
       done(end_of_layer(0, layer));
     }
   });
-  return loss_sum();
-}
-
-double Stage::loss_sum() {
-  double sum = 0;
-  for (const Part::Loss& loss : whole().take_losses()) {
-    sum += loss.sum;
-  }
-  return sum;
+  return whole().take_loss_sum();
 }
 
 double Stage::evaluate(int64_t samples) {
   feed(samples);
   whole().forward(0, {.samples = samples}, false);
-  return loss_sum();
+  return whole().take_loss_sum();
 }
 
 Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {

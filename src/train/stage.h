@@ -106,7 +106,6 @@ class Stage {
   std::unique_ptr<sparse::Store> make_store(const io::Config& config, const Options& options);
   Part& whole();
   Part::Feed feed(int64_t samples);
-  double loss_sum();
 
   ProblemShape problem_;
   Stream& stream_;

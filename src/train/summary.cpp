@@ -17,16 +17,18 @@ using Json = nlohmann::ordered_json;
 struct RankMemory {
   std::array<MemoryUse, kMemoryKinds> kinds;
   MemoryUse total;
+  MemoryUse pinned;  ///< of the host, beside a device
   size_t peak_rss = 0;
   size_t model_state = 0;
 };
 
-RankMemory memory_of(const Arena& arena) {
+RankMemory memory_of(Arena& arena) {
   RankMemory memory;
   for (int kind = 0; kind < kMemoryKinds; ++kind) {
     memory.kinds.at(static_cast<size_t>(kind)) = arena.use(static_cast<Memory>(kind));
   }
   memory.total = arena.total();
+  memory.pinned = arena.on_device() ? arena.host().total() : MemoryUse();
   memory.model_state = arena.model_state_bytes();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -44,6 +46,9 @@ Json json_of(const RankMemory& memory) {
   }
   json["all"] = json_of(memory.total);
   json["peak_rss"] = memory.peak_rss;
+  if (memory.pinned.peak > 0) {
+    json["pinned"] = json_of(memory.pinned);
+  }
   return json;
 }
 
@@ -58,6 +63,8 @@ Json memory_json(const std::vector<RankMemory>& ranks) {
     }
     sum.total.now += rank.total.now;
     sum.total.peak += rank.total.peak;
+    sum.pinned.now += rank.pinned.now;
+    sum.pinned.peak += rank.pinned.peak;
     sum.peak_rss += rank.peak_rss;
   }
   return {{"total", json_of(sum)}, {"ranks", rows}, {"peak_rss", sum.peak_rss}};

@@ -18,7 +18,7 @@ struct SummaryInput {
   const io::Config& config;
   std::filesystem::path directory;
   Stage& stage;
-  const Arena& arena;
+  Arena& arena;
   const Fit& fit;
   const Totals& totals;
   const parallel::Grid& grid;

@@ -85,6 +85,23 @@ TEST_F(Double, MemoryIsGivenBackWhenTheQueueIsEmpty) {
   EXPECT_DEATH(static_cast<void>(data[0]), "");
 }
 
+TEST(Exhausted, SaysWhatIsInUse) {
+  struct Little final : MemorySource {
+    void* allocate(size_t bytes) override { return bytes > 100 ? nullptr : memory; }
+    void free(void*, size_t) noexcept override {}
+    alignas(64) std::byte memory[128];
+  } little;
+  Arena host;
+  Arena arena(host, &little);
+  const Buffer weights = arena.allocate(Memory::weight, "value", DType::uint8, Shape{100});
+  EXPECT_THAT(
+      [&] { arena.allocate(Memory::activation, "tape", DType::uint8, Shape{200}); },
+      ::testing::ThrowsMessage<Failure>(::testing::AllOf(
+          ::testing::HasSubstr("on the device"), ::testing::HasSubstr("200 bytes of activation"),
+          ::testing::HasSubstr("weight 100"))));
+  EXPECT_EQ(arena.total().now, 100U);
+}
+
 TEST_F(Double, MirrorsHaveTwoSides) {
   const Buffer numbers = this->numbers(4, 3);
   const Mirror mirror(stream(), numbers.tensor());

@@ -2,6 +2,9 @@
 // The host waits as often in a step of many micro-batches and layers as in one of few.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "src/core/mirror.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/queue.h"
 #include "tests/support.h"
@@ -132,6 +135,70 @@ TEST_P(LateRuns, WaitTwiceAStep) {
     }
     EXPECT_EQ(waits_by_step(config), std::vector<int64_t>(9, 2));
   }
+}
+
+/// A plan counts what the device's arena will count, and a budget is the device's.
+TEST_P(LateRuns, FitTheirPlan) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.train.memory_budget = "64MiB";
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options;
+      options.resume = "none";
+      options.kernels = &late_table();
+      train::Trainer trainer(config, comm, options);
+      trainer.run();
+      const train::MemoryPlan& plan = trainer.fit().plan;
+      EXPECT_EQ(plan.beside, 0U);
+      // Masks are told apart globally: how many elements each matrix keeps is known beforehand to a
+      // percent, with what pads it.
+      constexpr double kSlack = 1.02;
+      EXPECT_LE(static_cast<double>(trainer.arena().total().peak),
+                kSlack * static_cast<double>(plan.needed()));
+      for (const Memory kind : {Memory::weight, Memory::gradient, Memory::master, Memory::moment}) {
+        const auto planned = static_cast<double>(plan.last.at(static_cast<size_t>(kind)));
+        EXPECT_NEAR(static_cast<double>(trainer.arena().use(kind).now), planned,
+                    (kSlack - 1) * planned)
+            << name_of(kind);
+      }
+      EXPECT_EQ(trainer.arena().use(Memory::communication).peak, 0U);
+      EXPECT_GT(trainer.arena().host().total().peak, 0U);
+    });
+  }
+}
+
+/// What tools ask of a network without training: predictions, and the loss of a micro-batch.
+std::vector<float> answers(const io::Config& config, const kernels::Kernels& table) {
+  constexpr int32_t kTokens = 27;
+  const train::ProblemShape problem{
+      .classes = kTokens, .features = config.model.context, .rows = config.model.context};
+  kernels::Backend backend(table, 1);
+  train::Stage stage(config, problem, backend.stream(), table, {.training = false});
+  stage.store().initialise(5);
+  std::vector<float> all;
+  for (const size_t count : {1, 5, 16}) {
+    std::vector<int32_t> tokens(count);
+    std::iota(tokens.begin(), tokens.end(), 3);
+    const Mirror logits(backend.stream(), stage.predict(tokens));
+    const auto row = logits.read().host().span<float>();
+    all.insert(all.end(), row.begin(), row.end());
+    for (const Tensor& feed : {stage.inputs(1), stage.targets(1)}) {
+      std::ranges::fill(feed.span<int32_t>(), static_cast<int32_t>(count));
+    }
+    all.push_back(static_cast<float>(stage.evaluate(1)));
+  }
+  return all;
+}
+
+TEST_P(LateRuns, AnswerAsTheCpu) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  EXPECT_EQ(answers(config, late_table()), answers(config, kernels::by_name("cpu")));
 }
 
 /// Which storage is fastest here may differ from run to run; that it is found, not.
