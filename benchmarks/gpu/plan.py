@@ -116,7 +116,7 @@ class Sanitizer(Tests):
     device = True
 
     def __init__(self, tool, limit):
-        super().__init__("sanitizer-" + tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test",
+        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test",
                          "*agree_with_the_reference*:*has_the_bytes*")
         self.tool = tool
 
