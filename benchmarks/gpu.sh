@@ -25,7 +25,7 @@ programs="src/cli/espalier tests/cuda/cuda_kernels_test tests/cuda/cuda_run_test
   benchmarks/breakdown_benchmark"
 
 # Libraries that every machine with a driver has, or has to have: libc and its parts, the driver, cuBLAS.
-leave_out='^(linux-vdso|ld-linux|libc|libm|libdl|libpthread|librt|libutil|libresolv|libnsl|libcuda|libcublas|libcublasLt)\.so|^ld-linux'
+leave_out='^(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|cuda|cublas|cublasLt))\.so'
 
 # copy_libraries FILE…: what they need and what that needs, into $out/lib.
 copy_libraries() {

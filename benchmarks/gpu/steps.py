@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the plan (plan.py): each step within its own limit and all within TOTAL_S seconds; what fails is recorded and the
-rest goes on. Writes RESULTS/results.jsonl (a line a step), summary.md and logs.txt.
+"""Runs the plan (plan.py): each step within its own limit and all within TOTAL_S seconds; what fails is recorded
+and the rest goes on. Writes RESULTS/results.jsonl (a line a step), summary.md and logs.txt.
 
     steps.py BUNDLE RESULTS
 """
@@ -17,7 +17,9 @@ import threading
 import time
 
 import plan
+import summary
 
+LEAST = 2.0  # seconds; with less left a step is not begun
 TAIL = 20_000  # characters of a log that are kept
 
 
@@ -102,7 +104,7 @@ def perform(step, bundle, limit, state):
     missing = step.missing(bundle)
     if missing:
         return {**line, "status": "skipped", "why": missing, "seconds": 0}, ""
-    if limit < plan.LEAST:
+    if limit < LEAST:
         return {**line, "status": "skipped", "why": "no time was left", "seconds": 0}, ""
     try:
         step.prepare(bundle)
@@ -113,7 +115,7 @@ def perform(step, bundle, limit, state):
         if memory.peak is not None:
             line["device_bytes_peak"] = memory.peak
     except Exception as error:  # what a step wrote is not what its reader expects
-        return {**line, "status": "failed", "why": f"{type(error).__name__}: {error}", "seconds": line.get("seconds", 0)}, ""
+        return {"seconds": 0, **line, "status": "failed", "why": f"{type(error).__name__}: {error}"}, ""
     if code is None:
         line.update(status="timed out", why=f"stopped after {limit:.0f} s")
     elif "status" not in line:
@@ -154,7 +156,7 @@ def main():
                 print(f"{step.name:24} {line['status']:10} {line['seconds']:7.1f} s  {line.get('why', '')}", flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    text = plan.summary(lines, (bundle.folder / "version").read_text().strip())
+    text = summary.summary(lines, (bundle.folder / "version").read_text().strip())
     (results / "summary.md").write_text(text)
     print(text)
     sys.exit(1 if any(line["status"] in ("failed", "timed out") for line in lines) else 0)

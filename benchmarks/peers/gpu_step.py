@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Training steps of gpt.py's GPT on a GPU as PyTorch is fastest: torch.compile, scaled_dot_product_attention, fused AdamW, bf16
-autocast, TF32 for what stays fp32. Random tokens. Prints one line of JSON: tokens/s of the median step.
+"""Training steps of gpt.py's GPT on a GPU as PyTorch is fastest: torch.compile, scaled_dot_product_attention, fused
+AdamW, bf16 autocast, TF32 for what stays fp32. Random tokens. Prints one line of JSON: tokens/s of the median step.
 
     gpu_step.py --layers 12 --heads 12 --width 768 --context 1024 --batch 16 --steps 12
 """
@@ -16,7 +16,8 @@ import gpt
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in dict(layers=12, heads=12, width=768, context=1024, batch=16, vocabulary=50257, steps=12).items():
+    for name, value in dict(layers=12, heads=12, width=768, context=1024, batch=16, vocabulary=50257,
+                            steps=12).items():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--eager", action="store_true", help="without torch.compile")
     a = p.parse_args()
