@@ -76,7 +76,7 @@ pack() {
   # The name under which the programs look for cuBLASLt.
   objdump -p "$build/src/cli/espalier" | awk '$1 == "NEEDED" && /libcublasLt/ { print $2 }' >"$out/cublas"
   git -C "$here" describe --always --dirty >"$out/version" 2>/dev/null || echo unknown >"$out/version"
-  tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -6 >"$out.tar.xz"
+  tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -2 >"$out.tar.xz"
   echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(du -m "$out.tar.xz" | cut -f1) MiB (of 64)"
   [ "$(du -m "$out.tar.xz" | cut -f1)" -le 64 ] || die "larger than 64 MiB: pack fewer architectures"
 }

@@ -86,8 +86,12 @@ class Cpu(Step):
 
 
 class OneDevice(Cpu):
-    """Ranks on the GPU, as many as there are or more."""
+    """Ranks that share the first GPU."""
     device = True
+
+    @property
+    def environment(self):
+        return {"ESPALIER_RANKS_PER_GPU": str(self.ranks)}
 
     def settings(self):
         return {**super().settings(), "run.backend": "cuda", "run.out": "cpu"}

@@ -31,7 +31,7 @@ def steps():
         Sanitizer("racecheck", 80),
         Codecs("codecs", "wire codes of 256 MiB beside a copy", 40),
         OneDevice("cuda-1-rank", "one rank under mpirun", 30, 1),
-        OneDevice("cuda-2-ranks", "two ranks", 30, 2),
+        OneDevice("cuda-2-ranks", "two ranks that share the GPU", 30, 2),
         Steps("train-124m-sparse", 45, "124m", "sparse", 6),
         Steps("train-124m-block", 45, "124m", "block", 6),
         Steps("train-124m-expanded-8bit", 30, "124m", "expanded-8bit", 4),
