@@ -1,6 +1,7 @@
 #pragma once
 // What a kernel cannot beat, measured in the same run as the kernel: a copy of as many bytes, and a large
 // GEMM. All times are the shortest of several tries.
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -69,7 +70,8 @@ inline double peak_flops(DType dtype, int threads) {
       }
       mirror.write();
     }
-    peak = 2.0 * n * n * n / shortest(0.5, backend.stream(), [&] {
+    const double flops = 2.0 * std::pow(static_cast<double>(n), 3);
+    peak = flops / shortest(0.5, backend.stream(), [&] {
              backend.kernels().gemm(backend.stream(),
                                     {.a = a.tensor(), .b = b.tensor(), .c = c.tensor()});
            });
