@@ -165,7 +165,7 @@ TEST_P(DeviceKernels, bear_large_inputs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, DeviceKernels, ::testing::ValuesIn(kGroups),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& about) { return about.param.name; });
 
 Tensor floats(Floats& values) {
   return Tensor(values.data(), DType::fp32, {static_cast<int64_t>(values.size())});
