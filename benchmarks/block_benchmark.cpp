@@ -5,6 +5,8 @@
 //
 // Dense and block runs alternate and the fastest of each counts: the machine may be shared. Every
 // result is compared with the dense product of the same weights, zeros where pruned.
+// With `--backend cuda` on a device; there also blocks of 64x64 in 4096x4096 with 8,192 tokens.
+//
 // Names: verb/type/block/rows x cols/tokens, density 0.1 unless it is named. One thread.
 #include <benchmark/benchmark.h>
 
@@ -12,6 +14,8 @@
 #include <ctime>
 #include <random>
 
+#include "benchmarks/backend.h"
+#include "src/core/mirror.h"
 #include "tests/kernel_cases_block.h"
 
 namespace espalier::kernels {
@@ -31,35 +35,47 @@ struct Setting {
 
 struct Loaded {
   Setting set;
-  Arena arena;
+  Backend backend;
   BlockPattern pattern;
   Buffer x, y, dense, values, y_dense;
 
   Buffer numbers(const Shape& shape, DType dtype) {
     static std::mt19937 random(1);
-    Buffer made = arena.allocate(Memory::scratch, "operand", dtype, shape);
+    Buffer made = backend.arena().allocate(Memory::scratch, "operand", dtype, shape);
+    const Mirror mirror(backend.stream(), made.tensor());
     for (int64_t i = 0; i < shape.count(); ++i) {
-      write(made.tensor(), i, static_cast<double>(random()) * 0x1p-31 - 1);
+      write(mirror.host(), i, static_cast<double>(random()) * 0x1p-31 - 1);
     }
+    mirror.write();
     return made;
   }
 
   explicit Loaded(const Setting& s)
-      : set(s), pattern({s.rows, s.cols}, {s.height, s.width}, s.density) {
+      : set(s),
+        backend(bench::chosen(), 1),
+        pattern({s.rows, s.cols}, {s.height, s.width}, s.density) {
     x = numbers({s.tokens, s.cols}, s.dtype);
     y = numbers({s.tokens, s.rows}, s.dtype);
     values = numbers({pattern.kept()}, s.dtype);
+    Arena& arena = backend.arena();
     dense = arena.allocate(Memory::scratch, "dense", s.dtype, {s.rows, s.cols});
+    const Mirror spread(backend.stream(), dense.tensor());
+    const Mirror packed(backend.stream(), values.tensor());
+    spread.read();
+    packed.read();
     for (int64_t k = 0; k < pattern.kept(); ++k) {
-      write(dense.tensor(), pattern.positions[static_cast<size_t>(k)], read(values.tensor(), k));
+      write(spread.host(), pattern.positions[static_cast<size_t>(k)], read(packed.host(), k));
     }
+    spread.write();
     const Shape result = s.verb == Verb::apply        ? Shape{s.tokens, s.rows}
                          : s.verb == Verb::transposed ? Shape{s.tokens, s.cols}
                                                       : Shape{s.rows, s.cols};
     y_dense = arena.allocate(Memory::scratch, "y", s.dtype, result);
   }
 
-  void run_dense(const Kernels& kernels, Stream& stream) {
+  void run_dense() {
+    const Kernels& kernels = backend.kernels();
+    Stream& stream = backend.stream();
     switch (set.verb) {
       case Verb::apply:
         return kernels.gemm(
@@ -73,8 +89,10 @@ struct Loaded {
     }
   }
 
-  void run_blocks(const Kernels& kernels, Stream& stream) {
-    const BlockMatrix weight = pattern.view(values.tensor());
+  void run_blocks() {
+    const Kernels& kernels = backend.kernels();
+    Stream& stream = backend.stream();
+    const BlockMatrix weight = pattern.view(stream, values.tensor());
     switch (set.verb) {
       case Verb::apply:
         return kernels.block_spmm(stream, {.weight = weight, .x = x.tensor(), .y = y.tensor()});
@@ -87,37 +105,42 @@ struct Loaded {
   }
 
   /// The largest difference between the two results, against the largest number among them.
-  double difference() const {
-    const Tensor& got = set.verb == Verb::apply        ? y.tensor()
-                        : set.verb == Verb::transposed ? x.tensor()
-                                                       : values.tensor();
+  double difference() {
+    const Tensor& made = set.verb == Verb::apply        ? y.tensor()
+                         : set.verb == Verb::transposed ? x.tensor()
+                                                        : values.tensor();
+    const Mirror got(backend.stream(), made);
+    const Mirror want(backend.stream(), y_dense.tensor());
+    got.read();
+    want.read();
     double most = 0;
     double wrong = 0;
-    for (int64_t i = 0; i < got.count(); ++i) {
-      const double right =
-          read(y_dense.tensor(),
-               set.verb == Verb::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
+    for (int64_t i = 0; i < made.count(); ++i) {
+      const double right = read(
+          want.host(), set.verb == Verb::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
       most = std::max(most, std::fabs(right));
-      wrong = std::max(wrong, std::fabs(read(got, i) - right));
+      wrong = std::max(wrong, std::fabs(read(got.host(), i) - right));
     }
     return wrong / most;
   }
 };
 
-/// CPU seconds of one call: the work is one thread, the machine may be shared.
+/// CPU seconds of one call: the work is one thread, the machine may be shared. On a device seconds.
 template <class Body>
-double seconds_of(const Body& body) {
+double seconds_of(Stream& stream, const Body& body) {
+  if (stream.queue() != nullptr) {
+    return bench::seconds_of(stream, body);
+  }
   const auto start = std::clock();
   body();
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
 void measure(benchmark::State& state, const Setting& set) {
-  const Kernels& kernels = by_name("cpu");
   Loaded loaded(set);
-  Stream stream(loaded.arena, 1);
-  loaded.run_dense(kernels, stream);
-  loaded.run_blocks(kernels, stream);
+  Stream& stream = loaded.backend.stream();
+  loaded.run_dense();
+  loaded.run_blocks();
   const double difference = loaded.difference();
   if (difference > (set.dtype == DType::fp32 ? 1e-5 : 1e-2)) {
     state.SkipWithError(fmt::format("differs from the dense product by {}", difference).c_str());
@@ -128,11 +151,11 @@ void measure(benchmark::State& state, const Setting& set) {
   for (auto _ : state) {
     double total = 0;
     for (int i = 0; i < 5; ++i) {
-      const double once = seconds_of([&] { loaded.run_blocks(kernels, stream); });
+      const double once = seconds_of(stream, [&] { loaded.run_blocks(); });
       blocks = std::min(blocks, once);
       total += once;
     }
-    dense = std::min(dense, seconds_of([&] { loaded.run_dense(kernels, stream); }));
+    dense = std::min(dense, seconds_of(stream, [&] { loaded.run_dense(); }));
     state.SetIterationTime(total / 5);
   }
   const double all = static_cast<double>(set.rows * set.cols);
@@ -143,6 +166,8 @@ void measure(benchmark::State& state, const Setting& set) {
   state.counters["GF/s"] = 1e-9 * flops * density / blocks;
   state.counters["%speed"] = 100 * density * dense / blocks;
   state.counters["x_dense"] = dense / blocks;
+  state.counters["dense_ms"] = 1e3 * dense;
+  state.counters["block_ms"] = 1e3 * blocks;
 }
 
 void add(const Setting& set) {
@@ -156,7 +181,15 @@ void add(const Setting& set) {
       ->Unit(benchmark::kMicrosecond);
 }
 
-[[maybe_unused]] const bool registered = [] {
+void add_all() {
+  if (bench::on_device()) {
+    for (const Verb verb : {Verb::apply, Verb::transposed, Verb::gradient}) {
+      add({verb, kBf16, 64, 64, 4096, 4096, 8192, 0.1});
+    }
+    for (const int64_t n : {1024, 2048, 4096}) {
+      add({Verb::apply, kBf16, 64, 64, n, n, 576, 0.1});
+    }
+  }
   for (const Verb verb : {Verb::apply, Verb::transposed, Verb::gradient}) {
     for (const DType dtype : {kFp32, kBf16}) {
       for (const auto& [rows, cols, tokens] :
@@ -178,8 +211,11 @@ void add(const Setting& set) {
       add({verb, dtype, 32, 32, 1536, 1536, 2048, 0.2});
     }
   }
-  return true;
-}();
+}
 
 }  // namespace
 }  // namespace espalier::kernels
+
+int main(int argc, char** argv) {
+  return espalier::bench::main(argc, argv, espalier::kernels::add_all);
+}

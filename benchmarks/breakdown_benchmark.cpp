@@ -2,14 +2,16 @@
 // sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a
 // clock; counters are milliseconds a step by operation, tokens/s, and the rate of the step's flops
 // as a share of the peak: a 1,024³ GEMM of the same type and thread count, measured in the same
-// run.
+// run. With `--backend cuda` on a device: each operation is waited for, so that the clock sees it, and a
+// step takes longer than in `espalier train`; the GPT is GPT-2 small's 12 layers, context 1,024, batch 8.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
+#include "benchmarks/bounds.h"
 #include "src/core/rng.h"
-#include "src/core/trace.h"
 #include "src/train/pruner.h"
 #include "src/train/stage.h"
 
@@ -26,6 +28,7 @@ template <auto Row, class Args>
 void timed(Stream& stream, const Args& args, const char* name) {
   const double begin = now_seconds();
   (g_inner->*Row)(stream, args);
+  stream.synchronize();
   g_ms[name] += (now_seconds() - begin) * 1e3;
 }
 
@@ -54,28 +57,13 @@ constexpr Kernels kTimed{
     ESPALIER_TIMED(spmm, SpmmArgs),
     ESPALIER_TIMED(spmm_transposed, SpmmTransposedArgs),
     ESPALIER_TIMED(sddmm, SddmmArgs),
+    ESPALIER_TIMED(quantize, QuantizeArgs),
+    ESPALIER_TIMED(dequantize, DequantizeArgs),
     ESPALIER_TIMED(adamw, AdamWArgs),
     ESPALIER_TIMED(sgd, SgdArgs),
 };
 
 #undef ESPALIER_TIMED
-
-/// Flops a second of a 1,024³ product, the best of several.
-double gemm_peak(DType dtype, int threads) {
-  Arena arena;
-  Stream stream(arena, threads);
-  const Shape shape{1024, 1024};
-  const Buffer a = arena.allocate(Memory::scratch, "a", dtype, shape);
-  const Buffer b = arena.allocate(Memory::scratch, "b", dtype, shape);
-  const Buffer c = arena.allocate(Memory::scratch, "c", dtype, shape);
-  double best = 1e9;
-  for (int i = 0; i < 20; ++i) {
-    const double begin = now_seconds();
-    g_inner->gemm(stream, {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .bias = {}});
-    best = std::min(best, now_seconds() - begin);
-  }
-  return 2.0 * 1024 * 1024 * 1024 / best;
-}
 
 struct Case {
   const char* name;
@@ -83,6 +71,7 @@ struct Case {
 };
 constexpr Case kCases[] = {
     {"A", 4, 4, 128, 64, 12}, {"B", 6, 6, 384, 256, 8}, {"C", 12, 12, 768, 512, 4}};
+constexpr Case kOnDevice{"G", 12, 12, 768, 1024, 8};
 
 struct Form {
   const char* name;
@@ -104,14 +93,13 @@ io::Config config_of(const Case& shape, const char* dtype) {
 
 void step(benchmark::State& state, const Case& shape, const char* dtype, const Form& form,
           int threads) {
-  g_inner = &kernels::by_name("cpu");
-  const double peak = gemm_peak(dtype_by_name(dtype), threads);
-  Arena arena;
-  Stream stream(arena, threads);
+  g_inner = &bench::chosen();
+  const double peak = bench::peak_flops(dtype_by_name(dtype), threads);
+  kernels::Backend backend(*g_inner, threads);
   io::Config config = config_of(shape, dtype);
   config.sparse.storage.fallback = form.storage;
   train::Stage stage(config, {.classes = 65, .features = shape.context, .rows = shape.context},
-                     stream, kTimed, {.micro_batch = shape.batch});
+                     backend.stream(), kTimed, {.micro_batch = shape.batch});
   stage.store().initialise(1);
   if (form.sparsity > 0) {
     const auto prunable = train::prunable_of(stage.store(), config.pruning);
@@ -120,12 +108,15 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
                                 .masks);
   }
   const int64_t tokens = shape.batch * shape.context;
+  std::vector<int32_t> inputs, targets;
   for (int64_t i = 0; i < tokens; ++i) {
     const Philox bits = philox(1, 0, static_cast<uint64_t>(i));
-    stage.inputs(shape.batch).get<int32_t>()[i] = static_cast<int32_t>(bits[0] % 65);
-    stage.targets(shape.batch).get<int32_t>()[i] = static_cast<int32_t>(bits[1] % 65);
+    inputs.push_back(static_cast<int32_t>(bits[0] % 65));
+    targets.push_back(static_cast<int32_t>(bits[1] % 65));
   }
   auto one_step = [&](int64_t number) {
+    std::ranges::copy(inputs, stage.inputs(shape.batch).get<int32_t>());
+    std::ranges::copy(targets, stage.targets(shape.batch).get<int32_t>());
     stage.forward_backward(
         {.samples = shape.batch, .step = number, .loss_scale = 1.0 / static_cast<double>(tokens)});
     stage.update(number, 1e-3);
@@ -138,6 +129,7 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
   for (auto _ : state) {
     one_step(2 + steps++);
   }
+  backend.stream().synchronize();
   const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
   for (const auto& [name, ms] : g_ms) {
     state.counters[name] = ms / static_cast<double>(steps);
@@ -147,11 +139,14 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
   state.counters["peak_GF/s"] = peak / 1e9;
 }
 
-[[maybe_unused]] const bool registered = [] {
-  for (const Case& shape : kCases) {
+void add_all() {
+  const bool device = bench::on_device();
+  const std::vector<Case> cases = device ? std::vector<Case>{kOnDevice}
+                                         : std::vector<Case>(std::begin(kCases), std::end(kCases));
+  for (const Case& shape : cases) {
     for (const char* dtype : {"fp32", "bf16"}) {
       for (const Form& form : kForms) {
-        for (const int threads : {1, 2}) {
+        for (const int threads : device ? std::vector<int>{1} : std::vector<int>{1, 2}) {
           benchmark::RegisterBenchmark(
               fmt::format("step/{}/{}/{}/threads:{}", shape.name, dtype, form.name, threads)
                   .c_str(),
@@ -163,8 +158,9 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
       }
     }
   }
-  return true;
-}();
+}
 
 }  // namespace
 }  // namespace espalier
+
+int main(int argc, char** argv) { return espalier::bench::main(argc, argv, espalier::add_all); }

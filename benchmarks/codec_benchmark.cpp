@@ -1,59 +1,68 @@
 // Every wire code on normal numbers: bits a value on the wire, relative error in L2, and bytes of
 // fp32 a second that are encoded and decoded, beside memcpy of the same array in the same run.
 //
-//   codec_benchmark [MIB [THREADS [PART]]]      4 1: size of the fp32 array; codes whose line has PART
+//   codec_benchmark [--backend NAME] [MIB [THREADS [PART]]]
+//                                   4 1: size of the fp32 array; codes whose line has PART
 //
 // A rate is that of the fastest of many short repeats: the machine may be shared. Random: encoding
-// with random rounding. Table: ESPALIER_KERNELS, or the fastest.
+// with random rounding. Default backend: the CPU's; ESPALIER_KERNELS chooses
+// among its tables. On a device memcpy is a copy within its memory.
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 
+#include "benchmarks/backend.h"
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
-#include "src/core/trace.h"
-#include "src/kernels/kernels.h"
 
 namespace espalier::kernels {
 namespace {
 
 struct Bench {
+  Backend backend;
   const Kernels& kernels;
-  Arena arena;
-  Stream stream;
-  Buffer x, y;
-  std::vector<std::byte> wire;
+  Stream& stream;
+  Buffer x, y, wire;
 
   Bench(int64_t n, int threads)
-      : kernels(by_name("auto")),
-        stream(arena, threads),
-        x(arena.allocate(Memory::scratch, "x", DType::fp32, {n})),
-        y(arena.allocate(Memory::scratch, "y", DType::fp32, {n})) {
-    float* const values = x.tensor().get<float>();
+      : backend(bench::chosen(), threads),
+        kernels(backend.kernels()),
+        stream(backend.stream()),
+        x(backend.arena().allocate(Memory::scratch, "x", DType::fp32, {n})),
+        y(backend.arena().allocate(Memory::scratch, "y", DType::fp32, {n})) {
+    const Mirror mirror(stream, x.tensor());
+    float* const values = mirror.host().get<float>();
     for (int64_t i = 0; i < n; i += 2) {
       const Philox words = philox(7, 0, static_cast<uint64_t>(i));
       const auto pair = normal_pair(words[0], words[1]);
       values[i] = 1e-3F * pair[0];
       values[i + 1] = 1e-3F * pair[1];
     }
+    mirror.write();
   }
 
+  void room_for(const WireFormat& format) {
+    wire.release();
+    wire = backend.arena().allocate(Memory::scratch, "message", DType::uint8,
+                                    {static_cast<int64_t>(wire_bytes(format, x.tensor().count()))});
+  }
+  std::span<std::byte> message() const {
+    return {static_cast<std::byte*>(wire.tensor().data), wire.tensor().bytes()};
+  }
   void encode(const WireFormat& format, uint64_t key) {
-    kernels.encode(
-        stream,
-        {.x = x.tensor(), .wire = {wire.data(), wire.size()}, .format = format, .key = key});
+    kernels.encode(stream, {.x = x.tensor(), .wire = message(), .format = format, .key = key});
   }
   void decode(const WireFormat& format, bool accumulate) {
-    kernels.decode(stream, {.wire = {wire.data(), wire.size()},
-                            .y = y.tensor(),
-                            .format = format,
-                            .accumulate = accumulate});
+    kernels.decode(
+        stream, {.wire = message(), .y = y.tensor(), .format = format, .accumulate = accumulate});
   }
 
-  double relative_error() const {
+  double relative_error() {
     double error = 0;
     double square = 0;
-    const auto from = x.tensor().span<float>();
-    const auto to = y.tensor().span<float>();
+    const Mirror had(stream, x.tensor());
+    const Mirror has(stream, y.tensor());
+    const auto from = had.read().host().span<float>();
+    const auto to = has.read().host().span<float>();
     for (size_t i = 0; i < from.size(); ++i) {
       const double difference = static_cast<double>(to[i]) - from[i];
       error += difference * difference;
@@ -65,13 +74,11 @@ struct Bench {
 
 /// GB of fp32 a second.
 template <class Body>
-double rate(const Bench& bench, const Body& body) {
+double rate(Bench& bench, const Body& body) {
   double best = 1e9;
   const double begin = now_seconds();
   for (int i = 0; i < 20 || (i < 2000 && now_seconds() - begin < 0.3); ++i) {
-    const double start = now_seconds();
-    body();
-    best = std::min(best, now_seconds() - start);
+    best = std::min(best, espalier::bench::seconds_of(bench.stream, body));
   }
   return 1e-9 * static_cast<double>(bench.x.tensor().bytes()) / best;
 }
@@ -118,15 +125,15 @@ std::vector<WireFormat> formats() {
 
 void print(Bench& bench, const WireFormat& format) {
   const int64_t n = bench.x.tensor().count();
-  bench.wire.assign(wire_bytes(format, n), std::byte{});
+  bench.room_for(format);
   const double encoded = rate(bench, [&] { bench.encode(format, 0); });
   const double decoded = rate(bench, [&] { bench.decode(format, false); });
   const double error = bench.relative_error();
   const double added = rate(bench, [&] { bench.decode(format, true); });
   const double random = rate(bench, [&] { bench.encode(format, 3); });
   std::printf("%-28s %7.3f %9.5f %8.1f %8.1f %8.1f %8.1f\n", line_of(format).c_str(),
-              8.0 * static_cast<double>(bench.wire.size()) / static_cast<double>(n), error, encoded,
-              random, decoded, added);
+              8.0 * static_cast<double>(bench.wire.bytes()) / static_cast<double>(n), error,
+              encoded, random, decoded, added);
   std::fflush(stdout);
 }
 
@@ -136,12 +143,11 @@ void print(Bench& bench, const WireFormat& format) {
 int main(int argc, char** argv) {
   using namespace espalier;
   using namespace espalier::kernels;
+  bench::take_backend(argc, argv);
   const double mib = argc > 1 ? std::stod(argv[1]) : 4;
   const int threads = argc > 2 ? std::stoi(argv[2]) : 1;
   Bench bench(static_cast<int64_t>(mib * (1 << 17)) * 2, threads);
-  const size_t bytes = bench.x.tensor().bytes();
-  const double copy =
-      rate(bench, [&] { std::memcpy(bench.y.tensor().data, bench.x.tensor().data, bytes); });
+  const double copy = rate(bench, [&] { bench.stream.copy(bench.x.tensor(), bench.y.tensor()); });
   std::printf("%s, %.1f MiB of fp32, %d thread%s; GB of fp32 a second\n",
               std::string(bench.kernels.name).c_str(), mib, threads, threads == 1 ? "" : "s");
   std::printf("%-28s %7s %9s %8s %8s %8s %8s\n", "code", "bits", "error", "encode", "random",

@@ -1,19 +1,19 @@
-// Kernels against their bounds, with 1 and 2 threads. The cases are those of the tests, at the
-// shapes of a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048 rows), and of 4M-element
-// parameters.
+// Kernels against their bounds, with 1 and 2 threads, or with `--backend cuda` on a device. The cases are
+// those of the tests, at the shapes of a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048
+// rows), and of 4M-element parameters; on a device at 1,024 wide, context 1,024, 16 sequences, and of
+// 32M elements, more than its caches hold.
 //
 // The bound of a case is the larger of: its bytes (each operand once, as the dry table counts them)
-// at the rate of a copy that moves as many bytes with as many threads; its flops at the rate of a
-// large GEMM of its element type (fp32 but for GEMM and attention). Both are measured here, in the
-// same run. Counters are of the fastest of all iterations, as the bounds are of the fastest of
+// at the rate of a copy that moves as many bytes with as many threads (on a device: within its memory);
+// its flops at the rate of a large GEMM of its element type (fp32 but for GEMM and attention). Both are
+// measured here, in the same run. Counters are of the fastest of all iterations, as the bounds are of the fastest of
 // several runs: the machine may be shared.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 
-#include "src/core/trace.h"
+#include "benchmarks/bounds.h"
+#include "src/core/mirror.h"
 #include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
@@ -21,36 +21,36 @@ namespace {
 
 using Build = std::function<Case()>;
 
-/// A case in memory, ready to run.
+/// A case in the backend's memory, ready to run.
 struct Loaded {
   std::string name;
-  Arena arena;
+  Backend backend;
   Case one;
   std::vector<Buffer> buffers;
   Tensors tensors;
   DryCount work;
 
-  void load(const std::string& called, const Build& build) {
-    tensors.clear();
-    buffers.clear();
-    name = called;
-    one = build();
+  Loaded(const std::string& called, const Build& build, int threads)
+      : name(called), backend(bench::chosen(), threads), one(build()) {
     for (const Operand& operand : one.operands) {
-      buffers.push_back(arena.allocate(Memory::scratch, called, operand.dtype, operand.shape));
+      buffers.push_back(
+          backend.arena().allocate(Memory::scratch, called, operand.dtype, operand.shape));
       tensors.push_back(buffers.back().tensor());
-      write_all(operand, tensors.back());
+      const Mirror mirror(backend.stream(), tensors.back());
+      write_all(operand, mirror.host());
+      mirror.write();
     }
-    Stream stream(arena, 1);
     dry_count() = {};
-    one.run(by_name("dry"), stream, tensors);
+    one.run(by_name("dry"), backend.stream(), tensors);
     work = dry_count();
   }
+  void run() { one.run(backend.kernels(), backend.stream(), tensors); }
 
   /// What differs from the reference after one run; the naive reference is left out for large
   /// GEMMs.
-  std::string verify(Stream& stream, const Kernels& kernels) {
-    one.run(kernels, stream, tensors);
-    if (work.flops > 6e8) {
+  std::string verify() {
+    run();
+    if (work.flops > (bench::on_device() ? 6e9 : 6e8)) {
       return "";
     }
     std::vector<Values> want;
@@ -59,7 +59,8 @@ struct Loaded {
     }
     one.reference(want);
     for (size_t i = 0; i < want.size(); ++i) {
-      const std::string wrong = mismatch(one.operands[i], tensors[i], want[i]);
+      const Mirror got(backend.stream(), tensors[i]);
+      const std::string wrong = mismatch(one.operands[i], got.read().host(), want[i]);
       if (!wrong.empty()) {
         return wrong;
       }
@@ -68,170 +69,135 @@ struct Loaded {
   }
 };
 
-/// The shortest of the runs that fit into `budget` seconds (at least 5), in seconds.
-template <class Body>
-double shortest(double budget, const Body& body) {
-  double best = 1e9;
-  const double begin = now_seconds();
-  for (int i = 0; i < 5 || now_seconds() - begin < budget; ++i) {
-    const double start = now_seconds();
-    body();
-    best = std::min(best, now_seconds() - start);
-  }
-  return best;
-}
-
-/// Seconds of a copy that reads bytes / 2 and writes bytes / 2.
-double copy_seconds(double bytes, int threads) {
-  const int64_t chunk = 32768;
-  const auto chunks = static_cast<int64_t>(std::max(1.0, bytes / 2 / chunk));
-  Arena arena;
-  const Buffer from = arena.allocate(Memory::scratch, "from", DType::uint8, {chunks * chunk});
-  const Buffer to = arena.allocate(Memory::scratch, "to", DType::uint8, {chunks * chunk});
-  const auto* source = from.tensor().get<uint8_t>();
-  auto* target = to.tensor().get<uint8_t>();
-  const double seconds = shortest(0.1, [&] {
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < chunks; ++i) {
-      std::memcpy(target + i * chunk, source + i * chunk, static_cast<size_t>(chunk));
-    }
-    benchmark::DoNotOptimize(target[0]);
-  });
-  return seconds * bytes / (2.0 * static_cast<double>(chunks * chunk));
-}
-
-/// Flops a second of a GEMM of 1,024^3, measured once.
-double peak_flops(DType dtype, int threads) {
-  static std::map<std::pair<DType, int>, double> measured;
-  double& peak = measured[{dtype, threads}];
-  if (peak == 0) {
-    const int64_t n = 1024;
-    Arena arena;
-    Stream stream(arena, threads);
-    const Buffer a = arena.allocate(Memory::scratch, "a", dtype, {n, n});
-    const Buffer b = arena.allocate(Memory::scratch, "b", dtype, {n, n});
-    const Buffer c = arena.allocate(Memory::scratch, "c", dtype, {n, n});
-    const Kernels& kernels = by_name("cpu");
-    peak = 2.0 * n * n * n / shortest(0.5, [&] {
-             kernels.gemm(stream, {.a = a.tensor(), .b = b.tensor(), .c = c.tensor()});
-           });
-  }
-  return peak;
-}
-
-double bound_seconds(const Loaded& loaded, int threads) {
+double bound_seconds(Loaded& loaded, int threads) {
   // Products may run at the rate of their type; all else computes in fp32.
   const bool product = loaded.name.starts_with("gemm") || loaded.name.starts_with("attention");
   const DType dtype = product ? loaded.one.operands.front().dtype : DType::fp32;
-  const double flops = peak_flops(dtype, threads);
-  return std::max(copy_seconds(loaded.work.bytes, threads), loaded.work.flops / flops);
+  const double flops = bench::peak_flops(dtype, threads);
+  const double copy = bench::on_device()
+                          ? bench::device_copy_seconds(loaded.backend, loaded.work.bytes)
+                          : bench::copy_seconds(loaded.work.bytes, threads);
+  return std::max(copy, loaded.work.flops / flops);
 }
 
 void measure(benchmark::State& state, const std::string& name, const Build& build) {
   // Google Benchmark calls this several times in a row to find the number of iterations.
-  static Loaded loaded;
+  static std::unique_ptr<Loaded> loaded;
   static double bound = 0;
   const auto threads = static_cast<int>(state.range(0));
   const std::string key = fmt::format("{}/{}", name, threads);
-  const Kernels& kernels = by_name("cpu");
-  Stream stream(loaded.arena, threads);
-  if (loaded.name != key) {
-    loaded.load(key, build);
-    bound = bound_seconds(loaded, threads);
-    const std::string wrong = loaded.verify(stream, kernels);
+  if (loaded == nullptr || loaded->name != key) {
+    loaded.reset();
+    loaded = std::make_unique<Loaded>(key, build, threads);
+    bound = bound_seconds(*loaded, threads);
+    const std::string wrong = loaded->verify();
     if (!wrong.empty()) {
-      loaded.name.clear();
+      loaded.reset();
       state.SkipWithError(wrong.c_str());
       return;
     }
   }
   double fastest = 1e9;
   for (auto _ : state) {
-    const double start = now_seconds();
-    loaded.one.run(kernels, stream, loaded.tensors);
-    const double seconds = now_seconds() - start;
+    const double seconds = bench::seconds_of(loaded->backend.stream(), [&] { loaded->run(); });
     fastest = std::min(fastest, seconds);
     state.SetIterationTime(seconds);
   }
   state.counters["%bound"] = 100 * bound / fastest;
   state.counters["best_us"] = 1e6 * fastest;
-  state.counters["GB/s"] = 1e-9 * loaded.work.bytes / fastest;
-  state.counters["GFLOP/s"] = 1e-9 * loaded.work.flops / fastest;
+  state.counters["GB/s"] = 1e-9 * loaded->work.bytes / fastest;
+  state.counters["GFLOP/s"] = 1e-9 * loaded->work.flops / fastest;
 }
 
 void add(const std::string& name, const Build& build) {
-  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { measure(s, name, build); })
-      ->Arg(1)
-      ->Arg(2)
-      ->ArgName("threads")
-      ->UseManualTime()
-      ->MinTime(0.1)
-      ->Unit(benchmark::kMicrosecond);
+  auto* const made = benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& s) { measure(s, name, build); });
+  made->Arg(1)->ArgName("threads")->UseManualTime()->MinTime(0.1)->Unit(benchmark::kMicrosecond);
+  if (!bench::on_device()) {
+    made->Arg(2);
+  }
 }
 
-constexpr int64_t kRows = 2048;
-constexpr int64_t kWidth = 384;
+/// Of a training step, and of large parameters.
+struct Sizes {
+  int64_t sequences, context, width, heads, classes_rows, elements;
+  int64_t rows() const { return sequences * context; }
+};
+Sizes sizes() {
+  return bench::on_device() ? Sizes{16, 1024, 1024, 16, 1024, 32 << 20}
+                            : Sizes{8, 256, 384, 6, 64, 4 << 20};
+}
 
 void add_gemms() {
+  const int64_t rows = sizes().rows();
+  const int64_t width = sizes().width;
   struct Product {
     const char* name;
     int64_t outputs, inputs;
   };
-  for (const Product& p :
-       {Product{"qkv", 3 * kWidth, kWidth}, Product{"proj", kWidth, kWidth},
-        Product{"up", 4 * kWidth, kWidth}, Product{"down", kWidth, 4 * kWidth}}) {
+  for (const Product& p : {Product{"qkv", 3 * width, width}, Product{"proj", width, width},
+                           Product{"up", 4 * width, width}, Product{"down", width, 4 * width}}) {
     for (const DType dtype : {kFp32, kBf16}) {
       const auto name = [&](const char* verb) {
         return fmt::format("gemm/{}/{}/{}", p.name, verb, text(dtype));
       };
       add(name("forward"), [=] {
-        return gemm_case({.transpose_b = true}, kRows, p.outputs, p.inputs, dtype, dtype, true);
+        return gemm_case({.transpose_b = true}, rows, p.outputs, p.inputs, dtype, dtype, true);
       });
       add(name("dx"),
-          [=] { return gemm_case({}, kRows, p.inputs, p.outputs, dtype, dtype, false); });
+          [=] { return gemm_case({}, rows, p.inputs, p.outputs, dtype, dtype, false); });
       add(name("dw"), [=] {
-        return gemm_case({.transpose_a = true}, p.outputs, p.inputs, kRows, dtype, kFp32, false);
+        return gemm_case({.transpose_a = true}, p.outputs, p.inputs, rows, dtype, kFp32, false);
       });
     }
   }
 }
 
 void add_math() {
-  const reference::Attention attention{8, 256, 6, 64};
+  const Sizes size = sizes();
+  const int64_t rows = size.rows();
+  const int64_t width = size.width;
+  const reference::Attention attention{static_cast<int>(size.sequences),
+                                       static_cast<int>(size.context), static_cast<int>(size.heads),
+                                       64};
   for (const DType dtype : {kFp32, kBf16}) {
     const std::string type = text(dtype);
-    const int64_t hidden = kRows * 4 * kWidth;
-    add("column_sum/" + type, [=] { return column_sum_case(kRows, 4 * kWidth, dtype, false); });
-    add("layernorm/" + type, [=] { return layernorm_case(kRows, kWidth, dtype, kFp32); });
+    const int64_t hidden = rows * 4 * width;
+    add("column_sum/" + type, [=] { return column_sum_case(rows, 4 * width, dtype, false); });
+    add("layernorm/" + type, [=] { return layernorm_case(rows, width, dtype, kFp32); });
     add("layernorm_backward/" + type,
-        [=] { return layernorm_backward_case(kRows, kWidth, dtype, true); });
+        [=] { return layernorm_backward_case(rows, width, dtype, true); });
     add("gelu/" + type, [=] { return activation_case(Activation::gelu, hidden, dtype, 8); });
     add("gelu_backward/" + type,
         [=] { return activation_backward_case(Activation::gelu, hidden, dtype, 8); });
     add("attention/" + type, [=] { return attention_case(attention, dtype); });
     add("attention_backward/" + type, [=] { return attention_backward_case(attention, dtype); });
-    add("embedding/" + type, [=] { return embedding_case({8, 256, kWidth}, 256, dtype); });
+    add("embedding/" + type, [=] {
+      return embedding_case({size.sequences, size.context, width}, 256, dtype);
+    });
     add("cross_entropy/256/" + type,
-        [=] { return cross_entropy_case(kRows, 256, dtype, Gradient::in_place); });
+        [=] { return cross_entropy_case(rows, 256, dtype, Gradient::in_place); });
     add("cross_entropy/50257/" + type,
-        [=] { return cross_entropy_case(64, 50257, dtype, Gradient::in_place); });
+        [=] { return cross_entropy_case(size.classes_rows, 50257, dtype, Gradient::in_place); });
     add("dropout/" + type, [=] { return dropout_case(hidden, 0, 0.1F, dtype); });
     add("cast/fp32_to_" + type, [=] { return cast_case(hidden, kFp32, dtype, false); });
     add("fill/" + type, [=] { return fill_case(hidden, dtype); });
   }
-  add("embedding_backward", [] { return embedding_backward_case({8, 256, kWidth}, 256); });
+  add("embedding_backward", [=] {
+    return embedding_backward_case({size.sequences, size.context, width}, 256);
+  });
   for (const DType dtype : {kFp32, kBf16}) {
-    add("sum_squares/" + text(dtype), [=] { return sum_squares_case(4 << 20, dtype); });
+    add("sum_squares/" + text(dtype), [=] { return sum_squares_case(size.elements, dtype); });
   }
   for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {
-    add("quantize/" + name_of(map), [=] { return quantize_case(4 << 20, map); });
-    add("dequantize/" + name_of(map), [=] { return dequantize_case(4 << 20, map); });
+    add("quantize/" + name_of(map), [=] { return quantize_case(size.elements, map); });
+    add("dequantize/" + name_of(map), [=] { return dequantize_case(size.elements, map); });
   }
 }
 
 void add_index() {
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
-    const auto kept = [=] { return std::make_shared<const Kept>(form, 4 << 20, 0.1); };
+    const auto kept = [=] { return std::make_shared<const Kept>(form, sizes().elements, 0.1); };
     for (const DType dtype : {kFp32, kBf16}) {
       const std::string suffix_text = fmt::format("/{}/{}", name_of(form), text(dtype));
       const StateForm state{.copy = dtype == kFp32 ? Copy::fp32 : Copy::bf16};
@@ -247,9 +213,9 @@ void add_index() {
   }
 }
 
-/// 4M kept elements; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16).
+/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16).
 void add_states() {
-  const auto kept = [] { return std::make_shared<const Kept>(Form::all, 4 << 20, 1.0); };
+  const auto kept = [] { return std::make_shared<const Kept>(Form::all, sizes().elements, 1.0); };
   for (const StateForm& form : {StateForm{}, StateForm{.split = true}, StateForm{.coded = true},
                                 StateForm{.split = true, .coded = true},
                                 StateForm{.gradient = kBf16, .split = true, .coded = true}}) {
@@ -258,7 +224,7 @@ void add_states() {
     add("adamw" + name, [=] { return adamw_case(kept(), form); });
     add("sgd" + name, [=] { return sgd_case(kept(), form); });
     add("predict" + name,
-        [=] { return predict_case(4 << 20, {.split = form.split, .coded = form.coded}); });
+        [=] { return predict_case(sizes().elements, {.split = form.split, .coded = form.coded}); });
   }
 }
 
@@ -270,14 +236,17 @@ void add_expand() {
   add("gather_fp32/layer/bf16_packed", [=] { return gather_case(kept(), kFp32, false, kBf16); });
 }
 
-[[maybe_unused]] const bool registered = [] {
+void add_all() {
   add_gemms();
   add_math();
   add_index();
   add_states();
   add_expand();
-  return true;
-}();
+}
 
 }  // namespace
 }  // namespace espalier::kernels
+
+int main(int argc, char** argv) {
+  return espalier::bench::main(argc, argv, espalier::kernels::add_all);
+}

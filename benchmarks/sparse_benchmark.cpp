@@ -3,6 +3,10 @@
 // shortest of their runs, as the machine may be shared. The bound of the sparse products is the rate
 // that the dense one reaches, at the kept elements' flops: ratio = % of bound / density.
 //
+// With `--backend cuda` on a device, where `expanded` is a third way for spmm: the kept elements are put
+// into a dense matrix of scratch, and that is multiplied; and with the layers of SAMO's Figure 1 (square,
+// 576 tokens, 90 % pruned).
+//
 // Each result is first compared with the dense product. Select with --benchmark_filter; names are
 // op/density/form/dtype/N/K/tokens.
 #include <benchmark/benchmark.h>
@@ -10,7 +14,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/core/trace.h"
+#include "benchmarks/backend.h"
+#include "src/core/mirror.h"
 #include "tests/kernel_case.h"
 
 namespace espalier::kernels {
@@ -35,23 +40,34 @@ struct Setting {
 /// Operands of one setting and both ways to compute with them.
 class Problem {
  public:
-  explicit Problem(const Setting& s) : s_(s), kept_(s.form, s.n * s.k, s.density) {
+  explicit Problem(const Setting& s)
+      : s_(s), backend_(bench::chosen(), 1), kept_(s.form, s.n * s.k, s.density) {
     x_ = make(s.dtype, {s.tokens, s.k}, true);
     dy_ = make(s.dtype, {s.tokens, s.n}, true);
     dense_ = make(s.dtype, {s.n, s.k}, false);
     values_ = make(s.dtype, {kept_.count()}, true);
+    const Mirror dense(stream(), dense_);
+    const Mirror values(stream(), values_);
+    dense.read();
+    values.read();
     for (int64_t i = 0; i < kept_.count(); ++i) {
-      write(dense_, kept_.list[static_cast<size_t>(i)], read(values_, i));
+      write(dense.host(), kept_.list[static_cast<size_t>(i)], read(values.host(), i));
     }
-    weight_ = {s.n, s.k, values_, kept_.positions()};
+    dense.write();
+    weight_ = {s.n, s.k, values_, kept_.positions(stream())};
     const Shape out = s.verb == Verb::spmm              ? Shape{s.tokens, s.n}
                       : s.verb == Verb::spmm_transposed ? Shape{s.tokens, s.k}
                                                         : Shape{s.n, s.k};
     want_ = make(s.dtype, out, false);
     got_ = make(s.dtype, s.verb == Verb::sddmm ? Shape{kept_.count()} : out, false);
+    expanded_ = make(s.dtype, {s.n, s.k}, false);
   }
 
-  void sparse(const Kernels& kernels, Stream& stream) const {
+  Stream& stream() { return backend_.stream(); }
+
+  void sparse() {
+    const Kernels& kernels = backend_.kernels();
+    Stream& stream = backend_.stream();
     if (s_.verb == Verb::spmm) {
       kernels.spmm(stream, {.weight = weight_, .x = x_, .y = got_});
     } else if (s_.verb == Verb::spmm_transposed) {
@@ -63,7 +79,17 @@ class Problem {
     }
   }
 
-  void dense(const Kernels& kernels, Stream& stream) const {
+  /// Of `spmm` alone.
+  void expanded() {
+    const Kernels& kernels = backend_.kernels();
+    kernels.scatter(stream(),
+                    {.packed = values_, .dense = expanded_, .positions = weight_.positions});
+    kernels.gemm(stream(), {.a = x_, .b = expanded_, .c = got_, .transpose_b = true});
+  }
+
+  void dense() {
+    const Kernels& kernels = backend_.kernels();
+    Stream& stream = backend_.stream();
     if (s_.verb == Verb::spmm) {
       kernels.gemm(stream, {.a = x_, .b = dense_, .c = want_, .transpose_b = true});
     } else if (s_.verb == Verb::spmm_transposed) {
@@ -74,16 +100,20 @@ class Problem {
   }
 
   /// The largest difference, in units of what the sums' rounding allows.
-  double error() const {
+  double error() {
+    const Mirror want_on_host(stream(), want_);
+    const Mirror got_on_host(stream(), got_);
+    const Tensor& wanted = want_on_host.read().host();
+    const Tensor& result = got_on_host.read().host();
     const bool sampled = s_.verb == Verb::sddmm;
     const double rounding = s_.dtype == DType::bf16 ? 0x1p-7 : 1e-6;
     const auto terms = static_cast<double>(sampled ? s_.tokens : std::max(s_.n, s_.k));
     double worst = 0;
     for (int64_t i = 0; i < got_.count(); ++i) {
       const int64_t at = sampled ? kept_.list[static_cast<size_t>(i)] : i;
-      const double want = read(want_, at);
+      const double want = read(wanted, at);
       const double allowed = rounding * (std::fabs(want) + 1) + 2e-6 * std::sqrt(terms);
-      worst = std::max(worst, std::fabs(read(got_, i) - want) / allowed);
+      worst = std::max(worst, std::fabs(read(result, i) - want) / allowed);
     }
     return worst;
   }
@@ -97,58 +127,62 @@ class Problem {
 
  private:
   Tensor make(DType dtype, const Shape& shape, bool random) {
-    buffers_.push_back(arena_.allocate(Memory::scratch, "benchmark", dtype, shape));
-    const Tensor t = buffers_.back().tensor();
+    buffers_.push_back(backend_.arena().allocate(Memory::scratch, "benchmark", dtype, shape));
+    const Mirror mirror(stream(), buffers_.back().tensor());
     static uint64_t seed = 0;
     ++seed;
-    for (int64_t i = 0; i < t.count(); ++i) {
+    for (int64_t i = 0; i < mirror.host().count(); ++i) {
       const double u = uniform(philox(seed, 1, static_cast<uint64_t>(i))[0]);
-      write(t, i, random ? 2 * u - 1 : 0);
+      write(mirror.host(), i, random ? 2 * u - 1 : 0);
     }
-    return t;
+    mirror.write();
+    return buffers_.back().tensor();
   }
 
   Setting s_;
+  Backend backend_;
   Kept kept_;
-  Arena arena_;
   std::vector<Buffer> buffers_;
-  Tensor x_, dy_, dense_, values_, want_, got_;
+  Tensor x_, dy_, dense_, values_, want_, got_, expanded_;
   SparseMatrix weight_;
 };
-
-template <class Body>
-void time_into(double& best, const Body& body) {
-  const double start = now_seconds();
-  body();
-  best = std::min(best, now_seconds() - start);
-}
 
 void run(benchmark::State& state, const Setting& setting) {
   static std::string last;
   static std::unique_ptr<Problem> problem;
   if (last != setting.text()) {
+    problem.reset();
     problem = std::make_unique<Problem>(setting);
     last = setting.text();
   }
-  const Kernels& kernels = by_name("cpu");
-  Arena arena;
-  Stream stream(arena, 1);
-  problem->dense(kernels, stream);
-  problem->sparse(kernels, stream);
-  if (const double error = problem->error(); !(error <= 1)) {
-    state.SkipWithError(fmt::format("differs from the dense product: {} x allowed", error).c_str());
-    return;
+  const bool expands = bench::on_device() && setting.verb == Verb::spmm;
+  Stream& stream = problem->stream();
+  problem->dense();
+  for (int way = 0; way < (expands ? 2 : 1); ++way) {
+    way == 0 ? problem->sparse() : problem->expanded();
+    if (const double error = problem->error(); !(error <= 1)) {
+      state.SkipWithError(
+          fmt::format("differs from the dense product: {} x allowed", error).c_str());
+      return;
+    }
   }
   double dense = 1e9;
   double sparse = 1e9;
+  double expanded = 1e9;
   for (auto _ : state) {
-    const double start = now_seconds();
-    problem->sparse(kernels, stream);
-    const double seconds = now_seconds() - start;
+    const double seconds = bench::seconds_of(stream, [&] { problem->sparse(); });
     state.SetIterationTime(seconds);
     sparse = std::min(sparse, seconds);
-    time_into(dense, [&] { problem->dense(kernels, stream); });
+    dense = std::min(dense, bench::seconds_of(stream, [&] { problem->dense(); }));
+    if (expands) {
+      expanded = std::min(expanded, bench::seconds_of(stream, [&] { problem->expanded(); }));
+    }
   }
+  if (expands) {
+    state.counters["expanded_ms"] = 1e3 * expanded;
+  }
+  state.counters["dense_ms"] = 1e3 * dense;
+  state.counters["sparse_ms"] = 1e3 * sparse;
   state.counters["ratio"] = dense / sparse;
   state.counters["GF/s"] = problem->kept_flops() / sparse * 1e-9;
   state.counters["dense_GF/s"] = problem->dense_flops() / dense * 1e-9;
@@ -156,7 +190,20 @@ void run(benchmark::State& state, const Setting& setting) {
       100 * (problem->kept_flops() / sparse) / (problem->dense_flops() / dense);
 }
 
+void add(const Setting& setting) {
+  benchmark::RegisterBenchmark(setting.text().c_str(),
+                               [setting](benchmark::State& s) { run(s, setting); })
+      ->UseManualTime()
+      ->MinTime(0.2)
+      ->Unit(benchmark::kMillisecond);
+}
+
 void add_all() {
+  if (bench::on_device()) {
+    for (const int64_t n : {128, 256, 512, 1024, 2048, 4096}) {
+      add({Verb::spmm, 0.1, Form::bitmap, DType::bf16, n, n, 576});
+    }
+  }
   const std::pair<int64_t, int64_t> shapes[] = {
       {768, 768}, {3072, 768}, {768, 3072}, {2048, 2048}, {4096, 4096}};
   for (const Verb verb : {Verb::spmm, Verb::spmm_transposed, Verb::sddmm}) {
@@ -164,12 +211,7 @@ void add_all() {
       for (const DType dtype : {DType::fp32, DType::bf16}) {
         for (const auto& [n, k] : shapes) {
           for (const int64_t tokens : {512, 2048, 4096}) {
-            const Setting setting{verb, density, Form::bitmap, dtype, n, k, tokens};
-            benchmark::RegisterBenchmark(setting.text().c_str(),
-                                         [setting](benchmark::State& s) { run(s, setting); })
-                ->UseManualTime()
-                ->MinTime(0.2)
-                ->Unit(benchmark::kMillisecond);
+            add({verb, density, Form::bitmap, dtype, n, k, tokens});
           }
         }
       }
@@ -177,7 +219,9 @@ void add_all() {
   }
 }
 
-const bool added = (add_all(), true);
-
 }  // namespace
 }  // namespace espalier::kernels
+
+int main(int argc, char** argv) {
+  return espalier::bench::main(argc, argv, espalier::kernels::add_all);
+}

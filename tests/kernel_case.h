@@ -4,11 +4,13 @@
 // NaN tests, and the benchmarks.
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/kernels/kernels.h"
 
@@ -110,6 +112,30 @@ inline Operand in_out(DType dtype, const Shape& shape, Tolerance tolerance, doub
   return made;
 }
 
+/// Arrays of a case that its calls point to, as kernels of a stream reach them: where they are, or on a
+/// device a copy that the first call makes. A case goes before the arenas of its streams.
+class Reach {
+ public:
+  template <class T>
+  const T* of(Stream& stream, const std::vector<T>& host) const {
+    if (!stream.arena().on_device() || host.empty()) {
+      return host.data();
+    }
+    const std::pair<const void*, const void*> key{&stream.arena(), host.data()};
+    auto found = copies_.find(key);
+    if (found == copies_.end()) {
+      const Tensor bytes(const_cast<T*>(host.data()), DType::uint8,
+                         {static_cast<int64_t>(host.size() * sizeof(T))});
+      found = copies_.emplace(key, Mirror::of_host(stream, bytes)).first;
+      found->second.write();
+    }
+    return static_cast<const T*>(found->second.device().data);
+  }
+
+ private:
+  mutable std::map<std::pair<const void*, const void*>, Mirror> copies_;
+};
+
 /// How the positions of kept elements reach a kernel.
 enum class Form : uint8_t { all, list, bitmap };
 inline std::string name_of(Form form) {
@@ -150,6 +176,17 @@ struct Kept {
             .bitmap = form == Form::bitmap ? bitmap.data() : nullptr,
             .ranks = form == Form::bitmap ? ranks.data() : nullptr};
   }
+  /// The same for kernels of a stream.
+  Positions positions(Stream& stream) const {
+    Positions made = positions();
+    made.list = form == Form::list ? reach_.of(stream, list) : nullptr;
+    made.bitmap = form == Form::bitmap ? reach_.of(stream, bitmap) : nullptr;
+    made.ranks = form == Form::bitmap ? reach_.of(stream, ranks) : nullptr;
+    return made;
+  }
+
+ private:
+  Reach reach_;
 };
 
 /// Element i of a tensor as a double; a uint64 is taken for the bits of one.

@@ -10,6 +10,7 @@ struct BlockPattern {
   int64_t rows, cols, height, width;
   std::vector<int32_t> block_begin{0}, value_begin{0}, block_column;
   std::vector<int64_t> positions;  ///< of the kept elements, as their values are stored
+  Reach reach;
 
   /// Keeps each block with probability `density`, but none of the second row of blocks.
   BlockPattern(const Shape& shape, const Shape& block, double density)
@@ -43,15 +44,15 @@ struct BlockPattern {
   }
 
   int64_t kept() const { return static_cast<int64_t>(positions.size()); }
-  BlockMatrix view(const Tensor& values) const {
+  BlockMatrix view(Stream& stream, const Tensor& values) const {
     return {.rows = rows,
             .cols = cols,
             .height = height,
             .width = width,
             .values = values,
-            .block_begin = block_begin.data(),
-            .value_begin = value_begin.data(),
-            .block_column = block_column.data()};
+            .block_begin = reach.of(stream, block_begin),
+            .value_begin = reach.of(stream, value_begin),
+            .block_column = reach.of(stream, block_column)};
   }
   Values dense(const Values& packed) const {
     Values all(static_cast<size_t>(rows * cols));
@@ -153,7 +154,7 @@ inline Case block_spmm_case(const BlockPatternPointer& w, const BlockCall& call)
                                          result, of_stored(call.out, tolerance)));
   }
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.block_spmm(stream, {.weight = w->view(t[1]),
+    kernels.block_spmm(stream, {.weight = w->view(stream, t[1]),
                                 .x = block_part(call, t[0]),
                                 .y = block_part(call, t[2]),
                                 .bias = call.extra ? t[3] : Tensor{},
@@ -188,7 +189,7 @@ inline Case block_spmm_transposed_case(const BlockPatternPointer& w, const Block
   }
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.block_spmm_transposed(stream,
-                                  {.weight = w->view(t[1]),
+                                  {.weight = w->view(stream, t[1]),
                                    .dy = block_part(call, t[0]),
                                    .dx = block_part(call, t[2]),
                                    .activation = call.activation,
@@ -221,7 +222,7 @@ inline Case block_sddmm_case(const BlockPatternPointer& w, const BlockCall& call
                    call.accumulate ? in_out(call.out, {w->kept()}, tolerance)
                                    : output(call.out, {w->kept()}, tolerance)};
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.block_sddmm(stream, {.weight = w->view(t[2]),
+    kernels.block_sddmm(stream, {.weight = w->view(stream, t[2]),
                                  .dy = block_part(call, t[0]),
                                  .x = block_part(call, t[1]),
                                  .accumulate = call.accumulate});

@@ -163,7 +163,7 @@ inline Case gather_case(const KeptPointer& kept, DType dtype, bool accumulate,
   made.operands[0].nan_at = kept->first();
   made.passes_nan = kept->count() > 0;
   made.run = [kept, accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.gather(stream, {t[0], t[1], kept->positions(), accumulate});
+    kernels.gather(stream, {t[0], t[1], kept->positions(stream), accumulate});
   };
   made.reference = [kept, accumulate](std::vector<Values>& v) {
     for (size_t k = 0; k < v[1].size(); ++k) {
@@ -180,7 +180,7 @@ inline Case scatter_case(const KeptPointer& kept, DType dtype, DType packed = kF
   made.operands[1].tolerance = {0, 1e-9};
   made.passes_nan = kept->count() > 0;
   made.run = [kept](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.scatter(stream, {t[0], t[1], kept->positions()});
+    kernels.scatter(stream, {t[0], t[1], kept->positions(stream)});
   };
   made.reference = [kept](std::vector<Values>& v) {
     v[1].assign(v[1].size(), 0);

@@ -57,8 +57,8 @@ struct SparseProblem {
   Tolerance tolerance(int64_t terms) const {
     return {3e-6 + 1e-7 * static_cast<double>(terms), 1e-5};
   }
-  SparseMatrix weight(const Tensor& values) const {
-    return {shape.rows, shape.cols, values, kept->positions()};
+  SparseMatrix weight(Stream& stream, const Tensor& values) const {
+    return {shape.rows, shape.cols, values, kept->positions(stream)};
   }
   bool empty() const { return kept->count() == 0 || shape.tokens == 0; }
   std::string name(const char* op) const {
@@ -91,7 +91,7 @@ inline Case spmm_case(const SparseProblem& p) {
                                       : output(v.in, y.shape(), twice));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.spmm(stream, {.weight = p.weight(t[0]),
+    kernels.spmm(stream, {.weight = p.weight(stream, t[0]),
                           .x = x.view(t[1]),
                           .y = y.view(t[2]),
                           .bias = v.bias ? t[3] : Tensor{},
@@ -136,7 +136,7 @@ inline Case spmm_transposed_case(const SparseProblem& p) {
     made.operands.push_back(input(v.in, dx.shape(), -3, 3));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.spmm_transposed(stream, {.weight = p.weight(t[0]),
+    kernels.spmm_transposed(stream, {.weight = p.weight(stream, t[0]),
                                      .dy = dy.view(t[1]),
                                      .dx = dx.view(t[2]),
                                      .activation = v.activation,
@@ -174,7 +174,7 @@ inline Case sddmm_case(const SparseProblem& p) {
                                 : output(v.out, count, p.tolerance(tokens)),
                    input(v.in, dy.shape()), input(v.in, x.shape())};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.sddmm(stream, {.weight = p.weight(t[0]),
+    kernels.sddmm(stream, {.weight = p.weight(stream, t[0]),
                            .dy = dy.view(t[1]),
                            .x = x.view(t[2]),
                            .accumulate = v.accumulate});

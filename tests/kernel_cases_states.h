@@ -182,14 +182,15 @@ inline std::string state_name(const std::string& name, const Kept& kept, const S
 
 /// What AdamWArgs and SgdArgs share.
 template <class Args>
-void set_state(Args& args, const StatePlaces& at, const Kept& kept, const Tensors& t) {
+void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stream,
+               const Tensors& t) {
   args.gradient = t[0];
   args.value = t[at.value];
   args.low = tensor_at(t, at.low);
   args.moment1 = t[at.moment[0]];
   args.scale1 = tensor_at(t, at.scale[0]);
   args.dense = tensor_at(t, at.dense);
-  args.positions = kept.positions();
+  args.positions = kept.positions(stream);
 }
 
 inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
@@ -200,7 +201,7 @@ inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
       .scale = 0.5F, .lr = 0.01F, .weight_decay = 0.1F, .bias1 = 0.271F, .bias2 = 0.142625F};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     AdamWArgs args = flags;
-    set_state(args, at, *kept, t);
+    set_state(args, at, *kept, stream, t);
     args.moment2 = t[at.moment[1]];
     args.scale2 = tensor_at(t, at.scale[1]);
     kernels.adamw(stream, args);
@@ -222,7 +223,7 @@ inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
   const SgdArgs flags{.scale = 0.5F, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     SgdArgs args = flags;
-    set_state(args, at, *kept, t);
+    set_state(args, at, *kept, stream, t);
     kernels.sgd(stream, args);
   };
   made.reference = [=](std::vector<Values>& v) {

@@ -1,6 +1,8 @@
 #include "src/kernels/cuda/device.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 
 #include "src/kernels/cuda/table.h"
@@ -18,6 +20,20 @@ void* found(cudaError_t status, void* data, const char* what) {
   }
   check_cuda(status, what);
   return data;
+}
+
+/// Ranks of a machine that share a GPU: ESPALIER_RANKS_PER_GPU, else 1.
+int ranks_per_gpu() {
+  const char* text = std::getenv("ESPALIER_RANKS_PER_GPU");
+  if (text == nullptr) {
+    return 1;
+  }
+  int ranks = 0;
+  const char* end = text + std::strlen(text);
+  const auto [last, error] = std::from_chars(text, end, ranks);
+  check(error == std::errc() && last == end && ranks >= 1,
+        "ESPALIER_RANKS_PER_GPU is '{}': it must be a number of ranks, 1 or more", text);
+  return ranks;
 }
 
 /// Whoever needs results synchronizes, and is told what went wrong.
@@ -63,14 +79,16 @@ void PinnedMemory::free(void* data, size_t) noexcept {
 std::unique_ptr<Device> open_device(int local_rank) {
   int count = 0;
   check_cuda(cudaGetDeviceCount(&count), "looking for devices");
-  check(local_rank < count,
+  const int device = local_rank / ranks_per_gpu();
+  check(device < count,
         "run.backend = \"cuda\" gives each rank of a machine a GPU of its own, and there {} {} for "
-        "rank {} (counted from 0): start at most {} rank{} here",
-        count == 1 ? "is" : "are", count, local_rank, count, count == 1 ? "" : "s");
-  check(is_new_enough(local_rank),
+        "rank {} (counted from 0): start fewer ranks here, or let n of them share a GPU, with "
+        "ESPALIER_RANKS_PER_GPU=n",
+        count == 1 ? "is" : "are", count, local_rank);
+  check(is_new_enough(device),
         "GPU {} is older than compute capability 8.0: choose others with CUDA_VISIBLE_DEVICES",
-        local_rank);
-  return std::make_unique<CudaDevice>(local_rank);
+        device);
+  return std::make_unique<CudaDevice>(device);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

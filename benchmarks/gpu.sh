@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Proves and times the CUDA backend on a machine with a GPU, from a bundle that was packed on one without.
+#
+#   benchmarks/gpu.sh pack [OUT]            OUT: a folder to make (default build-gpu/bundle); beside it OUT.tar.xz
+#   benchmarks/gpu.sh run BUNDLE RESULTS    BUNDLE: that folder, or OUT.tar.xz; RESULTS: a folder for three files
+#
+# pack needs what the CUDA build needs (CMake preset cuda). It builds for the architectures in ARCHITECTURES
+# (default 90a-real) in BUILD (default build-gpu), collects programs, tests, benchmarks, every shared library
+# that a bare machine lacks, mpirun with its plugins and the peer's scripts, and prints the sizes. Not
+# in it: libc, the driver, and cuBLASLt, which is looked for where it runs (CUBLAS_DIR, the system's folders, a CUDA
+# toolkit, Python's nvidia packages).
+#
+# run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
+# 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.
+# STEPS="NAME …" chooses among the steps (gpu/plan.py). Without a GPU, steps that need one say so. It ends
+# with 0 when no step failed; results: summary.md, results.jsonl, logs.txt.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+die() { echo "$0: $*" >&2; exit 1; }
+usage() { sed -n 2,6p "$0" >&2; exit 2; }
+
+programs="src/cli/espalier tests/cuda/cuda_kernels_test tests/cuda/cuda_run_test tests/cuda/cuda_equality_test
+  benchmarks/kernels_benchmark benchmarks/sparse_benchmark benchmarks/block_benchmark benchmarks/codec_benchmark
+  benchmarks/breakdown_benchmark"
+
+# Libraries that every machine with a driver has, or has to have: libc and its parts, the driver, cuBLAS.
+leave_out='^(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|cuda|cublas|cublasLt))\.so'
+
+# copy_libraries FILE…: what they need and what that needs, into $out/lib.
+copy_libraries() {
+  ldd "$@" 2>/dev/null | awk '/=> \//{ print $1, $3 }' | sort -u | while read -r name path; do
+    [[ $name =~ $leave_out ]] || [ -e "$out/lib/$name" ] || install -m 755 "$(readlink -f "$path")" "$out/lib/$name"
+  done
+  if ldd "$@" 2>/dev/null | grep -v cublas | grep 'not found' >&2; then die "libraries are missing here"; fi
+}
+
+# mpirun finds its plugins and texts below OPAL_PREFIX, at the paths that they have below /usr here.
+copy_mpi() {
+  local mpirun plugins data
+  mpirun=$(readlink -f "$(command -v mpirun)") || die "mpirun is missing; on Debian: apt-get install openmpi-bin"
+  plugins=$(ompi_info --path pkglibdir | sed 's/.*: *//')
+  data=$(ompi_info --path pkgdatadir | sed 's/.*: *//')
+  install -m 755 "$mpirun" "$out/bin/mpirun"
+  mkdir -p "$out/${plugins#/usr/}" "$out/${data#/usr/}"
+  # Those of one machine with shared memory; networks' plugins bring libraries of drivers with them.
+  local plugin
+  for plugin in "$plugins"/mca_*.so; do
+    case ${plugin##*/} in
+      *ofi* | *openib* | *psm* | *ucx* | *slurm* | *flux* | *jsm* | *memheap* | *scoll* | *spml* | *sshmem* | \
+        *_io_* | *fcoll* | *fbtl* | *_fs_* | *sharedfp* | *gridengine* | *simulator* | *monitoring*) ;;
+      *) install -m 644 "$plugin" "$out/${plugins#/usr/}/" ;;
+    esac
+  done
+  cp "$data"/*.txt "$out/${data#/usr/}/"
+  copy_libraries "$out/bin/mpirun" "$out/${plugins#/usr/}"/*.so
+}
+
+pack() {
+  local build=${BUILD:-$here/../build-gpu} names=() files=() name
+  out=$(realpath -m "${1:-$here/../build-gpu/bundle}")
+  [ ! -e "$out" ] || [ -e "$out/with" ] || die "$out exists and is no bundle: name another folder"
+  for name in $programs; do names+=("${name##*/}") files+=("$build/$name"); done
+  cmake --preset cuda -S "$here/.." -B "$build" "-DCMAKE_CUDA_ARCHITECTURES=${ARCHITECTURES:-90a-real}" >&2
+  cmake --build "$build" --target "${names[@]}" -- "-j${JOBS:-2}" >&2
+  rm -rf "$out" "$out.tar.xz"
+  mkdir -p "$out/bin" "$out/lib" "$out/peers" "$out/gpu"
+  install -m 755 "${files[@]}" "$out/bin/"
+  copy_libraries "$out/bin/"*
+  copy_mpi
+  find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} + 2>/dev/null
+  cp "$here/gpu/"*.py "$out/gpu/"
+  cp "$here/peers/gpt.py" "$here/peers/gpu_step.py" "$out/peers/"
+  install -m 755 "$here/gpu.sh" "$out/gpu.sh"
+  install -m 755 "$here/gpu/with" "$out/with"
+  # The name under which the programs look for cuBLASLt.
+  objdump -p "$build/src/cli/espalier" | awk '$1 == "NEEDED" && /libcublasLt/ { print $2 }' >"$out/cublas"
+  git -C "$here" describe --always --dirty >"$out/version" 2>/dev/null || echo unknown >"$out/version"
+  tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -2 >"$out.tar.xz"
+  echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(du -m "$out.tar.xz" | cut -f1) MiB (of 64)"
+  [ "$(du -m "$out.tar.xz" | cut -f1)" -le 64 ] || die "larger than 64 MiB: pack fewer architectures"
+}
+
+run() {
+  local bundle=$1 results=$2
+  command -v python3 >/dev/null || die "python3 is missing"
+  if [ -f "$bundle" ]; then
+    unpacked=$(mktemp -d)
+    trap 'rm -rf "$unpacked"' EXIT
+    xz -dc "$bundle" 2>/dev/null | tar -x -C "$unpacked" ||
+      python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$bundle" "$unpacked"
+    bundle=$(dirname "$(find "$unpacked" -maxdepth 2 -name with)")
+  fi
+  [ -x "$bundle/with" ] || die "$bundle is no bundle of \`$0 pack\`"
+  mkdir -p "$results"
+  python3 "$bundle/gpu/steps.py" "$bundle" "$results"
+}
+
+case "${1:-} $#" in
+  "pack 1" | "pack 2") pack "${2:-}" ;;
+  "run 3") run "$2" "$3" ;;
+  *) usage ;;
+esac

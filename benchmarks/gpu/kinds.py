@@ -1,0 +1,268 @@
+"""The kinds of steps of benchmarks/gpu.sh: the command of each, and how its output is read."""
+import json
+import re
+import shutil
+import statistics
+import sys
+
+# tokens/s are of these, one sequence of 1,024 tokens wide; micro-batches that fit an 80 GB device.
+SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
+          "1.5b": dict(layers=48, heads=25, width=1600, batch=4)}
+
+PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
+STORAGES = {"dense": {},
+            "masked": {**PRUNED, "sparse.storage": "dense"},
+            "expanded": {**PRUNED, "sparse.storage": "expanded"},
+            "expanded-8bit": {**PRUNED, "sparse.storage": "expanded", "optimizer.state_bits": 8},
+            "sparse": {**PRUNED, "sparse.storage": "sparse"},
+            "block": {**PRUNED, "sparse.storage": "block", "pruning.method": "block", "pruning.block": 64}}
+
+
+class Step:
+    """`device`: needs a GPU. A reader adds to the line of results what it found, and may set `status` and `why`."""
+    device, environment = True, {}
+
+    def __init__(self, name, what, limit):
+        self.name, self.what, self.limit = name, what, limit
+
+    def missing(self, bundle):
+        return ""
+
+    def prepare(self, bundle):
+        pass
+
+    def read(self, bundle, code, log, state):
+        return {}
+
+
+class Facts(Step):
+    """Starts `espalier info`; finds out whether a device answers."""
+    device = False
+
+    def command(self, bundle):
+        return bundle.command("espalier", "info", "--json")
+
+    def read(self, bundle, code, log, state):
+        if code != 0:
+            state["no_device"] = "espalier info does not start"
+            return {}
+        info = json.loads(log[log.index("{"):])
+        state["no_device"] = "" if "cuda" in info["backends"] else "no GPU answers on this machine"
+        found = {"info": info}
+        if shutil.which("nvidia-smi"):
+            fields = ("name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,"
+                      "power.limit")
+            _, found["nvidia_smi"], _ = bundle.run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv"], 10)
+        return found
+
+
+class Cpu(Step):
+    """The bundle trains: a tiny GPT on the CPU, one rank or several under its own mpirun."""
+    device = False
+
+    def __init__(self, name, what, limit, ranks):
+        super().__init__(name, what, limit)
+        self.ranks = ranks
+
+    def prepare(self, bundle):
+        write_text(bundle.scratch / "text.txt")
+        shutil.rmtree(bundle.scratch / "cpu", ignore_errors=True)
+
+    def settings(self):
+        return {"model.kind": "gpt", "model.layers": 2, "model.heads": 2, "model.width": 32, "model.context": 16,
+                "data.kind": "bytes", "data.train": ["text.txt"], "train.steps": 20, "train.global_batch": 4,
+                "train.eval_every": 0, "train.eval_batches": 1, "optimizer.lr": 1e-3, "optimizer.warmup_steps": 2,
+                "run.out": "cpu", "run.trace": False, "run.threads": 1, "run.backend": "cpu"}
+
+    def command(self, bundle):
+        train = train_command(bundle, self.settings())
+        if self.ranks == 1:
+            return train
+        return bundle.command("mpirun", "-n", self.ranks, "--oversubscribe", "--bind-to", "none", "--mca",
+                              "mpi_yield_when_idle", 1, "--mca", "btl_vader_single_copy_mechanism", "none", *train[1:])
+
+    def read(self, bundle, code, log, state):
+        return {"losses": [row["loss"] for row in metrics(bundle.scratch / self.settings()["run.out"])][::5]}
+
+
+class OneDevice(Cpu):
+    """Ranks that share the first GPU."""
+    device = True
+
+    @property
+    def environment(self):
+        return {"ESPALIER_RANKS_PER_GPU": str(self.ranks)}
+
+    def settings(self):
+        return {**super().settings(), "run.backend": "cuda", "run.out": "cpu"}
+
+
+class Tests(Step):
+    """A test program; it skips by itself where there is no device."""
+    device = False
+
+    def __init__(self, name, what, limit, program, filters="*"):
+        super().__init__(name, what, limit)
+        self.program, self.filters = program, filters
+
+    def command(self, bundle):
+        return bundle.command(self.program, "--gtest_filter=" + self.filters)
+
+    def read(self, bundle, code, log, state):
+        names = {word: re.findall(r"^\[ +%s +\] (\S+) \(\d+ ms\)" % word, log, re.M)
+                 for word in ("OK", "FAILED", "SKIPPED")}
+        found = {"passed": names["OK"], "failed": names["FAILED"], "skipped": names["SKIPPED"]}
+        if code == 77 or (code == 0 and names["SKIPPED"] and not names["OK"]):
+            found.update(status="skipped", why=state["no_device"] or "every test was skipped")
+        elif code == 0 and not names["OK"]:
+            found.update(status="failed", why="no test ran")
+        return found
+
+
+class Sanitizer(Tests):
+    """The kernel tests under one tool of compute-sanitizer."""
+    device = True
+
+    def __init__(self, tool, limit):
+        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test",
+                         "*agree_with_the_reference*:*has_the_bytes*")
+        self.tool = tool
+
+    def missing(self, bundle):
+        return "" if shutil.which("compute-sanitizer") else "compute-sanitizer is not installed"
+
+    def command(self, bundle):
+        test = super().command(bundle)
+        return [test[0], "compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", *test[1:]]
+
+    def read(self, bundle, code, log, state):
+        totals = re.findall(r"ERROR SUMMARY: (\d+) error", log) + re.findall(r"RACECHECK SUMMARY: (\d+) hazard", log)
+        return {**super().read(bundle, code, log, state), "reports": int(totals[-1]) if totals else None}
+
+
+class Benchmark(Step):
+    """A program of Google Benchmark's; keeps each name's counters."""
+
+    def __init__(self, name, what, limit, program, filters):
+        super().__init__(name, what, limit)
+        self.program, self.filters = program, filters
+
+    def command(self, bundle):
+        return bundle.command(self.program, "--backend", "cuda", "--benchmark_filter=" + self.filters,
+                              f"--benchmark_out={bundle.scratch / self.name}.json", "--benchmark_out_format=json")
+
+    def read(self, bundle, code, log, state):
+        path = bundle.scratch / f"{self.name}.json"
+        text = path.read_text() if path.exists() else ""
+        try:
+            rows = json.loads(text)["benchmarks"]
+        except (ValueError, KeyError):  # cut off at the limit: the rows that are whole
+            rows = [json.loads(part) for part in re.findall(r"^    \{.*?^    \}", text, re.M | re.S)]
+        skipped = {"name", "family_index", "per_family_instance_index", "run_name", "run_type", "repetitions",
+                   "repetition_index", "threads", "iterations", "time_unit", "cpu_time", "real_time"}
+        found = {row["name"]: {key: value for key, value in row.items() if key not in skipped} for row in rows}
+        wrong = [name for name, row in found.items() if row.get("error_occurred")]
+        answer = {"rows": found}
+        if wrong:
+            answer.update(status="failed", why=f"{wrong[0]}: {found[wrong[0]].get('error_message')}")
+        elif code == 0 and not found:
+            answer.update(status="failed", why="no benchmark ran")
+        return answer
+
+
+class Codecs(Step):
+    def command(self, bundle):
+        return bundle.command("codec_benchmark", "--backend", "cuda", 256, 1)
+
+    def read(self, bundle, code, log, state):
+        return {"table": [line for line in log.splitlines() if re.search(r"\d\.\d", line)]}
+
+
+class Steps(Step):
+    """tokens/s of `espalier train` on random tokens, also of a run that was stopped at its limit."""
+
+    def __init__(self, name, limit, shape, storage, steps):
+        super().__init__(name, f"GPT-2 {shape}, bf16, {storage}", limit)
+        self.shape, self.storage, self.steps = shape, storage, steps
+
+    def prepare(self, bundle):
+        write_tokens(bundle.scratch / "tokens.bin")
+        shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
+
+    def command(self, bundle):
+        shape = SHAPES[self.shape]
+        settings = {"model.kind": "gpt", "model.layers": shape["layers"], "model.heads": shape["heads"],
+                    "model.width": shape["width"], "model.context": 1024, "model.tie_embeddings": True,
+                    "model.vocabulary": 50257, "data.kind": "tokens", "data.train": ["tokens.bin"],
+                    "data.validation": ["tokens.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
+                    "train.steps": self.steps, "train.global_batch": shape["batch"],
+                    "train.micro_batch": shape["batch"], "train.eval_every": 0, "train.eval_batches": 1,
+                    "train.checkpoint_every": -1, "optimizer.lr": 6e-4, "optimizer.warmup_steps": 2,
+                    "parallel.check_every": 0, "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
+        return train_command(bundle, {**settings, **STORAGES[self.storage]})
+
+    def read(self, bundle, code, log, state):
+        folder = bundle.scratch / self.name
+        rates = [row["tokens_per_s"] for row in metrics(folder) if "tokens_per_s" in row]
+        found = {"shape": self.shape, "storage": self.storage, "steps": len(rates)}
+        if len(rates) > 1:
+            found["tokens_per_s"] = round(statistics.median(rates[len(rates) // 2:]), 1)
+        if (folder / "summary.json").exists():
+            summary = json.loads((folder / "summary.json").read_text())
+            keep = ("parameters", "model_state_bytes", "model_state_bytes_per_parameter", "sparsity", "memory")
+            found.update({key: summary[key] for key in keep if key in summary})
+        return found
+
+
+class Peer(Step):
+    """The same steps in PyTorch."""
+
+    def __init__(self, name, limit, shape, steps):
+        super().__init__(name, f"GPT-2 {shape}, PyTorch: compile, SDPA, fused AdamW, bf16", limit)
+        self.shape, self.steps = shape, steps
+
+    def missing(self, bundle):
+        look = "import importlib.util as u; exit(not u.find_spec('torch'))"
+        code, _, _ = bundle.run([sys.executable, "-c", look], 20)
+        return "" if code == 0 else "python3 has no PyTorch"
+
+    def command(self, bundle):
+        shape = SHAPES[self.shape]
+        return [sys.executable, str(bundle.folder / "peers" / "gpu_step.py"), "--steps", str(self.steps),
+                *(word for key, value in shape.items() for word in ("--" + key, str(value)))]
+
+    def read(self, bundle, code, log, state):
+        lines = [line for line in log.splitlines() if line.startswith("{")]
+        return {"shape": self.shape, "storage": "PyTorch", **(json.loads(lines[-1]) if lines else {})}
+
+
+def train_command(bundle, settings):
+    (bundle.scratch / "empty.toml").write_text("")
+    words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return bundle.command("espalier", "train", "empty.toml", "--resume", "none",
+                          *(part for word in words for part in ("--set", word)))
+
+
+def metrics(folder):
+    """Rows of a run, also of one that was stopped while it wrote the last."""
+    path, rows = folder / "metrics.jsonl", []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            pass
+    return rows
+
+
+def write_text(path):
+    path.write_text("".join(f"{i * i % 89} apples, {i % 7} pears; " for i in range(4000)))
+
+
+def write_tokens(path):
+    """Pseudo-random uint16 below 50,257; the same everywhere."""
+    if not path.exists():
+        value, words = 1, bytearray()
+        for _ in range(300_000):
+            value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
+            words += ((value >> 33) % 50257).to_bytes(2, "little")
+        path.write_bytes(words)

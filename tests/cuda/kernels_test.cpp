@@ -1,0 +1,239 @@
+// Every kernel case of the CPU's table on a device: values against the reference; two runs with the same bits;
+// NaN; large inputs; and messages with the CPU's bytes.
+#include <cstring>
+#include <limits>
+
+#include "src/core/mirror.h"
+#include "tests/all_kernel_cases.h"
+#include "tests/cuda/place.h"
+#include "tests/wire_case.h"
+
+namespace espalier::kernels {
+namespace {
+
+using testing::device_table;
+
+/// The operands of a case in the device's memory.
+class Operands {
+ public:
+  Operands(Backend& backend, const Case& of) : backend_(backend), case_(of) {
+    for (const Operand& operand : of.operands) {
+      buffers_.push_back(
+          backend.arena().allocate(Memory::scratch, "operand", operand.dtype, operand.shape));
+      mirrors_.emplace_back(backend.stream(), buffers_.back().tensor());
+      write_all(operand, mirrors_.back().host());
+      mirrors_.back().write();
+    }
+  }
+  /// One element of one operand, before a run.
+  void set(size_t operand, int64_t element, double value) const {
+    write(mirrors_[operand].host(), element, value);
+    mirrors_[operand].write();
+  }
+  void run() const {
+    Tensors tensors;
+    for (const Buffer& buffer : buffers_) {
+      tensors.push_back(buffer.tensor());
+    }
+    case_.run(backend_.kernels(), backend_.stream(), tensors);
+    for (const Mirror& mirror : mirrors_) {
+      mirror.read();
+    }
+  }
+  const Tensor& operator[](size_t i) const { return mirrors_[i].host(); }
+  size_t size() const { return mirrors_.size(); }
+  std::string bytes() const {
+    std::string all;
+    for (const Mirror& mirror : mirrors_) {
+      all.append(static_cast<const char*>(mirror.host().data), mirror.host().bytes());
+    }
+    return all;
+  }
+
+ private:
+  Backend& backend_;
+  const Case& case_;
+  std::vector<Buffer> buffers_;
+  std::vector<Mirror> mirrors_;
+};
+
+/// A part of the table, so that a slow tool is told which parts it got through.
+struct Group {
+  const char* name;
+  void (*add)(Cases& cases);
+};
+constexpr Group kGroups[] = {{"math", add_math_cases},
+                             {"block", add_block_cases},
+                             {"memory", add_memory_cases},
+                             {"sparse", add_sparse_cases}};
+
+class DeviceKernels : public testing::OnDevice, public ::testing::WithParamInterface<Group> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped()) {
+      backend_ = std::make_unique<Backend>(*device_table(), 1);
+      GetParam().add(cases_);
+    }
+  }
+
+  std::unique_ptr<Backend> backend_;
+  Cases cases_;  ///< go before the memory that they have copies in
+};
+
+std::vector<Values> values_of(const Case& one) {
+  std::vector<Values> values;
+  for (const Operand& operand : one.operands) {
+    values.push_back(operand.values);
+  }
+  return values;
+}
+
+TEST_P(DeviceKernels, agree_with_the_reference) {
+  for (const Case& one : cases_) {
+    std::vector<Values> want = values_of(one);
+    one.reference(want);
+    const Operands operands(*backend_, one);
+    operands.run();
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(mismatch(one.operands[i], operands[i], want[i]), "")
+          << one.name << " operand " << i;
+    }
+  }
+}
+
+TEST_P(DeviceKernels, give_the_same_bits_again) {
+  for (const Case& one : cases_) {
+    const Operands first(*backend_, one), second(*backend_, one);
+    first.run();
+    second.run();
+    EXPECT_TRUE(first.bytes() == second.bytes()) << one.name;
+  }
+}
+
+bool any_nan(const Case& one, const Operands& operands) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (int64_t j = 0; one.operands[i].output && j < operands[i].count(); ++j) {
+      if (std::isnan(read(operands[i], j))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+TEST_P(DeviceKernels, pass_on_nan) {
+  for (const Case& one : cases_) {
+    for (size_t i = 0; i < one.operands.size() && one.passes_nan; ++i) {
+      if (one.operands[i].input && is_number(one.operands[i].dtype)) {
+        const Operands operands(*backend_, one);
+        operands.set(i, one.operands[i].nan_at, std::numeric_limits<double>::quiet_NaN());
+        operands.run();
+        EXPECT_TRUE(any_nan(one, operands)) << one.name << " operand " << i;
+      }
+    }
+  }
+}
+
+/// Where the result is an ordinary number, large inputs make no NaN on the way.
+TEST_P(DeviceKernels, bear_large_inputs) {
+  constexpr double kFactor = 100;
+  for (Case one : cases_) {
+    if (!one.any_inputs) {
+      continue;
+    }
+    for (Operand& operand : one.operands) {
+      for (double& value : operand.values) {
+        const bool scaled = operand.input && is_number(operand.dtype);
+        value = scaled ? rounded(operand.dtype, kFactor * value) : value;
+      }
+    }
+    std::vector<Values> want = values_of(one);
+    one.reference(want);
+    const Operands operands(*backend_, one);
+    operands.run();
+    int64_t broken = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const bool made = one.operands[i].output && is_number(one.operands[i].dtype);
+      for (int64_t j = 0; made && j < operands[i].count(); ++j) {
+        const bool expected = std::isfinite(want[i][static_cast<size_t>(j)]);
+        broken += expected && std::isnan(read(operands[i], j)) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(broken, 0) << one.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, DeviceKernels, ::testing::ValuesIn(kGroups),
+                         [](const auto& about) { return about.param.name; });
+
+Tensor floats(Floats& values) {
+  return Tensor(values.data(), DType::fp32, {static_cast<int64_t>(values.size())});
+}
+Tensor bytes_of(Bytes& bytes) {
+  return Tensor(bytes.data(), DType::uint8, {static_cast<int64_t>(bytes.size())});
+}
+std::span<std::byte> span_of(const Tensor& t) {
+  return {static_cast<std::byte*>(t.data), t.bytes()};
+}
+
+/// Bits, so that NaN is equal to itself.
+std::vector<uint32_t> bits_of(const Floats& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) {
+    bits.push_back(value != value ? 0x7fc00000U : std::bit_cast<uint32_t>(value));
+  }
+  return bits;
+}
+
+void expect_same_code(Backend& backend, const WireFormat& format, size_t n, Rounding rounding) {
+  SCOPED_TRACE(fmt::format("{} n {} key {}", text(format), n, rounding.key));
+  const Kernels& cpu = *computing_tables().front();
+  Floats x = normal_numbers(n, 3, 1e-3F);
+  const Bytes want = encode(cpu, format, x, rounding);
+  Bytes wire(want.size(), std::byte{0x5a});
+  const Mirror from = Mirror::of_host(backend.stream(), floats(x));
+  const Mirror message = Mirror::of_host(backend.stream(), bytes_of(wire));
+  from.write();
+  message.write();
+  backend.kernels().encode(backend.stream(), {.x = from.device(),
+                                              .wire = span_of(message.device()),
+                                              .format = format,
+                                              .key = rounding.key,
+                                              .first = rounding.first});
+  message.read();
+  ASSERT_TRUE(wire == want);
+  for (const bool accumulate : {false, true}) {
+    const Floats start = normal_numbers(n, 9);
+    Floats y = start;
+    const Mirror into = Mirror::of_host(backend.stream(), floats(y));
+    into.write();
+    backend.kernels().decode(backend.stream(), {.wire = span_of(message.device()),
+                                                .y = into.device(),
+                                                .format = format,
+                                                .accumulate = accumulate});
+    into.read();
+    ASSERT_EQ(bits_of(y), bits_of(decode(cpu, format, want, start, accumulate)));
+  }
+}
+
+class DeviceWire : public testing::OnDevice {};
+
+TEST_F(DeviceWire, has_the_bytes_of_the_cpu) {
+  Backend backend(*device_table(), 1);
+  uint64_t variant = 0;
+  for (const WireFormat& format : all_formats({0, 1, 7, 64, 100, 512, 5003})) {
+    for (const size_t n : {1, 7, 64, 513, 6007}) {
+      ++variant;
+      expect_same_code(backend, format, n,
+                       {.key = variant % 2 == 0 ? uint64_t{0} : 77 + variant,
+                        .first = static_cast<int64_t>(variant % 5)});
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,17 @@
+// A GPU, if this machine has one.
+#include <algorithm>
+
+#include "src/kernels/cuda/tables.h"
+#include "tests/cuda/place.h"
+
+namespace espalier::testing {
+
+const kernels::Kernels* device_table() {
+  const auto tables = kernels::available();
+  const auto found = std::ranges::find(tables, "cuda", &kernels::Kernels::name);
+  return found == tables.end() ? nullptr : *found;
+}
+
+std::string why_no_device() { return kernels::cuda::absence(); }
+
+}  // namespace espalier::testing

@@ -1,0 +1,11 @@
+// A device that is not there: the CPU's kernels, late, on memory that the host cannot touch.
+#include "tests/cuda/place.h"
+#include "tests/device/late_table.h"
+
+namespace espalier::testing {
+
+const kernels::Kernels* device_table() { return &late_table(); }
+
+std::string why_no_device() { return {}; }
+
+}  // namespace espalier::testing

@@ -1,0 +1,135 @@
+// Whole runs on a device: 100 steps near the CPU's, in each storage and type; two runs with the same bits; a
+// checkpoint of one goes on with the other; the arena's bytes.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/cuda/place.h"
+#include "tests/support.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using testing::device_table;
+using testing::Outcome;
+using testing::run;
+using testing::TempDir;
+
+constexpr int64_t kSteps = 100;
+
+io::Config config_of(const TempDir& dir, const std::string& dtype) {
+  io::Config config = testing::tiny_config(dir);
+  config.train.dtype = dtype;
+  config.train.steps = kSteps;
+  config.optimizer.lr = 1e-3;
+  return config;
+}
+
+Outcome run_on_device(const io::Config& config, train::TrainerOptions options = {}) {
+  options.kernels = device_table();
+  return run(config, 1, options);
+}
+
+/// Sums have other orders on a device: a product differs by 1e-6 of its size in fp32, by 2^-8 where it is
+/// rounded to bf16. Adam turns what is noise in a gradient into whole steps, so weights drift apart; losses,
+/// sums over all of them, differ by far less than training moves them.
+void expect_near(const Outcome& a, const Outcome& b, const std::string& dtype) {
+  const double allowed = dtype == "bf16" ? 3e-2 : 2e-3;
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (size_t step = 0; step < a.losses.size(); ++step) {
+    ASSERT_NEAR(a.losses[step], b.losses[step], allowed) << "step " << step + 1;
+  }
+  EXPECT_NEAR(a.val_loss, b.val_loss, allowed);
+}
+
+const std::vector<testing::Way>& ways() {
+  static const std::vector<testing::Way> all{
+      {"dense", [](io::Config&) {}},
+      {"masked", testing::prune},
+      {"sparse",
+       [](io::Config& config) {
+         testing::prune_sparse(config);
+         config.train.recompute = "selective";
+       }},
+      {"expanded",
+       [](io::Config& config) {
+         testing::prune_expanded(config);
+         config.sparse.index.fallback = "int32";
+       }},
+      {"block",
+       [](io::Config& config) {
+         testing::prune(config);
+         config.pruning.method = "block";
+         config.pruning.scope = "layer";
+         config.pruning.block = 16;
+         config.sparse.storage.fallback = "block";
+       }},
+      {"gradual", testing::prune_gradually},
+      {"8 bits, dropout, micro-batches",
+       [](io::Config& config) {
+         config.optimizer.state_bits = 8;
+         config.model.dropout = 0.1;
+         config.train.micro_batch = 3;
+       }},
+      {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
+  };
+  return all;
+}
+
+class DeviceRuns : public testing::OnDevice, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(DeviceRuns, StayNearTheCpuFor100StepsAndRepeatTheirBits) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = config_of(dir, GetParam());
+    way.apply(config);
+    const Outcome first = run_on_device(config);
+    EXPECT_EQ(run_on_device(config), first) << "the same again";
+    const Outcome cpu = run(config);
+    expect_near(first, cpu, GetParam());
+    EXPECT_LT(first.losses.back(), first.losses.front() - 0.2) << "it learns";
+  }
+}
+
+TEST_P(DeviceRuns, GoOnFromCheckpointsOfTheCpuAndBack) {
+  const TempDir dir;
+  io::Config config = config_of(dir, GetParam());
+  testing::prune_sparse(config);
+  config.optimizer.state_bits = 8;
+  const Outcome whole = run(config);
+  for (const bool device_first : {false, true}) {
+    train::TrainerOptions first;
+    first.stop_after = kSteps / 2;
+    first.kernels = device_first ? device_table() : nullptr;
+    run(config, 1, first);
+    train::TrainerOptions second;
+    second.resume = "auto";
+    second.kernels = device_first ? nullptr : device_table();
+    Outcome resumed = run(config, 1, second);
+    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(),
+                          whole.losses.begin() + kSteps / 2);
+    expect_near(resumed, whole, GetParam());
+  }
+}
+
+/// A checkpoint changes no bit on the device either.
+TEST_P(DeviceRuns, ResumeIsNoBreak) {
+  const TempDir dir;
+  io::Config config = config_of(dir, GetParam());
+  testing::prune_sparse(config);
+  const Outcome whole = run_on_device(config);
+  train::TrainerOptions first;
+  first.stop_after = kSteps / 2;
+  run_on_device(config, first);
+  train::TrainerOptions second;
+  second.resume = "auto";
+  Outcome resumed = run_on_device(config, second);
+  resumed.losses = whole.losses;
+  EXPECT_EQ(resumed, whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DeviceRuns, ::testing::Values("fp32", "bf16"));
+
+}  // namespace
+}  // namespace espalier
