@@ -18,9 +18,11 @@ std::string no_driver() {
   static_cast<void>(cudaRuntimeGetVersion(&runtime));
   static_cast<void>(cudaDriverGetVersion(&driver));
   static_cast<void>(cudaGetLastError());
-  return driver == 0 ? "no NVIDIA driver is loaded on this machine"
-                     : fmt::format("the NVIDIA driver is for CUDA {}, too old for this build's {}",
-                                   version_text(driver), version_text(runtime));
+  return driver == 0 ? "no NVIDIA driver is loaded on this machine: install one"
+                     : fmt::format(
+                           "the NVIDIA driver is for CUDA {}, too old for this build's {}: "
+                           "install a newer one",
+                           version_text(driver), version_text(runtime));
 }
 
 /// Why no device of this machine will do; empty: one does.
@@ -28,7 +30,7 @@ std::string find_absence() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
-    return no_driver() + ": install a newer one";
+    return no_driver();
   }
   if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
