@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <vector>
 
 #include "src/core/stream.h"
 #include "tests/simt/engine.h"
@@ -50,6 +51,7 @@ class Queue : public espalier::Queue {
                     .blocks = {shape.grid.x, shape.grid.y, shape.grid.z},
                     .threads = {shape.block.x, shape.block.y, shape.block.z},
                     .shared_bytes = shape.shared_bytes};
+    launches_.push_back(grid);
     enqueue([grid, kernel, order = order_, all = std::make_tuple(arguments...)] {
       run_grid(grid, order, [&] { std::apply(kernel, all); });
     });
@@ -62,6 +64,8 @@ class Queue : public espalier::Queue {
   int64_t waiting() const { return asked_ - done_; }
   /// Kernels, copies and fills that were asked for.
   int64_t asked() const { return asked_; }
+  /// Of kernels alone, in order.
+  const std::vector<Grid>& launches() const { return launches_; }
   /// How often the host waited for all of it, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
   int64_t waited() const { return waited_; }
@@ -76,6 +80,7 @@ class Queue : public espalier::Queue {
 
   Order order_;
   std::deque<std::function<void()>> tasks_;
+  std::vector<Grid> launches_;
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
   int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0;
   int64_t polls_ = 0;
