@@ -1,7 +1,7 @@
 #pragma once
 // Copies into shared memory that a thread asked for and that are under way. They arrive as late as
-// they may, when the thread waits for their group; until then all bits are set where they go, so who
-// reads or overwrites too early is found. The source is read late as well.
+// they may, when the thread waits for their group; until then all bits are set where they go, so
+// who reads or overwrites too early is found. The source is read late as well.
 #include <cstdint>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // Products with blocks on the table "cuda-simt": which kernel takes which product, and the tiles of
-// products that are large enough for them. Small ones are among the kernel cases (kernels_test.cpp).
+// products that are large enough for them. Small ones are among the kernel cases
+// (kernels_test.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,8 +72,8 @@ TEST(BlockProducts, only_the_gradient_may_have_values_across_pieces) {
   EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
 }
 
-/// The result is the reference's, with the same bits in both orders, from a last kernel of `high` tiles
-/// along the tokens.
+/// The result is the reference's, with the same bits in both orders, from a last kernel of `high`
+/// tiles along the tokens.
 void expect_right(const Case& one, unsigned high) {
   std::vector<Values> want;
   for (const Operand& operand : one.operands) {
@@ -90,8 +91,8 @@ void expect_right(const Case& one, unsigned high) {
   }
 }
 
-/// 132 blocks side by side and two tiles along the tokens are as many tiles as two for each of an H100's
-/// SMs; one token fewer, and a product gets small ones.
+/// 132 blocks side by side and two tiles along the tokens are as many tiles as two for each of an
+/// H100's SMs; one token fewer, and a product gets small ones.
 TEST(BlockProducts, large_products_have_large_tiles) {
   for (const auto& [extent, tokens, high] : {std::tuple{16, 257, 2U}, std::tuple{16, 256, 4U},
                                              std::tuple{48, 257, 2U}, std::tuple{80, 129, 2U}}) {

@@ -1,5 +1,6 @@
-// Tensor cores and asynchronous copies as the harness has them: products against plain loops, matrices
-// from shared memory in all four orders, copies that arrive when they are waited for, broken rules.
+// Tensor cores and asynchronous copies as the harness has them: products against plain loops,
+// matrices from shared memory in all four orders, copies that arrive when they are waited for,
+// broken rules.
 #include "src/kernels/cuda/mma.h"
 
 #include <gmock/gmock.h>
@@ -126,8 +127,8 @@ TEST_P(TensorCore, products_are_those_of_plain_loops) {
   }
 }
 
-/// c [16, 16] = a b from shared memory; a is stored [16, 16] by rows or, transposed, by columns, and
-/// so is b.
+/// c [16, 16] = a b from shared memory; a is stored [16, 16] by rows or, transposed, by columns,
+/// and so is b.
 template <bool kTransposeA, bool kTransposeB>
 __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* c) {
   auto* const shared_a = dynamic_shared<uint16_t>();

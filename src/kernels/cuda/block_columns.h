@@ -1,7 +1,7 @@
 #pragma once
-// The kept blocks of a BlockMatrix by columns of blocks, as the transposed product goes over them; made
-// in each call. Cost: a warp for each column of blocks goes through all rows of blocks, with a binary
-// search in each.
+// The kept blocks of a BlockMatrix by columns of blocks, as the transposed product goes over them;
+// made in each call. Cost: a warp for each column of blocks goes through all rows of blocks, with a
+// binary search in each.
 #include "src/kernels/cuda/block_operands.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

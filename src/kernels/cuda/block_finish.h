@@ -1,6 +1,6 @@
 #pragma once
-// From the sums of a tile (block_tile.h) to the result of a product: y (+)= f'(before) sum + bias, and
-// activated = f(y). Quads go row by row, so that whole sectors of memory are written.
+// From the sums of a tile (block_tile.h) to the result of a product: y (+)= f'(before) sum + bias,
+// and activated = f(y). Quads go row by row, so that whole sectors of memory are written.
 #include "src/kernels/cuda/activation.h"
 #include "src/kernels/cuda/block_tile.h"
 
@@ -8,7 +8,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// What there is besides y has a pointer.
 struct ProductResult {
-  Elements y, before, activated;
+  Elements y = {}, before = {}, activated = {};
   int64_t y_stride = 0, before_stride = 0, activated_stride = 0;
   const float* bias = nullptr;
   Activation activation = Activation::none;

@@ -1,14 +1,14 @@
 #pragma once
-// What the tiles of block products read: how each thread copies its pieces of the next kDepth lines into
-// a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements; what is beyond an edge is
-// zero. Lines of the sum may be gathered: those of the kept blocks, side by side.
+// What the tiles of block products read: how each thread copies its pieces of the next kDepth lines
+// into a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements; what is beyond an
+// edge is zero. Lines of the sum may be gathered: those of the kept blocks, side by side.
 #include "src/kernels/cuda/block_tile.h"
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Columns of a row of kept blocks, side by side (or rows of a column of them, one under the other):
-/// where the k-th is in the matrix. Blocks have a multiple of 16, at most kMostExtent.
+/// Columns of a row of kept blocks, side by side (or rows of a column of them, one under the
+/// other): where the k-th is in the matrix. Blocks have a multiple of 16, at most kMostExtent.
 class Gather {
  public:
   static constexpr int64_t kMostExtent = 1024;
@@ -130,7 +130,8 @@ struct BlockPiece {
   int32_t stride;  ///< elements from one of its rows to the next
 };
 
-/// kMany columns of a column of blocks, of which the rows of its kept blocks are the lines of the sum.
+/// kMany columns of a column of blocks, of which the rows of its kept blocks are the lines of the
+/// sum.
 template <int kMany>
 class AcrossBlocks {
  public:

@@ -1,8 +1,8 @@
-// The gradient of a weight of blocks on tensor cores. Of one row of blocks it is a dense product, too:
-// dy's columns of that row, transposed, times the kept blocks' columns of x side by side, in the very
-// order in which values are stored. A block of threads has one tile of it (block_tile.h) and goes over
-// tokens. Where there are few tiles, tokens are shared out as well: each part's sums go to the
-// workspace, and are added up in order.
+// The gradient of a weight of blocks on tensor cores. Of one row of blocks it is a dense product,
+// too: dy's columns of that row, transposed, times the kept blocks' columns of x side by side, in
+// the very order in which values are stored. A block of threads has one tile of it (block_tile.h)
+// and goes over tokens. Where there are few tiles, tokens are shared out as well: each part's sums
+// go to the workspace, and are added up in order.
 //
 // What a call costs, with f of N x K kept in blocks of height x width and R tokens:
 //   flops    2 R f N K
@@ -27,15 +27,16 @@ struct Gradient {
   const int32_t *block_begin, *value_begin, *block_column;
   int64_t tokens;  ///< of a part
   int64_t kept;
-  int height, parts;  ///< of a row of blocks; tiles across its height
+  int height;
   Gather gather;
   ProductResult values;  ///< with several parts of tokens: fp32 sums, one array after the other
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(Gradient args) {
-  const auto row = static_cast<int>(blockIdx.x) / args.parts;  // of blocks
-  const int first = static_cast<int>(blockIdx.x) % args.parts * Shape::kM;
+  const int parts = tiles_across(args.height, Shape::kM);
+  const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const int first = static_cast<int>(blockIdx.x) % parts * Shape::kM;
   const int64_t output = int64_t{row} * args.height;
   const auto height = static_cast<int>(least(args.height, args.dy.columns - output));
   const int32_t begin = args.value_begin[row];
@@ -113,33 +114,39 @@ void choose_tile(const BlockMatrix& weight, const With& with) {
   }
 }
 
+/// Parts that tokens are shared out to: `each` tokens in all but the last.
+struct Parts {
+  int64_t each, count;
+};
+Parts share_tokens(int64_t tokens, int64_t tiles) {
+  const int64_t wanted = std::max<int64_t>(1, std::min(kManyTiles / tiles, tokens / kLeastTokens));
+  const int64_t each = divide_up(divide_up(std::max<int64_t>(tokens, 1), wanted), kDepth) * kDepth;
+  return {each, std::max<int64_t>(1, divide_up(tokens, each))};
+}
+
 template <class Shape>
 void multiply(Stream& stream, const BlockSddmmArgs& args) {
   const BlockMatrix& weight = args.weight;
-  const int64_t tokens = args.x.rows();
   const int64_t kept = weight.values.count();
   const int64_t lines = divide_up(weight.rows, weight.height);
-  const int64_t down = divide_up(weight.height, Shape::kM);
-  // About; it must not depend on more than shapes, and the host knows no more.
+  const int64_t down = tiles_across(static_cast<int>(weight.height), Shape::kM);
+  // As many as if all rows kept the same: the host knows no more, and needs no more.
   const int64_t tiles = lines * down * divide_up(divide_up(kept, weight.rows), Shape::kN);
-  const int64_t wanted = std::min(kManyTiles / std::max<int64_t>(tiles, 1), tokens / kLeastTokens);
-  const int64_t each = divide_up(divide_up(tokens, std::max<int64_t>(wanted, 1)), kDepth) * kDepth;
-  const int64_t parts = std::max<int64_t>(divide_up(tokens, std::max<int64_t>(each, 1)), 1);
+  const auto [each, parts] = share_tokens(args.x.rows(), tiles);
   auto* const sums = reinterpret_cast<float*>(
       parts > 1 ? stream.workspace(static_cast<size_t>(parts * kept) * sizeof(float)) : nullptr);
-  const Gradient gradient{
-      .dy = rows_of(args.dy),
-      .x = rows_of(args.x),
-      .block_begin = weight.block_begin,
-      .value_begin = weight.value_begin,
-      .block_column = weight.block_column,
-      .tokens = each,
-      .kept = kept,
-      .height = static_cast<int>(weight.height),
-      .parts = static_cast<int>(down),
-      .gather = Gather(weight.width),
-      .values = {.y = parts > 1 ? Elements{sums, false} : elements(weight.values),
-                 .accumulate = args.accumulate && parts == 1}};
+  const Elements parts_of_sums{sums, false};
+  const Gradient gradient{.dy = rows_of(args.dy),
+                          .x = rows_of(args.x),
+                          .block_begin = weight.block_begin,
+                          .value_begin = weight.value_begin,
+                          .block_column = weight.block_column,
+                          .tokens = each,
+                          .kept = kept,
+                          .height = static_cast<int>(weight.height),
+                          .gather = Gather(weight.width),
+                          .values = {.y = parts > 1 ? parts_of_sums : elements(weight.values),
+                                     .accumulate = args.accumulate && parts == 1}};
   launch(gradient_tile<Shape>,
          {.name = "block_sddmm",
           .grid = dim3(blocks_for(lines * down, 1), blocks_for(weight.cols, Shape::kN),

@@ -1,17 +1,18 @@
-// Products with blocks on tensor cores. A row of blocks of W is a dense matrix [height, kept columns];
-// with those columns of x side by side, y of that row of blocks is a dense product, and so is dx of a
-// column of blocks with the rows of its kept blocks one under the other. A block of threads has one tile
-// of such a product (block_tile.h); its operand of activations is gathered piece by piece on the way
-// into shared memory.
+// Products with blocks on tensor cores. A row of blocks of W is a dense matrix [height, kept
+// columns]; with those columns of x side by side, y of that row of blocks is a dense product, and
+// so is dx of a column of blocks with the rows of its kept blocks one under the other. A block of
+// threads has one tile of such a product (block_tile.h); its operand of activations is gathered
+// piece by piece on the way into shared memory.
 //
-// What a call costs, with f of N x K kept in blocks of height x width and R tokens (for dx: K and N,
-// width and height exchanged):
+// What a call costs, with f of N x K kept in blocks of height x width and R tokens (for dx: K and
+// N, width and height exchanged):
 //   flops    2 R f N K
 //   memory   2 (R (K + N) + f N K) bytes, each operand once: tiles of the same tokens run together
-//   L2       2 R f N K (1 / height + 1 / kM) bytes: an element of x is read again for each kept block
-//            of its column, once for kM tokens an element of W
-// N = K = 4096, f = 0.1, 64 x 64, R = 8192: 27.5 GFlop, 28 us at 989 TFlop/s (mma.sync: 42 us at two
-// thirds of that); 137 MB, 41 us at 3.35 TB/s; 0.54 GB from L2, which only larger blocks lessen.
+//   L2       2 R f N K (1 / height + 1 / kM) bytes: an element of x is read again for each kept
+//            block of its column, an element of W for every kM tokens
+// N = K = 4096, f = 0.1, 64 x 64, R = 8192: 27.5 GFlop, 28 us at 989 TFlop/s (mma.sync: 42 us at
+// two thirds of that); 137 MB, 41 us at 3.35 TB/s; 0.54 GB from L2, which only larger blocks
+// lessen.
 #include "src/kernels/cuda/block_columns.h"
 #include "src/kernels/cuda/block_finish.h"
 #include "src/kernels/cuda/block_products.h"
@@ -25,16 +26,17 @@ struct Forward {
   Rows x;
   const uint16_t* values;
   const int32_t *block_begin, *value_begin, *block_column;
-  int64_t rows;       ///< of W
-  int height, parts;  ///< of a row of blocks; tiles across it
+  int64_t rows;  ///< of W
+  int height;
   Gather gather;
   ProductResult y;
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(Forward args) {
-  const auto row = static_cast<int>(blockIdx.x) / args.parts;  // of blocks
-  const int first = static_cast<int>(blockIdx.x) % args.parts * Shape::kN;
+  const int parts = tiles_across(args.height, Shape::kN);
+  const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
   const int64_t output = int64_t{row} * args.height;
   const auto height = static_cast<int>(least(args.height, args.rows - output));
   if (first >= height) {
@@ -56,15 +58,16 @@ struct Transposed {
   const uint16_t* values;
   BlockColumns columns;
   int64_t cols;  ///< of W
-  int height, width, parts;
+  int height, width;
   Gather gather;
   ProductResult dx;
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_tile(Transposed args) {
-  const auto column = static_cast<int>(blockIdx.x) / args.parts;  // of blocks
-  const int first = static_cast<int>(blockIdx.x) % args.parts * Shape::kN;
+  const int parts = tiles_across(args.width, Shape::kN);
+  const auto column = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
   const int64_t output = int64_t{column} * args.width;
   const int64_t width = least(args.width, args.cols - output);
   if (first >= width) {
@@ -117,34 +120,33 @@ Launch shape_of(const char* name, int64_t tokens, int64_t parts) {
 
 void multiply(Stream& stream, const BlockSpmmArgs& args) {
   const BlockMatrix& weight = args.weight;
-  Forward forward{.x = rows_of(args.x),
-                  .values = bf16_of(weight.values),
-                  .block_begin = weight.block_begin,
-                  .value_begin = weight.value_begin,
-                  .block_column = weight.block_column,
-                  .rows = weight.rows,
-                  .height = static_cast<int>(weight.height),
-                  .gather = Gather(weight.width),
-                  .y = {.y = elements(args.y),
-                        .activated = elements(args.activated),
-                        .y_stride = args.y.stride,
-                        .activated_stride = args.activated.stride,
-                        .bias = static_cast<const float*>(args.bias.data),
-                        .activation = args.activation,
-                        .accumulate = args.accumulate}};
+  const Forward forward{.x = rows_of(args.x),
+                        .values = bf16_of(weight.values),
+                        .block_begin = weight.block_begin,
+                        .value_begin = weight.value_begin,
+                        .block_column = weight.block_column,
+                        .rows = weight.rows,
+                        .height = static_cast<int>(weight.height),
+                        .gather = Gather(weight.width),
+                        .y = {.y = elements(args.y),
+                              .activated = elements(args.activated),
+                              .y_stride = args.y.stride,
+                              .activated_stride = args.activated.stride,
+                              .bias = static_cast<const float*>(args.bias.data),
+                              .activation = args.activation,
+                              .accumulate = args.accumulate}};
   const int64_t tokens = args.x.rows();
   const int64_t lines = divide_up(weight.rows, weight.height);
   choose_tile(tokens, lines, weight.height, [&](auto chosen) {
     using Shape = decltype(chosen);
-    forward.parts = static_cast<int>(divide_up(weight.height, Shape::kN));
-    launch(forward_tile<Shape>, shape_of<Shape>("block_spmm", tokens, lines * forward.parts),
-           stream, forward);
+    const int64_t parts = lines * tiles_across(forward.height, Shape::kN);
+    launch(forward_tile<Shape>, shape_of<Shape>("block_spmm", tokens, parts), stream, forward);
   });
 }
 
 void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   const BlockMatrix& weight = args.weight;
-  Transposed transposed{
+  const Transposed transposed{
       .dy = rows_of(args.dy),
       .values = bf16_of(weight.values),
       .columns = columns_of(stream, weight, stream.workspace(columns_bytes(weight))),
@@ -162,9 +164,8 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   const int64_t lines = divide_up(weight.cols, weight.width);
   choose_tile(tokens, lines, weight.width, [&](auto chosen) {
     using Shape = decltype(chosen);
-    transposed.parts = static_cast<int>(divide_up(weight.width, Shape::kN));
-    launch(transposed_tile<Shape>,
-           shape_of<Shape>("block_spmm_transposed", tokens, lines * transposed.parts), stream,
+    const int64_t parts = lines * tiles_across(transposed.width, Shape::kN);
+    launch(transposed_tile<Shape>, shape_of<Shape>("block_spmm_transposed", tokens, parts), stream,
            transposed);
   });
 }

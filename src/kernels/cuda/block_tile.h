@@ -3,16 +3,18 @@
 // registers of four warps, over lines of both operands that four stages of shared memory bring in,
 // kDepth at a time. Three stages are under way while one is multiplied.
 //
-// Operands lie in shared memory as global memory has them, either along the sum ([outputs][kDepth]) or
-// across it ([kDepth][outputs]); ldmatrix turns them. A line's pieces of 16 bytes are permuted, so that
-// the same piece of eight neighbouring lines lies in different banks: neither copies nor ldmatrix wait
-// for each other.
+// Operands lie in shared memory as global memory has them, either along the sum ([outputs][kDepth])
+// or across it ([kDepth][outputs]); ldmatrix turns them. A line's pieces of 16 bytes are permuted,
+// so that the same piece of eight neighbouring lines lies in different banks: neither copies nor
+// ldmatrix wait for each other.
 //
-// An element of the left operand is used kN times, one of the right kM times. Bytes a flop, of a tile:
+// An element of the left operand is used kN times, one of the right kM times. Bytes a flop, of a
+// tile:
 //   from L2      1/kM + 1/kN                          256 x 64: 0.0195, 128 x 128: 0.0156
 //   from shared  1/kWarpM + 1/kWarpN, and the above   64 x 64: 0.0313
 // An H100 does 989e12 flops a second in bf16 (mma.sync reaches about two thirds of it), its shared
-// memory gives 128 bytes a clock and SM: 0.048 bytes a flop at two thirds, which the two together need.
+// memory gives 128 bytes a clock and SM: 0.048 bytes a flop at two thirds, which the two together
+// need.
 #include "src/kernels/cuda/mma.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -21,8 +23,8 @@ inline constexpr int kTileThreads = 128;
 inline constexpr int kDepth = 32;
 inline constexpr int kStages = 4;
 
-/// kM x kN sums, of which a warp has kWarpM x kWarpN; at least kResident such blocks of threads fit an
-/// SM.
+/// kM x kN sums, of which a warp has kWarpM x kWarpN; at least kResident such blocks of threads fit
+/// an SM.
 template <int kRows, int kColumns, int kRowsOfWarp, int kColumnsOfWarp, int kBlocksOfSm>
 struct TileShape {
   static constexpr int kM = kRows, kN = kColumns;
@@ -57,6 +59,11 @@ using SmallTile32 = TileShape<64, 32, 32, 16, 4>;
 /// SMs times two: fewer tiles than this leave some idle. A constant, since what is chosen by it
 /// must depend on shapes alone.
 inline constexpr int64_t kManyTiles = 264;
+
+/// Tiles of `each` beside each other in `extent`.
+__device__ __host__ constexpr int tiles_across(int extent, int each) {
+  return (extent + each - 1) / each;
+}
 
 /// kMany outputs by kDepth of the sum, as one stage has them.
 template <int kMany, bool kIsAlong>
@@ -115,8 +122,8 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, TileSums<
   }
 }
 
-/// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]. `left` and `right` have
-/// `Tile`, an OperandTile, and load(tile), which asks for copies of the next kDepth lines.
+/// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]. `left` and `right`
+/// have `Tile`, an OperandTile, and load(tile), which asks for copies of the next kDepth lines.
 template <class Shape, class Left, class Right>
 __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, int steps) {
   using LeftTile = typename Left::Tile;

@@ -3,16 +3,18 @@
 // ldmatrix and cp.async (compute capability 8.0 and later). <simt_mma.h> has them in PTX
 // (native/simt_mma.h) or, in tests, for the host.
 //
-// A matrix lies in the registers of a warp as fragments: plain arrays, of which each lane has a part.
-// With g = lane / 4 and t = lane % 4, bf16 in pairs (the lower half first), fp32 singly:
+// A matrix lies in the registers of a warp as fragments: plain arrays, of which each lane has a
+// part. With g = lane / 4 and t = lane % 4, bf16 in pairs (the lower half first), fp32 singly:
 //
 //   a [16, 16]  a[0]: row g,     columns 2t, 2t + 1     a[2]: row g,     columns 2t + 8, 2t + 9
 //               a[1]: row g + 8, columns 2t, 2t + 1     a[3]: row g + 8, columns 2t + 8, 2t + 9
 //   b [16, 8]   b[0]: rows 2t, 2t + 1, column g         b[1]: rows 2t + 8, 2t + 9, column g
 //   c [16, 8]   c[0], c[1]: row g, columns 2t, 2t + 1   c[2], c[3]: row g + 8, the same columns
 //
-// So two c side by side, rounded in pairs (pack_bf16), are an a: {c0[0,1], c0[2,3], c1[0,1], c1[2,3]}.
-// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", "ldmatrix", "cp.async".
+// So two c side by side, rounded in pairs (pack_bf16), are an a: {c0[0,1], c0[2,3], c1[0,1],
+// c1[2,3]}.
+// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", "ldmatrix",
+// "cp.async".
 #include <cstdint>
 
 #include "src/kernels/cuda/launch.h"
@@ -23,9 +25,9 @@ namespace espalier::kernels::ESPALIER_GPU {
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4],
                                              const uint32_t (&b)[2]);
 
-/// Two or four matrices of 8 x 8 bf16 from shared memory, r[i] of matrix i: row g, columns 2t, 2t + 1.
-/// Lane l names where row l % 8 of matrix l / 8 begins (of two matrices: lanes 0 to 15), at 16 bytes.
-/// All 32 lanes call it together.
+/// Two or four matrices of 8 x 8 bf16 from shared memory; r[i], of matrix i: row g, columns 2t and
+/// 2t + 1. Lane l names where row l % 8 of matrix l / 8 begins (of two matrices: lanes 0 to 15), at
+/// 16 bytes. All 32 lanes call it together.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* row);
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* row);
 /// The same with each matrix transposed, r[i]: rows 2t, 2t + 1 of column g, as they are stored.

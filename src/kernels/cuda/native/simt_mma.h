@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const
 }
 
 __device__ __forceinline__ void copy_async(void* shared, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :
                : "r"(shared_address(shared)), "l"(__cvta_generic_to_global(from)), "r"(bytes)
                : "memory");
