@@ -15,11 +15,6 @@ struct ProductResult {
   bool accumulate = false;
 };
 
-/// Part of y: rows and columns from a place on.
-struct ResultPart {
-  int64_t row, column, rows, columns;
-};
-
 /// Stores `q` as elements i … i + count - 1; returns what they are now. NaN becomes 0x7fff in bf16.
 __device__ __forceinline__ Quad store_rounded(const Elements& e, int64_t i, int64_t count,
                                               const Quad& q) {

@@ -60,13 +60,14 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(
   const int32_t* const blocks = args.block_column + args.block_begin[row];
   Right right(part_of(args.x),
               k < count ? args.gather.place(blocks, static_cast<uint32_t>(k)) : args.x.columns);
-  const float* const sums =
-      multiply_tile<Shape>(left, right, static_cast<int>((tokens + kDepth - 1) / kDepth));
+  const ResultPart part{first, column, height - first, count - column};
+  const auto steps = static_cast<int>((tokens + kDepth - 1) / kDepth);
+  const float* const sums = multiply_tile<Shape>(left, right, steps, part);
   ProductResult values = args.values;
   values.y_stride = count;
   const int64_t at = blockIdx.z * args.kept + begin;
   values.y.data = static_cast<std::byte*>(values.y.data) + at * (values.y.half ? 2 : 4);
-  finish_tile<Shape>(values, {first, column, height - first, count - column}, sums);
+  finish_tile<Shape>(values, part, sums);
 }
 
 /// values (+)= the sum of the parts, in their order.

@@ -49,8 +49,9 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(F
                          args.block_column + args.block_begin[row]);
   const Rows values{args.values + begin, count, height, count};
   AlongRows<Shape::kN> weight(rows_from(values, first), count, {}, nullptr);
-  const float* const sums = multiply_tile<Shape>(x, weight, (count + kDepth - 1) / kDepth);
-  finish_tile<Shape>(args.y, {token, output + first, args.x.rows - token, height - first}, sums);
+  const ResultPart part{token, output + first, args.x.rows - token, height - first};
+  const float* const sums = multiply_tile<Shape>(x, weight, tiles_across(count, kDepth), part);
+  finish_tile<Shape>(args.y, part, sums);
 }
 
 struct Transposed {
@@ -85,8 +86,9 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_til
                                   .edge = args.dy.columns,
                                   .count = count},
                                  args.gather, first, width);
-  const float* const sums = multiply_tile<Shape>(dy, weight, (count + kDepth - 1) / kDepth);
-  finish_tile<Shape>(args.dx, {token, output + first, args.dy.rows - token, width - first}, sums);
+  const ResultPart part{token, output + first, args.dy.rows - token, width - first};
+  const float* const sums = multiply_tile<Shape>(dy, weight, tiles_across(count, kDepth), part);
+  finish_tile<Shape>(args.dx, part, sums);
 }
 
 /// Calls `with` with the shape of tiles for `lines` rows (columns) of blocks, each `extent` wide.

@@ -60,7 +60,7 @@ using SmallTile32 = TileShape<64, 32, 32, 16, 4>;
 /// must depend on shapes alone.
 inline constexpr int64_t kManyTiles = 264;
 
-/// Tiles of `each` beside each other in `extent`.
+/// Pieces of `each` that cover `extent`.
 __device__ __host__ constexpr int tiles_across(int extent, int each) {
   return (extent + each - 1) / each;
 }
@@ -122,10 +122,17 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, TileSums<
   }
 }
 
-/// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]. `left` and `right`
-/// have `Tile`, an OperandTile, and load(tile), which asks for copies of the next kDepth lines.
+/// Where a tile is in the result, and how much of that there is from there on.
+struct ResultPart {
+  int64_t row, column, rows, columns;
+};
+
+/// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]; those of warps that
+/// are beyond the result are zero. `left` and `right` have `Tile`, an OperandTile, and load(tile),
+/// which asks for copies of the next kDepth lines.
 template <class Shape, class Left, class Right>
-__device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, int steps) {
+__device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, int steps,
+                                                      const ResultPart& part) {
   using LeftTile = typename Left::Tile;
   auto* const memory = dynamic_shared<std::byte>();
   const auto fill = [&](int step) {
@@ -139,13 +146,16 @@ __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, 
   for (int step = 0; step < kStages - 1; ++step) {
     fill(step);
   }
+  const bool used = Shape::first_row() < part.rows && Shape::first_column() < part.columns;
   TileSums<Shape> sums{};
   for (int step = 0; step < steps; ++step) {
     wait_copies<kStages - 2>();
     __syncthreads();  // all copies of this step are there, and the stage before it is free
     fill(step + kStages - 1);
-    multiply_stage<Shape, LeftTile, typename Right::Tile>(
-        memory + step % kStages * Shape::kStageBytes, sums);
+    if (used) {
+      multiply_stage<Shape, LeftTile, typename Right::Tile>(
+          memory + step % kStages * Shape::kStageBytes, sums);
+    }
   }
   __syncthreads();
   auto* const done = reinterpret_cast<float*>(memory);
