@@ -16,9 +16,10 @@ class Gather {
   explicit Gather(int64_t extent)
       : extent_(static_cast<uint32_t>(extent)), inverse_(inverse_of(extent_ / 16)) {}
 
-  /// Block of the k-th, and its place within.
+  /// Block of the k-th, and its place within; a product instead of a quotient: exact for k < 2^29,
+  /// since inverse_ is less than 1 above 2^31 / (extent / 16), and that at most 64.
   __device__ __forceinline__ uint32_t block(uint32_t k) const {
-    return __umulhi(k / 16 * 2, inverse_);  // 2^-31 too much at most, times k/16 < 2^21: exact
+    return __umulhi(k / 16 * 2, inverse_);
   }
   __device__ __forceinline__ uint32_t within(uint32_t k) const { return k - block(k) * extent_; }
   __device__ __forceinline__ int64_t place(const int32_t* blocks, uint32_t k) const {
