@@ -13,7 +13,7 @@
 //
 // Registers (ptxas of CUDA 13, sm_90a; sm_80 and sm_100 are near), shared memory, blocks an SM:
 //   columns     32              64              96              128
-//          168, 16 KiB, 3  224, 32 KiB, 2  REG96, 36 KiB, 2  244, 48 KiB, 2
+//          168, 16 KiB, 3  224, 32 KiB, 2  <= 255, 36 KiB, 2  244, 48 KiB, 2
 #include "src/kernels/cuda/attention_tile.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
