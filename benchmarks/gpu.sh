@@ -70,7 +70,7 @@ pack() {
   copy_mpi
   find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} + 2>/dev/null
   cp "$here/gpu/"*.py "$out/gpu/"
-  cp "$here/peers/gpt.py" "$here/peers/gpu_step.py" "$out/peers/"
+  cp "$here/peers/gpt.py" "$here/peers/gpu_attention.py" "$here/peers/gpu_step.py" "$out/peers/"
   install -m 755 "$here/gpu.sh" "$out/gpu.sh"
   install -m 755 "$here/gpu/with" "$out/with"
   # The name under which the programs look for cuBLASLt.

@@ -236,6 +236,21 @@ class Peer(Step):
         return {"shape": self.shape, "storage": "PyTorch", **(json.loads(lines[-1]) if lines else {})}
 
 
+class AttentionPeer(Peer):
+    """The attention of those shapes in PyTorch."""
+
+    def __init__(self, name, limit):
+        Step.__init__(self, name, "causal attention of GPT-2, PyTorch: SDPA, bf16", limit)
+
+    def command(self, bundle):
+        shapes = [f"{name}:{s['batch']}x1024x{s['heads']}x{s['width'] // s['heads']}" for name, s in SHAPES.items()]
+        return [sys.executable, str(bundle.folder / "peers" / "gpu_attention.py"), *shapes]
+
+    def read(self, bundle, code, log, state):
+        lines = [line for line in log.splitlines() if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else {}
+
+
 def train_command(bundle, settings):
     (bundle.scratch / "empty.toml").write_text("")
     words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]

@@ -1,7 +1,7 @@
 """What benchmarks/gpu.sh does where a GPU may be: the steps in order, most wanted first. A step's time limit is
 generous; together they need less than the limits' sum.
 """
-from kinds import Benchmark, Codecs, Cpu, Facts, OneDevice, Peer, Sanitizer, Steps, Tests
+from kinds import AttentionPeer, Benchmark, Codecs, Cpu, Facts, OneDevice, Peer, Sanitizer, Steps, Tests
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize)/")
@@ -23,6 +23,9 @@ def steps():
         Steps("train-124m-expanded", 45, "124m", "expanded", 12),
         Benchmark("kernels", "memory-bound kernels beside a copy", 120, "kernels_benchmark", MEMORY_BOUND),
         Benchmark("gemms", "dense products beside a large one", 30, "kernels_benchmark", "^gemm/.*/bf16/"),
+        Benchmark("attention", "attention of GPT-2 124M and 1.5B", 60, "kernels_benchmark",
+                  "^attention/(124m|1.5b)/"),
+        AttentionPeer("peer-attention", 60),
         Benchmark("figure-1", "90 % sparse layers: dense, sparse, expanded", 40, "sparse_benchmark",
                   "^spmm/0.1/bitmap/bf16/.*/576/"),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",

@@ -101,6 +101,14 @@ const std::vector<testing::Way>& ways() {
          config.pruning.block = 16;
          config.sparse.storage.fallback = "block";
        }},
+      {"heads of 64 columns and two tiles of rows",
+       [](io::Config& config) {
+         config.model.width = 64;
+         config.model.heads = 1;
+         config.model.context = 72;
+         config.train.global_batch = 2;
+         config.train.micro_batch = 1;
+       }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;

@@ -41,7 +41,7 @@ sleep 60 & wait
 STANDIN
 program kernels_benchmark <<'STANDIN'
 for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
-echo '{"benchmarks": [{"name": "layernorm/bf16", "real_time": 1, "%bound": 91.5}]}' >"$out"
+echo '{"benchmarks": [{"name": "layernorm/bf16", "real_time": 1, "%bound": 91.5, "TFLOP/s": 3.5}]}' >"$out"
 STANDIN
 program sparse_benchmark <<'STANDIN'
 for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
@@ -73,11 +73,12 @@ expect "nothing is measured" lacks "$(cat "$results/summary.md")" "tokens/s"
 
 # With one.
 echo ', "cuda"' >"$bundle/bin/device"
-gpu STEPS="kernel-tests run-tests kernels figure-1 blocks train-124m-dense train-124m-masked"
+gpu STEPS="kernel-tests run-tests kernels attention figure-1 blocks train-124m-dense train-124m-masked"
 expect "a failed step fails the run" [ "$code" = 1 ]
 expect "tests pass" contains "$(status kernel-tests)" "passed"
 expect "tests fail, and say why" contains "$(status run-tests)" "failed exit code 1: the losses differ"
 expect "a benchmark is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | 91.50"
+expect "attention is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | - | 3.50 |"
 expect "a wrong result is a failure" contains "$(status figure-1)" "failed spmm: differs"
 expect "a program that is not there is a failure" contains "$(status blocks)" "failed"
 expect "speeds are compared" contains "$(cat "$results/summary.md")" "| 124m | masked | 1000 | - | 1.00 | 2.50 |"

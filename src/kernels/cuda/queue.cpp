@@ -103,7 +103,7 @@ void CudaQueue::wait(const CudaEvent& event) {
 }
 
 void CudaQueue::start(const Call& call) {
-  constexpr size_t kWithoutAsking = 48 << 10;
+  constexpr size_t kWithoutAsking = 32 << 10;  // of 48 KiB, which hold a kernel's static ones, too
   use_device();
   if (call.shared_bytes > kWithoutAsking) {
     check_cuda(cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
