@@ -1,5 +1,5 @@
 #pragma once
-// The dense product behind `gemm`: one function, with cublasLt (blas_cublaslt.cpp) or, in tests, the
+// The dense product behind `gemm`: one function, with cuBLASLt (blas_cublaslt.cpp) or, in tests, the
 // CPU's product in the harness's queue (tests/simt/blas_host.cpp).
 #include "src/core/stream.h"
 

@@ -1,10 +1,11 @@
-// cublasLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first and
+// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first and
 // the bias runs along the rows of its result. Accumulation in fp32. A bias to a bf16 result is
-// rounded to bf16 first: cublasLt adds no fp32 bias there.
+// rounded to bf16 first: cuBLASLt adds no fp32 bias there.
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 #include <algorithm>
 
+#include "src/kernels/cuda/blas_library.h"
 #include "src/kernels/cuda/queue.h"
 #include "src/kernels/cuda/table.h"
 
@@ -14,11 +15,12 @@ namespace {
 constexpr size_t kWorkspace = size_t{32} << 20;
 
 void check_blas(cublasStatus_t status, const char* what) {
-  check(status == CUBLAS_STATUS_SUCCESS, "cublasLt, {}: {}", what, cublasLtGetStatusString(status));
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, {}: {}", what,
+        blas_library().status_text(status));
 }
 
-/// Owns one of cublasLt's descriptors.
-template <class Handle, cublasStatus_t (*Destroy)(Handle)>
+/// Owns one of cuBLASLt's descriptors; `Destroy`: which of the library's functions ends it.
+template <class Handle, cublasStatus_t (*BlasLibrary::*Destroy)(Handle)>
 struct Owner {
   Handle handle = nullptr;
   Owner() = default;
@@ -26,31 +28,31 @@ struct Owner {
   Owner& operator=(const Owner&) = delete;
   ~Owner() {
     if (handle != nullptr) {
-      static_cast<void>(Destroy(handle));
+      static_cast<void>((blas_library().*Destroy)(handle));
     }
   }
 };
-using Descriptor = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Descriptor = Owner<cublasLtMatmulDesc_t, &BlasLibrary::destroy_product>;
+using Layout = Owner<cublasLtMatrixLayout_t, &BlasLibrary::destroy_layout>;
+using Preference = Owner<cublasLtMatmulPreference_t, &BlasLibrary::destroy_preference>;
 
 template <class T>
 void set(const Descriptor& to, cublasLtMatmulDescAttributes_t what, const T& value) {
-  check_blas(cublasLtMatmulDescSetAttribute(to.handle, what, &value, sizeof value), "attribute");
+  check_blas(blas_library().set_product(to.handle, what, &value, sizeof value), "attribute");
 }
 template <class T>
 void set(const Preference& to, cublasLtMatmulPreferenceAttributes_t what, const T& value) {
-  check_blas(cublasLtMatmulPreferenceSetAttribute(to.handle, what, &value, sizeof value),
-             "preference");
+  check_blas(blas_library().set_preference(to.handle, what, &value, sizeof value), "preference");
 }
 
 cudaDataType_t type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
 
 /// Of row-major [rows, cols].
 void make(Layout& layout, bool half, int64_t rows, int64_t cols, int64_t stride) {
-  check_blas(cublasLtMatrixLayoutCreate(&layout.handle, type_of(half), static_cast<uint64_t>(cols),
-                                        static_cast<uint64_t>(rows), stride),
-             "layout");
+  check_blas(
+      blas_library().create_layout(&layout.handle, type_of(half), static_cast<uint64_t>(cols),
+                                   static_cast<uint64_t>(rows), stride),
+      "layout");
 }
 
 /// The largest power of two up to 256 that divides the address.
@@ -83,7 +85,7 @@ struct Problem {
 };
 
 void describe(const Product& p, const void* bias, Problem& made) {
-  check_blas(cublasLtMatmulDescCreate(&made.product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  check_blas(blas_library().create_product(&made.product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
              "descriptor");
   const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -101,7 +103,7 @@ void describe(const Product& p, const void* bias, Problem& made) {
 
 cublasLtMatmulAlgo_t choose(Blas& blas, const Problem& problem, const ProductKey& key) {
   Preference preference;
-  check_blas(cublasLtMatmulPreferenceCreate(&preference.handle), "preference");
+  check_blas(blas_library().create_preference(&preference.handle), "preference");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
@@ -109,18 +111,18 @@ cublasLtMatmulAlgo_t choose(Blas& blas, const Problem& problem, const ProductKey
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_c);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check_blas(cublasLtMatmulAlgoGetHeuristic(blas.handle(), problem.product.handle, problem.b.handle,
+  check_blas(blas_library().find_algorithms(blas.handle(), problem.product.handle, problem.b.handle,
                                             problem.a.handle, problem.c.handle, problem.c.handle,
                                             preference.handle, 1, &found, &count),
              "choosing an algorithm");
-  check(count > 0, "cublasLt has no algorithm for a product of {} x {} x {}", key.m, key.n, key.k);
+  check(count > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}", key.m, key.n, key.k);
   return found.algo;
 }
 
 }  // namespace
 
-Blas::Blas() { check_blas(cublasLtCreate(&handle_), "handle"); }
-Blas::~Blas() { static_cast<void>(cublasLtDestroy(handle_)); }
+Blas::Blas() { check_blas(blas_library().create(&handle_), "handle"); }
+Blas::~Blas() { static_cast<void>(blas_library().destroy(handle_)); }
 
 void matmul(Stream& stream, const Product& product) {
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
@@ -142,11 +144,11 @@ void matmul(Stream& stream, const Product& product) {
   }
   const float one = 1;
   const float beta = product.accumulate ? 1 : 0;
-  check_blas(
-      cublasLtMatmul(blas.handle(), problem.product.handle, &one, product.b, problem.b.handle,
-                     product.a, problem.a.handle, &beta, product.c, problem.c.handle, product.c,
-                     problem.c.handle, &known->second, workspace, kWorkspace, queue->native()),
-      "product");
+  check_blas(blas_library().matmul(blas.handle(), problem.product.handle, &one, product.b,
+                                   problem.b.handle, product.a, problem.a.handle, &beta, product.c,
+                                   problem.c.handle, product.c, problem.c.handle, &known->second,
+                                   workspace, kWorkspace, queue->native()),
+             "product");
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

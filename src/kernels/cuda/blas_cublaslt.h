@@ -1,5 +1,5 @@
 #pragma once
-// What a queue keeps for cublasLt: its handle, and the algorithm chosen for each product that was
+// What a queue keeps for cuBLASLt: its handle, and the algorithm chosen for each product that was
 // seen.
 #include <cublasLt.h>
 
