@@ -23,6 +23,8 @@ def steps():
         Steps("train-124m-expanded", 45, "124m", "expanded", 12),
         Benchmark("kernels", "memory-bound kernels beside a copy", 120, "kernels_benchmark", MEMORY_BOUND),
         Benchmark("gemms", "dense products beside a large one", 30, "kernels_benchmark", "^gemm/.*/bf16/"),
+        Benchmark("gemms-tuned", "the same, algorithms chosen by the clock", 40, "kernels_benchmark",
+                  "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
         Benchmark("figure-1", "90 % sparse layers: dense, sparse, expanded", 40, "sparse_benchmark",
                   "^spmm/0.1/bitmap/bf16/.*/576/"),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",

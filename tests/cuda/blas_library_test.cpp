@@ -26,13 +26,13 @@ TEST(BlasLibrary, IsLookedForWhereTheUserSaysFirst) {
 
 TEST(BlasLibrary, MissingSaysWhatToInstall) {
   EXPECT_THAT(
-      failure_of([] { BlasLibrary({"libnowhere.so.7"}); }),
+      failure_of([] { load_blas({"libnowhere.so.7"}); }),
       testing::AllOf(HasSubstr("a product on a GPU needs a library"), HasSubstr("libnowhere.so.7"),
                      HasSubstr("set CUBLAS_DIR to the folder that holds libcublasLt.so.")));
 }
 
 TEST(BlasLibrary, RefusesAnotherVersion) {
-  EXPECT_THAT(failure_of([] { BlasLibrary({ESPALIER_OTHER_BLAS}); }),
+  EXPECT_THAT(failure_of([] { load_blas({ESPALIER_OTHER_BLAS}); }),
               testing::AllOf(HasSubstr("is of cuBLAS 99, and this program was built for"),
                              HasSubstr("set CUBLAS_DIR")));
 }

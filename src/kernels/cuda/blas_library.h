@@ -4,6 +4,7 @@
 // build; the library must be of the same major version.
 #include <cublasLt.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,16 +12,8 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-class BlasLibrary {
- public:
-  /// `names`: for SharedLibrary. Throws Failure when none can be loaded, or when it is of another version.
-  explicit BlasLibrary(const std::vector<std::string>& names);
-
- private:
-  SharedLibrary library_;
-
- public:
-  decltype(cublasLtGetVersion)* version = nullptr;
+struct BlasLibrary {
+  std::unique_ptr<SharedLibrary> library;  ///< that they are of; in tests none
   decltype(cublasLtGetStatusString)* status_text = nullptr;
   decltype(cublasLtCreate)* create = nullptr;
   decltype(cublasLtDestroy)* destroy = nullptr;
@@ -35,6 +28,9 @@ class BlasLibrary {
   decltype(cublasLtMatmulPreferenceDestroy)* destroy_preference = nullptr;
   decltype(cublasLtMatmulPreferenceSetAttribute)* set_preference = nullptr;
 };
+
+/// `names`: for SharedLibrary. Throws Failure when none can be loaded, or when it is of another version.
+BlasLibrary load_blas(const std::vector<std::string>& names);
 
 /// Where cuBLASLt is looked for: CUBLAS_DIR first.
 std::vector<std::string> blas_names();
