@@ -74,7 +74,7 @@ pack() {
   install -m 755 "$here/gpu.sh" "$out/gpu.sh"
   install -m 755 "$here/gpu/with" "$out/with"
   # The name under which the programs load cuBLASLt.
-  grep -ao 'libcublasLt\.so\.[0-9]*' "$build/src/cli/espalier" | head -n 1 >"$out/cublas"
+  grep -ao 'libcublasLt\.so\.[0-9]*' "$build/src/cli/espalier" | sort | tail -n 1 >"$out/cublas"
   git -C "$here" describe --always --dirty >"$out/version" 2>/dev/null || echo unknown >"$out/version"
   tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -2 >"$out.tar.xz"
   echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(du -m "$out.tar.xz" | cut -f1) MiB (of 64)"
