@@ -1,6 +1,5 @@
 // Descriptors of a product, and the choice of its algorithm.
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <limits>
 #include <span>
