@@ -27,9 +27,8 @@ namespace espalier::kernels {
 enum class Activation : uint8_t { none, gelu, relu };
 
 /// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
-/// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided. A table may
-/// round bias to c's type first.
-///
+/// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided.
+/// A table may round bias to c's type first.
 /// What goes with a layer's product, in the same call:
 ///   activated       = f(c), c as it is stored: computing it again from c gives the same bits
 ///   preactivation   c = op(a) op(b) f'(preactivation); a table may round the product before it
