@@ -158,6 +158,18 @@ void add_gemms() {
       });
     }
   }
+  // With what goes along: beside the products above and the passes that it would else take.
+  for (const DType dtype : {kFp32, kBf16}) {
+    add("gemm/up/forward_gelu/" + text(dtype), [=] {
+      return gemm_activated_case({rows, 4 * width, width, dtype, dtype}, Activation::gelu, false);
+    });
+    add("gemm/down/dx_slope/" + text(dtype), [=] {
+      return gemm_slope_case({rows, 4 * width, width, dtype, dtype}, Activation::gelu);
+    });
+    add("gemm/up/dw_sums/" + text(dtype), [=] {
+      return gemm_sums_case({4 * width, width, rows, dtype, kFp32}, dtype, false);
+    });
+  }
 }
 
 void add_math() {

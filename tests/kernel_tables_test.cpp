@@ -180,6 +180,16 @@ TEST(Dry, counts_by_formula) {
                       {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
   EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3);
   EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 2 * 4 * 40);
+  // What goes with a product counts as the pass that it is.
+  const Buffer relu = arena.allocate(Memory::scratch, "relu", DType::fp32, {8, 5});
+  dry_count() = {};
+  by_name("dry").gemm(stream, {.a = a.tensor(),
+                               .b = b.tensor(),
+                               .c = c.tensor(),
+                               .activation = Activation::relu,
+                               .activated = relu.tensor()});
+  EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3 + 40);
+  EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 3 * 4 * 40);
 }
 
 }  // namespace

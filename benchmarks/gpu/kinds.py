@@ -143,9 +143,9 @@ class Sanitizer(Tests):
 class Benchmark(Step):
     """A program of Google Benchmark's; keeps each name's counters."""
 
-    def __init__(self, name, what, limit, program, filters):
+    def __init__(self, name, what, limit, program, filters, environment=None):
         super().__init__(name, what, limit)
-        self.program, self.filters = program, filters
+        self.program, self.filters, self.environment = program, filters, environment or {}
 
     def command(self, bundle):
         return bundle.command(self.program, "--backend", "cuda", "--benchmark_filter=" + self.filters,

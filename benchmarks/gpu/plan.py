@@ -26,6 +26,8 @@ def steps():
         Benchmark("attention", "attention of GPT-2 124M and 1.5B", 60, "kernels_benchmark",
                   "^attention/(124m|1.5b)/"),
         AttentionPeer("peer-attention", 60),
+        Benchmark("gemms-tuned", "the same, algorithms chosen by the clock", 40, "kernels_benchmark",
+                  "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
         Benchmark("figure-1", "90 % sparse layers: dense, sparse, expanded", 40, "sparse_benchmark",
                   "^spmm/0.1/bitmap/bf16/.*/576/"),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",

@@ -23,8 +23,18 @@
 
 namespace espalier::kernels {
 
+/// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
+enum class Activation : uint8_t { none, gelu, relu };
+
 /// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
 /// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided.
+/// A table may round bias to c's type first.
+/// What goes with a layer's product, in the same call:
+///   activated       = f(c), c as it is stored: computing it again from c gives the same bits
+///   preactivation   c = op(a) op(b) f'(preactivation); a table may round the product before it
+///                   multiplies, or after. Without accumulate and any of the others
+///   row_sums        (+)= op(a) 1, the gradient of a bias beside that of its weight: of a transposed a.
+///                   A table may round the sums of one call to c's type before it adds them
 struct GemmArgs {
   Tensor a;  ///< [M, K], or [K, M] when transpose_a
   Tensor b;  ///< [K, N], or [N, K] when transpose_b
@@ -33,6 +43,11 @@ struct GemmArgs {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+  Activation activation = Activation::none;  ///< f
+  Tensor activated;                          ///< [M, N] of c's type, both side by side; or empty
+  Tensor preactivation;                      ///< likewise
+  Tensor row_sums;                           ///< any [M], or empty
+  bool accumulate_sums = false;
 };
 
 /// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x, out any. Sums are fp32 and
@@ -54,9 +69,6 @@ struct LayerNormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
   bool accumulate = false;
 };
-
-/// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
-enum class Activation : uint8_t { none, gelu, relu };
 
 /// y = f(x); any, same type; y may be x.
 struct ActivationArgs {

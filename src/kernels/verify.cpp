@@ -161,20 +161,35 @@ void is_sddmm(const SddmmOf<Matrix>& args) {
 }  // namespace
 
 void verify(const GemmArgs& args) {
-  const auto& [a, b, c, bias, transpose_a, transpose_b, accumulate] = args;
-  const int64_t m = transpose_a ? a.cols() : a.rows();
-  const int64_t k = transpose_a ? a.rows() : a.cols();
-  const int64_t n = transpose_b ? b.rows() : b.cols();
+  const Tensor& a = args.a;
+  const Tensor& b = args.b;
+  const Tensor& c = args.c;
+  const int64_t m = args.transpose_a ? a.cols() : a.rows();
+  const int64_t k = args.transpose_a ? a.rows() : a.cols();
+  const int64_t n = args.transpose_b ? b.rows() : b.cols();
   is_any("a", a);
   is_any("c", c);
   require(a.dtype == b.dtype, "a and b must have one type", name_of(a.dtype), name_of(b.dtype));
   require(c.dtype == a.dtype || c.dtype == DType::fp32, "c must be fp32 or of the inputs' type",
           name_of(c.dtype));
-  require((transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
+  require((args.transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
           b.shape.text());
   is_matrix("c", c, m, n);
-  if (bias) {
-    is_fp32_vector("bias", bias, n);
+  if (args.bias) {
+    is_fp32_vector("bias", args.bias, n);
+  }
+  if (args.activated) {
+    verify(ActivationArgs{.kind = args.activation, .x = c, .y = args.activated});
+  }
+  if (args.preactivation) {
+    verify(
+        ActivationBackwardArgs{.kind = args.activation, .dy = c, .x = args.preactivation, .dx = c});
+    require(!args.accumulate && !args.bias && !args.activated && !args.row_sums,
+            "the slope multiplies the product alone");
+  }
+  if (args.row_sums) {
+    require(args.transpose_a, "row sums are those of a transposed a");
+    is_any_vector("row_sums", args.row_sums, m);
   }
 }
 

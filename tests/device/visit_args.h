@@ -14,7 +14,7 @@ void visit_each(Fn&& fn, Some&... some) {
 // In namespace espalier::kernels, to be found by their arguments.
 template <class Fn>
 void visit_tensors(GemmArgs& a, Fn&& fn) {
-  visit_each(fn, a.a, a.b, a.c, a.bias);
+  visit_each(fn, a.a, a.b, a.c, a.bias, a.activated, a.preactivation, a.row_sums);
 }
 template <class Fn>
 void visit_tensors(ColumnSumArgs& a, Fn&& fn) {

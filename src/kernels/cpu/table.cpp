@@ -1,13 +1,11 @@
 #include "src/kernels/cpu/table.h"
 
-#include "src/kernels/cpu/gemm.h"
-
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr Kernels kTable{
     .name = ESPALIER_ISA_NAME,
-    .gemm = cpu::gemm,
+    .gemm = gemm,
     .column_sum = column_sum,
     .layernorm = layernorm,
     .layernorm_backward = layernorm_backward,

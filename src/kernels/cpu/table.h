@@ -8,6 +8,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
+void gemm(Stream& stream, const GemmArgs& args);
 void column_sum(Stream& stream, const ColumnSumArgs& args);
 void layernorm(Stream& stream, const LayerNormArgs& args);
 void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args);

@@ -1,6 +1,7 @@
 #include "src/kernels/cuda/queue.h"
 
 #include <algorithm>
+#include <array>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
 
@@ -121,6 +122,31 @@ Blas& CudaQueue::blas() {
     blas_ = std::make_unique<Blas>();
   }
   return *blas_;
+}
+
+BlasQueue blas_queue(Stream& stream) {
+  constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA recommends for Hopper
+  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
+  require(queue != nullptr, "products of a device need a stream with a queue of that device");
+  return {queue->blas(), queue->native(), kWorkspace};
+}
+
+double seconds_of(Stream& stream, const std::function<void()>& work) {
+  const cudaStream_t native = blas_queue(stream).native;
+  std::array<cudaEvent_t, 2> events{};
+  for (cudaEvent_t& event : events) {
+    check_cuda(cudaEventCreate(&event), "event");
+  }
+  check_cuda(cudaEventRecord(events[0], native), "recording an event");
+  work();
+  check_cuda(cudaEventRecord(events[1], native), "recording an event");
+  check_cuda(cudaEventSynchronize(events[1]), "waiting for an event");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "timing");
+  for (const cudaEvent_t event : events) {
+    static_cast<void>(cudaEventDestroy(event));
+  }
+  return milliseconds * 1e-3;
 }
 
 const void* CudaQueue::constant(const void* host, size_t bytes) {

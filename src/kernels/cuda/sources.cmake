@@ -6,7 +6,9 @@ set(cuda_kernels activation adamw attention attention_rows attention_tiles atten
   wire_measure wire_topk)
 list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM cuda_kernels APPEND .cu)
-set(cuda_table ${CMAKE_CURRENT_LIST_DIR}/gemm.cpp ${CMAKE_CURRENT_LIST_DIR}/table.cpp)
+set(cuda_table blas_cublaslt blas_plan gemm table)
+list(TRANSFORM cuda_table PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM cuda_table APPEND .cpp)
 # Codes are the same bytes from every table: no product is fused with a sum where others are not.
 set(cuda_exact ${cuda_kernels})
 list(FILTER cuda_exact INCLUDE REGEX "/wire_[a-z]+\\.cu$")
