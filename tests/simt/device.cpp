@@ -42,9 +42,11 @@ void* Pages::allocate(size_t bytes) {
 }
 
 void Pages::free(void* data, size_t) noexcept {
-  try {
-    queue_.synchronize();
-  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+  for (Queue* queue : queues_) {
+    try {
+      queue->synchronize();
+    } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    }
   }
   const auto found = blocks_.find(data);
   if (found != blocks_.end()) {
@@ -70,7 +72,39 @@ bool Pages::holds(const void* address) const {
   return static_cast<const std::byte*>(address) <= block.base + block.bytes;
 }
 
+GuardedQueue::GuardedQueue(Order order) : Queue(order), shared_(std::make_shared<DeviceMemory>()) {
+  shared_->queues.push_back(this);
+}
+
+GuardedQueue::GuardedQueue(const GuardedQueue& first, Order order)
+    : Queue(first, order), shared_(first.shared_) {
+  shared_->queues.push_back(this);
+}
+
+GuardedQueue::~GuardedQueue() { std::erase(shared_->queues, this); }
+
+std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
+  return std::unique_ptr<espalier::Queue>(new GuardedQueue(*this, order()));
+}
+
+std::string GuardedQueue::device_id() const {
+  return fmt::format("pretended {}", fmt::ptr(shared_.get()));
+}
+
+void GuardedQueue::begin_work() {
+  if (shared_->at_work++ == 0) {
+    shared_->memory.set_open(true);
+  }
+}
+
+void GuardedQueue::end_work() noexcept {
+  if (--shared_->at_work == 0) {
+    shared_->memory.set_open(false);
+  }
+}
+
 void GuardedQueue::require_known(const void* address, const char* what) const {
+  const auto& [queues, at_work, memory, pinned] = *shared_;
   require(address == nullptr || memory.holds(address) || pinned.holds(address),
           "kernels of a device get addresses in its memory or in pinned memory", what);
 }
