@@ -74,7 +74,10 @@ class ThreadCommunicator final : public Communicator {
 
   std::string_view name() const override { return "threads"; }
   std::unique_ptr<Communicator> split(int color, int key) override;
-  void progress() override { world_->progress(world_rank(rank())); }
+  void progress() override {
+    world_->throw_if_poisoned();
+    world_->progress(world_rank(rank()));
+  }
   void poison(std::string_view why) noexcept override {
     set_broken();
     try {

@@ -16,10 +16,15 @@ void ThreadWorld::notify(int rank) {
   box.changed.notify_one();
 }
 
-void ThreadWorld::throw_if_poisoned() const {
+void ThreadWorld::throw_poison() const {
   if (failed_) {
     throw PeerLost({*failed_}, fmt::format("rank {} has failed: {}", *failed_, why_));
   }
+}
+
+void ThreadWorld::throw_if_poisoned() {
+  const std::scoped_lock lock(mutex_);
+  throw_poison();
 }
 
 std::shared_ptr<ThreadMessage> ThreadWorld::send(int to, const Key& key,
@@ -114,7 +119,7 @@ bool ThreadWorld::sent(const ThreadMessage& message, int to) {
   if (message.read) {
     return true;
   }
-  throw_if_poisoned();
+  throw_poison();
   if (boxes_[to].gone) {
     throw PeerLost({to}, fmt::format("rank {} has ended without receiving {} bytes from rank {}",
                                      to, message.content.size(), message.from));
@@ -124,7 +129,7 @@ bool ThreadWorld::sent(const ThreadMessage& message, int to) {
 
 void ThreadWorld::check_receive(const ThreadReceive& receive, int from) {
   const std::scoped_lock lock(mutex_);
-  throw_if_poisoned();
+  throw_poison();
   const ThreadMessage* message = receive.message.get();
   // A sender that withdraws is about to poison the world with its reason, or to leave.
   if (message != nullptr && !message->withdrawn) {

@@ -48,6 +48,8 @@ class ThreadWorld {
   std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data);
   std::shared_ptr<ThreadReceive> receive(int to, const Key& key, std::span<std::byte> data);
 
+  /// Throws PeerLost when a rank has failed.
+  void throw_if_poisoned();
   /// Copies what has arrived for `rank`; on its own thread.
   void progress(int rank);
 
@@ -82,7 +84,7 @@ class ThreadWorld {
   void bind(int to, std::shared_ptr<ThreadReceive> receive, std::shared_ptr<ThreadMessage> message);
   std::shared_ptr<ThreadReceive> next_bound(Box& box) const;
   void notify(int rank);
-  void throw_if_poisoned() const;
+  void throw_poison() const;
 
   std::mutex mutex_;
   std::condition_variable copied_;
