@@ -175,7 +175,8 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadO
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
                const ThreadOptions& options) {
   require(ranks >= 1, "at least one rank", ranks);
-  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency);
+  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency,
+                                                   options.while_waiting);
   std::mutex mutex;
   std::exception_ptr first;
   {

@@ -7,8 +7,12 @@
 
 namespace espalier::parallel {
 
-ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency)
-    : eager_bytes_(eager_bytes), latency_(latency), boxes_(static_cast<size_t>(ranks)) {}
+ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency,
+                         std::function<void()> while_waiting)
+    : eager_bytes_(eager_bytes),
+      latency_(latency),
+      while_waiting_(std::move(while_waiting)),
+      boxes_(static_cast<size_t>(ranks)) {}
 
 void ThreadWorld::notify(int rank) {
   Box& box = boxes_[rank];
@@ -166,6 +170,10 @@ void ThreadWorld::withdraw(const std::shared_ptr<ThreadReceive>& receive, int to
 }
 
 void ThreadWorld::wait_for_event(int rank, double seconds) {
+  if (while_waiting_) {
+    while_waiting_();
+    seconds = std::min(seconds, 1e-3);
+  }
   std::unique_lock lock(mutex_);
   Box& box = boxes_[rank];
   for (const auto& receive : box.bound) {  // they wait for their time

@@ -8,6 +8,7 @@
 // waited for first. One mutex guards all bookkeeping.
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,7 +42,8 @@ class ThreadWorld {
   /// (context, sender, kind, number); ranks of the world.
   using Key = std::tuple<int, int, int, int>;
 
-  ThreadWorld(int ranks, size_t eager_bytes, double latency);
+  ThreadWorld(int ranks, size_t eager_bytes, double latency,
+              std::function<void()> while_waiting = {});
 
   int size() const { return static_cast<int>(boxes_.size()); }
   /// Copies small messages; they are through at once and yield null.
@@ -60,7 +62,8 @@ class ThreadWorld {
   void withdraw(ThreadMessage& message);
   void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key);
 
-  /// Waits, for at most `seconds`, until something happened to `rank` since its last call.
+  /// Waits, for at most `seconds`, until something happened to `rank` since its last call; less where
+  /// there is something to do while waiting.
   void wait_for_event(int rank, double seconds);
   void poison(int rank, std::string_view why);
   void leave(int rank);
@@ -90,6 +93,7 @@ class ThreadWorld {
   std::condition_variable copied_;
   size_t eager_bytes_;
   double latency_;  ///< seconds
+  std::function<void()> while_waiting_;
   std::deque<Box> boxes_;
   int contexts_ = 1;
   std::optional<int> failed_;

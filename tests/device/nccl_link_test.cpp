@@ -183,7 +183,7 @@ TEST_F(Nccl, RanksWithoutADevice) {
               HasSubstr("no GPU"));
 }
 
-constexpr ThreadOptions kSoon{.timeout = 0.4};
+const ThreadOptions kSoon{.timeout = 0.4};
 
 TEST_F(Nccl, ARankThatDoesNotJoin) {
   fake_.hold_joins(true);

@@ -7,6 +7,7 @@
 
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
+#include "tests/simt/device.h"
 #include "tests/support.h"
 #include "tests/ways.h"
 
@@ -15,6 +16,13 @@ namespace {
 
 using testing::run;
 using testing::TempDir;
+
+/// Ranks with NCCL between their devices.
+struct Linked {
+  testing::FakeNccl nccl;
+  Linked() { testing::while_ranks_wait() = simt::drive_queues_beside; }
+  ~Linked() { testing::while_ranks_wait() = {}; }
+};
 
 struct RanksWay {
   int ranks = 2;
@@ -153,7 +161,7 @@ const std::vector<RanksWay>& linked_ways() {
 }
 
 TEST_P(LateRanks, LinkedByNcclHaveTheBitsOfTheCpu) {
-  const testing::FakeNccl fake;
+  const Linked linked;
   for (const auto& [ranks, way] : linked_ways()) {
     SCOPED_TRACE(way.name);
     const TempDir dir;
@@ -188,7 +196,7 @@ void resume_is_no_break(const std::string& dtype, const std::string& link) {
 }
 
 TEST_P(LateRanks, ResumeIsNoBreak) {
-  const testing::FakeNccl fake;
+  const Linked linked;
   resume_is_no_break(GetParam(), "host");
   resume_is_no_break(GetParam(), "nccl");
 }
@@ -235,7 +243,7 @@ TEST(LateRanks, SayHowGradientsGo) {
                                              HasSubstr("parallel.device_link = \"nccl\""),
                                              HasSubstr("/no/such/libnccl.so"))));
   }
-  const testing::FakeNccl fake;
+  const Linked linked;
   EXPECT_THAT(way_of(config), HasSubstr("from GPU to GPU by NCCL 2.28.9"));
   config.parallel.reduction = "nccl";
   EXPECT_THAT(way_of(config), HasSubstr("from GPU to GPU by NCCL 2.28.9"));
@@ -248,7 +256,7 @@ TEST(LateRanks, SayHowGradientsGo) {
 
 /// Sums of NCCL's own have other bits, the same on all ranks, and are as good.
 TEST(LateRanks, NcclsOwnSums) {
-  const testing::FakeNccl fake;
+  const Linked linked;
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
   const testing::Outcome want = run(config, 3);

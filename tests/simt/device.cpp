@@ -4,11 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace espalier::simt {
 namespace {
 
 constexpr size_t kAlignment = 64;
+
+// Before any thread begins: a real NCCL has no business with these devices. Tests name a stand-in.
+[[maybe_unused]] const int no_nccl = setenv("ESPALIER_NCCL_LIBRARY", "none", 0);
+
+std::vector<Queue*>& queues_beside() {
+  thread_local std::vector<Queue*> queues;
+  return queues;
+}
 
 size_t page() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -79,9 +88,19 @@ GuardedQueue::GuardedQueue(Order order) : Queue(order), shared_(std::make_shared
 GuardedQueue::GuardedQueue(const GuardedQueue& first, Order order)
     : Queue(first, order), shared_(first.shared_) {
   shared_->queues.push_back(this);
+  queues_beside().push_back(this);
 }
 
-GuardedQueue::~GuardedQueue() { std::erase(shared_->queues, this); }
+GuardedQueue::~GuardedQueue() {
+  std::erase(shared_->queues, this);
+  std::erase(queues_beside(), this);
+}
+
+void drive_queues_beside() {
+  for (Queue* queue : queues_beside()) {
+    queue->advance(queue->asked());
+  }
+}
 
 std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
   return std::unique_ptr<espalier::Queue>(new GuardedQueue(*this, order()));

@@ -64,6 +64,10 @@ class GuardedQueue final : public Queue {
   std::shared_ptr<DeviceMemory> shared_;
 };
 
+/// Does what queues beside others, of devices that this thread made, can do: a device goes on while its host
+/// waits for other ranks, whose devices wait for its messages.
+void drive_queues_beside();
+
 class PretendedDevice final : public Device {
  public:
   explicit PretendedDevice(Order order = Order::ascending) : queue_(order) {}
