@@ -114,6 +114,7 @@ struct ParallelConfig {
   int64_t zero = 0;
   Patterned value_codec{.fallback = "fp32", .patterns = {}};
   std::string reduction = "sra";
+  std::string device_link = "auto";
   Patterned codec{.fallback = "fp32", .patterns = {}};
   int64_t bits = 0;
   int64_t bucket = 0;

@@ -165,6 +165,8 @@ class Store {
   Tensor value() const { return value_.tensor(); }
   /// fp32, of this rank alone; empty unless asked for.
   Tensor feedback() const { return feedback_.tensor(); }
+  /// It is the host's, until codecs run on the device: from this call on, with what it holds.
+  void bring_feedback_to_device();
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
@@ -263,6 +265,7 @@ class Store {
   std::vector<Parameter> parameters_;
   int64_t flat_size_ = 0;
   Buffer gradient_, value_, feedback_;
+  bool feedback_on_device_ = false;
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;

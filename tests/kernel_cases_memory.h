@@ -116,6 +116,42 @@ inline Case cast_case(int64_t n, DType from, DType to, bool accumulate) {
   return made;
 }
 
+inline Case ordered_sum_case(int64_t rows, int64_t n, int64_t mine, DType dtype) {
+  Case made;
+  made.name = fmt::format("ordered_sum_{}x{}_{}_mine{}", rows, n, text(dtype), mine);
+  made.operands = {input(dtype, {rows, n}), in_out(dtype, {n}, {1e-6, 1e-6})};
+  made.operands[0].nan_at = mine == 0 ? (rows - 1) * n : 0;  // in a row that is read
+  made.run = [mine](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.ordered_sum(stream, {.x = t[0], .y = t[1], .mine = mine});
+  };
+  made.reference = [rows, n, mine](std::vector<Values>& v) {
+    for (int64_t i = 0; i < n; ++i) {
+      float sum = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        sum += static_cast<float>(r == mine ? v[1][i] : v[0][r * n + i]);
+      }
+      v[1][i] = sum;
+    }
+  };
+  return made;
+}
+
+inline Case difference_case(int64_t n, bool finite) {
+  Case made;
+  made.name = fmt::format("difference_{}_finite{:d}", n, finite);
+  made.operands = {input(kFp32, {n}), input(kFp32, {n}), output(kFp32, {n}, {1e-7, 1e-7})};
+  made.run = [finite](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.difference(stream, {.a = t[0], .b = t[1], .y = t[2], .finite = finite});
+  };
+  made.reference = [](std::vector<Values>& v) {
+    for (size_t i = 0; i < v[0].size(); ++i) {
+      v[2][i] = v[0][i] - v[1][i];
+    }
+  };
+  made.passes_nan = !finite;
+  return made;
+}
+
 inline Case fill_case(int64_t n, DType dtype) {
   Case made;
   made.name = fmt::format("fill_{}_{}", n, text(dtype));

@@ -32,6 +32,8 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"cross_entropy", k.cross_entropy},
       {"dropout", k.dropout},
       {"cast", k.cast},
+      {"ordered_sum", k.ordered_sum},
+      {"difference", k.difference},
       {"fill", k.fill},
       {"sum_squares", k.sum_squares},
       {"gather", k.gather},

@@ -17,6 +17,7 @@ def steps():
         Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 90, "cuda_run_test"),
         Tests("equality-tests", "full mask = dense, indices, recompute, resume: bit by bit", 60, "cuda_equality_test",
               one_rank),
+        Tests("nccl-test", "messages and sums of NCCL, of one rank", 30, "cuda_nccl_test"),
         Steps("train-124m-dense", 45, "124m", "dense", 12),
         Peer("peer-124m", 90, "124m", 12),
         Steps("train-124m-masked", 45, "124m", "masked", 12),

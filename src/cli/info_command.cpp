@@ -4,6 +4,7 @@
 
 #include "io/checkpoint.h"
 #include "io/config.h"
+#include "parallel/device/nccl_library.h"
 #include "parallel/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
@@ -46,6 +47,8 @@ nlohmann::ordered_json facts() {
           {"devices", kernels::devices()},
           {"gemm", kernels::gemm_library()},
           {"mpi", parallel::mpi_library()},
+          {"mpi_cuda", parallel::mpi_cuda_support()},
+          {"nccl", parallel::nccl::description()},
           {"hdf5", io::hdf5_library()}};
 }
 

@@ -131,6 +131,19 @@ struct CastArgs {
   bool accumulate = false;
 };
 
+/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any, one type.
+/// Row `mine` is not read: y [n] holds it.
+struct OrderedSumArgs {
+  Tensor x, y;
+  int64_t mine = 0;
+};
+
+/// y = a - b, fp32; with `finite`, zero where that is not a finite number. y may be a or b.
+struct DifferenceArgs {
+  Tensor a, b, y;
+  bool finite = false;
+};
+
 /// x = value; any type.
 struct FillArgs {
   Tensor x;
@@ -320,6 +333,8 @@ struct Kernels {
   Op<CrossEntropyArgs> cross_entropy = nullptr;
   Op<DropoutArgs> dropout = nullptr;
   Op<CastArgs> cast = nullptr;
+  Op<OrderedSumArgs> ordered_sum = nullptr;
+  Op<DifferenceArgs> difference = nullptr;
   Op<FillArgs> fill = nullptr;
   Op<SumSquaresArgs> sum_squares = nullptr;
   Op<GatherArgs> gather = nullptr;

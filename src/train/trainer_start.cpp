@@ -79,6 +79,9 @@ void Trainer::start() {
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  if (!exchange_->way().empty()) {
+    note(exchange_->way());
+  }
   if (const auto& file = directory_->resume_file(); file) {
     on_first_rank_first(comm_, [&] {
       const io::CheckpointReader reader(*file);

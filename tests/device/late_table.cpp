@@ -84,6 +84,8 @@ constexpr Kernels kTable{
     .cross_entropy = Late<&Kernels::cross_entropy>::call,
     .dropout = Late<&Kernels::dropout>::call,
     .cast = Late<&Kernels::cast>::call,
+    .ordered_sum = Late<&Kernels::ordered_sum>::call,
+    .difference = Late<&Kernels::difference>::call,
     .fill = Late<&Kernels::fill>::call,
     .sum_squares = Late<&Kernels::sum_squares>::call,
     .gather = Late<&Kernels::gather>::call,

@@ -65,6 +65,14 @@ void visit_tensors(CastArgs& a, Fn&& fn) {
   visit_each(fn, a.x, a.y);
 }
 template <class Fn>
+void visit_tensors(OrderedSumArgs& a, Fn&& fn) {
+  visit_each(fn, a.x, a.y);
+}
+template <class Fn>
+void visit_tensors(DifferenceArgs& a, Fn&& fn) {
+  visit_each(fn, a.a, a.b, a.y);
+}
+template <class Fn>
 void visit_tensors(FillArgs& a, Fn&& fn) {
   visit_each(fn, a.x);
 }

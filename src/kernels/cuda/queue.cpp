@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
 
@@ -38,7 +39,16 @@ CudaQueue::CudaQueue(int device) : device_(device) {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
 }
 
+CudaQueue::CudaQueue(CudaQueue& first) : Queue(&first), device_(first.device_), first_(&first) {
+  use_device();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+  first_->others_.push_back(this);
+}
+
 CudaQueue::~CudaQueue() {
+  if (first_ != nullptr) {
+    std::erase(first_->others_, this);
+  }
   static_cast<void>(cudaStreamSynchronize(stream_));
   for (const auto& [host, copy] : constants_) {
     static_cast<void>(cudaFree(copy));
@@ -50,8 +60,70 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 
 void CudaQueue::synchronize() {
   ++synchronized_;
+  if (has_lookout()) {
+    CudaEvent all;
+    record(all);
+    wait_for(all);
+  }
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
   drop_marks(last_mark_);
+}
+
+void CudaQueue::wait_for(const CudaEvent& event) const {
+  if (!has_lookout()) {
+    event.synchronize();
+    return;
+  }
+  while (!event.passed()) {
+    look();
+    std::this_thread::yield();
+  }
+}
+
+std::unique_ptr<Queue> CudaQueue::beside() {
+  require(first_ == nullptr, "queues stand beside the first of their device", device_);
+  return std::unique_ptr<Queue>(new CudaQueue(*this));
+}
+
+void CudaQueue::follow(Queue& other, Mark mark) {
+  auto* queue = dynamic_cast<CudaQueue*>(&other);
+  require(queue != nullptr && queue->device_ == device_, "queues of one device", device_);
+  const auto found = std::ranges::find(queue->marks_, mark, &Marked::mark);
+  if (found != queue->marks_.end()) {  // else it has passed
+    wait(*found->event);
+  }
+}
+
+void* CudaQueue::handle() {
+  use_device();
+  return stream_;
+}
+
+std::string CudaQueue::device_id() const {
+  cudaDeviceProp about;
+  check_cuda(cudaGetDeviceProperties(&about, device_), "properties of a device");
+  std::string id;
+  for (const char byte : about.uuid.bytes) {
+    id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return id;
+}
+
+void CudaQueue::finish_all() noexcept {
+  for (CudaQueue* queue : others_) {
+    queue->finish_all();
+  }
+  try {
+    synchronize();
+  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    static_cast<void>(cudaStreamSynchronize(stream_));
+  }
+}
+
+void CudaQueue::hold_others() {
+  for (CudaQueue* queue : others_) {
+    queue->follow(*this, mark());
+  }
 }
 
 Mark CudaQueue::mark() {
@@ -74,7 +146,7 @@ bool CudaQueue::passed(Mark mark) {
 void CudaQueue::wait(Mark mark) {
   const auto found = std::ranges::find(marks_, mark, &Marked::mark);
   if (found != marks_.end()) {
-    found->event->synchronize();
+    wait_for(*found->event);
     drop_marks(mark);
   }
 }

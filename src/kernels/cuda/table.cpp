@@ -19,6 +19,8 @@ constexpr Kernels kTable{
     .cross_entropy = cross_entropy,
     .dropout = dropout,
     .cast = cast,
+    .ordered_sum = ordered_sum,
+    .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
     .gather = gather,

@@ -132,6 +132,16 @@ void cast(Stream&, const CastArgs& args) {
       traffic(args.x, args.y) + (args.accumulate ? traffic(args.y) : 0));
 }
 
+void ordered_sum(Stream&, const OrderedSumArgs& args) {
+  verify(args);
+  add(elements(args.x) - elements(args.y), traffic(args.x, args.y));
+}
+
+void difference(Stream&, const DifferenceArgs& args) {
+  verify(args);
+  add(elements(args.y), traffic(args.a, args.b, args.y));
+}
+
 void fill(Stream&, const FillArgs& args) {
   verify(args);
   add(0, traffic(args.x));
@@ -234,6 +244,8 @@ constexpr Kernels kTable{
     .cross_entropy = cross_entropy,
     .dropout = dropout,
     .cast = cast,
+    .ordered_sum = ordered_sum,
+    .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
     .gather = gather,
