@@ -79,10 +79,6 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       gather_(ranks.data(), stage.store().arena().host(), bucket_options(config)),
       gradient_(stage.stream(), ranks.data().size() > 1),
       value_(stage.stream(), ranks.data().size() > 1) {
-  check(!codes_values(config) || !stage.store().arena().on_device(),
-        "parallel.value_codec works on the CPU alone so far: set it to \"fp32\" for run.backend = "
-        "\"{}\"",
-        stage.kernels().name);
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }
