@@ -19,6 +19,7 @@ struct Product {
   bool accumulate = false;
 };
 
+/// On a dry arena it asks for its workspace alone.
 void matmul(Stream& stream, const Product& product);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -123,9 +123,12 @@ Blas::Blas() { check_blas(cublasLtCreate(&handle_), "handle"); }
 Blas::~Blas() { static_cast<void>(cublasLtDestroy(handle_)); }
 
 void matmul(Stream& stream, const Product& product) {
+  std::byte* const workspace = stream.workspace(kWorkspace + static_cast<size_t>(product.n) * 2);
+  if (stream.arena().dry()) {
+    return;
+  }
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
   require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  std::byte* const workspace = stream.workspace(kWorkspace + static_cast<size_t>(product.n) * 2);
   const void* bias = product.bias;
   if (bias != nullptr && product.half_result) {
     const Tensor rounded(workspace + kWorkspace, DType::bf16, {product.n});
