@@ -67,6 +67,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip = 1.0;  ///< global gradient norm; 0: off
   int64_t state_bits = 32;
+  bool offload = false;  ///< of a device: optimizer state in pinned memory of the host
 };
 
 struct PruningConfig {

@@ -97,6 +97,9 @@ void optimizer(std::vector<Field>& out) {
   rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
   rows.add("state_bits", &O::state_bits, one_of({"8", "32"}), "bits of an optimizer moment");
+  rows.add(
+      "offload", &O::offload, {},
+      "of a GPU: moments and master copies in pinned memory of the host; of a CPU nothing changes");
 }
 
 void pruning(std::vector<Field>& out) {

@@ -71,6 +71,7 @@ void Store::allocate_all() {
                                   .apart = parameters_apart(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
+                                  .offload = options_.offload,
                                   .sharding = options_.sharding},
                                  extents);
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "src/kernels/backend.h"
 #include "src/kernels/cuda/tables.h"
 #include "tests/kernel_memory.h"
 
@@ -52,7 +53,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"sgd", k.sgd},
       {"predict", k.predict},
   };
-  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (1 + std::size(rows)) * sizeof(void*),
+  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (2 + std::size(rows)) * sizeof(void*),
                 "every row of Kernels is listed here");
   std::vector<std::string> missing;
   for (const auto& [name, present] : rows) {
@@ -66,6 +67,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
 TEST(Tables, no_row_is_null) {
   for (const Kernels* table : available()) {
     EXPECT_THAT(null_rows(*table), ElementsAre()) << table->name;
+    EXPECT_THAT(null_rows(*planning(*table).kernels), ElementsAre()) << table->name;
   }
 }
 

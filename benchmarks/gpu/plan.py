@@ -1,7 +1,8 @@
 """What benchmarks/gpu.sh does where a GPU may be: the steps in order, most wanted first. A step's time limit is
 generous; together they need less than the limits' sum.
 """
-from kinds import AttentionPeer, Benchmark, Codecs, Cpu, Facts, OneDevice, Peer, Sanitizer, Steps, Tests
+from kinds import (AttentionPeer, Benchmark, Codecs, Cpu, Facts, Largest, OneDevice, Peer, Sanitizer, Steps,
+                   Tests)
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize)/")
@@ -43,4 +44,7 @@ def steps():
         Steps("train-124m-expanded-8bit", 30, "124m", "expanded-8bit", 4),
         Steps("train-1.5b-dense", 90, "1.5b", "dense", 6),
         Peer("peer-1.5b", 120, "1.5b", 8),
+        Largest("largest-gpt", 500, "expanded", False),
+        Largest("largest-gpt-offload", 500, "expanded", True),
+        Largest("largest-gpt-sparse", 500, "sparse", False),
     ]

@@ -150,14 +150,16 @@ struct FillArgs {
   float value = 0;
 };
 
-/// Sums of squares of x (any), in double, one for each kSumBlock elements (the last block may be
-/// shorter): what a block adds up to depends on neither threads nor neighbours. Their exact sum
-/// (core/exact_sum.h) is then the same wherever an array is cut between blocks.
+/// The squares of x (any), summed in double for each kSumBlock elements (the last block may be shorter),
+/// and those sums exactly: counts += their digits (core/exact_sum.h, add_to). Element i of a block belongs
+/// to column i % kSumColumns; columns are summed from the first row on, and then halved: column c gets
+/// c + 16, then c + 8, … So all tables have the same bits, wherever an array is cut between blocks.
 struct SumSquaresArgs {
   Tensor x;
-  double* sums = nullptr;  ///< [⌈n / kSumBlock⌉]
+  Tensor counts;  ///< uint64 [ExactSum::kWords]
 };
 inline constexpr int64_t kSumBlock = 256;
+inline constexpr int64_t kSumColumns = 32;
 
 /// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
 /// bitmap: bit i of word i/64 says that element i is kept; ranks[j] - ranks[0]: kept ones before
@@ -320,6 +322,9 @@ struct Kernels {
   /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the host's
   /// memory, and calls that are done when they return. Throws Failure where there is no such device.
   std::unique_ptr<Device> (*open)(int local_rank) = nullptr;
+  /// A table for plans of runs on this one, for dry arenas: it counts as "dry" does, needs no device, and
+  /// asks for the workspace that calls of this table would take. Null: "dry".
+  const Kernels* plan = nullptr;
   Op<GemmArgs> gemm = nullptr;
   Op<ColumnSumArgs> column_sum = nullptr;
   Op<LayerNormArgs> layernorm = nullptr;

@@ -1,5 +1,7 @@
 #include "src/kernels/verify.h"
 
+#include "src/core/exact_sum.h"
+
 namespace espalier::kernels {
 namespace {
 
@@ -344,7 +346,10 @@ void verify(const FillArgs& args) {
 
 void verify(const SumSquaresArgs& args) {
   is_any_vector("x", args.x, args.x.count());
-  require(args.sums != nullptr, "sums are missing");
+  require(args.counts.data != nullptr && args.counts.dtype == DType::uint64 &&
+              args.counts.count() == ExactSum::kWords,
+          "counts must be the digits of an exact sum", name_of(args.counts.dtype),
+          args.counts.count());
 }
 
 void verify(const GatherArgs& args) {

@@ -49,10 +49,6 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       codecs_(config, stage, ranks.data()),
       low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
       transfer_(make_transfer()) {
-  check(!codes_values(config) || !stage.store().arena().on_device(),
-        "parallel.value_codec works on the CPU alone so far: set it to \"fp32\" for run.backend = "
-        "\"{}\"",
-        stage.kernels().name);
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }

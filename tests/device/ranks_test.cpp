@@ -53,6 +53,31 @@ const std::vector<RanksWay>& ways() {
           config.optimizer.state_bits = 8;
         }}},
       {3,
+       {"values in codes",
+        [](io::Config& config) {
+          testing::prune_gradually(config);
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "maxmin:4";
+          config.parallel.codec_min_size = 64;
+        }}},
+      {2,
+       {"values and gradients in codes, offloaded",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          code(config, "maxmin:8");
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "linear8";
+          config.optimizer.state_bits = 8;
+          config.optimizer.offload = true;
+        }}},
+      {2,
+       {"asynchronous, offloaded",
+        [](io::Config& config) {
+          pipe(config, "async");
+          config.parallel.weight_prediction = "spectrain";
+          config.optimizer.offload = true;
+        }}},
+      {3,
        {"ring",
         [](io::Config& config) {
           code(config, "maxmin:4");
@@ -269,16 +294,6 @@ TEST(LateRanks, NcclsOwnSums) {
     EXPECT_THAT(got.losses, ::testing::Pointwise(::testing::DoubleNear(1e-3), want.losses));
     EXPECT_NE(got.values, want.values);
   }
-}
-
-TEST(LateRanks, CodedValuesAreRefused) {
-  const TempDir dir;
-  io::Config config = testing::tiny_config(dir);
-  config.parallel.zero = 1;
-  config.parallel.value_codec.fallback = "maxmin:8";
-  train::TrainerOptions late;
-  late.kernels = &testing::late_table();
-  EXPECT_THROW(run(config, 2, late), Failure);
 }
 
 }  // namespace

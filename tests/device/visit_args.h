@@ -78,7 +78,7 @@ void visit_tensors(FillArgs& a, Fn&& fn) {
 }
 template <class Fn>
 void visit_tensors(SumSquaresArgs& a, Fn&& fn) {
-  visit_each(fn, a.x);
+  visit_each(fn, a.x, a.counts);
 }
 template <class Fn>
 void visit_tensors(GatherArgs& a, Fn&& fn) {
@@ -153,8 +153,6 @@ void visit_addresses(const Args& args, Fn&& fn) {
     visit_addresses(args.weight, fn);
   } else if constexpr (requires { args.weight.block_begin; }) {
     visit_addresses(args.weight, fn);
-  } else if constexpr (requires { args.sums; }) {
-    fn(args.sums);
   } else if constexpr (requires { args.wire; }) {
     fn(args.wire.data());
   }

@@ -22,11 +22,12 @@ const BlasLibrary& blas_library() {
   return library;
 }
 
+size_t blas_workspace() { return 4096; }
+
 /// One set of plans for all queues of a thread: what it keeps belongs to no queue.
 BlasQueue blas_queue(Stream& stream) {
   thread_local Blas blas;
-  constexpr size_t kWorkspace = 4096;
-  return {blas, &queue_of(stream), kWorkspace};
+  return {blas, &queue_of(stream), blas_workspace()};
 }
 
 double seconds_of(Stream& stream, const std::function<void()>& work) {

@@ -37,6 +37,10 @@ void Pages::protect(const Block& block) const noexcept {
 }
 
 void* Pages::allocate(size_t bytes) {
+  if (bytes > most_ || used_ > most_ - bytes) {
+    return nullptr;
+  }
+  used_ += bytes;
   Block block;
   block.bytes = (std::max<size_t>(bytes, 1) + page() - 1) / page() * page();
   void* base = mmap(nullptr, block.bytes + page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,7 +54,8 @@ void* Pages::allocate(size_t bytes) {
   return data;
 }
 
-void Pages::free(void* data, size_t) noexcept {
+void Pages::free(void* data, size_t bytes) noexcept {
+  used_ -= bytes;
   for (Queue* queue : queues_) {
     try {
       queue->synchronize();

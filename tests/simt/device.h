@@ -4,6 +4,7 @@
 // that reads or writes an array of the device is a crash, one that does not wait finds old numbers, and
 // memory is given back only when the queue is empty, after which it is gone. Polling alone brings
 // the queue forward, too: a task for every few questions. Queues beside the first share its memory.
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -21,6 +22,12 @@ class Pages : public MemorySource {
   ~Pages() override;
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
+  size_t available() override { return told_; }
+  /// As much memory as `bytes` from now on, of which it says that `told` is free.
+  void limit(size_t bytes, size_t told) {
+    most_ = bytes;
+    told_ = told;
+  }
   /// Whether the memory may be touched.
   void set_open(bool open) noexcept;
   bool holds(const void* address) const;
@@ -35,7 +42,8 @@ class Pages : public MemorySource {
   const std::vector<Queue*>& queues_;
   bool guarded_;
   bool open_ = false;
-  std::map<const void*, Block> blocks_;  ///< by what was handed out
+  size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
+  std::map<const void*, Block> blocks_;                  ///< by what was handed out
 };
 
 /// What the queues of a device share.
@@ -71,6 +79,10 @@ void drive_queues_beside();
 class PretendedDevice final : public Device {
  public:
   explicit PretendedDevice(Order order = Order::ascending) : queue_(order) {}
+  /// Of so little memory, of which it says that `told` is free.
+  PretendedDevice(size_t bytes, size_t told) : queue_(Order::ascending) {
+    queue_.of_device().memory.limit(bytes, told);
+  }
   MemorySource& memory() override { return queue_.of_device().memory; }
   MemorySource& pinned() override { return queue_.of_device().pinned; }
   espalier::Queue& queue() override { return queue_; }

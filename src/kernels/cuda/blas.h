@@ -24,7 +24,8 @@ struct Product {
   bool accumulate_sums = false;
 };
 
-/// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to do.
+/// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to do. On a dry
+/// arena it asks for its workspace alone.
 bool matmul(Stream& stream, const Product& product);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

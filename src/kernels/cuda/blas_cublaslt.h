@@ -78,6 +78,8 @@ struct BlasQueue {
   size_t workspace;  ///< bytes that the library may use
 };
 BlasQueue blas_queue(Stream& stream);
+/// Of every queue; known without one.
+size_t blas_workspace();
 
 /// Seconds that the device takes for what `work` asks of the stream; waits for it.
 double seconds_of(Stream& stream, const std::function<void()>& work);

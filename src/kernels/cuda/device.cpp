@@ -60,6 +60,13 @@ void CudaMemory::free(void* data, size_t) noexcept {
   static_cast<void>(cudaFree(data));
 }
 
+size_t CudaMemory::available() {
+  size_t free = 0;
+  size_t total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return free / static_cast<size_t>(ranks_per_gpu());
+}
+
 void* PinnedMemory::allocate(size_t bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, std::max<size_t>(bytes, 1));

@@ -15,6 +15,8 @@ class CudaMemory final : public MemorySource {
   explicit CudaMemory(CudaQueue& queue) : queue_(queue) {}
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
+  /// A rank's even share of what the driver has free, where ranks share the device.
+  size_t available() override;
 
  private:
   CudaQueue& queue_;

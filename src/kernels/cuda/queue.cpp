@@ -196,11 +196,12 @@ Blas& CudaQueue::blas() {
   return *blas_;
 }
 
+size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper
+
 BlasQueue blas_queue(Stream& stream) {
-  constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA recommends for Hopper
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
   require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  return {queue->blas(), queue->native(), kWorkspace};
+  return {queue->blas(), queue->native(), blas_workspace()};
 }
 
 double seconds_of(Stream& stream, const std::function<void()>& work) {
