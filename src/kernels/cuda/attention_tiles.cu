@@ -11,9 +11,10 @@
 // half the time of an A100's products at D = 64. Memory is read T / 256 times on average by an
 // L2 cache that holds it: from T = 1,024 on it is no bound.
 //
-// Registers (ptxas of CUDA 13, sm_90a; sm_80 and sm_100 are near), shared memory, blocks an SM:
+// Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
+// shared memory, blocks an SM:
 //   columns     32              64              96              128
-//          168, 16 KiB, 3  224, 32 KiB, 2  <= 255, 36 KiB, 2  244, 48 KiB, 2
+//          168, 16 KiB, 3  220, 32 KiB, 2  207, 36 KiB, 2  239, 48 KiB, 2
 #include "src/kernels/cuda/attention_tile.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

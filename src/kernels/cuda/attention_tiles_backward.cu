@@ -16,10 +16,11 @@
 // tensor cores' rate. A fragment of what passes serves one product: 256 bytes of shared memory for
 // 2,048 multiply-adds, so 1,024 a clock of an SM, which is all that an A100 has.
 //
-// Registers (ptxas of CUDA 13, sm_90a; sm_80 and sm_100 are near), shared memory, blocks an SM:
+// Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
+// shared memory, blocks an SM:
 //   columns                 32              64              96              128
-//   query_gradient     117, 24 KiB, 4  167, 48 KiB, 3  198, 48 KiB, 2  230, 64 KiB, 2
-//   key_gradient       146, 25 KiB, 3  206, 49 KiB, 2  227, 49 KiB, 2  245, 65 KiB, 2
+//   query_gradient     120, 24 KiB, 4  164, 48 KiB, 3  196, 48 KiB, 2  226, 64 KiB, 2
+//   key_gradient       162, 25 KiB, 3  224, 49 KiB, 2  224, 49 KiB, 2  247, 65 KiB, 2
 #include "src/kernels/cuda/attention_tile.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
