@@ -203,13 +203,16 @@ TEST_F(Nccl, ARankThatDoesNotJoin) {
 void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::string>& message,
                  const std::function<void(Communicator&, NcclLink&)>& other = {}) {
   const int aborts = fake.aborts();
-  std::atomic<bool> over{false};
+  std::atomic<bool> given{false}, over{false};
   const auto body = [&](Communicator& comm) {
     Rank me(comm);
     NcclLink link(comm, me.stream());
     barrier(comm);
     if (comm.rank() == 1) {
       if (other) {
+        while (!given) {
+          std::this_thread::yield();
+        }
         other(comm, link);
       }
       while (!over) {
@@ -218,14 +221,15 @@ void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::st
       return;
     }
     struct End {
-      std::atomic<bool>& over;
-      ~End() { over = true; }
-    } const end{over};
+      std::atomic<bool>&given, &over;
+      ~End() { given = over = true; }
+    } const end{given, over};
     const Tensor mine = me.numbers(10, 1);
     link.follow_compute();
     const auto give = [&] { link.send(1, Rank::bytes(mine)); };
     link.group("giving numbers", give);
     link.lead_compute();
+    given = true;
     EXPECT_THAT(([&] { me.stream().synchronize(); }), ThrowsMessage<PeerLost>(message));
     EXPECT_TRUE(comm.broken());
     EXPECT_GT(fake.aborts(), aborts);

@@ -67,6 +67,7 @@ size_t workspace_of(const Case& one, const Kernels& table, const Memories& memor
   simt::Queue queue;
   Stream stream(arena, 1, dry ? nullptr : &queue);
   one.run(table, stream, memories.tensors());
+  stream.synchronize();
   return arena.use(Memory::scratch).peak;
 }
 
@@ -76,6 +77,9 @@ TEST(SimtKernels, plan_for_the_workspace_that_they_take) {
   ASSERT_NE(plan, nullptr);
   size_t most = 0;
   for (const Case& one : cases()) {
+    if (!up_to(one, 8000)) {
+      continue;
+    }
     const Memories memories(one);
     const std::string start = memories.bytes();
     dry_count() = {};
