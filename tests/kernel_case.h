@@ -118,7 +118,7 @@ class Reach {
  public:
   template <class T>
   const T* of(Stream& stream, const std::vector<T>& host) const {
-    if (!stream.arena().on_device() || host.empty()) {
+    if (!stream.arena().on_device() || stream.arena().dry() || host.empty()) {
       return host.data();
     }
     const std::pair<const void*, const void*> key{&stream.arena(), host.data()};

@@ -60,10 +60,10 @@ TEST(SimtKernels, agree_with_the_reference_and_wait_to_be_asked) {
   }
 }
 
-/// Of a device that needs nothing beside, for the workspace alone.
 size_t workspace_of(const Case& one, const Kernels& table, const Memories& memories, bool dry) {
-  Arena host;
-  Arena arena(host, dry ? nullptr : &host_memory());
+  Arena here;
+  Arena plans(here, nullptr);  // of a device, without memory
+  Arena& arena = dry ? plans : here;
   simt::Queue queue;
   Stream stream(arena, 1, dry ? nullptr : &queue);
   one.run(table, stream, memories.tensors());
