@@ -2,6 +2,9 @@
 //
 //   x_dense   time of the dense product / time of the product with blocks
 //   %speed    100 x (flops a second over kept elements) / (flops a second of the dense product)
+//   %bound    100 x (what no product with these blocks can beat) / (time): the larger of its flops at
+//             the rate of a large dense product, and a copy of as many bytes, each operand once;
+//             both measured here, in the same run (benchmarks/bounds.h)
 //
 // Dense and block runs alternate and the fastest of each counts: the machine may be shared. Every
 // result is compared with the dense product of the same weights, zeros where pruned.
@@ -14,7 +17,7 @@
 #include <ctime>
 #include <random>
 
-#include "benchmarks/backend.h"
+#include "benchmarks/bounds.h"
 #include "src/core/mirror.h"
 #include "tests/kernel_cases_block.h"
 
@@ -104,6 +107,20 @@ struct Loaded {
     }
   }
 
+  double density() const {
+    return static_cast<double>(pattern.kept()) / static_cast<double>(set.rows * set.cols);
+  }
+  double flops() const {
+    return 2 * static_cast<double>(pattern.kept()) * static_cast<double>(set.tokens);
+  }
+  double bound_seconds() {
+    const auto elements = set.tokens * (set.rows + set.cols) + pattern.kept();
+    const double bytes = static_cast<double>(elements) * static_cast<double>(size_of(set.dtype));
+    const double copy = bench::on_device() ? bench::device_copy_seconds(backend, bytes)
+                                           : bench::copy_seconds(bytes, 1);
+    return std::max(copy, flops() / bench::peak_flops(set.dtype, 1));
+  }
+
   /// The largest difference between the two results, against the largest number among them.
   double difference() {
     const Tensor& made = set.verb == Verb::apply        ? y.tensor()
@@ -158,13 +175,12 @@ void measure(benchmark::State& state, const Setting& set) {
     dense = std::min(dense, seconds_of(stream, [&] { loaded.run_dense(); }));
     state.SetIterationTime(total / 5);
   }
-  const double all = static_cast<double>(set.rows * set.cols);
-  const double flops = 2 * all * static_cast<double>(set.tokens);
-  const double density = static_cast<double>(loaded.pattern.kept()) / all;
+  const double density = loaded.density();
   state.counters["density"] = density;
-  state.counters["dense_GF/s"] = 1e-9 * flops / dense;
-  state.counters["GF/s"] = 1e-9 * flops * density / blocks;
+  state.counters["dense_GF/s"] = 1e-9 * loaded.flops() / density / dense;
+  state.counters["GF/s"] = 1e-9 * loaded.flops() / blocks;
   state.counters["%speed"] = 100 * density * dense / blocks;
+  state.counters["%bound"] = 100 * loaded.bound_seconds() / blocks;
   state.counters["x_dense"] = dense / blocks;
   state.counters["dense_ms"] = 1e3 * dense;
   state.counters["block_ms"] = 1e3 * blocks;

@@ -7,8 +7,8 @@
 # pack needs what the CUDA build needs (CMake preset cuda). It builds for the architectures in ARCHITECTURES
 # (default 90a-real) in BUILD (default build-gpu), collects programs, tests, benchmarks, every shared library
 # that a bare machine lacks, mpirun with its plugins and the peer's scripts, and prints the sizes. Not
-# in it: libc, the driver, and cuBLASLt, which is looked for where it runs (CUBLAS_DIR, the system's folders, a CUDA
-# toolkit, Python's nvidia packages).
+# in it: libc, the driver, and cuBLASLt, which the first product loads where it runs, from CUBLAS_DIR, the system's
+# folders, a CUDA toolkit or Python's nvidia packages.
 #
 # run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
 # 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.
@@ -21,18 +21,19 @@ die() { echo "$0: $*" >&2; exit 1; }
 usage() { sed -n 2,6p "$0" >&2; exit 2; }
 
 programs="src/cli/espalier tests/cuda/cuda_kernels_test tests/cuda/cuda_run_test tests/cuda/cuda_equality_test
+  tests/cuda/cuda_nccl_test
   benchmarks/kernels_benchmark benchmarks/sparse_benchmark benchmarks/block_benchmark benchmarks/codec_benchmark
   benchmarks/breakdown_benchmark"
 
-# Libraries that every machine with a driver has, or has to have: libc and its parts, the driver, cuBLAS.
-leave_out='^(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|cuda|cublas|cublasLt))\.so'
+# Libraries that every machine with a driver has: libc and its parts, the driver.
+leave_out='^(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|cuda))\.so'
 
 # copy_libraries FILE…: what they need and what that needs, into $out/lib.
 copy_libraries() {
   ldd "$@" 2>/dev/null | awk '/=> \//{ print $1, $3 }' | sort -u | while read -r name path; do
     [[ $name =~ $leave_out ]] || [ -e "$out/lib/$name" ] || install -m 755 "$(readlink -f "$path")" "$out/lib/$name"
   done
-  if ldd "$@" 2>/dev/null | grep -v cublas | grep 'not found' >&2; then die "libraries are missing here"; fi
+  if ldd "$@" 2>/dev/null | grep 'not found' >&2; then die "libraries are missing here"; fi
 }
 
 # mpirun finds its plugins and texts below OPAL_PREFIX, at the paths that they have below /usr here.
@@ -70,11 +71,11 @@ pack() {
   copy_mpi
   find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} + 2>/dev/null
   cp "$here/gpu/"*.py "$out/gpu/"
-  cp "$here/peers/gpt.py" "$here/peers/gpu_step.py" "$out/peers/"
+  cp "$here/peers/gpt.py" "$here/peers/gpu_attention.py" "$here/peers/gpu_step.py" "$out/peers/"
   install -m 755 "$here/gpu.sh" "$out/gpu.sh"
   install -m 755 "$here/gpu/with" "$out/with"
-  # The name under which the programs look for cuBLASLt.
-  objdump -p "$build/src/cli/espalier" | awk '$1 == "NEEDED" && /libcublasLt/ { print $2 }' >"$out/cublas"
+  # The name under which the programs load cuBLASLt.
+  grep -ao 'libcublasLt\.so\.[0-9]*' "$build/src/cli/espalier" | sort | tail -n 1 >"$out/cublas"
   git -C "$here" describe --always --dirty >"$out/version" 2>/dev/null || echo unknown >"$out/version"
   tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -2 >"$out.tar.xz"
   echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(du -m "$out.tar.xz" | cut -f1) MiB (of 64)"

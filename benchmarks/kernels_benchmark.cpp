@@ -8,6 +8,8 @@
 // its flops at the rate of a large GEMM of its element type (fp32 but for GEMM and attention). Both are
 // measured here, in the same run. Counters are of the fastest of all iterations, as the bounds are of the fastest of
 // several runs: the machine may be shared.
+//
+// On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -80,7 +82,9 @@ double bound_seconds(Loaded& loaded, int threads) {
   return std::max(copy, loaded.work.flops / flops);
 }
 
-void measure(benchmark::State& state, const std::string& name, const Build& build) {
+/// `products`: flops of products alone where they have a name of their own, TFLOP/s; 0 where not.
+void measure(benchmark::State& state, const std::string& name, const Build& build,
+             double products) {
   // Google Benchmark calls this several times in a row to find the number of iterations.
   static std::unique_ptr<Loaded> loaded;
   static double bound = 0;
@@ -107,11 +111,14 @@ void measure(benchmark::State& state, const std::string& name, const Build& buil
   state.counters["best_us"] = 1e6 * fastest;
   state.counters["GB/s"] = 1e-9 * loaded->work.bytes / fastest;
   state.counters["GFLOP/s"] = 1e-9 * loaded->work.flops / fastest;
+  if (products > 0) {
+    state.counters["TFLOP/s"] = 1e-12 * products / fastest;
+  }
 }
 
-void add(const std::string& name, const Build& build) {
+void add(const std::string& name, const Build& build, double products = 0) {
   auto* const made = benchmark::RegisterBenchmark(
-      name.c_str(), [=](benchmark::State& s) { measure(s, name, build); });
+      name.c_str(), [=](benchmark::State& s) { measure(s, name, build, products); });
   made->Arg(1)->ArgName("threads")->UseManualTime()->MinTime(0.1)->Unit(benchmark::kMicrosecond);
   if (!bench::on_device()) {
     made->Arg(2);
@@ -150,6 +157,18 @@ void add_gemms() {
         return gemm_case({.transpose_a = true}, p.outputs, p.inputs, rows, dtype, kFp32, false);
       });
     }
+  }
+  // With what goes along: beside the products above and the passes that it would else take.
+  for (const DType dtype : {kFp32, kBf16}) {
+    add("gemm/up/forward_gelu/" + text(dtype), [=] {
+      return gemm_activated_case({rows, 4 * width, width, dtype, dtype}, Activation::gelu, false);
+    });
+    add("gemm/down/dx_slope/" + text(dtype), [=] {
+      return gemm_slope_case({rows, 4 * width, width, dtype, dtype}, Activation::gelu);
+    });
+    add("gemm/up/dw_sums/" + text(dtype), [=] {
+      return gemm_sums_case({4 * width, width, rows, dtype, kFp32}, dtype, false);
+    });
   }
 }
 
@@ -193,6 +212,29 @@ void add_math() {
     add("quantize/" + name_of(map), [=] { return quantize_case(size.elements, map); });
     add("dequantize/" + name_of(map), [=] { return dequantize_case(size.elements, map); });
   }
+}
+
+/// Of GPT-2's shapes, as FlashAttention is reported: 2 products of T (T + 1) / 2 scores by D columns
+/// forward, 5 backward, and nothing for the softmax. lse has the size that the forward pass would
+/// give it: the reference would take minutes.
+void add_attention(const std::string& shape, const reference::Attention& s) {
+  const auto scores = static_cast<double>(s.sequences * s.heads * s.tokens * (s.tokens + 1)) / 2;
+  const double product = 2 * scores * static_cast<double>(s.width);
+  const auto forward = [=] { return attention_case(s, kBf16); };
+  const auto backward = [=] {
+    Case made = attention_case(s, kBf16);
+    const Shape out = made.operands[1].shape;
+    made.operands[1] = input(kBf16, out);
+    made.operands[2] = input(kFp32, made.operands[2].shape, 7, 9);
+    made.operands.push_back(input(kBf16, out));
+    made.operands.push_back(output(kBf16, made.operands[0].shape, {}));
+    made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
+      kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});
+    };
+    return made;
+  };
+  add("attention/" + shape + "/forward", forward, 2 * product);
+  add("attention/" + shape + "/backward", backward, 5 * product);
 }
 
 void add_index() {
@@ -239,6 +281,10 @@ void add_expand() {
 void add_all() {
   add_gemms();
   add_math();
+  if (bench::on_device()) {
+    add_attention("124m", {16, 1024, 12, 64});
+    add_attention("1.5b", {4, 1024, 25, 64});
+  }
   add_index();
   add_states();
   add_expand();

@@ -67,6 +67,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip = 1.0;  ///< global gradient norm; 0: off
   int64_t state_bits = 32;
+  bool offload = false;  ///< of a device: optimizer state in pinned memory of the host
 };
 
 struct PruningConfig {
@@ -114,6 +115,7 @@ struct ParallelConfig {
   int64_t zero = 0;
   Patterned value_codec{.fallback = "fp32", .patterns = {}};
   std::string reduction = "sra";
+  std::string device_link = "auto";
   Patterned codec{.fallback = "fp32", .patterns = {}};
   int64_t bits = 0;
   int64_t bucket = 0;

@@ -97,6 +97,9 @@ void optimizer(std::vector<Field>& out) {
   rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
   rows.add("state_bits", &O::state_bits, one_of({"8", "32"}), "bits of an optimizer moment");
+  rows.add(
+      "offload", &O::offload, {},
+      "of a GPU: moments and master copies in pinned memory of the host; of a CPU nothing changes");
 }
 
 void pruning(std::vector<Field>& out) {
@@ -179,8 +182,11 @@ void parallel(std::vector<Field>& out) {
   rows.add("value_codec", &P::value_codec, codec({value_codecs().begin(), value_codecs().end()}),
            "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
   rows.add("reduction", &P::reduction,
-           one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi"}),
+           one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
+  rows.add("device_link", &P::device_link, one_of({"auto", "nccl", "host"}),
+           "with run.backend = \"cuda\": how gradients and values get to other GPUs; auto: by NCCL "
+           "where it is there and each rank has a GPU of its own, else through the host");
   rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
   rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");

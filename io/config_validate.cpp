@@ -138,10 +138,16 @@ void validate_codecs(const ParallelConfig& parallel) {
         "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
         parallel.codec_candidates.size());
   const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
-  check(plain || parallel.reduction != "mpi",
-        "parallel.reduction = \"mpi\" sums by MPI, which knows no codecs and keeps no errors (now "
-        "parallel.codec = \"{}\", parallel.error_feedback = {}); set parallel.reduction = \"sra\"",
-        parallel.codec.fallback, parallel.error_feedback);
+  const bool foreign = parallel.reduction == "mpi" || parallel.reduction == "nccl";
+  check(
+      plain || !foreign,
+      "parallel.reduction = \"{0}\" leaves sums to {0}, which knows no codecs and keeps no errors "
+      "(now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set parallel.reduction = "
+      "\"sra\"",
+      parallel.reduction, parallel.codec.fallback, parallel.error_feedback);
+  check(parallel.reduction != "nccl" || parallel.device_link != "host",
+        "parallel.reduction = \"nccl\" sums from GPU to GPU, and parallel.device_link = \"host\" "
+        "keeps messages with the host; set one of them to \"auto\"");
 }
 
 void validate_value_codec(const ParallelConfig& parallel) {

@@ -121,4 +121,25 @@ std::vector<int> BucketPipeline::missing() const {
   return ranks;
 }
 
+BucketPipeline::Step all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
+                                     size_t bucket_bytes, const WireView& wire) {
+  const size_t bytes =
+      bucket_bytes > 0 ? bucket_bytes : usual_bucket_bytes(flat ? flat.bytes() : 0);
+  const auto least = static_cast<int64_t>(bytes / size_of(flat.dtype));
+  return {.flat = flat,
+          .phases = Phases::both,
+          .ends = cut_buckets(boundaries, flat_count(flat), least),
+          .edges = {},
+          .wire = wire};
+}
+
+BucketPipeline::Step half_step(const Tensor& flat, Phases phases, const Partition& partition,
+                               const WireView& wire) {
+  return {.flat = flat,
+          .phases = phases,
+          .ends = partition.ends,
+          .edges = partition.edges,
+          .wire = wire};
+}
+
 }  // namespace espalier::parallel

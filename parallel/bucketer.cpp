@@ -31,23 +31,12 @@ GradientBuckets::GradientBuckets(Communicator& comm, Arena& arena, const BucketO
 
 void GradientBuckets::begin(const Tensor& flat, std::span<const int64_t> boundaries,
                             const WireView& wire) {
-  const size_t bytes = options_.bucket_bytes > 0 ? options_.bucket_bytes
-                                                 : usual_bucket_bytes(flat ? flat.bytes() : 0);
-  const auto least = static_cast<int64_t>(bytes / size_of(flat.dtype));
-  pipeline_.begin({.flat = flat,
-                   .phases = Phases::both,
-                   .ends = cut_buckets(boundaries, flat_count(flat), least),
-                   .edges = {},
-                   .wire = wire});
+  pipeline_.begin(all_reduce_step(flat, boundaries, options_.bucket_bytes, wire));
   final_ = 0;
 }
 
 void GradientBuckets::begin(const Tensor& flat, const Partition& partition, const WireView& wire) {
-  pipeline_.begin({.flat = flat,
-                   .phases = Phases::scatter,
-                   .ends = partition.ends,
-                   .edges = partition.edges,
-                   .wire = wire});
+  pipeline_.begin(half_step(flat, Phases::scatter, partition, wire));
   final_ = 0;
 }
 

@@ -32,6 +32,12 @@ Sent Communicator::sent() const {
   return total;
 }
 
+void Communicator::count(Traffic kind, size_t bytes) {
+  Sent& sent = shared_->sent[static_cast<size_t>(kind)];
+  sent.bytes += static_cast<int64_t>(bytes);
+  sent.messages += 1;
+}
+
 Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
   require(to >= 0 && to < size(), "no such rank to send to", to, size());
   require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
@@ -41,9 +47,7 @@ Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
   request.bytes_ = data.size();
   request.sends_ = true;
   require(tag.envelope <= data.size(), "the envelope is part of the message", tag.envelope);
-  Sent& sent = shared_->sent[static_cast<size_t>(tag.kind)];
-  sent.bytes += static_cast<int64_t>(data.size() - tag.envelope);
-  sent.messages += 1;
+  count(tag.kind, data.size() - tag.envelope);
   shared_->sent[static_cast<size_t>(Traffic::other)].bytes += static_cast<int64_t>(tag.envelope);
   return request;
 }
@@ -70,9 +74,7 @@ Request Communicator::iall_reduce(const Tensor& data) {
   request.sends_ = true;
   // What the least that any algorithm sends is; how many bytes the library sends it does not tell.
   const auto ranks = static_cast<size_t>(size());
-  Sent& sent = shared_->sent[static_cast<size_t>(Traffic::allreduce)];
-  sent.bytes += static_cast<int64_t>(2 * (ranks - 1) * data.bytes() / ranks);
-  sent.messages += 1;
+  count(Traffic::allreduce, 2 * (ranks - 1) * data.bytes() / ranks);
   return request;
 }
 
@@ -113,7 +115,7 @@ void Communicator::wait_until(const std::function<Progress()>& step,
       continue;
     }
     if (now_seconds() - stuck_since > timeout_) {
-      throw_lost(missing(), doing);
+      give_up(missing(), doing);
     }
     idle(round++);
   }
@@ -122,15 +124,28 @@ void Communicator::wait_until(const std::function<Progress()>& step,
   throw;
 }
 
-void Communicator::throw_lost(std::vector<int> ranks, std::string_view doing) const {
+void Communicator::check_peers() try { progress(); } catch (const PeerLost&) {
+  set_broken();
+  throw;
+}
+
+void Communicator::lose(std::vector<int> ranks, const std::string& why) {
+  set_broken();
   std::ranges::transform(ranks, ranks.begin(), [&](int r) { return members_.world[r]; });
+  throw PeerLost(std::move(ranks), why);
+}
+
+void Communicator::give_up(std::vector<int> ranks, std::string_view doing) {
+  std::vector<int> in_world;
+  for (const int rank : ranks) {
+    in_world.push_back(members_.world[rank]);
+  }
   const std::string who =
-      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-  throw PeerLost(
-      ranks,
-      fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or hangs, or "
-                  "needs a longer timeout; its own output tells which",
-                  who, members_.world[rank()], timeout_, doing));
+      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(in_world, ", "));
+  lose(std::move(ranks),
+       fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or hangs, or "
+                   "needs a longer timeout; its own output tells which",
+                   who, members_.world[rank()], timeout_, doing));
 }
 
 }  // namespace espalier::parallel

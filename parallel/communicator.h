@@ -119,17 +119,26 @@ class Communicator {
   Request iall_reduce(const Tensor& data);
   /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the world.
   virtual void progress() = 0;
+  /// The same for whoever waits for something else meanwhile: `broken` afterwards tells of a lost peer.
+  void check_peers();
 
   /// Calls `step` until it says `done`. Throws PeerLost naming `missing()` (ranks here) when it was
   /// stuck for `timeout()` seconds. `doing` is text for the message, as in "in the barrier".
   void wait_until(const std::function<Progress()>& step,
                   const std::function<std::vector<int>()>& missing, std::string_view doing);
 
+  /// Throws PeerLost: these ranks (numbered here) did not answer in time while this one was `doing`.
+  [[noreturn]] void give_up(std::vector<int> ranks, std::string_view doing);
+  /// Throws PeerLost with this text.
+  [[noreturn]] void lose(std::vector<int> ranks, const std::string& why);
+
   double timeout() const { return timeout_; }
   void set_timeout(double seconds) { timeout_ = seconds; }  ///< default 120
   /// Sent by this rank so far, by this communicator and all that share its root.
   Sent sent(Traffic kind) const { return shared_->sent[static_cast<size_t>(kind)]; }
   Sent sent() const;
+  /// A message of this rank that went another way (device/nccl_link.h).
+  void count(Traffic kind, size_t bytes);
 
   /// Whether a peer was lost; the others can then no longer be relied on to come to the end
   /// together.
@@ -162,8 +171,6 @@ class Communicator {
   /// Gives the core to others until something may have changed; `round` counts calls since the last
   /// progress. Throws PeerLost when a rank has poisoned the world.
   virtual void idle(int round) = 0;
-
-  [[noreturn]] void throw_lost(std::vector<int> ranks, std::string_view doing) const;
 
   /// By all communicators of this rank.
   struct Shared {

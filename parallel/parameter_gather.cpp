@@ -24,11 +24,7 @@ ParameterGather::ParameterGather(Communicator& comm, Arena& arena, const BucketO
                 {.span = "gather", .doing = "gathering values from all ranks"}) {}
 
 void ParameterGather::begin(const Tensor& flat, const Partition& partition, const WireView& wire) {
-  pipeline_.begin({.flat = flat,
-                   .phases = Phases::gather,
-                   .ends = partition.ends,
-                   .edges = partition.edges,
-                   .wire = wire});
+  pipeline_.begin(half_step(flat, Phases::gather, partition, wire));
   buckets_ = partition.buckets();
 }
 

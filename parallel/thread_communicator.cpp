@@ -74,7 +74,10 @@ class ThreadCommunicator final : public Communicator {
 
   std::string_view name() const override { return "threads"; }
   std::unique_ptr<Communicator> split(int color, int key) override;
-  void progress() override { world_->progress(world_rank(rank())); }
+  void progress() override {
+    world_->throw_if_poisoned();
+    world_->progress(world_rank(rank()));
+  }
   void poison(std::string_view why) noexcept override {
     set_broken();
     try {
@@ -172,7 +175,8 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadO
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
                const ThreadOptions& options) {
   require(ranks >= 1, "at least one rank", ranks);
-  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency);
+  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency,
+                                                   options.while_waiting);
   std::mutex mutex;
   std::exception_ptr first;
   {

@@ -7,8 +7,12 @@
 
 namespace espalier::parallel {
 
-ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency)
-    : eager_bytes_(eager_bytes), latency_(latency), boxes_(static_cast<size_t>(ranks)) {}
+ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency,
+                         std::function<void()> while_waiting)
+    : eager_bytes_(eager_bytes),
+      latency_(latency),
+      while_waiting_(std::move(while_waiting)),
+      boxes_(static_cast<size_t>(ranks)) {}
 
 void ThreadWorld::notify(int rank) {
   Box& box = boxes_[rank];
@@ -16,10 +20,15 @@ void ThreadWorld::notify(int rank) {
   box.changed.notify_one();
 }
 
-void ThreadWorld::throw_if_poisoned() const {
+void ThreadWorld::throw_poison() const {
   if (failed_) {
     throw PeerLost({*failed_}, fmt::format("rank {} has failed: {}", *failed_, why_));
   }
+}
+
+void ThreadWorld::throw_if_poisoned() {
+  const std::scoped_lock lock(mutex_);
+  throw_poison();
 }
 
 std::shared_ptr<ThreadMessage> ThreadWorld::send(int to, const Key& key,
@@ -114,7 +123,7 @@ bool ThreadWorld::sent(const ThreadMessage& message, int to) {
   if (message.read) {
     return true;
   }
-  throw_if_poisoned();
+  throw_poison();
   if (boxes_[to].gone) {
     throw PeerLost({to}, fmt::format("rank {} has ended without receiving {} bytes from rank {}",
                                      to, message.content.size(), message.from));
@@ -124,7 +133,7 @@ bool ThreadWorld::sent(const ThreadMessage& message, int to) {
 
 void ThreadWorld::check_receive(const ThreadReceive& receive, int from) {
   const std::scoped_lock lock(mutex_);
-  throw_if_poisoned();
+  throw_poison();
   const ThreadMessage* message = receive.message.get();
   // A sender that withdraws is about to poison the world with its reason, or to leave.
   if (message != nullptr && !message->withdrawn) {
@@ -161,6 +170,10 @@ void ThreadWorld::withdraw(const std::shared_ptr<ThreadReceive>& receive, int to
 }
 
 void ThreadWorld::wait_for_event(int rank, double seconds) {
+  if (while_waiting_) {
+    while_waiting_();
+    seconds = std::min(seconds, 1e-3);
+  }
   std::unique_lock lock(mutex_);
   Box& box = boxes_[rank];
   for (const auto& receive : box.bound) {  // they wait for their time

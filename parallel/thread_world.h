@@ -8,6 +8,7 @@
 // waited for first. One mutex guards all bookkeeping.
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,13 +42,16 @@ class ThreadWorld {
   /// (context, sender, kind, number); ranks of the world.
   using Key = std::tuple<int, int, int, int>;
 
-  ThreadWorld(int ranks, size_t eager_bytes, double latency);
+  ThreadWorld(int ranks, size_t eager_bytes, double latency,
+              std::function<void()> while_waiting = {});
 
   int size() const { return static_cast<int>(boxes_.size()); }
   /// Copies small messages; they are through at once and yield null.
   std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data);
   std::shared_ptr<ThreadReceive> receive(int to, const Key& key, std::span<std::byte> data);
 
+  /// Throws PeerLost when a rank has failed.
+  void throw_if_poisoned();
   /// Copies what has arrived for `rank`; on its own thread.
   void progress(int rank);
 
@@ -58,7 +62,8 @@ class ThreadWorld {
   void withdraw(ThreadMessage& message);
   void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key);
 
-  /// Waits, for at most `seconds`, until something happened to `rank` since its last call.
+  /// Waits, for at most `seconds`, until something happened to `rank` since its last call; less where
+  /// there is something to do while waiting.
   void wait_for_event(int rank, double seconds);
   void poison(int rank, std::string_view why);
   void leave(int rank);
@@ -82,12 +87,13 @@ class ThreadWorld {
   void bind(int to, std::shared_ptr<ThreadReceive> receive, std::shared_ptr<ThreadMessage> message);
   std::shared_ptr<ThreadReceive> next_bound(Box& box) const;
   void notify(int rank);
-  void throw_if_poisoned() const;
+  void throw_poison() const;
 
   std::mutex mutex_;
   std::condition_variable copied_;
   size_t eager_bytes_;
   double latency_;  ///< seconds
+  std::function<void()> while_waiting_;
   std::deque<Box> boxes_;
   int contexts_ = 1;
   std::optional<int> failed_;

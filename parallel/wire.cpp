@@ -11,17 +11,6 @@ namespace {
 using kernels::WireCode;
 using kernels::WireFormat;
 
-/// e = v - d. What was not finite is forgotten: the step fails by it, and must not fail the next ones.
-void keep_error(const Tensor& v, const Tensor& d, const Tensor& e) {
-  const float* value = v.get<float>();
-  const float* decoded = d.get<float>();
-  float* error = e.get<float>();
-  for (int64_t i = 0, n = v.count(); i < n; ++i) {
-    const float lost = value[i] - decoded[i];
-    error[i] = lost - lost == 0 ? lost : 0;
-  }
-}
-
 }  // namespace
 
 WireFormat plain_format(DType dtype) {
@@ -116,7 +105,8 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   if (feedback_) {
     const Tensor back = scratch(decoded_, n);
     decode_parts(out, first, back, false);
-    keep_error(v, back, error);
+    // What was not finite is forgotten: the step fails by it, and must not fail the next ones.
+    kernels_.difference(stream_, {.a = v, .b = back, .y = error, .finite = true});
     if (decoded) {
       kernels_.cast(stream_, {.x = back, .y = decoded});
     }
@@ -136,12 +126,10 @@ void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
     }
     require(part.segment->target.data != nullptr, "who encodes a change knows its target",
             first + part.begin);
-    const float* target =
-        part.segment->target.get<float>() + (first + part.begin - part.segment->first);
-    float* value = x.get<float>() + part.begin;
-    for (int64_t i = 0; i < part.count; ++i) {
-      value[i] = target[i] - value[i];
-    }
+    const Tensor target =
+        flat_part(part.segment->target, first + part.begin - part.segment->first, part.count);
+    const Tensor value = flat_part(x, part.begin, part.count);
+    kernels_.difference(stream_, {.a = target, .b = value, .y = value});
   });
 }
 

@@ -101,26 +101,25 @@ Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
   if (!options_.low) {
     return {};
   }
-  return stream_->arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
-                                   Shape{layout.low});
+  return arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
+                          Shape{layout.low});
 }
 
 Buffer OptimizerArrays::allocate_master(const Layout& layout) const {
   if (options_.apart.empty()) {
     return {};
   }
-  return stream_->arena().allocate(Memory::master, "master copy apart from values", DType::fp32,
-                                   Shape{layout.master});
+  return stream_->arena().host().allocate(Memory::master, "master copy apart from values",
+                                          DType::fp32, Shape{layout.master});
 }
 
 OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, int which) const {
-  Arena& arena = stream_->arena();
   Moment moment;
   moment.bytes =
-      arena.allocate(Memory::moment, moment_name(which), DType::uint8, Shape{layout.moment});
+      arena().allocate(Memory::moment, moment_name(which), DType::uint8, Shape{layout.moment});
   if (layout.scale > 0) {
     moment.scale =
-        arena.allocate(Memory::moment, moment_name(which), DType::fp32, Shape{layout.scale});
+        arena().allocate(Memory::moment, moment_name(which), DType::fp32, Shape{layout.scale});
   }
   return moment;
 }

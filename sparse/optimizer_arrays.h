@@ -3,6 +3,9 @@
 // copies, where they stand apart from values) and the moments, for the owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
+//
+// Beside a device `master` is always in pinned memory of the host, which sends it in codes, and with
+// `offload` all arrays are: the kernels of the device read and write them there, over its bus.
 #include <array>
 #include <functional>
 #include <memory>
@@ -22,7 +25,8 @@ class OptimizerArrays {
     bool low = false;
     std::vector<bool> apart{};  ///< by parameter: `master` instead of `low`; empty: none
     int moments = 2;
-    int state_bits = 32;                 ///< or 8
+    int state_bits = 32;   ///< or 8
+    bool offload = false;  ///< all of it in memory of the host that a device reads, too
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
   };
   OptimizerArrays() = default;
@@ -81,6 +85,7 @@ class OptimizerArrays {
   };
 
   Layout lay_out(std::span<const Extent> extents) const;
+  Arena& arena() const { return options_.offload ? stream_->arena().host() : stream_->arena(); }
   bool is_coded(const Place& place) const;
   Buffer allocate_low(const Layout& layout) const;
   Buffer allocate_master(const Layout& layout) const;

@@ -71,6 +71,7 @@ void Store::allocate_all() {
                                   .apart = parameters_apart(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
+                                  .offload = options_.offload,
                                   .sharding = options_.sharding},
                                  extents);
   }
@@ -108,10 +109,20 @@ Buffer Store::allocate_flat(Memory kind, std::string_view name, DType dtype) {
   return arena().allocate(kind, name, dtype, Shape{flat_size_});
 }
 
-/// Codecs are the host's.
 Buffer Store::allocate_feedback() {
-  return arena().host().allocate(Memory::communication, "error feedback", DType::fp32,
-                                 Shape{flat_size_});
+  Arena& where = feedback_on_device_ ? arena() : arena().host();
+  return where.allocate(Memory::communication, "error feedback", DType::fp32, Shape{flat_size_});
+}
+
+void Store::bring_feedback_to_device() {
+  if (!feedback() || feedback_on_device_) {
+    return;
+  }
+  feedback_on_device_ = true;
+  Buffer there = allocate_feedback();
+  stream_.copy(feedback(), there.tensor());
+  stream_.synchronize();
+  feedback_ = std::move(there);
 }
 
 /// Gives a parameter what its storage keeps resident beside the flat arrays.

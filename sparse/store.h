@@ -97,6 +97,7 @@ struct StoreOptions {
   bool training = true;          ///< false: values only
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
+  bool offload = false;          ///< optimizer state of a device in pinned memory of the host
   /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
@@ -119,7 +120,8 @@ struct StoreOptions {
 
 /// What the kept elements start with: a pure function of (seed, name, element), so that they start as
 /// they would without a mask.
-std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed);
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
+                                  int threads = 1);
 
 /// Bytes of the model state by part; their sum is what the arena counts as model state.
 struct StateParts {
@@ -165,6 +167,8 @@ class Store {
   Tensor value() const { return value_.tensor(); }
   /// fp32, of this rank alone; empty unless asked for.
   Tensor feedback() const { return feedback_.tensor(); }
+  /// It is the host's, until codecs run on the device: from this call on, with what it holds.
+  void bring_feedback_to_device();
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
@@ -263,6 +267,7 @@ class Store {
   std::vector<Parameter> parameters_;
   int64_t flat_size_ = 0;
   Buffer gradient_, value_, feedback_;
+  bool feedback_on_device_ = false;
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;

@@ -37,8 +37,11 @@ void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args)
   if (store_.gradient_probe() && !parameter_.full()) {
     require(!args.accumulate, "a probe sees the whole gradient at once", parameter_.spec.name);
     const Tensor gradient = store_.dense_gradient(parameter_.spec.shape);
-    kernels_.gemm(stream,
-                  {.a = args.dy, .b = args.x, .c = gradient, .bias = {}, .transpose_a = true});
+    kernels_.gemm(stream, {.a = args.dy,
+                           .b = args.x,
+                           .c = gradient,
+                           .transpose_a = true,
+                           .row_sums = args.bias_gradient});
     store_.gradient_probe()(parameter_, gradient);
     return;
   }

@@ -4,7 +4,8 @@
 //
 //   apply                 y = x Wᵀ + b       y may be fp32 in any compute type; `accumulate` adds to y
 //   apply_transposed      dx = dy W          likewise
-//   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient
+//   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
+//                                            and that of a bias, (+)= column sums of dy
 //
 // Storages (store.h), each a file weight_NAME.cpp:
 //   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
@@ -46,6 +47,7 @@ class Weight {
   struct AccumulateGradient {
     Tensor dy, x;
     bool accumulate = false;  ///< false: overwrites
+    Tensor bias_gradient;     ///< any [N]: also (+)= column sums of dy; or empty
   };
   void accumulate_gradient(Stream& stream, const AccumulateGradient& args);
 

@@ -13,31 +13,31 @@ void dense_apply(Stream& stream, const kernels::Kernels& kernels, const Tensor& 
                         .c = args.y,
                         .bias = args.bias,
                         .transpose_b = true,
-                        .accumulate = args.accumulate});
-  if (args.activated) {
-    kernels.activation(stream, {.kind = args.activation, .x = args.y, .y = args.activated});
-  }
+                        .accumulate = args.accumulate,
+                        .activation = args.activation,
+                        .activated = args.activated});
 }
 
 void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
                             const Weight::ApplyTransposed& args) {
-  kernels.gemm(
-      stream, {.a = args.dy, .b = weight, .c = args.dx, .bias = {}, .accumulate = args.accumulate});
-  if (args.preactivation) {
-    kernels.activation_backward(
-        stream, {.kind = args.activation, .dy = args.dx, .x = args.preactivation, .dx = args.dx});
-  }
+  kernels.gemm(stream, {.a = args.dy,
+                        .b = weight,
+                        .c = args.dx,
+                        .accumulate = args.accumulate,
+                        .activation = args.activation,
+                        .preactivation = args.preactivation});
 }
 
 namespace {
 
-/// Of dW at a time: what one product writes the gather still finds in cache.
-constexpr int64_t kPanelBytes = int64_t{2} << 20U;
+/// Of dW at a time: what one product writes the gather still finds in cache. On a device a product has
+/// to be large enough to occupy it.
+int64_t panel_bytes(const Arena& arena) { return int64_t{arena.on_device() ? 64 : 2} << 20U; }
 
 /// Rows of a panel. Bitmaps are cut at multiples of 512 elements.
-int64_t panel_rows(int64_t rows, int64_t cols) {
+int64_t panel_rows(int64_t bytes, int64_t rows, int64_t cols) {
   const int64_t step = 512 / std::gcd<int64_t, int64_t>(512, cols);
-  return std::min(rows, std::max(step, kPanelBytes / 4 / cols / step * step));
+  return std::min(rows, std::max(step, bytes / 4 / cols / step * step));
 }
 
 /// The positions of dense elements [first, first + size), and the kept ones before them.
@@ -71,7 +71,7 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
                        const Weight::AccumulateGradient& args) {
   Store& store = parts.store;
   const Shape& shape = parts.parameter.spec.shape;
-  const int64_t step = panel_rows(shape.rows(), shape.cols());
+  const int64_t step = panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
   const kernels::Positions positions = store.positions(parts.parameter);
   const Tensor packed = store.part(store.gradient(), parts.parameter);
   for (int64_t row = 0; row < shape.rows(); row += step) {
@@ -80,8 +80,9 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
     parts.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
                                 .b = args.x,
                                 .c = panel,
-                                .bias = {},
-                                .transpose_a = true});
+                                .transpose_a = true,
+                                .row_sums = args.bias_gradient.elements(row, rows),
+                                .accumulate_sums = args.accumulate});
     const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
                                         : run_of(parts.parameter.index, positions,
                                                  row * shape.cols(), rows * shape.cols());
@@ -103,9 +104,10 @@ void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
   parts.kernels.gemm(stream, {.a = args.dy,
                               .b = args.x,
                               .c = parts.store.full_gradient(parts.parameter),
-                              .bias = {},
                               .transpose_a = true,
-                              .accumulate = args.accumulate});
+                              .accumulate = args.accumulate,
+                              .row_sums = args.bias_gradient,
+                              .accumulate_sums = args.accumulate});
 }
 
 namespace {

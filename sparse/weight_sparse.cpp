@@ -39,6 +39,7 @@ void accumulate_gradient(Stream& stream, const WeightParts& parts,
                                .dy = args.dy,
                                .x = args.x,
                                .accumulate = args.accumulate});
+  sum_bias_gradient(stream, parts.kernels, args);
 }
 
 }  // namespace

@@ -26,4 +26,13 @@ void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, con
 void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                                const Weight::AccumulateGradient& args);
 
+/// args.bias_gradient, if any, for products that do not bring it along.
+inline void sum_bias_gradient(Stream& stream, const kernels::Kernels& kernels,
+                              const Weight::AccumulateGradient& args) {
+  if (args.bias_gradient) {
+    kernels.column_sum(stream,
+                       {.x = args.dy, .out = args.bias_gradient, .accumulate = args.accumulate});
+  }
+}
+
 }  // namespace espalier::sparse

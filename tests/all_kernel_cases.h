@@ -43,11 +43,16 @@ inline void add_memory_cases(Cases& cases) {
     }
     for (const int64_t n : {1, 100, 50001}) {
       cases.push_back(fill_case(n, dtype));
+      cases.push_back(ordered_sum_case(2, n, 0, dtype));
+      cases.push_back(ordered_sum_case(5, n, 3, dtype));
       for (const bool accumulate : {false, true}) {
         cases.push_back(cast_case(n, dtype, kFp32, accumulate));
         cases.push_back(cast_case(n, dtype, kBf16, accumulate));
       }
     }
+  }
+  for (const int64_t n : {1, 100, 50001}) {
+    cases.push_back(difference_case(n, n == 100));
   }
   for (const DType dtype : {kFp32, kBf16}) {
     cases.push_back(embedding_backward_case({2, 3, 5}, 4, dtype));

@@ -163,6 +163,34 @@ TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
   }
 }
 
+/// Masks and initial values do not depend on how many threads draw them, nor on who asks for which.
+TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
+  const io::Config made = config();
+  const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
+  const auto specs = train::make_network(made, problem).parameters();
+  const train::Start alone = train::start_of(made, specs);
+  std::vector<sparse::Mask> masks;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    masks.push_back(alone.masks(p));
+  }
+  for (const int threads : {2, 5}) {
+    const train::Start together = train::start_of(made, specs, {}, threads);
+    for (size_t p = 0; p < specs.size(); ++p) {
+      EXPECT_EQ(together.masks(p), masks[p]) << specs[p].name;
+    }
+    const train::Start some = train::start_of(made, specs, {}, threads);
+    if (GetParam() == "random") {
+      for (const size_t p : {size_t{3}, size_t{9}, size_t{2}, specs.size() - 3}) {
+        EXPECT_EQ(some.masks(p), masks[p]) << specs[p].name;
+      }
+    }
+  }
+  const sparse::ParameterSpec large{
+      .name = "large", .shape = {700, 900}, .initial = sparse::Initial::normal, .deviation = 1};
+  const sparse::Index all = sparse::Index::full(large.shape.count());
+  EXPECT_EQ(sparse::initial_values(large, all, 5, 4), sparse::initial_values(large, all, 5));
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, StartsPruned,
                          ::testing::Values("random", "magnitude", "nm", "block", "rigl", "set"));
 

@@ -234,8 +234,8 @@ TEST(Cli, InfoAndHelp) {
   const Workplace here;
   const Ran info = here.run("info --json");
   expect_code(info, 0);
-  for (const char* key :
-       {"version", "git", "backends", "backend", "mpi", "hdf5", "gemm", "cores"}) {
+  for (const char* key : {"version", "git", "backends", "backend", "mpi", "mpi_cuda", "nccl",
+                          "hdf5", "gemm", "cores"}) {
     EXPECT_TRUE(info.json().contains(key)) << key;
   }
   EXPECT_NE(here.run("info").out.find(info.json()["mpi"].get<std::string>()), std::string::npos);

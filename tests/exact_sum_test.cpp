@@ -73,6 +73,30 @@ TEST(ExactSum, DependsOnNeitherOrderNorParts) {
   }
 }
 
+/// As kernels count: digits with carries that wait, added up by anybody.
+TEST(ExactSum, CountsOfManyAreTheSumOfAll) {
+  const std::vector<double> values = draws(3, 4000);
+  std::array<uint64_t, ExactSum::kWords> counts{};
+  for (size_t part = 0; part < 5; ++part) {
+    ExactSum sum;
+    for (size_t i = part; i < values.size(); i += 5) {
+      sum.add(values[i]);
+    }
+    sum.add_to(counts);
+  }
+  EXPECT_EQ(ExactSum::of(counts).value(), sum_of(values));
+  EXPECT_EQ(ExactSum::of(ExactSum::of(counts).words()).value(), sum_of(values));
+  for (const double strange : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    for (const double added : {1.0, strange, 2.0}) {
+      ExactSum sum;
+      sum.add(added);
+      sum.add_to(counts);
+    }
+    EXPECT_EQ(std::isnan(ExactSum::of(counts).value()), std::isnan(strange));
+    EXPECT_FALSE(std::isfinite(ExactSum::of(counts).value()));
+  }
+}
+
 TEST(ExactSum, WhatIsNotFiniteStaysSo) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(sum_of({1, infinity, 2}), infinity);

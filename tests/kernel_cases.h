@@ -15,6 +15,14 @@ inline constexpr DType kBf16 = DType::bf16;
 using Cases = std::vector<Case>;
 
 inline std::string text(DType dtype) { return std::string(name_of(dtype)); }
+inline std::string name_of(Activation kind) {
+  return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
+}
+
+/// A table may round a bias of size 1 to bf16 when the result is.
+inline Tolerance of_product(DType out, bool bias) {
+  return {2e-5 + (bias && out == DType::bf16 ? 0x1p-9 : 0), 1e-5};
+}
 
 inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DType in, DType out,
                       bool bias) {
@@ -22,7 +30,7 @@ inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DT
   Case made;
   made.name = fmt::format("gemm_{}x{}x{}_{}_{}_ta{:d}_tb{:d}_acc{:d}_bias{:d}", m, n, k, text(in),
                           text(out), s.transpose_a, s.transpose_b, s.accumulate, bias);
-  const Tolerance tolerance{2e-5, 1e-5};
+  const Tolerance tolerance = of_product(out, bias);
   made.operands = {input(in, s.transpose_a ? Shape{k, m} : Shape{m, k}),
                    input(in, s.transpose_b ? Shape{n, k} : Shape{k, n}),
                    s.accumulate ? in_out(out, {m, n}, tolerance) : output(out, {m, n}, tolerance),
@@ -45,6 +53,106 @@ inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DT
   return made;
 }
 
+/// What goes with a product, each alone. Extents of 8 and its multiples are what a library fuses.
+struct GemmShape {
+  int64_t m, n, k;
+  DType in, out;
+  std::string name(const char* what) const {
+    return fmt::format("gemm_{}_{}x{}x{}_{}_{}", what, m, n, k, text(in), text(out));
+  }
+};
+
+inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulate) {
+  const Tolerance tolerance = of_product(s.out, true);
+  Case made;
+  made.name = s.name("activated") + fmt::format("_{}_acc{:d}", name_of(f), accumulate);
+  made.operands = {
+      input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(kFp32, {s.n}),
+      accumulate ? in_out(s.out, {s.m, s.n}, tolerance) : output(s.out, {s.m, s.n}, tolerance),
+      output(s.out, {s.m, s.n}, of_stored(s.out, tolerance))};
+  made.run = [f, accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.gemm(stream, {.a = t[0],
+                          .b = t[1],
+                          .c = t[3],
+                          .bias = t[2],
+                          .transpose_b = true,
+                          .accumulate = accumulate,
+                          .activation = f,
+                          .activated = t[4]});
+  };
+  made.reference = [s, f, accumulate](std::vector<Values>& v) {
+    reference::gemm({s.m, s.n, s.k, false, true, accumulate}, v[0], v[1], v[2], v[3]);
+    for (size_t i = 0; i < v[3].size(); ++i) {
+      v[4][i] = reference::activation(f, rounded(s.out, v[3][i]));
+    }
+  };
+  made.any_thread_count = false;
+  return made;
+}
+
+/// A bf16 product may be rounded twice.
+inline Case gemm_slope_case(const GemmShape& s, Activation f) {
+  const Tolerance tolerance{2e-5, s.out == kBf16 ? 1e-5 + 0x1p-8 : 1e-5};
+  Case made;
+  made.name = s.name("slope") + fmt::format("_{}", name_of(f));
+  made.operands = {input(s.in, {s.m, s.k}), input(s.in, {s.k, s.n}),
+                   input(s.out, {s.m, s.n}, -3, 3), output(s.out, {s.m, s.n}, tolerance)};
+  made.run = [f](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.gemm(stream, {.a = t[0], .b = t[1], .c = t[3], .activation = f, .preactivation = t[2]});
+  };
+  made.reference = [s, f](std::vector<Values>& v) {
+    reference::gemm({s.m, s.n, s.k, false, false, false}, v[0], v[1], {}, v[3]);
+    for (size_t i = 0; i < v[3].size(); ++i) {
+      v[3][i] *= reference::activation_slope(f, v[2][i]);
+    }
+  };
+  made.any_thread_count = false;
+  return made;
+}
+
+/// dW and db. Sums of one call of about 4 sqrt(k) may be rounded to bf16 before they are added.
+inline Case gemm_sums_case(const GemmShape& s, DType sums, bool accumulate) {
+  const Tolerance tolerance{2e-5, 1e-5};
+  const bool twice = accumulate && s.out == kBf16 && sums == kBf16;
+  const Tolerance of_sums{2e-5 + (twice ? 0x1p-8 * 4 * std::sqrt(static_cast<double>(s.k)) : 0),
+                          1e-5};
+  Case made;
+  made.name = s.name("sums") + fmt::format("_{}_acc{:d}", text(sums), accumulate);
+  made.operands = {
+      input(s.in, {s.k, s.m}), input(s.in, {s.k, s.n}),
+      accumulate ? in_out(s.out, {s.m, s.n}, tolerance) : output(s.out, {s.m, s.n}, tolerance),
+      accumulate ? in_out(sums, {s.m}, of_sums) : output(sums, {s.m}, of_sums)};
+  made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.gemm(stream, {.a = t[0],
+                          .b = t[1],
+                          .c = t[2],
+                          .transpose_a = true,
+                          .accumulate = accumulate,
+                          .row_sums = t[3],
+                          .accumulate_sums = accumulate});
+  };
+  made.reference = [s, accumulate](std::vector<Values>& v) {
+    reference::gemm({s.m, s.n, s.k, true, false, accumulate}, v[0], v[1], {}, v[2]);
+    reference::column_sum(v[0], accumulate, v[3]);
+  };
+  made.any_thread_count = false;
+  return made;
+}
+
+inline void add_gemm_extra_cases(Cases& cases, DType in, DType out) {
+  for (const GemmShape& shape : {GemmShape{33, 65, 17, in, out}, GemmShape{24, 40, 16, in, out}}) {
+    for (const Activation f : {Activation::gelu, Activation::relu}) {
+      cases.push_back(gemm_activated_case(shape, f, false));
+      cases.push_back(gemm_slope_case(shape, f));
+    }
+    cases.push_back(gemm_activated_case(shape, Activation::gelu, true));
+    for (const DType sums : {kFp32, kBf16}) {
+      cases.push_back(gemm_sums_case(shape, sums, false));
+      cases.push_back(gemm_sums_case(shape, sums, true));
+    }
+  }
+}
+
 inline void add_gemm_cases(Cases& cases) {
   const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}};
   for (const auto& [in, out] : types) {
@@ -56,6 +164,7 @@ inline void add_gemm_cases(Cases& cases) {
     }
     cases.push_back(gemm_case({}, 1, 1, 1, in, out, false));
     cases.push_back(gemm_case({.transpose_b = true}, 128, 96, 64, in, out, true));
+    add_gemm_extra_cases(cases, in, out);
   }
 }
 
@@ -121,10 +230,6 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
     reference::layernorm_backward(v[0], v[1], v[2], mean_rstd, {v[5], v[6], v[7], accumulate});
   };
   return made;
-}
-
-inline std::string name_of(Activation kind) {
-  return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
 }
 
 /// Inputs in [-reach, reach): far out the exponentials of GELU overflow, and its values do not.
@@ -238,7 +343,19 @@ inline void add_math_cases(Cases& cases) {
       }
     }
     for (const reference::Attention& s : std::vector<reference::Attention>{
-             {1, 1, 1, 4}, {2, 5, 3, 8}, {1, 33, 2, 16}, {1, 150, 2, 24}, {2, 130, 2, 64}}) {
+             {1, 1, 1, 4},
+             {2, 5, 3, 8},
+             {1, 33, 2, 16},
+             {1, 150, 2, 24},
+             {2, 130, 2, 64},
+             // Edges of tiles: of 64 rows and 128, of 32, 64, 96 and 128 columns.
+             {3, 1, 2, 64},
+             {1, 193, 1, 32},
+             {1, 64, 1, 64},
+             {1, 65, 1, 80},
+             {1, 70, 2, 96},
+             {1, 40, 1, 128},
+             {1, 150, 1, 128}}) {
       cases.push_back(attention_case(s, dtype));
       cases.push_back(attention_backward_case(s, dtype));
     }

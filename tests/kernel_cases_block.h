@@ -74,58 +74,52 @@ struct BlockCall {
   Activation activation = Activation::none;
   bool extra = false;  ///< forward: bias and activated; transposed: preactivation
   bool accumulate = false;
-  bool strided = false;  ///< activations lie within wider rows
+  int64_t margin = 0;  ///< columns before those of activations, which lie within wider rows
   std::string text() const {
-    return fmt::format("{}tokens_{}_{}_{}_extra{:d}_acc{:d}_strided{:d}", tokens, kernels::text(in),
-                       kernels::text(out), name_of(activation), extra, accumulate, strided);
+    return fmt::format("{}tokens_{}_{}_{}_extra{:d}_acc{:d}_margin{}", tokens, kernels::text(in),
+                       kernels::text(out), name_of(activation), extra, accumulate, margin);
   }
 };
 
-/// Columns on either side of strided activations.
-constexpr int64_t kBlockMargin = 3;
-
+/// Rows that are wider than what they hold are whole margins: with margins of 8, every row begins at 16
+/// bytes in bf16, however wide the matrix is.
 inline Shape block_activations(const BlockCall& call, int64_t cols) {
-  return {call.tokens, cols + (call.strided ? 2 * kBlockMargin : 0)};
+  const int64_t margin = call.margin;
+  return {call.tokens, margin == 0 ? cols : (cols + 3 * margin - 1) / margin * margin};
 }
-inline Tensor block_part(const BlockCall& call, const Tensor& t) {
-  return call.strided ? t.column_range(kBlockMargin, t.cols() - 2 * kBlockMargin) : t;
+inline Tensor block_part(const BlockCall& call, const Tensor& t, int64_t cols) {
+  return call.margin == 0 ? t : t.column_range(call.margin, cols);
 }
 /// The same part of an operand's values, and back.
-inline Values block_part(const BlockCall& call, const Values& whole) {
-  const int64_t margin = call.strided ? kBlockMargin : 0;
-  const int64_t cols = static_cast<int64_t>(whole.size()) / call.tokens;
+inline Values block_part(const BlockCall& call, const Values& whole, int64_t cols) {
+  const int64_t stride = block_activations(call, cols).cols();
   Values part;
-  for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
-    if (i % cols >= margin && i % cols < cols - margin) {
-      part.push_back(whole[static_cast<size_t>(i)]);
-    }
+  for (int64_t row = 0; row < call.tokens; ++row) {
+    const auto from = whole.begin() + row * stride + call.margin;
+    part.insert(part.end(), from, from + cols);
   }
   return part;
 }
-inline void set_block_part(const BlockCall& call, const Values& part, Values& whole) {
-  const int64_t margin = call.strided ? kBlockMargin : 0;
-  const int64_t cols = static_cast<int64_t>(whole.size()) / call.tokens;
-  auto next = part.begin();
-  for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
-    if (i % cols >= margin && i % cols < cols - margin) {
-      whole[static_cast<size_t>(i)] = *next++;
-    }
+inline void set_block_part(const BlockCall& call, const Values& part, Values& whole, int64_t cols) {
+  const int64_t stride = block_activations(call, cols).cols();
+  for (int64_t row = 0; row < call.tokens; ++row) {
+    std::copy_n(part.begin() + row * cols, cols, whole.begin() + row * stride + call.margin);
   }
 }
 
 /// Margins of outputs stay as they are, so strided outputs are inputs too.
 inline Operand block_result(const BlockCall& call, DType dtype, const Shape& shape,
                             Tolerance tolerance) {
-  Operand made = call.accumulate || call.strided ? in_out(dtype, shape, tolerance)
-                                                 : output(dtype, shape, tolerance);
-  made.nan_at = call.strided ? kBlockMargin : 0;
+  Operand made = call.accumulate || call.margin > 0 ? in_out(dtype, shape, tolerance)
+                                                    : output(dtype, shape, tolerance);
+  made.nan_at = call.margin;
   made.input = call.accumulate;
   return made;
 }
 
 inline Operand block_input(const BlockCall& call, DType dtype, int64_t cols, int64_t nan_at) {
   Operand made = input(dtype, block_activations(call, cols));
-  made.nan_at = nan_at + (call.strided ? kBlockMargin : 0);
+  made.nan_at = nan_at + call.margin;
   return made;
 }
 
@@ -150,28 +144,30 @@ inline Case block_spmm_case(const BlockPatternPointer& w, const BlockCall& call)
                    input(call.in, {w->kept()}), block_result(call, call.out, result, tolerance)};
   if (call.extra) {
     made.operands.push_back(input(kFp32, {w->rows}));
-    made.operands.push_back(block_result({.tokens = call.tokens, .strided = call.strided}, call.in,
+    made.operands.push_back(block_result({.tokens = call.tokens, .margin = call.margin}, call.in,
                                          result, of_stored(call.out, tolerance)));
   }
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.block_spmm(stream, {.weight = w->view(stream, t[1]),
-                                .x = block_part(call, t[0]),
-                                .y = block_part(call, t[2]),
-                                .bias = call.extra ? t[3] : Tensor{},
-                                .activation = call.activation,
-                                .activated = call.extra ? block_part(call, t[4]) : Tensor{},
-                                .accumulate = call.accumulate});
+    kernels.block_spmm(stream,
+                       {.weight = w->view(stream, t[1]),
+                        .x = block_part(call, t[0], w->cols),
+                        .y = block_part(call, t[2], w->rows),
+                        .bias = call.extra ? t[3] : Tensor{},
+                        .activation = call.activation,
+                        .activated = call.extra ? block_part(call, t[4], w->rows) : Tensor{},
+                        .accumulate = call.accumulate});
   };
   made.reference = [w, call](std::vector<Values>& v) {
-    Values y = block_part(call, v[2]);
+    Values y = block_part(call, v[2], w->rows);
     reference::gemm({call.tokens, w->rows, w->cols, false, true, call.accumulate},
-                    block_part(call, v[0]), w->dense(v[1]), call.extra ? v[3] : Values{}, y);
-    set_block_part(call, y, v[2]);
+                    block_part(call, v[0], w->cols), w->dense(v[1]), call.extra ? v[3] : Values{},
+                    y);
+    set_block_part(call, y, v[2], w->rows);
     if (call.extra) {
       for (double& value : y) {
         value = reference::activation(call.activation, rounded(call.out, value));
       }
-      set_block_part(call, y, v[4]);
+      set_block_part(call, y, v[4], w->rows);
     }
   };
   made.passes_nan = w->kept() > 0;
@@ -188,25 +184,25 @@ inline Case block_spmm_transposed_case(const BlockPatternPointer& w, const Block
     made.operands.push_back(block_input(call, call.in, w->cols, 0));
   }
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.block_spmm_transposed(stream,
-                                  {.weight = w->view(stream, t[1]),
-                                   .dy = block_part(call, t[0]),
-                                   .dx = block_part(call, t[2]),
-                                   .activation = call.activation,
-                                   .preactivation = call.extra ? block_part(call, t[3]) : Tensor{},
-                                   .accumulate = call.accumulate});
+    kernels.block_spmm_transposed(
+        stream, {.weight = w->view(stream, t[1]),
+                 .dy = block_part(call, t[0], w->rows),
+                 .dx = block_part(call, t[2], w->cols),
+                 .activation = call.activation,
+                 .preactivation = call.extra ? block_part(call, t[3], w->cols) : Tensor{},
+                 .accumulate = call.accumulate});
   };
   made.reference = [w, call](std::vector<Values>& v) {
-    const Values old = block_part(call, v[2]);
+    const Values old = block_part(call, v[2], w->cols);
     Values dx(old.size());
-    reference::gemm({call.tokens, w->cols, w->rows, false, false, false}, block_part(call, v[0]),
-                    w->dense(v[1]), {}, dx);
-    const Values before = call.extra ? block_part(call, v[3]) : Values{};
+    reference::gemm({call.tokens, w->cols, w->rows, false, false, false},
+                    block_part(call, v[0], w->rows), w->dense(v[1]), {}, dx);
+    const Values before = call.extra ? block_part(call, v[3], w->cols) : Values{};
     for (size_t i = 0; i < dx.size(); ++i) {
       dx[i] *= call.extra ? reference::activation_slope(call.activation, before[i]) : 1;
       dx[i] += call.accumulate ? old[i] : 0;
     }
-    set_block_part(call, dx, v[2]);
+    set_block_part(call, dx, v[2], w->cols);
   };
   // The slope of no function is 1 everywhere; the slope of any multiplies what may be zero.
   made.passes_nan = w->kept() > 0 && (!call.extra || call.activation != Activation::none);
@@ -223,14 +219,14 @@ inline Case block_sddmm_case(const BlockPatternPointer& w, const BlockCall& call
                                    : output(call.out, {w->kept()}, tolerance)};
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.block_sddmm(stream, {.weight = w->view(stream, t[2]),
-                                 .dy = block_part(call, t[0]),
-                                 .x = block_part(call, t[1]),
+                                 .dy = block_part(call, t[0], w->rows),
+                                 .x = block_part(call, t[1], w->cols),
                                  .accumulate = call.accumulate});
   };
   made.reference = [w, call](std::vector<Values>& v) {
     Values all(static_cast<size_t>(w->rows * w->cols));
-    reference::gemm({w->rows, w->cols, call.tokens, true, false, false}, block_part(call, v[0]),
-                    block_part(call, v[1]), {}, all);
+    reference::gemm({w->rows, w->cols, call.tokens, true, false, false},
+                    block_part(call, v[0], w->rows), block_part(call, v[1], w->cols), {}, all);
     for (size_t k = 0; k < w->positions.size(); ++k) {
       v[2][k] = all[static_cast<size_t>(w->positions[k])] + (call.accumulate ? v[2][k] : 0);
     }
@@ -252,12 +248,40 @@ inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t 
                          .activation = functions[variant % 3],
                          .extra = variant % 2 == 0,
                          .accumulate = variant % 4 < 2,
-                         .strided = variant % 8 < 4};
+                         .margin = variant % 8 < 4 ? 3 : 0};
     cases.push_back(block_spmm_case(w, call));
     cases.push_back(block_spmm_transposed_case(w, call));
     cases.push_back(block_sddmm_case(w, call));
     ++variant;
   }
+}
+
+/// What tensor cores take: bf16 in rows that begin at 16 bytes. Blocks of each size of tiles, cut off at
+/// both edges, of a narrow and a wide matrix; tokens that fill no tile, and enough to share them out.
+inline void add_block_tile_cases(Cases& cases) {
+  int variant = 0;
+  const auto add = [&](const BlockPatternPointer& w, int64_t tokens) {
+    const Activation functions[] = {Activation::gelu, Activation::none, Activation::relu};
+    const BlockCall call{.tokens = tokens,
+                         .in = kBf16,
+                         .out = variant % 2 == 0 ? kBf16 : kFp32,
+                         .activation = functions[variant % 3],
+                         .extra = variant % 4 < 2,
+                         .accumulate = variant % 8 < 4,
+                         .margin = 8};
+    cases.push_back(block_spmm_case(w, call));
+    cases.push_back(block_spmm_transposed_case(w, call));
+    cases.push_back(block_sddmm_case(w, call));
+    ++variant;
+  };
+  for (const Shape& block : {Shape{16, 16}, Shape{32, 32}, Shape{64, 64}, Shape{128, 128},
+                             Shape{48, 16}, Shape{16, 80}, Shape{256, 32}}) {
+    add(std::make_shared<const BlockPattern>(Shape{150, 104}, block, 0.4), 33);
+    add(std::make_shared<const BlockPattern>(Shape{101, 328}, block, 0.6), 70);
+  }
+  const auto narrow = std::make_shared<const BlockPattern>(Shape{80, 72}, Shape{32, 16}, 0.5);
+  add(narrow, 600);
+  add(narrow, 1);
 }
 
 inline void add_block_cases(Cases& cases) {
@@ -278,6 +302,7 @@ inline void add_block_cases(Cases& cases) {
     const auto w = std::make_shared<const BlockPattern>(Shape{64, 128}, Shape{16, 32}, density);
     add_block_verbs(cases, w, 10, variant++);
   }
+  add_block_tile_cases(cases);
 }
 
 }  // namespace espalier::kernels

@@ -1,5 +1,9 @@
 #pragma once
 // The case table, second part: operations that are mostly memory traffic; see kernel_cases.h.
+#include <algorithm>
+#include <array>
+
+#include "src/core/exact_sum.h"
 #include "tests/kernel_cases.h"
 
 namespace espalier::kernels {
@@ -116,6 +120,42 @@ inline Case cast_case(int64_t n, DType from, DType to, bool accumulate) {
   return made;
 }
 
+inline Case ordered_sum_case(int64_t rows, int64_t n, int64_t mine, DType dtype) {
+  Case made;
+  made.name = fmt::format("ordered_sum_{}x{}_{}_mine{}", rows, n, text(dtype), mine);
+  made.operands = {input(dtype, {rows, n}), in_out(dtype, {n}, {1e-6, 1e-6})};
+  made.operands[0].nan_at = mine == 0 ? (rows - 1) * n : 0;  // in a row that is read
+  made.run = [mine](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.ordered_sum(stream, {.x = t[0], .y = t[1], .mine = mine});
+  };
+  made.reference = [rows, n, mine](std::vector<Values>& v) {
+    for (int64_t i = 0; i < n; ++i) {
+      float sum = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        sum += static_cast<float>(r == mine ? v[1][i] : v[0][r * n + i]);
+      }
+      v[1][i] = sum;
+    }
+  };
+  return made;
+}
+
+inline Case difference_case(int64_t n, bool finite) {
+  Case made;
+  made.name = fmt::format("difference_{}_finite{:d}", n, finite);
+  made.operands = {input(kFp32, {n}), input(kFp32, {n}), output(kFp32, {n}, {1e-7, 1e-7})};
+  made.run = [finite](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.difference(stream, {.a = t[0], .b = t[1], .y = t[2], .finite = finite});
+  };
+  made.reference = [](std::vector<Values>& v) {
+    for (size_t i = 0; i < v[0].size(); ++i) {
+      v[2][i] = v[0][i] - v[1][i];
+    }
+  };
+  made.passes_nan = !finite;
+  return made;
+}
+
 inline Case fill_case(int64_t n, DType dtype) {
   Case made;
   made.name = fmt::format("fill_{}_{}", n, text(dtype));
@@ -128,20 +168,34 @@ inline Case fill_case(int64_t n, DType dtype) {
   return made;
 }
 
-/// The results are doubles: a uint64 operand holds their bits.
+/// Digits have the same bits from every table; a uint64 operand is read as the bits of a double.
 inline Case sum_squares_case(int64_t n, DType dtype = kFp32) {
   Case made;
   made.name = fmt::format("sum_squares_{}_{}", n, text(dtype));
-  const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  made.operands = {input(dtype, {n}), output(DType::uint64, {blocks}, {0, 1e-13})};
+  Operand counts = in_out(DType::uint64, {ExactSum::kWords}, {0, 0});
+  counts.values.assign(ExactSum::kWords, 0);
+  made.operands = {input(dtype, {n}), std::move(counts)};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.sum_squares(stream, {t[0], static_cast<double*>(t[1].data)});
+    kernels.sum_squares(stream, {t[0], t[1]});
   };
   made.reference = [](std::vector<Values>& v) {
-    v[1].assign(v[1].size(), 0);
-    for (size_t i = 0; i < v[0].size(); ++i) {
-      v[1][i / kSumBlock] += v[0][i] * v[0][i];
+    ExactSum sum;
+    for (size_t first = 0; first < v[0].size(); first += kSumBlock) {
+      std::array<double, kSumColumns> columns{};
+      for (size_t i = first; i < std::min<size_t>(v[0].size(), first + kSumBlock); ++i) {
+        columns.at(i % kSumColumns) += v[0][i] * v[0][i];
+      }
+      for (size_t half = kSumColumns / 2; half > 0; half /= 2) {
+        for (size_t c = 0; c < half; ++c) {
+          columns.at(c) += columns.at(c + half);
+        }
+      }
+      sum.add(columns[0]);
     }
+    std::array<uint64_t, ExactSum::kWords> digits{};
+    sum.add_to(digits);
+    std::ranges::transform(digits, v[1].begin(),
+                           [](uint64_t x) { return std::bit_cast<double>(x); });
   };
   return made;
 }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "src/kernels/backend.h"
 #include "src/kernels/cuda/tables.h"
 #include "tests/kernel_memory.h"
 
@@ -32,6 +33,8 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"cross_entropy", k.cross_entropy},
       {"dropout", k.dropout},
       {"cast", k.cast},
+      {"ordered_sum", k.ordered_sum},
+      {"difference", k.difference},
       {"fill", k.fill},
       {"sum_squares", k.sum_squares},
       {"gather", k.gather},
@@ -50,7 +53,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"sgd", k.sgd},
       {"predict", k.predict},
   };
-  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (1 + std::size(rows)) * sizeof(void*),
+  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (2 + std::size(rows)) * sizeof(void*),
                 "every row of Kernels is listed here");
   std::vector<std::string> missing;
   for (const auto& [name, present] : rows) {
@@ -64,6 +67,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
 TEST(Tables, no_row_is_null) {
   for (const Kernels* table : available()) {
     EXPECT_THAT(null_rows(*table), ElementsAre()) << table->name;
+    EXPECT_THAT(null_rows(*planning(*table).kernels), ElementsAre()) << table->name;
   }
 }
 
@@ -180,6 +184,16 @@ TEST(Dry, counts_by_formula) {
                       {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
   EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3);
   EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 2 * 4 * 40);
+  // What goes with a product counts as the pass that it is.
+  const Buffer relu = arena.allocate(Memory::scratch, "relu", DType::fp32, {8, 5});
+  dry_count() = {};
+  by_name("dry").gemm(stream, {.a = a.tensor(),
+                               .b = b.tensor(),
+                               .c = c.tensor(),
+                               .activation = Activation::relu,
+                               .activated = relu.tensor()});
+  EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3 + 40);
+  EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 3 * 4 * 40);
 }
 
 }  // namespace

@@ -106,6 +106,12 @@ inline const kernels::Kernels*& kernels_of_runs() {
   return table;
 }
 
+/// What ranks do while they wait for others (ThreadOptions). Tests in tests/device set it.
+inline std::function<void()>& while_ranks_wait() {
+  static std::function<void()> drive;
+  return drive;
+}
+
 /// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer
 /// itself.
 inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
@@ -113,7 +119,7 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
     options.resume = "none";
   }
   Outcome outcome;
-  parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+  const auto body = [&](parallel::Communicator& comm) {
     train::TrainerOptions mine = options;
     mine.kernels = mine.kernels != nullptr ? mine.kernels : kernels_of_runs();
     std::vector<double> losses;
@@ -131,7 +137,8 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
       last.losses = losses;
       outcome = std::move(last);
     }
-  });
+  };
+  parallel::run_ranks(ranks, body, {.while_waiting = while_ranks_wait()});
   return outcome;
 }
 

@@ -1,5 +1,6 @@
 // The gradient of a weight that is too large for one panel of scratch: each kept element gets the sum
-// that belongs to it, whatever the encoding of the index, and the scratch stays small.
+// that belongs to it, and so does its layer's bias, whatever the encoding of the index, and the scratch
+// stays small.
 #include <gtest/gtest.h>
 
 #include "sparse/weight.h"
@@ -56,9 +57,12 @@ void expect_exact(const Case& one, Storage storage) {
   fill(dy.tensor(), dy_at);
   fill(x.tensor(), x_at);
   Weight verbs(store, kernels, weight);
+  const Buffer bias = arena.allocate(Memory::gradient, "bias", DType::fp32, Shape{one.rows});
   for (const bool accumulate : {false, true}) {
-    verbs.accumulate_gradient(stream,
-                              {.dy = dy.tensor(), .x = x.tensor(), .accumulate = accumulate});
+    verbs.accumulate_gradient(stream, {.dy = dy.tensor(),
+                                       .x = x.tensor(),
+                                       .accumulate = accumulate,
+                                       .bias_gradient = bias.tensor()});
   }
   const auto positions = weight.index.positions();
   const auto gradient = store.part(store.gradient(), weight).span<float>();
@@ -71,6 +75,14 @@ void expect_exact(const Case& one, Storage storage) {
     wrong += gradient[k] == 2 * sum ? 0 : 1;
   }
   EXPECT_EQ(wrong, 0);
+  for (int64_t row = 0; row < one.rows; ++row) {
+    float sum = 0;
+    for (int64_t b = 0; b < kBatch; ++b) {
+      sum += dy_at(b, row);
+    }
+    wrong += bias.tensor().get<float>()[row] == 2 * sum ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0) << "of the bias";
   // A panel, at least 512 rows where bitmaps cannot be cut elsewhere, and a decoded index.
   const auto least = static_cast<size_t>(std::min<int64_t>(one.rows, 512) * one.cols * 4);
   EXPECT_LE(arena.use(Memory::scratch).now, std::max(size_t{2} << 20U, least) +

@@ -143,9 +143,9 @@ class Sanitizer(Tests):
 class Benchmark(Step):
     """A program of Google Benchmark's; keeps each name's counters."""
 
-    def __init__(self, name, what, limit, program, filters):
+    def __init__(self, name, what, limit, program, filters, environment=None):
         super().__init__(name, what, limit)
-        self.program, self.filters = program, filters
+        self.program, self.filters, self.environment = program, filters, environment or {}
 
     def command(self, bundle):
         return bundle.command(self.program, "--backend", "cuda", "--benchmark_filter=" + self.filters,
@@ -214,6 +214,74 @@ class Steps(Step):
         return found
 
 
+class Largest(Step):
+    """The largest GPT at 90 % whose plan fits the memory that the device has free: heads of 128 at 96 layers, doubled
+    and then halved in, by `train --dry-run` with that budget. That one then takes 3 steps. With `offload` the
+    optimizer's state is the host's, whose free memory is a limit, too."""
+    LAYERS, HEAD, STEPS = 96, 128, 3
+    LEFT = 2**30  # bytes for the driver, cuBLASLt and code, which the plan does not count
+
+    def __init__(self, name, limit, storage, offload):
+        self.way = storage + (", offload" if offload else "")
+        super().__init__(name, f"the largest GPT at 90 %: {self.way}, 8-bit moments, recompute", limit)
+        self.storage, self.offload = storage, offload
+
+    def settings(self, heads, budget):
+        return {"model.kind": "gpt", "model.layers": self.LAYERS, "model.heads": heads,
+                "model.width": self.HEAD * heads, "model.context": 1024, "data.kind": "bytes",
+                "data.train": ["text.txt"], "train.dtype": "bf16", "train.steps": self.STEPS, "train.global_batch": 1,
+                "train.recompute": "full", "train.memory_budget": f"{budget}B", "train.eval_every": 0,
+                "train.eval_batches": 1, "train.checkpoint_every": -1, "optimizer.lr": 1e-5, "optimizer.min_lr": 1e-5,
+                "optimizer.warmup_steps": 0, "optimizer.state_bits": 8, "optimizer.offload": self.offload,
+                **PRUNED, "pruning.at_step": -1, "sparse.storage": self.storage, "parallel.check_every": 0,
+                "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
+
+    def plan(self, bundle, heads):
+        """Of so many heads, where that fits the device and the host; else nothing."""
+        command = train_command(bundle, self.settings(heads, self.budget), "--dry-run", "--json")
+        code, log, _ = bundle.run(command, 60)
+        if code != 0:
+            raise RuntimeError(f"no plan of {heads} heads: {log.strip()[-300:]}")
+        found = json.loads(log[log.index("{"):])
+        return found if found["fits"] and found["pinned"]["all"] <= self.pinnable else None
+
+    def prepare(self, bundle):
+        write_text(bundle.scratch / "text.txt")
+        shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
+        _, log, _ = bundle.run(bundle.command("espalier", "info", "--json"), 20)
+        self.budget = json.loads(log[log.index("{"):])["device_free_bytes"][0] - self.LEFT
+        self.pinnable = 0.8 * host_bytes()
+        low, high, self.planned = 0, 1, None
+        while (found := self.plan(bundle, high)) is not None:
+            low, high, self.planned = high, 2 * high, found
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self.plan(bundle, middle)
+            low, high, self.planned = (middle, high, found) if found else (low, middle, self.planned)
+        if self.planned is None:
+            raise RuntimeError("not even one head fits the device")
+        self.heads = low
+
+    def command(self, bundle):
+        return train_command(bundle, self.settings(self.heads, self.budget))
+
+    def read(self, bundle, code, log, state):
+        rows = metrics(bundle.scratch / self.name)
+        found = {"way": self.way, "width": self.HEAD * self.heads, "parameters": self.planned["parameters"],
+                 "kept": self.planned["kept_parameters"], "planned_device": self.planned["process"],
+                 "planned_pinned": self.planned["pinned"]["all"], "losses": [row["loss"] for row in rows],
+                 "step_s": [row["step_ms"] / 1e3 for row in rows if "step_ms" in row]}
+        path = bundle.scratch / self.name / "summary.json"
+        if path.exists():
+            summary = json.loads(path.read_text())
+            found["state_bytes_per_parameter"] = summary["model_state_bytes_per_parameter"]
+            found["arena_peak"] = summary["memory"]["ranks"][0]["all"]["peak"]
+        answer = {"largest": found}
+        if code == 0 and len(rows) < self.STEPS:
+            answer.update(status="failed", why=f"{len(rows)} of {self.STEPS} steps")
+        return answer
+
+
 class Peer(Step):
     """The same steps in PyTorch."""
 
@@ -236,11 +304,32 @@ class Peer(Step):
         return {"shape": self.shape, "storage": "PyTorch", **(json.loads(lines[-1]) if lines else {})}
 
 
-def train_command(bundle, settings):
+class AttentionPeer(Peer):
+    """The attention of those shapes in PyTorch."""
+
+    def __init__(self, name, limit):
+        Step.__init__(self, name, "causal attention of GPT-2, PyTorch: SDPA, bf16", limit)
+
+    def command(self, bundle):
+        shapes = [f"{name}:{s['batch']}x1024x{s['heads']}x{s['width'] // s['heads']}" for name, s in SHAPES.items()]
+        return [sys.executable, str(bundle.folder / "peers" / "gpu_attention.py"), *shapes]
+
+    def read(self, bundle, code, log, state):
+        lines = [line for line in log.splitlines() if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else {}
+
+
+def host_bytes():
+    """That the host's memory has available."""
+    with open("/proc/meminfo") as table:
+        return next(1024 * int(line.split()[1]) for line in table if line.startswith("MemAvailable:"))
+
+
+def train_command(bundle, settings, *more):
     (bundle.scratch / "empty.toml").write_text("")
     words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return bundle.command("espalier", "train", "empty.toml", "--resume", "none",
-                          *(part for word in words for part in ("--set", word)))
+                          *(part for word in words for part in ("--set", word)), *more)
 
 
 def metrics(folder):

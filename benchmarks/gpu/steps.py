@@ -28,7 +28,6 @@ class Bundle:
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = pathlib.Path(folder).resolve(), pathlib.Path(scratch)
-        self.cublas = (self.folder / "cublas").read_text().strip()
 
     def command(self, program, *arguments):
         """A program of the bundle, with its libraries."""

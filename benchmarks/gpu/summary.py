@@ -1,11 +1,16 @@
 """The results for people. Numbers that were not measured are not there."""
+from kinds import SHAPES
+from peaks import mfu, peak_flops
 
 # Counters of benchmarks, by the steps that have them.
 TABLES = [(("kernels", "gemms"), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
+          (("attention", "peer-attention"), ["best_us", "TFLOP/s"]),
           (("figure-1",), ["dense_ms", "sparse_ms", "expanded_ms"]),
-          (("blocks",), ["dense_ms", "block_ms", "x_dense", "%speed"])]
-SPEED_COLUMNS = ["GPT-2", "storage", "tokens/s", "x PyTorch", "x our dense", "state, B a parameter",
+          (("blocks",), ["dense_ms", "block_ms", "x_dense", "%speed", "%bound"])]
+SPEED_COLUMNS = ["GPT-2", "storage", "tokens/s", "MFU, %", "x PyTorch", "x our dense", "state, B a parameter",
                  "device's peak, GiB"]
+LARGEST_COLUMNS = ["largest GPT", "parameters", "kept", "planned of the device, GiB", "planned pinned, GiB",
+                   "arena's peak, GiB", "s a step", "losses"]
 
 
 def number(value, form="{:.2f}"):
@@ -24,6 +29,34 @@ def rows_of(lines, keys):
     return ["", "| benchmark | " + " | ".join(keys) + " |", "|---" * (len(keys) + 1) + "|", *text]
 
 
+def giga(value, unit=2**30):
+    return number(value / unit if isinstance(value, (int, float)) else None)
+
+
+def device_name(lines):
+    """Of the first device that `espalier info` lists; empty without one."""
+    return next((line["info"]["devices"][0] for line in lines if line.get("info", {}).get("devices")), "")
+
+
+def peak_text(device):
+    peak = peak_flops(device)
+    told = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
+    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {told}."]
+
+
+def largest(lines):
+    """The largest models that were planned for the device, and how far they came."""
+    rows = [line for line in lines if line.get("largest")]
+    text = ["", "| " + " | ".join(LARGEST_COLUMNS) + " |", "|---" * len(LARGEST_COLUMNS) + "|"] if rows else []
+    for line in rows:
+        found = line["largest"]
+        cells = [found["way"], f"{found['parameters'] / 1e9:.2f} G", f"{found['kept'] / 1e9:.2f} G",
+                 giga(found["planned_device"]), giga(found["planned_pinned"]), giga(found.get("arena_peak")),
+                 number(min(found.get("step_s", []), default=None)), ", ".join(map(number, found.get("losses", [])))]
+        text.append("| " + " | ".join(cells) + " |")
+    return text
+
+
 def summary(lines, version):
     text = [f"# GPU results of {version}", "", "| step | what | result | s |", "|---|---|---|---|"]
     for line in lines:
@@ -33,15 +66,18 @@ def summary(lines, version):
     for line in lines:
         text += ["", "```", line["nvidia_smi"].strip(), "```"] if line.get("nvidia_smi") else []
     speeds = {(line.get("shape"), line.get("storage")): line for line in lines if line.get("tokens_per_s")}
+    device = device_name(lines)
     if speeds:
-        text += ["", "| " + " | ".join(SPEED_COLUMNS) + " |", "|---" * len(SPEED_COLUMNS) + "|"]
+        text += peak_text(device) + ["", "| " + " | ".join(SPEED_COLUMNS) + " |", "|---" * len(SPEED_COLUMNS) + "|"]
     for (shape, storage), line in speeds.items():
         peer, dense = (speeds.get((shape, other), {}).get("tokens_per_s") for other in ("PyTorch", "dense"))
         rate, peak = line["tokens_per_s"], line.get("device_bytes_peak")
-        cells = [shape, storage, f"{rate:.0f}", number(rate / peer if peer else None),
-                 number(rate / dense if dense else None), number(line.get("model_state_bytes_per_parameter")),
+        used = mfu(line, SHAPES[shape], device)
+        cells = [shape, storage, f"{rate:.0f}", number(100 * used if used else None, "{:.1f}"),
+                 number(rate / peer if peer else None), number(rate / dense if dense else None), number(line.get("model_state_bytes_per_parameter")),
                  number(peak / 2**30 if peak else None)]
         text.append("| " + " | ".join(cells) + " |")
+    text += largest(lines)
     for steps, keys in TABLES:
         text += rows_of([line for line in lines if line["step"] in steps], keys)
     for line in lines:

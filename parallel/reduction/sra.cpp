@@ -18,6 +18,16 @@ constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch; of a gather the last
 Tag scatter_tag(int number) { return {2 * number, Traffic::allreduce}; }
 Tag gather_tag(int number) { return {2 * number + 1, Traffic::allreduce}; }
 
+size_t lanes_of(Phases phases) { return phases == Phases::gather ? 1 : kLanesOfAPeer; }
+
+int64_t longest_slice(std::span<const int64_t> edges) {
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < edges.size(); ++r) {
+    longest = std::max(longest, edges[r + 1] - edges[r]);
+  }
+  return longest;
+}
+
 bool open(const std::deque<Request>& requests) {
   return std::ranges::any_of(requests, [](const Request& r) { return !r.done(); });
 }
@@ -25,6 +35,19 @@ bool open(const std::deque<Request>& requests) {
 size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 }  // namespace
+
+int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
+                  const PieceOptions& options) {
+  const size_t element = size_of(dtype);
+  const size_t peers = edges.size() - 2;
+  const size_t shares = peers * kWindow * (coded ? lanes_of(phases) + 1 : 1);
+  const size_t most = coded || phases != Phases::gather
+                          ? std::min(options.piece_bytes, options.staging_bytes / shares)
+                          : options.piece_bytes;
+  const size_t slice = whole_lines(static_cast<size_t>(longest_slice(edges)) * element);
+  const size_t bytes = std::min(std::max(kSmallestPiece, most / kLine * kLine), slice);
+  return static_cast<int64_t>(bytes / element);
+}
 
 SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
     : comm_(comm),
@@ -40,26 +63,13 @@ SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions&
   }
 }
 
-/// A pure function of what all ranks know: sender and receiver must cut alike.
 void SraReduction::choose_pieces() {
-  lanes_ = phases_ == Phases::gather ? 1 : kLanesOfAPeer;
-  const size_t lanes = wire_ != nullptr ? lanes_ + 1 : 1;
-  const size_t shares = peers_.size() * kWindow * lanes;
-  const size_t element = size_of(data_.dtype);
-  const bool stages = wire_ != nullptr || phases_ != Phases::gather;
-  const size_t most = stages ? std::min(options_.piece_bytes, options_.staging_bytes / shares)
-                             : options_.piece_bytes;
-  int64_t longest = 0;
-  for (size_t r = 0; r + 1 < edges_.size(); ++r) {
-    longest = std::max(longest, edges_[r + 1] - edges_[r]);
-  }
-  const size_t slice_bytes = whole_lines(static_cast<size_t>(longest) * element);
-  const size_t bytes = std::min(std::max(kSmallestPiece, most / kLine * kLine), slice_bytes);
-  piece_elements_ = static_cast<int64_t>(bytes / element);
-  slot_bytes_ = bytes;
-  const auto count = static_cast<size_t>((longest + piece_elements_ - 1) / piece_elements_);
-  window_ = std::min(kWindow, count);
-  if (stages) {
+  lanes_ = lanes_of(phases_);
+  piece_elements_ = sra_piece(edges_, data_.dtype, phases_, wire_ != nullptr, options_);
+  slot_bytes_ = static_cast<size_t>(piece_elements_) * size_of(data_.dtype);
+  const int64_t count = (longest_slice(edges_) + piece_elements_ - 1) / piece_elements_;
+  window_ = std::min(kWindow, static_cast<size_t>(count));
+  if (wire_ != nullptr || phases_ != Phases::gather) {
     allocate_staging();
   }
 }

@@ -24,6 +24,11 @@
 
 namespace espalier::parallel {
 
+/// Elements of a piece of slices with these edges: equal wherever one array is summed, since codes begin
+/// anew in each piece.
+int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
+                  const PieceOptions& options);
+
 class SraReduction final : public Reduction {
  public:
   SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});

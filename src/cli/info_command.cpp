@@ -4,6 +4,7 @@
 
 #include "io/checkpoint.h"
 #include "io/config.h"
+#include "parallel/device/nccl_library.h"
 #include "parallel/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
@@ -44,8 +45,11 @@ nlohmann::ordered_json facts() {
           {"backends", backends},
           {"backend", std::string(kernels::by_name("auto").name)},
           {"devices", kernels::devices()},
+          {"device_free_bytes", kernels::device_free_bytes()},
           {"gemm", kernels::gemm_library()},
           {"mpi", parallel::mpi_library()},
+          {"mpi_cuda", parallel::mpi_cuda_support()},
+          {"nccl", parallel::nccl::description()},
           {"hdf5", io::hdf5_library()}};
 }
 
@@ -65,10 +69,11 @@ int info(const InfoArguments& arguments) {
     if (value.is_array()) {
       shown = value.empty() ? "none" : "";
       for (const auto& element : value) {
-        shown += (shown.empty() ? "" : ", ") + element.get<std::string>();
+        shown += shown.empty() ? "" : ", ";
+        shown += element.is_string() ? element.get<std::string>() : element.dump();
       }
     }
-    text += fmt::format("{:<12} {}\n", key, shown);
+    text += fmt::format("{:<17} {}\n", key, shown);
   }
   print(text);
   return 0;

@@ -202,9 +202,15 @@ std::string listing_text(const Json& found, const io::Config& config) {
       fmt::format("\nmemory of a rank, {}, micro-batch of {}, recompute {}\n", config.train.dtype,
                   number("micro_batch"), found["recompute"].get<std::string>());
   text += memory_text(found) + "\n" + parts_text(found);
-  text += fmt::format("the process at its peak: about {} ({:.2f} GiB)\n",
-                      bytes_text(found["process"].get<double>()),
-                      found["process"].get<double>() * 0x1p-30);
+  const bool device = found.contains("backend");
+  text += fmt::format(
+      "{} at its peak: about {} ({:.2f} GiB)\n", device ? "memory of the device" : "the process",
+      bytes_text(found["process"].get<double>()), found["process"].get<double>() * 0x1p-30);
+  if (device) {
+    text += fmt::format("pinned memory of the host: {}, of it optimizer state {}\n",
+                        bytes_text(found["pinned"]["all"].get<double>()),
+                        bytes_text(found["pinned"]["model_state"].get<double>()));
+  }
   if (found.contains("pipeline")) {
     text += pipeline_text(found["pipeline"]);
   }
@@ -234,7 +240,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
              stage.stream().threads() == 1 ? "" : "s", stage.kernels().name, config.train.dtype,
              config.train.global_batch, trainer.layout().grid.data, share / micro,
              share == micro ? "" : "es", micro,
-             bytes_text(static_cast<double>(trainer.arena().model_state_bytes())),
+             bytes_text(static_cast<double>(trainer.arena().model_state_bytes() +
+                                            trainer.arena().offloaded_bytes())),
              bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
              name_of(choice.recompute),
              bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak)))) +
@@ -253,7 +260,8 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run) {
                                                .start = run.start,
                                                .times = times,
                                                .ranks = stages,
-                                               .threads = run.threads});
+                                               .threads = run.threads,
+                                               .place = run.place});
     return {{"ranks", stages},
             {"schedule", plan.layout.schedule.name},
             {"ends", plan.layout.ends},
@@ -275,6 +283,7 @@ Json listing(const io::Config& given) {
   const auto specs = train::make_network(config, problem.shape).parameters();
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
+                            .place = kernels::planning(config.run.backend),
                             .start = train::start_of(config, specs)};
   io::Config alone = config;  // one rank that holds all layers
   alone.parallel.pipeline = 1;
@@ -283,8 +292,10 @@ Json listing(const io::Config& given) {
   const train::PassChoice& choice = fitting.fit.choice;
   io::Config unpruned = config;
   unpruned.pruning.method = "none";
-  const train::RunShape dense{
-      .problem = run.problem, .threads = run.threads, .start = train::start_of(unpruned, specs)};
+  const train::RunShape dense{.problem = run.problem,
+                              .threads = run.threads,
+                              .place = run.place,
+                              .start = train::start_of(unpruned, specs)};
   Json found{{"network", network_text(config, problem.shape.classes)},
              {"parameters", plan.total_size},
              {"prunable_parameters", count_prunable(specs, config.pruning)},
@@ -295,8 +306,13 @@ Json listing(const io::Config& given) {
              {"tape_bytes", plan.pass.tape_bytes},
              {"activations", plan.pass.activations},
              {"dense", json_of(train::plan_memory(unpruned, dense, choice).last, plan.total_size)}};
-  if (!problem.note.empty()) {
-    found["assumed"] = problem.note;
+  std::string assumed = problem.note;
+  if (run.place.device && run.place.kernels == &kernels::by_name("dry")) {
+    assumed += assumed.empty() ? "" : "; ";
+    assumed += "no workspace of the GPU's kernels: this build has no CUDA";
+  }
+  if (!assumed.empty()) {
+    found["assumed"] = assumed;
   }
   if (prunes) {
     found["sparsity"] = final_sparsity(config.pruning);
@@ -306,6 +322,10 @@ Json listing(const io::Config& given) {
   found["parts"] = json_of(plan.parts);
   found["peak"] = json_of(plan.peak, plan.total_size);
   found["process"] = plan.needed();
+  if (run.place.device) {
+    found["backend"] = config.run.backend;
+    found["pinned"] = json_of(plan.pinned, plan.total_size);
+  }
   if (config.parallel.pipeline > 1) {
     found["pipeline"] = pipeline_json(config, run);
   }

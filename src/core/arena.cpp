@@ -62,10 +62,9 @@ Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Sh
     data = source_->allocate(bytes);
     if (data == nullptr) {
       uncount(kind, bytes);
-      fail(
-          "no memory{} for {} bytes of {} \"{}\" ({} bytes are in use: {}): use a smaller model or "
-          "micro_batch, or more ranks",
-          on_device() ? " on the device" : "", bytes, name_of(kind), name, total().now, in_use());
+      fail("no memory{} for {} bytes of {} \"{}\" ({} bytes are in use: {}): {}",
+           on_device() ? " on the device" : "", bytes, name_of(kind), name, total().now, in_use(),
+           advice_.empty() ? "use a smaller model or micro_batch, or more ranks" : advice_);
     }
   }
   buffer.arena_ = this;

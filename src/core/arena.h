@@ -11,6 +11,7 @@
 // without a device that is the arena itself, and the same code takes its memory once.
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -84,6 +85,10 @@ class Arena {
 
   /// Most bytes in use at once from now on; 0: no limit.
   void set_limit(size_t bytes) { limit_ = bytes; }
+  /// What a failure tells the user to do, instead of a general hint.
+  void set_advice(std::string text) { advice_ = std::move(text); }
+  /// Bytes that its source has left, where that is known.
+  size_t available() const { return dry() ? SIZE_MAX : source_->available(); }
 
   bool dry() const { return source_ == nullptr; }
   bool on_device() const { return host_ != nullptr; }
@@ -99,6 +104,8 @@ class Arena {
   size_t at_peak(Memory kind) const;
   /// weight + gradient + master + moment + index, now.
   size_t model_state_bytes() const;
+  /// The same of the host beside a device.
+  size_t offloaded_bytes() const { return on_device() ? host_->model_state_bytes() : 0; }
 
  private:
   friend class Buffer;
@@ -110,6 +117,7 @@ class Arena {
   MemorySource* source_;  ///< null: dry
   Arena* host_ = nullptr;
   size_t limit_ = 0;
+  std::string advice_;
   size_t next_dry_address_ = 64;
   mutable std::mutex mutex_;
   std::array<MemoryUse, kMemoryKinds> use_{};

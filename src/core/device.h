@@ -4,7 +4,9 @@
 // before their work is done. Backends bring them (kernels.h, `open`); without one all memory is the
 // host's, and kernels run when they are called.
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "src/core/memory_source.h"
 
@@ -28,6 +30,33 @@ class Queue {
   virtual Mark mark() = 0;
   virtual bool passed(Mark mark) = 0;  ///< without waiting
   virtual void wait(Mark mark) = 0;
+
+  /// One more queue of the same device, which must not outlive this one. The two know no order but that
+  /// of `follow`.
+  virtual std::unique_ptr<Queue> beside() = 0;
+  /// What is asked for from now on begins when `other`, of the same device, has passed `mark`. The host
+  /// does not wait.
+  virtual void follow(Queue& other, Mark mark) = 0;
+  /// What the device's own libraries know it by (a cudaStream_t). The device becomes the calling thread's.
+  virtual void* handle() = 0;
+  /// Tells its device from all others, those of other machines too.
+  virtual std::string device_id() const = 0;
+
+  /// While the host waits for any queue of the device this is called again and again. It may throw what
+  /// makes waiting useless, when it has ended the work that would not end by itself.
+  void set_lookout(std::function<void()> lookout) { *lookout_ = std::move(lookout); }
+
+ protected:
+  explicit Queue(const Queue* first) : lookout_(first->lookout_) {}  ///< of one beside another
+  bool has_lookout() const { return static_cast<bool>(*lookout_); }
+  void look() const {
+    if (*lookout_) {
+      (*lookout_)();
+    }
+  }
+
+ private:
+  std::shared_ptr<std::function<void()>> lookout_ = std::make_shared<std::function<void()>>();
 };
 
 class Device {

@@ -1,5 +1,8 @@
 #include "src/core/exact_sum.h"
 
+#include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 
 #include "src/core/error.h"
@@ -8,7 +11,17 @@ namespace espalier {
 namespace {
 
 constexpr uint64_t kLow = 0xffffffffU;
-constexpr int kMantissa = 53;
+constexpr unsigned kMantissaBits = 52;
+constexpr uint64_t kHidden = uint64_t{1} << kMantissaBits;
+
+/// What is ORed for it: the bits of infinity are a part of those of NaN.
+uint64_t bits_of(double not_finite) {
+  constexpr uint64_t kInfinite = uint64_t{0x7ff} << kMantissaBits;
+  if (not_finite == 0) {
+    return 0;
+  }
+  return std::isnan(not_finite) ? kInfinite | (kHidden >> 1U) : kInfinite;
+}
 
 }  // namespace
 
@@ -18,13 +31,10 @@ void ExactSum::add(double x) {
     not_finite_ += x;
     return;
   }
-  int exponent = 0;
-  const double fraction = std::frexp(x, &exponent);
-  if (fraction == 0) {
-    return;
-  }
-  const auto mantissa = static_cast<uint64_t>(std::ldexp(fraction, kMantissa));
-  const auto shift = static_cast<size_t>(exponent - kMantissa + kBias);
+  const auto bits = std::bit_cast<uint64_t>(std::fabs(x));
+  const uint64_t exponent = bits >> kMantissaBits;
+  const uint64_t mantissa = (bits & (kHidden - 1)) | (exponent > 0 ? kHidden : 0);
+  const uint64_t shift = exponent > 0 ? exponent - 1 : 0;
   const uint64_t lower = (mantissa & kLow) << (shift % 32);
   const uint64_t upper = (mantissa >> 32U) << (shift % 32);
   uint64_t* digit = digits_.data() + shift / 32;
@@ -34,6 +44,23 @@ void ExactSum::add(double x) {
   if (++added_ == int64_t{1} << 30U) {  // a digit gets less than 2^33 at a time
     carry();
   }
+}
+
+void ExactSum::add_to(std::span<uint64_t, kWords> counts) const {
+  for (size_t i = 0; i < kDigits; ++i) {
+    if (digits_.at(i) > 0) {
+      std::atomic_ref(counts[i]).fetch_add(digits_.at(i), std::memory_order_relaxed);
+    }
+  }
+  std::atomic_ref(counts.back()).fetch_or(bits_of(not_finite_), std::memory_order_relaxed);
+}
+
+ExactSum ExactSum::of(std::span<const uint64_t, kWords> counts) {
+  ExactSum sum;
+  std::ranges::copy(counts.first<kDigits>(), sum.digits_.begin());
+  sum.not_finite_ = std::bit_cast<double>(counts.back());
+  sum.carry();
+  return sum;
 }
 
 void ExactSum::carry() {

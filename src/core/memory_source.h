@@ -2,6 +2,7 @@
 // Where an arena's memory comes from: the host's heap, or what a backend brings, memory of a device
 // and memory of the host that a device reads and writes by itself ("pinned").
 #include <cstddef>
+#include <limits>
 
 namespace espalier {
 
@@ -15,6 +16,8 @@ class MemorySource {
   virtual void* allocate(size_t bytes) = 0;
   /// What a device was asked for so far is done with it first.
   virtual void free(void* data, size_t bytes) noexcept = 0;
+  /// Bytes that are free now; the largest number where nobody knows.
+  virtual size_t available() { return std::numeric_limits<size_t>::max(); }
 };
 
 /// The heap.

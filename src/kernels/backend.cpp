@@ -1,6 +1,7 @@
 #include "src/kernels/backend.h"
 
 #include "src/kernels/cuda/tables.h"
+#include "src/kernels/dry/table.h"
 
 namespace espalier::kernels {
 
@@ -11,7 +12,21 @@ Backend::Backend(const Kernels& kernels, int threads, int local_rank)
       on_device_(device_ ? std::make_unique<Arena>(host_, &device_->memory()) : nullptr),
       stream_(on_device_ ? *on_device_ : host_, threads, device_ ? &device_->queue() : nullptr) {}
 
+Planning planning(const Kernels& kernels) {
+  return {.kernels = kernels.plan != nullptr ? kernels.plan : &dry::table(),
+          .device = kernels.open != nullptr};
+}
+
+Planning planning(std::string_view name) {
+  if (name != "cuda") {
+    return planning(dry::table());
+  }
+  const Kernels* plan = cuda::plan_table();
+  return {.kernels = plan != nullptr ? plan : &dry::table(), .device = true};
+}
+
 std::vector<std::string> devices() { return cuda::devices(); }
+std::vector<size_t> device_free_bytes() { return cuda::free_bytes(); }
 
 const Kernels& beside(const Kernels& kernels) {
   return kernels.open == nullptr ? kernels : by_name("cpu");

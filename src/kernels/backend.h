@@ -22,8 +22,21 @@ class Backend {
   Stream stream_;
 };
 
+/// Where a plan of a run is made: on a dry arena, of a device or not, with a table that computes nothing
+/// and asks for the workspace of the kernels that will run.
+struct Planning {
+  const Kernels* kernels = nullptr;
+  bool device = false;
+};
+Planning planning(const Kernels& kernels);
+/// For run.backend = `name`: "cuda" also on machines without a GPU; a build without CUDA knows of no
+/// workspace there.
+Planning planning(std::string_view name);
+
 /// The devices of this machine that this build can use, in words for people.
 std::vector<std::string> devices();
+/// Bytes that each of them has free.
+std::vector<size_t> device_free_bytes();
 
 /// The table for work on memory of the host beside `kernels`: itself, unless it needs a device.
 const Kernels& beside(const Kernels& kernels);

@@ -23,8 +23,18 @@
 
 namespace espalier::kernels {
 
+/// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
+enum class Activation : uint8_t { none, gelu, relu };
+
 /// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
 /// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided.
+/// A table may round bias to c's type first.
+/// What goes with a layer's product, in the same call:
+///   activated       = f(c), c as it is stored: computing it again from c gives the same bits
+///   preactivation   c = op(a) op(b) f'(preactivation); a table may round the product before it
+///                   multiplies, or after. Without accumulate and any of the others
+///   row_sums        (+)= op(a) 1, the gradient of a bias beside that of its weight: of a transposed a.
+///                   A table may round the sums of one call to c's type before it adds them
 struct GemmArgs {
   Tensor a;  ///< [M, K], or [K, M] when transpose_a
   Tensor b;  ///< [K, N], or [N, K] when transpose_b
@@ -33,6 +43,11 @@ struct GemmArgs {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+  Activation activation = Activation::none;  ///< f
+  Tensor activated;                          ///< [M, N] of c's type, both side by side; or empty
+  Tensor preactivation;                      ///< likewise
+  Tensor row_sums;                           ///< any [M], or empty
+  bool accumulate_sums = false;
 };
 
 /// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x, out any. Sums are fp32 and
@@ -54,9 +69,6 @@ struct LayerNormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
   bool accumulate = false;
 };
-
-/// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
-enum class Activation : uint8_t { none, gelu, relu };
 
 /// y = f(x); any, same type; y may be x.
 struct ActivationArgs {
@@ -119,20 +131,35 @@ struct CastArgs {
   bool accumulate = false;
 };
 
+/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any, one type.
+/// Row `mine` is not read: y [n] holds it.
+struct OrderedSumArgs {
+  Tensor x, y;
+  int64_t mine = 0;
+};
+
+/// y = a - b, fp32; with `finite`, zero where that is not a finite number. y may be a or b.
+struct DifferenceArgs {
+  Tensor a, b, y;
+  bool finite = false;
+};
+
 /// x = value; any type.
 struct FillArgs {
   Tensor x;
   float value = 0;
 };
 
-/// Sums of squares of x (any), in double, one for each kSumBlock elements (the last block may be
-/// shorter): what a block adds up to depends on neither threads nor neighbours. Their exact sum
-/// (core/exact_sum.h) is then the same wherever an array is cut between blocks.
+/// The squares of x (any), summed in double for each kSumBlock elements (the last block may be shorter),
+/// and those sums exactly: counts += their digits (core/exact_sum.h, add_to). Element i of a block belongs
+/// to column i % kSumColumns; columns are summed from the first row on, and then halved: column c gets
+/// c + 16, then c + 8, … So all tables have the same bits, wherever an array is cut between blocks.
 struct SumSquaresArgs {
   Tensor x;
-  double* sums = nullptr;  ///< [⌈n / kSumBlock⌉]
+  Tensor counts;  ///< uint64 [ExactSum::kWords]
 };
 inline constexpr int64_t kSumBlock = 256;
+inline constexpr int64_t kSumColumns = 32;
 
 /// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
 /// bitmap: bit i of word i/64 says that element i is kept; ranks[j] - ranks[0]: kept ones before
@@ -295,6 +322,9 @@ struct Kernels {
   /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the host's
   /// memory, and calls that are done when they return. Throws Failure where there is no such device.
   std::unique_ptr<Device> (*open)(int local_rank) = nullptr;
+  /// A table for plans of runs on this one, for dry arenas: it counts as "dry" does, needs no device, and
+  /// asks for the workspace that calls of this table would take. Null: "dry".
+  const Kernels* plan = nullptr;
   Op<GemmArgs> gemm = nullptr;
   Op<ColumnSumArgs> column_sum = nullptr;
   Op<LayerNormArgs> layernorm = nullptr;
@@ -308,6 +338,8 @@ struct Kernels {
   Op<CrossEntropyArgs> cross_entropy = nullptr;
   Op<DropoutArgs> dropout = nullptr;
   Op<CastArgs> cast = nullptr;
+  Op<OrderedSumArgs> ordered_sum = nullptr;
+  Op<DifferenceArgs> difference = nullptr;
   Op<FillArgs> fill = nullptr;
   Op<SumSquaresArgs> sum_squares = nullptr;
   Op<GatherArgs> gather = nullptr;

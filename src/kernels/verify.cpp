@@ -1,54 +1,8 @@
-#include "src/kernels/verify.h"
+#include "src/core/exact_sum.h"
+#include "src/kernels/verify_rules.h"
 
 namespace espalier::kernels {
 namespace {
-
-// Rules take a name so that the message says which tensor is wrong.
-
-void is_fp32(const char* name, const Tensor& t) {
-  require(t.dtype == DType::fp32, "tensor must be fp32", name, name_of(t.dtype));
-}
-
-void is_any(const char* name, const Tensor& t) {
-  require(t.dtype == DType::fp32 || t.dtype == DType::bf16, "tensor must be fp32 or bf16", name,
-          name_of(t.dtype));
-}
-
-void is_int32(const char* name, const Tensor& t) {
-  require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
-}
-
-/// `n` elements side by side.
-void is_flat(const char* name, const Tensor& t, int64_t n) {
-  require(static_cast<bool>(t) || n == 0, "tensor is missing", name);
-  require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side",
-          name, t.shape.text(), n);
-}
-
-void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
-  require(static_cast<bool>(t) || rows * cols == 0, "tensor is missing", name);
-  require(t.rows() == rows && t.cols() == cols && t.stride >= cols,
-          "tensor must be a matrix of this shape", name, t.shape.text(), rows, cols);
-}
-
-void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
-  is_fp32(name, t);
-  is_flat(name, t, n);
-}
-
-void is_positions(const Positions& positions) {
-  require(positions.list == nullptr || positions.bitmap == nullptr, "positions have one form");
-  require(positions.count >= 0 && positions.count <= positions.size, "kept must be within size",
-          positions.count, positions.size);
-  require(!positions.all() || positions.count == positions.size || positions.count == 0,
-          "positions without list or bitmap keep all", positions.count, positions.size);
-  require(positions.bitmap == nullptr || positions.ranks != nullptr, "a bitmap needs its ranks");
-}
-
-void is_any_vector(const char* name, const Tensor& t, int64_t n) {
-  is_any(name, t);
-  is_flat(name, t, n);
-}
 
 /// fp32, or uint8 codes with a scale for each block.
 void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int64_t n) {
@@ -90,91 +44,38 @@ void is_update(const Args& args) {
   }
 }
 
-/// The kept elements and their places.
-void is_sparse(const SparseMatrix& weight) {
-  is_positions(weight.positions);
-  require(
-      weight.rows >= 0 && weight.cols >= 0 && weight.positions.size == weight.rows * weight.cols,
-      "positions must cover the matrix", weight.positions.size, weight.rows, weight.cols);
-  is_any_vector("values", weight.values, weight.positions.count);
-}
-
-void is_sparse(const BlockMatrix& weight) {
-  require(weight.rows >= 0 && weight.cols >= 0 && weight.height > 0 && weight.width > 0,
-          "a block matrix has extents and blocks of some size", weight.rows, weight.cols,
-          weight.height, weight.width);
-  require(weight.block_begin != nullptr && weight.value_begin != nullptr,
-          "a block matrix knows where its rows begin");
-  is_any("values", weight.values);
-  is_flat("values", weight.values, weight.values.count());
-}
-
-/// One element type for both operands, fp32 or the same for the result.
-void is_product(const Tensor& values, const Tensor& in, const Tensor& out) {
-  require(values.dtype == in.dtype, "values and activations must have one type",
-          name_of(values.dtype), name_of(in.dtype));
-  require(out.dtype == in.dtype || out.dtype == DType::fp32,
-          "the result must be fp32 or of the inputs' type", name_of(out.dtype));
-}
-
-template <class Matrix>
-void is_spmm(const SpmmOf<Matrix>& args) {
-  const auto& [weight, x, y, bias, activation, activated, accumulate] = args;
-  is_sparse(weight);
-  is_product(weight.values, x, y);
-  is_matrix("x", x, x.rows(), weight.cols);
-  is_matrix("y", y, x.rows(), weight.rows);
-  if (bias) {
-    is_fp32_vector("bias", bias, weight.rows);
-  }
-  if (activated) {
-    require(activated.dtype == x.dtype, "activated must have the type of x",
-            name_of(activated.dtype));
-    is_matrix("activated", activated, x.rows(), weight.rows);
-  }
-}
-
-template <class Matrix>
-void is_spmm_transposed(const SpmmTransposedOf<Matrix>& args) {
-  const auto& [weight, dy, dx, activation, preactivation, accumulate] = args;
-  is_sparse(weight);
-  is_product(weight.values, dy, dx);
-  is_matrix("dy", dy, dy.rows(), weight.rows);
-  is_matrix("dx", dx, dy.rows(), weight.cols);
-  if (preactivation) {
-    require(preactivation.dtype == dy.dtype, "preactivation must have the type of dy",
-            name_of(preactivation.dtype));
-    is_matrix("preactivation", preactivation, dy.rows(), weight.cols);
-  }
-}
-
-template <class Matrix>
-void is_sddmm(const SddmmOf<Matrix>& args) {
-  is_sparse(args.weight);
-  is_any("x", args.x);
-  require(args.dy.dtype == args.x.dtype, "dy and x must have one type", name_of(args.dy.dtype),
-          name_of(args.x.dtype));
-  is_matrix("dy", args.dy, args.x.rows(), args.weight.rows);
-  is_matrix("x", args.x, args.x.rows(), args.weight.cols);
-}
-
 }  // namespace
 
 void verify(const GemmArgs& args) {
-  const auto& [a, b, c, bias, transpose_a, transpose_b, accumulate] = args;
-  const int64_t m = transpose_a ? a.cols() : a.rows();
-  const int64_t k = transpose_a ? a.rows() : a.cols();
-  const int64_t n = transpose_b ? b.rows() : b.cols();
+  const Tensor& a = args.a;
+  const Tensor& b = args.b;
+  const Tensor& c = args.c;
+  const int64_t m = args.transpose_a ? a.cols() : a.rows();
+  const int64_t k = args.transpose_a ? a.rows() : a.cols();
+  const int64_t n = args.transpose_b ? b.rows() : b.cols();
   is_any("a", a);
   is_any("c", c);
   require(a.dtype == b.dtype, "a and b must have one type", name_of(a.dtype), name_of(b.dtype));
   require(c.dtype == a.dtype || c.dtype == DType::fp32, "c must be fp32 or of the inputs' type",
           name_of(c.dtype));
-  require((transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
+  require((args.transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
           b.shape.text());
   is_matrix("c", c, m, n);
-  if (bias) {
-    is_fp32_vector("bias", bias, n);
+  if (args.bias) {
+    is_fp32_vector("bias", args.bias, n);
+  }
+  if (args.activated) {
+    verify(ActivationArgs{.kind = args.activation, .x = c, .y = args.activated});
+  }
+  if (args.preactivation) {
+    verify(
+        ActivationBackwardArgs{.kind = args.activation, .dy = c, .x = args.preactivation, .dx = c});
+    require(!args.accumulate && !args.bias && !args.activated && !args.row_sums,
+            "the slope multiplies the product alone");
+  }
+  if (args.row_sums) {
+    require(args.transpose_a, "row sums are those of a transposed a");
+    is_any_vector("row_sums", args.row_sums, m);
   }
 }
 
@@ -329,7 +230,10 @@ void verify(const FillArgs& args) {
 
 void verify(const SumSquaresArgs& args) {
   is_any_vector("x", args.x, args.x.count());
-  require(args.sums != nullptr, "sums are missing");
+  require(args.counts.data != nullptr && args.counts.dtype == DType::uint64 &&
+              args.counts.count() == ExactSum::kWords,
+          "counts must be the digits of an exact sum", name_of(args.counts.dtype),
+          args.counts.count());
 }
 
 void verify(const GatherArgs& args) {
@@ -343,13 +247,6 @@ void verify(const ScatterArgs& args) {
   is_any_vector("dense", args.dense, args.positions.size);
   is_any_vector("packed", args.packed, args.positions.count);
 }
-
-void verify(const SpmmArgs& args) { is_spmm(args); }
-void verify(const SpmmTransposedArgs& args) { is_spmm_transposed(args); }
-void verify(const SddmmArgs& args) { is_sddmm(args); }
-void verify(const BlockSpmmArgs& args) { is_spmm(args); }
-void verify(const BlockSpmmTransposedArgs& args) { is_spmm_transposed(args); }
-void verify(const BlockSddmmArgs& args) { is_sddmm(args); }
 
 void verify(const QuantizeArgs& args) {
   is_fp32_vector("x", args.x, args.x.count());

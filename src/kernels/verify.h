@@ -18,6 +18,8 @@ void verify(const EmbeddingBackwardArgs& args);
 void verify(const CrossEntropyArgs& args);
 void verify(const DropoutArgs& args);
 void verify(const CastArgs& args);
+void verify(const OrderedSumArgs& args);
+void verify(const DifferenceArgs& args);
 void verify(const FillArgs& args);
 void verify(const SumSquaresArgs& args);
 void verify(const GatherArgs& args);

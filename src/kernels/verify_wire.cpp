@@ -1,4 +1,4 @@
-// Arguments of encode and decode; see verify.h.
+// Arguments of what ranks send each other and add up; see verify.h.
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels {
@@ -39,6 +39,22 @@ void verify(const WireFormat& format) {
 void verify(const EncodeArgs& args) {
   is_message(args.x, args.wire.size(), args.format);
   require(args.first >= 0, "elements are numbered from 0", args.first);
+}
+
+void verify(const OrderedSumArgs& args) {
+  const auto& [x, y, mine] = args;
+  require(x.dtype == DType::fp32 || x.dtype == DType::bf16, "x must be fp32 or bf16",
+          name_of(x.dtype));
+  require(y.dtype == x.dtype && y.count() == x.cols() && y.contiguous() && x.stride >= x.cols(),
+          "y is like a row of x", y.shape.text(), x.shape.text());
+  require(mine >= 0 && mine < x.rows(), "one of the rows is in y", mine, x.rows());
+}
+
+void verify(const DifferenceArgs& args) {
+  for (const Tensor& one : {args.a, args.b, args.y}) {
+    require(one.dtype == DType::fp32 && one.count() == args.y.count() && one.contiguous(),
+            "fp32 numbers side by side", one.shape.text(), args.y.shape.text());
+  }
 }
 
 void verify(const DecodeArgs& args) { is_message(args.y, args.wire.size(), args.format); }

@@ -84,11 +84,11 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
 }
 
 void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
-  weight_->accumulate_gradient(pass.stream, {.dy = dy, .x = x, .accumulate = accumulate});
-  if (bias_ != nullptr) {
-    pass.kernels.column_sum(
-        pass.stream, {.x = dy, .out = store_->full_gradient(*bias_), .accumulate = accumulate});
-  }
+  weight_->accumulate_gradient(
+      pass.stream, {.dy = dy,
+                    .x = x,
+                    .accumulate = accumulate,
+                    .bias_gradient = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor()});
 }
 
 std::vector<ParameterSpec> LayerNorm::parameters() const {

@@ -13,12 +13,6 @@ namespace {
 
 using model::Recompute;
 
-std::string size_text(size_t bytes) {
-  const auto size = static_cast<double>(bytes);
-  return size < 0x1p30 ? fmt::format("{:.1f} MiB", size * 0x1p-20)
-                       : fmt::format("{:.2f} GiB", size * 0x1p-30);
-}
-
 std::string text_of(const PassChoice& choice) {
   return fmt::format("micro_batch = {} and recompute = \"{}\"", choice.micro_batch,
                      name_of(choice.recompute));
@@ -61,31 +55,6 @@ std::vector<Recompute> recomputes(const io::Config& config, bool choose) {
                 : std::vector<Recompute>{Recompute::none};
 }
 
-/// What the user could change, most effective first; only what is not so already.
-std::vector<std::string> ways_out(const io::Config& config, const RunShape& run) {
-  std::vector<std::string> ways;
-  auto add = [&ways](bool applies, std::string_view text) {
-    if (applies) {
-      ways.emplace_back(text);
-    }
-  };
-  const bool prunes = config.pruning.method != "none";
-  add(!prunes, "prune from the start (pruning.method = \"random\")");
-  add(prunes && !run.start.pruned,
-      "prune from the start, so that dense state never exists (pruning.method = \"random\", "
-      "pruning.at_step = -1)");
-  add(prunes && config.sparse.storage.fallback == "dense",
-      "sparse.storage = \"sparse\" (no dense copies)");
-  add(config.train.dtype == "fp32", "train.dtype = \"bf16\"");
-  add(config.optimizer.state_bits == 32, "optimizer.state_bits = 8");
-  add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1");
-  add(config.train.recompute != "full" && config.train.recompute != "auto",
-      "train.recompute = \"auto\"");
-  add(config.train.micro_batch > 1, "train.micro_batch = 0 (automatic)");
-  add(true, "a smaller model");
-  return ways;
-}
-
 /// Whether the schedule can use micro-batches of this size.
 bool schedulable(const io::Config& config, const RunShape& run, int64_t micro_batch) {
   try {
@@ -113,13 +82,6 @@ std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& r
 }
 
 [[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
-  std::vector<std::string> needs;
-  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-    if (nearest.plan.peak.at(kind) > 0) {
-      needs.push_back(fmt::format("{} {}", name_of(static_cast<Memory>(kind)),
-                                  size_text(nearest.plan.peak.at(kind))));
-    }
-  }
   const PassChoice smallest{.micro_batch = 1, .recompute = Recompute::full};
   std::string least;
   if (smallest != nearest.choice) {
@@ -127,14 +89,33 @@ std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& r
                         size_text(plan_memory(config, run, smallest).needed()), text_of(smallest));
   }
   fail(
-      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}, program and "
-      "temporaries {}){}. Ways out: {}; or a budget of at least that",
+      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}{}){}. {}; or a "
+      "budget "
+      "of at least that",
       config.train.memory_budget, text_of(nearest.choice), size_text(nearest.plan.needed()),
-      fmt::join(needs, ", "), size_text(nearest.plan.beside), least,
-      fmt::join(ways_out(config, run), "; "));
+      needs_text(nearest.plan.peak),
+      run.place.device ? "" : ", program and temporaries " + size_text(nearest.plan.beside), least,
+      ways_to_fit(config, run, nearest.choice, nearest.budget));
 }
 
 }  // namespace
+
+std::string size_text(size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return size < 0x1p30 ? fmt::format("{:.1f} MiB", size * 0x1p-20)
+                       : fmt::format("{:.2f} GiB", size * 0x1p-30);
+}
+
+std::string needs_text(const MemoryByKind& bytes) {
+  std::vector<std::string> needs;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    if (bytes.at(kind) > 0) {
+      needs.push_back(
+          fmt::format("{} {}", name_of(static_cast<Memory>(kind)), size_text(bytes.at(kind))));
+    }
+  }
+  return fmt::format("{}", fmt::join(needs, ", "));
+}
 
 MemoryByKind bytes_now(const Arena& arena) {
   MemoryByKind bytes{};

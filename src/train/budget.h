@@ -4,13 +4,15 @@
 //
 // A plan replays the run on a dry arena: the store as it starts (start.h), a step, each change of
 // masks with both layouts alive, a step again. So it counts what the arena will count; kernels'
-// workspace is the bound that the "dry" table states. Beside the arena a process needs kProgram, and
-// copies of single parameters while they are drawn, saved or moved: `beside`.
+// workspace is the bound that the "dry" table states, or of a device what its kernels ask for. Beside the
+// arena a process needs kProgram, and copies of single parameters while they are drawn, saved or moved:
+// `beside`. Of a device the plan is that of its memory; what the host holds pinned is told apart.
 #include <array>
 #include <memory>
 #include <optional>
 
 #include "io/config.h"
+#include "src/kernels/backend.h"
 #include "src/train/layout.h"
 #include "src/train/stage.h"
 #include "src/train/start.h"
@@ -25,6 +27,9 @@ using MemoryByKind = std::array<size_t, kMemoryKinds>;
 MemoryByKind bytes_now(const Arena& arena);
 MemoryByKind bytes_at_peak(const Arena& arena);
 size_t sum_of(const MemoryByKind& bytes);
+/// "weight 1.5 MiB, gradient 1.00 GiB": what is not empty.
+std::string needs_text(const MemoryByKind& bytes);
+std::string size_text(size_t bytes);
 /// weight + gradient + master + moment + index
 size_t model_state_of(const MemoryByKind& bytes);
 
@@ -43,8 +48,8 @@ struct RunShape {
   ProblemShape problem;
   int ranks = 1;  ///< replicas, which share the batch
   int threads = 1;
-  bool device = false;  ///< the arena is a device's
-  Start start;          ///< of all parameters
+  kernels::Planning place{};  ///< whose memory and workspace are planned
+  Start start;                ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
   /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches. Throws
   /// Failure when the schedule cannot use these. Empty: one stage.
@@ -62,12 +67,13 @@ struct MemoryPlan {
   MemoryByKind start{};  ///< in the first steps
   MemoryByKind last{};   ///< after the last change of masks
   MemoryByKind peak{};
+  MemoryByKind pinned{};  ///< of the host beside a device, at its peak
   size_t beside = 0;
   sparse::StateParts parts;  ///< of `last`
   PassCost pass;
   int64_t total_size = 0, total_kept = 0;  ///< parameters; kept after the last change
 
-  /// Of the process, at its peak.
+  /// Of the process, or on a device of that, at its peak.
   size_t needed() const { return sum_of(peak) + beside; }
 };
 
@@ -100,5 +106,15 @@ int64_t share_of(const io::Config& config, int ranks);
 /// recompute no more than they must. Throws Failure when nothing fits, with the bytes by
 /// category, the least that could do, and what to change.
 Fit fit_memory(const io::Config& config, const RunShape& run);
+
+/// What the user could change so that a rank needs no more than `bytes`, most effective first: only what is
+/// not so already, each with what the plan says of it; where none is enough, with all of them together.
+std::string ways_to_fit(const io::Config& config, const RunShape& run, const PassChoice& choice,
+                        size_t bytes);
+
+/// Throws Failure, with the bytes by category and ways_to_fit, when the plan needs more than the
+/// `available` bytes of the device's memory. Else what to say should memory run out all the same.
+std::string check_device(const io::Config& config, const RunShape& run, const Fit& fit,
+                         size_t available);
 
 }  // namespace espalier::train

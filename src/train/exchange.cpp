@@ -1,45 +1,21 @@
 #include "src/train/exchange.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "parallel/collectives.h"
-#include "parallel/reduction/by_name.h"
-#include "parallel/reduction/low_rank.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
+#include "src/train/agreement.h"
+#include "src/train/device_transfer.h"
 #include "src/train/gradient_wire.h"
+#include "src/train/host_transfer.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
-
-size_t bucket_bytes(const io::Config& config) {
-  return static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
-}
-
-parallel::BucketOptions bucket_options(const io::Config& config) {
-  parallel::BucketOptions options;
-  options.bucket_bytes = bucket_bytes(config);
-  options.overlap = config.parallel.overlap;
-  return options;
-}
-
-parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                      parallel::Communicator& comm,
-                                                      parallel::LowRank& low_rank) {
-  const bool factors = uses_low_rank(config);
-  return [name = reduction_name(config, comm), factors, &low_rank](parallel::Communicator& among,
-                                                                   Arena& arena) {
-    std::unique_ptr<parallel::Reduction> whole = parallel::make_reduction(name, among, arena);
-    return factors ? std::make_unique<parallel::LowRankReduction>(among, arena, low_rank,
-                                                                  std::move(whole))
-                   : std::move(whole);
-  };
-}
 
 bool shares_optimizer(const io::Config& config, int ranks) {
   return config.parallel.zero != 0 && ranks > 1;
@@ -71,21 +47,36 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       stage_(stage),
       shards_(std::move(shards)),
       codecs_(config, stage, ranks.data()),
-      wire_(kernels::beside(stage.kernels()), stage.stream().host()),
-      values_(kernels::beside(stage.kernels()), stage.stream().host()),
       low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
-      buckets_(ranks.data(), stage.store().arena().host(), bucket_options(config),
-               reduction_of(config, ranks.data(), low_rank_)),
-      gather_(ranks.data(), stage.store().arena().host(), bucket_options(config)),
-      gradient_(stage.stream(), ranks.data().size() > 1),
-      value_(stage.stream(), ranks.data().size() > 1) {
-  check(!codes_values(config) || !stage.store().arena().on_device(),
-        "parallel.value_codec works on the CPU alone so far: set it to \"fp32\" for run.backend = "
-        "\"{}\"",
-        stage.kernels().name);
+      transfer_(make_transfer()) {
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }
+}
+
+/// Collective: all take the same way.
+std::unique_ptr<Transfer> Exchange::make_transfer() {
+  const std::string& wanted = config_.parallel.device_link;
+  const bool needed = wanted == "nccl" || config_.parallel.reduction == "nccl";
+  parallel::Communicator& replicas = ranks_.data();
+  const bool on_device = stage_.store().arena().on_device();
+  if (replicas.size() > 1 && (on_device || needed)) {
+    std::string why = wanted == "host" ? "parallel.device_link = \"host\"" : host_reason(config_);
+    if (why.empty()) {
+      why = parallel::NcclLink::obstacle(replicas, stage_.stream());
+    }
+    if (why.empty()) {
+      way_ = fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
+      stage_.store().bring_feedback_to_device();
+      return std::make_unique<DeviceTransfer>(config_, replicas, stage_);
+    }
+    if (needed) {
+      throw SharedFailure(fmt::format("parallel.{} = \"nccl\" cannot be had: {}",
+                                      wanted == "nccl" ? "device_link" : "reduction", why));
+    }
+    way_ = fmt::format("gradients go through the host: {}", why);
+  }
+  return std::make_unique<HostTransfer>(config_, replicas, stage_, low_rank_);
 }
 
 /// Of random rounding: 0 where there is none.
@@ -104,11 +95,12 @@ void Exchange::prepare_wire(int64_t step) {
     set_low_rank(low_rank_, config_, stage_, step);
     std::erase_if(segments, [this](const auto& s) { return low_rank_.holds(s.first); });
   }
-  wire_.set_segments(std::move(segments));
+  parallel::Wire& wire = transfer_->gradient_wire();
+  wire.set_segments(std::move(segments));
   if (config_.parallel.error_feedback) {
-    wire_.set_feedback(stage_.store().feedback());
+    wire.set_feedback(stage_.store().feedback());
   }
-  wire_.set_key(key(step));
+  wire.set_key(key(step));
 }
 
 void Exchange::begin(int64_t step) {
@@ -117,7 +109,7 @@ void Exchange::begin(int64_t step) {
   measures_ = codecs_.due(step);
   before_ = std::exchange(readiness_, {});
   began_ = now_seconds();
-  gradient_.follow(stage_.store().gradient());
+  transfer_->follow(stage_.store().gradient());
   if (!measures_) {
     begin_buckets();
   }
@@ -125,33 +117,24 @@ void Exchange::begin(int64_t step) {
 
 void Exchange::begin_buckets() {
   prepare_wire(step_);
-  const Tensor& gradient = gradient_.host();
-  if (shards_) {
-    buckets_.begin(gradient, shards_->partition(), {.wire = &wire_});
-  } else {
-    buckets_.begin(gradient, stage_.boundaries(), {.wire = &wire_});
-  }
+  transfer_->sum(
+      {.boundaries = stage_.boundaries(), .partition = shards_ ? &shards_->partition() : nullptr});
 }
 
 void Exchange::ready(int64_t end) {
   readiness_.ends.push_back(end);
   readiness_.ready.push_back(now_seconds() - began_);
-  gradient_.fetch(end);
-  if (!measures_) {
-    buckets_.ready(gradient_.arrived());
-  }
+  transfer_->ready(end);
 }
 
 void Exchange::finish() {
   readiness_.backward = now_seconds() - began_;
-  gradient_.fetch_all();
   if (measures_) {
     // The step before tells when gradients are ready while others are on their way.
-    codecs_.choose(gradient_.host(), before_.ends.empty() ? readiness_ : before_, key(step_));
+    codecs_.choose(transfer_->on_host(), before_.ends.empty() ? readiness_ : before_, key(step_));
     begin_buckets();
   }
-  buckets_.finish();
-  gradient_.give_back();
+  transfer_->finish();
 }
 
 void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
@@ -162,13 +145,10 @@ void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   for (size_t p = range.end; p-- > range.first;) {
     ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
   }
-  gradient_.follow(store.gradient().elements(first, count));
-  gradient_.fetch_all();
+  transfer_->follow(store.gradient().elements(first, count));
   prepare_wire(step);
-  buckets_.begin(gradient_.host(), ends, {.wire = &wire_, .first = first});
-  buckets_.ready(count);
-  buckets_.finish();
-  gradient_.give_back();
+  transfer_->sum({.boundaries = ends, .first = first});
+  transfer_->finish();
 }
 
 optim::StepResult Exchange::update(int64_t step, double lr) {
@@ -195,36 +175,27 @@ void Exchange::sum_norms(std::span<double> words) {
 void Exchange::begin_gather() {
   const bool coded = codes_values(config_);
   if (coded) {
-    values_.set_segments(value_segments(config_, stage_.store()));
+    transfer_->value_wire().set_segments(value_segments(config_, stage_.store()));
   }
-  value_.follow(stage_.store().value());
-  gather_.begin(value_.host(), shards_->partition(), {.wire = coded ? &values_ : nullptr});
+  transfer_->gather(stage_.store().value(), shards_->partition(), coded);
 }
 
 /// A bucket's values travel while the next are stepped.
 optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
-  const parallel::Partition& partition = shards_->partition();
   sparse::Store& store = stage_.store();
   bool begun = false;
-  const optim::StepHooks hooks{
-      .sum = [&](std::span<double> words) { sum_norms(words); },
-      .stepped =
-          [&](int64_t end) {
-            if (!begun) {
-              begin_gather();
-              begun = true;
-            }
-            value_.fetch(end);
-            const auto open = std::ranges::upper_bound(partition.ends, value_.arrived());
-            if (open != partition.ends.begin()) {
-              gather_.ready(static_cast<size_t>(open - partition.ends.begin()) - 1);
-            }
-          }};
+  const optim::StepHooks hooks{.sum = [&](std::span<double> words) { sum_norms(words); },
+                               .stepped =
+                                   [&](int64_t end) {
+                                     if (!begun) {
+                                       begin_gather();
+                                       begun = true;
+                                     }
+                                     transfer_->stepped(end);
+                                   }};
   const optim::StepResult result = stage_.update(step, lr, hooks);
   if (result.applied) {
-    value_.fetch_all();
-    gather_.finish();
-    value_.give_back();
+    transfer_->finish_gather();
     store.refresh_all();
   }
   return result;

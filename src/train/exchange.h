@@ -9,22 +9,19 @@
 //            biases once more in fp32
 //
 // Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
-// factors of powersgd by sra, whatever that says.
-// On a device messages and their codecs are the host's, which follows the flat arrays (host_copy.h).
+// factors of powersgd by sra, whatever that says. Between devices they go by NCCL (device_transfer.h)
+// where `parallel.device_link` and the machine allow it, else through the host (host_transfer.h).
 // Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
 // all stages.
 #include <memory>
 
 #include "io/config.h"
-#include "parallel/bucketer.h"
 #include "parallel/low_rank.h"
-#include "parallel/parameter_gather.h"
-#include "parallel/wire.h"
 #include "src/train/codec_choice.h"
-#include "src/train/host_copy.h"
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
+#include "src/train/transfer.h"
 
 namespace espalier::train {
 
@@ -36,7 +33,7 @@ std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank
 
 class Exchange {
  public:
-  /// `shards`: those of the stage's store.
+  /// Collective. `shards`: those of the stage's store. Throws Failure: NCCL is asked for and cannot be had.
   Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
 
   /// A step begins: gradients are about to be computed.
@@ -50,11 +47,14 @@ class Exchange {
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
+  /// How arrays of a device get to other ranks, for people; empty: there is no device, or no other rank.
+  const std::string& way() const { return way_; }
 
   /// What codec powersgd keeps of matrices, for checkpoints.
   parallel::LowRank& low_rank() { return low_rank_; }
 
  private:
+  std::unique_ptr<Transfer> make_transfer();
   void prepare_wire(int64_t step);
   void begin_buckets();
   uint64_t key(int64_t step) const;
@@ -68,17 +68,13 @@ class Exchange {
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
   CodecChoice codecs_;
-  parallel::Wire wire_;    ///< of gradients
-  parallel::Wire values_;  ///< of new values, where they travel in codes
   bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
   double began_ = 0;       ///< seconds, of the step
   CodecChoice::Readiness readiness_;  ///< of this step so far
   CodecChoice::Readiness before_;     ///< of the one before
   parallel::LowRank low_rank_;        ///< of those whose codec is powersgd
-  parallel::GradientBuckets buckets_;
-  parallel::ParameterGather gather_;
-  HostCopy gradient_;
-  HostCopy value_;  ///< of a shared optimizer
+  std::string way_;
+  std::unique_ptr<Transfer> transfer_;
 };
 
 }  // namespace espalier::train

@@ -45,6 +45,10 @@ bool loses(const io::Patterned& codec) {
          !std::ranges::all_of(codec.patterns, plain, &std::pair<std::string, std::string>::second);
 }
 
+size_t bucket_bytes(const io::Config& config) {
+  return static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+}
+
 std::string reduction_name(const io::Config& config, const parallel::Communicator& comm) {
   const std::string& asked = config.parallel.reduction;
   return asked == "auto" ? std::string(parallel::best_reduction(comm.members())) : asked;

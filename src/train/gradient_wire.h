@@ -29,6 +29,9 @@ bool loses(const io::Patterned& codec);
 /// Whether gradients lose anything on the way.
 inline bool loses(const io::Config& config) { return loses(config.parallel.codec); }
 
+/// Of a bucket; 0: by the gradient's size.
+size_t bucket_bytes(const io::Config& config);
+
 /// What `parallel.reduction` stands for among these ranks.
 std::string reduction_name(const io::Config& config, const parallel::Communicator& comm);
 

@@ -26,6 +26,9 @@ class Planner {
     }
     const RunShape run = run_shape(input_.start);
     Plan plan{.pipeline = config_.parallel.pipeline, .layout = {}, .fit = fit_memory(config_, run)};
+    if (input_.place.device) {
+      plan.advice = check_device(config_, run, plan.fit, input_.available);
+    }
     if (!plan.fit.note.empty()) {
       notes_.push_back(plan.fit.note);
     }
@@ -55,7 +58,7 @@ RunShape Planner::run_shape(const Start& start) const {
   RunShape run{.problem = input_.problem,
                .ranks = grid.data,
                .threads = input_.threads,
-               .device = input_.device,
+               .place = input_.place,
                .start = start,
                .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data)};
   if (grid.pipeline > 1 || config_.parallel.delay_stages > 1) {

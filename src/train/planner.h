@@ -1,6 +1,7 @@
 #pragma once
 // What is decided before anything is allocated: stages, schedule, micro-batches, recompute. A pure
 // function of config, data and ranks, so every rank decides the same, and `--dry-run` shows it.
+#include <limits>
 #include <string>
 
 #include "src/train/budget.h"
@@ -14,9 +15,11 @@ struct PlanInput {
   const Start& start;  ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
-  int rank = 0;         ///< whose part of a shared optimizer counts
-  int threads = 1;      ///< of a rank
-  bool device = false;  ///< whose memory is planned, beside that of the host
+  int rank = 0;               ///< whose part of a shared optimizer counts
+  int threads = 1;            ///< of a rank
+  kernels::Planning place{};  ///< whose memory is planned
+  /// Bytes of a device that are free; more than that is refused.
+  size_t available = std::numeric_limits<size_t>::max();
 };
 
 struct Plan {
@@ -24,6 +27,7 @@ struct Plan {
   Layout layout;
   Fit fit;
   std::vector<std::string> notes;  ///< what was chosen, for people
+  std::string advice;              ///< should a device's memory run out all the same
 };
 
 /// With parallel.pipeline = "auto" as few stages as fit train.memory_budget. That is why a pruned model

@@ -85,17 +85,22 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
          (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
-/// What AdaPrec's trials come back to.
-size_t trial_bytes(const io::Config& config, const Arena& arena, const Tensor& feedback,
-                   int ranks) {
+/// What AdaPrec's trials come back to, of one arena (state_copy.h).
+size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
   if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
     return 0;
   }
-  size_t bytes = feedback ? feedback.bytes() : 0;
+  size_t bytes = 0;
   for (const Memory kind : {Memory::weight, Memory::master, Memory::moment}) {
     bytes += arena.use(kind).now;
   }
   return bytes;
+}
+
+/// And of what codecs lost.
+size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
+  return config.parallel.codec.fallback == "adaprec" && ranks > 1 && feedback ? feedback.bytes()
+                                                                              : 0;
 }
 
 /// Patterns of a config are those of the whole network: a stage may have no parameter that is excluded.
@@ -114,9 +119,10 @@ class Rehearsal {
       : config_(config_of_stage(config, shape)),
         run_(run),
         pruned_(shape.start.pruned),
-        arena_(run.device ? Arena(host_, nullptr) : Arena(true)),
+        arena_(run.place.device ? Arena(host_, nullptr) : Arena(true)),
         stream_(arena_, run.threads),
-        stage_(config_, run.problem, stream_, kernels::by_name("dry"),
+        stage_(config_, run.problem, stream_,
+               run.place.kernels != nullptr ? *run.place.kernels : kernels::by_name("dry"),
                {.micro_batch = choice.micro_batch,
                 .recompute = choice.recompute,
                 .dry = true,
@@ -144,14 +150,16 @@ class Rehearsal {
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
-    const Buffer staging = arena_.host().allocate(
-        Memory::communication, "staging", DType::uint8,
-        Shape{static_cast<int64_t>(
-            staging_of_run(config_, stage_, run_.ranks) +
-            trial_bytes(config_, arena_, stage_.store().feedback(), run_.ranks) +
-            low_rank_bytes(config_, stage_.store()))});
-    const Buffer beside = arena_.allocate(Memory::scratch, "what a device needs beside",
-                                          DType::uint8, Shape{device_scratch()});
+    const Buffer staging = bytes_of(arena_.host(), Memory::communication,
+                                    staging_of_run(config_, stage_, run_.ranks) +
+                                        low_rank_bytes(config_, stage_.store()) + host_copies());
+    const Buffer trial =
+        bytes_of(arena_, Memory::scratch, trial_bytes(config_, arena_, run_.ranks));
+    const Buffer trial_beside =
+        bytes_of(arena_.host(), Memory::scratch,
+                 trial_feedback_bytes(config_, stage_.store().feedback(), run_.ranks) +
+                     (run_.place.device ? trial_bytes(config_, host_, run_.ranks) : 0));
+    const Buffer numbers = bytes_of(arena_, Memory::scratch, moment_numbers());
     plan.start = bytes_now(arena_);
     hold_copies();
     for (const int64_t step : pruning_steps(config_.pruning)) {
@@ -166,7 +174,8 @@ class Rehearsal {
     plan.last = bytes_now(arena_);
     plan.parts = stage_.store().parts();
     plan.peak = bytes_at_peak(arena_);
-    if (!run_.device) {  // which holds nothing else
+    plan.pinned = bytes_at_peak(host_);
+    if (!run_.place.device) {  // which holds nothing else
       plan.beside =
           kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
     }
@@ -176,15 +185,23 @@ class Rehearsal {
   }
 
  private:
-  /// On a device: the sums of the gradient's squares, and 8-bit moments of one parameter as numbers.
-  int64_t device_scratch() {
-    if (!run_.device) {
+  static Buffer bytes_of(Arena& arena, Memory kind, size_t bytes) {
+    return arena.allocate(kind, "of a run", DType::uint8, Shape{static_cast<int64_t>(bytes)});
+  }
+
+  /// On a device: 8-bit moments of one parameter, as numbers.
+  size_t moment_numbers() {
+    const bool coded = run_.place.device && stage_.store().options().state_bits == 8;
+    return coded ? 4 * largest(kept_) : 0;
+  }
+
+  /// The host's side of the gradient, and of values with a shared optimizer (host_copy.h).
+  size_t host_copies() {
+    if (!run_.place.device || run_.ranks == 1) {
       return 0;
     }
-    const auto parameters = static_cast<int64_t>(specs_.size());
-    const int64_t blocks = stage_.store().flat_size() / kernels::kSumBlock + parameters;
-    const bool coded = stage_.store().options().state_bits == 8;
-    return 8 * blocks + (coded ? 4 * static_cast<int64_t>(largest(kept_)) : 0);
+    const sparse::Store& store = stage_.store();
+    return store.gradient().bytes() + (run_.sharding ? store.value().bytes() : 0);
   }
 
   /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while

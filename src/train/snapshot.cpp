@@ -9,6 +9,7 @@
 #include "parallel/collectives.h"
 #include "pruning/pruning.h"
 #include "sparse/index_file.h"
+#include "src/core/mirror.h"
 #include "src/train/agreement.h"
 
 namespace espalier::train {
@@ -175,9 +176,11 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
     while (reader.has_optimizer(name, kind(saved))) {
       ++saved;
     }
-    const Tensor mine = store.part(flat, parameter);
+    const Mirror errors(store.stream(), store.part(flat, parameter));
+    const Tensor& mine = errors.host();
     if (saved == replicas) {
       reader.optimizer(name, kind(replica), mine);
+      errors.write();
       continue;
     }
     std::vector<float> one(static_cast<size_t>(parameter.kept()));
@@ -190,6 +193,7 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
     }
     std::ranges::transform(sum, mine.get<float>(),
                            [&](double lost) { return static_cast<float>(lost / replicas); });
+    errors.write();
   }
 }
 

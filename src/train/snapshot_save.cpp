@@ -168,8 +168,9 @@ void save_feedback(const sparse::Store& store, const sparse::Parameter* paramete
     const int holder = replicas.first + replica * replicas.stride;
     std::vector<float> values;
     if (comm.rank() == holder) {
-      const auto mine = store.part(store.feedback(), *parameter).span<float>();
-      values.assign(mine.begin(), mine.end());
+      const Mirror mine(store.stream(), store.part(store.feedback(), *parameter));
+      const auto errors = mine.read().host().span<float>();
+      values.assign(errors.begin(), errors.end());
     }
     if (holder != 0 && comm.rank() == holder) {
       send(comm, std::as_bytes(std::span(values)));

@@ -31,6 +31,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .training = training,
           .moments = optim::moments_of(config.optimizer),
           .state_bits = static_cast<int>(config.optimizer.state_bits),
+          .offload = config.optimizer.offload,
           .encoding = encoding,
           .index_shape = groups,
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,

@@ -1,6 +1,8 @@
 #include "src/train/start.h"
 
 #include <algorithm>
+#include <deque>
+#include <future>
 #include <memory>
 
 #include "pruning/drop_grow.h"
@@ -78,8 +80,9 @@ bool only_layers_compete(const io::PruningConfig& pruning) {
 /// The method's masks, made parameter by parameter where parameters do not compete.
 class MaskMaker {
  public:
-  MaskMaker(const io::Config& config, Specs specs)
-      : specs_(std::move(specs)),
+  MaskMaker(const io::Config& config, Specs specs, int threads)
+      : threads_(static_cast<size_t>(threads)),
+        specs_(std::move(specs)),
         pruning_(config.pruning),
         seed_(static_cast<uint64_t>(config.train.seed)),
         rounds_(config.train.dtype == "bf16"),
@@ -90,7 +93,7 @@ class MaskMaker {
       return sparse::Mask(specs_[p].shape.count());
     }
     if (!pruning_.moving() && only_layers_compete(pruning_)) {
-      return std::move(make({p}).front());
+      return pruning::method_by_name(pruning_.method).needs_values ? make_one(p) : drawn(p);
     }
     if (all_.empty()) {
       all_ = make(numbers_of(prunable_));
@@ -101,6 +104,29 @@ class MaskMaker {
   }
 
  private:
+  sparse::Mask make_one(size_t p) const { return std::move(make({p}).front()); }
+
+  /// Masks are asked for one after the other: other threads draw the next ones meanwhile.
+  sparse::Mask drawn(size_t p) {
+    while (!ahead_.empty() && ahead_.front().first < p) {
+      ahead_.pop_front();
+    }
+    if (ahead_.empty() || ahead_.front().first != p) {
+      ahead_.clear();
+      next_ = p + 1;
+      ahead_.emplace_back(p, std::async(std::launch::deferred, [this, p] { return make_one(p); }));
+    }
+    for (; ahead_.size() < threads_ && next_ < specs_.size(); ++next_) {
+      if (prunable_[next_]) {
+        ahead_.emplace_back(
+            next_, std::async(std::launch::async, [this, n = next_] { return make_one(n); }));
+      }
+    }
+    std::future<sparse::Mask> mask = std::move(ahead_.front().second);
+    ahead_.pop_front();
+    return mask.get();
+  }
+
   std::vector<sparse::Mask> make(const std::vector<size_t>& numbers) const {
     std::vector<sparse::Index> full;  // of all elements: takes no memory
     std::vector<std::vector<float>> values(numbers.size());
@@ -136,12 +162,15 @@ class MaskMaker {
     return values;
   }
 
+  size_t threads_;
   Specs specs_;
   io::PruningConfig pruning_;
   uint64_t seed_;
   bool rounds_;
   std::vector<bool> prunable_;
   std::vector<sparse::Mask> all_;  ///< of the prunable parameters, where they compete
+  size_t next_ = 0;                ///< that nobody draws yet
+  std::deque<std::pair<size_t, std::future<sparse::Mask>>> ahead_;  ///< by number, ascending
 };
 
 bool before_first_step(const io::PruningConfig& pruning) {
@@ -156,7 +185,7 @@ bool makes_masks_first(const io::PruningConfig& pruning) {
 
 }  // namespace
 
-Start start_of(const io::Config& config, const Specs& specs, const StartFiles& files) {
+Start start_of(const io::Config& config, const Specs& specs, const StartFiles& files, int threads) {
   const std::vector<bool> prunable = prunable_of(specs, config.pruning);
   if (files.resume) {
     return from_file(*files.resume, specs, prunable);
@@ -173,7 +202,7 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
   if (!makes_masks_first(config.pruning)) {
     return {.masks = {}, .kept = sizes};
   }
-  const auto maker = std::make_shared<MaskMaker>(config, specs);
+  const auto maker = std::make_shared<MaskMaker>(config, specs, threads);
   return {.masks = [maker](size_t p) { return (*maker)(p); },
           .kept = kept_after(config.pruning, specs, 0, sizes),
           .pruned = true};

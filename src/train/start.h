@@ -32,9 +32,10 @@ struct Start {
   bool pruned = false;        ///< by the config's method: nothing is due before the first step
 };
 
-/// `specs` of the network in forward order. Throws Failure when a file does not fit the network.
+/// `specs` of the network in forward order. Throws Failure when a file does not fit the network. Random
+/// masks of single parameters are drawn by up to `threads` threads, as many masks ahead.
 Start start_of(const io::Config& config, const std::vector<sparse::ParameterSpec>& specs,
-               const StartFiles& files = {});
+               const StartFiles& files = {}, int threads = 1);
 
 /// Of some parameters alone: `numbers` in forward order, ascending.
 Start start_of_part(const Start& whole, std::vector<size_t> numbers);

@@ -23,8 +23,9 @@ void StateCopy::keep(const Tensor& tensor) {
   if (!tensor || tensor.count() == 0) {
     return;
   }
+  Arena& arena = tensor.on_device ? store_.arena() : store_.arena().host();
   Buffer copy =
-      store_.arena().allocate(Memory::scratch, "state to come back to", tensor.dtype, tensor.shape);
+      arena.allocate(Memory::scratch, "state to come back to", tensor.dtype, tensor.shape);
   store_.stream().copy(tensor, copy.tensor());
   kept_.push_back({tensor, std::move(copy)});
 }

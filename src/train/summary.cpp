@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 struct RankMemory {
   std::array<MemoryUse, kMemoryKinds> kinds;
   MemoryUse total;
-  MemoryUse pinned;  ///< of the host, beside a device
+  std::array<MemoryUse, kMemoryKinds> pinned_kinds;  ///< of the host, beside a device
+  MemoryUse pinned;
   size_t peak_rss = 0;
   size_t model_state = 0;
 };
@@ -26,10 +27,14 @@ RankMemory memory_of(Arena& arena) {
   RankMemory memory;
   for (int kind = 0; kind < kMemoryKinds; ++kind) {
     memory.kinds.at(static_cast<size_t>(kind)) = arena.use(static_cast<Memory>(kind));
+    if (arena.on_device()) {
+      memory.pinned_kinds.at(static_cast<size_t>(kind)) =
+          arena.host().use(static_cast<Memory>(kind));
+    }
   }
   memory.total = arena.total();
   memory.pinned = arena.on_device() ? arena.host().total() : MemoryUse();
-  memory.model_state = arena.model_state_bytes();
+  memory.model_state = arena.model_state_bytes() + arena.offloaded_bytes();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   memory.peak_rss = static_cast<size_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
@@ -48,6 +53,11 @@ Json json_of(const RankMemory& memory) {
   json["peak_rss"] = memory.peak_rss;
   if (memory.pinned.peak > 0) {
     json["pinned"] = json_of(memory.pinned);
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      if (const MemoryUse& use = memory.pinned_kinds.at(kind); use.peak > 0) {
+        json["pinned"][std::string(name_of(static_cast<Memory>(kind)))] = json_of(use);
+      }
+    }
   }
   return json;
 }
@@ -60,6 +70,8 @@ Json memory_json(const std::vector<RankMemory>& ranks) {
     for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
       sum.kinds.at(kind).now += rank.kinds.at(kind).now;
       sum.kinds.at(kind).peak += rank.kinds.at(kind).peak;
+      sum.pinned_kinds.at(kind).now += rank.pinned_kinds.at(kind).now;
+      sum.pinned_kinds.at(kind).peak += rank.pinned_kinds.at(kind).peak;
     }
     sum.total.now += rank.total.now;
     sum.total.peak += rank.total.peak;
@@ -106,6 +118,9 @@ Json planned_json(const Fit& fit) {
   }
   planned["all"] = sum_of(fit.plan.peak);
   planned["process"] = fit.plan.needed();
+  if (const size_t pinned = sum_of(fit.plan.pinned); pinned > 0) {
+    planned["pinned"] = pinned;
+  }
   planned["budget"] = fit.budget > 0 ? Json(fit.budget) : Json();
   planned["micro_batch"] = fit.choice.micro_batch;
   planned["recompute"] = name_of(fit.choice.recompute);

@@ -79,6 +79,9 @@ void Trainer::start() {
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  if (!exchange_->way().empty()) {
+    note(exchange_->way());
+  }
   if (const auto& file = directory_->resume_file(); file) {
     on_first_rank_first(comm_, [&] {
       const io::CheckpointReader reader(*file);
@@ -118,8 +121,8 @@ void Trainer::open_data() {
   for (const auto& layer : layers_) {
     std::ranges::move(layer->parameters(), std::back_inserter(network_));
   }
-  start_ =
-      start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init});
+  start_ = start_of(config_, network_, {.resume = directory_->resume_file(), .init = options_.init},
+                    config_.parallel.pipeline == 1 ? backend_->stream().threads() : 1);
   if (config_.parallel.pipeline > 0) {
     share_of(config_, parallel::make_grid(comm_.size(), static_cast<int>(config_.parallel.pipeline))
                           .data);  // told before anything takes time
@@ -155,13 +158,15 @@ void Trainer::plan() {
                          .ranks = comm_.size(),
                          .rank = comm_.rank(),
                          .threads = backend_->stream().threads(),
-                         .device = backend_->arena().on_device()});
+                         .place = kernels::planning(backend_->kernels()),
+                         .available = backend_->arena().available()});
   for (const std::string& text : plan.notes) {
     note(text);
   }
   config_.parallel.pipeline = plan.pipeline;
   layout_ = std::move(plan.layout);
   fit_ = std::move(plan.fit);
+  backend_->arena().set_advice(std::move(plan.advice));
   rank_samples_ = share_of(config_, layout_.grid.data);
   micro_batch_ = fit_.choice.micro_batch;
 }

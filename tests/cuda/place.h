@@ -16,6 +16,9 @@ const kernels::Kernels* device_table();
 /// Why there is none.
 std::string why_no_device();
 
+/// A NCCL for that device, by the environment, unless the machine's own will do.
+void choose_nccl();
+
 /// A test that needs the device begins with it.
 class OnDevice : public ::testing::Test {
  protected:

@@ -1,10 +1,14 @@
 // A device that is not there: the CPU's kernels, late, on memory that the host cannot touch.
+#include <cstdlib>
+
 #include "tests/cuda/place.h"
 #include "tests/device/late_table.h"
 
 namespace espalier::testing {
 
 const kernels::Kernels* device_table() { return &late_table(); }
+
+void choose_nccl() { setenv("ESPALIER_NCCL_LIBRARY", ESPALIER_FAKE_NCCL, 1); }
 
 std::string why_no_device() { return {}; }
 

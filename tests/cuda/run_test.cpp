@@ -65,9 +65,10 @@ const std::vector<testing::Way>& ways() {
          config.sparse.storage.fallback = "block";
        }},
       {"gradual", testing::prune_gradually},
-      {"8 bits, dropout, micro-batches",
+      {"8 bits, offload, dropout, micro-batches",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;
+         config.optimizer.offload = true;
          config.model.dropout = 0.1;
          config.train.micro_batch = 3;
        }},
@@ -127,6 +128,33 @@ TEST_P(DeviceRuns, ResumeIsNoBreak) {
   Outcome resumed = run_on_device(config, second);
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
+}
+
+/// Where masks are known beforehand a plan counts what the arena does: state, activations, workspace.
+TEST_P(DeviceRuns, HoldWhatWasPlanned) {
+  for (const char* storage : {"dense", "expanded", "sparse"}) {
+    for (const bool offload : {false, true}) {
+      SCOPED_TRACE(storage);
+      const TempDir dir;
+      io::Config config = config_of(dir, GetParam());
+      testing::prune(config);
+      config.train.steps = 5;
+      config.pruning.method = "random";
+      config.pruning.scope = "layer";
+      config.sparse.storage.fallback = storage;
+      config.sparse.index.fallback = "bitmap";
+      config.optimizer.offload = offload;
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        train::TrainerOptions options;
+        options.resume = "none";
+        options.kernels = device_table();
+        train::Trainer trainer(config, comm, options);
+        trainer.run();
+        EXPECT_EQ(trainer.arena().total().peak, trainer.fit().plan.needed());
+        EXPECT_EQ(trainer.arena().use(Memory::moment).now == 0, offload);
+      });
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DeviceRuns, ::testing::Values("fp32", "bf16"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "src/core/exact_sum.h"
 #include "src/core/mirror.h"
 #include "src/core/staging.h"
 #include "src/kernels/backend.h"
@@ -48,8 +49,9 @@ TEST_F(Double, AddressesOfTheHostAreRefused) {
   const Tensor x(mine.data(), DType::fp32, Shape{8});
   EXPECT_THROW(table().fill(stream(), {.x = x, .value = 1}), Bug);
   const Buffer numbers = this->numbers(8, 1);
-  double sum = 0;
-  EXPECT_THROW(table().sum_squares(stream(), {.x = numbers.tensor(), .sums = &sum}), Bug);
+  std::vector<uint64_t> counts(ExactSum::kWords);
+  const Tensor sum(counts.data(), DType::uint64, Shape{ExactSum::kWords});
+  EXPECT_THROW(table().sum_squares(stream(), {.x = numbers.tensor(), .counts = sum}), Bug);
 }
 
 TEST_F(Double, NothingIsDoneBeforeSomebodyWaits) {

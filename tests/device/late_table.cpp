@@ -1,5 +1,7 @@
 #include "tests/device/late_table.h"
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -66,7 +68,12 @@ struct Late<Row> {
   static void call(Stream& stream, const Args& args) { keep(stream, args, Row); }
 };
 
-std::unique_ptr<Device> open_device(int) { return std::make_unique<simt::PretendedDevice>(); }
+std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened now
+std::atomic<size_t> told_memory = SIZE_MAX;
+
+std::unique_ptr<Device> open_device(int) {
+  return std::make_unique<simt::PretendedDevice>(memory, told_memory);
+}
 
 constexpr Kernels kTable{
     .name = "cpu-late",
@@ -84,6 +91,8 @@ constexpr Kernels kTable{
     .cross_entropy = Late<&Kernels::cross_entropy>::call,
     .dropout = Late<&Kernels::dropout>::call,
     .cast = Late<&Kernels::cast>::call,
+    .ordered_sum = Late<&Kernels::ordered_sum>::call,
+    .difference = Late<&Kernels::difference>::call,
     .fill = Late<&Kernels::fill>::call,
     .sum_squares = Late<&Kernels::sum_squares>::call,
     .gather = Late<&Kernels::gather>::call,
@@ -104,6 +113,13 @@ constexpr Kernels kTable{
 };
 
 }  // namespace
+
+LittleMemory::LittleMemory(size_t bytes, size_t told) {
+  memory = bytes;
+  told_memory = told;
+}
+
+LittleMemory::~LittleMemory() { memory = told_memory = SIZE_MAX; }
 
 const kernels::Kernels& late_table() { return kTable; }
 

@@ -9,4 +9,14 @@ namespace espalier::testing {
 
 const kernels::Kernels& late_table();
 
+/// While there is one, devices of that table have so little memory, and say that `told` of it is free.
+class LittleMemory {
+ public:
+  explicit LittleMemory(size_t bytes) : LittleMemory(bytes, bytes) {}
+  LittleMemory(size_t bytes, size_t told);
+  ~LittleMemory();
+  LittleMemory(const LittleMemory&) = delete;
+  LittleMemory& operator=(const LittleMemory&) = delete;
+};
+
 }  // namespace espalier::testing

@@ -1,8 +1,13 @@
 // Runs of several ranks, each with a device of its own: replicas, shared optimizers, codecs and pipelines
-// have the bits of ranks on the CPU.
+// have the bits of ranks on the CPU, whether gradients go through the host or from device to device.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
+
+#include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
+#include "tests/simt/device.h"
 #include "tests/support.h"
 #include "tests/ways.h"
 
@@ -11,6 +16,13 @@ namespace {
 
 using testing::run;
 using testing::TempDir;
+
+/// Ranks with NCCL between their devices.
+struct Linked {
+  testing::FakeNccl nccl;
+  Linked() { testing::while_ranks_wait() = simt::drive_queues_beside; }
+  ~Linked() { testing::while_ranks_wait() = {}; }
+};
 
 struct RanksWay {
   int ranks = 2;
@@ -39,6 +51,31 @@ const std::vector<RanksWay>& ways() {
           testing::prune_gradually(config);
           config.parallel.zero = 1;
           config.optimizer.state_bits = 8;
+        }}},
+      {3,
+       {"values in codes",
+        [](io::Config& config) {
+          testing::prune_gradually(config);
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "maxmin:4";
+          config.parallel.codec_min_size = 64;
+        }}},
+      {2,
+       {"values and gradients in codes, offloaded",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          code(config, "maxmin:8");
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "linear8";
+          config.optimizer.state_bits = 8;
+          config.optimizer.offload = true;
+        }}},
+      {2,
+       {"asynchronous, offloaded",
+        [](io::Config& config) {
+          pipe(config, "async");
+          config.parallel.weight_prediction = "spectrain";
+          config.optimizer.offload = true;
         }}},
       {3,
        {"ring",
@@ -96,19 +133,82 @@ TEST_P(LateRanks, HaveTheBitsOfTheCpu) {
     io::Config config = testing::tiny_config(dir);
     config.train.dtype = GetParam();
     way.apply(config);
+    config.parallel.device_link = "host";
     train::TrainerOptions late;
     late.kernels = &testing::late_table();
     EXPECT_EQ(run(config, ranks, late), run(config, ranks));
   }
 }
 
-TEST_P(LateRanks, ResumeIsNoBreak) {
+/// Of those ways whose sums need not be the host's.
+const std::vector<RanksWay>& linked_ways() {
+  static const std::vector<RanksWay> all{
+      {3, {"replicas", testing::prune_sparse}},
+      {2, {"rigl", testing::move_masks}},
+      {3,
+       {"zero",
+        [](io::Config& config) {
+          testing::prune_gradually(config);
+          config.parallel.zero = 1;
+          config.optimizer.state_bits = 8;
+        }}},
+      {3,
+       {"codes",
+        [](io::Config& config) {
+          code(config, "maxmin:4");
+          config.parallel.error_feedback = true;
+          config.parallel.rounding = "stochastic";
+          testing::prune(config);
+        }}},
+      {2,
+       {"codes and zero",
+        [](io::Config& config) {
+          code(config, "fp8-e5m2");
+          config.parallel.zero = 1;
+          config.parallel.overlap = false;
+        }}},
+      {2,
+       {"adaptive",
+        [](io::Config& config) {
+          code(config, "adaptive");
+          config.parallel.codec_every = 3;
+        }}},
+      {4, {"grid", [](io::Config& config) { pipe(config, "1f1b"); }}},
+      {4,
+       {"asynchronous grid",
+        [](io::Config& config) {
+          pipe(config, "async");
+          config.parallel.drain_every = 4;
+          code(config, "maxmin:8");
+        }}},
+  };
+  return all;
+}
+
+TEST_P(LateRanks, LinkedByNcclHaveTheBitsOfTheCpu) {
+  const Linked linked;
+  for (const auto& [ranks, way] : linked_ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = testing::tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    const testing::Outcome want = run(config, ranks);
+    config.parallel.device_link = "nccl";
+    train::TrainerOptions late;
+    late.kernels = &testing::late_table();
+    EXPECT_EQ(run(config, ranks, late), want);
+  }
+}
+
+void resume_is_no_break(const std::string& dtype, const std::string& link) {
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
-  config.train.dtype = GetParam();
+  config.train.dtype = dtype;
   code(config, "maxmin:4");
   config.parallel.error_feedback = true;
   const testing::Outcome whole = run(config, 2);
+  config.parallel.device_link = link;
   train::TrainerOptions options;
   options.kernels = &testing::late_table();
   options.stop_after = 6;
@@ -118,6 +218,12 @@ TEST_P(LateRanks, ResumeIsNoBreak) {
   testing::Outcome resumed = run(config, 2, options);
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
+}
+
+TEST_P(LateRanks, ResumeIsNoBreak) {
+  const Linked linked;
+  resume_is_no_break(GetParam(), "host");
+  resume_is_no_break(GetParam(), "nccl");
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, LateRanks, ::testing::Values("fp32", "bf16"));
@@ -134,14 +240,60 @@ TEST(LateRanks, TimeTheirLayers) {
   EXPECT_EQ(run(config, 2, late).losses.size(), static_cast<size_t>(config.train.steps));
 }
 
-TEST(LateRanks, CodedValuesAreRefused) {
-  const TempDir dir;
-  io::Config config = testing::tiny_config(dir);
-  config.parallel.zero = 1;
-  config.parallel.value_codec.fallback = "maxmin:8";
+/// What a run says of the way that gradients take.
+std::string way_of(const io::Config& config, int ranks = 2) {
+  std::mutex mutex;
+  std::string notes;
   train::TrainerOptions late;
   late.kernels = &testing::late_table();
-  EXPECT_THROW(run(config, 2, late), Failure);
+  late.on_note = [&](const std::string& note) {
+    const std::scoped_lock lock(mutex);
+    notes += note + "\n";
+  };
+  late.stop_after = 1;
+  run(config, ranks, late);
+  return notes;
+}
+
+TEST(LateRanks, SayHowGradientsGo) {
+  using ::testing::HasSubstr;
+  const TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  {
+    const testing::FakeNccl none("/no/such/libnccl.so");
+    EXPECT_THAT(way_of(config), HasSubstr("gradients go through the host: rank 0: NCCL"));
+    EXPECT_THAT(way_of(config, 1), ::testing::Not(HasSubstr("gradients go")));
+    config.parallel.device_link = "nccl";
+    EXPECT_THAT([&] { way_of(config); }, ::testing::ThrowsMessage<Failure>(::testing::AllOf(
+                                             HasSubstr("parallel.device_link = \"nccl\""),
+                                             HasSubstr("/no/such/libnccl.so"))));
+  }
+  const Linked linked;
+  EXPECT_THAT(way_of(config), HasSubstr("from GPU to GPU by NCCL 2.28.9"));
+  config.parallel.reduction = "nccl";
+  EXPECT_THAT(way_of(config), HasSubstr("from GPU to GPU by NCCL 2.28.9"));
+  EXPECT_THAT([&] { run(config, 2); },
+              ::testing::ThrowsMessage<Failure>(HasSubstr("it computes on no GPU")));
+  config.parallel.device_link = "auto";
+  config.parallel.reduction = "ring";
+  EXPECT_THAT(way_of(config), HasSubstr("parallel.reduction = \"ring\" is a way of the host's"));
+}
+
+/// Sums of NCCL's own have other bits, the same on all ranks, and are as good.
+TEST(LateRanks, NcclsOwnSums) {
+  const Linked linked;
+  const TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  const testing::Outcome want = run(config, 3);
+  for (const int64_t zero : {0, 1}) {
+    config.parallel.zero = zero;
+    config.parallel.reduction = "nccl";
+    train::TrainerOptions late;
+    late.kernels = &testing::late_table();
+    const testing::Outcome got = run(config, 3, late);
+    EXPECT_THAT(got.losses, ::testing::Pointwise(::testing::DoubleNear(1e-3), want.losses));
+    EXPECT_NE(got.values, want.values);
+  }
 }
 
 }  // namespace

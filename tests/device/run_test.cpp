@@ -46,6 +46,17 @@ const std::vector<testing::Way>& ways() {
        }},
       {"8 bits", [](io::Config& config) { config.optimizer.state_bits = 8; }},
       {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
+      {"offload",
+       [](io::Config& config) {
+         testing::prune_gradually(config);
+         config.optimizer.offload = true;
+       }},
+      {"offload, 8 bits",
+       [](io::Config& config) {
+         testing::prune_sparse(config);
+         config.optimizer.offload = true;
+         config.optimizer.state_bits = 8;
+       }},
       {"recompute",
        [](io::Config& config) {
          testing::prune_sparse(config);
@@ -92,6 +103,69 @@ TEST_P(LateRuns, GoOnWhereTheCpuStopped) {
     Outcome resumed = run(config, 1, second);
     resumed.losses = whole.losses;
     EXPECT_EQ(resumed, whole);
+  }
+}
+
+/// A checkpoint knows nothing of where state is.
+TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  config.optimizer.state_bits = 8;
+  testing::prune_sparse(config);
+  const Outcome whole = run(config);
+  for (const bool offload_first : {false, true}) {
+    train::TrainerOptions first;
+    first.stop_after = 6;
+    config.optimizer.offload = offload_first;
+    run_late(config, 1, first);
+    train::TrainerOptions second;
+    second.resume = "auto";
+    config.optimizer.offload = !offload_first;
+    Outcome resumed = run_late(config, 1, second);
+    resumed.losses = whole.losses;
+    EXPECT_EQ(resumed, whole);
+  }
+}
+
+/// What is offloaded is in pinned memory, all of it, and planned to the byte; the model state is as large.
+TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
+  for (const int64_t bits : {32, 8}) {
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    config.model.width = 128;
+    config.pruning.method = "random";
+    config.pruning.scope = "layer";
+    config.optimizer.state_bits = bits;
+    size_t state = 0;
+    for (const bool offload : {false, true}) {
+      config.optimizer.offload = offload;
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        train::TrainerOptions options;
+        options.resume = "none";
+        options.kernels = &late_table();
+        train::Trainer trainer(config, comm, options);
+        trainer.run();
+        Arena& device = trainer.arena();
+        for (const Memory kind : {Memory::master, Memory::moment}) {
+          const auto k = static_cast<size_t>(kind);
+          const Arena& holds = offload ? device.host() : device;
+          EXPECT_EQ((offload ? device : device.host()).use(kind).peak, 0U) << name_of(kind);
+          const bool none = kind == Memory::master && GetParam() == "fp32";
+          EXPECT_EQ(holds.use(kind).now > 0, !none) << name_of(kind);
+          EXPECT_EQ(holds.use(kind).now,
+                    offload ? trainer.fit().plan.pinned.at(k) : trainer.fit().plan.last.at(k));
+        }
+        const size_t all = device.model_state_bytes() + device.offloaded_bytes();
+        EXPECT_EQ(all, state == 0 ? all : state);
+        state = all;
+      });
+      const auto summary = nlohmann::json::parse(std::ifstream(dir / "run" / "summary.json"));
+      EXPECT_EQ(summary["model_state_bytes"], state);
+      const auto& pinned = summary["memory"]["ranks"][0]["pinned"];
+      EXPECT_EQ(pinned.contains("moment"), offload);
+    }
   }
 }
 
@@ -154,6 +228,8 @@ TEST_P(LateRuns, FitTheirPlan) {
       trainer.run();
       const train::MemoryPlan& plan = trainer.fit().plan;
       EXPECT_EQ(plan.beside, 0U);
+      EXPECT_EQ(trainer.arena().use(Memory::activation).peak,
+                plan.peak.at(static_cast<size_t>(Memory::activation)));
       // Masks are told apart globally: how many elements each matrix keeps is known beforehand to a
       // percent, with what pads it.
       constexpr double kSlack = 1.02;

@@ -101,9 +101,18 @@ const std::vector<testing::Way>& ways() {
          config.pruning.block = 16;
          config.sparse.storage.fallback = "block";
        }},
+      {"heads of 64 columns and two tiles of rows",
+       [](io::Config& config) {
+         config.model.width = 64;
+         config.model.heads = 1;
+         config.model.context = 72;
+         config.train.global_batch = 2;
+         config.train.micro_batch = 1;
+       }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;
+         config.optimizer.offload = true;
          config.model.dropout = 0.1;
        }},
   };
@@ -123,6 +132,46 @@ TEST_P(SimtRuns, AreNearTheCpu) {
     expect_near(simt, run(config), config);
     if (way.name == "sparse") {
       EXPECT_EQ(run_simt(config), simt) << "the same again";
+    }
+  }
+}
+
+/// Where masks are known beforehand, the plan is what the arena holds at its peak, to the byte: workspace,
+/// activations, state.
+TEST_P(SimtRuns, HoldWhatWasPlanned) {
+  for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
+    for (const bool later : {false, true}) {
+      const TempDir dir;
+      io::Config config = small_config(dir);
+      config.train.dtype = GetParam();
+      config.train.steps = 3;
+      config.train.recompute = later ? "selective" : "none";
+      config.optimizer.offload = later;
+      const std::string name = storage;
+      SCOPED_TRACE(name + (later ? ", later" : ""));
+      if (name != "none") {
+        testing::prune(config);
+        config.pruning.method = name == "block" ? "block" : "random";
+        config.pruning.block = 16;
+        config.pruning.scope = "layer";
+        config.pruning.at_step = later ? 1 : -1;
+        config.sparse.storage.fallback = name;
+        config.sparse.index.fallback = "bitmap";
+      }
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        train::TrainerOptions options;
+        options.resume = "none";
+        options.kernels = &kernels::cuda_simt::table();
+        train::Trainer trainer(config, comm, options);
+        trainer.run();
+        const train::MemoryPlan& plan = trainer.fit().plan;
+        const Arena& arena = trainer.arena();
+        for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+          EXPECT_EQ(arena.at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
+              << name_of(static_cast<Memory>(kind));
+        }
+        EXPECT_EQ(arena.total().peak, plan.needed());
+      });
     }
   }
 }

@@ -14,7 +14,7 @@ void visit_each(Fn&& fn, Some&... some) {
 // In namespace espalier::kernels, to be found by their arguments.
 template <class Fn>
 void visit_tensors(GemmArgs& a, Fn&& fn) {
-  visit_each(fn, a.a, a.b, a.c, a.bias);
+  visit_each(fn, a.a, a.b, a.c, a.bias, a.activated, a.preactivation, a.row_sums);
 }
 template <class Fn>
 void visit_tensors(ColumnSumArgs& a, Fn&& fn) {
@@ -65,12 +65,20 @@ void visit_tensors(CastArgs& a, Fn&& fn) {
   visit_each(fn, a.x, a.y);
 }
 template <class Fn>
+void visit_tensors(OrderedSumArgs& a, Fn&& fn) {
+  visit_each(fn, a.x, a.y);
+}
+template <class Fn>
+void visit_tensors(DifferenceArgs& a, Fn&& fn) {
+  visit_each(fn, a.a, a.b, a.y);
+}
+template <class Fn>
 void visit_tensors(FillArgs& a, Fn&& fn) {
   visit_each(fn, a.x);
 }
 template <class Fn>
 void visit_tensors(SumSquaresArgs& a, Fn&& fn) {
-  visit_each(fn, a.x);
+  visit_each(fn, a.x, a.counts);
 }
 template <class Fn>
 void visit_tensors(GatherArgs& a, Fn&& fn) {
@@ -145,8 +153,6 @@ void visit_addresses(const Args& args, Fn&& fn) {
     visit_addresses(args.weight, fn);
   } else if constexpr (requires { args.weight.block_begin; }) {
     visit_addresses(args.weight, fn);
-  } else if constexpr (requires { args.sums; }) {
-    fn(args.sums);
   } else if constexpr (requires { args.wire; }) {
     fn(args.wire.data());
   }

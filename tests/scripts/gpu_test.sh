@@ -12,17 +12,34 @@ echo test-version >"$bundle/version"
 : >"$bundle/cublas"
 
 program() { { echo '#!/bin/sh' && cat; } >"$bundle/bin/$1" && chmod +x "$bundle/bin/$1"; }
-# Trains nothing: a summary and metrics where run.out says, at 1,000 tokens/s.
+# Trains nothing: a summary and metrics where run.out says, at 1,000 tokens/s. Plans fit up to 11 heads.
 program espalier <<'STANDIN'
 if [ "$1" = info ]; then
-  echo "{\"backends\": [\"cpu-portable\"$(cat "$(dirname "$0")/device")]}"
+  echo "{\"backends\": [\"cpu-portable\"$(cat "$(dirname "$0")/device")],"
+  echo " \"devices\": [\"NVIDIA H100 80GB HBM3 (79.1 GiB)\"], \"device_free_bytes\": [8589934592]}"
   exit 0
 fi
-for word; do case $word in run.out=*) out=${word#run.out=} ;; esac; done
+dry=
+for word; do
+  case $word in
+    run.out=*) out=${word#run.out=} ;;
+    model.heads=*) heads=${word#model.heads=} ;;
+    train.memory_budget=*) budget=${word#train.memory_budget=} ;;
+    --dry-run) dry=1 ;;
+  esac
+done
 out=${out#\"} out=${out%\"}
+if [ -n "$dry" ]; then
+  [ "$budget" = '"7516192768B"' ] || { echo "a budget of $budget" >&2; exit 1; }
+  [ "$heads" -le 11 ] && fits=true || fits=false
+  echo "{\"parameters\": ${heads}000000000, \"kept_parameters\": ${heads}00000000, \"process\": 2147483648,"
+  echo " \"pinned\": {\"all\": 0}, \"fits\": $fits}"
+  exit 0
+fi
 mkdir -p "$out"
-printf '{"loss": %s, "tokens_per_s": 1000}\n' 3 2 1 >"$out/metrics.jsonl"
-echo '{"parameters": 8, "model_state_bytes": 20, "model_state_bytes_per_parameter": 2.5, "memory": {}}' >"$out/summary.json"
+printf '{"loss": %s, "tokens_per_s": 1000, "step_ms": 500}\n' 3 2 1 >"$out/metrics.jsonl"
+echo '{"parameters": 124439808, "model_state_bytes": 20, "model_state_bytes_per_parameter": 2.5,' >"$out/summary.json"
+echo ' "memory": {"ranks": [{"all": {"peak": 1073741824}}]}}' >>"$out/summary.json"
 STANDIN
 program mpirun <<'STANDIN'
 while [ "${1##*/}" != espalier ]; do shift; done
@@ -41,7 +58,7 @@ sleep 60 & wait
 STANDIN
 program kernels_benchmark <<'STANDIN'
 for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
-echo '{"benchmarks": [{"name": "layernorm/bf16", "real_time": 1, "%bound": 91.5}]}' >"$out"
+echo '{"benchmarks": [{"name": "layernorm/bf16", "real_time": 1, "%bound": 91.5, "TFLOP/s": 3.5}]}' >"$out"
 STANDIN
 program sparse_benchmark <<'STANDIN'
 for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
@@ -73,15 +90,38 @@ expect "nothing is measured" lacks "$(cat "$results/summary.md")" "tokens/s"
 
 # With one.
 echo ', "cuda"' >"$bundle/bin/device"
-gpu STEPS="kernel-tests run-tests kernels figure-1 blocks train-124m-dense train-124m-masked"
+gpu STEPS="kernel-tests run-tests kernels attention figure-1 blocks train-124m-dense train-124m-masked
+  train-124m-sparse largest-gpt"
 expect "a failed step fails the run" [ "$code" = 1 ]
 expect "tests pass" contains "$(status kernel-tests)" "passed"
 expect "tests fail, and say why" contains "$(status run-tests)" "failed exit code 1: the losses differ"
 expect "a benchmark is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | 91.50"
+expect "attention is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | - | 3.50 |"
 expect "a wrong result is a failure" contains "$(status figure-1)" "failed spmm: differs"
 expect "a program that is not there is a failure" contains "$(status blocks)" "failed"
-expect "speeds are compared" contains "$(cat "$results/summary.md")" "| 124m | masked | 1000 | - | 1.00 | 2.50 |"
+# 1,000 tokens/s of 6 (124,439,808 - 786,432) + 12 12 768 1,024 flops each, of 989.5 TFLOP/s: 0.0864 %.
+expect "speeds are compared" contains "$(cat "$results/summary.md")" "| 124m | masked | 1000 | 0.1 | - | 1.00 | 2.50 |"
+expect "sparse products have no MFU" contains "$(cat "$results/summary.md")" "| 124m | sparse | 1000 | - | - | 1.00 |"
+expect "the peak is told" contains "$(cat "$results/summary.md")" "dense bf16 of the device: 990 TFLOP/s"
+expect "the largest model that fits takes its steps" contains "$(cat "$results/summary.md")" \
+  "| expanded | 11.00 G | 1.10 G | 2.00 | 0.00 | 1.00 | 0.50 | 3.00, 2.00, 1.00 |"
 expect "logs are kept" contains "$(cat "$results/logs.txt")" "the losses differ"
+
+cat >"$scratch/peaks_test.py" <<'PYTHON'
+import peaks
+for name, tera in {"NVIDIA H100 PCIe": 756.5, "NVIDIA H100 NVL (1 GiB)": 835.5, "NVIDIA H100 80GB HBM3": 989.5,
+                   "NVIDIA H200": 989.5, "NVIDIA H200 NVL": 835.5, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA B200": 2250,
+                   "NVIDIA GH200 480GB": 989.5}.items():
+    assert peaks.peak_flops(name) == tera * 1e12, name
+assert peaks.peak_flops("NVIDIA GeForce GTX 1080") is None
+assert peaks.flops_per_token(1_000_000 + 1024 * 64, 2, 64) == 6_000_000 + 12 * 2 * 64 * 1024
+line = {"tokens_per_s": 1e5, "storage": "PyTorch", "parameters": 124439808}
+shape = {"layers": 12, "width": 768}
+assert abs(peaks.mfu(line, shape, "NVIDIA H100 80GB HBM3") - 0.08642) < 1e-4
+assert peaks.mfu(line, shape, "") is None and peaks.mfu({**line, "storage": "block"}, shape, "NVIDIA H200") is None
+PYTHON
+run env PYTHONPATH="$root/benchmarks/gpu" PYTHONDONTWRITEBYTECODE=1 python3 "$scratch/peaks_test.py"
+expect "peaks are found by the device's name" [ "$code" = 0 ]
 
 # Time.
 gpu STEPS="equality-tests kernels" TOTAL_S=4
@@ -97,8 +137,8 @@ expect "usage" [ "$code" = 2 ]
 gpu STEPS=everything
 expect "unknown steps are named" contains "$output" "no such steps: everything"
 echo libcublasLt.so.none >"$bundle/cublas"
-run "$bundle/with" true
-expect "no cuBLASLt: a message" contains "$output" "libcublasLt.so.none is missing: set CUBLAS_DIR"
+run "$bundle/with" sh -c 'echo "<$LD_LIBRARY_PATH>"'
+expect "no cuBLASLt: programs start" contains "$output" "<$bundle/lib"
 touch "$scratch/libcublasLt.so.none"
 run env CUBLAS_DIR="$scratch" "$bundle/with" sh -c 'echo "$LD_LIBRARY_PATH"'
 expect "it is found where CUBLAS_DIR says" contains "$output" "$bundle/lib:$scratch"

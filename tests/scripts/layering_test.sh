@@ -7,10 +7,10 @@ tree=$scratch/tree
 reset() {
   rm -rf "$tree"
   mkdir -p "$tree/src/core" "$tree/src/kernels/cpu" "$tree/src/model" "$tree/parallel" "$tree/io"
-  for header in src/core/error.h src/kernels/kernels.h src/kernels/cpu/gemm.h io/config.h io/tokens.h; do
+  for header in src/core/error.h src/kernels/kernels.h src/kernels/cpu/product.h io/config.h io/tokens.h; do
     printf '#pragma once\nint array[] = {1, 2};\n' >"$tree/$header"
   done
-  echo '#include "src/kernels/cpu/gemm.h"' >"$tree/src/kernels/backends.cpp"
+  echo '#include "src/kernels/cpu/product.h"' >"$tree/src/kernels/backends.cpp"
   printf '#include <vector>\n#include "src/core/error.h"\n  #  include "io/config.h"\n' >"$tree/src/model/gpt.cpp"
 }
 check() { run cmake -D "ROOT=$tree" -P "$root/tests/layering_test.cmake"; }
@@ -35,7 +35,7 @@ echo '#include "io/tokens.h"' >>"$tree/src/model/gpt.cpp"
 refuses "another header of io" "src/model must not see io"
 
 reset
-echo '#include "src/kernels/cpu/gemm.h"' >>"$tree/src/model/gpt.cpp"
+echo '#include "src/kernels/cpu/product.h"' >>"$tree/src/model/gpt.cpp"
 refuses "private header" "private to one backend"
 
 reset

@@ -1,36 +1,41 @@
-// Dense products for the harness: the CPU's, when the queue comes to them.
-#include "src/kernels/cuda/blas.h"
+// cuBLASLt for the harness: the library's place is taken by functions of the host.
+#include "src/kernels/cuda/blas_cublaslt.h"
 #include "src/kernels/cuda/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
-namespace {
 
-/// A view that may be strided.
-Tensor matrix(const void* data, bool half, const Shape& shape, int64_t stride) {
-  Tensor made(const_cast<void*>(data), half ? DType::bf16 : DType::fp32, shape);
-  made.stride = stride;
-  return made;
+const BlasLibrary& blas_library() {
+  static const BlasLibrary library{.library = nullptr,
+                                   .status_text = cublasLtGetStatusString,
+                                   .create = cublasLtCreate,
+                                   .destroy = cublasLtDestroy,
+                                   .matmul = cublasLtMatmul,
+                                   .find_algorithms = cublasLtMatmulAlgoGetHeuristic,
+                                   .create_product = cublasLtMatmulDescCreate,
+                                   .destroy_product = cublasLtMatmulDescDestroy,
+                                   .set_product = cublasLtMatmulDescSetAttribute,
+                                   .create_layout = cublasLtMatrixLayoutCreate,
+                                   .destroy_layout = cublasLtMatrixLayoutDestroy,
+                                   .create_preference = cublasLtMatmulPreferenceCreate,
+                                   .destroy_preference = cublasLtMatmulPreferenceDestroy,
+                                   .set_preference = cublasLtMatmulPreferenceSetAttribute};
+  return library;
 }
 
-void multiply(const Product& p) {
-  Arena arena;
-  Stream stream(arena, 1);
-  const Shape a = p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k};
-  const Shape b = p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
-  by_name("cpu-portable")
-      .gemm(stream, {.a = matrix(p.a, p.half_inputs, a, p.a_stride),
-                     .b = matrix(p.b, p.half_inputs, b, p.b_stride),
-                     .c = matrix(p.c, p.half_result, {p.m, p.n}, p.c_stride),
-                     .bias = p.bias == nullptr ? Tensor{} : matrix(p.bias, false, {p.n}, p.n),
-                     .transpose_a = p.transpose_a,
-                     .transpose_b = p.transpose_b,
-                     .accumulate = p.accumulate});
+size_t blas_workspace() { return 4096; }
+
+/// One set of plans for all queues of a thread: what it keeps belongs to no queue.
+BlasQueue blas_queue(Stream& stream) {
+  thread_local Blas blas;
+  return {blas, &queue_of(stream), blas_workspace()};
 }
 
-}  // namespace
-
-void matmul(Stream& stream, const Product& product) {
-  queue_of(stream).enqueue([product] { multiply(product); });
+double seconds_of(Stream& stream, const std::function<void()>& work) {
+  const Context& library = *blas_queue(stream).blas.handle();
+  const double before = library.seconds;
+  work();
+  stream.synchronize();
+  return library.seconds - before;
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

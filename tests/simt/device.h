@@ -3,8 +3,11 @@
 // somebody waits (queue.h), memory that faults unless the queue is at work, and pinned memory. A host
 // that reads or writes an array of the device is a crash, one that does not wait finds old numbers, and
 // memory is given back only when the queue is empty, after which it is gone. Polling alone brings
-// the queue forward, too: a task for every few questions.
+// the queue forward, too: a task for every few questions. Queues beside the first share its memory.
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "src/core/device.h"
 #include "tests/simt/queue.h"
@@ -14,10 +17,17 @@ namespace espalier::simt {
 /// Allocations by address, each of pages of its own, and with a page behind it that nobody may touch.
 class Pages : public MemorySource {
  public:
-  explicit Pages(Queue& queue, bool guarded) : queue_(queue), guarded_(guarded) {}
+  /// `queues`: those that use it.
+  Pages(const std::vector<Queue*>& queues, bool guarded) : queues_(queues), guarded_(guarded) {}
   ~Pages() override;
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
+  size_t available() override { return told_; }
+  /// As much memory as `bytes` from now on, of which it says that `told` is free.
+  void limit(size_t bytes, size_t told) {
+    most_ = bytes;
+    told_ = told;
+  }
   /// Whether the memory may be touched.
   void set_open(bool open) noexcept;
   bool holds(const void* address) const;
@@ -29,30 +39,52 @@ class Pages : public MemorySource {
   };
   void protect(const Block& block) const noexcept;
 
-  Queue& queue_;
+  const std::vector<Queue*>& queues_;
   bool guarded_;
   bool open_ = false;
-  std::map<const void*, Block> blocks_;  ///< by what was handed out
+  size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
+  std::map<const void*, Block> blocks_;                  ///< by what was handed out
+};
+
+/// What the queues of a device share.
+struct DeviceMemory {
+  std::vector<Queue*> queues;
+  int at_work = 0;  ///< queues: one may bring another forward
+  Pages memory{queues, true};
+  Pages pinned{queues, false};
 };
 
 class GuardedQueue final : public Queue {
  public:
-  explicit GuardedQueue(Order order) : Queue(order) {}
-  Pages memory{*this, true};
-  Pages pinned{*this, false};
+  explicit GuardedQueue(Order order);
+  ~GuardedQueue() override;
+  std::unique_ptr<espalier::Queue> beside() override;
+  std::string device_id() const override;
   /// Throws Bug unless kernels may use this address; none is fine.
   void require_known(const void* address, const char* what) const;
+  DeviceMemory& of_device() { return *shared_; }
 
  private:
-  void begin_work() override { memory.set_open(true); }
-  void end_work() noexcept override { memory.set_open(false); }
+  GuardedQueue(const GuardedQueue& first, Order order);
+  void begin_work() override;
+  void end_work() noexcept override;
+
+  std::shared_ptr<DeviceMemory> shared_;
 };
+
+/// Does what queues beside others, of devices that this thread made, can do: a device goes on while its host
+/// waits for other ranks, whose devices wait for its messages.
+void drive_queues_beside();
 
 class PretendedDevice final : public Device {
  public:
   explicit PretendedDevice(Order order = Order::ascending) : queue_(order) {}
-  MemorySource& memory() override { return queue_.memory; }
-  MemorySource& pinned() override { return queue_.pinned; }
+  /// Of so little memory, of which it says that `told` is free.
+  PretendedDevice(size_t bytes, size_t told) : queue_(Order::ascending) {
+    queue_.of_device().memory.limit(bytes, told);
+  }
+  MemorySource& memory() override { return queue_.of_device().memory; }
+  MemorySource& pinned() override { return queue_.of_device().pinned; }
   espalier::Queue& queue() override { return queue_; }
 
  private:

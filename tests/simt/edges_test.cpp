@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "src/core/exact_sum.h"
 #include "src/kernels/cuda/table.h"
 #include "tests/kernel_memory.h"
 #include "tests/simt/queue.h"
@@ -152,6 +153,47 @@ TEST(SimtEdges, runs_cut_out_of_larger_positions) {
       t.expect_near(1, 0);
       t.expect_near(2, 0);
     }
+  }
+}
+
+/// Digits of a sum have the CPU's bits: of the smallest and the largest numbers, of numbers that are none,
+/// and of more elements than a grid takes at once.
+TEST(SimtEdges, squares_are_summed_to_the_last_bit) {
+  constexpr int64_t kMany = (int64_t{2048} * 8 + 3) * kSumBlock + 17;
+  for (const auto& [count, scale] :
+       {std::pair(int64_t{3000}, 1e-45), std::pair(int64_t{3000}, 3e38), std::pair(kMany, 1.0)}) {
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      if (count == kMany && dtype == DType::bf16) {
+        continue;
+      }
+      Operand x = input(dtype, {count}, -scale, scale);
+      Operand counts = in_out(DType::uint64, {ExactSum::kWords}, {});
+      counts.values.assign(ExactSum::kWords, 0);
+      Twice t;
+      t.add(x);
+      t.add(counts);
+      t.run([](const Kernels& kernels, Stream& stream, const Tensors& at) {
+        kernels.sum_squares(stream, {at[0], at[1]});
+        kernels.sum_squares(stream, {at[0].elements(7, 300), at[1]});
+      });
+      t.expect_near(1, 0);
+    }
+  }
+  for (const double strange : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    Operand x = input(DType::fp32, {700});
+    x.values[299] = strange;
+    Operand counts = in_out(DType::uint64, {ExactSum::kWords}, {});
+    counts.values.assign(ExactSum::kWords, 0);
+    const Case one{.operands = {x, counts}};
+    const Memories memories(one);
+    Arena arena;
+    simt::Queue queue;
+    Stream stream(arena, 1, &queue);
+    cuda_simt::table().sum_squares(stream, {memories.tensors()[0], memories.tensors()[1]});
+    stream.synchronize();
+    const auto words = memories.tensors()[1].span<uint64_t>();
+    const double sum = ExactSum::of(words.first<ExactSum::kWords>()).value();
+    EXPECT_TRUE(std::isnan(strange) ? std::isnan(sum) : sum == HUGE_VAL) << strange;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/simt/async_copies.h"
 #include "tests/simt/fiber.h"
 #include "tests/simt/index.h"
 #include "tests/simt/warp.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{96} << 10;
 constexpr unsigned kMostBlocks = 0x7fffffffU;
+constexpr unsigned kMostAcross = 0xffffU;          ///< along y and z
 constexpr size_t kSharedBytes = size_t{99} << 10;  ///< of a block, compute capability 8.6 and 8.9
 
 uint3 unflatten(int64_t i, const Extent& extent) {
@@ -43,6 +45,8 @@ class Engine {
   void run(const Grid& grid, Order order, const std::function<void()>& body);
   void barrier();
   uint64_t warp_operation(const LaneCall& call);
+  void copy_async(void* shared, const void* from, int bytes);
+  AsyncCopies& copies() { return copies_[static_cast<size_t>(current_)]; }
   std::byte* shared() { return reinterpret_cast<std::byte*>(shared_words_.data()); }
 
  private:
@@ -78,7 +82,8 @@ class Engine {
   int64_t count_ = 0, current_ = 0, fresh_ = 0, done_ = 0, at_barrier_ = 0, ready_ = 0;
   int64_t cursor_ = 0;  ///< in order: where the search for the next ready thread goes on
   std::vector<Thread> threads_;
-  std::vector<uint3> indices_;  ///< of each thread
+  std::vector<uint3> indices_;       ///< of each thread
+  std::vector<AsyncCopies> copies_;  ///< of each thread
   std::vector<WarpMeeting> warps_;
   std::vector<uint64_t> shared_words_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -122,6 +127,9 @@ void Engine::finish() {
   ++done_;
   if (at_barrier_ > 0) {
     violate("leaves while others wait at __syncthreads");
+  }
+  if (!copies().none()) {
+    violate("leaves before its asynchronous copies have arrived");
   }
   WarpMeeting& warp = warps_[static_cast<size_t>(current_ / 32)];
   warp.leave(static_cast<int>(current_ % 32));
@@ -180,6 +188,15 @@ uint64_t Engine::warp_operation(const LaneCall& call) {
   return threads_[static_cast<size_t>(current_)].result;
 }
 
+void Engine::copy_async(void* shared, const void* from, int bytes) {
+  const auto addresses = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(from);
+  if (addresses % 16 != 0 || bytes < 0 || bytes > 16) {
+    violate(fmt::format("copies {} bytes, from {} to {}: 0 to 16, between addresses at 16 bytes",
+                        bytes, from, shared));
+  }
+  copies().copy(shared, from, bytes);
+}
+
 int64_t Engine::next(State state) {
   for (int64_t i = 0; i < count_; ++i, cursor_ = (cursor_ + 1) % count_) {
     const int64_t number = in_order(cursor_);
@@ -228,6 +245,9 @@ void Engine::report_stuck() {
 void Engine::begin_block() {
   threads_.assign(static_cast<size_t>(count_), Thread{});
   warps_.clear();
+  for (AsyncCopies& copies : copies_) {
+    copies.forget();
+  }
   for (int64_t first = 0; first < count_; first += 32) {
     warps_.emplace_back(static_cast<int>(std::min<int64_t>(32, count_ - first)));
   }
@@ -258,6 +278,7 @@ void Engine::run(const Grid& grid, Order order, const std::function<void()>& bod
   body_ = &body;
   count_ = grid.threads.count();
   indices_.clear();
+  copies_.resize(static_cast<size_t>(count_));
   for (int64_t i = 0; i < count_; ++i) {
     indices_.push_back(unflatten(i, grid.threads));
   }
@@ -284,6 +305,11 @@ void run_grid(const Grid& grid, Order order, const std::function<void()>& body) 
   require(running == nullptr, "kernels do not start kernels", grid.name);
   require(grid.threads.count() >= 1 && grid.threads.count() <= 1024,
           "a block has 1 to 1024 threads", grid.name, grid.threads.count());
+  require(
+      grid.blocks.x <= kMostBlocks && grid.blocks.y <= kMostAcross && grid.blocks.z <= kMostAcross,
+      "a grid has at most 2^31 - 1 x 65535 x 65535 blocks", grid.name);
+  require(grid.shared_bytes <= kSharedBytes, "a block has at most 99 KiB of shared memory",
+          grid.name, grid.shared_bytes);
   running = &engine();
   struct Reset {
     ~Reset() { running = nullptr; }
@@ -294,8 +320,20 @@ void run_grid(const Grid& grid, Order order, const std::function<void()>& body) 
 void barrier() { running->barrier(); }
 
 uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, unsigned argument, int width) {
-  return running->warp_operation({op, mask, value, argument, width});
+  return running->warp_operation(
+      {.op = op, .mask = mask, .value = value, .argument = argument, .width = width});
 }
+
+void together(Together work, void* mine) {
+  running->warp_operation(
+      {.op = WarpOp::together, .mask = 0xffffffffU, .work = work, .mine = mine});
+}
+
+void copy_async(void* shared, const void* from, int bytes) {
+  running->copy_async(shared, from, bytes);
+}
+void commit_copies() { running->copies().commit(); }
+void wait_copies(int later) { running->copies().wait(later); }
 
 std::byte* dynamic_shared_memory() { return running->shared(); }
 

@@ -7,6 +7,8 @@
 //   - a thread that leaves while others wait at __syncthreads, or before they do;
 //   - a shuffle, vote or __syncwarp whose mask names lanes that left or never were, that leaves out
 //     the caller, or that reads from a lane it does not name; lanes that meet with different masks;
+//   - a mma or ldmatrix that not all 32 lanes join, and addresses that must be at 16 bytes and are not;
+//   - a thread that leaves before its asynchronous copies have arrived (async_copies.h);
 //   - threads that wait for ever.
 // Dynamic shared memory is filled with NaN bits before every block. Accesses out of bounds are found
 // by AddressSanitizer, or by guard pages around the operands.
@@ -42,13 +44,22 @@ struct Grid {
 void run_grid(const Grid& grid, Order order, const std::function<void()>& body);
 
 /// What lanes of a warp do together.
-enum class WarpOp : uint8_t { sync, shuffle, up, down, exchange, ballot, match };
+enum class WarpOp : uint8_t { sync, shuffle, up, down, exchange, ballot, match, together };
+
+/// What the 32 lanes of a warp do as one: run once, by the last to come, on what each has brought.
+/// Returns which rule was broken; empty: none.
+using Together = std::string (*)(void* const (&lanes)[32]);
 
 // What kernels call; of the thread that runs.
 void barrier();
 /// `value` of the lane that `op` and `argument` say, among groups of `width` lanes; of ballot and
 /// match a set of lanes.
 uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, unsigned argument, int width);
+void together(Together work, void* mine);
 std::byte* dynamic_shared_memory();
+/// cp.async, cp.async.commit_group and cp.async.wait_group.
+void copy_async(void* shared, const void* from, int bytes);
+void commit_copies();
+void wait_copies(int later);
 
 }  // namespace espalier::simt

@@ -60,6 +60,38 @@ TEST(SimtKernels, agree_with_the_reference_and_wait_to_be_asked) {
   }
 }
 
+size_t workspace_of(const Case& one, const Kernels& table, const Memories& memories, bool dry) {
+  Arena here;
+  Arena plans(here, nullptr);  // of a device, without memory
+  Arena& arena = dry ? plans : here;
+  simt::Queue queue;
+  Stream stream(arena, 1, dry ? nullptr : &queue);
+  one.run(table, stream, memories.tensors());
+  stream.synchronize();
+  return arena.use(Memory::scratch).peak;
+}
+
+/// Plans need no device, touch nothing, and ask for the workspace that the call itself asks for.
+TEST(SimtKernels, plan_for_the_workspace_that_they_take) {
+  const Kernels* plan = cuda_simt::table().plan;
+  ASSERT_NE(plan, nullptr);
+  size_t most = 0;
+  for (const Case& one : cases()) {
+    if (!up_to(one, 8000)) {
+      continue;
+    }
+    const Memories memories(one);
+    const std::string start = memories.bytes();
+    dry_count() = {};
+    const size_t planned = workspace_of(one, *plan, memories, true);
+    EXPECT_TRUE(memories.bytes() == start) << one.name;
+    EXPECT_TRUE(dry_count().bytes > 0 || one.operands.front().shape.count() == 0) << one.name;
+    EXPECT_EQ(workspace_of(one, cuda_simt::table(), memories, false), planned) << one.name;
+    most = std::max(most, planned);
+  }
+  EXPECT_GT(most, 0U);
+}
+
 TEST(SimtKernels, do_not_depend_on_the_order_of_threads) {
   for (const Case& one : cases()) {
     if (up_to(one, 20000)) {

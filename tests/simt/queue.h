@@ -3,7 +3,8 @@
 // the host for the queue or an event of it, or another queue that runs and meets such an event. So a
 // result that was read without waiting is an old one, and a queue that forgot to wait for another
 // finds that the other has done nothing yet. Copies and fills wait like kernels; their source is
-// read late as well.
+// read late as well. Work that cannot be done yet, since a peer has not sent what it needs, is asked for
+// again and again while the host waits.
 //
 // Queues that share events are used by one thread.
 #include <deque>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <vector>
 
 #include "src/core/stream.h"
 #include "tests/simt/engine.h"
@@ -39,6 +41,10 @@ class Queue : public espalier::Queue {
   Mark mark() override { return asked_; }
   bool passed(Mark mark) override;
   void wait(Mark mark) override;
+  std::unique_ptr<espalier::Queue> beside() override;
+  void follow(espalier::Queue& other, Mark mark) override;
+  void* handle() override { return this; }
+  std::string device_id() const override;
   void fill(void* to, int byte, size_t bytes);
   void record(Event& event);
   void wait(const Event& event);
@@ -50,6 +56,7 @@ class Queue : public espalier::Queue {
                     .blocks = {shape.grid.x, shape.grid.y, shape.grid.z},
                     .threads = {shape.block.x, shape.block.y, shape.block.z},
                     .shared_bytes = shape.shared_bytes};
+    launches_.push_back(grid);
     enqueue([grid, kernel, order = order_, all = std::make_tuple(arguments...)] {
       run_grid(grid, order, [&] { std::apply(kernel, all); });
     });
@@ -58,16 +65,27 @@ class Queue : public espalier::Queue {
   /// The device's copy of what the host never changes.
   const void* constant(const void* host, size_t bytes);
 
+  Order order() const { return order_; }
   /// Tasks that were asked for and are not done.
   int64_t waiting() const { return asked_ - done_; }
   /// Kernels, copies and fills that were asked for.
   int64_t asked() const { return asked_; }
+  /// Of kernels alone, in order.
+  const std::vector<Grid>& launches() const { return launches_; }
   /// How often the host waited for all of it, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
   int64_t waited() const { return waited_; }
 
   void enqueue(std::function<void()> task);
+  /// A task that says whether it is done; until then nothing behind it begins.
+  void enqueue_until(std::function<bool()> task);
+  /// Does what can be done of the first `count` tasks; whether all are.
+  bool advance(int64_t count);
+  /// The same with waiting.
   void run_until(int64_t count);
+
+ protected:
+  Queue(const Queue& first, Order order) : espalier::Queue(&first), order_(order) {}
 
  private:
   /// Around work that is done.
@@ -75,11 +93,12 @@ class Queue : public espalier::Queue {
   virtual void end_work() noexcept {}
 
   Order order_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<std::function<bool()>> tasks_;
+  std::vector<Grid> launches_;
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
   int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0;
   int64_t polls_ = 0;
-  int depth_ = 0;  ///< tasks that run: one may meet an event of its own queue
+  bool at_work_ = false;  ///< a task runs: it may meet an event of its own queue
 };
 
 }  // namespace espalier::simt

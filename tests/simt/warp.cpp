@@ -13,6 +13,7 @@ uint64_t WarpMeeting::value_for(int lane) {
   uint64_t set = 0;
   switch (call.op) {
     case WarpOp::sync:
+    case WarpOp::together:
       return 0;
     case WarpOp::ballot:
     case WarpOp::match:
@@ -50,7 +51,7 @@ void WarpMeeting::meet(unsigned mask) {
     if ((mask >> i & 1U) == 0) {
       continue;
     }
-    if (calls_[i].mask != mask || calls_[i].op != first.op) {
+    if (calls_[i].mask != mask || calls_[i].op != first.op || calls_[i].work != first.work) {
       wrong_ = fmt::format(
           "meets lane {} of its warp in another operation or with mask {:#x}, not {:#x}", i,
           calls_[i].mask, mask);
@@ -58,7 +59,18 @@ void WarpMeeting::meet(unsigned mask) {
     }
     results_[i] = value_for(i);
   }
+  if (first.op == WarpOp::together) {
+    work_together();
+  }
   arrived_ &= ~mask;
+}
+
+void WarpMeeting::work_together() {
+  void* lanes[32];
+  for (int i = 0; i < 32; ++i) {
+    lanes[i] = calls_[i].mine;
+  }
+  wrong_ = calls_[0].work(lanes);
 }
 
 unsigned WarpMeeting::arrive(int lane, const LaneCall& call) {

@@ -14,6 +14,8 @@ struct LaneCall {
   uint64_t value = 0;
   unsigned argument = 0;
   int width = 32;
+  Together work = nullptr;  ///< of WarpOp::together, with what the lane brings
+  void* mine = nullptr;
 };
 
 class WarpMeeting {
@@ -31,6 +33,7 @@ class WarpMeeting {
  private:
   uint64_t value_for(int lane);
   void meet(unsigned mask);
+  void work_together();
 
   unsigned present_;
   unsigned arrived_ = 0;

@@ -1,158 +1,22 @@
-#include "src/kernels/cpu/gemm.h"
+#include "src/kernels/cpu/product.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify.h"
 
-#include <omp.h>
-
-#include <array>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
-
-#include "src/core/rng.h"
-
-namespace espalier::kernels::cpu {
-namespace {
-
-using dnnl::memory;
-
-/// All that a primitive is specialised for.
-struct Key {
-  int64_t m, n, k;
-  int64_t a_stride, b_stride, c_stride;
-  DType input, output;
-  bool transpose_a, transpose_b, accumulate, bias;
-  int threads;
-  bool operator==(const Key&) const = default;
-};
-
-struct KeyHash {
-  size_t operator()(const Key& key) const {
-    uint64_t hash = 0;
-    auto add = [&hash](auto value) { hash = mix(hash, static_cast<uint64_t>(value)); };
-    add(key.m), add(key.n), add(key.k);
-    add(key.a_stride), add(key.b_stride), add(key.c_stride);
-    add(key.input), add(key.output), add(key.threads);
-    add(key.transpose_a + 2 * key.transpose_b + 4 * key.accumulate + 8 * key.bias);
-    return hash;
-  }
-};
-
-struct Product {
-  dnnl::matmul primitive;
-  memory a, b, c, bias, scratch;
-  size_t scratch_bytes = 0;
-};
-
-const dnnl::engine& engine() {
-  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
-  return the_engine;
-}
-
-memory::data_type type_of(DType dtype) {
-  require(dtype == DType::fp32 || dtype == DType::bf16, "gemm takes fp32 or bf16", name_of(dtype));
-  return dtype == DType::fp32 ? memory::data_type::f32 : memory::data_type::bf16;
-}
-
-/// A row-major matrix with a row stride; `transposed` describes its transpose.
-memory::desc matrix(int64_t rows, int64_t cols, DType dtype, int64_t stride, bool transposed) {
-  const memory::dims strides = transposed ? memory::dims{1, stride} : memory::dims{stride, 1};
-  return {memory::dims{rows, cols}, type_of(dtype), strides};
-}
-
-Product create(const Key& key) {
-  const auto a = matrix(key.m, key.k, key.input, key.a_stride, key.transpose_a);
-  const auto b = matrix(key.k, key.n, key.input, key.b_stride, key.transpose_b);
-  const auto c = matrix(key.m, key.n, key.output, key.c_stride, false);
-  const auto bias = key.bias ? matrix(1, key.n, DType::fp32, key.n, false) : memory::desc();
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (key.accumulate) {
-    dnnl::post_ops add_to_c;
-    add_to_c.append_sum(1.0F);
-    attributes.set_post_ops(add_to_c);
-  }
-  const auto description =
-      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc primitive(description, attributes, engine());
-  auto view = [](const memory::desc& shape) { return memory(shape, engine(), nullptr); };
-  return {.primitive = dnnl::matmul(primitive),
-          .a = view(a),
-          .b = view(b),
-          .c = view(c),
-          .bias = key.bias ? view(bias) : memory(),
-          .scratch = view(primitive.scratchpad_desc()),
-          .scratch_bytes = primitive.scratchpad_desc().get_size()};
-}
-
-/// The product for `key`, created at its first use on this thread.
-Product& product_for(const Key& key) {
-  thread_local std::unordered_map<Key, Product, KeyHash> products;
-  auto found = products.find(key);
-  if (found == products.end()) {
-    found = products.emplace(key, create(key)).first;
-  }
-  return found->second;
-}
-
-Key key_of(const Stream& stream, const GemmArgs& args) {
-  const auto& [a, b, c, bias, transpose_a, transpose_b, accumulate] = args;
-  const int64_t m = transpose_a ? a.cols() : a.rows();
-  const int64_t k = transpose_a ? a.rows() : a.cols();
-  const int64_t n = transpose_b ? b.rows() : b.cols();
-  require((transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
-          b.shape.text());
-  require(c.rows() == m && c.cols() == n, "c must be [M, N]", c.shape.text(), m, n);
-  require(a.dtype == b.dtype, "a and b must have one type", name_of(a.dtype), name_of(b.dtype));
-  require(!bias || bias.count() == n, "bias must be [N]", bias.shape.text(), n);
-  return {.m = m,
-          .n = n,
-          .k = k,
-          .a_stride = a.stride,
-          .b_stride = b.stride,
-          .c_stride = c.stride,
-          .input = a.dtype,
-          .output = c.dtype,
-          .transpose_a = transpose_a,
-          .transpose_b = transpose_b,
-          .accumulate = accumulate,
-          .bias = static_cast<bool>(bias),
-          .threads = stream.threads()};
-}
-
-}  // namespace
+namespace espalier::kernels::ESPALIER_ISA {
 
 void gemm(Stream& stream, const GemmArgs& args) {
-  const Key key = key_of(stream, args);
-  if (key.m == 0 || key.n == 0) {
-    return;
+  verify(args);
+  cpu::product(stream, args);
+  if (args.activated) {
+    activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
   }
-  if (omp_get_max_threads() != key.threads) {
-    omp_set_num_threads(key.threads);  // oneDNN has no other way to be told
+  if (args.preactivation) {
+    activation_backward(
+        stream, {.kind = args.activation, .dy = args.c, .x = args.preactivation, .dx = args.c});
   }
-  Product& product = product_for(key);
-  product.a.set_data_handle(args.a.data);
-  product.b.set_data_handle(args.b.data);
-  product.c.set_data_handle(args.c.data);
-  product.scratch.set_data_handle(stream.workspace(product.scratch_bytes));
-  std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, product.a.get()},
-                                            {DNNL_ARG_WEIGHTS, product.b.get()},
-                                            {DNNL_ARG_DST, product.c.get()},
-                                            {DNNL_ARG_SCRATCHPAD, product.scratch.get()},
-                                            {}}};
-  int count = 4;
-  if (key.bias) {
-    product.bias.set_data_handle(args.bias.data);
-    arguments[4] = {DNNL_ARG_BIAS, product.bias.get()};
-    count = 5;
+  if (args.row_sums) {
+    column_sum(stream, {.x = args.a, .out = args.row_sums, .accumulate = args.accumulate_sums});
   }
-  thread_local dnnl::stream queue(engine());
-  const auto status =
-      dnnl_primitive_execute(product.primitive.get(), queue.get(), count, arguments.data());
-  require(status == dnnl_success, "oneDNN runs the product", static_cast<int>(status));
-  queue.wait();
 }
 
-}  // namespace espalier::kernels::cpu
-
-std::string espalier::kernels::gemm_library() {
-  const dnnl_version_t& version = *dnnl_version();
-  return fmt::format("oneDNN {}.{}.{}", version.major, version.minor, version.patch);
-}
+}  // namespace espalier::kernels::ESPALIER_ISA

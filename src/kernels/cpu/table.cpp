@@ -1,13 +1,11 @@
 #include "src/kernels/cpu/table.h"
 
-#include "src/kernels/cpu/gemm.h"
-
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr Kernels kTable{
     .name = ESPALIER_ISA_NAME,
-    .gemm = cpu::gemm,
+    .gemm = gemm,
     .column_sum = column_sum,
     .layernorm = layernorm,
     .layernorm_backward = layernorm_backward,
@@ -20,6 +18,8 @@ constexpr Kernels kTable{
     .cross_entropy = cross_entropy,
     .dropout = dropout,
     .cast = cast,
+    .ordered_sum = ordered_sum,
+    .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
     .gather = gather,

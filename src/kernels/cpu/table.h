@@ -8,6 +8,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
+void gemm(Stream& stream, const GemmArgs& args);
 void column_sum(Stream& stream, const ColumnSumArgs& args);
 void layernorm(Stream& stream, const LayerNormArgs& args);
 void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args);
@@ -20,6 +21,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
 void dropout(Stream& stream, const DropoutArgs& args);
 void cast(Stream& stream, const CastArgs& args);
+void ordered_sum(Stream& stream, const OrderedSumArgs& args);
+void difference(Stream& stream, const DifferenceArgs& args);
 void fill(Stream& stream, const FillArgs& args);
 void sum_squares(Stream& stream, const SumSquaresArgs& args);
 void gather(Stream& stream, const GatherArgs& args);

@@ -1,7 +1,8 @@
 #pragma once
-// The dense product behind `gemm`: one function, with cublasLt (blas_cublaslt.cpp) or, in tests, the
-// CPU's product in the harness's queue (tests/simt/blas_host.cpp).
+// The dense product behind `gemm`, with what cuBLASLt can do on the way. blas_cublaslt.cpp asks that
+// library, or in tests one of the same functions on the host (tests/simt/include/cublasLt.h).
 #include "src/core/stream.h"
+#include "src/core/tensor.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -17,8 +18,14 @@ struct Product {
   bool half_result = false;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
+  /// Wishes, at most one: c = op(a) op(b) gelu'(of), `of` like c; and sums (+)= op(a) 1.
+  const void* gelu_slope_of = nullptr;
+  Tensor row_sums;
+  bool accumulate_sums = false;
 };
 
-void matmul(Stream& stream, const Product& product);
+/// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to do. On a dry
+/// arena it asks for its workspace alone.
+bool matmul(Stream& stream, const Product& product);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

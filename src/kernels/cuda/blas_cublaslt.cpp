@@ -1,152 +1,96 @@
-// cublasLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first and
-// the bias runs along the rows of its result. Accumulation in fp32. A bias to a bf16 result is
-// rounded to bf16 first: cublasLt adds no fp32 bias there.
+// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first, the
+// bias runs along the rows of its result, and sums of a's rows are those of its second operand
+// (BGRADB). Accumulation in fp32.
+//
+// Bias and sums have the result's type there. So a bias to a bf16 result is rounded first, by a kernel of n
+// elements in each call, sums of a shorter type, or that are added to others, go through the
+// workspace, and those of a longer type are left to the caller.
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 #include <algorithm>
 
-#include "src/kernels/cuda/queue.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr size_t kWorkspace = size_t{32} << 20;
+/// Vectors and matrices that the library reads 16 bytes at a time.
+bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-void check_blas(cublasStatus_t status, const char* what) {
-  check(status == CUBLAS_STATUS_SUCCESS, "cublasLt, {}: {}", what, cublasLtGetStatusString(status));
+DType type_of_result(const Product& p) { return p.half_result ? DType::bf16 : DType::fp32; }
+
+/// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole 16
+/// bytes.
+bool has_slope(const Product& p) {
+  return p.gelu_slope_of != nullptr && p.half_result && !p.accumulate && p.c_stride % 8 == 0 &&
+         is_aligned(p.gelu_slope_of);
 }
 
-/// Owns one of cublasLt's descriptors.
-template <class Handle, cublasStatus_t (*Destroy)(Handle)>
-struct Owner {
-  Handle handle = nullptr;
-  Owner() = default;
-  Owner(const Owner&) = delete;
-  Owner& operator=(const Owner&) = delete;
-  ~Owner() {
-    if (handle != nullptr) {
-      static_cast<void>(Destroy(handle));
+/// Which extra, and where its vector or matrix is. `spare`: memory of this call for a vector.
+void add_extra(ProductCall& call, std::byte* spare) {
+  const Product& p = call.product;
+  const DType type = type_of_result(p);
+  if (p.bias != nullptr) {
+    auto* bias = const_cast<float*>(p.bias);
+    call.extra = BlasExtra::bias;
+    call.beside = p.half_result || !is_aligned(bias) ? spare : static_cast<void*>(bias);
+    if (call.beside == spare) {
+      cast(call.stream, {.x = Tensor(bias, DType::fp32, {p.n}), .y = Tensor(spare, type, {p.n})});
     }
+  } else if (has_slope(p)) {
+    call.extra = BlasExtra::gelu_slope;
+    call.beside = const_cast<void*>(p.gelu_slope_of);
+  } else if (p.row_sums && (p.row_sums.dtype == DType::bf16 || !p.half_result)) {
+    const bool straight =
+        !p.accumulate_sums && p.row_sums.dtype == type && is_aligned(p.row_sums.data);
+    call.extra = BlasExtra::row_sums;
+    call.beside = straight ? p.row_sums.data : spare;
   }
-};
-using Descriptor = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-template <class T>
-void set(const Descriptor& to, cublasLtMatmulDescAttributes_t what, const T& value) {
-  check_blas(cublasLtMatmulDescSetAttribute(to.handle, what, &value, sizeof value), "attribute");
-}
-template <class T>
-void set(const Preference& to, cublasLtMatmulPreferenceAttributes_t what, const T& value) {
-  check_blas(cublasLtMatmulPreferenceSetAttribute(to.handle, what, &value, sizeof value),
-             "preference");
-}
-
-cudaDataType_t type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
-
-/// Of row-major [rows, cols].
-void make(Layout& layout, bool half, int64_t rows, int64_t cols, int64_t stride) {
-  check_blas(cublasLtMatrixLayoutCreate(&layout.handle, type_of(half), static_cast<uint64_t>(cols),
-                                        static_cast<uint64_t>(rows), stride),
-             "layout");
-}
-
-/// The largest power of two up to 256 that divides the address.
-unsigned alignment_of(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return static_cast<unsigned>(std::min<uintptr_t>(256, address & (~address + 1)));
-}
-
-ProductKey key_of(const Product& p) {
-  return {p.m,
-          p.n,
-          p.k,
-          p.a_stride,
-          p.b_stride,
-          p.c_stride,
-          alignment_of(p.a),
-          alignment_of(p.b),
-          alignment_of(p.c),
-          p.half_inputs,
-          p.half_result,
-          p.transpose_a,
-          p.transpose_b,
-          p.accumulate,
-          p.bias != nullptr};
-}
-
-struct Problem {
-  Descriptor product;
-  Layout a, b, c;
-};
-
-void describe(const Product& p, const void* bias, Problem& made) {
-  check_blas(cublasLtMatmulDescCreate(&made.product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-             "descriptor");
-  const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-  set(made.product, CUBLASLT_MATMUL_DESC_TRANSA, first);
-  set(made.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
-  if (bias != nullptr) {
-    set(made.product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(made.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    set(made.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.half_result));
-  }
-  make(made.a, p.half_inputs, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride);
-  make(made.b, p.half_inputs, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride);
-  make(made.c, p.half_result, p.m, p.n, p.c_stride);
-}
-
-cublasLtMatmulAlgo_t choose(Blas& blas, const Problem& problem, const ProductKey& key) {
-  Preference preference;
-  check_blas(cublasLtMatmulPreferenceCreate(&preference.handle), "preference");
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_c);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_c);
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  check_blas(cublasLtMatmulAlgoGetHeuristic(blas.handle(), problem.product.handle, problem.b.handle,
-                                            problem.a.handle, problem.c.handle, problem.c.handle,
-                                            preference.handle, 1, &found, &count),
-             "choosing an algorithm");
-  check(count > 0, "cublasLt has no algorithm for a product of {} x {} x {}", key.m, key.n, key.k);
-  return found.algo;
 }
 
 }  // namespace
 
-Blas::Blas() { check_blas(cublasLtCreate(&handle_), "handle"); }
-Blas::~Blas() { static_cast<void>(cublasLtDestroy(handle_)); }
+void check_blas(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, {}: {}", what,
+        blas_library().status_text(status));
+}
 
-void matmul(Stream& stream, const Product& product) {
-  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
-  require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  std::byte* const workspace = stream.workspace(kWorkspace + static_cast<size_t>(product.n) * 2);
-  const void* bias = product.bias;
-  if (bias != nullptr && product.half_result) {
-    const Tensor rounded(workspace + kWorkspace, DType::bf16, {product.n});
-    cast(stream, {Tensor(const_cast<float*>(product.bias), DType::fp32, {product.n}), rounded});
-    bias = rounded.data;
-  }
-  Problem problem;
-  describe(product, bias, problem);
-  Blas& blas = queue->blas();
-  const ProductKey key = key_of(product);
-  auto known = blas.algorithms().find(key);
-  if (known == blas.algorithms().end()) {
-    known = blas.algorithms().emplace(key, choose(blas, problem, key)).first;
+Blas::Blas() { check_blas(blas_library().create(&handle_), "handle"); }
+Blas::~Blas() { static_cast<void>(blas_library().destroy(handle_)); }
+
+cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
+                   const cublasLtMatmulAlgo_t& algorithm, void* to) {
+  const BlasQueue queue = blas_queue(call.stream);
+  const Product& p = call.product;
+  if (plan.extra == BlasExtra::gelu_slope) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.beside);
+  } else if (plan.extra != BlasExtra::none) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
   }
   const float one = 1;
-  const float beta = product.accumulate ? 1 : 0;
-  check_blas(
-      cublasLtMatmul(blas.handle(), problem.product.handle, &one, product.b, problem.b.handle,
-                     product.a, problem.a.handle, &beta, product.c, problem.c.handle, product.c,
-                     problem.c.handle, &known->second, workspace, kWorkspace, queue->native()),
-      "product");
+  const float beta = p.accumulate ? 1 : 0;
+  return blas_library().matmul(queue.blas.handle(), plan.product.handle, &one, p.b, plan.b.handle,
+                               p.a, plan.a.handle, &beta, p.c, plan.c.handle, to, plan.c.handle,
+                               &algorithm, call.workspace, queue.workspace, queue.native);
+}
+
+bool matmul(Stream& stream, const Product& product) {
+  const size_t own = blas_workspace();
+  const size_t vector = static_cast<size_t>(std::max(product.n, product.m)) * sizeof(float);
+  ProductCall call{.stream = stream, .product = product};
+  call.workspace = stream.workspace(own + vector);
+  if (stream.arena().dry()) {
+    return false;  // the library alone knows what it fuses: a plan counts what is done beside it, too
+  }
+  add_extra(call, call.workspace + own);
+  const ProductPlan& plan = plan_of(call);
+  check_blas(ask(call, plan, plan.algorithm, product.c), "product");
+  if (plan.extra == BlasExtra::row_sums && call.beside != product.row_sums.data) {
+    cast(stream, {.x = Tensor(call.beside, type_of_result(product), {product.m}),
+                  .y = product.row_sums,
+                  .accumulate = product.accumulate_sums});
+  }
+  return plan.extra == BlasExtra::gelu_slope || plan.extra == BlasExtra::row_sums;
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

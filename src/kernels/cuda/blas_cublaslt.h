@@ -1,21 +1,59 @@
 #pragma once
-// What a queue keeps for cublasLt: its handle, and the algorithm chosen for each product that was
-// seen.
-#include <cublasLt.h>
-
+// What a queue keeps for cuBLASLt: its handle, and for each product that was seen the library's
+// descriptors and the algorithm chosen (blas_plan.cpp).
 #include <compare>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "src/kernels/cuda/blas.h"
+#include "src/kernels/cuda/blas_library.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
+
+/// Throws Failure unless `status` is success: "cuBLASLt, what: reason".
+void check_blas(cublasStatus_t status, const char* what);
+
+/// Owns one of cuBLASLt's descriptors; `Destroy`: which of the library's functions ends it.
+template <class Handle, cublasStatus_t (*BlasLibrary::*Destroy)(Handle)>
+struct BlasOwner {
+  Handle handle = nullptr;
+  BlasOwner() = default;
+  BlasOwner(BlasOwner&& other) noexcept : handle(std::exchange(other.handle, nullptr)) {}
+  BlasOwner& operator=(BlasOwner&&) = delete;
+  ~BlasOwner() {
+    if (handle != nullptr) {
+      static_cast<void>((blas_library().*Destroy)(handle));
+    }
+  }
+};
+using BlasProduct = BlasOwner<cublasLtMatmulDesc_t, &BlasLibrary::destroy_product>;
+using BlasLayout = BlasOwner<cublasLtMatrixLayout_t, &BlasLibrary::destroy_layout>;
+using BlasPreference = BlasOwner<cublasLtMatmulPreference_t, &BlasLibrary::destroy_preference>;
+
+template <class T>
+void set(const BlasProduct& to, cublasLtMatmulDescAttributes_t what, const T& value) {
+  check_blas(blas_library().set_product(to.handle, what, &value, sizeof value), "attribute");
+}
+
+/// What comes with a product; the library does one of them at a time.
+enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 
 /// What the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k, a_stride, b_stride, c_stride;
-  unsigned alignment_a, alignment_b, alignment_c;  ///< bytes
-  bool half_inputs, half_result, transpose_a, transpose_b, accumulate, biased;
+  unsigned alignment_a, alignment_b, alignment_c, alignment_extra;  ///< bytes
+  bool half_inputs, half_result, transpose_a, transpose_b, accumulate;
+  BlasExtra extra;
   auto operator<=>(const ProductKey&) const = default;
+};
+
+/// A product as the library knows it. Only the extra's address is another one from call to call.
+struct ProductPlan {
+  BlasProduct product;
+  BlasLayout a, b, c;
+  cublasLtMatmulAlgo_t algorithm{};
+  BlasExtra extra = BlasExtra::none;  ///< none, too, where the library cannot do it
 };
 
 class Blas {
@@ -26,11 +64,43 @@ class Blas {
   Blas& operator=(const Blas&) = delete;
 
   cublasLtHandle_t handle() const { return handle_; }
-  std::map<ProductKey, cublasLtMatmulAlgo_t>& algorithms() { return algorithms_; }
+  std::map<ProductKey, ProductPlan>& plans() { return plans_; }
 
  private:
   cublasLtHandle_t handle_ = nullptr;
-  std::map<ProductKey, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<ProductKey, ProductPlan> plans_;
 };
+
+/// Where the work of a stream goes.
+struct BlasQueue {
+  Blas& blas;
+  cudaStream_t native;
+  size_t workspace;  ///< bytes that the library may use
+};
+BlasQueue blas_queue(Stream& stream);
+/// Of every queue; known without one.
+size_t blas_workspace();
+
+/// Seconds that the device takes for what `work` asks of the stream; waits for it.
+double seconds_of(Stream& stream, const std::function<void()>& work);
+
+/// One product with all its addresses.
+struct ProductCall {
+  Stream& stream;
+  const Product& product;
+  BlasExtra extra = BlasExtra::none;
+  void* beside = nullptr;  ///< of the extra: bias or sums [n or m], of c's type, or gelu's input
+  std::byte* workspace = nullptr;
+};
+
+/// What a call shares with others of its kind.
+ProductKey key_of(const ProductCall& call);
+/// The plan of a call, made at its first use. Where the library cannot do the extra, it is for the
+/// product alone. With ESPALIER_TUNE_PRODUCTS=1 in the environment the fastest of the library's
+/// algorithms, which is timed here; else its first choice, the same in every run.
+const ProductPlan& plan_of(const ProductCall& call);
+/// Asks for the call by this plan and algorithm, with the result in `to`.
+cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
+                   const cublasLtMatmulAlgo_t& algorithm, void* to);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

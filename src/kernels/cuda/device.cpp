@@ -36,11 +36,6 @@ int ranks_per_gpu() {
   return ranks;
 }
 
-/// Whoever needs results synchronizes, and is told what went wrong.
-void finish(const CudaQueue& queue) noexcept {
-  static_cast<void>(cudaStreamSynchronize(queue.native()));
-}
-
 }  // namespace
 
 bool is_new_enough(int device) {
@@ -55,13 +50,21 @@ void* CudaMemory::allocate(size_t bytes) {
   data = found(status, data, "memory of the device");
   if (data != nullptr) {
     queue_.fill(data, 0, bytes);
+    queue_.hold_others();
   }
   return data;
 }
 
 void CudaMemory::free(void* data, size_t) noexcept {
-  finish(queue_);
+  queue_.finish_all();
   static_cast<void>(cudaFree(data));
+}
+
+size_t CudaMemory::available() {
+  size_t free = 0;
+  size_t total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return free / static_cast<size_t>(ranks_per_gpu());
 }
 
 void* PinnedMemory::allocate(size_t bytes) {
@@ -72,7 +75,7 @@ void* PinnedMemory::allocate(size_t bytes) {
 }
 
 void PinnedMemory::free(void* data, size_t) noexcept {
-  finish(queue_);
+  queue_.finish_all();
   static_cast<void>(cudaFreeHost(data));
 }
 

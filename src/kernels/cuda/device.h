@@ -1,7 +1,7 @@
 #pragma once
 // A GPU as the device of a rank: cudaMalloc for what kernels use, cudaMallocHost for what the host shares
-// with it, one stream for all work. Memory is zeroed in the stream's order, and given back when the
-// stream is empty.
+// with it, one stream for kernels, and others beside it. Memory is zeroed in the first stream's order,
+// before whatever others are asked for later, and given back when all streams are empty.
 #include "src/core/device.h"
 #include "src/kernels/cuda/queue.h"
 
@@ -15,6 +15,8 @@ class CudaMemory final : public MemorySource {
   explicit CudaMemory(CudaQueue& queue) : queue_(queue) {}
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
+  /// A rank's even share of what the driver has free, where ranks share the device.
+  size_t available() override;
 
  private:
   CudaQueue& queue_;

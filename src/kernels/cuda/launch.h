@@ -1,7 +1,8 @@
 #pragma once
 // Every kernel of ours is started here: launch(kernel, {.name, .grid, .block, .shared_bytes}, stream,
 // arguments…). It returns before the kernel has run; the stream's queue does its work in order.
-// Throws Failure with the kernel's name when the device refuses it. A grid of no blocks is nothing.
+// Throws Failure with the kernel's name when the device refuses it. A grid of no blocks is nothing. On a
+// dry arena nothing is started and no device is needed: a call then only asks for its workspace.
 //
 // <simt.h> is CUDA itself (native/simt.h) or, in tests, a host stand-in: kernels are the same source
 // for both, and ESPALIER_GPU names the namespace that keeps the two apart.
@@ -31,6 +32,9 @@ template <class... Params, class... Arguments>
 void launch(void (*kernel)(Params...), const Launch& shape, Stream& stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Params) == sizeof...(Arguments));
+  if (stream.arena().dry()) {
+    return;
+  }
   if (shape.grid.x != 0 && shape.grid.y != 0 && shape.grid.z != 0) {
     queue_of(stream).launch(shape, kernel, static_cast<Params>(arguments)...);
   }

@@ -1,6 +1,8 @@
 #include "src/kernels/cuda/queue.h"
 
 #include <algorithm>
+#include <array>
+#include <thread>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
 
@@ -37,7 +39,16 @@ CudaQueue::CudaQueue(int device) : device_(device) {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
 }
 
+CudaQueue::CudaQueue(CudaQueue& first) : Queue(&first), device_(first.device_), first_(&first) {
+  use_device();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+  first_->others_.push_back(this);
+}
+
 CudaQueue::~CudaQueue() {
+  if (first_ != nullptr) {
+    std::erase(first_->others_, this);
+  }
   static_cast<void>(cudaStreamSynchronize(stream_));
   for (const auto& [host, copy] : constants_) {
     static_cast<void>(cudaFree(copy));
@@ -49,8 +60,70 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 
 void CudaQueue::synchronize() {
   ++synchronized_;
+  if (has_lookout()) {
+    CudaEvent all;
+    record(all);
+    wait_for(all);
+  }
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
   drop_marks(last_mark_);
+}
+
+void CudaQueue::wait_for(const CudaEvent& event) const {
+  if (!has_lookout()) {
+    event.synchronize();
+    return;
+  }
+  while (!event.passed()) {
+    look();
+    std::this_thread::yield();
+  }
+}
+
+std::unique_ptr<Queue> CudaQueue::beside() {
+  require(first_ == nullptr, "queues stand beside the first of their device", device_);
+  return std::unique_ptr<Queue>(new CudaQueue(*this));
+}
+
+void CudaQueue::follow(Queue& other, Mark mark) {
+  auto* queue = dynamic_cast<CudaQueue*>(&other);
+  require(queue != nullptr && queue->device_ == device_, "queues of one device", device_);
+  const auto found = std::ranges::find(queue->marks_, mark, &Marked::mark);
+  if (found != queue->marks_.end()) {  // else it has passed
+    wait(*found->event);
+  }
+}
+
+void* CudaQueue::handle() {
+  use_device();
+  return stream_;
+}
+
+std::string CudaQueue::device_id() const {
+  cudaDeviceProp about;
+  check_cuda(cudaGetDeviceProperties(&about, device_), "properties of a device");
+  std::string id;
+  for (const char byte : about.uuid.bytes) {
+    id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return id;
+}
+
+void CudaQueue::finish_all() noexcept {
+  for (CudaQueue* queue : others_) {
+    queue->finish_all();
+  }
+  try {
+    synchronize();
+  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    static_cast<void>(cudaStreamSynchronize(stream_));
+  }
+}
+
+void CudaQueue::hold_others() {
+  for (CudaQueue* queue : others_) {
+    queue->follow(*this, mark());
+  }
 }
 
 Mark CudaQueue::mark() {
@@ -73,7 +146,7 @@ bool CudaQueue::passed(Mark mark) {
 void CudaQueue::wait(Mark mark) {
   const auto found = std::ranges::find(marks_, mark, &Marked::mark);
   if (found != marks_.end()) {
-    found->event->synchronize();
+    wait_for(*found->event);
     drop_marks(mark);
   }
 }
@@ -103,7 +176,7 @@ void CudaQueue::wait(const CudaEvent& event) {
 }
 
 void CudaQueue::start(const Call& call) {
-  constexpr size_t kWithoutAsking = 48 << 10;
+  constexpr size_t kWithoutAsking = 32 << 10;  // of 48 KiB, which hold a kernel's static ones, too
   use_device();
   if (call.shared_bytes > kWithoutAsking) {
     check_cuda(cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -121,6 +194,32 @@ Blas& CudaQueue::blas() {
     blas_ = std::make_unique<Blas>();
   }
   return *blas_;
+}
+
+size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper
+
+BlasQueue blas_queue(Stream& stream) {
+  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
+  require(queue != nullptr, "products of a device need a stream with a queue of that device");
+  return {queue->blas(), queue->native(), blas_workspace()};
+}
+
+double seconds_of(Stream& stream, const std::function<void()>& work) {
+  const cudaStream_t native = blas_queue(stream).native;
+  std::array<cudaEvent_t, 2> events{};
+  for (cudaEvent_t& event : events) {
+    check_cuda(cudaEventCreate(&event), "event");
+  }
+  check_cuda(cudaEventRecord(events[0], native), "recording an event");
+  work();
+  check_cuda(cudaEventRecord(events[1], native), "recording an event");
+  check_cuda(cudaEventSynchronize(events[1]), "waiting for an event");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "timing");
+  for (const cudaEvent_t event : events) {
+    static_cast<void>(cudaEventDestroy(event));
+  }
+  return milliseconds * 1e-3;
 }
 
 const void* CudaQueue::constant(const void* host, size_t bytes) {

@@ -2,7 +2,7 @@
 // A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return at
 // once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for what
 // went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device, which
-// every call makes the thread's own.
+// every call makes the thread's own. Queues beside another (core/device.h) are used by its thread.
 #include <cuda_runtime_api.h>
 
 #include <deque>
@@ -39,6 +39,14 @@ class CudaQueue : public Queue {
   ~CudaQueue() override;
 
   void synchronize() override;
+  std::unique_ptr<Queue> beside() override;
+  void follow(Queue& other, Mark mark) override;
+  void* handle() override;
+  std::string device_id() const override;
+  /// This queue and those beside it, whatever has gone wrong.
+  void finish_all() noexcept;
+  /// Those beside it go on when it has done what it was asked for so far.
+  void hold_others();
   /// Between host and device in any direction; host memory must be pinned to be copied late.
   void copy(void* to, const void* from, size_t bytes) override;
   Mark mark() override;
@@ -70,6 +78,9 @@ class CudaQueue : public Queue {
   int64_t synchronized() const { return synchronized_; }
 
  private:
+  explicit CudaQueue(CudaQueue& first);
+  void wait_for(const CudaEvent& event) const;
+
   struct Call {
     const char* name;
     const void* kernel;
@@ -82,6 +93,8 @@ class CudaQueue : public Queue {
   void drop_marks(Mark mark);
 
   int device_;
+  CudaQueue* first_ = nullptr;      ///< of one beside it
+  std::vector<CudaQueue*> others_;  ///< beside this one
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Blas> blas_;
   std::map<const void*, void*> constants_;

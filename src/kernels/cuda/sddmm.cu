@@ -1,5 +1,6 @@
 // The gradient of a sparse weight: a warp has 128 kept elements of a row, four a lane, and goes over
 // the tokens in their order.
+#include "src/kernels/cuda/block_products.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/sparse_rows.h"
 #include "src/kernels/cuda/table.h"
@@ -74,6 +75,8 @@ void run(Stream& stream, const char* name, const Args& args) {
 }  // namespace
 
 void sddmm(Stream& stream, const SddmmArgs& args) { run(stream, "sddmm", args); }
-void block_sddmm(Stream& stream, const BlockSddmmArgs& args) { run(stream, "block_sddmm", args); }
+void block_sddmm_by_rows(Stream& stream, const BlockSddmmArgs& args) {
+  run(stream, "block_sddmm_by_rows", args);
+}
 
 }  // namespace espalier::kernels::ESPALIER_GPU

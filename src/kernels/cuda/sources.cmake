@@ -1,11 +1,14 @@
 # Sources of the table "cuda" that are compiled with nvcc for the device and, in tests, as C++ for the
 # harness (tests/simt).
-set(cuda_kernels activation adamw attention cast column_sum cross_entropy dropout embedding fill
-  index layernorm predict quantize sddmm sgd sort sparse_rows spmm sum_squares wire_decode wire_encode
+set(cuda_kernels activation adamw attention attention_rows attention_tiles attention_tiles_backward
+  block_columns block_sddmm block_spmm cast column_sum cross_entropy difference dropout embedding fill
+  index layernorm ordered_sum predict quantize sddmm sgd sort sparse_rows spmm sum_squares wire_decode wire_encode
   wire_measure wire_topk)
 list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM cuda_kernels APPEND .cu)
-set(cuda_table ${CMAKE_CURRENT_LIST_DIR}/gemm.cpp ${CMAKE_CURRENT_LIST_DIR}/table.cpp)
+set(cuda_table blas_cublaslt blas_plan gemm table)
+list(TRANSFORM cuda_table PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM cuda_table APPEND .cpp)
 # Codes are the same bytes from every table: no product is fused with a sum where others are not.
 set(cuda_exact ${cuda_kernels})
 list(FILTER cuda_exact INCLUDE REGEX "/wire_[a-z]+\\.cu$")

@@ -3,6 +3,7 @@
 //   spmm             a warp has a row of W and four tokens, its lanes the row's elements
 //   spmm_transposed  a warp has a token and a tile of the columns, and adds row after row of W
 #include "src/kernels/cuda/activation.h"
+#include "src/kernels/cuda/block_products.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/sparse_rows.h"
 #include "src/kernels/cuda/table.h"
@@ -169,12 +170,14 @@ void run_transposed(Stream& stream, const char* name, const Args& args) {
 }  // namespace
 
 void spmm(Stream& stream, const SpmmArgs& args) { run(stream, "spmm", args); }
-void block_spmm(Stream& stream, const BlockSpmmArgs& args) { run(stream, "block_spmm", args); }
+void block_spmm_by_rows(Stream& stream, const BlockSpmmArgs& args) {
+  run(stream, "block_spmm_by_rows", args);
+}
 void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args) {
   run_transposed(stream, "spmm_transposed", args);
 }
-void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
-  run_transposed(stream, "block_spmm_transposed", args);
+void block_spmm_transposed_by_rows(Stream& stream, const BlockSpmmTransposedArgs& args) {
+  run_transposed(stream, "block_spmm_transposed_by_rows", args);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -17,6 +17,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
 void dropout(Stream& stream, const DropoutArgs& args);
 void cast(Stream& stream, const CastArgs& args);
+void ordered_sum(Stream& stream, const OrderedSumArgs& args);
+void difference(Stream& stream, const DifferenceArgs& args);
 void fill(Stream& stream, const FillArgs& args);
 void sum_squares(Stream& stream, const SumSquaresArgs& args);
 void gather(Stream& stream, const GatherArgs& args);

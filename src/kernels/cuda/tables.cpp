@@ -56,6 +56,8 @@ std::vector<const Kernels*> tables() {
   return absence().empty() ? std::vector<const Kernels*>{&table()} : std::vector<const Kernels*>();
 }
 
+const Kernels* plan_table() { return table().plan; }
+
 std::vector<std::string> devices() {
   std::vector<std::string> found;
   int count = 0;
@@ -75,6 +77,18 @@ std::vector<std::string> devices() {
         "driver {}, runtime {})",
         about.name, static_cast<double>(about.totalGlobalMem) * 0x1p-30, about.major, about.minor,
         about.multiProcessorCount, version_text(driver), version_text(runtime)));
+  }
+  return found;
+}
+
+std::vector<size_t> free_bytes() {
+  std::vector<size_t> found;
+  for (size_t device = 0; device < devices().size(); ++device) {
+    size_t free = 0;
+    size_t total = 0;
+    check_cuda(cudaSetDevice(static_cast<int>(device)), "choosing the device");
+    check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+    found.push_back(free);
   }
   return found;
 }

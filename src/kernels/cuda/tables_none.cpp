@@ -8,6 +8,10 @@ std::string absence() {
   return "this build has no CUDA: configure it with `cmake --preset cuda` (CUDA 12.3 or later)";
 }
 
+const Kernels* plan_table() { return nullptr; }
+
 std::vector<std::string> devices() { return {}; }
+
+std::vector<size_t> free_bytes() { return {}; }
 
 }  // namespace espalier::kernels::cuda

@@ -155,6 +155,9 @@ Message message_of(Stream& stream, const WireFormat& format, const void* wire, c
 }
 
 const WireTables* wire_tables(Stream& stream) {
+  if (stream.arena().dry()) {
+    return nullptr;
+  }
   static const WireTables tables = [] {
     WireTables made{magnitude_table(WireCode::dynamic8),
                     magnitude_table(WireCode::dynamic8_bnb),

@@ -30,8 +30,13 @@ inline double traffic(const Positions& positions) {
                                      : 0;
 }
 
-/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it.
-inline void allow(Stream& stream, int64_t bytes) { stream.workspace(static_cast<size_t>(bytes)); }
+/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it. Those of a
+/// device ask themselves (Kernels::plan).
+inline void allow(Stream& stream, int64_t bytes) {
+  if (!stream.arena().on_device()) {
+    stream.workspace(static_cast<size_t>(bytes));
+  }
+}
 
 inline int64_t rounded_up(int64_t count, int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;

@@ -16,16 +16,6 @@ DryCount& dry_count() {
 namespace dry {
 namespace {
 
-/// oneDNN copies an operand that it cannot read as it lies, panel by panel.
-void gemm(Stream& stream, const GemmArgs& args) {
-  verify(args);
-  constexpr int64_t kPanels = int64_t{1} << 20;
-  allow(stream, kPanels * stream.threads());
-  const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
-  add(2 * inner * elements(args.c),
-      traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
-}
-
 void column_sum(Stream& stream, const ColumnSumArgs& args) {
   verify(args);
   allow(stream, 4 * rounded_up(args.out.count(), 1024) + 4096 * stream.threads());
@@ -53,6 +43,27 @@ void activation(Stream&, const ActivationArgs& args) {
 void activation_backward(Stream&, const ActivationBackwardArgs& args) {
   verify(args);
   add(1.5 * flops_of(args.kind) * elements(args.x), traffic(args.dy, args.x, args.dx));
+}
+
+/// oneDNN copies an operand that it cannot read as it lies, panel by panel. What goes with the product
+/// is a pass of its own.
+void gemm(Stream& stream, const GemmArgs& args) {
+  verify(args);
+  constexpr int64_t kPanels = int64_t{1} << 20;
+  allow(stream, kPanels * stream.threads());
+  const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
+  add(2 * inner * elements(args.c),
+      traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
+  if (args.activated) {
+    activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
+  }
+  if (args.preactivation) {
+    activation_backward(
+        stream, {.kind = args.activation, .dy = args.c, .x = args.preactivation, .dx = args.c});
+  }
+  if (args.row_sums) {
+    column_sum(stream, {.x = args.a, .out = args.row_sums, .accumulate = args.accumulate_sums});
+  }
 }
 
 /// Scores on and below the diagonal, over all heads and sequences.
@@ -121,17 +132,23 @@ void cast(Stream&, const CastArgs& args) {
       traffic(args.x, args.y) + (args.accumulate ? traffic(args.y) : 0));
 }
 
+void ordered_sum(Stream&, const OrderedSumArgs& args) {
+  verify(args);
+  add(elements(args.x) - elements(args.y), traffic(args.x, args.y));
+}
+
+void difference(Stream&, const DifferenceArgs& args) {
+  verify(args);
+  add(elements(args.y), traffic(args.a, args.b, args.y));
+}
+
 void fill(Stream&, const FillArgs& args) {
   verify(args);
   add(0, traffic(args.x));
 }
 
-/// The sums are the caller's own numbers, not a tensor: they get the sum of nothing.
 void sum_squares(Stream&, const SumSquaresArgs& args) {
   verify(args);
-  for (int64_t first = 0; first < args.x.count(); first += kSumBlock) {
-    args.sums[first / kSumBlock] = 0;
-  }
   add(2 * elements(args.x), traffic(args.x));
 }
 
@@ -223,6 +240,8 @@ constexpr Kernels kTable{
     .cross_entropy = cross_entropy,
     .dropout = dropout,
     .cast = cast,
+    .ordered_sum = ordered_sum,
+    .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
     .gather = gather,

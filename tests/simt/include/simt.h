@@ -128,6 +128,7 @@ T atomicOr(T* at, T value) {
   return before;
 }
 
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }

@@ -6,6 +6,7 @@
 
 namespace espalier::kernels::cpu {
 
-void gemm(Stream& stream, const GemmArgs& args);
+/// c = op(a) op(b) (+ c) (+ bias); the rest of `args` is the caller's (gemm.cpp).
+void product(Stream& stream, const GemmArgs& args);
 
 }  // namespace espalier::kernels::cpu

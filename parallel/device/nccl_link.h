@@ -1,0 +1,94 @@
+#pragma once
+// A group of ranks, each with a GPU of its own, that move memory of these GPUs to each other with NCCL, in
+// the order of a queue: calls return at once, and the host waits for nothing. That queue stands beside the
+// one that computes; `follow_compute` and `lead_compute` order the two.
+//
+//   NcclLink link(comm, stream);          collective
+//   link.follow_compute();                what kernels were asked for so far comes first
+//   link.group("doing this", [&] { link.send(1, mine); link.receive(1, theirs); });
+//   kernels.cast(link.stream(), …);       on what has come
+//   link.lead_compute();                  kernels asked for from now on see it
+//
+// Messages of a group travel together; between two ranks those of one direction match in order. Sent bytes
+// are counted by `comm`.
+//
+// A peer that died or is silent: whoever waits for a queue of the device meanwhile asks NCCL and `comm`
+// how things are (Queue::set_lookout). After `comm.timeout()` seconds without an answer, an error of
+// NCCL, or a poisoned `comm` the group is aborted, which ends what its GPU still waits for, and PeerLost
+// says what was going on. The time in which kernels are awaited does not count.
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "parallel/communicator.h"
+#include "parallel/device/nccl_library.h"
+#include "src/core/stream.h"
+
+namespace espalier::parallel {
+
+class NcclLink {
+ public:
+  /// Why these ranks cannot have one, for people, the same on all; empty: they can. Collective.
+  static std::string obstacle(Communicator& comm, Stream& compute);
+
+  /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle, PeerLost.
+  NcclLink(Communicator& comm, Stream& compute);
+  /// Waits for what is under way, unless an exception is.
+  ~NcclLink();
+  NcclLink(const NcclLink&) = delete;
+  NcclLink& operator=(const NcclLink&) = delete;
+
+  int rank() const { return comm_.rank(); }
+  int size() const { return comm_.size(); }
+  /// For kernels between messages.
+  Stream& stream() { return stream_; }
+
+  void follow_compute();
+  void lead_compute();
+
+  /// `ask` calls what follows. `doing` is text for PeerLost, as in "summing gradients".
+  void group(std::string_view doing, const std::function<void()>& ask);
+  void send(int to, std::span<const std::byte> data);
+  void receive(int from, std::span<std::byte> data);
+  /// In place, summed in an order of NCCL's, which all ranks share; fp32 or bf16.
+  void all_reduce(const Tensor& data);
+  /// The same for rank `root` alone; what the others hold stays.
+  void reduce(int root, const Tensor& data);
+
+ private:
+  struct UnderWay {
+    Mark after = 0;  ///< of the compute queue
+    Mark until = 0;  ///< of this one
+    std::string doing;
+    double since = 0;  ///< seconds; 0: kernels are awaited
+  };
+
+  void join();
+  void close();
+  void abort() noexcept;
+  void look();
+  void forget_arrived();
+  void check_overdue();
+  nccl::Status state(std::string_view doing);
+  void settle(nccl::Status status, std::string_view doing);
+  void check_call(nccl::Status status, std::string_view doing);
+  std::vector<int> others() const;
+
+  Communicator& comm_;
+  Stream& compute_;
+  const nccl::Library& nccl_;
+  std::unique_ptr<Queue> queue_;
+  Stream stream_;
+  nccl::Comm* group_ = nullptr;  ///< empty: aborted
+  void* native_ = nullptr;       ///< the queue, for NCCL
+  Mark after_ = 0;
+  std::deque<UnderWay> under_way_;
+  std::exception_ptr failure_;  ///< why it was aborted
+  int exceptions_;
+};
+
+}  // namespace espalier::parallel

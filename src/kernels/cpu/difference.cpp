@@ -1,0 +1,21 @@
+#include "src/kernels/cpu/loops.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+void difference(Stream& stream, const DifferenceArgs& args) {
+  verify(args);
+  const float* a = elements<float>(args.a);
+  const float* b = elements<float>(args.b);
+  float* y = elements<float>(args.y);
+  for_ranges(stream.threads(), args.y.count(), kBlock, [&](int64_t first, int64_t n) {
+#pragma omp simd
+    for (int64_t i = first; i < first + n; ++i) {
+      const float d = a[i] - b[i];
+      y[i] = !args.finite || d - d == 0 ? d : 0;
+    }
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

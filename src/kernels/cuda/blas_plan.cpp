@@ -1,0 +1,193 @@
+// Descriptors of a product, and the choice of its algorithm.
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "src/core/arena.h"
+#include "src/kernels/cuda/blas_cublaslt.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+template <class T>
+void set(const BlasPreference& to, cublasLtMatmulPreferenceAttributes_t what, const T& value) {
+  check_blas(blas_library().set_preference(to.handle, what, &value, sizeof value), "preference");
+}
+
+cudaDataType_t type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// Of row-major [rows, cols].
+void make(BlasLayout& layout, bool half, int64_t rows, int64_t cols, int64_t stride) {
+  check_blas(
+      blas_library().create_layout(&layout.handle, type_of(half), static_cast<uint64_t>(cols),
+                                   static_cast<uint64_t>(rows), stride),
+      "layout");
+}
+
+/// The largest power of two that divides the address, up to the arena's alignment: whole tensors of one
+/// shape have one algorithm, wherever they are.
+unsigned alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  return static_cast<unsigned>(std::min<uintptr_t>(64, address & (~address + 1)));
+}
+
+/// The library wants to know where the extra is before it chooses an algorithm: for its alignment.
+void describe_extra(const BlasProduct& product, const ProductCall& call) {
+  switch (call.extra) {
+    case BlasExtra::none:
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+      return;
+    case BlasExtra::gelu_slope:
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.product.c_stride);
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.beside);
+      return;
+    case BlasExtra::bias:
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      break;
+    case BlasExtra::row_sums:
+      set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
+      break;
+  }
+  set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.product.half_result));
+  set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
+}
+
+ProductPlan describe(const ProductCall& call) {
+  const Product& p = call.product;
+  ProductPlan made{.extra = call.extra};
+  check_blas(blas_library().create_product(&made.product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+             "descriptor");
+  const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  set(made.product, CUBLASLT_MATMUL_DESC_TRANSA, first);
+  set(made.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
+  describe_extra(made.product, call);
+  make(made.a, p.half_inputs, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride);
+  make(made.b, p.half_inputs, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride);
+  make(made.c, p.half_result, p.m, p.n, p.c_stride);
+  return made;
+}
+
+using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
+
+/// Up to `most`, the one that the library expects to be fastest first; none: it cannot do this.
+Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int most) {
+  const ProductKey key = key_of(call);
+  const BlasQueue queue = blas_queue(call.stream);
+  BlasPreference preference;
+  check_blas(blas_library().create_preference(&preference.handle), "preference");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, queue.workspace);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_c);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_c);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = blas_library().find_algorithms(
+      queue.blas.handle(), plan.product.handle, plan.b.handle, plan.a.handle, plan.c.handle,
+      plan.c.handle, preference.handle, most, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    return {};
+  }
+  check_blas(status, "choosing an algorithm");
+  Algorithms all;
+  for (const auto& result : std::span(found).first(static_cast<size_t>(count))) {
+    all.push_back(result.algo);
+  }
+  return all;
+}
+
+bool tunes() {
+  const char* asked = std::getenv("ESPALIER_TUNE_PRODUCTS");
+  return asked != nullptr && std::string_view(asked) == "1";
+}
+
+/// Seconds of one product, the best of a few, after one that warms up.
+double seconds_by(const ProductCall& call, const ProductPlan& plan,
+                  const cublasLtMatmulAlgo_t& algorithm, void* to) {
+  constexpr int kRuns = 5;
+  double best = std::numeric_limits<double>::infinity();
+  for (int run = 0; run <= kRuns; ++run) {
+    bool done = false;
+    const double seconds = seconds_of(
+        call.stream, [&] { done = ask(call, plan, algorithm, to) == CUBLAS_STATUS_SUCCESS; });
+    if (!done) {
+      return std::numeric_limits<double>::infinity();
+    }
+    best = run == 0 ? best : std::min(best, seconds);
+  }
+  return best;
+}
+
+/// By the clock. Results go to memory of their own: c may be added to.
+cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
+                             const Algorithms& candidates) {
+  const Product& p = call.product;
+  const Buffer result = call.stream.arena().allocate(Memory::scratch, "product that is timed",
+                                                     p.half_result ? DType::bf16 : DType::fp32,
+                                                     Shape{p.m, p.c_stride});
+  double best = std::numeric_limits<double>::infinity();
+  cublasLtMatmulAlgo_t chosen = candidates.front();
+  for (const auto& algorithm : candidates) {
+    const double seconds = seconds_by(call, plan, algorithm, result.tensor().data);
+    if (seconds < best) {
+      best = seconds;
+      chosen = algorithm;
+    }
+  }
+  return chosen;
+}
+
+ProductPlan make_plan(ProductCall call) {
+  constexpr int kCandidates = 8;
+  const bool tuned = tunes();
+  ProductPlan plan = describe(call);
+  const Algorithms found = find_algorithms(call, plan, tuned ? kCandidates : 1);
+  const bool can_wait = call.extra == BlasExtra::gelu_slope || call.extra == BlasExtra::row_sums;
+  if (found.empty() && can_wait) {
+    call.extra = BlasExtra::none;
+    return make_plan(call);
+  }
+  check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
+        call.product.n, call.product.k);
+  plan.algorithm = found.size() > 1 ? fastest(call, plan, found) : found.front();
+  return plan;
+}
+
+}  // namespace
+
+ProductKey key_of(const ProductCall& call) {
+  const Product& p = call.product;
+  return {p.m,
+          p.n,
+          p.k,
+          p.a_stride,
+          p.b_stride,
+          p.c_stride,
+          alignment_of(p.a),
+          alignment_of(p.b),
+          alignment_of(p.c),
+          alignment_of(call.beside),
+          p.half_inputs,
+          p.half_result,
+          p.transpose_a,
+          p.transpose_b,
+          p.accumulate,
+          call.extra};
+}
+
+const ProductPlan& plan_of(const ProductCall& call) {
+  auto& plans = blas_queue(call.stream).blas.plans();
+  const ProductKey key = key_of(call);
+  auto known = plans.find(key);
+  if (known == plans.end()) {
+    known = plans.emplace(key, make_plan(call)).first;
+  }
+  return known->second;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

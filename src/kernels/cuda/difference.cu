@@ -1,0 +1,41 @@
+#include "src/kernels/cuda/elementwise.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+struct Difference {
+  const float* a;
+  const float* b;
+  float* y;
+  bool finite;
+
+  struct Loaded {
+    Quad a, b;
+  };
+  __device__ Loaded load(int64_t i, int64_t count) const {
+    return {load_quad(a, i, count), load_quad(b, i, count)};
+  }
+  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
+    Quad d;
+    for (int k = 0; k < 4; ++k) {
+      d.x[k] = from.a.x[k] - from.b.x[k];
+      d.x[k] = !finite || d.x[k] - d.x[k] == 0 ? d.x[k] : 0.0F;
+    }
+    store_quad(y, i, count, d);
+  }
+};
+
+}  // namespace
+
+void difference(Stream& stream, const DifferenceArgs& args) {
+  verify(args);
+  for_each_quad(
+      "difference", stream,
+      Difference{static_cast<const float*>(args.a.data), static_cast<const float*>(args.b.data),
+                 static_cast<float*>(args.y.data), args.finite},
+      args.y.count());
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

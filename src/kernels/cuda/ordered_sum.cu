@@ -1,0 +1,42 @@
+#include "src/kernels/cuda/elementwise.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+struct OrderedSum {
+  Elements x, y;
+  int64_t rows, stride, mine;
+
+  using Loaded = Quad;
+  __device__ __forceinline__ Quad row(int64_t r, int64_t i, int64_t count) const {
+    return r == mine ? load_quad(y, i, count) : load_quad(x, r * stride + i, count);
+  }
+  __device__ Quad load(int64_t i, int64_t count) const {
+    Quad sum = row(0, i, count);
+    for (int64_t r = 1; r < rows; ++r) {
+      const Quad next = row(r, i, count);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        sum.x[k] += next.x[k];
+      }
+    }
+    return sum;
+  }
+  __device__ void store(int64_t i, int64_t count, const Quad& sum) const {
+    store_quad(y, i, count, sum);
+  }
+};
+
+}  // namespace
+
+void ordered_sum(Stream& stream, const OrderedSumArgs& args) {
+  verify(args);
+  for_each_quad(
+      "ordered_sum", stream,
+      OrderedSum{elements(args.x), elements(args.y), args.x.rows(), args.x.stride, args.mine},
+      args.y.count());
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

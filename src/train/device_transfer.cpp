@@ -1,0 +1,79 @@
+#include "src/train/device_transfer.h"
+
+#include "io/codec_spec.h"
+#include "src/train/gradient_wire.h"
+#include "src/train/low_rank_codec.h"
+#include "src/train/value_wire.h"
+
+namespace espalier::train {
+namespace {
+
+parallel::DeviceReduction::Order order_of(const io::Config& config) {
+  return config.parallel.reduction == "nccl" ? parallel::DeviceReduction::Order::by_nccl
+                                             : parallel::DeviceReduction::Order::by_rank;
+}
+
+}  // namespace
+
+std::string host_reason(const io::Config& config) {
+  const io::ParallelConfig& parallel = config.parallel;
+  const std::string codec = io::parse_codec(parallel.codec.fallback).name;
+  if (parallel.reduction != "auto" && parallel.reduction != "sra" && parallel.reduction != "nccl") {
+    return fmt::format("parallel.reduction = \"{}\" is a way of the host's", parallel.reduction);
+  }
+  if (uses_low_rank(config)) {
+    return "codec powersgd multiplies on the host";
+  }
+  if (codes_values(config)) {
+    return "parallel.value_codec is the host's";
+  }
+  const bool timed = codec == "fastest" || codec == "adaprec" ||
+                     (codec == "adaptive" && parallel.codec_goal == "time") ||
+                     (parallel.reduction == "auto" && loses(config));
+  return timed ? "codecs are chosen by times of the host's messages" : "";
+}
+
+DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator& replicas,
+                               Stage& stage)
+    : bucket_bytes_(bucket_bytes(config)),
+      link_(replicas, stage.stream()),
+      gradient_wire_(stage.kernels(), link_.stream()),
+      value_wire_(stage.kernels(), link_.stream()),
+      reduction_(link_, stage.kernels(), order_of(config)),
+      gradients_(link_, reduction_, config.parallel.overlap,
+                 {.span = "bucket", .doing = "summing gradients over all ranks"}),
+      values_(link_, reduction_, config.parallel.overlap,
+              {.span = "bucket", .doing = "gathering values from all ranks"}),
+      copy_(stage.stream(), true) {}
+
+void DeviceTransfer::follow(const Tensor& gradient) {
+  gradient_ = gradient;
+  sums_ = false;
+}
+
+void DeviceTransfer::sum(const Cut& cut) {
+  const parallel::WireView wire{.wire = &gradient_wire_, .first = cut.first};
+  gradients_.begin(cut.partition != nullptr
+                       ? half_step(gradient_, parallel::Phases::scatter, *cut.partition, wire)
+                       : all_reduce_step(gradient_, cut.boundaries, bucket_bytes_, wire));
+  sums_ = true;
+}
+
+void DeviceTransfer::ready(int64_t end) {
+  if (sums_) {
+    gradients_.ready(end);
+  }
+}
+
+const Tensor& DeviceTransfer::on_host() {
+  copy_.follow(gradient_);
+  copy_.fetch_all();
+  return copy_.host();
+}
+
+void DeviceTransfer::gather(const Tensor& value, const parallel::Partition& partition, bool coded) {
+  values_.begin(half_step(value, parallel::Phases::gather, partition,
+                          {.wire = coded ? &value_wire_ : nullptr}));
+}
+
+}  // namespace espalier::train

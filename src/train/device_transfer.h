@@ -1,0 +1,44 @@
+#pragma once
+// From device to device, by NCCL: nothing crosses the bus, codecs run on the devices, and the host waits
+// for nothing (parallel/device). The store's kept errors are the device's.
+#include <string>
+
+#include "parallel/device/buckets.h"
+#include "src/train/host_copy.h"
+#include "src/train/stage.h"
+#include "src/train/transfer.h"
+
+namespace espalier::train {
+
+/// Why the sums of this config are the host's among these ranks, on whatever device; empty: they may go
+/// from device to device.
+std::string host_reason(const io::Config& config);
+
+class DeviceTransfer final : public Transfer {
+ public:
+  /// Collective over the replicas. Throws Failure: parallel::NcclLink::obstacle.
+  DeviceTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage);
+
+  parallel::Wire& gradient_wire() override { return gradient_wire_; }
+  parallel::Wire& value_wire() override { return value_wire_; }
+  void follow(const Tensor& gradient) override;
+  void sum(const Cut& cut) override;
+  void ready(int64_t end) override;
+  const Tensor& on_host() override;
+  void finish() override { gradients_.finish(); }
+  void gather(const Tensor& value, const parallel::Partition& partition, bool coded) override;
+  void stepped(int64_t end) override { values_.ready(end); }
+  void finish_gather() override { values_.finish(); }
+
+ private:
+  size_t bucket_bytes_;
+  parallel::NcclLink link_;
+  parallel::Wire gradient_wire_, value_wire_;
+  parallel::DeviceReduction reduction_;
+  parallel::DeviceBuckets gradients_, values_;
+  Tensor gradient_;
+  HostCopy copy_;      ///< for codecs that are chosen by gradients
+  bool sums_ = false;  ///< `sum` has been called for this gradient
+};
+
+}  // namespace espalier::train

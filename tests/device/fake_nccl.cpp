@@ -1,0 +1,337 @@
+// A libnccl for ranks that are threads of one process, with pretended devices: what NcclLink calls of NCCL,
+// over memory. Work waits in the queue (tests/simt/queue.h) that is given as the CUDA stream, until
+// messages have come: a send is done when its receive has read it, so that what NCCL would hang in hangs
+// here. Group calls and joins report "in progress" first. Faults are set by fake_nccl_* functions.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "parallel/device/nccl_api.h"
+#include "src/core/types.h"
+#include "tests/simt/queue.h"
+
+using namespace espalier::parallel::nccl;
+using espalier::bf16;
+using espalier::to_bf16;
+using espalier::to_float;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr Status kInvalidUsage = 5;
+
+struct Message {
+  Bytes content;
+  bool taken = false;
+};
+
+/// Contributions to one collective.
+struct Round {
+  std::vector<Bytes> parts;
+  int arrived = 0;
+};
+
+struct World {
+  std::mutex mutex;
+  int ranks = 0;
+  int joined = 0;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> channels;  // from, to
+  std::map<int64_t, Round> rounds;
+};
+
+struct Member {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int64_t rounds = 0;  // asked for
+  std::atomic<Status> error{kSuccess};
+  std::atomic<bool> aborted{false};
+  bool settling = false;
+};
+
+enum class Kind : uint8_t { send, receive, all_reduce, reduce };
+
+struct Operation {
+  Kind kind;
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t bytes = 0;
+  Type type = kInt8;
+  int peer = 0;  // or the root
+  int64_t round = 0;
+  bool done = false;
+  std::shared_ptr<Message> message = nullptr;
+};
+
+std::mutex worlds_mutex;
+std::map<int, std::weak_ptr<World>> worlds;
+std::atomic<int> ids{0}, aborts{0};
+std::atomic<bool> joins_held{false};
+std::atomic<int> failing_rank{-1};
+std::atomic<Status> failure{kSuccess};
+
+Bytes copy_of(const void* data, size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(data);
+  return {begin, begin + bytes};
+}
+
+/// From the last rank to the first: not the order of our own sums.
+template <class T>
+void add_up(const Round& round, Bytes& sum) {
+  auto* to = reinterpret_cast<T*>(sum.data());
+  for (size_t rank = round.parts.size() - 1; rank-- > 0;) {
+    const auto* next = reinterpret_cast<const T*>(round.parts[rank].data());
+    for (size_t i = 0; i < sum.size() / sizeof(T); ++i) {
+      const float value = to_float(to[i]) + to_float(next[i]);
+      if constexpr (sizeof(T) == sizeof(bf16)) {
+        to[i] = to_bf16(value);
+      } else {
+        to[i] = value;
+      }
+    }
+  }
+}
+
+/// Operations of a member that travel together.
+class Group {
+ public:
+  Group(std::shared_ptr<Member> member, std::vector<Operation> operations)
+      : member_(std::move(member)), operations_(std::move(operations)) {}
+
+  /// Whether all are done.
+  bool advance() {
+    if (member_->aborted) {
+      return true;
+    }
+    const std::scoped_lock lock(member_->world->mutex);
+    bool done = true;
+    for (Operation& operation : operations_) {
+      if (!begun_) {
+        begin(operation);
+      }
+      operation.done = operation.done || end(operation);
+      done &= operation.done;
+    }
+    begun_ = true;
+    return done;
+  }
+
+ private:
+  void begin(Operation& operation) {
+    World& world = *member_->world;
+    if (operation.kind == Kind::send) {
+      operation.message = std::make_shared<Message>();
+      operation.message->content = copy_of(operation.in, operation.bytes);
+      world.channels[{member_->rank, operation.peer}].push_back(operation.message);
+    } else if (operation.kind != Kind::receive) {
+      Round& round = world.rounds[operation.round];
+      round.parts.resize(static_cast<size_t>(world.ranks));
+      round.parts[static_cast<size_t>(member_->rank)] = copy_of(operation.in, operation.bytes);
+      ++round.arrived;
+    }
+  }
+
+  bool end(Operation& operation) {
+    World& world = *member_->world;
+    if (operation.kind == Kind::send) {
+      return operation.message->taken;
+    }
+    if (operation.kind == Kind::receive) {
+      auto& channel = world.channels[{operation.peer, member_->rank}];
+      if (channel.empty()) {
+        return false;
+      }
+      take(operation, channel.front()->content);
+      channel.front()->taken = true;
+      channel.pop_front();
+      return true;
+    }
+    const Round& round = world.rounds[operation.round];
+    if (round.arrived < world.ranks) {
+      return false;
+    }
+    if (operation.kind == Kind::all_reduce || operation.peer == member_->rank) {
+      Bytes sum = round.parts.back();
+      operation.type == kFloat32 ? add_up<float>(round, sum) : add_up<bf16>(round, sum);
+      take(operation, sum);
+    }
+    return true;
+  }
+
+  void take(const Operation& operation, const Bytes& content) {
+    if (content.size() != operation.bytes) {
+      member_->error = kInvalidUsage;
+      return;
+    }
+    std::memcpy(operation.out, content.data(), content.size());
+  }
+
+  std::shared_ptr<Member> member_;
+  std::vector<Operation> operations_;
+  bool begun_ = false;
+};
+
+thread_local int depth = 0;
+thread_local std::vector<Operation> asked;
+thread_local Comm* asked_of = nullptr;
+thread_local CudaStream asked_on = nullptr;
+
+}  // namespace
+
+struct espalier::parallel::nccl::Comm {
+  std::shared_ptr<Member> member;
+};
+
+namespace {
+
+Status ask(Operation operation, Comm* comm, CudaStream stream) {
+  if (depth == 0 || (asked_of != nullptr && asked_of != comm)) {
+    return kInvalidUsage;  // here all is grouped, of one communicator
+  }
+  asked_of = comm;
+  asked_on = stream;
+  if (operation.kind == Kind::all_reduce || operation.kind == Kind::reduce) {
+    operation.round = comm->member->rounds++;
+  }
+  asked.push_back(std::move(operation));
+  return kSuccess;
+}
+
+size_t size_of(Type type) { return type == kInt8 ? 1 : type == kFloat32 ? 4 : 2; }
+
+}  // namespace
+
+extern "C" {
+
+Status ncclGetVersion(int* version) {
+  const char* set = std::getenv("FAKE_NCCL_VERSION");
+  *version = set != nullptr ? std::atoi(set) : 22809;
+  return kSuccess;
+}
+
+Status ncclGetUniqueId(UniqueId* id) {
+  const int number = ++ids;
+  std::memcpy(id->bytes, &number, sizeof number);
+  return kSuccess;
+}
+
+Status ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Config* config) {
+  if (config->magic != 0xcafebeef || config->blocking != 0) {
+    return kInvalidUsage;
+  }
+  int number = 0;
+  std::memcpy(&number, id.bytes, sizeof number);
+  const std::scoped_lock lock(worlds_mutex);
+  std::shared_ptr<World> world = worlds[number].lock();
+  if (world == nullptr) {
+    world = std::make_shared<World>();
+    world->ranks = ranks;
+    worlds[number] = world;
+  }
+  auto member = std::make_shared<Member>();
+  member->world = world;
+  member->rank = rank;
+  const std::scoped_lock inner(world->mutex);
+  world->joined += joins_held ? 0 : 1;
+  *comm = new Comm{member};
+  return kInProgress;
+}
+
+Status ncclCommGetAsyncError(Comm* comm, Status* status) {
+  Member& member = *comm->member;
+  const std::scoped_lock lock(member.world->mutex);
+  *status = member.error;
+  if (failing_rank == member.rank) {
+    *status = failure;
+  } else if (*status == kSuccess &&
+             (member.world->joined < member.world->ranks || member.settling)) {
+    *status = kInProgress;
+  }
+  member.settling = false;
+  return kSuccess;
+}
+
+Status ncclCommFinalize(Comm*) { return kInProgress; }
+
+Status ncclCommDestroy(Comm* comm) {
+  delete comm;
+  return kSuccess;
+}
+
+Status ncclCommAbort(Comm* comm) {
+  ++aborts;
+  comm->member->aborted = true;
+  delete comm;
+  return kSuccess;
+}
+
+const char* ncclGetErrorString(Status status) {
+  return status == kRemoteError ? "remote process exited or there was a network error"
+                                : "invalid usage";
+}
+
+const char* ncclGetLastError(Comm*) { return "fake"; }
+
+Status ncclGroupStart() {
+  ++depth;
+  return kSuccess;
+}
+
+Status ncclGroupEnd() {
+  if (--depth > 0 || asked_of == nullptr) {
+    return kSuccess;
+  }
+  const auto group = std::make_shared<Group>(asked_of->member, std::move(asked));
+  static_cast<espalier::simt::Queue*>(asked_on)->enqueue_until(
+      [group] { return group->advance(); });
+  asked_of->member->settling = true;
+  asked.clear();
+  asked_of = nullptr;
+  return kInProgress;
+}
+
+Status ncclSend(const void* data, size_t count, Type type, int peer, Comm* comm,
+                CudaStream stream) {
+  return ask({.kind = Kind::send, .in = data, .bytes = count * size_of(type), .peer = peer}, comm,
+             stream);
+}
+
+Status ncclRecv(void* data, size_t count, Type type, int peer, Comm* comm, CudaStream stream) {
+  return ask({.kind = Kind::receive, .out = data, .bytes = count * size_of(type), .peer = peer},
+             comm, stream);
+}
+
+Status ncclAllReduce(const void* in, void* out, size_t count, Type type, Operator, Comm* comm,
+                     CudaStream stream) {
+  return ask({.kind = Kind::all_reduce,
+              .in = in,
+              .out = out,
+              .bytes = count * size_of(type),
+              .type = type},
+             comm, stream);
+}
+
+Status ncclReduce(const void* in, void* out, size_t count, Type type, Operator, int root,
+                  Comm* comm, CudaStream stream) {
+  return ask({.kind = Kind::reduce,
+              .in = in,
+              .out = out,
+              .bytes = count * size_of(type),
+              .type = type,
+              .peer = root},
+             comm, stream);
+}
+
+/// Whoever joins from now on does not count.
+void fake_nccl_hold_joins(bool hold) { joins_held = hold; }
+/// Members of this rank report this error.
+void fake_nccl_fail(int rank, Status status) {
+  failure = status;
+  failing_rank = rank;
+}
+int fake_nccl_aborts() { return aborts; }
+}

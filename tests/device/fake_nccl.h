@@ -1,0 +1,34 @@
+#pragma once
+// NCCL as threads have it (fake_nccl.cpp), in place of the machine's as long as this is there.
+#include <cstdlib>
+
+#include "src/core/shared_library.h"
+
+namespace espalier::testing {
+
+class FakeNccl {
+ public:
+  explicit FakeNccl(const char* file = ESPALIER_FAKE_NCCL)
+      : library_({ESPALIER_FAKE_NCCL}, "the test", "build it") {
+    setenv("ESPALIER_NCCL_LIBRARY", file, 1);
+    library_.find("fake_nccl_hold_joins", hold_joins);
+    library_.find("fake_nccl_fail", fail);
+    library_.find("fake_nccl_aborts", aborts);
+  }
+  ~FakeNccl() {
+    hold_joins(false);
+    fail(-1, 0);
+    setenv("ESPALIER_NCCL_LIBRARY", "none", 1);
+  }
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+
+  void (*hold_joins)(bool) = nullptr;
+  void (*fail)(int rank, int status) = nullptr;
+  int (*aborts)() = nullptr;
+
+ private:
+  SharedLibrary library_;
+};
+
+}  // namespace espalier::testing

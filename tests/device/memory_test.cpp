@@ -1,0 +1,123 @@
+// A device with too little memory: a run that cannot fit is refused before it starts, with what would fit by
+// the plan; one that runs out all the same ends with the arena's table, and its last checkpoint loads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/device/late_table.h"
+#include "tests/failure.h"
+#include "tests/support.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::LittleMemory;
+using ::testing::Not;
+using testing::run;
+using testing::TempDir;
+
+io::Config config_of(const TempDir& dir) {
+  io::Config config = testing::tiny_config(dir);
+  config.model.width = 128;
+  config.train.micro_batch = 1;
+  return config;
+}
+
+testing::Outcome run_late(const io::Config& config, train::TrainerOptions options = {}) {
+  options.kernels = &testing::late_table();
+  return run(config, 1, options);
+}
+
+size_t planned(const io::Config& config) {
+  size_t bytes = 0;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &testing::late_table();
+    bytes = train::Trainer(config, comm, options).fit().plan.needed();
+  });
+  return bytes;
+}
+
+/// What is said to fit does, and what is not, does not.
+TEST(LittleDevice, RefusesWithWhatWouldFit) {
+  const TempDir dir;
+  io::Config config = config_of(dir);
+  const size_t all = planned(config);
+  config.optimizer.offload = true;
+  const size_t offloaded = planned(config);
+  config.optimizer.offload = false;
+  config.optimizer.state_bits = 8;
+  const size_t coded = planned(config);
+  ASSERT_LT(offloaded, coded);
+  ASSERT_LT(coded, all);
+  config.optimizer.state_bits = 32;
+
+  const LittleMemory device(offloaded + (coded - offloaded) / 2);
+  const std::string said = failure_of([&] { run_late(config); });
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("the device has "), HasSubstr("moment "),
+                    HasSubstr("prune from the start"), HasSubstr("optimizer.offload = true (")));
+  EXPECT_THAT(said, ::testing::ContainsRegex("offload = true \\([^)]*, fits\\)"));
+  EXPECT_THAT(said, ::testing::ContainsRegex("state_bits = 8 \\([0-9.]* MiB\\)"));
+  EXPECT_THAT(said, Not(HasSubstr("all those with a size here")));
+  EXPECT_THROW(
+      {
+        config.optimizer.state_bits = 8;
+        run_late(config);
+      },
+      Failure);
+  config.optimizer.state_bits = 32;
+  config.optimizer.offload = true;
+  EXPECT_EQ(run_late(config).losses.size(), static_cast<size_t>(config.train.steps));
+}
+
+TEST(LittleDevice, SaysWhenOnlyEverythingTogetherFits) {
+  const TempDir dir;
+  const io::Config config = config_of(dir);
+  io::Config least = config;
+  least.train.dtype = "bf16";
+  least.train.recompute = "full";
+  least.optimizer.state_bits = 8;
+  least.optimizer.offload = true;
+  const LittleMemory device(planned(least));
+  const std::string said = failure_of([&] { run_late(config); });
+  EXPECT_THAT(said, ::testing::ContainsRegex("all those with a size here \\([^)]*, fits\\)"));
+  EXPECT_EQ(run_late(least).losses.size(), static_cast<size_t>(config.train.steps));
+}
+
+/// Something else takes memory, so that less is there than the device said.
+TEST(LittleDevice, RunsOutAndTheLastCheckpointLoads) {
+  const TempDir dir;
+  io::Config config = config_of(dir);
+  testing::prune(config);
+  config.pruning.at_step = 8;
+  config.sparse.storage.fallback = "sparse";
+  const size_t needs = planned(config);
+  const testing::Outcome whole = run_late(config);
+  train::TrainerOptions options;
+  options.stop_after = 6;
+  run_late(config, options);
+  options.stop_after = 0;
+  options.resume = "auto";
+  {
+    const LittleMemory device(needs / 2, 2 * needs);
+    EXPECT_THAT(failure_of([&] { run_late(config, options); }),
+                AllOf(HasSubstr("no memory on the device for "), HasSubstr("weight "),
+                      HasSubstr("something else takes the device's memory")));
+  }
+  {
+    const LittleMemory device(needs / 2, needs + needs / 10);
+    EXPECT_THAT(
+        failure_of([&] { run_late(config, options); }),
+        AllOf(HasSubstr("no memory on the device for "), HasSubstr("optimizer.offload = true (")));
+  }
+  testing::Outcome resumed = run_late(config, options);
+  resumed.losses = whole.losses;
+  EXPECT_EQ(resumed, whole);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,278 @@
+// Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU: as they are and
+// in every code, whole and in halves; with the CPU's kernels, late, and with those of table cuda.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel/bucketer.h"
+#include "parallel/codec.h"
+#include "parallel/device/buckets.h"
+#include "parallel/parameter_gather.h"
+#include "parallel/reduction/sra.h"
+#include "parallel/thread_communicator.h"
+#include "src/core/mirror.h"
+#include "src/kernels/backend.h"
+#include "src/kernels/cuda/table.h"
+#include "tests/device/fake_nccl.h"
+#include "tests/device/late_table.h"
+#include "tests/rank_gradients.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::parallel {
+namespace {
+
+constexpr PieceOptions kPieces{.piece_bytes = 8192, .staging_bytes = size_t{1} << 18U};
+
+/// What is summed, and how it travels.
+struct Sum {
+  std::string codec;  ///< empty: without a wire
+  int ranks = 2;
+  DType dtype = DType::fp32;
+  int64_t count = 20'000;
+  Phases phases = Phases::both;
+  std::vector<int64_t> edges = {};
+  bool feedback = false;
+  uint64_t key = 0;
+};
+
+/// Two parameters in this code, padding, and one that travels as it is.
+std::vector<WireSegment> segments_of(const Sum& sum) {
+  const kernels::WireFormat format = format_of(io::parse_codec(sum.codec));
+  const int64_t third = sum.count / 3;
+  return {{.first = 0, .count = third, .format = format},
+          {.first = third, .count = third - 5, .format = format},
+          {.first = 2 * third, .count = sum.count - 2 * third, .format = plain_format(sum.dtype)}};
+}
+
+/// Results of a rank.
+struct Result {
+  std::vector<float> data, feedback;
+  int64_t bytes = 0;  ///< sent
+  bool operator==(const Result&) const = default;
+};
+
+std::vector<float> floats(Stream& stream, const Tensor& tensor) {
+  const Mirror mirror(stream, tensor);
+  std::vector<float> all;
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const Tensor& host = mirror.host();
+    if (i == 0) {
+      mirror.read();
+    }
+    all.push_back(host.dtype == DType::fp32 ? host.get<float>()[i] : to_float(host.get<bf16>()[i]));
+  }
+  return all;
+}
+
+/// An array in the memory of `stream` with the values of this rank.
+Buffer filled(Stream& stream, const Sum& sum, int rank, int step, DType dtype) {
+  Buffer made = stream.arena().allocate(Memory::gradient, "x", dtype, Shape{sum.count});
+  const Mirror mirror(stream, made.tensor());
+  for (int64_t i = 0; i < sum.count; ++i) {
+    const float x = value(rank, step, i);
+    if (dtype == DType::fp32) {
+      mirror.host().get<float>()[i] = x;
+    } else {
+      mirror.host().get<bf16>()[i] = to_bf16(x);
+    }
+  }
+  mirror.write();
+  return made;
+}
+
+/// Two sums, so that kept errors are sent; `reduce(job)` does one.
+template <class Reduce>
+Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
+               const Reduce& reduce) {
+  if (!sum.codec.empty()) {
+    wire.set_segments(segments_of(sum));
+  }
+  Result result;
+  const int64_t before = comm.sent(Traffic::allreduce).bytes;
+  Buffer feedback;
+  if (sum.feedback) {
+    feedback = filled(stream, sum, comm.rank(), 7, DType::fp32);
+    wire.set_feedback(feedback.tensor());
+  }
+  for (int step = 0; step < 2; ++step) {
+    const Buffer data = filled(stream, sum, comm.rank(), step, sum.dtype);
+    wire.set_key(sum.key == 0 ? 0 : sum.key + static_cast<uint64_t>(comm.rank()));
+    reduce(SliceJob{.data = data.tensor(),
+                    .phases = sum.phases,
+                    .edges = sum.edges,
+                    .wire = sum.codec.empty() ? nullptr : &wire});
+    std::vector<float> now = floats(stream, data.tensor());
+    if (sum.phases == Phases::scatter) {  // the rest has no meaning
+      const std::vector<int64_t> edges =
+          edges_of({.data = data.tensor(), .edges = sum.edges}, comm.size());
+      now = {now.begin() + edges[comm.rank()], now.begin() + edges[comm.rank() + 1]};
+    }
+    result.data.insert(result.data.end(), now.begin(), now.end());
+  }
+  if (sum.feedback) {
+    result.feedback = floats(stream, feedback.tensor());
+  }
+  result.bytes = comm.sent(Traffic::allreduce).bytes - before;
+  return result;
+}
+
+Result on_cpu(const Sum& sum, Communicator& comm) {
+  Arena arena;
+  Stream stream(arena, 1);
+  Wire wire(kernels::by_name("cpu"), stream);
+  SraReduction reduction(comm, arena, kPieces);
+  return results(sum, comm, stream, wire, [&](const SliceJob& job) {
+    reduction.start(job);
+    reduction.wait();
+  });
+}
+
+Result on_device(const Sum& sum, Communicator& comm, const kernels::Kernels& table) {
+  kernels::Backend backend(table, 1);
+  NcclLink link(comm, backend.stream());
+  Wire wire(table, link.stream());
+  DeviceReduction reduction(link, table, DeviceReduction::Order::by_rank, kPieces);
+  return results(sum, comm, backend.stream(), wire, [&](const SliceJob& job) {
+    reduction.run(job, "summing");
+    link.lead_compute();
+  });
+}
+
+void expect_equal(const Sum& sum, const kernels::Kernels& table) {
+  SCOPED_TRACE(fmt::format("{} ranks, {}, codec {}, phases {}, feedback {}, key {}", sum.ranks,
+                           name_of(sum.dtype), sum.codec, static_cast<int>(sum.phases),
+                           sum.feedback, sum.key));
+  const testing::FakeNccl fake;
+  run_ranks(sum.ranks, [&](Communicator& comm) {
+    const Result want = on_cpu(sum, comm);
+    const Result got = on_device(sum, comm, table);
+    EXPECT_TRUE(same_bits(got.data, want.data));
+    EXPECT_TRUE(same_bits(got.feedback, want.feedback));
+    EXPECT_EQ(got.bytes, want.bytes);
+    EXPECT_FALSE(want.data.empty() && sum.edges.empty());
+  });
+}
+
+TEST(DeviceSums, AsTheyAre) {
+  for (const int ranks : {2, 3, 4}) {
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      for (const Phases phases : {Phases::both, Phases::scatter, Phases::gather}) {
+        expect_equal({.ranks = ranks, .dtype = dtype, .phases = phases}, testing::late_table());
+      }
+    }
+  }
+}
+
+TEST(DeviceSums, OfSlicesOfAnySize) {
+  for (const std::vector<int64_t>& edges :
+       {std::vector<int64_t>{0, 777, 777, 1000}, {0, 0, 0, 1000}, {0, 1, 3, 1000}}) {
+    for (const Phases phases : {Phases::both, Phases::scatter, Phases::gather}) {
+      for (const char* codec : {"", "maxmin:4"}) {
+        expect_equal({.codec = codec, .ranks = 3, .count = 1000, .phases = phases, .edges = edges},
+                     testing::late_table());
+      }
+    }
+  }
+}
+
+TEST(DeviceSums, InEveryCode) {
+  for (const char* codec : {"bf16", "fp8-e4m3", "dynamic8", "static8", "linear8", "maxmin:3:64",
+                            "table:2:512", "sign", "topk:0.1"}) {
+    expect_equal({.codec = codec, .ranks = 3}, testing::late_table());
+  }
+  for (const Phases phases : {Phases::scatter, Phases::gather}) {
+    expect_equal({.codec = "maxmin:4", .ranks = 2, .dtype = DType::bf16, .phases = phases},
+                 testing::late_table());
+  }
+}
+
+TEST(DeviceSums, WithKeptErrorsAndRandomRounding) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    expect_equal({.codec = "maxmin:2", .ranks = 3, .dtype = dtype, .feedback = true},
+                 testing::late_table());
+    expect_equal({.codec = "fp32", .ranks = 2, .dtype = dtype, .feedback = true},
+                 testing::late_table());
+  }
+  expect_equal({.codec = "maxmin:2", .ranks = 3, .feedback = true, .key = 5},
+               testing::late_table());
+}
+
+/// The kernels of table cuda, by the harness.
+TEST(DeviceSums, ByKernelsOfCuda) {
+  const kernels::Kernels& table = kernels::cuda_simt::table();
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    expect_equal({.ranks = 3, .dtype = dtype, .count = 3000}, table);
+    expect_equal({.codec = "maxmin:4", .ranks = 2, .dtype = dtype, .count = 3000, .feedback = true},
+                 table);
+  }
+  expect_equal({.codec = "table:2:512", .ranks = 2, .count = 3000}, table);
+  expect_equal({.codec = "fp8-e5m2", .ranks = 2, .count = 3000, .key = 9}, table);
+}
+
+/// In another order than ours, but the same on all ranks.
+TEST(DeviceSums, ByNccl) {
+  const testing::FakeNccl fake;
+  const Sum sum{.ranks = 3, .count = 1000};
+  const std::vector<float> want = expected_sum(3, 0, sum.count);
+  std::vector<std::vector<float>> whole(3), halves(3);
+  run_ranks(3, [&](Communicator& comm) {
+    kernels::Backend backend(testing::late_table(), 1);
+    NcclLink link(comm, backend.stream());
+    DeviceReduction reduction(link, backend.kernels(), DeviceReduction::Order::by_nccl);
+    const auto all_at_once = filled(backend.stream(), sum, comm.rank(), 0, DType::fp32);
+    reduction.run({.data = all_at_once.tensor()}, "summing");
+    const auto in_halves = filled(backend.stream(), sum, comm.rank(), 0, DType::fp32);
+    const std::vector<int64_t> edges{0, 10, 10, 1000};
+    for (const Phases phases : {Phases::scatter, Phases::gather}) {
+      reduction.run({.data = in_halves.tensor(), .phases = phases, .edges = edges}, "summing");
+    }
+    link.lead_compute();
+    whole[comm.rank()] = floats(backend.stream(), all_at_once.tensor());
+    halves[comm.rank()] = floats(backend.stream(), in_halves.tensor());
+  });
+  EXPECT_THAT(whole[0], ::testing::Pointwise(::testing::FloatNear(16), want));
+  EXPECT_FALSE(same_bits(whole[0], want)) << "the order is NCCL's";
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_TRUE(same_bits(whole[r], whole[0]));
+    EXPECT_TRUE(same_bits(halves[r], whole[0]));
+  }
+}
+
+/// Buckets begin as kernels are asked for; nobody waits, and both ways the sums are those of the CPU.
+TEST(DeviceSums, OfBuckets) {
+  const testing::FakeNccl fake;
+  constexpr int64_t kCount = 5000;
+  const std::vector<int64_t> ends{700, 1400, 2000, 4000, kCount};
+  for (const bool overlap : {true, false}) {
+    run_ranks(3, [&](Communicator& comm) {
+      kernels::Backend backend(testing::late_table(), 1);
+      Stream& stream = backend.stream();
+      NcclLink link(comm, stream);
+      DeviceReduction reduction(link, backend.kernels(), DeviceReduction::Order::by_rank);
+      DeviceBuckets buckets(link, reduction, overlap, {.span = "bucket", .doing = "summing"});
+      const Sum sum{.count = kCount};
+      const Buffer source = filled(stream, sum, comm.rank(), 0, DType::fp32);
+      const Buffer flat =
+          stream.arena().allocate(Memory::gradient, "flat", DType::fp32, Shape{kCount});
+      auto& queue = dynamic_cast<simt::Queue&>(*stream.queue());
+      int64_t waits = 0;
+      for (int step = 0; step < 3; ++step) {
+        if (step == 1) {  // in the first step memory grows, which waits
+          waits = queue.synchronized() + queue.waited();
+        }
+        buckets.begin(all_reduce_step(flat.tensor(), ends, 600 * 4, {}));
+        int64_t from = 0;
+        for (const int64_t end : ends) {  // backward
+          backend.kernels().cast(stream, {.x = source.tensor().elements(from, end - from),
+                                          .y = flat.tensor().elements(from, end - from)});
+          buckets.ready(from = end);
+        }
+        buckets.finish();
+      }
+      EXPECT_EQ(queue.synchronized() + queue.waited(), waits);
+      EXPECT_TRUE(same_bits(floats(stream, flat.tensor()), expected_sum(3, 0, kCount)));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace espalier::parallel

@@ -1,0 +1,290 @@
+// Attention on tensor cores beyond the case table: on shapes of several tiles, in both orders of
+// threads; beside the kernels by rows; against differences of the forward formula; with scores of
+// 10,000, with NaN, with operands that are not aligned; and where tiles lie in shared memory and
+// in which order blocks begin.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "src/kernels/cuda/attention_tile.h"
+#include "src/kernels/cuda/table.h"
+#include "tests/kernel_cases.h"
+#include "tests/kernel_memory.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::kernels {
+namespace {
+
+using reference::Attention;
+using simt::Order;
+
+/// Each width that there is a kernel for, and some between; over several tiles, with an odd end.
+const std::vector<Attention>& shapes() {
+  static const std::vector<Attention> all{{2, 201, 2, 32},  {1, 259, 2, 64}, {1, 141, 1, 96},
+                                          {1, 137, 1, 128}, {1, 100, 3, 8},  {2, 66, 1, 72},
+                                          {1, 128, 2, 64},  {1, 67, 1, 120}};
+  return all;
+}
+std::string text(const Attention& s) {
+  return fmt::format("{}x{} heads {}x{}", s.sequences, s.tokens, s.heads, s.width);
+}
+
+void run_simt(const Case& one, const Tensors& tensors, Order order = Order::ascending) {
+  Arena arena;
+  simt::Queue queue(order);
+  Stream stream(arena, 1, &queue);
+  one.run(cuda_simt::table(), stream, tensors);
+  stream.synchronize();
+}
+
+std::vector<Values> wanted(const Case& one) {
+  std::vector<Values> want;
+  for (const Operand& operand : one.operands) {
+    want.push_back(operand.values);
+  }
+  one.reference(want);
+  return want;
+}
+
+TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
+  for (const Attention& shape : shapes()) {
+    for (const Case& one : {attention_case(shape, kBf16), attention_backward_case(shape, kBf16)}) {
+      const std::vector<Values> want = wanted(one);
+      const Memories forth(one), back(one);
+      run_simt(one, forth.tensors(), Order::ascending);
+      run_simt(one, back.tensors(), Order::descending);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(mismatch(one.operands[i], forth.tensors()[i], want[i]), "")
+            << one.name << " operand " << i;
+      }
+      EXPECT_TRUE(forth.bytes() == back.bytes()) << one.name;
+    }
+  }
+}
+
+/// qkv, out, lse, dout, dqkv in memory, for kernels of one's own choice.
+struct Operands {
+  Memories memories;
+  cuda_simt::AttentionShapes shapes;
+  std::vector<float> delta;
+
+  Operands(const Case& backward, const Attention& s)
+      : memories(backward), delta(static_cast<size_t>(s.sequences * s.heads * s.tokens)) {
+    const Tensors& t = memories.tensors();
+    shapes = {.qkv = cuda_simt::elements(t[0]),
+              .out = cuda_simt::elements(t[1]),
+              .dout = cuda_simt::elements(t[3]),
+              .dqkv = cuda_simt::elements(t[4]),
+              .lse = t[2].get<float>(),
+              .delta = delta.data(),
+              .sequences = s.sequences,
+              .tokens = s.tokens,
+              .heads = s.heads,
+              .width = s.width,
+              .scale = 1.0F / std::sqrt(static_cast<float>(s.width))};
+  }
+  template <class Forward, class Backward>
+  void run(const Forward& forward, const Backward& backward) {
+    Arena arena;
+    simt::Queue queue;
+    Stream stream(arena, 1, &queue);
+    forward(stream, shapes);
+    backward(stream, shapes);
+    stream.synchronize();
+  }
+  Values values(size_t operand) const {
+    const Tensor& t = memories.tensors()[operand];
+    Values all;
+    for (int64_t i = 0; i < t.count(); ++i) {
+      all.push_back(kernels::read(t, i));
+    }
+    return all;
+  }
+};
+
+/// Both take bf16 and sum in fp32; tiles also round probabilities and gradients of scores, by 2^-9
+/// of each.
+TEST(SimtAttention, tiles_and_rows_agree) {
+  for (const Attention& shape : shapes()) {
+    const Case one = attention_backward_case(shape, kBf16);
+    Operands tiles(one, shape), rows(one, shape);
+    ASSERT_TRUE(cuda_simt::attention_fits_tiles(tiles.shapes)) << text(shape);
+    tiles.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
+    rows.run(cuda_simt::attention_by_rows, cuda_simt::attention_backward_by_rows);
+    for (const auto& [operand, tolerance] :
+         {std::pair<size_t, double>{1, 0x1p-7}, {2, 2e-5}, {4, 3e-2}}) {
+      const Values got = tiles.values(operand);
+      const Values want = rows.values(operand);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], tolerance * (1 + 0.25 * std::fabs(want[i])))
+            << text(shape) << " operand " << operand << " element " << i;
+      }
+    }
+    for (size_t i = 0; i < tiles.delta.size(); ++i) {
+      ASSERT_NEAR(tiles.delta[i], rows.delta[i], 0.05) << text(shape) << " row " << i;
+    }
+  }
+}
+
+/// Along a direction of all of qkv at once: by central differences of the reference, in double.
+TEST(SimtAttention, gradient_is_that_of_differences) {
+  for (const Attention& shape : {Attention{1, 70, 2, 32}, {1, 67, 1, 64}, {1, 40, 1, 128}}) {
+    const Case one = attention_backward_case(shape, kBf16);
+    Operands operands(one, shape);
+    operands.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
+    const Values gradient = operands.values(4);
+    const Values& qkv = one.operands[0].values;
+    const Values& dout = one.operands[3].values;
+    for (const uint64_t seed : {1, 2, 3}) {
+      const Values direction = draw(seed, static_cast<int64_t>(qkv.size()), -1, 1);
+      const auto loss = [&](double step) {
+        Values at = qkv, out(dout.size()), lse(qkv.size());
+        for (size_t i = 0; i < at.size(); ++i) {
+          at[i] += step * direction[i];
+        }
+        reference::attention(shape, at, out, lse);
+        double sum = 0;
+        for (size_t i = 0; i < out.size(); ++i) {
+          sum += dout[i] * out[i];
+        }
+        return sum;
+      };
+      double slope = 0;
+      double size = 0;
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        slope += gradient[i] * direction[i];
+        size += gradient[i] * gradient[i];
+      }
+      // Errors of 2^-8 of each element, which do not know the direction.
+      EXPECT_NEAR(slope, (loss(1e-5) - loss(-1e-5)) / 2e-5, 0.02 * std::sqrt(size)) << text(shape);
+    }
+  }
+}
+
+/// Scores up to 10,000 and more: all weight on one key, and no overflow on the way there or back.
+TEST(SimtAttention, bears_scores_of_ten_thousand) {
+  for (const Attention& shape : {Attention{1, 150, 1, 64}, {1, 70, 2, 96}}) {
+    Case one = attention_case(shape, kBf16);
+    for (double& value : one.operands[0].values) {
+      value = rounded(kBf16, 60 * value);
+    }
+    const std::vector<Values> want = wanted(one);
+    EXPECT_GT(*std::ranges::max_element(want[2]), 1e4);
+    Case backward = attention_backward_case(shape, kBf16);
+    backward.operands[0] = one.operands[0];
+    Operands operands(backward, shape);
+    operands.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
+    for (const size_t i : {0U, 1U, 2U, 4U}) {
+      for (const double value : operands.values(i)) {
+        ASSERT_TRUE(std::isfinite(value)) << text(shape) << " operand " << i;
+      }
+    }
+    const Values lse = operands.values(2);
+    for (size_t i = 0; i < lse.size(); ++i) {
+      ASSERT_NEAR(lse[i], want[2][i], 1e-3 + 4e-6 * std::fabs(want[2][i]));
+    }
+  }
+}
+
+/// A NaN in one row reaches what depends on it, and no row before its tile.
+TEST(SimtAttention, passes_on_nan) {
+  const Attention shape{1, 200, 1, 64};
+  constexpr int64_t kRow = 150;
+  for (const int part : {0, 1, 2}) {
+    const Case one = attention_backward_case(shape, kBf16);
+    Operands operands(one, shape);
+    kernels::write(operands.memories.tensors()[0],
+                   static_cast<int64_t>(shape.at(0, kRow, part, 0, 3)),
+                   std::numeric_limits<double>::quiet_NaN());
+    operands.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
+    const Values out = operands.values(1);
+    const Values gradient = operands.values(4);
+    const auto nan_at = [&](int64_t t) { return std::isnan(out[shape.out_at(0, t, 0, 3)]); };
+    EXPECT_TRUE(nan_at(kRow)) << part;
+    EXPECT_EQ(nan_at(shape.tokens - 1), part != 0) << part;
+    for (int64_t t = 0; t < 128; ++t) {
+      EXPECT_FALSE(nan_at(t)) << part << " " << t;
+    }
+    EXPECT_TRUE(std::isnan(gradient[shape.at(0, kRow, 0, 0, 3)])) << part;
+    EXPECT_TRUE(std::isnan(gradient[shape.at(0, kRow, 1, 0, 3)])) << part;
+  }
+}
+
+/// Two bytes beside an aligned address: kernels by rows, the same formula.
+TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
+  const Attention shape{1, 20, 2, 32};
+  const Case one = attention_case(shape, kBf16);
+  const std::vector<Values> want = wanted(one);
+  Memories memories(one);
+  std::vector<bf16> moved(static_cast<size_t>(memories.tensors()[0].count()) + 9);
+  auto* first = moved.data();
+  while (reinterpret_cast<uintptr_t>(first) % 16 != 2) {
+    ++first;
+  }
+  Tensors tensors = memories.tensors();
+  std::copy_n(tensors[0].get<bf16>(), tensors[0].count(), first);
+  tensors[0] = Tensor(first, kBf16, tensors[0].shape);
+  EXPECT_FALSE(cuda_simt::attention_fits_tiles(
+      {.qkv = cuda_simt::elements(tensors[0]), .heads = 2, .width = 32}));
+  run_simt(one, tensors);
+  EXPECT_EQ(mismatch(one.operands[1], tensors[1], want[1]), "");
+}
+
+/// The eight rows of a matrix of ldmatrix lie in eight different groups of four banks, and so do
+/// those that store_rows writes.
+template <int kD>
+void expect_no_conflicts() {
+  using Tile = cuda_simt::Tile<kD>;
+  for (int row = 0; row < 64; row += 8) {
+    for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+      std::set<int> groups;
+      for (int i = 0; i < 8; ++i) {
+        groups.insert(Tile::place(row + i, chunk) % 8);
+      }
+      EXPECT_EQ(groups.size(), 8U) << kD << " row " << row << " chunk " << chunk;
+    }
+  }
+  std::set<int> places;
+  for (int i = 0; i < 64 * Tile::kChunks; ++i) {
+    places.insert(Tile::place(i / Tile::kChunks, i % Tile::kChunks));
+  }
+  EXPECT_EQ(places.size(), 64U * Tile::kChunks);
+  EXPECT_EQ(*places.rbegin(), 64 * Tile::kChunks - 1);
+}
+
+TEST(SimtAttention, matrices_lie_in_different_banks) {
+  expect_no_conflicts<32>();
+  expect_no_conflicts<64>();
+  expect_no_conflicts<96>();
+  expect_no_conflicts<128>();
+}
+
+TEST(SimtAttention, blocks_begin_with_most_work_of_pairs_that_fit_the_cache) {
+  for (const cuda_simt::AttentionOrder& order :
+       {cuda_simt::AttentionOrder{8, 192, 64}, {3, 7, 4}, {1, 5, 2}, {5, 1, 9}, {2, 6, 3}}) {
+    std::set<std::pair<unsigned, unsigned>> seen;
+    cuda_simt::AttentionTurn last{0, 0};
+    for (unsigned block = 0; block < order.tiles * order.pairs; ++block) {
+      const cuda_simt::AttentionTurn turn = order.turn(block);
+      EXPECT_LT(turn.pair, order.pairs);
+      EXPECT_LT(turn.rank, order.tiles);
+      EXPECT_TRUE(seen.insert({turn.pair, turn.rank}).second);
+      const bool same = turn.pair / order.together == last.pair / order.together;
+      EXPECT_GE(turn.pair / order.together, last.pair / order.together);
+      EXPECT_TRUE(!same || turn.rank >= last.rank);
+      last = turn;
+    }
+    EXPECT_EQ(seen.size(), size_t{order.tiles} * order.pairs);
+  }
+  // 256 KiB of k and v a pair of GPT-2: 64 of them in 16 MiB.
+  const auto order =
+      cuda_simt::attention_order({.sequences = 16, .tokens = 1024, .heads = 12, .width = 64}, 128);
+  EXPECT_EQ(order.tiles, 8U);
+  EXPECT_EQ(order.pairs, 192U);
+  EXPECT_EQ(order.together, 64U);
+}
+
+}  // namespace
+}  // namespace espalier::kernels

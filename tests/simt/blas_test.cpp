@@ -1,0 +1,165 @@
+// Dense products on their way to cuBLASLt: what is fused, what is done after it, with what bits, and
+// that the library is asked once a product.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "src/kernels/cuda/blas_cublaslt.h"
+#include "src/kernels/cuda/table.h"
+#include "tests/kernel_case.h"
+#include "tests/kernel_reference.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::kernels {
+namespace {
+
+constexpr DType kFp32 = DType::fp32;
+constexpr DType kBf16 = DType::bf16;
+
+class Products : public testing::Test {
+ protected:
+  Tensor make(DType dtype, const Shape& shape, double low = -1, double high = 1) {
+    buffers_.push_back(arena_.allocate(Memory::scratch, "operand", dtype, shape));
+    write_all(operand(dtype, shape, low, high), buffers_.back().tensor());
+    return buffers_.back().tensor();
+  }
+  /// Kernels, and products of the library, that the call asked for.
+  int64_t run(const GemmArgs& args) {
+    const int64_t before = queue_.asked();
+    cuda_simt::table().gemm(stream_, args);
+    const int64_t asked = queue_.asked() - before;
+    stream_.synchronize();
+    return asked;
+  }
+
+  Arena arena_;
+  std::vector<Buffer> buffers_;
+  simt::Queue queue_;
+  Stream stream_{arena_, 1, &queue_};
+};
+
+/// The largest error of c against a b f'(x), relative to what is right.
+double error(const GemmArgs& args) {
+  double worst = 0;
+  for (int64_t i = 0; i < args.c.rows(); ++i) {
+    for (int64_t j = 0; j < args.c.cols(); ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < args.a.cols(); ++l) {
+        sum += read(args.a, i * args.a.cols() + l) * read(args.b, l * args.b.cols() + j);
+      }
+      const int64_t at = i * args.c.cols() + j;
+      const double right =
+          sum * reference::activation_slope(args.activation, read(args.preactivation, at));
+      worst = std::max(worst, std::fabs(read(args.c, at) - right) / (std::fabs(right) + 1e-3));
+    }
+  }
+  return worst;
+}
+
+TEST_F(Products, take_the_slope_of_gelu_along_and_round_once) {
+  GemmArgs args{.a = make(kBf16, {64, 32}),
+                .b = make(kBf16, {32, 48}),
+                .c = make(kBf16, {64, 48}),
+                .activation = Activation::gelu,
+                .preactivation = make(kBf16, {64, 48}, -3, 3)};
+  EXPECT_EQ(run(args), 1);
+  const double once = error(args);
+  EXPECT_LE(once, 0x1p-8 * 1.01);
+  // An address that the library does not read: the product first, rounded, and then the slope.
+  const Tensor longer = make(kBf16, {64 * 48 + 1}, -3, 3);
+  args.preactivation = longer.elements(1, 64 * 48).reshaped({64, 48});
+  EXPECT_EQ(run(args), 2);
+  EXPECT_GT(error(args), 1.2 * once);
+  // Other functions and types are our own kernels'.
+  args.activation = Activation::relu;
+  args.preactivation = make(kBf16, {64, 48}, -3, 3);
+  EXPECT_EQ(run(args), 2);
+  EXPECT_EQ(run({.a = make(kFp32, {64, 32}),
+                 .b = make(kFp32, {32, 48}),
+                 .c = make(kFp32, {64, 48}),
+                 .activation = Activation::gelu,
+                 .preactivation = make(kFp32, {64, 48}, -3, 3)}),
+            2);
+}
+
+TEST_F(Products, activate_what_they_stored) {
+  const GemmArgs args{.a = make(kBf16, {64, 32}),
+                      .b = make(kBf16, {48, 32}),
+                      .c = make(kBf16, {64, 48}),
+                      .bias = make(kFp32, {48}),
+                      .transpose_b = true,
+                      .activation = Activation::gelu,
+                      .activated = make(kBf16, {64, 48})};
+  EXPECT_EQ(run(args), 3);  // the bias in bf16, the product, the activation
+  const Tensor again = make(kBf16, {64, 48});
+  cuda_simt::table().activation(stream_, {.kind = Activation::gelu, .x = args.c, .y = again});
+  stream_.synchronize();
+  for (int64_t i = 0; i < again.count(); ++i) {
+    ASSERT_EQ(read(again, i), read(args.activated, i)) << i;
+  }
+}
+
+TEST_F(Products, bring_the_gradient_of_a_bias) {
+  GemmArgs args{.a = make(kBf16, {64, 32}),
+                .b = make(kBf16, {64, 48}),
+                .c = make(kBf16, {32, 48}),
+                .transpose_a = true,
+                .row_sums = make(kBf16, {32})};
+  EXPECT_EQ(run(args), 1);
+  args.accumulate_sums = true;
+  EXPECT_EQ(run(args), 2);  // from the workspace
+  args.row_sums = make(kFp32, {32});
+  EXPECT_GT(run(args), 1);  // not rounded to bf16 on the way
+  args.c = make(kFp32, {32, 48});
+  args.row_sums = make(kBf16, {32});
+  EXPECT_EQ(run(args), 2);
+  // A product of which the library cannot bring them.
+  args.a = make(kBf16, {63, 32});
+  args.b = make(kBf16, {63, 48});
+  EXPECT_GT(run(args), 1);
+}
+
+TEST_F(Products, choose_an_algorithm_once) {
+  const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
+  const int64_t before = library.choices;
+  GemmArgs args{.a = make(kBf16, {88, 56}), .b = make(kBf16, {56, 72}), .c = make(kBf16, {88, 72})};
+  run(args);
+  run(args);
+  args.c = make(kBf16, {88, 72});
+  run(args);
+  EXPECT_EQ(library.choices, before + 1);
+  args.accumulate = true;
+  run(args);
+  EXPECT_EQ(library.choices, before + 2);
+}
+
+TEST_F(Products, take_the_fastest_algorithm_when_asked_to) {
+  const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
+  const auto seconds = [&](const GemmArgs& args) {
+    const double before = library.seconds;
+    run(args);
+    return library.seconds - before;
+  };
+  const auto product = [&](int64_t n) {
+    return GemmArgs{.a = make(kFp32, {24, 16}),
+                    .b = make(kFp32, {16, n}),
+                    .c = make(kFp32, {24, n}),
+                    .accumulate = true};
+  };
+  EXPECT_NEAR(seconds(product(40)), 3e-6, 1e-9);  // the library's first choice
+  const GemmArgs timed = product(48);
+  const float at_start = timed.c.get<float>()[0];
+  ASSERT_EQ(setenv("ESPALIER_TUNE_PRODUCTS", "1", 1), 0);
+  EXPECT_GT(seconds(timed), 15e-6);  // a few runs of each
+  ASSERT_EQ(unsetenv("ESPALIER_TUNE_PRODUCTS"), 0);
+  double sum = at_start;
+  for (int64_t l = 0; l < 16; ++l) {
+    sum += static_cast<double>(timed.a.get<float>()[l]) * timed.b.get<float>()[48 * l];
+  }
+  EXPECT_NEAR(timed.c.get<float>()[0], sum, 1e-5);  // one product was added, though many ran
+  EXPECT_NEAR(seconds(timed), 1e-6, 1e-9);
+  EXPECT_NEAR(seconds(product(40)), 3e-6, 1e-9);  // what is chosen stays
+}
+
+}  // namespace
+}  // namespace espalier::kernels

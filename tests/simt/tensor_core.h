@@ -1,0 +1,29 @@
+#pragma once
+// mma.sync and ldmatrix for the harness, done once by the last of the 32 lanes that meet, with the
+// fragments of the PTX ISA (src/kernels/cuda/mma.h shows them).
+#include <cstdint>
+#include <string>
+
+#include "tests/simt/engine.h"
+
+namespace espalier::simt {
+
+/// What each lane brings.
+struct LaneProduct {
+  float* c;           ///< [4]
+  const uint32_t* a;  ///< [4]
+  const uint32_t* b;  ///< [2]
+};
+struct LaneMatrices {
+  uint32_t* r;  ///< [kCount]
+  const void* row;
+};
+
+/// See Together. Sums go along k, in fp32.
+std::string multiply_add(void* const (&lanes)[32]);
+template <int kCount, bool kTransposed>
+std::string load_matrices(void* const (&lanes)[32]);
+
+uint32_t pack_bf16(float low, float high);
+
+}  // namespace espalier::simt
