@@ -5,6 +5,8 @@ set -eu
 cd "$1"
 # -Wno-psabi: headers with vectors are meant for sources compiled with AVX-512.
 flags="-std=c++20 -fopenmp -fsyntax-only -Wall -Wextra -Werror -Wno-psabi -I$1"
+# Those of kernels for GPUs, as the tests' harness compiles them (tests/simt).
+flags="$flags -Itests/simt/include -DESPALIER_GPU=cuda_simt -Wno-unknown-pragmas"
 # /usr/include is searched anyway; given as -isystem it would come before the compiler's own headers.
 for directory in $(echo "$3" | tr ';' '\n' | grep -vx /usr/include); do flags="$flags -isystem $directory"; done
 # A header is compiled as the only line of a source: given by itself, "#pragma once" would warn.
