@@ -43,6 +43,9 @@ int main(int argc, char** argv, const Add& add) {
   try {
     take_backend(argc, argv);
     benchmark::AddCustomContext("backend", std::string(chosen().name));
+    for (const std::string& library : kernels::libraries()) {
+      benchmark::AddCustomContext("libraries", library);
+    }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
       return 1;

@@ -36,7 +36,12 @@ Storage storage_by_name(std::string_view name) {
 
 Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
              const StoreOptions& options)
-    : stream_(stream), kernels_(kernels), options_(options) {
+    : stream_(stream),
+      kernels_(kernels),
+      options_(options),
+      expander_(stream, options.dtype, [this](Stream& with, size_t number, const Tensor& to) {
+        write_dense(with, parameters_[number], to);
+      }) {
   require(options.planned.empty() || arena().dry(), "only a dry store is planned");
   require(options.gradient == DType::fp32 || options.gradient == options.dtype,
           "gradients are fp32 or of the compute type", name_of(options.gradient));
@@ -206,12 +211,20 @@ Tensor Store::dense_gradient(const Shape& shape) {
 }
 
 Tensor Store::expand(const Parameter& parameter) {
-  const Tensor dense = grown(arena(), expanded_, "expanded weight of one layer", options_.dtype,
-                             parameter.spec.shape);
+  return expander_.take({.number = number_of(parameter), .shape = parameter.spec.shape});
+}
+
+/// Kept values into a dense matrix, by kernels of a stream.
+void Store::write_dense(Stream& stream, const Parameter& parameter, const Tensor& to) {
   kernels_.scatter(
-      stream_,
-      {.packed = part(value(), parameter), .dense = dense, .positions = positions(parameter)});
-  return dense;
+      stream, {.packed = part(value(), parameter), .dense = to, .positions = positions(parameter)});
+}
+
+Store::Pass::~Pass() {
+  try {
+    store_.expander_.end_pass();
+  } catch (const Error&) {  // of the device: whoever needs results synchronizes, and is told
+  }
 }
 
 void Store::set_gradient_probe(GradientProbe probe) {
@@ -235,6 +248,8 @@ void Store::set_storage(Parameter& parameter, Storage storage) {
   }
   parameter.storage = storage;
   parameter.blocks = std::move(blocks);
+  parameter.csr = {};
+  parameter.csr = csr_list(parameter, parameter.device_index, parameter.blocks);
   hold(parameter);
   refresh(parameter);
 }

@@ -28,7 +28,9 @@
 #include <vector>
 
 #include "sparse/block_list.h"
+#include "sparse/csr_list.h"
 #include "sparse/device_index.h"
+#include "sparse/expander.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -76,6 +78,7 @@ struct Parameter {
   Tensor dense;
   Buffer memory;     ///< behind `dense`, where it is a copy
   BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
+  CsrList csr;       ///< beside a device, of a pruned one that is computed by elements
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
@@ -184,6 +187,18 @@ class Store {
   Tensor dense_gradient(const Shape& shape);
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
+  /// While it lives values do not change, and expand may look ahead (expander.h): a forward or backward of
+  /// some layers. `key` names what asks for its weights in the same order each time.
+  class Pass {
+   public:
+    Pass(Store& store, int key) : store_(store) { store_.expander_.begin_pass(key); }
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Store& store_;
+  };
   /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
   /// shape, free to be changed during the call) and writes none to the flat array. Takes the
   /// scratch of one layer, whatever the storage. Empty: off.
@@ -237,15 +252,19 @@ class Store {
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   Buffer allocate_feedback();
   DeviceIndex device_index(const Index& index) const;
+  CsrList csr_list(const Parameter& parameter, const DeviceIndex& index,
+                   const BlockList& blocks) const;
   void hold(Parameter& parameter);
   /// What a mask becomes.
   struct Pattern {
     Index index;
     BlockList blocks;
     DeviceIndex device_index;
+    CsrList csr;
   };
   static void keep(Parameter& parameter, Pattern pattern);
   Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
+  Pattern with_lists(const Parameter& parameter, Index index, BlockList blocks) const;
   Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void move_to(std::vector<Pattern> patterns);
@@ -254,6 +273,7 @@ class Store {
   void write_exact(const Parameter& parameter, const Tensor& to);
   void refresh_exact_vectors();
   size_t number_of(const Parameter& parameter) const;
+  void write_dense(Stream& stream, const Parameter& parameter, const Tensor& to);
   Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
   Index plan_index(const Parameter& parameter, int64_t kept) const;
   IndexShape index_shape(const Parameter& parameter) const;
@@ -273,7 +293,7 @@ class Store {
   const Parameter* decoded_for_ = nullptr;
   kernels::Positions decoded_positions_;
   Buffer dense_gradient_;  ///< fp32, the largest so far
-  Buffer expanded_;        ///< compute type, likewise
+  Expander expander_;
   GradientProbe gradient_probe_;
 };
 

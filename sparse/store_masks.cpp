@@ -85,8 +85,14 @@ Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask)
   const bool in_blocks = parameter.storage == Storage::block && mask.kept() < mask.size();
   BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
   Index index = make_index(parameter, mask, blocks.block());
+  return with_lists(parameter, std::move(index), std::move(blocks));
+}
+
+/// What kernels of a device read beside.
+Store::Pattern Store::with_lists(const Parameter& parameter, Index index, BlockList blocks) const {
   DeviceIndex for_kernels = device_index(index);
-  return {std::move(index), std::move(blocks), std::move(for_kernels)};
+  CsrList csr = csr_list(parameter, for_kernels, blocks);
+  return {std::move(index), std::move(blocks), std::move(for_kernels), std::move(csr)};
 }
 
 DeviceIndex Store::device_index(const Index& index) const {
@@ -94,18 +100,26 @@ DeviceIndex Store::device_index(const Index& index) const {
   return needed ? DeviceIndex(stream_, index) : DeviceIndex();
 }
 
+CsrList Store::csr_list(const Parameter& parameter, const DeviceIndex& index,
+                        const BlockList& blocks) const {
+  const bool by_elements =
+      parameter.storage == Storage::sparse || (parameter.storage == Storage::block && !blocks);
+  return index && by_elements ? CsrList(stream_, kernels_, parameter.spec.shape, index.positions())
+                              : CsrList();
+}
+
 void Store::keep(Parameter& parameter, Pattern pattern) {
   parameter.index = std::move(pattern.index);
   parameter.blocks = std::move(pattern.blocks);
   parameter.device_index = std::move(pattern.device_index);
+  parameter.csr = std::move(pattern.csr);
 }
 
 Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
   const bool in_blocks = parameter.storage == Storage::block && kept < parameter.spec.shape.count();
   Index index = plan_index(parameter, kept);
   BlockList blocks = in_blocks ? plan_blocks(parameter, kept) : BlockList();
-  DeviceIndex for_kernels = device_index(index);
-  return {std::move(index), std::move(blocks), std::move(for_kernels)};
+  return with_lists(parameter, std::move(index), std::move(blocks));
 }
 
 std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {

@@ -29,7 +29,7 @@ StateParts Store::parts() const {
   for (const Parameter& parameter : parameters_) {
     parts.copies += parameter.memory.bytes();
     parts.index +=
-        parameter.blocks.bytes() +
+        parameter.blocks.bytes() + parameter.csr.bytes() +
         (parameter.device_index ? parameter.device_index.bytes() : parameter.index.bytes());
   }
   return parts;

@@ -6,11 +6,12 @@ namespace {
 
 /// The weight, or its gradient, with the pattern of the parameter.
 kernels::SparseMatrix matrix(const WeightParts& parts, const Tensor& flat) {
-  const Parameter& parameter = parts.parameter;
+  Parameter& parameter = parts.parameter;
   return {.rows = parameter.spec.shape.rows(),
           .cols = parameter.spec.shape.cols(),
           .values = parts.store.part(flat, parameter),
-          .positions = parts.store.positions(parameter)};
+          .positions = parts.store.positions(parameter),
+          .csr = parameter.csr.view()};
 }
 
 void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {

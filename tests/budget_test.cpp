@@ -309,6 +309,10 @@ TEST(Budget, ForbidsStoragesThatDoNotFit) {
   train::choose_storages(groups, {});
   EXPECT_EQ(groups[0].chosen + groups[1].chosen, 0U);
   EXPECT_THAT(train::storage_table(groups), Not(HasSubstr("does not fit")));
+  EXPECT_THAT(train::storage_table(groups), HasSubstr("sparse takes 2.0 times as long as dense"));
+  groups[0].timings[2].seconds = groups[1].timings[2].seconds = 1;
+  EXPECT_THAT(train::storage_table(groups), Not(HasSubstr("times as long as dense")));
+  groups[0].timings[2].seconds = groups[1].timings[2].seconds = 2;
   train::choose_storages(groups, 540);  // both dense: 5 x 100 + 40
   EXPECT_EQ(groups[0].chosen + groups[1].chosen, 0U);
   train::choose_storages(groups, 539);

@@ -4,6 +4,9 @@
 // longer on both sides than their matrix; the margins must survive.
 //
 // Tolerance: sums of n terms of size 1 in fp32, in any order: n 6e-8, and a few units of the slopes.
+#include <algorithm>
+#include <numeric>
+
 #include "tests/kernel_cases.h"
 #include "tests/kernel_cases_memory.h"
 
@@ -23,9 +26,51 @@ struct SparseVariant {
   bool accumulate = false;
   bool bias = false;
   bool strided = false;
+  bool lists = false;  ///< the matrix comes with its Csr
 };
 
 inline constexpr int64_t kMargin = 5;
+
+/// Kept elements by rows and by columns.
+struct KeptLists {
+  int64_t rows, cols;
+  std::vector<int32_t> row_begin, column, column_begin, row, order;
+
+  KeptLists(int64_t height, int64_t width, const Kept& kept) : rows(height), cols(width) {
+    auto begins = [](int64_t lines, const std::vector<int32_t>& line_of) {
+      std::vector<int32_t> begin(static_cast<size_t>(lines) + 1, 0);
+      for (const int32_t line : line_of) {
+        ++begin[static_cast<size_t>(line) + 1];
+      }
+      std::partial_sum(begin.begin(), begin.end(), begin.begin());
+      return begin;
+    };
+    for (const int32_t position : kept.list) {
+      row.push_back(static_cast<int32_t>(position / cols));
+      column.push_back(static_cast<int32_t>(position % cols));
+      order.push_back(static_cast<int32_t>(order.size()));
+    }
+    row_begin = begins(rows, row);
+    column_begin = begins(cols, column);
+    std::ranges::stable_sort(order, {}, [&](int32_t k) { return column[static_cast<size_t>(k)]; });
+    std::vector<int32_t> by_columns;
+    for (const int32_t k : order) {
+      by_columns.push_back(row[static_cast<size_t>(k)]);
+    }
+    row = by_columns;
+  }
+  Csr csr(Stream& stream, std::unique_ptr<Prepared>& prepared) const {
+    return {.row_begin = reach_.of(stream, row_begin),
+            .column = reach_.of(stream, column),
+            .column_begin = reach_.of(stream, column_begin),
+            .row = reach_.of(stream, row),
+            .order = reach_.of(stream, order),
+            .prepared = &prepared};
+  }
+
+ private:
+  Reach reach_;
+};
 
 /// A [tokens, features] operand, perhaps with margins.
 struct Rows {
@@ -45,11 +90,13 @@ struct SparseProblem {
   SparseShape shape;
   SparseVariant variant;
   std::shared_ptr<const Kept> kept;
+  std::shared_ptr<const KeptLists> lists;
 
   SparseProblem(const SparseShape& s, const SparseVariant& v)
       : shape(s),
         variant(v),
-        kept(std::make_shared<const Kept>(v.form, s.rows * s.cols, s.density)) {}
+        kept(std::make_shared<const Kept>(v.form, s.rows * s.cols, s.density)),
+        lists(std::make_shared<const KeptLists>(s.rows, s.cols, *kept)) {}
 
   Rows inputs(int64_t features) const { return {shape.tokens, features, variant.strided}; }
   int64_t row(size_t k) const { return kept->list[k] / shape.cols; }
@@ -57,15 +104,19 @@ struct SparseProblem {
   Tolerance tolerance(int64_t terms) const {
     return {3e-6 + 1e-7 * static_cast<double>(terms), 1e-5};
   }
-  SparseMatrix weight(Stream& stream, const Tensor& values) const {
-    return {shape.rows, shape.cols, values, kept->positions(stream)};
+  /// `prepared` has to live until the call has been made.
+  SparseMatrix weight(Stream& stream, const Tensor& values,
+                      std::unique_ptr<Prepared>& prepared) const {
+    return {shape.rows, shape.cols, values, kept->positions(stream),
+            variant.lists ? lists->csr(stream, prepared) : Csr{}};
   }
   bool empty() const { return kept->count() == 0 || shape.tokens == 0; }
   std::string name(const char* op) const {
-    return fmt::format("{}_{}x{}x{}_{}_{}_{}_{}_{}_acc{:d}_bias{:d}_strided{:d}", op, shape.tokens,
-                       shape.rows, shape.cols, name_of(variant.form), kept->count(),
+    return fmt::format("{}_{}x{}x{}_{}_{}_{}_{}_{}_acc{:d}_bias{:d}_strided{:d}{}", op,
+                       shape.tokens, shape.rows, shape.cols, name_of(variant.form), kept->count(),
                        text(variant.in), text(variant.out), name_of(variant.activation),
-                       variant.accumulate, variant.bias, variant.strided);
+                       variant.accumulate, variant.bias, variant.strided,
+                       variant.lists ? "_lists" : "");
   }
 };
 
@@ -91,7 +142,8 @@ inline Case spmm_case(const SparseProblem& p) {
                                       : output(v.in, y.shape(), twice));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.spmm(stream, {.weight = p.weight(stream, t[0]),
+    std::unique_ptr<Prepared> prepared;
+    kernels.spmm(stream, {.weight = p.weight(stream, t[0], prepared),
                           .x = x.view(t[1]),
                           .y = y.view(t[2]),
                           .bias = v.bias ? t[3] : Tensor{},
@@ -136,7 +188,8 @@ inline Case spmm_transposed_case(const SparseProblem& p) {
     made.operands.push_back(input(v.in, dx.shape(), -3, 3));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.spmm_transposed(stream, {.weight = p.weight(stream, t[0]),
+    std::unique_ptr<Prepared> prepared;
+    kernels.spmm_transposed(stream, {.weight = p.weight(stream, t[0], prepared),
                                      .dy = dy.view(t[1]),
                                      .dx = dx.view(t[2]),
                                      .activation = v.activation,
@@ -174,7 +227,8 @@ inline Case sddmm_case(const SparseProblem& p) {
                                 : output(v.out, count, p.tolerance(tokens)),
                    input(v.in, dy.shape()), input(v.in, x.shape())};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.sddmm(stream, {.weight = p.weight(stream, t[0]),
+    std::unique_ptr<Prepared> prepared;
+    kernels.sddmm(stream, {.weight = p.weight(stream, t[0], prepared),
                            .dy = dy.view(t[1]),
                            .x = x.view(t[2]),
                            .accumulate = v.accumulate});
@@ -191,6 +245,34 @@ inline Case sddmm_case(const SparseProblem& p) {
   made.passes_nan = !p.empty() && !v.strided;
   made.operands[1].nan_at = p.empty() ? 0 : p.row(0);
   made.operands[2].nan_at = p.empty() ? 0 : p.col(0);
+  return made;
+}
+
+/// Operands: the five lists.
+inline Case csr_case(const SparseProblem& p) {
+  Case made;
+  made.name = p.name("csr");
+  const std::vector<int32_t>* lists[] = {&p.lists->row_begin, &p.lists->column,
+                                         &p.lists->column_begin, &p.lists->row, &p.lists->order};
+  for (const std::vector<int32_t>* list : lists) {
+    made.operands.push_back(output(DType::int32, {static_cast<int64_t>(list->size())}, {}));
+  }
+  made.run = [p](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.csr(stream, {.rows = p.shape.rows,
+                         .cols = p.shape.cols,
+                         .positions = p.kept->positions(stream),
+                         .row_begin = t[0],
+                         .column = t[1],
+                         .column_begin = t[2],
+                         .row = t[3],
+                         .order = t[4]});
+  };
+  made.reference = [p, lists = std::to_array(lists)](std::vector<Values>& t) {
+    for (size_t i = 0; i < t.size(); ++i) {
+      t[i].assign(lists[i]->begin(), lists[i]->end());
+    }
+  };
+  made.passes_nan = false;
   return made;
 }
 
@@ -217,16 +299,25 @@ inline void add_sparse_cases(Cases& cases) {
   for (const SparseShape& shape : shapes) {
     for (const Form form : {Form::list, Form::bitmap}) {
       add_sparse_cases(cases, shape, {.form = form, .accumulate = form == Form::list});
+      add_sparse_cases(cases, shape,
+                       {.form = form, .accumulate = form == Form::list, .lists = true});
+      cases.push_back(csr_case({shape, {.form = form}}));
     }
   }
-  add_sparse_cases(cases, {70, 140, 200, 1}, {.form = Form::all});
-  for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
-    for (const bool strided : {false, true}) {
-      add_sparse_cases(cases, {71, 90, 150, 0.1},
-                       {.activation = kind, .bias = true, .strided = strided});
-      add_sparse_cases(
-          cases, {129, 47, 85, 0.2},
-          {.form = Form::list, .activation = kind, .accumulate = true, .strided = strided});
+  cases.push_back(csr_case({{70, 140, 200, 1}, {.form = Form::all}}));
+  for (const bool lists : {false, true}) {
+    add_sparse_cases(cases, {70, 140, 200, 1}, {.form = Form::all, .lists = lists});
+    for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
+      for (const bool strided : {false, true}) {
+        add_sparse_cases(cases, {71, 90, 150, 0.1},
+                         {.activation = kind, .bias = true, .strided = strided, .lists = lists});
+        add_sparse_cases(cases, {129, 47, 85, 0.2},
+                         {.form = Form::list,
+                          .activation = kind,
+                          .accumulate = true,
+                          .strided = strided,
+                          .lists = lists});
+      }
     }
   }
 }

@@ -39,6 +39,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"sum_squares", k.sum_squares},
       {"gather", k.gather},
       {"scatter", k.scatter},
+      {"csr", k.csr},
       {"spmm", k.spmm},
       {"spmm_transposed", k.spmm_transposed},
       {"sddmm", k.sddmm},

@@ -30,7 +30,7 @@ def steps():
         AttentionPeer("peer-attention", 60),
         Benchmark("gemms-tuned", "the same, algorithms chosen by the clock", 40, "kernels_benchmark",
                   "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
-        Benchmark("figure-1", "90 % sparse layers: dense, sparse, expanded", 40, "sparse_benchmark",
+        Benchmark("figure-1", "90 % sparse layers: dense, cuSPARSE, ours, expanded", 40, "sparse_benchmark",
                   "^spmm/0.1/bitmap/bf16/.*/576/"),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",
                   "/bf16/64x64/.*/(576|8192)tokens"),

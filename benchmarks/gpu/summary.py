@@ -5,7 +5,7 @@ from peaks import mfu, peak_flops
 # Counters of benchmarks, by the steps that have them.
 TABLES = [(("kernels", "gemms"), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
           (("attention", "peer-attention"), ["best_us", "TFLOP/s"]),
-          (("figure-1",), ["dense_ms", "sparse_ms", "expanded_ms"]),
+          (("figure-1",), ["dense_ms", "sparse_ms", "own_ms", "expanded_ms"]),
           (("blocks",), ["dense_ms", "block_ms", "x_dense", "%speed", "%bound"])]
 SPEED_COLUMNS = ["GPT-2", "storage", "tokens/s", "MFU, %", "x PyTorch", "x our dense", "state, B a parameter",
                  "device's peak, GiB"]

@@ -45,6 +45,7 @@ nlohmann::ordered_json facts() {
           {"backends", backends},
           {"backend", std::string(kernels::by_name("auto").name)},
           {"devices", kernels::devices()},
+          {"libraries", kernels::libraries()},
           {"device_free_bytes", kernels::device_free_bytes()},
           {"gemm", kernels::gemm_library()},
           {"mpi", parallel::mpi_library()},

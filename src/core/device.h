@@ -1,8 +1,9 @@
 #pragma once
 // A device as one rank uses it: its memory, which the host cannot read; memory of the host that both
-// can; and a queue of work, done in the order in which it was asked for. Calls of a queue return
-// before their work is done. Backends bring them (kernels.h, `open`); without one all memory is the
-// host's, and kernels run when they are called.
+// can; and queues of work, each done in the order in which it was asked for. Calls of a queue return
+// before their work is done. What two queues do has no order, but for that of marks: `follow`. Backends
+// bring devices (kernels.h, `open`); without one all memory is the host's, and kernels run when they are
+// called.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -67,6 +68,7 @@ class Device {
   virtual ~Device() = default;
   virtual MemorySource& memory() = 0;
   virtual MemorySource& pinned() = 0;
+  /// The first one. New memory is zeroed in its order, before whatever others are asked for later.
   virtual Queue& queue() = 0;
 };
 

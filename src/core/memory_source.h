@@ -14,7 +14,7 @@ class MemorySource {
   virtual ~MemorySource() = default;
   /// Zeroed, 64-byte aligned; null where there is no more.
   virtual void* allocate(size_t bytes) = 0;
-  /// What a device was asked for so far is done with it first.
+  /// What all queues of a device were asked for so far is done first.
   virtual void free(void* data, size_t bytes) noexcept = 0;
   /// Bytes that are free now; the largest number where nobody knows.
   virtual size_t available() { return std::numeric_limits<size_t>::max(); }

@@ -4,8 +4,11 @@
 
 namespace espalier {
 
-Stream::Stream(Arena& arena, int threads, Queue* queue)
+Stream::Stream(Arena& arena, int threads, Queue* queue, Queue* side)
     : arena_(arena), threads_(threads), queue_(queue) {
+  if (side != nullptr) {
+    side_ = std::make_unique<Stream>(arena, threads, side);
+  }
   if (arena.on_device()) {
     host_ = std::make_unique<Stream>(arena.host(), threads);
   }

@@ -2,7 +2,8 @@
 // A stream: where kernels run. On the CPU it is a number of threads and a growing workspace; calls
 // are synchronous. On a device it has a queue as well: calls return before their work is done, work
 // is done in the order of the calls, and `synchronize` waits for it. One stream belongs to one rank
-// and is used by one thread at a time.
+// and is used by one thread at a time. Beside it a device may have a `side` stream, for work that
+// overlaps with its own; `follow` orders the two.
 #include "src/core/arena.h"
 #include "src/core/device.h"
 
@@ -10,8 +11,8 @@ namespace espalier {
 
 class Stream {
  public:
-  /// `queue` (of a device; the CPU has none) must outlive the stream.
-  Stream(Arena& arena, int threads, Queue* queue = nullptr);
+  /// `queue` and `side` (of a device; the CPU has none) must outlive the stream.
+  Stream(Arena& arena, int threads, Queue* queue = nullptr, Queue* side = nullptr);
   /// The workspace is given back when nothing uses it any more.
   ~Stream();
   Stream(const Stream&) = delete;
@@ -35,12 +36,20 @@ class Stream {
       queue_->wait(mark);
     }
   }
+  /// Calls from now on begin when `mark` of `other` has passed; see Queue.
+  void follow(Stream& other, Mark mark) {
+    if (queue_ != nullptr) {
+      queue_->follow(*other.queue_, mark);
+    }
+  }
   /// The same bytes, in order with kernels; nothing where both are the same memory. Memory of the host
   /// has to be pinned, or to be left alone until the next `synchronize`.
   void copy(const Tensor& from, const Tensor& to);
 
   /// For work of the CPU beside a device: its memory is pinned. Without a device this stream.
   Stream& host() { return host_ ? *host_ : *this; }
+  /// Null where nothing can overlap.
+  Stream* side() { return side_.get(); }
 
   /// At least `bytes` of 64-byte aligned memory, valid until the next call; contents undefined.
   /// Kernels use it within one call and never nest. On a device it is valid until the next call is
@@ -51,7 +60,7 @@ class Stream {
   Arena& arena_;
   int threads_;
   Queue* queue_;
-  std::unique_ptr<Stream> host_;
+  std::unique_ptr<Stream> host_, side_;
   Buffer workspace_;
 };
 

@@ -8,9 +8,11 @@ namespace espalier::kernels {
 Backend::Backend(const Kernels& kernels, int threads, int local_rank)
     : kernels_(kernels),
       device_(kernels.open != nullptr ? kernels.open(local_rank) : nullptr),
+      side_(device_ ? device_->queue().beside() : nullptr),
       host_(device_ ? device_->pinned() : host_memory()),
       on_device_(device_ ? std::make_unique<Arena>(host_, &device_->memory()) : nullptr),
-      stream_(on_device_ ? *on_device_ : host_, threads, device_ ? &device_->queue() : nullptr) {}
+      stream_(on_device_ ? *on_device_ : host_, threads, device_ ? &device_->queue() : nullptr,
+              side_.get()) {}
 
 Planning planning(const Kernels& kernels) {
   return {.kernels = kernels.plan != nullptr ? kernels.plan : &dry::table(),
@@ -27,6 +29,8 @@ Planning planning(std::string_view name) {
 
 std::vector<std::string> devices() { return cuda::devices(); }
 std::vector<size_t> device_free_bytes() { return cuda::free_bytes(); }
+
+std::vector<std::string> libraries() { return cuda::libraries(); }
 
 const Kernels& beside(const Kernels& kernels) {
   return kernels.open == nullptr ? kernels : by_name("cpu");

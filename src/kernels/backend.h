@@ -17,7 +17,8 @@ class Backend {
  private:
   const Kernels& kernels_;
   std::unique_ptr<Device> device_;
-  Arena host_;  ///< beside a device pinned memory
+  std::unique_ptr<Queue> side_;  ///< of a device
+  Arena host_;                   ///< beside a device pinned memory
   std::unique_ptr<Arena> on_device_;
   Stream stream_;
 };
@@ -37,6 +38,9 @@ Planning planning(std::string_view name);
 std::vector<std::string> devices();
 /// Bytes that each of them has free.
 std::vector<size_t> device_free_bytes();
+
+/// Libraries that a device's kernels load when they are first needed: what was found, or why not.
+std::vector<std::string> libraries();
 
 /// The table for work on memory of the host beside `kernels`: itself, unless it needs a device.
 const Kernels& beside(const Kernels& kernels);

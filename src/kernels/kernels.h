@@ -188,12 +188,41 @@ struct ScatterArgs {
   Positions positions;
 };
 
+/// What a backend has worked out for one matrix, kept by whoever owns that.
+class Prepared {
+ public:
+  Prepared() = default;
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+  virtual ~Prepared() = default;
+};
+
+/// The kept elements of a matrix [rows, cols] by rows, and once more by columns (CSR of it and of its
+/// transpose), as `csr` makes them of positions. Empty: kernels read the positions alone.
+struct Csr {
+  const int32_t* row_begin = nullptr;     ///< [rows + 1]: kept elements before each row
+  const int32_t* column = nullptr;        ///< [count], by rows
+  const int32_t* column_begin = nullptr;  ///< [cols + 1]: kept elements before each column
+  const int32_t* row = nullptr;           ///< [count], by columns
+  const int32_t* order = nullptr;         ///< [count], by columns: the element's place by rows
+  std::unique_ptr<Prepared>* prepared = nullptr;  ///< goes with these lists
+  explicit operator bool() const { return prepared != nullptr; }
+};
+
+/// The arrays of Csr, int32, from positions of a flattened [rows, cols].
+struct CsrArgs {
+  int64_t rows = 0, cols = 0;
+  Positions positions;
+  Tensor row_begin, column, column_begin, row, order;
+};
+
 /// A matrix of which the elements at `positions` of the flattened [rows, cols] are kept.
 struct SparseMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   Tensor values;  ///< any [positions.count], in the order of the positions
   Positions positions;
+  Csr csr{};  ///< of the same elements, or empty
 };
 
 /// A matrix of which whole blocks of height x width elements are kept; blocks at the lower and right
@@ -344,6 +373,7 @@ struct Kernels {
   Op<SumSquaresArgs> sum_squares = nullptr;
   Op<GatherArgs> gather = nullptr;
   Op<ScatterArgs> scatter = nullptr;
+  Op<CsrArgs> csr = nullptr;
   Op<SpmmArgs> spmm = nullptr;
   Op<SpmmTransposedArgs> spmm_transposed = nullptr;
   Op<SddmmArgs> sddmm = nullptr;

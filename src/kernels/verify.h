@@ -24,6 +24,7 @@ void verify(const FillArgs& args);
 void verify(const SumSquaresArgs& args);
 void verify(const GatherArgs& args);
 void verify(const ScatterArgs& args);
+void verify(const CsrArgs& args);
 void verify(const SpmmArgs& args);
 void verify(const SpmmTransposedArgs& args);
 void verify(const SddmmArgs& args);

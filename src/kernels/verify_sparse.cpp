@@ -74,6 +74,21 @@ void is_sddmm(const SddmmOf<Matrix>& args) {
 
 }  // namespace
 
+void verify(const CsrArgs& args) {
+  is_positions(args.positions);
+  require(args.positions.size == args.rows * args.cols, "positions must cover the matrix",
+          args.positions.size, args.rows, args.cols);
+  const std::pair<const Tensor&, int64_t> arrays[] = {{args.row_begin, args.rows + 1},
+                                                      {args.column, args.positions.count},
+                                                      {args.column_begin, args.cols + 1},
+                                                      {args.row, args.positions.count},
+                                                      {args.order, args.positions.count}};
+  for (const auto& [array, count] : arrays) {
+    is_int32("a list of kept elements", array);
+    is_flat("a list of kept elements", array, count);
+  }
+}
+
 void verify(const SpmmArgs& args) { is_spmm(args); }
 void verify(const SpmmTransposedArgs& args) { is_spmm_transposed(args); }
 void verify(const SddmmArgs& args) { is_sddmm(args); }

@@ -157,6 +157,7 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
     take(in, x);
   }
+  const sparse::Store::Pass values(*store_, pass_key(false));
   const Tensor y = network_.forward(pass, x);
   if (!ends_) {
     give(y, out);
@@ -186,6 +187,7 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     waiting.batch = slot.batch;
     pass.waiting = waiting.parts.get();
   }
+  const sparse::Store::Pass values(*store_, pass_key(true));
   const Tensor dx = network_.backward(pass, dy, defer ? Done() : done);
   if (!begins_) {
     give(dx, out);
@@ -223,6 +225,7 @@ Tensor Part::logits(int64_t number, int64_t first, int64_t rows, const Tensor& i
   staging_.send(inputs, pass.inputs);
   staging_.done(slot.feed.targets);
   slot.number = kFree;
+  const sparse::Store::Pass values(*store_, pass_key(false));
   return network_.logits(pass, first, rows);
 }
 

@@ -70,7 +70,10 @@ class Part {
   Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem,
        std::vector<std::unique_ptr<model::Layer>> layers, const PartShape& shape,
        const PassOptions& options);
-  void bind(sparse::Store& store) { network_.bind(store, kernels_); }
+  void bind(sparse::Store& store) {
+    store_ = &store;
+    network_.bind(store, kernels_);
+  }
   /// Once, before the first pass: memory for `shape.tapes` micro-batches.
   void allocate(const PassCost& cost);
 
@@ -154,6 +157,10 @@ class Part {
     int64_t number = 0;
     Staging::Arrival rows;
   };
+  /// Of sparse::Store::Pass.
+  int pass_key(bool backward) const {
+    return 2 * static_cast<int>(shape_.first) + (backward ? 1 : 0);
+  }
   void send_feed(Slot& slot, const model::Pass& pass);
   void take_arrived();
 
@@ -165,6 +172,7 @@ class Part {
   bool begins_, ends_;
   model::Flow flow_in_, flow_out_;
   model::Network network_;
+  sparse::Store* store_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<Waiting> waiting_;
   Buffer fp32_;  ///< of a tensor that crosses an end and is not

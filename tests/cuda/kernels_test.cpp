@@ -235,5 +235,38 @@ TEST_F(DeviceWire, has_the_bytes_of_the_cpu) {
   }
 }
 
+class DeviceQueues : public testing::OnDevice {};
+
+/// Two queues hand an array to and fro; without their waits sums would miss rounds.
+TEST_F(DeviceQueues, follow_each_other) {
+  constexpr int kRounds = 20;
+  constexpr int64_t kCount = int64_t{1} << 21;
+  Backend backend(*device_table(), 1);
+  const Kernels& kernels = backend.kernels();
+  Stream& first = backend.stream();
+  Stream& second = *first.side();
+  std::vector<Buffer> buffers;
+  auto make = [&] {
+    buffers.push_back(
+        backend.arena().allocate(Memory::scratch, "array", DType::fp32, Shape{kCount}));
+    return buffers.back().tensor();
+  };
+  const Tensor one = make(), two = make(), sum = make();
+  first.synchronize();
+  for (int round = 1; round <= kRounds; ++round) {
+    kernels.fill(first, {.x = one, .value = static_cast<float>(round)});
+    second.follow(first, first.mark());
+    kernels.cast(second, {.x = one, .y = two});
+    first.follow(second, second.mark());
+    kernels.cast(first, {.x = two, .y = sum, .accumulate = true});
+  }
+  const Mirror mirror(first, sum);
+  int64_t wrong = 0;
+  for (const float got : mirror.read().host().span<float>()) {
+    wrong += got == kRounds * (kRounds + 1) / 2 ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace espalier::kernels

@@ -16,7 +16,7 @@ class Nccl : public testing::OnDevice {
     testing::OnDevice::SetUp();
     testing::choose_nccl();
     if (!IsSkipped() && nccl::description() == "not found") {
-      GTEST_SKIP() << "no NCCL";
+      GTEST_SKIP() << "no libnccl.so.2 here: install NCCL, or set ESPALIER_NCCL_LIBRARY";
     }
   }
 };

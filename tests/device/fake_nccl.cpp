@@ -13,7 +13,7 @@
 
 #include "parallel/device/nccl_api.h"
 #include "src/core/types.h"
-#include "tests/simt/queue.h"
+#include "tests/simt/device.h"
 
 using namespace espalier::parallel::nccl;
 using espalier::bf16;
@@ -201,6 +201,28 @@ Status ask(Operation operation, Comm* comm, CudaStream stream) {
   return kSuccess;
 }
 
+/// What the group reads and writes, for the race detector.
+void report(const std::vector<Operation>& operations, int rank, espalier::simt::Queue& queue) {
+  std::vector<espalier::simt::Touch> touches;
+  for (const Operation& operation : operations) {
+    if (operation.in != nullptr) {
+      touches.push_back({.operand = "what is sent",
+                         .data = operation.in,
+                         .bytes = operation.bytes,
+                         .reads = true});
+    }
+    if (operation.out != nullptr && (operation.kind != Kind::reduce || operation.peer == rank)) {
+      touches.push_back({.operand = "what comes",
+                         .data = operation.out,
+                         .bytes = operation.bytes,
+                         .writes = true});
+    }
+  }
+  if (auto* watched = dynamic_cast<espalier::simt::GuardedQueue*>(&queue)) {
+    watched->operation("a group of NCCL", std::move(touches));
+  }
+}
+
 size_t size_of(Type type) { return type == kInt8 ? 1 : type == kFloat32 ? 4 : 2; }
 
 }  // namespace
@@ -285,9 +307,10 @@ Status ncclGroupEnd() {
   if (--depth > 0 || asked_of == nullptr) {
     return kSuccess;
   }
+  auto& queue = *static_cast<espalier::simt::Queue*>(asked_on);
+  report(asked, asked_of->member->rank, queue);
   const auto group = std::make_shared<Group>(asked_of->member, std::move(asked));
-  static_cast<espalier::simt::Queue*>(asked_on)->enqueue_until(
-      [group] { return group->advance(); });
+  queue.enqueue_until([group] { return group->advance(); });
   asked_of->member->settling = true;
   asked.clear();
   asked_of = nullptr;

@@ -29,14 +29,34 @@ Stream& stream_of_cpu(int threads) {
   return worker->stream;
 }
 
-/// Arguments as the CPU's kernels take them; all addresses must be the device's.
+simt::Touch touch(const char* name, kernels::Use use) {
+  return {.operand = name, .reads = use != kernels::Use::out, .writes = use != kernels::Use::in};
+}
+
+/// Arguments as the CPU's kernels take them. All addresses must be the device's; the queue hears what the
+/// call does with them.
 template <class Args>
-Args opened(const GuardedQueue& queue, Args args) {
-  visit_tensors(args, [&](Tensor& tensor) {
-    queue.require_known(tensor.data, "tensor");
-    tensor.on_device = false;
+Args opened(GuardedQueue& queue, Args args) {
+  std::vector<simt::Touch> touches;
+  const std::string name =
+      visit_operands(args, [&](const char* of, kernels::Use use, Tensor& tensor) {
+        queue.require_known(tensor.data, of);
+        if (tensor) {
+          tensor.on_device = false;
+          simt::Touch& made = touches.emplace_back(touch(of, use));
+          made.data = tensor.data;
+          made.rows = static_cast<size_t>(tensor.rows());
+          made.bytes = static_cast<size_t>(tensor.cols()) * size_of(tensor.dtype);
+          made.stride = static_cast<size_t>(tensor.stride) * size_of(tensor.dtype);
+        }
+      });
+  visit_arrays(args, [&](const char* of, kernels::Use use, const void* data, size_t bytes) {
+    queue.require_known(data, of);
+    simt::Touch& made = touches.emplace_back(touch(of, use));
+    made.data = data;
+    made.bytes = bytes;
   });
-  visit_addresses(args, [&](const void* address) { queue.require_known(address, "address"); });
+  queue.operation(name, std::move(touches));
   return args;
 }
 
@@ -97,6 +117,7 @@ constexpr Kernels kTable{
     .sum_squares = Late<&Kernels::sum_squares>::call,
     .gather = Late<&Kernels::gather>::call,
     .scatter = Late<&Kernels::scatter>::call,
+    .csr = Late<&Kernels::csr>::call,
     .spmm = Late<&Kernels::spmm>::call,
     .spmm_transposed = Late<&Kernels::spmm_transposed>::call,
     .sddmm = Late<&Kernels::sddmm>::call,

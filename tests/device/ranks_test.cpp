@@ -41,17 +41,9 @@ void pipe(io::Config& config, const std::string& schedule) {
   config.train.micro_batch = 3;
 }
 
-const std::vector<RanksWay>& ways() {
+/// Whose sums, or whose codes, are the host's.
+const std::vector<RanksWay>& host_ways() {
   static const std::vector<RanksWay> all{
-      {3, {"replicas", testing::prune_sparse}},
-      {2, {"rigl", testing::move_masks}},
-      {2,
-       {"zero",
-        [](io::Config& config) {
-          testing::prune_gradually(config);
-          config.parallel.zero = 1;
-          config.optimizer.state_bits = 8;
-        }}},
       {3,
        {"values in codes",
         [](io::Config& config) {
@@ -90,13 +82,6 @@ const std::vector<RanksWay>& ways() {
           code(config, "powersgd:2");
           config.parallel.error_feedback = true;
         }}},
-      {2,
-       {"adaptive",
-        [](io::Config& config) {
-          code(config, "adaptive");
-          config.parallel.codec_every = 3;
-          testing::prune(config);
-        }}},
       {2, {"pipeline", [](io::Config& config) { pipe(config, "1f1b"); }}},
       {2,
        {"codes between stages",
@@ -112,7 +97,6 @@ const std::vector<RanksWay>& ways() {
           testing::prune_sparse(config);
           config.pruning.at_step = 0;
         }}},
-      {4, {"grid", [](io::Config& config) { pipe(config, "1f1b"); }}},
       {2,
        {"asynchronous",
         [](io::Config& config) {
@@ -124,23 +108,7 @@ const std::vector<RanksWay>& ways() {
   return all;
 }
 
-class LateRanks : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(LateRanks, HaveTheBitsOfTheCpu) {
-  for (const auto& [ranks, way] : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = testing::tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
-    config.parallel.device_link = "host";
-    train::TrainerOptions late;
-    late.kernels = &testing::late_table();
-    EXPECT_EQ(run(config, ranks, late), run(config, ranks));
-  }
-}
-
-/// Of those ways whose sums need not be the host's.
+/// That may also go from device to device.
 const std::vector<RanksWay>& linked_ways() {
   static const std::vector<RanksWay> all{
       {3, {"replicas", testing::prune_sparse}},
@@ -185,20 +153,32 @@ const std::vector<RanksWay>& linked_ways() {
   return all;
 }
 
-TEST_P(LateRanks, LinkedByNcclHaveTheBitsOfTheCpu) {
-  const Linked linked;
-  for (const auto& [ranks, way] : linked_ways()) {
+void have_the_bits_of_the_cpu(const std::vector<RanksWay>& ways, const std::string& dtype,
+                              const std::string& link) {
+  for (const auto& [ranks, way] : ways) {
     SCOPED_TRACE(way.name);
     const TempDir dir;
     io::Config config = testing::tiny_config(dir);
-    config.train.dtype = GetParam();
+    config.train.dtype = dtype;
     way.apply(config);
     const testing::Outcome want = run(config, ranks);
-    config.parallel.device_link = "nccl";
+    config.parallel.device_link = link;
     train::TrainerOptions late;
     late.kernels = &testing::late_table();
     EXPECT_EQ(run(config, ranks, late), want);
   }
+}
+
+class LateRanks : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LateRanks, HaveTheBitsOfTheCpu) {
+  have_the_bits_of_the_cpu(host_ways(), GetParam(), "host");
+  have_the_bits_of_the_cpu(linked_ways(), GetParam(), "host");
+}
+
+TEST_P(LateRanks, LinkedByNcclHaveTheBitsOfTheCpu) {
+  const Linked linked;
+  have_the_bits_of_the_cpu(linked_ways(), GetParam(), "nccl");
 }
 
 void resume_is_no_break(const std::string& dtype, const std::string& link) {

@@ -2,6 +2,7 @@
 // The host waits as often in a step of many micro-batches and layers as in one of few.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "src/core/mirror.h"
@@ -85,47 +86,43 @@ TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(LateRuns, GoOnWhereTheCpuStopped) {
+using Part = std::function<Outcome(const io::Config&, const train::TrainerOptions&)>;
+
+/// A run that ends after half of its steps, and what goes on with its checkpoint.
+void goes_on(const std::string& dtype, const Part& first, const Part& second) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
+  config.train.dtype = dtype;
   config.optimizer.state_bits = 8;
   testing::prune_sparse(config);
   const Outcome whole = run(config);
-  for (const bool late_first : {false, true}) {
-    train::TrainerOptions first;
-    first.stop_after = 6;
-    first.kernels = late_first ? &late_table() : nullptr;
-    run(config, 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    second.kernels = late_first ? nullptr : &late_table();
-    Outcome resumed = run(config, 1, second);
-    resumed.losses = whole.losses;
-    EXPECT_EQ(resumed, whole);
-  }
+  train::TrainerOptions half;
+  half.stop_after = 6;
+  first(config, half);
+  train::TrainerOptions rest;
+  rest.resume = "auto";
+  Outcome resumed = second(config, rest);
+  resumed.losses = whole.losses;
+  EXPECT_EQ(resumed, whole);
+}
+
+Outcome run_here(const io::Config& config, const train::TrainerOptions& options) {
+  return run(config, 1, options);
+}
+Outcome run_there(const io::Config& config, const train::TrainerOptions& options) {
+  return run_late(config, 1, options);
+}
+Outcome run_offloaded(io::Config config, const train::TrainerOptions& options) {
+  config.optimizer.offload = true;
+  return run_late(config, 1, options);
 }
 
 /// A checkpoint knows nothing of where state is.
 TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
-  config.optimizer.state_bits = 8;
-  testing::prune_sparse(config);
-  const Outcome whole = run(config);
-  for (const bool offload_first : {false, true}) {
-    train::TrainerOptions first;
-    first.stop_after = 6;
-    config.optimizer.offload = offload_first;
-    run_late(config, 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    config.optimizer.offload = !offload_first;
-    Outcome resumed = run_late(config, 1, second);
-    resumed.losses = whole.losses;
-    EXPECT_EQ(resumed, whole);
-  }
+  goes_on(GetParam(), run_here, run_there);
+  goes_on(GetParam(), run_there, run_here);
+  goes_on(GetParam(), run_there, run_offloaded);
+  goes_on(GetParam(), run_offloaded, run_there);
 }
 
 /// What is offloaded is in pinned memory, all of it, and planned to the byte; the model state is as large.
@@ -177,16 +174,21 @@ std::vector<int64_t> waits_by_step(const io::Config& config) {
     train::TrainerOptions options;
     options.resume = "none";
     options.kernels = &late_table();
-    const simt::Queue* queue = nullptr;
+    std::vector<const simt::Queue*> queues;
     options.on_step = [&](const train::StepReport& report) {
-      const int64_t now = queue->synchronized() + queue->waited();
+      int64_t now = 0;
+      for (const simt::Queue* queue : queues) {
+        now += queue->synchronized() + queue->waited();
+      }
       if (report.step > 2 && report.step < config.train.steps) {
         waits.push_back(now - before);
       }
       before = now;
     };
     train::Trainer trainer(config, comm, options);
-    queue = dynamic_cast<const simt::Queue*>(trainer.stage().stream().queue());
+    Stream& stream = trainer.stage().stream();
+    queues = {dynamic_cast<const simt::Queue*>(stream.queue()),
+              dynamic_cast<const simt::Queue*>(stream.side()->queue())};
     trainer.run();
   });
   return waits;
@@ -209,6 +211,32 @@ TEST_P(LateRuns, WaitTwiceAStep) {
     }
     EXPECT_EQ(waits_by_step(config), std::vector<int64_t>(9, 2));
   }
+}
+
+/// Weights are rebuilt by the other queue while products run, in all steps but the first of each mask.
+TEST(Expanded, IsRebuiltAhead) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  testing::prune_expanded(config);
+  config.pruning.at_step = 0;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &late_table();
+    train::Trainer trainer(config, comm, options);
+    Stream& stream = trainer.stage().stream();
+    trainer.run();
+    const auto* side = dynamic_cast<const simt::Queue*>(stream.side()->queue());
+    int64_t weights = 0;
+    for (const sparse::Parameter& parameter : trainer.stage().store().parameters()) {
+      weights += parameter.full() || parameter.storage != sparse::Storage::expanded ? 0 : 1;
+    }
+    // Of each pass all but the first; a scatter and a wait each.
+    const int64_t passes = 2 * (config.train.steps - 1);
+    EXPECT_GE(side->asked(), 2 * passes * (weights - 1));
+    const size_t largest = static_cast<size_t>(3 * config.model.width * config.model.width) * 4;
+    EXPECT_GE(trainer.arena().use(Memory::scratch).now, 2 * largest);
+  });
 }
 
 /// A plan counts what the device's arena will count, and a budget is the device's.

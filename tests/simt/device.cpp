@@ -1,9 +1,13 @@
 #include "tests/simt/device.h"
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 
 namespace espalier::simt {
@@ -24,7 +28,70 @@ size_t page() {
   return bytes;
 }
 
+std::atomic<int64_t> followed = 0, forgotten = -1;
+
+/// The devices whose pinned memory is watched.
+struct Watch {
+  std::mutex mutex;
+  std::vector<PretendedDevice*> devices;
+  struct sigaction before = {};
+};
+Watch& watch() {
+  static Watch all;
+  return all;
+}
+
+/// On other machines a first access counts as a read, and the page is free for both.
+bool is_write([[maybe_unused]] void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t kWrite = 2;
+  return (static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrite) != 0;
+#else
+  return false;
+#endif
+}
+
+/// Of a thread of the host, in the middle of its own access: nothing here is held by that thread.
+void on_fault(int, siginfo_t* about, void* context) {
+  {
+    const std::lock_guard lock(watch().mutex);
+    for (PretendedDevice* device : watch().devices) {
+      if (device->host_touched(about->si_addr, is_write(context))) {
+        return;
+      }
+    }
+  }
+  sigaction(SIGSEGV, &watch().before, nullptr);  // the access is made again, and is a crash
+}
+
+void add_to_watch(PretendedDevice* device) {
+  const std::lock_guard lock(watch().mutex);
+  if (watch().devices.empty()) {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &watch().before);
+  }
+  watch().devices.push_back(device);
+}
+
+void take_from_watch(PretendedDevice* device) {
+  const std::lock_guard lock(watch().mutex);
+  std::erase(watch().devices, device);
+  if (watch().devices.empty()) {
+    sigaction(SIGSEGV, &watch().before, nullptr);
+  }
+}
+
 }  // namespace
+
+void forget_follow(int64_t number) {
+  followed = 0;
+  forgotten = number;
+}
+
+int64_t follows() { return followed; }
 
 Pages::~Pages() {
   for (const auto& [data, block] : blocks_) {
@@ -33,35 +100,38 @@ Pages::~Pages() {
 }
 
 void Pages::protect(const Block& block) const noexcept {
-  mprotect(block.base, block.bytes, open_ || !guarded_ ? PROT_READ | PROT_WRITE : PROT_NONE);
+  mprotect(block.base, block.bytes, open_ ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 void* Pages::allocate(size_t bytes) {
   if (bytes > most_ || used_ > most_ - bytes) {
     return nullptr;
   }
-  used_ += bytes;
   Block block;
   block.bytes = (std::max<size_t>(bytes, 1) + page() - 1) / page() * page();
   void* base = mmap(nullptr, block.bytes + page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
     return nullptr;
   }
+  used_ += bytes;
   block.base = static_cast<std::byte*>(base);
-  protect(block);
   void* data = block.base + (block.bytes - bytes) / kAlignment * kAlignment;
-  blocks_[data] = block;
+  {
+    const std::lock_guard lock(mutex_);
+    protect(block);
+    blocks_[data] = block;
+  }
+  if (kind_ == Kind::device) {
+    device_.zeroed(data, bytes);
+  }
   return data;
 }
 
 void Pages::free(void* data, size_t bytes) noexcept {
   used_ -= bytes;
-  for (Queue* queue : queues_) {
-    try {
-      queue->synchronize();
-    } catch (const Error&) {  // whoever needs results synchronizes, and was told
-    }
-  }
+  device_.finish();
+  device_.detector().forget(data, bytes);
+  const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(data);
   if (found != blocks_.end()) {
     munmap(found->second.base, found->second.bytes + page());
@@ -70,34 +140,58 @@ void Pages::free(void* data, size_t bytes) noexcept {
 }
 
 void Pages::set_open(bool open) noexcept {
+  const std::lock_guard lock(mutex_);
   open_ = open;
   for (const auto& [data, block] : blocks_) {
     protect(block);
   }
 }
 
-bool Pages::holds(const void* address) const {
+const Pages::Block* Pages::find(const void* address) const {
   const auto next = blocks_.upper_bound(address);
   if (next == blocks_.begin()) {
-    return false;
+    return nullptr;
   }
   const Block& block = std::prev(next)->second;
   // One behind the last element may be named, not read.
-  return static_cast<const std::byte*>(address) <= block.base + block.bytes;
+  return static_cast<const std::byte*>(address) <= block.base + block.bytes ? &block : nullptr;
 }
 
-GuardedQueue::GuardedQueue(Order order) : Queue(order), shared_(std::make_shared<DeviceMemory>()) {
-  shared_->queues.push_back(this);
+bool Pages::holds(const void* address) const {
+  const std::lock_guard lock(mutex_);
+  return find(address) != nullptr;
 }
 
-GuardedQueue::GuardedQueue(const GuardedQueue& first, Order order)
-    : Queue(first, order), shared_(first.shared_) {
-  shared_->queues.push_back(this);
+void Pages::watch(const void* address) noexcept {
+  const std::lock_guard lock(mutex_);
+  const Block* block = find(address);
+  if (block != nullptr) {
+    protect(*block);
+  }
+}
+
+bool Pages::let_host(const void* address, bool writes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const Block* block = find(address);
+  if (block == nullptr || address == block->base + block->bytes) {
+    return false;
+  }
+  const size_t place = static_cast<size_t>(static_cast<const std::byte*>(address) - block->base);
+  mprotect(block->base + place / page() * page(), page(),
+           writes || open_ ? PROT_READ | PROT_WRITE : PROT_READ);
+  return true;
+}
+
+GuardedQueue::GuardedQueue(PretendedDevice& device, Order order)
+    : Queue(order), device_(device), actor_(device.add(*this)) {}
+
+GuardedQueue::GuardedQueue(const GuardedQueue& first)
+    : Queue(first, first.order()), device_(first.device_), actor_(device_.add(*this)) {
   queues_beside().push_back(this);
 }
 
 GuardedQueue::~GuardedQueue() {
-  std::erase(shared_->queues, this);
+  device_.take_away(*this);
   std::erase(queues_beside(), this);
 }
 
@@ -108,29 +202,153 @@ void drive_queues_beside() {
 }
 
 std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
-  return std::unique_ptr<espalier::Queue>(new GuardedQueue(*this, order()));
+  return std::unique_ptr<espalier::Queue>(new GuardedQueue(*this));
 }
 
 std::string GuardedQueue::device_id() const {
-  return fmt::format("pretended {}", fmt::ptr(shared_.get()));
+  return fmt::format("pretended {}", fmt::ptr(&device_));
 }
 
-void GuardedQueue::begin_work() {
-  if (shared_->at_work++ == 0) {
-    shared_->memory.set_open(true);
+void GuardedQueue::operation(const std::string& name, std::vector<Touch> touches) {
+  std::erase_if(touches, [&](const Touch& touch) {
+    return touch.data == nullptr || touch.bytes == 0 || touch.rows == 0 ||
+           !(device_.memory().holds(touch.data) || device_.pinned().holds(touch.data));
+  });
+  device_.detector().operation(actor_, name, touches);
+  for (const Touch& touch : touches) {
+    device_.pinned().watch(touch.data);
   }
+  device_.tell_races();
 }
 
-void GuardedQueue::end_work() noexcept {
-  if (--shared_->at_work == 0) {
-    shared_->memory.set_open(false);
+void GuardedQueue::synchronize() {
+  Queue::synchronize();
+  device_.detector().synchronized(actor_);
+}
+
+void GuardedQueue::copy(void* to, const void* from, size_t bytes) {
+  operation("a copy", {{.operand = "its source", .data = from, .bytes = bytes, .reads = true},
+                       {.operand = "its target", .data = to, .bytes = bytes, .writes = true}});
+  Queue::copy(to, from, bytes);
+}
+
+void GuardedQueue::fill(void* to, int byte, size_t bytes) {
+  operation("a fill", {{.operand = "memory", .data = to, .bytes = bytes, .writes = true}});
+  Queue::fill(to, byte, bytes);
+}
+
+Mark GuardedQueue::mark() {
+  const Mark mark = Queue::mark();
+  device_.detector().marked(actor_, mark);
+  return mark;
+}
+
+bool GuardedQueue::passed(Mark mark) {
+  const bool has = Queue::passed(mark);
+  if (has) {
+    device_.detector().waited(actor_, mark);
+  }
+  return has;
+}
+
+void GuardedQueue::wait(Mark mark) {
+  Queue::wait(mark);
+  device_.detector().waited(actor_, mark);
+}
+
+void GuardedQueue::follow(espalier::Queue& other, Mark mark) {
+  if (followed++ != forgotten) {
+    device_.detector().followed(actor_, dynamic_cast<GuardedQueue&>(other).actor(), mark);
+    Queue::follow(other, mark);
   }
 }
 
 void GuardedQueue::require_known(const void* address, const char* what) const {
-  const auto& [queues, at_work, memory, pinned] = *shared_;
-  require(address == nullptr || memory.holds(address) || pinned.holds(address),
+  require(address == nullptr || device_.memory().holds(address) || device_.pinned().holds(address),
           "kernels of a device get addresses in its memory or in pinned memory", what);
+}
+
+void GuardedQueue::begin_work() { device_.begin_work(); }
+void GuardedQueue::end_work() noexcept { device_.end_work(); }
+
+PretendedDevice::PretendedDevice(Order order)
+    : first_(std::make_unique<GuardedQueue>(*this, order)) {
+  add_to_watch(this);
+}
+
+PretendedDevice::~PretendedDevice() {
+  take_from_watch(this);
+  const std::vector<std::string> untold = detector_.take_reports();
+  if (throws_ && !untold.empty()) {
+    std::fprintf(stderr, "%s\n", untold.front().c_str());
+    std::abort();
+  }
+}
+
+RaceDetector::Actor PretendedDevice::add(GuardedQueue& queue) {
+  queues_.push_back(&queue);
+  return detector_.add(++made_ == 1 ? "the first queue" : fmt::format("queue {}", made_));
+}
+
+void PretendedDevice::take_away(GuardedQueue& queue) { std::erase(queues_, &queue); }
+
+void PretendedDevice::zeroed(void* data, size_t bytes) {
+  const RaceDetector::Actor first = first_->actor();
+  detector_.operation(first, "the zeroing of new memory",
+                      {{.operand = "it", .data = data, .bytes = bytes, .writes = true}});
+  const Mark mark = first_->mark();
+  for (const GuardedQueue* queue : queues_) {
+    if (queue->actor() != first) {
+      detector_.followed(queue->actor(), first, mark);
+    }
+  }
+}
+
+void PretendedDevice::tell_races() {
+  if (throws_) {
+    const std::vector<std::string> races = detector_.take_reports();
+    if (!races.empty()) {
+      throws_ =
+          false;  // once is enough, and what follows from it would be told while that is on its way
+      throw Bug(races.front());
+    }
+  }
+}
+
+bool PretendedDevice::host_touched(const void* address, bool writes) {
+  if (!pinned_.let_host(address, writes)) {
+    return false;
+  }
+  detector_.operation(RaceDetector::kHost, writes ? "a write" : "a read",
+                      {{.operand = "pinned memory",
+                        .data = address,
+                        .bytes = 1,
+                        .reads = !writes,
+                        .writes = writes}});
+  return true;
+}
+
+void PretendedDevice::begin_work() {
+  if (at_work_++ == 0) {
+    memory_.set_open(true);
+    pinned_.set_open(true);
+  }
+}
+
+void PretendedDevice::end_work() noexcept {
+  if (--at_work_ == 0) {
+    memory_.set_open(false);
+    pinned_.set_open(false);
+  }
+}
+
+void PretendedDevice::finish() noexcept {
+  for (GuardedQueue* queue : queues_) {
+    try {
+      queue->synchronize();
+    } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    }
+  }
 }
 
 }  // namespace espalier::simt

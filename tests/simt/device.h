@@ -1,24 +1,35 @@
 #pragma once
-// A device that is not there, for tests of who touches what, and when: a queue that does its work when
-// somebody waits (queue.h), memory that faults unless the queue is at work, and pinned memory. A host
-// that reads or writes an array of the device is a crash, one that does not wait finds old numbers, and
-// memory is given back only when the queue is empty, after which it is gone. Polling alone brings
-// the queue forward, too: a task for every few questions. Queues beside the first share its memory.
+// A device that is not there, for tests of who touches what, and when: queues that do their work when
+// somebody waits (queue.h), memory that faults unless a queue is at work, and pinned memory. A host that
+// reads or writes an array of the device is a crash, one that does not wait finds old numbers, and memory
+// is given back only when all queues are empty, after which it is gone. Polling alone brings a queue
+// forward, too: a task for every few questions. Queues beside the first share its memory.
+//
+// Whether all of that is ordered is watched as well (races.h): operations, copies and fills of all queues,
+// marks and waits, and what the host does with pinned memory. That faults, too, when the host touches a
+// page for the first time since a queue was at work, or was asked for something there; the fault notes the
+// access, and lets it go on. A race throws Bug from the next call that asks a queue for something; one that
+// nobody heard of ends the program.
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "src/core/device.h"
 #include "tests/simt/queue.h"
+#include "tests/simt/races.h"
 
 namespace espalier::simt {
+
+class PretendedDevice;
 
 /// Allocations by address, each of pages of its own, and with a page behind it that nobody may touch.
 class Pages : public MemorySource {
  public:
-  /// `queues`: those that use it.
-  Pages(const std::vector<Queue*>& queues, bool guarded) : queues_(queues), guarded_(guarded) {}
+  enum class Kind : uint8_t { device, pinned };
+  Pages(PretendedDevice& device, Kind kind) : device_(device), kind_(kind) {}
   ~Pages() override;
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
@@ -28,9 +39,13 @@ class Pages : public MemorySource {
     most_ = bytes;
     told_ = told;
   }
-  /// Whether the memory may be touched.
+  /// Whether queues are at work.
   void set_open(bool open) noexcept;
   bool holds(const void* address) const;
+  /// The next time that the host touches this is a fault.
+  void watch(const void* address) noexcept;
+  /// After a fault at an address of the host's: lets it go on; false: it is not here.
+  bool let_host(const void* address, bool writes) noexcept;
 
  private:
   struct Block {
@@ -38,38 +53,44 @@ class Pages : public MemorySource {
     size_t bytes = 0;  ///< of whole pages, without the last
   };
   void protect(const Block& block) const noexcept;
+  /// Null: none.
+  const Block* find(const void* address) const;
 
-  const std::vector<Queue*>& queues_;
-  bool guarded_;
+  PretendedDevice& device_;
+  Kind kind_;
+  mutable std::mutex mutex_;  ///< other ranks' threads read messages
   bool open_ = false;
   size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
   std::map<const void*, Block> blocks_;                  ///< by what was handed out
 };
 
-/// What the queues of a device share.
-struct DeviceMemory {
-  std::vector<Queue*> queues;
-  int at_work = 0;  ///< queues: one may bring another forward
-  Pages memory{queues, true};
-  Pages pinned{queues, false};
-};
-
 class GuardedQueue final : public Queue {
  public:
-  explicit GuardedQueue(Order order);
+  GuardedQueue(PretendedDevice& device, Order order);
   ~GuardedQueue() override;
+  void synchronize() override;
+  void copy(void* to, const void* from, size_t bytes) override;
+  void fill(void* to, int byte, size_t bytes) override;
+  Mark mark() override;
+  bool passed(Mark mark) override;
+  void wait(Mark mark) override;
   std::unique_ptr<espalier::Queue> beside() override;
+  void follow(espalier::Queue& other, Mark mark) override;
   std::string device_id() const override;
+
+  /// What the next task reads and writes. Throws Bug when that is a race.
+  void operation(const std::string& name, std::vector<Touch> touches);
+  RaceDetector::Actor actor() const { return actor_; }
   /// Throws Bug unless kernels may use this address; none is fine.
   void require_known(const void* address, const char* what) const;
-  DeviceMemory& of_device() { return *shared_; }
 
  private:
-  GuardedQueue(const GuardedQueue& first, Order order);
+  explicit GuardedQueue(const GuardedQueue& first);
   void begin_work() override;
   void end_work() noexcept override;
 
-  std::shared_ptr<DeviceMemory> shared_;
+  PretendedDevice& device_;
+  RaceDetector::Actor actor_;
 };
 
 /// Does what queues beside others, of devices that this thread made, can do: a device goes on while its host
@@ -78,17 +99,50 @@ void drive_queues_beside();
 
 class PretendedDevice final : public Device {
  public:
-  explicit PretendedDevice(Order order = Order::ascending) : queue_(order) {}
+  explicit PretendedDevice(Order order = Order::ascending);
   /// Of so little memory, of which it says that `told` is free.
-  PretendedDevice(size_t bytes, size_t told) : queue_(Order::ascending) {
-    queue_.of_device().memory.limit(bytes, told);
-  }
-  MemorySource& memory() override { return queue_.of_device().memory; }
-  MemorySource& pinned() override { return queue_.of_device().pinned; }
-  espalier::Queue& queue() override { return queue_; }
+  PretendedDevice(size_t bytes, size_t told) : PretendedDevice() { memory_.limit(bytes, told); }
+  ~PretendedDevice() override;
+  Pages& memory() override { return memory_; }
+  Pages& pinned() override { return pinned_; }
+  espalier::Queue& queue() override { return *first_; }
+
+  RaceDetector& detector() { return detector_; }
+  /// From now on calls do not throw races: the test asks for them.
+  void collect_races() { throws_ = false; }
+
+  // For its queues and its memory.
+
+  /// A name for a queue, which is one of the device's until it is taken away.
+  RaceDetector::Actor add(GuardedQueue& queue);
+  void take_away(GuardedQueue& queue);
+  /// Zeroes are written in the order of the first queue, and the others follow it.
+  void zeroed(void* data, size_t bytes);
+  /// Throws Bug for a race, unless they are collected.
+  void tell_races();
+  /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of here.
+  bool host_touched(const void* address, bool writes);
+  /// Opens and closes memory around work; queues may be at work because of each other.
+  void begin_work();
+  void end_work() noexcept;
+  /// Waits for all queues.
+  void finish() noexcept;
 
  private:
-  GuardedQueue queue_;
+  bool throws_ = true;
+  int at_work_ = 0;
+  int made_ = 0;  ///< queues
+  RaceDetector detector_;
+  std::vector<GuardedQueue*> queues_;
+  Pages memory_{*this, Pages::Kind::device};
+  Pages pinned_{*this, Pages::Kind::pinned};
+  std::unique_ptr<GuardedQueue> first_;
 };
+
+/// A planted mistake: of all calls of `follow`, in all devices from the last `forget_follow` on, the one of
+/// this number (from 0) is forgotten; -1: none.
+void forget_follow(int64_t number);
+/// How many there were since.
+int64_t follows();
 
 }  // namespace espalier::simt

@@ -45,7 +45,7 @@ class Queue : public espalier::Queue {
   void follow(espalier::Queue& other, Mark mark) override;
   void* handle() override { return this; }
   std::string device_id() const override;
-  void fill(void* to, int byte, size_t bytes);
+  virtual void fill(void* to, int byte, size_t bytes);
   void record(Event& event);
   void wait(const Event& event);
 

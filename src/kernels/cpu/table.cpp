@@ -24,6 +24,7 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .csr = csr,
     .spmm = spmm,
     .spmm_transposed = spmm_transposed,
     .sddmm = sddmm,

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
+#include "src/kernels/cuda/sparse_cusparse.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -50,6 +51,7 @@ CudaQueue::~CudaQueue() {
     std::erase(first_->others_, this);
   }
   static_cast<void>(cudaStreamSynchronize(stream_));
+  cusparse_.reset();
   for (const auto& [host, copy] : constants_) {
     static_cast<void>(cudaFree(copy));
   }
@@ -127,6 +129,7 @@ void CudaQueue::hold_others() {
 }
 
 Mark CudaQueue::mark() {
+  static_cast<void>(passed(last_mark_));  // their events are free again
   if (spare_events_.empty()) {
     spare_events_.push_back(std::make_unique<CudaEvent>());
   }
@@ -194,6 +197,14 @@ Blas& CudaQueue::blas() {
     blas_ = std::make_unique<Blas>();
   }
   return *blas_;
+}
+
+CusparseHandle& CudaQueue::cusparse() {
+  if (cusparse_ == nullptr) {
+    use_device();
+    cusparse_ = std::make_unique<CusparseHandle>(stream_);
+  }
+  return *cusparse_;
 }
 
 size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper

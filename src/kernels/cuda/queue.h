@@ -15,6 +15,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 
 class Blas;
+class CusparseHandle;
 
 /// Throws Failure unless `status` is success: "what: reason".
 void check_cuda(cudaError_t status, const char* what);
@@ -71,6 +72,8 @@ class CudaQueue : public Queue {
 
   /// For dense products; made when it is first asked for.
   Blas& blas();
+  /// For sparse ones, where there is cuSPARSE; likewise.
+  CusparseHandle& cusparse();
 
   int device() const { return device_; }
   cudaStream_t native() const { return stream_; }
@@ -97,6 +100,7 @@ class CudaQueue : public Queue {
   std::vector<CudaQueue*> others_;  ///< beside this one
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Blas> blas_;
+  std::unique_ptr<CusparseHandle> cusparse_;
   std::map<const void*, void*> constants_;
   int64_t synchronized_ = 0;
   struct Marked {

@@ -2,6 +2,7 @@
 // the tokens in their order.
 #include "src/kernels/cuda/block_products.h"
 #include "src/kernels/cuda/reduce.h"
+#include "src/kernels/cuda/sparse_by_library.h"
 #include "src/kernels/cuda/sparse_rows.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
@@ -74,7 +75,11 @@ void run(Stream& stream, const char* name, const Args& args) {
 
 }  // namespace
 
-void sddmm(Stream& stream, const SddmmArgs& args) { run(stream, "sddmm", args); }
+void sddmm(Stream& stream, const SddmmArgs& args) {
+  if (!by_library(stream, args)) {
+    run(stream, "sddmm", args);
+  }
+}
 void block_sddmm_by_rows(Stream& stream, const BlockSddmmArgs& args) {
   run(stream, "block_sddmm_by_rows", args);
 }

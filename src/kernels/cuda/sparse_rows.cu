@@ -5,21 +5,6 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-/// How many entries of the ascending list are below `limit`.
-__device__ int64_t count_below(const int32_t* list, int64_t n, int64_t limit) {
-  int64_t low = 0;
-  int64_t high = n;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (list[middle] < limit) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 __global__ void __launch_bounds__(256) find_rows(SparseRows of, int64_t count, int32_t* begin) {
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n <= of.rows) {
@@ -32,11 +17,21 @@ __global__ void __launch_bounds__(256) find_rows(SparseRows of, int64_t count, i
 }  // namespace
 
 size_t rows_bytes(const SparseMatrix& weight) {
+  if (weight.csr) {
+    return 1;
+  }
   const int64_t listed = weight.positions.bitmap != nullptr ? weight.positions.count : 0;
   return static_cast<size_t>(weight.rows + 1 + listed) * sizeof(int32_t);
 }
 
 SparseRows rows_of(Stream& stream, const SparseMatrix& weight, std::byte* memory) {
+  if (weight.csr) {
+    return {.list = weight.csr.column,
+            .begin = weight.csr.row_begin,
+            .rows = weight.rows,
+            .cols = 0,
+            .first = 0};
+  }
   const Positions& positions = weight.positions;
   auto* begin = reinterpret_cast<int32_t*>(memory);
   SparseRows rows{.list = positions.list,

@@ -10,11 +10,28 @@ struct SparseRow {
   int64_t base;  ///< what `column` starts from
 };
 
+/// How many entries of the ascending list are below `limit`.
+__device__ __forceinline__ int64_t count_below(const int32_t* list, int64_t n, int64_t limit) {
+  int64_t low = 0;
+  int64_t high = n;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (list[middle] < limit) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 /// Elements at the positions of a list, or all.
 struct SparseRows {
   const int32_t* list;   ///< null: all
   const int32_t* begin;  ///< [rows + 1]: kept elements before each row
-  int64_t rows, cols, first;
+  int64_t rows;
+  int64_t cols;  ///< how far positions of neighbouring rows are apart; 0: the list has columns
+  int64_t first;
 
   __device__ SparseRow row(int64_t n) const {
     return {begin[n], int64_t{begin[n + 1]} - begin[n], n * cols};

@@ -2,10 +2,11 @@
 // faster ones do not apply.
 //   spmm             a warp has a row of W and four tokens, its lanes the row's elements
 //   spmm_transposed  a warp has a token and a tile of the columns, and adds row after row of W
-#include "src/kernels/cuda/activation.h"
 #include "src/kernels/cuda/block_products.h"
 #include "src/kernels/cuda/reduce.h"
+#include "src/kernels/cuda/sparse_by_library.h"
 #include "src/kernels/cuda/sparse_rows.h"
+#include "src/kernels/cuda/spmm_output.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
 
@@ -17,24 +18,10 @@ constexpr int kTokens = 4;
 constexpr int64_t kTile = 2048;
 
 struct Forward {
-  Elements values, x, y, activated;
-  const float* bias;
-  int64_t tokens, x_stride, y_stride, activated_stride;
-  Activation activation;
-  bool accumulate;
+  Elements values, x;
+  int64_t tokens, x_stride;
+  SpmmOutput output;
 };
-
-__device__ __forceinline__ void finish(const Forward& args, int64_t token, int64_t n, float sum) {
-  const int64_t at = token * args.y_stride + n;
-  sum += args.bias != nullptr ? args.bias[n] : 0.0F;
-  sum += args.accumulate ? load(args.y, at) : 0.0F;
-  store(args.y, at, sum);
-  if (args.activated.data != nullptr) {
-    const float stored =
-        load(args.y, at);  // rounded: computing it again from y gives the same bits
-    store(args.activated, token * args.activated_stride + n, activate(args.activation, stored));
-  }
-}
 
 /// The sum over the warp of sums[lane / 8]: lanes halve what they still add up while they meet, so
 /// that four sums take six shuffles.
@@ -80,15 +67,14 @@ __global__ void __launch_bounds__(32 * kWarps) multiply(Rows rows, Forward args)
   const float sum = sum_of_four(sums);
   const int64_t mine = token + lane / 8;
   if (lane % 8 == 0 && mine < args.tokens) {
-    finish(args, mine, n, sum);
+    args.output.take(mine, n, sum);
   }
 }
 
 struct Backward {
-  Elements values, dy, dx, before;  ///< before: the preactivation, or null
-  int64_t cols, dy_stride, dx_stride, before_stride;
-  Activation activation;
-  bool accumulate;
+  Elements values, dy;
+  int64_t cols, dy_stride;
+  SpmmTransposedOutput output;
 };
 
 template <class Rows>
@@ -114,13 +100,7 @@ __global__ void __launch_bounds__(32) multiply_transposed(Rows rows, Backward ar
     __syncwarp();  // the next row may have the same columns in other lanes
   }
   for (int64_t c = lane; c < width; c += 32) {
-    const int64_t at = token * args.dx_stride + first + c;
-    float sum = sums[c];
-    if (args.before.data != nullptr) {
-      const int64_t place = token * args.before_stride + first + c;
-      sum *= activation_slope(args.activation, load(args.before, place));
-    }
-    store(args.dx, at, sum + (args.accumulate ? load(args.dx, at) : 0.0F));
+    args.output.take(token, first + c, sums[c]);
   }
 }
 
@@ -130,15 +110,9 @@ void run(Stream& stream, const char* name, const Args& args) {
   const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
   const Forward forward{.values = elements(args.weight.values),
                         .x = elements(args.x),
-                        .y = elements(args.y),
-                        .activated = elements(args.activated),
-                        .bias = static_cast<const float*>(args.bias.data),
                         .tokens = args.x.rows(),
                         .x_stride = args.x.stride,
-                        .y_stride = args.y.stride,
-                        .activated_stride = args.activated.stride,
-                        .activation = args.activation,
-                        .accumulate = args.accumulate};
+                        .output = output_of(args)};
   const Launch shape{
       .name = name,
       .grid = dim3(blocks_for(forward.tokens, kTokens), blocks_for(args.weight.rows, kWarps)),
@@ -152,14 +126,9 @@ void run_transposed(Stream& stream, const char* name, const Args& args) {
   const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
   const Backward backward{.values = elements(args.weight.values),
                           .dy = elements(args.dy),
-                          .dx = elements(args.dx),
-                          .before = elements(args.preactivation),
                           .cols = args.weight.cols,
                           .dy_stride = args.dy.stride,
-                          .dx_stride = args.dx.stride,
-                          .before_stride = args.preactivation.stride,
-                          .activation = args.activation,
-                          .accumulate = args.accumulate};
+                          .output = output_of(args)};
   const Launch shape{
       .name = name,
       .grid = dim3(blocks_for(args.dy.rows(), 1), blocks_for(args.weight.cols, kTile)),
@@ -169,12 +138,18 @@ void run_transposed(Stream& stream, const char* name, const Args& args) {
 
 }  // namespace
 
-void spmm(Stream& stream, const SpmmArgs& args) { run(stream, "spmm", args); }
+void spmm(Stream& stream, const SpmmArgs& args) {
+  if (!by_library(stream, args)) {
+    run(stream, "spmm", args);
+  }
+}
 void block_spmm_by_rows(Stream& stream, const BlockSpmmArgs& args) {
   run(stream, "block_spmm_by_rows", args);
 }
 void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args) {
-  run_transposed(stream, "spmm_transposed", args);
+  if (!by_library(stream, args)) {
+    run_transposed(stream, "spmm_transposed", args);
+  }
 }
 void block_spmm_transposed_by_rows(Stream& stream, const BlockSpmmTransposedArgs& args) {
   run_transposed(stream, "block_spmm_transposed_by_rows", args);

@@ -23,6 +23,7 @@ void fill(Stream& stream, const FillArgs& args);
 void sum_squares(Stream& stream, const SumSquaresArgs& args);
 void gather(Stream& stream, const GatherArgs& args);
 void scatter(Stream& stream, const ScatterArgs& args);
+void csr(Stream& stream, const CsrArgs& args);
 void spmm(Stream& stream, const SpmmArgs& args);
 void spmm_transposed(Stream& stream, const SpmmTransposedArgs& args);
 void sddmm(Stream& stream, const SddmmArgs& args);

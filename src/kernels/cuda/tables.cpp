@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "src/kernels/cuda/device.h"
+#include "src/kernels/cuda/sparse_cusparse.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::cuda {
@@ -79,6 +80,11 @@ std::vector<std::string> devices() {
         about.multiProcessorCount, version_text(driver), version_text(runtime)));
   }
   return found;
+}
+
+std::vector<std::string> libraries() {
+  return absence().empty() ? std::vector{"cuSPARSE: " + cusparse_state()}
+                           : std::vector<std::string>();
 }
 
 std::vector<size_t> free_bytes() {

@@ -15,6 +15,8 @@ std::string absence();
 const Kernels* plan_table();
 /// Name, memory and compute capability of each device, and the versions of driver and runtime.
 std::vector<std::string> devices();
+/// Those that are loaded when they are needed, and what that comes to. Empty without a device.
+std::vector<std::string> libraries();
 /// Bytes that each has free, for anybody.
 std::vector<size_t> free_bytes();
 

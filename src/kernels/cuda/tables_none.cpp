@@ -11,6 +11,7 @@ std::string absence() {
 const Kernels* plan_table() { return nullptr; }
 
 std::vector<std::string> devices() { return {}; }
+std::vector<std::string> libraries() { return {}; }
 
 std::vector<size_t> free_bytes() { return {}; }
 

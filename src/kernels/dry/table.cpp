@@ -176,6 +176,12 @@ void scatter(Stream&, const ScatterArgs& args) {
   add(0, traffic(args.dense, args.packed) + traffic(args.positions));
 }
 
+void csr(Stream&, const CsrArgs& args) {
+  verify(args);
+  add(0, traffic(args.positions) +
+             traffic(args.row_begin, args.column, args.column_begin, args.row, args.order));
+}
+
 void quantize(Stream&, const QuantizeArgs& args) {
   verify(args);
   add(10 * elements(args.x), traffic(args.x, args.codes, args.scales));
@@ -246,6 +252,7 @@ constexpr Kernels kTable{
     .sum_squares = sum_squares,
     .gather = gather,
     .scatter = scatter,
+    .csr = csr,
     .spmm = spmm,
     .spmm_transposed = spmm_transposed,
     .sddmm = sddmm,

@@ -1,0 +1,21 @@
+// cuSPARSE as it is loaded, which needs no GPU: skipped where this machine has no such library.
+#include <gtest/gtest.h>
+
+#include "src/kernels/cuda/sparse_cusparse.h"
+
+namespace espalier::kernels::cuda {
+namespace {
+
+TEST(Cusparse, has_the_functions_that_products_take) {
+  if (cusparse() == nullptr) {
+    GTEST_SKIP() << cusparse_state();
+  }
+  EXPECT_NE(cusparse_state().find("libcusparse.so."), std::string::npos);
+  EXPECT_NE(cusparse()->spmm, nullptr);
+  EXPECT_NE(cusparse()->sddmm, nullptr);
+  EXPECT_STRNE(cusparse()->error_string(CUSPARSE_STATUS_NOT_SUPPORTED),
+               cusparse()->error_string(CUSPARSE_STATUS_SUCCESS));
+}
+
+}  // namespace
+}  // namespace espalier::kernels::cuda

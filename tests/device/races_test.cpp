@@ -1,0 +1,235 @@
+// The race detector finds what it is for: mistakes planted in small schedules, each beside the schedule
+// without it; and each wait between queues that is taken out of a training step.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "src/kernels/backend.h"
+#include "tests/device/late_table.h"
+#include "tests/simt/device.h"
+#include "tests/support.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A device with two queues and some arrays.
+class Races : public ::testing::Test {
+ protected:
+  Races() { device_.collect_races(); }
+  Tensor make(Arena& arena, int64_t rows, int64_t cols) {
+    buffers_.push_back(arena.allocate(Memory::scratch, "array", DType::fp32, Shape{rows, cols}));
+    return buffers_.back().tensor();
+  }
+  Tensor numbers(int64_t rows = 4, int64_t cols = 4) {
+    const Tensor made = make(arena_, rows, cols);
+    first_.synchronize();  // its zeros
+    return made;
+  }
+  static void fill(Stream& stream, const Tensor& x) {
+    testing::late_table().fill(stream, {.x = x, .value = 1});
+  }
+  static void cast(Stream& stream, const Tensor& from, const Tensor& to) {
+    testing::late_table().cast(stream, {.x = from, .y = to});
+  }
+  static std::vector<std::string> none() { return {}; }
+  std::vector<std::string> found() { return device_.detector().take_reports(); }
+
+  simt::PretendedDevice device_;
+  Arena pinned_{device_.pinned()};
+  Arena arena_{pinned_, &device_.memory()};
+  std::unique_ptr<Queue> side_ = device_.queue().beside();
+  Stream first_{arena_, 1, &device_.queue(), side_.get()};
+  Stream& second_ = *first_.side();
+  std::vector<Buffer> buffers_;
+};
+
+TEST_F(Races, OfAForgottenWaitNameBothSides) {
+  const Tensor x = numbers();
+  const Tensor y = numbers();
+  fill(first_, x);
+  cast(second_, x, y);
+  EXPECT_THAT(found(), ElementsAre(AllOf(HasSubstr("cast on queue 2, which reads x"),
+                                         HasSubstr("not ordered after fill on the first queue, "
+                                                   "which writes x"))));
+  second_.synchronize();
+  fill(first_, x);
+  second_.follow(first_, first_.mark());
+  cast(second_, x, y);
+  first_.follow(second_, second_.mark());
+  cast(first_, y, x);
+  EXPECT_EQ(found(), none());
+}
+
+TEST_F(Races, OfAWaitForTheWrongMark) {
+  const Tensor x = numbers();
+  const Tensor y = numbers();
+  const Mark early = first_.mark();
+  fill(first_, x);
+  second_.follow(first_, early);
+  cast(second_, x, y);
+  EXPECT_EQ(found().size(), 1U);
+}
+
+TEST_F(Races, OfABufferThatIsUsedAgainTooEarly) {
+  const Tensor scratch = numbers();
+  const Tensor x = numbers();
+  const Tensor y = numbers();
+  fill(second_, scratch);
+  first_.follow(second_, second_.mark());
+  cast(first_, scratch, y);
+  fill(second_, scratch);  // which the cast may still be reading
+  EXPECT_THAT(found(), ElementsAre(AllOf(HasSubstr("fill on queue 2, which writes x"),
+                                         HasSubstr("cast on the first queue, which reads x"))));
+  first_.follow(second_, second_.mark());
+  cast(first_, x, scratch);
+  second_.follow(first_, first_.mark());
+  fill(second_, scratch);
+  EXPECT_EQ(found(), none());
+}
+
+TEST_F(Races, OfAHostThatReadsTooEarly) {
+  const Tensor x = numbers();
+  const Tensor host = make(pinned_, 4, 4);
+  fill(first_, x);
+  first_.copy(x, host);
+  const volatile float* seen = host.get<float>();
+  static_cast<void>(seen[3]);
+  EXPECT_THAT(found(), ElementsAre(AllOf(HasSubstr("a read on the host"),
+                                         HasSubstr("a copy on the first queue, which "
+                                                   "writes its target"))));
+  first_.copy(x, host);
+  first_.wait(first_.mark());
+  EXPECT_EQ(seen[3], 1);
+  EXPECT_EQ(found(), none());
+}
+
+TEST_F(Races, OfAHostThatWritesWhatIsStillToBeCopied) {
+  const Tensor x = numbers();
+  const Tensor host = make(pinned_, 4, 4);
+  host.get<float>()[0] = 1;
+  first_.copy(host, x);
+  const Mark copied = first_.mark();
+  EXPECT_EQ(host.get<float>()[1], 0) << "reading is fine";
+  EXPECT_EQ(found(), none());
+  host.get<float>()[2] = 5;
+  EXPECT_THAT(found(), ElementsAre(HasSubstr("a write on the host")));
+  first_.copy(host, x);
+  const Mark again = first_.mark();
+  EXPECT_GE(again, copied);
+  first_.wait(again);
+  host.get<float>()[2] = 6;
+  EXPECT_EQ(found(), none());
+}
+
+TEST_F(Races, AreNotWithTheZerosOfNewMemory) {
+  const Tensor x = make(arena_, 4, 4);
+  fill(second_, x);
+  EXPECT_EQ(found(), none());
+  fill(first_, x);
+  EXPECT_EQ(found().size(), 1U);
+}
+
+TEST_F(Races, AreNotWhatOtherQueuesOrder) {
+  const std::unique_ptr<Queue> queue = device_.queue().beside();
+  Stream third(arena_, 1, queue.get());
+  const Tensor x = numbers();
+  const Tensor y = numbers();
+  fill(first_, x);
+  third.follow(first_, first_.mark());
+  second_.follow(third, third.mark());
+  cast(second_, x, y);
+  EXPECT_EQ(found(), none());
+  second_.synchronize();  // the host knows what is done there, and asks after it
+  fill(first_, x.row_range(0, 1));
+  fill(first_, y);
+  first_.synchronize();
+  cast(second_, y, x);
+  EXPECT_EQ(found(), none());
+}
+
+TEST_F(Races, AreNotReadsNorOtherElements) {
+  const Tensor x = numbers(6, 8);
+  const Tensor y = numbers();
+  const Tensor z = numbers();
+  cast(first_, x.row_range(0, 2), y);
+  cast(second_, x.row_range(0, 2), z);
+  const Tensor below = x.row_range(2, 4);
+  fill(first_, below.column_range(0, 3));
+  second_.follow(first_, first_.mark());
+  fill(first_, below.column_range(3, 2));
+  fill(second_, below.column_range(5, 3));
+  EXPECT_EQ(found(), none());
+  fill(second_, below.column_range(4, 1));
+  EXPECT_EQ(found().size(), 1U);
+}
+
+TEST_F(Races, EndWithTheMemory) {
+  Buffer x = arena_.allocate(Memory::scratch, "array", DType::fp32, Shape{1000});
+  fill(first_, x.tensor());
+  x.release();
+  Buffer y = arena_.allocate(Memory::scratch, "array", DType::fp32, Shape{1000});
+  first_.synchronize();
+  fill(second_, y.tensor());
+  EXPECT_EQ(found(), none());
+}
+
+TEST(RacesThrow, FromTheCallThatMakesThem) {
+  kernels::Backend backend(testing::late_table(), 1);
+  Stream& first = backend.stream();
+  const Buffer x = backend.arena().allocate(Memory::scratch, "array", DType::fp32, Shape{8});
+  testing::late_table().fill(first, {.x = x.tensor(), .value = 1});
+  EXPECT_THROW(testing::late_table().fill(*first.side(), {.x = x.tensor(), .value = 1}), Bug);
+  first.synchronize();
+  testing::late_table().fill(*first.side(), {.x = x.tensor(), .value = 1});
+}
+
+/// Of a run that expands its weights ahead.
+struct Expanding {
+  testing::TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  explicit Expanding(const std::string& recompute) {
+    testing::prune_expanded(config);
+    config.pruning.at_step = 0;
+    config.train.recompute = recompute;
+    config.train.steps = 3;
+    config.train.eval_every = 0;
+  }
+  testing::Outcome run() const {
+    train::TrainerOptions options;
+    options.kernels = &testing::late_table();
+    options.resume = "none";
+    return testing::run(config, 1, options);
+  }
+};
+
+/// A run without one of its waits makes a race, or has the same bits where the host waits as well.
+TEST(ForgottenWaits, AreFoundInTraining) {
+  for (const std::string recompute : {"none", "full"}) {
+    const Expanding expanding(recompute);
+    simt::forget_follow(-1);
+    const testing::Outcome whole = expanding.run();
+    const int64_t waits = simt::follows();
+    EXPECT_GT(waits, 20);
+    int64_t tried = 0;
+    int64_t races = 0;
+    for (int64_t number = 0; number < waits; number += 1 + number / 8) {
+      simt::forget_follow(number);
+      ++tried;
+      try {
+        EXPECT_EQ(expanding.run(), whole) << "without wait " << number;
+      } catch (const Bug& bug) {
+        EXPECT_THAT(bug.what(), AllOf(HasSubstr("race: "), HasSubstr("queue 2")));
+        ++races;
+      }
+    }
+    simt::forget_follow(-1);
+    EXPECT_GE(races, tried - 3) << "of " << tried << ", recompute " << recompute;
+  }
+}
+
+}  // namespace
+}  // namespace espalier

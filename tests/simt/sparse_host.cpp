@@ -1,0 +1,111 @@
+// Sparse products for the harness: loops of the host, when the queue comes to them. As a library does, they
+// look at the lists of a matrix once, before its first product, and trust what they saw from then on: who
+// keeps an analysis beyond its mask gets wrong results. No SDDMM of bf16, so that a fallback is needed.
+#include "tests/simt/sparse_host.h"
+
+#include <map>
+#include <vector>
+
+#include "src/kernels/cuda/launch.h"
+#include "src/kernels/cuda/sparse_library.h"
+
+namespace espalier::simt {
+
+int64_t& library_products() {
+  static thread_local int64_t count = 0;
+  return count;
+}
+
+}  // namespace espalier::simt
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+struct Analysis {
+  std::vector<int32_t> begin, column;
+};
+
+class Analyses final : public Prepared {
+ public:
+  std::shared_ptr<Analysis> of(Stream& stream, const CsrMatrix& matrix) {
+    std::shared_ptr<Analysis>& known = known_[matrix.begin];
+    if (known == nullptr) {
+      known = std::make_shared<Analysis>();
+      queue_of(stream).enqueue([into = known, matrix] {
+        into->begin.assign(matrix.begin, matrix.begin + matrix.rows + 1);
+        into->column.assign(matrix.column, matrix.column + matrix.count);
+      });
+    }
+    return known;
+  }
+
+ private:
+  std::map<const int32_t*, std::shared_ptr<Analysis>> known_;
+};
+
+std::shared_ptr<Analysis> analysis_of(Stream& stream, const CsrMatrix& matrix,
+                                      std::unique_ptr<Prepared>& kept) {
+  if (kept == nullptr) {
+    kept = std::make_unique<Analyses>();
+  }
+  return dynamic_cast<Analyses&>(*kept).of(stream, matrix);
+}
+
+float load(const void* data, bool half, int64_t i) {
+  return half ? to_float(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i];
+}
+void store(void* data, bool half, int64_t i, float x) {
+  if (half) {
+    static_cast<bf16*>(data)[i] = to_bf16(x);
+  } else {
+    static_cast<float*>(data)[i] = x;
+  }
+}
+float at(const DenseMatrix& m, int64_t row, int64_t col) {
+  return load(m.data, m.half, row * m.stride + col);
+}
+
+void multiply(const LibrarySpmm& p, const Analysis& seen) {
+  for (int64_t token = 0; token < p.tokens; ++token) {
+    for (int64_t n = 0; n < p.matrix.rows; ++n) {
+      float sum = 0;
+      for (int32_t k = seen.begin[n]; k < seen.begin[n + 1]; ++k) {
+        sum += load(p.matrix.values, p.matrix.half, k) * at(p.x, token, seen.column[k]);
+      }
+      const float before = p.accumulate ? at(p.y, token, n) : 0.0F;
+      store(p.y.data, p.y.half, token * p.y.stride + n, before + sum);
+    }
+  }
+}
+
+void sample(const LibrarySddmm& p, const Analysis& seen) {
+  for (int64_t n = 0; n < p.matrix.rows; ++n) {
+    for (int32_t k = seen.begin[n]; k < seen.begin[n + 1]; ++k) {
+      float sum = 0;
+      for (int64_t token = 0; token < p.tokens; ++token) {
+        sum += at(p.dy, token, n) * at(p.x, token, seen.column[k]);
+      }
+      const float before = p.accumulate ? load(p.matrix.values, p.matrix.half, k) : 0.0F;
+      store(p.matrix.values, p.matrix.half, k, before + sum);
+    }
+  }
+}
+
+}  // namespace
+
+bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Prepared>& kept) {
+  queue_of(stream).enqueue(
+      [product, seen = analysis_of(stream, product.matrix, kept)] { multiply(product, *seen); });
+  return true;
+}
+
+bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<Prepared>& kept) {
+  if (product.dy.half) {
+    return false;
+  }
+  queue_of(stream).enqueue(
+      [product, seen = analysis_of(stream, product.matrix, kept)] { sample(product, *seen); });
+  return true;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU
