@@ -74,9 +74,11 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
   }
   // Layers give the memory of both to the next tensors; a copy costs 1 / out and 1 / in of the product.
   auto keep = [&pass](std::string_view name, const Tensor& tensor) {
-    const Tensor copy = pass.waiting->tape.push(name, tensor.dtype, tensor.shape);
-    pass.kernels.cast(pass.stream, {.x = tensor, .y = copy});
-    return copy;
+    Tensor rows = tensor;
+    rows.shape = Shape{tensor.rows(), tensor.stride};  // with what lies between them
+    const Tensor copy = pass.waiting->tape.push(name, rows.dtype, rows.shape);
+    pass.kernels.cast(pass.stream, {.x = rows, .y = copy});
+    return copy.column_range(0, tensor.cols());
   };
   pass.waiting->parts.emplace_back(
       [this, x = keep("inputs of weight parts", x), dy = keep("gradients of weight parts", dy),

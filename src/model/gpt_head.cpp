@@ -5,11 +5,25 @@
 namespace espalier::model {
 namespace {
 
-/// Logits of a chunk, fp32, stay within this: small beside the other activations, and in cache.
-constexpr int64_t kChunkBytes = int64_t{1} << 20U;
+/// How logits are made, some rows at a time.
+struct Chunks {
+  int64_t rows;
+  int64_t stride;  ///< elements from one row to the next
+};
 
-int64_t chunk_rows(int64_t vocabulary) {
-  return std::max<int64_t>(kChunkBytes / (vocabulary * 4), 32);
+/// Logits of a chunk, fp32, stay within some memory that is small beside the other activations: on the CPU
+/// within its cache. A device computes the weight's product, and adds to its gradient, once a chunk: 256 MiB
+/// make that rare (GPT-2: 1,280 rows), and rows of whole 128 bytes let it load them in large pieces.
+Chunks chunks_of(int64_t vocabulary, bool on_device) {
+  if (!on_device) {
+    constexpr int64_t kBytes = int64_t{1} << 20U;
+    return {.rows = std::max<int64_t>(kBytes / (vocabulary * 4), 32), .stride = vocabulary};
+  }
+  constexpr int64_t kBytes = int64_t{256} << 20U;
+  constexpr int64_t kColumns = 64;
+  constexpr int64_t kRows = 128;
+  const int64_t stride = (vocabulary + kColumns - 1) / kColumns * kColumns;
+  return {.rows = std::max<int64_t>(kBytes / (stride * 4) / kRows, 1) * kRows, .stride = stride};
 }
 
 }  // namespace
@@ -51,7 +65,7 @@ Tensor Head::forward(Pass& pass, const Tensor& x) {
   const LayerNorm::Saved norm = LayerNorm::prepare(pass, x);
   const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
   norm_.forward(pass, norm, normed);
-  const int64_t chunk = chunk_rows(shape_.vocabulary);
+  const int64_t chunk = chunks_of(shape_.vocabulary, pass.stream.arena().on_device()).rows;
   for (int64_t first = 0; first < x.rows(); first += chunk) {
     loss_chunk(pass, normed, first, std::min(chunk, x.rows() - first));
   }
@@ -65,15 +79,18 @@ Tensor Head::forward(Pass& pass, const Tensor& x) {
 
 void Head::loss_chunk(Pass& pass, const Tensor& normed, int64_t first, int64_t rows) {
   const Tape::Scope temporaries(pass.tape);
-  const Shape shape{rows, shape_.vocabulary};
+  const int64_t vocabulary = shape_.vocabulary;
+  const Shape shape{rows, chunks_of(vocabulary, pass.stream.arena().on_device()).stride};
   const Tensor input = normed.row_range(first, rows);
-  const Tensor logits = pass.tape.push("logits of a chunk", DType::fp32, shape);
+  const Tensor logits =
+      pass.tape.push("logits of a chunk", DType::fp32, shape).column_range(0, vocabulary);
   linear_.forward(pass, input, logits);
   Tensor dlogits;
   if (pass.training) {
     dlogits = pass.dtype == DType::fp32
                   ? logits
-                  : pass.tape.push("logits gradient of a chunk", pass.dtype, shape);
+                  : pass.tape.push("logits gradient of a chunk", pass.dtype, shape)
+                        .column_range(0, vocabulary);
   }
   const Tensor targets = pass.targets.reshaped(Shape{pass.targets.count(), 1});
   const Tensor losses = pass.losses.reshaped(Shape{pass.losses.count(), 1});

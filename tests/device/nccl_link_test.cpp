@@ -21,7 +21,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 /// A rank with its device.
@@ -102,11 +104,18 @@ TEST_F(Nccl, QueuesKnowNoOrderButTheOneThatIsAskedFor) {
     NcclLink link(comm, me.stream());
     const Tensor mine = me.numbers(10, 1);
     const Tensor theirs = me.numbers(10, 0);
+    simt::PretendedDevice& device =
+        dynamic_cast<simt::GuardedQueue&>(*me.stream().queue()).device();
+    device.collect_races();
     link.follow_compute();
     exchange_with_all(link, mine, std::vector{theirs, theirs});
+    EXPECT_THAT(device.detector().take_reports(), IsEmpty());
     EXPECT_THAT(me.read(theirs), Each(0.0F));
+    EXPECT_THAT(device.detector().take_reports(),
+                ElementsAre(AllOf(HasSubstr("a group of NCCL"), HasSubstr("writes what comes"))));
     link.lead_compute();
     EXPECT_THAT(me.read(theirs), Each(1.0F));
+    EXPECT_THAT(device.detector().take_reports(), IsEmpty());
   });
 }
 

@@ -26,7 +26,8 @@ size_t blas_workspace() { return 4096; }
 
 /// One set of plans for all queues of a thread: what it keeps belongs to no queue.
 BlasQueue blas_queue(Stream& stream) {
-  thread_local Blas blas;
+  constexpr int kAmpere = 8;
+  thread_local Blas blas(kAmpere);
   return {blas, &queue_of(stream), blas_workspace()};
 }
 

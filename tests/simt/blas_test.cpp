@@ -119,6 +119,32 @@ TEST_F(Products, bring_the_gradient_of_a_bias) {
   EXPECT_GT(run(args), 1);
 }
 
+TEST_F(Products, add_a_bias_that_the_library_refuses) {
+  struct Extents {
+    int64_t n, k;
+  };
+  for (const DType dtype : {kFp32, kBf16}) {
+    // There is no algorithm; it is refused when it is asked for, and not asked for again.
+    for (const Extents e : {Extents{1, 24}, Extents{48, 1}}) {
+      const GemmArgs args{.a = make(dtype, {16, e.k}),
+                          .b = make(dtype, {e.k, e.n}),
+                          .c = make(dtype, {16, e.n}),
+                          .bias = make(kFp32, {e.n})};
+      for (int run_number = 0; run_number < 2; ++run_number) {
+        EXPECT_EQ(run(args), dtype == kBf16 ? 3 : 2) << "the bias in bf16, product, bias";
+        for (int64_t i = 0; i < args.c.count(); ++i) {
+          double right = read(args.bias, i % e.n);
+          for (int64_t l = 0; l < e.k; ++l) {
+            right += read(args.a, i / e.n * e.k + l) * read(args.b, l * e.n + i % e.n);
+          }
+          const double rounding = dtype == kBf16 ? 0x1p-7 : 1e-5;
+          ASSERT_NEAR(read(args.c, i), right, rounding * (std::fabs(right) + 1));
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Products, choose_an_algorithm_once) {
   const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
   const int64_t before = library.choices;

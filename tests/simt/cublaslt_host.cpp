@@ -84,6 +84,9 @@ cublasStatus_t judge_epilogue(const Call& call) {
       return CUBLAS_STATUS_INVALID_VALUE;
     }
   }
+  if (epilogue == CUBLASLT_EPILOGUE_BIAS && call.d_layout.rows == 1) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   return epilogue == CUBLASLT_EPILOGUE_BGRADB && call.rows_of_b() % 8 != 0
              ? CUBLAS_STATUS_NOT_SUPPORTED
              : CUBLAS_STATUS_SUCCESS;
@@ -291,10 +294,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                           aligned(b, preference[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES]) &&
                           aligned(c, preference[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES]) &&
                           aligned(d, preference[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES]);
-  if (!chosen_for || c_layout != d_layout || *static_cast<const float*>(alpha) != 1) {
+  const bool rounds_once = preference[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] ==
+                           CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (!chosen_for || !rounds_once || c_layout != d_layout ||
+      *static_cast<const float*>(alpha) != 1) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const cublasStatus_t status = judge(call);
+  const bool refused = call.epilogue() == CUBLASLT_EPILOGUE_BIAS && call.rows_of_b() == 1;
+  const cublasStatus_t status = refused ? CUBLAS_STATUS_NOT_SUPPORTED : judge(call);
   if (status == CUBLAS_STATUS_SUCCESS) {
     handle->seconds += algorithm->seconds;
     stream->enqueue([call] { run(call); });

@@ -81,6 +81,7 @@ class GuardedQueue final : public Queue {
   /// What the next task reads and writes. Throws Bug when that is a race.
   void operation(const std::string& name, std::vector<Touch> touches);
   RaceDetector::Actor actor() const { return actor_; }
+  PretendedDevice& device() { return device_; }
   /// Throws Bug unless kernels may use this address; none is fine.
   void require_known(const void* address, const char* what) const;
 

@@ -94,6 +94,7 @@ void sample(const LibrarySddmm& p, const Analysis& seen) {
 }  // namespace
 
 bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Prepared>& kept) {
+  ++simt::library_products();
   queue_of(stream).enqueue(
       [product, seen = analysis_of(stream, product.matrix, kept)] { multiply(product, *seen); });
   return true;
@@ -103,6 +104,7 @@ bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<
   if (product.dy.half) {
     return false;
   }
+  ++simt::library_products();
   queue_of(stream).enqueue(
       [product, seen = analysis_of(stream, product.matrix, kept)] { sample(product, *seen); });
   return true;

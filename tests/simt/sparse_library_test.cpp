@@ -2,6 +2,7 @@
 // memory, strided operands, what is left to our own kernels, and an analysis that goes with its lists.
 #include <gtest/gtest.h>
 
+#include "src/kernels/cuda/sparse_products.h"
 #include "src/kernels/cuda/table.h"
 #include "tests/kernel_cases_sparse.h"
 #include "tests/simt/queue.h"
@@ -139,6 +140,50 @@ TEST_F(SparseLibrary, keeps_an_analysis_with_the_lists) {
   EXPECT_EQ(sum_with(3), 3 * count);
   EXPECT_EQ(prepared.get(), first);
   EXPECT_EQ(queue_.asked() - asked, 1) << "the product alone";
+}
+
+/// Gradients from dense products, a few rows at a time, beside those that go over kept elements.
+TEST_F(SparseLibrary, takes_gradients_from_slabs) {
+  constexpr int64_t kTokens = 33, kRows = 70, kCols = 45;
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Form form : {Form::list, Form::bitmap, Form::all}) {
+      const Kept kept(form, kRows * kCols, form == Form::all ? 1 : 0.2);
+      const KeptLists lists(kRows, kCols, kept);
+      for (const bool listed : {false, true}) {
+        std::unique_ptr<Prepared> prepared;
+        const SparseMatrix pattern{kRows,
+                                   kCols,
+                                   {},
+                                   kept.positions(stream_),
+                                   listed ? lists.csr(stream_, prepared) : Csr{}};
+        const Tensor dy = make(dtype, {kTokens, kRows});
+        const Tensor x = make(dtype, {kTokens, kCols});
+        write_all(operand(dtype, dy.shape, -1, 1), dy);
+        write_all(operand(dtype, x.shape, -1, 1), x);
+        const auto gradient = [&](int64_t rows_each) {
+          SparseMatrix weight = pattern;
+          weight.values = make(DType::fp32, {kept.count()});
+          std::ranges::fill(weight.values.span<float>(), 2.0F);
+          const SddmmArgs args{.weight = weight, .dy = dy, .x = x, .accumulate = true};
+          if (rows_each > 0) {
+            cuda_simt::sddmm_by_slabs(stream_, args, rows_each);
+          } else {
+            cuda_simt::sddmm(stream_, args);
+          }
+          stream_.synchronize();
+          return weight.values;
+        };
+        const Tensor whole = gradient(1000);
+        const Tensor parts = gradient(16);
+        const Tensor by_rows = listed ? whole : gradient(0);
+        for (int64_t k = 0; k < kept.count(); ++k) {
+          ASSERT_NEAR(parts.get<float>()[k], whole.get<float>()[k], 1e-5) << k;
+          ASSERT_NEAR(by_rows.get<float>()[k], whole.get<float>()[k], 1e-5) << k;
+        }
+        buffers_.clear();
+      }
+    }
+  }
 }
 
 TEST_F(SparseLibrary, leaves_matrices_without_lists_to_us) {

@@ -18,9 +18,11 @@ struct Place {
   AttentionPair pair;
   int64_t t;
   bool there;
-  __device__ explicit Place(const Shapes& s)
-      : pair(s.pair(blockIdx.y)),
-        t(int64_t{blockIdx.x} * kWarps + threadIdx.x / 32),
+  /// Blocks of one head are neighbours.
+  __device__ explicit Place(const Shapes& s) : Place(s, (s.tokens + kWarps - 1) / kWarps) {}
+  __device__ Place(const Shapes& s, int64_t blocks)
+      : pair(s.pair(quotient(blockIdx.x, blocks))),
+        t(blockIdx.x % blocks * kWarps + threadIdx.x / 32),
         there(t < s.tokens) {}
   __device__ int64_t part(const Shapes& s, int64_t row, int which) const {
     return s.part(pair, row, which);
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
 
 Launch shape_of(const char* name, const Shapes& s, size_t rows_kept) {
   return {.name = name,
-          .grid = dim3(blocks_for(s.tokens, kWarps), blocks_for(s.pairs(), 1)),
+          .grid = dim3(blocks_for(divide_up(s.tokens, kWarps) * s.pairs(), 1)),
           .block = 32 * kWarps,
           .shared_bytes = rows_kept * kWarps * static_cast<size_t>(s.width) * sizeof(float)};
 }

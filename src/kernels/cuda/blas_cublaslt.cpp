@@ -4,11 +4,14 @@
 //
 // Bias and sums have the result's type there. So a bias to a bf16 result is rounded first, by a kernel of n
 // elements in each call, sums of a shorter type, or that are added to others, go through the
-// workspace, and those of a longer type are left to the caller.
+// workspace, and those of a longer type are left to the caller. On Hopper and later sums come apart from
+// products of bf16: the library's kernels that have both are Ampere's (cuBLASLt 13.1). What it refuses
+// to do in one is done after the product.
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 #include <algorithm>
 
+#include "src/kernels/cuda/bias.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -23,7 +26,13 @@ DType type_of_result(const Product& p) { return p.half_result ? DType::bf16 : DT
 /// bytes.
 bool has_slope(const Product& p) {
   return p.gelu_slope_of != nullptr && p.half_result && !p.accumulate && p.c_stride % 8 == 0 &&
-         is_aligned(p.gelu_slope_of);
+         p.k > 1 && is_aligned(p.gelu_slope_of);
+}
+
+bool has_row_sums(const Product& p, int capability) {
+  constexpr int kHopper = 9;
+  return p.row_sums && (p.row_sums.dtype == DType::bf16 || !p.half_result) && p.n > 1 &&
+         (!p.half_inputs || capability < kHopper);
 }
 
 /// Which extra, and where its vector or matrix is. `spare`: memory of this call for a vector.
@@ -40,12 +49,24 @@ void add_extra(ProductCall& call, std::byte* spare) {
   } else if (has_slope(p)) {
     call.extra = BlasExtra::gelu_slope;
     call.beside = const_cast<void*>(p.gelu_slope_of);
-  } else if (p.row_sums && (p.row_sums.dtype == DType::bf16 || !p.half_result)) {
+  } else if (has_row_sums(p, blas_queue(call.stream).blas.capability())) {
     const bool straight =
         !p.accumulate_sums && p.row_sums.dtype == type && is_aligned(p.row_sums.data);
     call.extra = BlasExtra::row_sums;
     call.beside = straight ? p.row_sums.data : spare;
   }
+}
+
+/// Asks the library, and once more without the extra if it refuses.
+const ProductPlan& ask(const ProductCall& call) {
+  const ProductPlan* plan = &plan_of(call);
+  cublasStatus_t status = ask(call, *plan, plan->algorithm, call.product.c);
+  if (is_refusal(status) && plan->extra != BlasExtra::none) {
+    plan = &plan_without_extra(call);
+    status = ask(call, *plan, plan->algorithm, call.product.c);
+  }
+  check_blas(status, "product");
+  return *plan;
 }
 
 }  // namespace
@@ -55,7 +76,9 @@ void check_blas(cublasStatus_t status, const char* what) {
         blas_library().status_text(status));
 }
 
-Blas::Blas() { check_blas(blas_library().create(&handle_), "handle"); }
+Blas::Blas(int capability) : capability_(capability) {
+  check_blas(blas_library().create(&handle_), "handle");
+}
 Blas::~Blas() { static_cast<void>(blas_library().destroy(handle_)); }
 
 cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
@@ -74,17 +97,23 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
                                &algorithm, call.workspace, queue.workspace, queue.native);
 }
 
+size_t matmul_workspace(int64_t m, int64_t n) {
+  return blas_workspace() + static_cast<size_t>(std::max(n, m)) * sizeof(float);
+}
+
 bool matmul(Stream& stream, const Product& product) {
-  const size_t own = blas_workspace();
-  const size_t vector = static_cast<size_t>(std::max(product.n, product.m)) * sizeof(float);
   ProductCall call{.stream = stream, .product = product};
-  call.workspace = stream.workspace(own + vector);
+  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
   if (stream.arena().dry()) {
     return false;  // the library alone knows what it fuses: a plan counts what is done beside it, too
   }
-  add_extra(call, call.workspace + own);
-  const ProductPlan& plan = plan_of(call);
-  check_blas(ask(call, plan, plan.algorithm, product.c), "product");
+  add_extra(call, call.workspace + blas_workspace());
+  const ProductPlan& plan = ask(call);
+  if (product.bias != nullptr && plan.extra != BlasExtra::bias) {
+    Tensor c(product.c, type_of_result(product), {product.m, product.n});
+    c.stride = product.c_stride;
+    add_bias(stream, c, product.bias);
+  }
   if (plan.extra == BlasExtra::row_sums && call.beside != product.row_sums.data) {
     cast(stream, {.x = Tensor(call.beside, type_of_result(product), {product.m}),
                   .y = product.row_sums,

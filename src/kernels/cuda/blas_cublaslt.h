@@ -13,6 +13,10 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// Throws Failure unless `status` is success: "cuBLASLt, what: reason".
 void check_blas(cublasStatus_t status, const char* what);
+/// The library cannot do what it was asked for, in this form.
+inline bool is_refusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
 
 /// Owns one of cuBLASLt's descriptors; `Destroy`: which of the library's functions ends it.
 template <class Handle, cublasStatus_t (*BlasLibrary::*Destroy)(Handle)>
@@ -58,15 +62,18 @@ struct ProductPlan {
 
 class Blas {
  public:
-  Blas();
+  /// `capability`: of the device, its major number.
+  explicit Blas(int capability);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
   cublasLtHandle_t handle() const { return handle_; }
+  int capability() const { return capability_; }
   std::map<ProductKey, ProductPlan>& plans() { return plans_; }
 
  private:
+  int capability_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<ProductKey, ProductPlan> plans_;
 };
@@ -99,6 +106,8 @@ ProductKey key_of(const ProductCall& call);
 /// product alone. With ESPALIER_TUNE_PRODUCTS=1 in the environment the fastest of the library's
 /// algorithms, which is timed here; else its first choice, the same in every run.
 const ProductPlan& plan_of(const ProductCall& call);
+/// Another in its place, for the product alone: the library refused what it had an algorithm for.
+const ProductPlan& plan_without_extra(const ProductCall& call);
 /// Asks for the call by this plan and algorithm, with the result in `to`.
 cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
                    const cublasLtMatmulAlgo_t& algorithm, void* to);

@@ -81,6 +81,9 @@ Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int
   BlasPreference preference;
   check_blas(blas_library().create_preference(&preference.handle), "preference");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, queue.workspace);
+  // Parts of a sum that is split meet in fp32, not in the result's type: it is rounded once.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_c);
@@ -90,13 +93,15 @@ Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int
   const cublasStatus_t status = blas_library().find_algorithms(
       queue.blas.handle(), plan.product.handle, plan.b.handle, plan.a.handle, plan.c.handle,
       plan.c.handle, preference.handle, most, found.data(), &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+  if (is_refusal(status)) {
     return {};
   }
   check_blas(status, "choosing an algorithm");
   Algorithms all;
   for (const auto& result : std::span(found).first(static_cast<size_t>(count))) {
-    all.push_back(result.algo);
+    if (result.state == CUBLAS_STATUS_SUCCESS) {
+      all.push_back(result.algo);
+    }
   }
   return all;
 }
@@ -147,8 +152,7 @@ ProductPlan make_plan(ProductCall call) {
   const bool tuned = tunes();
   ProductPlan plan = describe(call);
   const Algorithms found = find_algorithms(call, plan, tuned ? kCandidates : 1);
-  const bool can_wait = call.extra == BlasExtra::gelu_slope || call.extra == BlasExtra::row_sums;
-  if (found.empty() && can_wait) {
+  if (found.empty() && call.extra != BlasExtra::none) {
     call.extra = BlasExtra::none;
     return make_plan(call);
   }
@@ -188,6 +192,15 @@ const ProductPlan& plan_of(const ProductCall& call) {
     known = plans.emplace(key, make_plan(call)).first;
   }
   return known->second;
+}
+
+const ProductPlan& plan_without_extra(const ProductCall& call) {
+  auto& plans = blas_queue(call.stream).blas.plans();
+  const ProductKey key = key_of(call);
+  ProductCall alone = call;
+  alone.extra = BlasExtra::none;
+  plans.erase(key);
+  return plans.emplace(key, make_plan(alone)).first->second;
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

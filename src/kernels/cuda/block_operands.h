@@ -1,7 +1,9 @@
 #pragma once
 // What the tiles of block products read: how each thread copies its pieces of the next kDepth lines
-// into a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements; what is beyond an
-// edge is zero. Lines of the sum may be gathered: those of the kept blocks, side by side.
+// into a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements, and is copied whole or
+// not at all, then it is zero: copies of known sizes are one instruction. So lines of the sum must end
+// with a piece (block_products.h), or what is beyond them would be added; outputs need not, as those
+// beyond an edge are not stored. Lines of the sum may be gathered: those of the kept blocks, side by side.
 #include "src/kernels/cuda/block_tile.h"
 #include "src/kernels/cuda/elements.h"
 
@@ -21,6 +23,7 @@ class Gather {
   __device__ __forceinline__ uint32_t block(uint32_t k) const {
     return __umulhi(k / 16 * 2, inverse_);
   }
+  __device__ __forceinline__ uint32_t extent() const { return extent_; }
   __device__ __forceinline__ uint32_t within(uint32_t k) const { return k - block(k) * extent_; }
   __device__ __forceinline__ int64_t place(const int32_t* blocks, uint32_t k) const {
     const uint32_t number = block(k);
@@ -38,10 +41,7 @@ struct Rows {
   int64_t stride, rows, columns;
 };
 
-/// Bytes of a piece that begins `left` elements before the edge.
-__device__ __forceinline__ int piece_bytes(int64_t left) {
-  return static_cast<int>(2 * most(0, least(8, left)));
-}
+constexpr int kPieceBytes = 16;
 
 /// kMany rows, whose columns are the lines of the sum; without `blocks` all of them, in order.
 template <int kMany>
@@ -62,12 +62,16 @@ class AlongRows {
 
   __device__ __forceinline__ void load(std::byte* tile) {
     const auto k = static_cast<uint32_t>(k_);
-    const int64_t column = k_ >= count_ ? 0 : blocks_ == nullptr ? k_ : gather_.place(blocks_, k);
-    const int bytes = k_ >= count_ ? 0 : piece_bytes(columns_ - column);
-    const uint16_t* from = from_ + (bytes > 0 ? column : 0);
+    const int64_t column = k_ >= count_         ? columns_
+                           : blocks_ == nullptr ? k_
+                                                : gather_.place(blocks_, k);
+    const int rows = column < columns_ ? left_ : 0;
+    const uint16_t* from = from_ + (column < columns_ ? column : 0);
+    static_assert(kApart % 8 == 0);  // pieces of such lines lie alike (OperandTile)
+    std::byte* const to = tile + Tile::offset(line(), piece());
 #pragma unroll
     for (int i = 0; i < kMany; i += kApart) {
-      copy_async(tile + Tile::offset(line() + i, piece()), from, i < left_ ? bytes : 0);
+      copy_async(to + i * Tile::kPieces * kPieceBytes, from, i < rows ? kPieceBytes : 0);
       from += step_;
     }
     k_ += kDepth;
@@ -107,13 +111,12 @@ class AcrossRows {
   __device__ AcrossRows(const Rows& rows, int64_t column)
       : from_(rows.data + Lines::line() * rows.stride + (column < rows.columns ? column : 0)),
         step_(Lines::kApart * rows.stride),
-        left_(rows.rows - Lines::line()),
-        bytes_(piece_bytes(rows.columns - column)) {}
+        left_(column < rows.columns ? static_cast<int>(rows.rows - Lines::line()) : 0) {}
 
   __device__ __forceinline__ void load(std::byte* tile) {
 #pragma unroll
     for (int i = 0; i < kDepth; i += Lines::kApart) {
-      copy_async(tile + Lines::offset(i), from_, i < left_ ? bytes_ : 0);
+      copy_async(tile + Lines::offset(i), from_, i < left_ ? kPieceBytes : 0);
       from_ += step_;
     }
     left_ -= kDepth;
@@ -121,8 +124,8 @@ class AcrossRows {
 
  private:
   const uint16_t* from_;
-  int64_t step_, left_;
-  int bytes_;
+  int64_t step_;
+  int left_;
 };
 
 /// A block of a column of blocks: where its rows are in the values.
@@ -152,24 +155,29 @@ class AcrossBlocks {
         gather_(gather),
         k_(Lines::line()),
         column_(first + Lines::column()),
-        bytes_(piece_bytes(columns - column_)) {}
+        inside_(column_ < columns) {}
 
   __device__ __forceinline__ void load(std::byte* tile) {
+    constexpr int kEach = kDepth / Lines::kApart;
+    const uint16_t* from[kEach];
+    bool there[kEach];
+    // All lists are read before the first copy, which nothing is moved across.
 #pragma unroll
-    for (int i = 0; i < kDepth; i += Lines::kApart) {
-      const uint16_t* from = blocks_.values;
-      int bytes = 0;
-      if (k_ + i < blocks_.count && bytes_ > 0) {
-        const auto k = static_cast<uint32_t>(k_ + i);
-        const uint32_t block = gather_.block(k);
-        const uint32_t row = gather_.within(k);
-        if (blocks_.rows[block] * blocks_.height + row < blocks_.edge) {
-          const BlockPiece at = blocks_.pieces[block];
-          from += at.first + int64_t{row} * at.stride + column_;
-          bytes = bytes_;
-        }
-      }
-      copy_async(tile + Lines::offset(i), from, bytes);
+    for (int j = 0; j < kEach; ++j) {
+      const int line = k_ + j * Lines::kApart;
+      const auto k = static_cast<uint32_t>(line < blocks_.count ? line : 0);
+      const uint32_t block = gather_.block(k);
+      const uint32_t row = k - block * gather_.extent();
+      const int32_t row_of_blocks = blocks_.rows[block];
+      const BlockPiece at = blocks_.pieces[block];
+      there[j] =
+          line < blocks_.count && inside_ && row_of_blocks * blocks_.height + row < blocks_.edge;
+      from[j] = there[j] ? blocks_.values + at.first + int64_t{row} * at.stride + column_
+                         : blocks_.values;
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      copy_async(tile + Lines::offset(j * Lines::kApart), from[j], there[j] ? kPieceBytes : 0);
     }
     k_ += kDepth;
   }
@@ -177,7 +185,8 @@ class AcrossBlocks {
  private:
   Blocks blocks_;
   Gather gather_;
-  int k_, column_, bytes_;
+  int k_, column_;
+  bool inside_;
 };
 
 }  // namespace espalier::kernels::ESPALIER_GPU

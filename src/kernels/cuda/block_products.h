@@ -2,7 +2,8 @@
 // Products with blocks take one of two ways:
 //   on tensor cores (block_spmm.cu, block_sddmm.cu): inputs bf16, extents of blocks multiples of 16
 //   up to 1,024, rows of inputs from addresses of 16 bytes on, and so rows of values where those are
-//   an input (their number of columns is a multiple of 8);
+//   an input (their number of columns is a multiple of 8); the sum ends with a piece of 16 bytes
+//   (of the transposed product: the number of rows is a multiple of 8, too);
 //   row by row (spmm.cu, sddmm.cu), as the products with single elements: everything else.
 #include "src/kernels/cuda/block_operands.h"
 

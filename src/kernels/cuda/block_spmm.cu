@@ -185,7 +185,8 @@ void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
 
 void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   verify(args);
-  if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.dy)) {
+  const bool whole = args.weight.rows % 8 == 0;
+  if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.dy) && whole) {
     multiply_transposed(stream, args);
   } else {
     block_spmm_transposed_by_rows(stream, args);

@@ -45,6 +45,7 @@ bool is_new_enough(int device) {
 }
 
 void* CudaMemory::allocate(size_t bytes) {
+  queue_.use_device();
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
   data = found(status, data, "memory of the device");
@@ -61,6 +62,7 @@ void CudaMemory::free(void* data, size_t) noexcept {
 }
 
 size_t CudaMemory::available() {
+  queue_.use_device();
   size_t free = 0;
   size_t total = 0;
   check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
@@ -68,6 +70,7 @@ size_t CudaMemory::available() {
 }
 
 void* PinnedMemory::allocate(size_t bytes) {
+  queue_.use_device();
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, std::max<size_t>(bytes, 1));
   data = found(status, data, "pinned memory");

@@ -61,6 +61,7 @@ CudaQueue::~CudaQueue() {
 void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
 
 void CudaQueue::synchronize() {
+  use_device();
   ++synchronized_;
   if (has_lookout()) {
     CudaEvent all;
@@ -129,6 +130,7 @@ void CudaQueue::hold_others() {
 }
 
 Mark CudaQueue::mark() {
+  use_device();
   static_cast<void>(passed(last_mark_));  // their events are free again
   if (spare_events_.empty()) {
     spare_events_.push_back(std::make_unique<CudaEvent>());
@@ -194,7 +196,10 @@ void CudaQueue::start(const Call& call) {
 Blas& CudaQueue::blas() {
   if (blas_ == nullptr) {
     use_device();
-    blas_ = std::make_unique<Blas>();
+    int capability = 0;
+    check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
+               "compute capability");
+    blas_ = std::make_unique<Blas>(capability);
   }
   return *blas_;
 }

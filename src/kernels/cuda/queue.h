@@ -2,7 +2,7 @@
 // A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return at
 // once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for what
 // went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device, which
-// every call makes the thread's own. Queues beside another (core/device.h) are used by its thread.
+// calls make the thread's own. Queues beside another (core/device.h) are used by its thread.
 #include <cuda_runtime_api.h>
 
 #include <deque>
@@ -76,6 +76,8 @@ class CudaQueue : public Queue {
   CusparseHandle& cusparse();
 
   int device() const { return device_; }
+  /// Makes it the calling thread's, as calls do that the driver answers for the present device.
+  void use_device() const;
   cudaStream_t native() const { return stream_; }
   /// How often the host waited for all of it.
   int64_t synchronized() const { return synchronized_; }
@@ -92,7 +94,6 @@ class CudaQueue : public Queue {
     void** arguments;
   };
   void start(const Call& call);
-  void use_device() const;
   void drop_marks(Mark mark);
 
   int device_;

@@ -1,8 +1,11 @@
 // The gradient of a sparse weight: a warp has 128 kept elements of a row, four a lane, and goes over
 // the tokens in their order.
+#include <algorithm>
+
 #include "src/kernels/cuda/block_products.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/sparse_by_library.h"
+#include "src/kernels/cuda/sparse_products.h"
 #include "src/kernels/cuda/sparse_rows.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
@@ -73,10 +76,26 @@ void run(Stream& stream, const char* name, const Args& args) {
   launch(sample<std::remove_const_t<decltype(rows)>>, shape, stream, rows, gradient);
 }
 
+/// One kept element costs a warp about what tensor cores take for a thousand.
+bool is_for_slabs(const SddmmArgs& args) {
+  constexpr int64_t kLeastTerms = int64_t{1} << 22;
+  constexpr int64_t kLeastDensity = 1000;  // one in
+  const int64_t kept = args.weight.positions.count;
+  return kept * args.x.rows() >= kLeastTerms &&
+         kept * kLeastDensity >= args.weight.rows * args.weight.cols;
+}
+
 }  // namespace
 
 void sddmm(Stream& stream, const SddmmArgs& args) {
-  if (!by_library(stream, args)) {
+  if (by_library(stream, args)) {
+    return;
+  }
+  if (is_for_slabs(args)) {
+    constexpr int64_t kMultiple = 64;  // of rows: operands of all slabs are aligned alike
+    const int64_t fit = kSlabBytes / (args.weight.cols * static_cast<int64_t>(sizeof(float)));
+    sddmm_by_slabs(stream, args, std::max(fit / kMultiple, int64_t{1}) * kMultiple);
+  } else {
     run(stream, "sddmm", args);
   }
 }

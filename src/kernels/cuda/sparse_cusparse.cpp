@@ -21,16 +21,17 @@ struct Loaded {
 };
 
 const Loaded& loaded() {
-  static const Loaded made = [] {
-    Loaded load;
+  // Never unloaded: queues and plans give their handles back when the process ends.
+  static const auto* const made = [] {
+    auto load = std::make_unique<Loaded>();
     try {
-      load.functions = std::make_unique<CusparseFunctions>();
+      load->functions = std::make_unique<CusparseFunctions>();
     } catch (const Failure& failure) {
-      load.why_not = failure.what();
+      load->why_not = failure.what();
     }
-    return load;
+    return load.release();
   }();
-  return made;
+  return *made;
 }
 
 void check_sparse(cusparseStatus_t status, const char* what) {
@@ -274,7 +275,8 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
 }
 
 bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
-  if (cusparse() == nullptr) {
+  if (cusparse() == nullptr ||
+      p.dy.half) {  // 12.6 has none of bf16, and says so on stderr each time
     return false;
   }
   const Key key{.samples = true,

@@ -46,13 +46,14 @@ struct BlockRows {
   int64_t rows, cols, height, width;
 
   __device__ SparseRow row(int64_t n) const {
-    const int64_t of = n / height;
+    const int64_t of = quotient(n, height);
     const int64_t rows_here = least(height, rows - of * height);
     const int64_t count = (value_begin[of + 1] - value_begin[of]) / rows_here;
     return {value_begin[of] + n % height * count, count, block_begin[of]};
   }
   __device__ int64_t column(const SparseRow& row, int64_t j) const {
-    return block_column[row.base + j / width] * width + j % width;
+    const int64_t block = quotient(j, width);
+    return (block_column[row.base + block] - block) * width + j;
   }
 };
 

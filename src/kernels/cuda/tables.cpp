@@ -88,13 +88,21 @@ std::vector<std::string> libraries() {
 }
 
 std::vector<size_t> free_bytes() {
+  const size_t count = devices().size();
   std::vector<size_t> found;
-  for (size_t device = 0; device < devices().size(); ++device) {
+  int present = 0;
+  if (count > 0) {
+    check_cuda(cudaGetDevice(&present), "asking for the present device");
+  }
+  for (size_t device = 0; device < count; ++device) {
     size_t free = 0;
     size_t total = 0;
     check_cuda(cudaSetDevice(static_cast<int>(device)), "choosing the device");
     check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
     found.push_back(free);
+  }
+  if (count > 0) {
+    check_cuda(cudaSetDevice(present), "choosing the device");
   }
   return found;
 }

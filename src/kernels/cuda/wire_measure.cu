@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
   if (i >= args.message.buckets * args.parts) {
     return;
   }
-  const int64_t number = i / args.parts;
-  const int64_t begin = number * args.message.bucket + i % args.parts * kPart;
+  const int64_t number = quotient(i, args.parts);
+  const int64_t begin = number * args.message.bucket + (i - number * args.parts) * kPart;
   const int64_t n = part_length(args, number, begin);
   const Measured found = n > 0 ? measure(args.message.code, args.message.x + begin, n) : Measured{};
   if (threadIdx.x % 32 != 0) {
@@ -124,17 +124,18 @@ __device__ void sort_block(uint32_t* keys, int size) {
 }
 
 /// Percentiles of the magnitudes, of 2,048 of them at most. A block a bucket.
-__global__ void __launch_bounds__(256) carry_percentiles(Message message, int size) {
+__global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
+  const Message& message = args.message;
   auto* keys = dynamic_shared<uint32_t>();
   const int64_t begin = blockIdx.x * message.bucket;
   const int64_t n = least(message.n, begin + message.bucket) - begin;
   const float* x = message.x + begin;
   std::byte* wire = message.carried_by(blockIdx.x);
   const int count = 1 << (message.bits - 1);
+  const Measured* found = args.found + blockIdx.x * args.parts;
   int largest = 0;
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-    const int magnitude = __float_as_int(x[i]) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
+  for (int64_t i = threadIdx.x; i < args.parts; i += blockDim.x) {
+    largest = found[i].largest > largest ? found[i].largest : largest;
   }
   const bool bad = static_cast<uint32_t>(block_max(largest, 0)) >= kInfinite;
   const int64_t stride = (n + kMostNumbers - 1) / kMostNumbers;
@@ -149,42 +150,48 @@ __global__ void __launch_bounds__(256) carry_percentiles(Message message, int si
   }
 }
 
-void measure_percentiles(Stream& stream, const Message& message) {
+/// A power of two, of what is sorted.
+int numbers_of(int64_t bucket) {
   int size = 1;
-  while (size < message.bucket && size < kMostNumbers) {
+  while (size < bucket && size < kMostNumbers) {
     size *= 2;
   }
+  return size;
+}
+
+void carry_all(Stream& stream, const Parts& parts) {
+  const unsigned buckets = blocks_for(parts.message.buckets, 1);
+  if (parts.message.code != WireCode::table) {
+    launch(carry_parts, {.name = "carry_buckets", .grid = buckets, .block = 32}, stream, parts);
+    return;
+  }
+  const int size = numbers_of(parts.message.bucket);
   launch(carry_percentiles,
          {.name = "carry_percentiles",
-          .grid = blocks_for(message.buckets, 1),
+          .grid = buckets,
           .block = size > 64 ? 256U : 32U,
           .shared_bytes = static_cast<size_t>(size) * sizeof(uint32_t)},
-         stream, message, size);
+         stream, parts, size);
 }
 
 }  // namespace
 
 void measure_buckets(Stream& stream, const Message& message) {
-  if (message.code == WireCode::table) {
-    measure_percentiles(stream, message);
-    return;
-  }
   const int64_t bucket = message.bucket;
   const int64_t unit = bucket == message.n || bucket % 8 == 0 ? bucket : 8 * bucket;
   const bool whole = message.code == WireCode::sign && unit <= kLargeUnit;
   Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart)};
   const int64_t all = message.buckets * parts.parts;
-  if (parts.parts > 1) {
+  const bool carries_at_once = parts.parts == 1 && message.code != WireCode::table;
+  if (!carries_at_once) {
     parts.found =
         reinterpret_cast<Measured*>(stream.workspace(static_cast<size_t>(all) * sizeof(Measured)));
   }
   launch(measure_parts,
          {.name = "measure_buckets", .grid = blocks_for(all, kWarps), .block = 32 * kWarps}, stream,
          parts);
-  if (parts.parts > 1) {
-    launch(carry_parts,
-           {.name = "carry_buckets", .grid = blocks_for(message.buckets, 1), .block = 32}, stream,
-           parts);
+  if (!carries_at_once) {
+    carry_all(stream, parts);
   }
 }
 

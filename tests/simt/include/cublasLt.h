@@ -1,7 +1,8 @@
 #pragma once
 // The part of cuBLASLt's interface that src/kernels/cuda calls, on the host: names and meanings are the
 // library's, numbers are our own. Products are done when the queue comes to them. What the documentation
-// forbids is refused; what a version may lack (sums of an inner extent that is no multiple of 8) too.
+// forbids is refused; what a version may lack too: sums of an inner extent that is no multiple of 8, a bias
+// of one element, and, only when the product is asked for, one after an inner extent of 1.
 // Like the library it rounds once: bias and gelu's slope meet the sum in fp32.
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DGELU,
   CUBLASLT_EPILOGUE_BGRADB,
 };
+enum cublasLtReductionScheme_t : uint32_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,
@@ -39,6 +41,7 @@ enum cublasLtMatmulDescAttributes_t {
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
@@ -76,6 +79,7 @@ struct cublasLtMatmulAlgo_t {
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
   size_t workspaceSize = 0;
+  cublasStatus_t state = CUBLAS_STATUS_SUCCESS;
 };
 
 const char* cublasLtGetStatusString(cublasStatus_t status);
