@@ -1,6 +1,6 @@
 #pragma once
-// What the contenders of allreduce_benchmark.cpp work on: one array on each rank, its start values and
-// the only right result, and the library of MPI as the rival.
+// What the contenders of allreduce_benchmark.cpp work on: one array on each rank, its start values
+// and the only right result, and the library of MPI as the rival.
 #include <mpi.h>
 
 #include <algorithm>
@@ -91,8 +91,8 @@ class BenchArray {
   std::vector<T> sums_;
 };
 
-/// The rival: MPI's collectives, in 16 bits with an operation of the user, since MPI has no bf16; it
-/// adds as fast as ours does.
+/// The rival: MPI's collectives, in 16 bits with an operation of the user, since MPI has no bf16;
+/// it adds as fast as ours does.
 template <class T>
 class MpiRival {
  public:

@@ -5,9 +5,10 @@
 //
 // Each repeat runs all contenders in turn, so that noise of the machine meets all alike. Each line:
 // median and best time, algorithm bandwidth (bytes of the array / median), the time of the table's
-// first line divided by this one's (median over the repeats; of the best times), and % of the bound.
-// The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the additions,
-// measured here. Every result is compared with the exact sum. Started alone, ranks are two threads.
+// first line divided by this one's (median over the repeats; of the best times), and % of the
+// bound. The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the
+// additions, measured here. Every result is compared with the exact sum. Started alone, ranks are
+// two threads.
 #include "benchmarks/allreduce_array.h"
 
 #include <cstdio>

@@ -1,7 +1,8 @@
 #pragma once
-// Benchmarks on any backend: `--backend NAME` (default "cpu"), a place to compute (kernels::Backend), and
-// times of calls. A device's calls return before they are done: a try is then many of them, and one wait.
-// Such programs register their benchmarks when the backend is known:
+// Benchmarks on any backend: `--backend NAME` (default "cpu"), a place to compute
+// (kernels::Backend), and times of calls. A device's calls return before they are done: a try is
+// then many of them, and one wait. Such programs register their benchmarks when the backend is
+// known:
 //
 //   int main(int argc, char** argv) { return espalier::bench::main(argc, argv, add_all); }
 #include <benchmark/benchmark.h>
@@ -59,8 +60,8 @@ int main(int argc, char** argv, const Add& add) {
   return 0;
 }
 
-/// Seconds of a call. On a device of one among `kTogether` that are waited for together, so that asking and
-/// waiting do not count.
+/// Seconds of a call. On a device of one among `kTogether` that are waited for together, so that
+/// asking and waiting do not count.
 template <class Body>
 double seconds_of(Stream& stream, const Body& body) {
   constexpr int kTogether = 20;

@@ -1,6 +1,6 @@
 #pragma once
-// What a kernel cannot beat, measured in the same run as the kernel: a copy of as many bytes, and a large
-// GEMM. All times are the shortest of several tries.
+// What a kernel cannot beat, measured in the same run as the kernel: a copy of as many bytes, and a
+// large GEMM. All times are the shortest of several tries.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -52,7 +52,8 @@ inline double copy_seconds(double bytes, int threads) {
   return seconds * bytes / (2.0 * static_cast<double>(chunks * chunk));
 }
 
-/// Flops a second of a GEMM of 1,024^3, on a device of 8,192^3, of numbers that are not zero, measured once.
+/// Flops a second of a GEMM of 1,024^3, on a device of 8,192^3, of numbers that are not zero,
+/// measured once.
 inline double peak_flops(DType dtype, int threads) {
   static std::map<std::pair<DType, int>, double> measured;
   double& peak = measured[{dtype, threads}];

@@ -1,10 +1,11 @@
-// Where a training step goes: one process, dense and 90 % pruned (with a dense copy, "masked", and with
-// sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/step.sh. Every operation of the kernel table is wrapped by a
-// clock; counters are milliseconds a step by operation, tokens/s, and the rate of the step's flops
-// as a share of the peak: a 1,024³ GEMM of the same type and thread count, measured in the same
-// run. What goes with a dense product (activations, slopes, gradients of biases) counts as gemm. With
-// `--backend cuda` on a device: each operation is waited for, so that the clock sees it, and a step
-// takes longer than in `espalier train`; the GPT is GPT-2 small's 12 layers, context 1,024, batch 8.
+// Where a training step goes: one process, dense and 90 % pruned (with a dense copy, "masked", and
+// with sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/step.sh.
+// Every operation of the kernel table is wrapped by a clock; counters are milliseconds a step by
+// operation, tokens/s, and the rate of the step's flops as a share of the peak: a 1,024³ GEMM of
+// the same type and thread count, measured in the same run. What goes with a dense product
+// (activations, slopes, gradients of biases) counts as gemm. With `--backend cuda` on a device:
+// each operation is waited for, so that the clock sees it, and a step takes longer than in
+// `espalier train`; the GPT is GPT-2 small's 12 layers, context 1,024, batch 8.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

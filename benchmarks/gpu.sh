@@ -12,8 +12,9 @@
 #
 # run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
 # 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.
-# STEPS="NAME …" chooses among the steps (gpu/plan.py). Without a GPU, steps that need one say so. It ends
-# with 0 when no step failed; results: summary.md, results.jsonl, logs.txt.
+# All steps take longer than one such call: STEPS=first, second, third and rest are parts of them, STEPS="NAME …" single
+# ones (gpu/plan.py). Without a GPU, steps that need one say so. It ends with 0 when no step failed; results:
+# summary.md, results.jsonl, logs.txt, complete after each step.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -78,9 +79,20 @@ pack() {
   grep -ao 'libcublasLt\.so\.[0-9]*' "$build/src/cli/espalier" | sort | tail -n 1 >"$out/cublas"
   git -C "$here" describe --always --dirty >"$out/version" 2>/dev/null || echo unknown >"$out/version"
   tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz -T2 -2 >"$out.tar.xz"
-  echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(du -m "$out.tar.xz" | cut -f1) MiB (of 64)"
-  [ "$(du -m "$out.tar.xz" | cut -f1)" -le 64 ] || die "larger than 64 MiB: pack fewer architectures"
+  check_size
 }
+
+# What travels to the machine is the working tree (without what git ignores) and the bundle, together at most 64 MiB.
+check_size() {
+  local bundle tree
+  bundle=$(stat -c %s "$out.tar.xz")
+  tree=$(cd "$here/.." && git ls-files -z --cached --others --exclude-standard 2>/dev/null |
+    xargs -0r stat -c %s -- 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }') || true
+  echo "$out: $(du -sm "$out" | cut -f1) MiB; $out.tar.xz: $(mib "$bundle") MiB, working tree: $(mib "$tree") MiB" \
+    "(together at most 64)"
+  [ $((bundle + tree)) -le $((64 << 20)) ] || die "larger than 64 MiB: pack fewer architectures"
+}
+mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 2^20 }'; }
 
 run() {
   local bundle=$1 results=$2

@@ -1,5 +1,5 @@
-// Index encodings: bytes against the entropy, encode, decode and what a kernel pays to read each, one
-// thread, matrices of 4096 x 4096. Every result is checked against the mask.
+// Index encodings: bytes against the entropy, encode, decode and what a kernel pays to read each,
+// one thread, matrices of 4096 x 4096. Every result is checked against the mask.
 //
 //   bytes/param    measured by the arena (entropy: of the file); H(f)/8 is the least that any encoding
 //                  of random masks takes; bytes/H is their ratio
@@ -10,8 +10,9 @@
 //   gather   packed = dense[positions], fp32, view included
 //   file     entropy code: mask -> bytes, bytes -> mask
 //
-// Arguments: kind of mask (0 random, 1 uneven: rows and columns differ in density as magnitudes leave
-// them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (number of the enum).
+// Arguments: kind of mask (0 random, 1 uneven: rows and columns differ in density as magnitudes
+// leave them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (number of the
+// enum).
 #include <benchmark/benchmark.h>
 
 #include <cmath>

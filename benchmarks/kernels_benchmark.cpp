@@ -1,13 +1,13 @@
-// Kernels against their bounds, with 1 and 2 threads, or with `--backend cuda` on a device. The cases are
-// those of the tests, at the shapes of a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048
-// rows), and of 4M-element parameters; on a device at 1,024 wide, context 1,024, 16 sequences, and of
-// 32M elements, more than its caches hold.
+// Kernels against their bounds, with 1 and 2 threads, or with `--backend cuda` on a device. The
+// cases are those of the tests, at the shapes of a GPT of 6 layers, 384 wide, context 256, 8
+// sequences (2,048 rows), and of 4M-element parameters; on a device at 1,024 wide, context 1,024,
+// 16 sequences, and of 32M elements, more than its caches hold.
 //
 // The bound of a case is the larger of: its bytes (each operand once, as the dry table counts them)
-// at the rate of a copy that moves as many bytes with as many threads (on a device: within its memory);
-// its flops at the rate of a large GEMM of its element type (fp32 but for GEMM and attention). Both are
-// measured here, in the same run. Counters are of the fastest of all iterations, as the bounds are of the fastest of
-// several runs: the machine may be shared.
+// at the rate of a copy that moves as many bytes with as many threads (on a device: within its
+// memory); its flops at the rate of a large GEMM of its element type (fp32 but for GEMM and
+// attention). Both are measured here, in the same run. Counters are of the fastest of all
+// iterations, as the bounds are of the fastest of several runs: the machine may be shared.
 //
 // On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py.
 #include <benchmark/benchmark.h>
@@ -119,7 +119,11 @@ void measure(benchmark::State& state, const std::string& name, const Build& buil
 void add(const std::string& name, const Build& build, double products = 0) {
   auto* const made = benchmark::RegisterBenchmark(
       name.c_str(), [=](benchmark::State& s) { measure(s, name, build, products); });
-  made->Arg(1)->ArgName("threads")->UseManualTime()->MinTime(0.1)->Unit(benchmark::kMicrosecond);
+  made->Arg(1)
+      ->ArgName("threads")
+      ->UseManualTime()
+      ->MinTime(bench::on_device() ? 0.005 : 0.1)
+      ->Unit(benchmark::kMicrosecond);
   if (!bench::on_device()) {
     made->Arg(2);
   }
@@ -214,9 +218,9 @@ void add_math() {
   }
 }
 
-/// Of GPT-2's shapes, as FlashAttention is reported: 2 products of T (T + 1) / 2 scores by D columns
-/// forward, 5 backward, and nothing for the softmax. lse has the size that the forward pass would
-/// give it: the reference would take minutes.
+/// Of GPT-2's shapes, as FlashAttention is reported: 2 products of T (T + 1) / 2 scores by D
+/// columns forward, 5 backward, and nothing for the softmax. lse has the size that the forward pass
+/// would give it: the reference would take minutes.
 void add_attention(const std::string& shape, const reference::Attention& s) {
   const auto scores = static_cast<double>(s.sequences * s.heads * s.tokens * (s.tokens + 1)) / 2;
   const double product = 2 * scores * static_cast<double>(s.width);

@@ -1,8 +1,9 @@
-// One linear layer as the networks run it, through sparse::Weight: y = x Wᵀ + b, then the gradients of
-// x, W and b. One thread. The counterpart of peers/linear.py; peers/linear.sh runs both in turns.
+// One linear layer as the networks run it, through sparse::Weight: y = x Wᵀ + b, then the gradients
+// of x, W and b. One thread. The counterpart of peers/linear.py; peers/linear.sh runs both in
+// turns.
 //
-// Names: storage/dtype/density/outputs/inputs/tokens. Dense products of the same type are the density
-// of 1. GF/s counts kept elements only: 6 flops for each and token.
+// Names: storage/dtype/density/outputs/inputs/tokens. Dense products of the same type are the
+// density of 1. GF/s counts kept elements only: 6 flops for each and token.
 #include <benchmark/benchmark.h>
 
 #include <cmath>

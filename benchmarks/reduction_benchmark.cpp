@@ -1,12 +1,12 @@
-// Sums of a gradient over all ranks in every codec, beside uncompressed ones, in turns; verified in every
-// repeat. Under mpirun, over any link:
+// Sums of a gradient over all ranks in every codec, beside uncompressed ones, in turns; verified in
+// every repeat. Under mpirun, over any link:
 //
 //   scripts/mpirun.sh 2 build/benchmarks/reduction_benchmark [ELEMENTS [REPEATS [REDUCTION [CODEC…]]]]
 //   scripts/two_hosts.sh --rate 100mbit mpirun build/benchmarks/reduction_benchmark 1000000 3
 //
-// One line a codec: ms (median, best), bytes this rank sent, its bandwidth, and the ratio of fp32's time to
-// it (median of the ratios within a repeat). "of bound": what the same bytes take by plain messages in the
-// same repeat, divided by the time of the sum.
+// One line a codec: ms (median, best), bytes this rank sent, its bandwidth, and the ratio of fp32's
+// time to it (median of the ratios within a repeat). "of bound": what the same bytes take by plain
+// messages in the same repeat, divided by the time of the sum.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -100,8 +100,8 @@ class Contender {
     return static_cast<float>(static_cast<int32_t>(bits >> 32)) * 0x1p-31F;
   }
 
-  /// Against the exact sum: nothing may be farther off than a code of one bit allows, plain sums must be
-  /// right.
+  /// Against the exact sum: nothing may be farther off than a code of one bit allows, plain sums
+  /// must be right.
   void verify(int step) const {
     const double allowed = name_ == "fp32" ? 1e-5 : 4.0 * comm_.size();
     for (size_t i = 0; i < data_.size(); i += 97) {

@@ -1,6 +1,6 @@
 #pragma once
-// Stages that sleep instead of computing: any number of ranks fits any machine, and what is measured is
-// what lies between the stages.
+// Stages that sleep instead of computing: any number of ranks fits any machine, and what is
+// measured is what lies between the stages.
 #include <chrono>
 #include <cstring>
 #include <thread>

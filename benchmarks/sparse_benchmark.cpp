@@ -1,13 +1,13 @@
 // The sparse products against the dense GEMM of the same shape and element type (oneDNN, the same
 // table), one thread, in turns within one process. Ratio = dense time / sparse time, both the
-// shortest of their runs, as the machine may be shared. The bound of the sparse products is the rate
-// that the dense one reaches, at the kept elements' flops: ratio = % of bound / density.
+// shortest of their runs, as the machine may be shared. The bound of the sparse products is the
+// rate that the dense one reaches, at the kept elements' flops: ratio = % of bound / density.
 //
-// With `--backend cuda` on a device, where there are more ways. `sparse` is what a run computes with there,
-// cuSPARSE where it is found (the context's "libraries" says so); `own` our kernels, which also take the
-// place of what cuSPARSE refuses; `expanded`, of spmm, puts the kept elements into a dense matrix of scratch
-// and multiplies that. And with the layers of SAMO's Figure 1 (square, 576 tokens, 90 % pruned); blocks of
-// these sizes are in block_benchmark.
+// With `--backend cuda` on a device, where there are more ways. `sparse` is what a run computes
+// with there, cuSPARSE where it is found (the context's "libraries" says so); `own` our kernels,
+// which also take the place of what cuSPARSE refuses; `expanded`, of spmm, puts the kept elements
+// into a dense matrix of scratch and multiplies that. And with the layers of SAMO's Figure 1
+// (square, 576 tokens, 90 % pruned); blocks of these sizes are in block_benchmark.
 //
 // Each result is first compared with the dense product. Select with --benchmark_filter; names are
 // op/density/form/dtype/N/K/tokens.
@@ -236,7 +236,7 @@ void add(const Setting& setting) {
   benchmark::RegisterBenchmark(setting.text().c_str(),
                                [setting](benchmark::State& s) { run(s, setting); })
       ->UseManualTime()
-      ->MinTime(0.2)
+      ->MinTime(bench::on_device() ? 0.01 : 0.2)
       ->Unit(benchmark::kMillisecond);
 }
 

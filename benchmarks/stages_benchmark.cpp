@@ -1,14 +1,14 @@
-// SAMO's argument with more ranks than cores: the state of a pruned model is smaller, so under one memory
-// budget a rank it takes fewer pipeline stages, so fewer bubbles and messages. The planner chooses the
-// stages; the layers' times are measured here, dense and 90 % sparse, on one thread; then ranks (threads)
-// sleep for as long, and exchange activations and sum gradients of the real sizes. benchmarks/stages.sh
-// does the same with real compute, on as many ranks as cores.
+// SAMO's argument with more ranks than cores: the state of a pruned model is smaller, so under one
+// memory budget a rank it takes fewer pipeline stages, so fewer bubbles and messages. The planner
+// chooses the stages; the layers' times are measured here, dense and 90 % sparse, on one thread;
+// then ranks (threads) sleep for as long, and exchange activations and sum gradients of the real
+// sizes. benchmarks/stages.sh does the same with real compute, on as many ranks as cores.
 //
 //   stages_benchmark [RANKS [BUDGET [LINK]]]    4, 200MiB, 0: seconds of latency a message
 //
-// GPT 6 layers / 6 heads / 384, context 256, bf16, global batch 16, micro-batches of 1. Prints one line
-// a run and round, of rank 0, in ms: compute, bubble (the simulator's idle time), p2p (waiting beyond
-// it), collective (sum of gradients over replicas).
+// GPT 6 layers / 6 heads / 384, context 256, bf16, global batch 16, micro-batches of 1. Prints one
+// line a run and round, of rank 0, in ms: compute, bubble (the simulator's idle time), p2p (waiting
+// beyond it), collective (sum of gradients over replicas).
 #include <fmt/ranges.h>
 
 #include <algorithm>

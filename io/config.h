@@ -51,6 +51,7 @@ struct TrainConfig {
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
   int64_t keep_checkpoints = 2;
   std::string recompute = "none";
+  bool tf32 = false;            ///< of a device: dense products of fp32 in TF32
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
 };
 

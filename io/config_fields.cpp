@@ -79,6 +79,8 @@ void train(std::vector<Field>& out) {
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
   rows.add("recompute", &T::recompute, one_of({"none", "selective", "full", "auto"}),
            "what backward computes again instead of keeping it; auto: as memory_budget needs");
+  rows.add("tf32", &T::tf32, {},
+           "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");
   rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
 }
 

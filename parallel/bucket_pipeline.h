@@ -69,8 +69,8 @@ class BucketPipeline {
   std::vector<Slot> slots_;
 };
 
-/// All-reduces of buckets that end at these boundaries (ascending end offsets of the parameters; none: one
-/// bucket), each of `bucket_bytes` at least, 0: usual_bucket_bytes.
+/// All-reduces of buckets that end at these boundaries (ascending end offsets of the parameters;
+/// none: one bucket), each of `bucket_bytes` at least, 0: usual_bucket_bytes.
 BucketPipeline::Step all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
                                      size_t bucket_bytes, const WireView& wire);
 /// One half of them, by the buckets and slices of a partition.

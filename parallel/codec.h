@@ -14,8 +14,8 @@ struct CodecDefaults {
   bool half_meta = false;  ///< of maxmin
 };
 
-/// What single values travel as; what the spec leaves open is as in `defaults`. Throws Failure for a
-/// codec that is none of single values (powersgd and those that choose among others).
+/// What single values travel as; what the spec leaves open is as in `defaults`. Throws Failure for
+/// a codec that is none of single values (powersgd and those that choose among others).
 kernels::WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults = {});
 
 /// "maxmin:4:512", for people; parse_codec reads it.

@@ -114,12 +114,14 @@ class Communicator {
   bool test(Request& request);
   /// Blocks; throws PeerLost after `timeout()` seconds.
   void wait(Request& request);
-  /// The sum of `data` over all ranks in place, by the transport itself, in an order of its own; fp32
-  /// or bf16. All ranks call it in the same order. Throws Failure when the transport has none.
+  /// The sum of `data` over all ranks in place, by the transport itself, in an order of its own;
+  /// fp32 or bf16. All ranks call it in the same order. Throws Failure when the transport has none.
   Request iall_reduce(const Tensor& data);
-  /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the world.
+  /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the
+  /// world.
   virtual void progress() = 0;
-  /// The same for whoever waits for something else meanwhile: `broken` afterwards tells of a lost peer.
+  /// The same for whoever waits for something else meanwhile: `broken` afterwards tells of a lost
+  /// peer.
   void check_peers();
 
   /// Calls `step` until it says `done`. Throws PeerLost naming `missing()` (ranks here) when it was
@@ -127,7 +129,8 @@ class Communicator {
   void wait_until(const std::function<Progress()>& step,
                   const std::function<std::vector<int>()>& missing, std::string_view doing);
 
-  /// Throws PeerLost: these ranks (numbered here) did not answer in time while this one was `doing`.
+  /// Throws PeerLost: these ranks (numbered here) did not answer in time while this one was
+  /// `doing`.
   [[noreturn]] void give_up(std::vector<int> ranks, std::string_view doing);
   /// Throws PeerLost with this text.
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& why);

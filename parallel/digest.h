@@ -15,8 +15,8 @@ namespace espalier::parallel {
 void compare_digests(Communicator& comm, std::span<const std::string> names,
                      std::span<const uint64_t> digests);
 
-/// Collective. The first entry of which not all ranks have the same digest, and the ranks that differ
-/// from the majority; `entry` = -1: all agree. Ranks have the same number of entries.
+/// Collective. The first entry of which not all ranks have the same digest, and the ranks that
+/// differ from the majority; `entry` = -1: all agree. Ranks have the same number of entries.
 struct DigestDifference {
   int64_t entry = -1;
   std::vector<int> ranks;

@@ -1,6 +1,6 @@
 #pragma once
-// What lies between a stage of a pipeline and its neighbours: ordered messages of one size, in a ring
-// of buffers from the arena.
+// What lies between a stage of a pipeline and its neighbours: ordered messages of one size, in a
+// ring of buffers from the arena.
 //
 //   Inbox      receives are posted for all its buffers, early; a buffer is posted again when released
 //   Outbox     a buffer is claimed, filled, sent without waiting; claiming waits for the oldest send

@@ -116,8 +116,8 @@ class MpiWorld {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// A message between stages travels in parts that MPI sends eagerly: they leave at once, and arrive while
-/// both sides compute. A longer one would wait until both ends call MPI again, several times.
+/// A message between stages travels in parts that MPI sends eagerly: they leave at once, and arrive
+/// while both sides compute. A longer one would wait until both ends call MPI again, several times.
 constexpr size_t kEagerPart = size_t{64} << 10U;
 
 class MpiCommunicator final : public Communicator {
@@ -255,8 +255,9 @@ void raise_eager_limit() {
   for (const char* transport : {"vader", "sm"}) {
     setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
   }
-  // Over TCP a longer message asks before it is sent, and the answer waits behind all that is already on
-  // its way: on a slow link pieces of 256 KiB lost a third of the bandwidth (docs/collectives.md).
+  // Over TCP a longer message asks before it is sent, and the answer waits behind all that is
+  // already on its way: on a slow link pieces of 256 KiB lost a third of the bandwidth
+  // (docs/collectives.md).
   const std::string piece = fmt::format("{}", PieceOptions().piece_bytes + 1024);
   for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"}) {
     setenv(fmt::format("OMPI_MCA_btl_tcp_{}", name).c_str(), piece.c_str(), 0);

@@ -1,15 +1,17 @@
 #pragma once
 // The second half of ZeRO-1: after the optimizer has stepped a rank's slices of the flat values
 // (fp32 or bf16), every rank gets all slices. By the partition that also cut the gradient
-// (bucketer.h), bucket after bucket: one that has been stepped moves while the next are stepped. With a
-// wire whose segments are changes, what has been stepped are their targets, and values follow on all ranks.
+// (bucketer.h), bucket after bucket: one that has been stepped moves while the next are stepped.
+// With a wire whose segments are changes, what has been stepped are their targets, and values
+// follow on all ranks.
 //
 //   gather.begin(values, partition, wire);
 //   for each bucket { step what is mine of it; gather.ready(bucket); }
 //   gather.finish();                            // values of all ranks have arrived
 //
 // Between `begin` and `finish` the others' slices of `flat` are overwritten; nothing of it may be
-// read. A rank sends (p-1)/p of the array's bytes; without a wire no memory of its own. Throws PeerLost.
+// read. A rank sends (p-1)/p of the array's bytes; without a wire no memory of its own. Throws
+// PeerLost.
 #include "parallel/bucketer.h"
 
 namespace espalier::parallel {

@@ -14,8 +14,8 @@ class Cuts {
   Cuts(std::span<const FlatParameter> parameters, int64_t block)
       : parameters_(parameters), block_(block) {}
 
-  /// The one nearest to `target` in [begin, end); both ends count as cuts. Does not fall as `target`
-  /// grows.
+  /// The one nearest to `target` in [begin, end); both ends count as cuts. Does not fall as
+  /// `target` grows.
   int64_t nearest(int64_t target, int64_t begin, int64_t end) const {
     const auto after = std::ranges::upper_bound(parameters_, target, {}, &FlatParameter::offset);
     int64_t low = begin;

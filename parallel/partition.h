@@ -61,12 +61,12 @@ struct Partition {
 Partition make_partition(std::span<const FlatParameter> parameters, int64_t total,
                          const PartitionOptions& options);
 
-/// For a gradient of so many bytes: small enough that most buckets travel while backward goes on, long
-/// enough that latency does not count. A 16th of it, 64 KiB … 4 MiB.
+/// For a gradient of so many bytes: small enough that most buckets travel while backward goes on,
+/// long enough that latency does not count. A 16th of it, 64 KiB … 4 MiB.
 size_t usual_bucket_bytes(size_t gradient_bytes);
 
-/// Ends of the buckets: those of the ascending `boundaries` that are at least `least` elements after
-/// the end before them, and `total`. Empty when `total` is 0.
+/// Ends of the buckets: those of the ascending `boundaries` that are at least `least` elements
+/// after the end before them, and `total`. Empty when `total` is 0.
 std::vector<int64_t> cut_buckets(std::span<const int64_t> boundaries, int64_t total, int64_t least);
 
 }  // namespace espalier::parallel

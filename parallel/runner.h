@@ -7,13 +7,13 @@
 //   runner.run(schedule, work);          // one step; collective over the pipeline
 //
 // Receives are posted for all buffers from the beginning, sends do not wait, and messages move in
-// every call of `progress`, which the work should make between its kernels. A program that never ends
-// is refused before it begins (check.h). A rank waits for a message for at most the communicator's
-// timeout and then throws PeerLost that names it and its sender; a message that is not the expected
-// one is a Failure (mailbox.h).
+// every call of `progress`, which the work should make between its kernels. A program that never
+// ends is refused before it begins (check.h). A rank waits for a message for at most the
+// communicator's timeout and then throws PeerLost that names it and its sender; a message that is
+// not the expected one is a Failure (mailbox.h).
 //
-// A step sends, over all ranks, 2 × micro-batches × the bytes of each boundary between ranks, and an
-// envelope of 16 bytes with each message.
+// A step sends, over all ranks, 2 × micro-batches × the bytes of each boundary between ranks, and
+// an envelope of 16 bytes with each message.
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,9 +27,9 @@ namespace espalier::parallel {
 class PipelineWork {
  public:
   virtual ~PipelineWork() = default;
-  /// One compute action, `reduce` or `step`. `in`: the activation from the stage before (forward) or
-  /// the gradient from the stage after (backward); `out`: where what goes to the next one belongs.
-  /// Empty at the ends of the network and where there is none.
+  /// One compute action, `reduce` or `step`. `in`: the activation from the stage before (forward)
+  /// or the gradient from the stage after (backward); `out`: where what goes to the next one
+  /// belongs. Empty at the ends of the network and where there is none.
   virtual void run(const Action& action, std::span<const std::byte> in,
                    std::span<std::byte> out) = 0;
 };

@@ -17,7 +17,8 @@ struct ThreadOptions {
   size_t eager_bytes = 16384;  ///< largest message that is copied at the sender
   double latency = 0;          ///< seconds until a message can be received, as on a slow network
   int ranks_a_node = 0;        ///< as if so many lived on each machine; 0: all on one
-  /// Called on a rank's thread, again and again, while it waits: tests drive devices that are not there.
+  /// Called on a rank's thread, again and again, while it waits: tests drive devices that are not
+  /// there.
   std::function<void()> while_waiting = {};
 };
 

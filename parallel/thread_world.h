@@ -62,8 +62,8 @@ class ThreadWorld {
   void withdraw(ThreadMessage& message);
   void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key);
 
-  /// Waits, for at most `seconds`, until something happened to `rank` since its last call; less where
-  /// there is something to do while waiting.
+  /// Waits, for at most `seconds`, until something happened to `rank` since its last call; less
+  /// where there is something to do while waiting.
   void wait_for_event(int rank, double seconds);
   void poison(int rank, std::string_view why);
   void leave(int rank);

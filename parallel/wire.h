@@ -2,21 +2,22 @@
 // Between elements of a flat array and the bytes that stand for them on the wire.
 //
 // The array is cut into segments (kept elements of a parameter), each with a format of its own
-// (src/kernels/wire_format.h). A message of elements [first, first + count) holds what each segment's
-// share of that range encodes to, one after another. So buckets of values begin anew in every message
-// and at every segment, and the size of a message is a pure function of (first, count). What lies
-// between segments (padding) does not travel.
+// (src/kernels/wire_format.h). A message of elements [first, first + count) holds what each
+// segment's share of that range encodes to, one after another. So buckets of values begin anew in
+// every message and at every segment, and the size of a message is a pure function of (first,
+// count). What lies between segments (padding) does not travel.
 //
 // Error feedback: with an array e of this rank, `encode` sends x + e and keeps e = x + e - what the
-// others decode. Every reduction encodes each element at most once a step on each rank: a rank's own
-// share of a sum, a partial sum, or the sum itself. So one array serves all of them, and whichever rank
-// does which, the e of all ranks add up to what the sums still lack. Source: Seide and others,
-// Interspeech 2014; of the sum as well: Tang and others, "DoubleSqueeze", ICML 2019.
+// others decode. Every reduction encodes each element at most once a step on each rank: a rank's
+// own share of a sum, a partial sum, or the sum itself. So one array serves all of them, and
+// whichever rank does which, the e of all ranks add up to what the sums still lack. Source: Seide
+// and others, Interspeech 2014; of the sum as well: Tang and others, "DoubleSqueeze", ICML 2019.
 //
-// Changes: of a segment with `change` all ranks hold the same elements x, and one of them knows what they
-// are to become (`target`). It sends code(target - x), and on every rank, its own too, x becomes
-// x + decode(code): added in fp32, then rounded once to x's type. What a code lost is in the next target - x
-// again, so nothing is kept for it. Source: Koloskova and others, "CHOCO-SGD", ICML 2019.
+// Changes: of a segment with `change` all ranks hold the same elements x, and one of them knows
+// what they are to become (`target`). It sends code(target - x), and on every rank, its own too, x
+// becomes x + decode(code): added in fp32, then rounded once to x's type. What a code lost is in
+// the next target - x again, so nothing is kept for it. Source: Koloskova and others, "CHOCO-SGD",
+// ICML 2019.
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -78,8 +78,8 @@ void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask&
   }
 }
 
-/// The blocks of all ranks, with the numbers that candidates have over all; in order of parameter and
-/// position.
+/// The blocks of all ranks, with the numbers that candidates have over all; in order of parameter
+/// and position.
 std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* competition) {
   if (competition == nullptr) {
     return mine;

@@ -9,8 +9,9 @@
 //   rigl, set   masks that move while training goes on: drop_grow.h
 //
 // A method is a pure function of (candidates, settings): no state, no threads, the same bits on
-// every rank; ranks compare `digest` of what they got. Except where masks move, a pruned element never
-// comes back: every new mask is a subset of the current one. Ties keep the earlier parameter, then the lower position.
+// every rank; ranks compare `digest` of what they got. Except where masks move, a pruned element
+// never comes back: every new mask is a subset of the current one. Ties keep the earlier parameter,
+// then the lower position.
 //
 //   schedule.h   when to prune, and how far (one-shot, cubic); when masks move, and how much
 //   prunable.h   which parameters may be pruned

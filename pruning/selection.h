@@ -44,8 +44,8 @@ class Histogram {
   std::vector<int64_t> counts_;
 };
 
-/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept, over
-/// all ranks of a competition.
+/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept,
+/// over all ranks of a competition.
 template <class Visit>
 Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
   Histogram upper;

@@ -1,6 +1,6 @@
 #pragma once
-// Bits in bytes, the lowest of the first byte first; private to this layer. Readers may start at any
-// bit and never touch a byte beyond the span; what would lie there reads as zero.
+// Bits in bytes, the lowest of the first byte first; private to this layer. Readers may start at
+// any bit and never touch a byte beyond the span; what would lie there reads as zero.
 #include <bit>
 #include <cstdint>
 #include <cstring>

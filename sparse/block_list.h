@@ -7,8 +7,8 @@
 // divisor of all boundaries tells every size that fits, in one pass over the words of the mask.
 // Values stay in the order of all packed arrays, row by row of the matrix (store.h), which is the
 // order of BlockMatrix: no value moves.
-// Bytes: 4 a block and 8 a row of blocks, category index. Throws Failure for a mask that is not made
-// of whole blocks.
+// Bytes: 4 a block and 8 a row of blocks, category index. Throws Failure for a mask that is not
+// made of whole blocks.
 #include <cstdint>
 #include <optional>
 
@@ -33,8 +33,8 @@ struct BlockWish {
 /// Whole blocks of fewer elements are no blocks: their list and products cost more than `sparse`.
 inline constexpr int64_t kLeastBlock = 4;
 
-/// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single elements
-/// take half the time of those of 8 x 8, and as long as those of 16 x 16 (fp32, AVX-512).
+/// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single
+/// elements take half the time of those of 8 x 8, and as long as those of 16 x 16 (fp32, AVX-512).
 inline constexpr int64_t kThinSide = 12;
 inline bool is_thin(const BlockSize& block) {
   return block.height < kThinSide || block.width < kThinSide;
@@ -44,8 +44,8 @@ inline bool is_thin(const BlockSize& block) {
 BlockSize boundaries(const Mask& mask, int64_t cols);
 /// The blocks to compute a mask of `shape` with; empty when it is not made of such blocks.
 std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish);
-/// The same; throws Failure when there are none, naming the density that whole ones of the wish would
-/// have.
+/// The same; throws Failure when there are none, naming the density that whole ones of the wish
+/// would have.
 BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish);
 /// Density of the smallest set of whole blocks that covers the mask.
 double covering_density(const Mask& mask, int64_t cols, const BlockSize& block);
@@ -53,8 +53,8 @@ double covering_density(const Mask& mask, int64_t cols, const BlockSize& block);
 class BlockList {
  public:
   BlockList() = default;
-  /// `mask` of a matrix of `shape`, in memory of the host. Throws Failure unless it consists of whole blocks. In a dry
-  /// arena only the bytes are taken.
+  /// `mask` of a matrix of `shape`, in memory of the host. Throws Failure unless it consists of
+  /// whole blocks. In a dry arena only the bytes are taken.
   BlockList(Arena& arena, const Mask& mask, const Shape& shape, const BlockSize& block);
   /// For dry runs: takes the bytes for `kept` elements in whole blocks.
   static BlockList planned(Arena& arena, const Shape& shape, int64_t kept, const BlockSize& block);

@@ -1,10 +1,11 @@
 #pragma once
-// The kept elements of a pruned matrix by rows and by columns, as unstructured products of a device read
-// them (kernels.h, Csr), and what a library has worked out for them. Made by a kernel once for a mask.
+// The kept elements of a pruned matrix by rows and by columns, as unstructured products of a device
+// read them (kernels.h, Csr), and what a library has worked out for them. Made by a kernel once for
+// a mask.
 //
-// Both orders, as a product with the transpose has the same bits in each run only when it goes by rows of
-// the transpose. Bytes: 12 a kept element, 4 a row and a column; category index. What a library keeps
-// beside is scratch.
+// Both orders, as a product with the transpose has the same bits in each run only when it goes by
+// rows of the transpose. Bytes: 12 a kept element, 4 a row and a column; category index. What a
+// library keeps beside is scratch.
 #include <array>
 
 #include "src/core/stream.h"

@@ -1,7 +1,7 @@
 #pragma once
-// What kernels of a device read of an index: an int32 index as it is, any other as a bitmap with its
-// ranks. The host keeps the index itself, in whatever encoding; this is made from it once for a mask.
-// Bytes: 4 a kept element, or 0.133 an element; category index.
+// What kernels of a device read of an index: an int32 index as it is, any other as a bitmap with
+// its ranks. The host keeps the index itself, in whatever encoding; this is made from it once for a
+// mask. Bytes: 4 a kept element, or 0.133 an element; category index.
 #include "sparse/index.h"
 #include "src/core/stream.h"
 

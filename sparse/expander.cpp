@@ -29,7 +29,8 @@ void Expander::make_room(const Weight& weight) {
   }
 }
 
-/// Into the present slot, where it may be; or in the other one, which is the present one from now on.
+/// Into the present slot, where it may be; or in the other one, which is the present one from now
+/// on.
 void Expander::bring(const Weight& weight) {
   if (present().has(weight)) {
     return;

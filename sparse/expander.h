@@ -1,16 +1,17 @@
 #pragma once
 // Where the weights of storage `expanded` are dense: scratch, for one product at a time.
 //
-// Beside a device there are two, and a second queue rebuilds the next weight in one while the product
-// with the present one reads the other. Which is next is known from the last time: a pass, a forward or a
-// backward of some layers, asks for its weights in the same order each time, so its first run notes them
-// and later ones look ahead. A wrong guess costs the rebuilding, no bit.
+// Beside a device there are two, and a second queue rebuilds the next weight in one while the
+// product with the present one reads the other. Which is next is known from the last time: a pass,
+// a forward or a backward of some layers, asks for its weights in the same order each time, so its
+// first run notes them and later ones look ahead. A wrong guess costs the rebuilding, no bit.
 //
 //   side:  after what was asked so far     rebuild next               note the mark
 //   main:  ... product before | product with the present weight | after the mark: product with the next
 //
-// Values do not change within a pass; what it holds is forgotten at its end. Outside of passes each weight
-// is rebuilt when it is asked for. Memory: as large as the largest weight so far, twice on a device.
+// Values do not change within a pass; what it holds is forgotten at its end. Outside of passes each
+// weight is rebuilt when it is asked for. Memory: as large as the largest weight so far, twice on a
+// device.
 #include <functional>
 #include <map>
 #include <vector>

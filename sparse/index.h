@@ -13,10 +13,10 @@
 //   block       1 a block                         whole blocks of the matrix are kept
 //   entropy     at most 1.01 H(f) / f             arithmetic code with contexts, in files only
 //
-// int32 and bitmap are read by kernels as they are; the others are decoded to a bitmap with ranks in
-// scratch. Restart points: 0.06 bits a kept element (delta, golomb), half of it (elias-fano). Sources:
-// SAMO (IPDPS 2023) section III for int32; ranks after Jacobson, FOCS 1989; Rice, JPL 79-22, 1979;
-// Elias, JACM 1974 and Fano 1971, restart points after Vigna, WSDM 2013.
+// int32 and bitmap are read by kernels as they are; the others are decoded to a bitmap with ranks
+// in scratch. Restart points: 0.06 bits a kept element (delta, golomb), half of it (elias-fano).
+// Sources: SAMO (IPDPS 2023) section III for int32; ranks after Jacobson, FOCS 1989; Rice, JPL
+// 79-22, 1979; Elias, JACM 1974 and Fano 1971, restart points after Vigna, WSDM 2013.
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -77,8 +77,8 @@ class Index {
  public:
   Index() = default;  ///< full, of size 0
   /// Encodes `mask` into memory of `arena`. A mask that keeps everything gives `full`; asking for
-  /// `full` with any other mask is a Bug, as is `entropy`. Throws Failure when the mask does not fit
-  /// `nm` or `block`. In a dry arena only the bytes are taken, as in `planned`.
+  /// `full` with any other mask is a Bug, as is `entropy`. Throws Failure when the mask does not
+  /// fit `nm` or `block`. In a dry arena only the bytes are taken, as in `planned`.
   Index(Arena& arena, const Mask& mask, Encoding encoding, const IndexShape& shape = {});
   /// Of `size` elements, all kept.
   static Index full(int64_t size);

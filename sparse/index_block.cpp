@@ -1,5 +1,5 @@
-// Block masks: one bit a block of height x width, row by row of blocks; those at the lower and right
-// edge are cut off. ranks[i] = kept elements before row of blocks i.
+// Block masks: one bit a block of height x width, row by row of blocks; those at the lower and
+// right edge are cut off. ranks[i] = kept elements before row of blocks i.
 #include <algorithm>
 
 #include "sparse/bit_stream.h"

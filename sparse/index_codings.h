@@ -61,8 +61,8 @@ inline constexpr int64_t kRestartEvery = 1024;
 int64_t restart_count(int64_t kept);
 /// Fills `out` with the first elements from restart point j on; at most kRestartEvery of them.
 using DecodeFrom = void (*)(const Coded& coded, int64_t j, std::span<int32_t> out);
-/// Coding::decode and kept_before where `decode_from` reads; all kept elements before restart point j
-/// lie below `dense`, and those from j + 1 on do not.
+/// Coding::decode and kept_before where `decode_from` reads; all kept elements before restart point
+/// j lie below `dense`, and those from j + 1 on do not.
 void decode_by_restarts(const Coded& coded, DecodeFrom decode_from, int64_t first,
                         std::span<int32_t> out);
 int64_t kept_before_from(const Coded& coded, DecodeFrom decode_from, int64_t j, int64_t dense);

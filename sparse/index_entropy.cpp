@@ -1,11 +1,11 @@
 // Entropy code of a mask: every element is a bit of an arithmetic code (range_coder.h) whose
-// probability is learnt, by context, while coding. All contexts begin at the density kept / size, so
-// that a random mask costs its entropy and little for learning.
+// probability is learnt, by context, while coding. All contexts begin at the density kept / size,
+// so that a random mask costs its entropy and little for learning.
 //
 // Context of an element of a row of `cols`: how dense its column has been so far, how dense its row
-// has been so far (7 classes each, around the density of all), whether the element to the left and the one
-// above are kept. Of an N:M mask: its place in the group of m, and how many of the group are
-// kept so far. The bytes begin with cols (4 bytes) and m (1 byte; 0: no groups).
+// has been so far (7 classes each, around the density of all), whether the element to the left and
+// the one above are kept. Of an N:M mask: its place in the group of m, and how many of the group
+// are kept so far. The bytes begin with cols (4 bytes) and m (1 byte; 0: no groups).
 // Counters after lpaq's (Mahoney 2007): rate 1/n, at least 1/1024.
 #include <algorithm>
 #include <array>

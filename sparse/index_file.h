@@ -19,8 +19,8 @@ struct FileIndex {
   std::vector<uint8_t> bytes;
 };
 
-/// `choice` as above; a full index is full in any. Throws Failure for an unknown one. About 10 ns an
-/// element for entropy.
+/// `choice` as above; a full index is full in any. Throws Failure for an unknown one. About 10 ns
+/// an element for entropy.
 FileIndex to_file(const Index& index, std::string_view choice = "auto");
 
 /// A mask of bytes from anywhere: throws Failure naming what is wrong with them.

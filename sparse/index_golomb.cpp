@@ -1,7 +1,7 @@
 // Rice code: each kept element is the number of pruned ones before it since the last kept one, cut
-// at `low_bits` bits (index_split.h). With that many bits the code of a random mask is shortest: the
-// power of two that is no less than ln((1 + sqrt 5) / 2) / f (Kiely, "Selecting the Golomb parameter
-// in Rice coding", IPN 42-159, 2004, for small f).
+// at `low_bits` bits (index_split.h). With that many bits the code of a random mask is shortest:
+// the power of two that is no less than ln((1 + sqrt 5) / 2) / f (Kiely, "Selecting the Golomb
+// parameter in Rice coding", IPN 42-159, 2004, for small f).
 #include <algorithm>
 #include <array>
 #include <cmath>

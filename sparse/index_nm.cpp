@@ -1,9 +1,9 @@
 // N:M masks: for each group of m consecutive elements of a row (the last one of a row may be
 // shorter) the places of at most n kept ones, ascending, ceil(log2 m) bits each; 2:4 takes the four
-// bits that NVIDIA's sparse tensor cores take. A group that keeps fewer ends its list early: the last
-// place is repeated; an empty one reads 1, 0, 0, ... With n = 1 there is nothing to repeat: places
-// then have bit_width(m) bits, and m means none. ranks[j] = kept elements before group kPerRank * j.
-// Source: Mishra et al., "Accelerating sparse deep neural networks", 2021, section 3.
+// bits that NVIDIA's sparse tensor cores take. A group that keeps fewer ends its list early: the
+// last place is repeated; an empty one reads 1, 0, 0, ... With n = 1 there is nothing to repeat:
+// places then have bit_width(m) bits, and m means none. ranks[j] = kept elements before group
+// kPerRank * j. Source: Mishra et al., "Accelerating sparse deep neural networks", 2021, section 3.
 #include <algorithm>
 #include <array>
 

@@ -39,7 +39,8 @@ void shift_and_add(std::span<int32_t> out, int bits, int32_t base, const Lanes& 
   }
 }
 
-/// Four packed numbers to the four 16-bit lanes of a word: first two pairs, then the members of each.
+/// Four packed numbers to the four 16-bit lanes of a word: first two pairs, then the members of
+/// each.
 class Spread {
  public:
   static constexpr int kMostBits = 14;  // four of them lie within one load

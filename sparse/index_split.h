@@ -20,8 +20,8 @@ struct Split {
 Split split(std::span<const uint8_t> data, int64_t kept, int low_bits);
 size_t split_bytes(int64_t kept, int low_bits, int64_t zeros);
 
-/// Throws Failure unless the sizes fit, the unary part has `coded.kept` ones and at most `most_zeros`
-/// zeros, and no bit is set in the padding. `name` begins the message.
+/// Throws Failure unless the sizes fit, the unary part has `coded.kept` ones and at most
+/// `most_zeros` zeros, and no bit is set in the padding. `name` begins the message.
 void check_split(std::string_view name, const Coded& coded, int low_bits, int64_t most_zeros);
 
 /// For each number in order fn(zeros, low): zeros of the unary part before its one, low part.

@@ -1,11 +1,12 @@
 #pragma once
-// The optimizer's own state: `low` (the lower half of bf16 master copies), `master` (whole fp32 master
-// copies, where they stand apart from values) and the moments, for the owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
-// kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
-// fp32. Parameters are numbered in forward order.
+// The optimizer's own state: `low` (the lower half of bf16 master copies), `master` (whole fp32
+// master copies, where they stand apart from values) and the moments, for the owned part of each
+// parameter. Moments are fp32, or 8-bit codes with one fp32 scale for kernels::kQuantizeBlock
+// elements; those of parameters with fewer than kSmall kept elements stay fp32. Parameters are
+// numbered in forward order.
 //
-// Beside a device `master` is always in pinned memory of the host, which sends it in codes, and with
-// `offload` all arrays are: the kernels of the device read and write them there, over its bus.
+// Beside a device `master` is always in pinned memory of the host, which sends it in codes, and
+// with `offload` all arrays are: the kernels of the device read and write them there, over its bus.
 #include <array>
 #include <functional>
 #include <memory>
@@ -44,7 +45,8 @@ class OptimizerArrays {
   /// What each rank owns of it; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
   bool apart(size_t p) const { return places_[p].apart; }
-  /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at least.
+  /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at
+  /// least.
   Tensor low(size_t p) const;
   Tensor master(size_t p) const;
   Tensor moment(size_t p, int which) const;

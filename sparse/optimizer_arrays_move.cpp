@@ -1,5 +1,5 @@
-// The optimizer's state under a new layout: one array after the other, each old one until its new one is
-// full.
+// The optimizer's state under a new layout: one array after the other, each old one until its new
+// one is full.
 #include "sparse/optimizer_arrays.h"
 
 namespace espalier::sparse {

@@ -1,10 +1,10 @@
 #pragma once
-// Binary arithmetic code: a run of bits, each with a probability that encoder and decoder both know,
-// takes the sum of their -log2 in bits (and at most one byte more). Private to this layer.
+// Binary arithmetic code: a run of bits, each with a probability that encoder and decoder both
+// know, takes the sum of their -log2 in bits (and at most one byte more). Private to this layer.
 //
-// The code is a number in [low, low + range) of an interval that each bit divides; 64 bits of it are
-// at hand, the upper 32 leave when range < 2^32. The end is the shortest number of bytes of which
-// the number, followed by zeros, lies in the interval: so one run of bits has one code.
+// The code is a number in [low, low + range) of an interval that each bit divides; 64 bits of it
+// are at hand, the upper 32 leave when range < 2^32. The end is the shortest number of bytes of
+// which the number, followed by zeros, lies in the interval: so one run of bits has one code.
 // Source: Martin, "Range encoding", 1979; carry into bytes already written as in Schindler, 1998.
 #include <cstdint>
 #include <span>

@@ -27,8 +27,8 @@ class Sharding {
   virtual ~Sharding() = default;
 
   virtual int rank() const = 0;
-  /// For each parameter, in the order given (ascending offsets), the range of its kept elements that
-  /// each rank owns: in rank order they cover [0, kept), and every one but the last ends at a
+  /// For each parameter, in the order given (ascending offsets), the range of its kept elements
+  /// that each rank owns: in rank order they cover [0, kept), and every one but the last ends at a
   /// multiple of kernels::kQuantizeBlock.
   virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents) = 0;
   /// Collective. `whole` [kept] holds this rank's range; afterwards all ranges.

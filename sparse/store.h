@@ -14,11 +14,12 @@
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
 // call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`,
-// `master` and moments are held for the owned part of each parameter only, which is all of it unless a
-// Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding stays zero.
-// What is resident beside the flat arrays depends on the Storage of a parameter (weight.h).
-// Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low, 8f moments
-// (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023), section III.
+// `master` and moments are held for the owned part of each parameter only, which is all of it
+// unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
+// stays zero. What is resident beside the flat arrays depends on the Storage of a parameter
+// (weight.h). Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
+// 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
+// section III.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -121,8 +122,8 @@ struct StoreOptions {
   std::vector<int64_t> planned;
 };
 
-/// What the kept elements start with: a pure function of (seed, name, element), so that they start as
-/// they would without a mask.
+/// What the kept elements start with: a pure function of (seed, name, element), so that they start
+/// as they would without a mask.
 std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
                                   int threads = 1);
 
@@ -183,12 +184,13 @@ class Store {
   /// What kernels read; compressed indices are decoded into a scratch that stays valid until
   /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
-  /// Scratch for dense gradients of pruned parameters, fp32, of this shape; valid until the next call.
+  /// Scratch for dense gradients of pruned parameters, fp32, of this shape; valid until the next
+  /// call.
   Tensor dense_gradient(const Shape& shape);
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
-  /// While it lives values do not change, and expand may look ahead (expander.h): a forward or backward of
-  /// some layers. `key` names what asks for its weights in the same order each time.
+  /// While it lives values do not change, and expand may look ahead (expander.h): a forward or
+  /// backward of some layers. `key` names what asks for its weights in the same order each time.
   class Pass {
    public:
     Pass(Store& store, int key) : store_(store) { store_.expander_.begin_pass(key); }
@@ -222,7 +224,8 @@ class Store {
   /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
   /// The same for all parameters, after the values of other ranks have come. Collective when
-  /// sharded: the exact vectors of bf16 runs travel once more, in fp32, in one message to each rank.
+  /// sharded: the exact vectors of bf16 runs travel once more, in fp32, in one message to each
+  /// rank.
   void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that

@@ -30,8 +30,8 @@ void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, con
 
 namespace {
 
-/// Of dW at a time: what one product writes the gather still finds in cache. On a device a product has
-/// to be large enough to occupy it.
+/// Of dW at a time: what one product writes the gather still finds in cache. On a device a product
+/// has to be large enough to occupy it.
 int64_t panel_bytes(const Arena& arena) { return int64_t{arena.on_device() ? 64 : 2} << 20U; }
 
 /// Rows of a panel. Bitmaps are cut at multiples of 512 elements.

@@ -1,5 +1,6 @@
-// Asynchronous pipelines: the runner over ranks equals the delay injector on one rank to the bit, and that
-// equals a training loop written out by hand from the formulas, for every way to predict weights.
+// Asynchronous pipelines: the runner over ranks equals the delay injector on one rank to the bit,
+// and that equals a training loop written out by hand from the formulas, for every way to predict
+// weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -71,8 +71,8 @@ TEST(CgxDefects, LeadersAndFollowersOfAMachineHoldTheSameBits) {
             {.timeout = 60, .ranks_a_node = 2});
 }
 
-/// 3. The build that rounds at random wrote its states outside their buffer, and seeded them by the clock,
-/// so that ranks could share their noise.
+/// 3. The build that rounds at random wrote its states outside their buffer, and seeded them by the
+/// clock, so that ranks could share their noise.
 TEST(CgxDefects, RandomRoundingIsAPureFunctionOfItsKeyAndWritesItsMessageOnly) {
   const std::vector<float> x = values(0, 1, 3'001);
   const kernels::WireFormat code = format("maxmin:4");

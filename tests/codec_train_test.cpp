@@ -1,5 +1,5 @@
-// Compressed communication as whole runs: replicas stay equal, resume is no break, errors are kept, bad
-// numbers are loud.
+// Compressed communication as whole runs: replicas stay equal, resume is no break, errors are kept,
+// bad numbers are loud.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -204,7 +204,8 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   }
 }
 
-/// Whatever is tried, training goes on from the state before: with one codec twice the run is that codec's.
+/// Whatever is tried, training goes on from the state before: with one codec twice the run is that
+/// codec's.
 TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const int zero : {0, 1}) {
@@ -349,7 +350,8 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
   EXPECT_EQ(format("head.weight", Shape{256, 32}, 8192), "fp32");
 }
 
-/// What is to be sent is gradient and kept error: a NaN in either, as broken data or memory may leave it.
+/// What is to be sent is gradient and kept error: a NaN in either, as broken data or memory may
+/// leave it.
 TEST(CodedRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
   for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1"}) {
     const TempDir dir;

@@ -1,5 +1,5 @@
-// Parameters that lie on different ranks and compete: each rank gets the masks that one rank with all
-// of them gets, to the element, ties included.
+// Parameters that lie on different ranks and compete: each rank gets the masks that one rank with
+// all of them gets, to the element, ties included.
 #include "src/train/competition.h"
 
 #include <gtest/gtest.h>

@@ -56,8 +56,8 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
   }
 }
 
-/// What backward computes again has the bits of what forward did not keep, also where a sparse product
-/// makes the activation itself.
+/// What backward computes again has the bits of what forward did not keep, also where a sparse
+/// product makes the activation itself.
 TEST_P(Types, RecomputeChangesNoBit) {
   for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
     SCOPED_TRACE(storage);

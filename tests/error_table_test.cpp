@@ -177,7 +177,8 @@ TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
 }
 
 TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
-  // A row of zeros beside one of values: in a bucket of both it is lost, in one of its own it is not.
+  // A row of zeros beside one of values: in a bucket of both it is lost, in one of its own it is
+  // not.
   std::vector<float> values(128);
   for (size_t i = 0; i < 64; ++i) {
     values[i] = 1 + static_cast<float>(i % 7);

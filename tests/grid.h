@@ -55,8 +55,8 @@ inline void expect_equal(const Outcome& got, const Outcome& want) {
   }
 }
 
-/// Trains without a break, then from the start to `stop` and on from there in a folder beside it: the same bits.
-/// Returns the run without a break. The config saves a checkpoint at `stop`.
+/// Trains without a break, then from the start to `stop` and on from there in a folder beside it:
+/// the same bits. Returns the run without a break. The config saves a checkpoint at `stop`.
 inline Outcome expect_resume_is_no_break(io::Config config, int ranks, int64_t stop) {
   Outcome whole = run_grid(config, ranks);
   config.run.out += "-in-parts";

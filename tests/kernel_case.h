@@ -51,7 +51,8 @@ struct Case {
 /// Of numbers; else of codes, ids and bits.
 inline bool is_number(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
 
-/// Of f(y), y stored in `dtype`: where the sum lies between two bf16 numbers a table may store either.
+/// Of f(y), y stored in `dtype`: where the sum lies between two bf16 numbers a table may store
+/// either.
 inline Tolerance of_stored(DType dtype, Tolerance of_y) {
   return dtype == DType::bf16 ? Tolerance{of_y.absolute + 1e-3, of_y.relative + 0x1p-7} : of_y;
 }
@@ -112,8 +113,8 @@ inline Operand in_out(DType dtype, const Shape& shape, Tolerance tolerance, doub
   return made;
 }
 
-/// Arrays of a case that its calls point to, as kernels of a stream reach them: where they are, or on a
-/// device a copy that the first call makes. A case goes before the arenas of its streams.
+/// Arrays of a case that its calls point to, as kernels of a stream reach them: where they are, or
+/// on a device a copy that the first call makes. A case goes before the arenas of its streams.
 class Reach {
  public:
   template <class T>

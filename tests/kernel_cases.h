@@ -90,7 +90,8 @@ inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulat
   return made;
 }
 
-/// A bf16 product may be rounded twice, and a library's slope of gelu may be right to 10 bits alone.
+/// A bf16 product may be rounded twice, and a library's slope of gelu may be right to 10 bits
+/// alone.
 inline Case gemm_slope_case(const GemmShape& s, Activation f) {
   Tolerance tolerance{2e-5, s.out == kBf16 ? 1e-5 + 0x1p-8 : 1e-5};
   if (s.out == kBf16 && f == Activation::gelu) {
@@ -311,8 +312,8 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   }
   const Shape qkv = made.operands[0].shape;
   made.operands.push_back(input(dtype, made.operands[1].shape));
-  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1; tables with
-  // products of bf16 pairs also round probabilities and gradients of scores.
+  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1; tables
+  // with products of bf16 pairs also round probabilities and gradients of scores.
   made.operands.push_back(output(dtype, qkv, {dtype == kBf16 ? 3e-2 : 5e-5, 1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});

@@ -1,6 +1,6 @@
 #pragma once
-// Cases of the products with BlockMatrix: block shapes square and thin, matrices that cut blocks off,
-// empty rows of blocks, no block at all, rows of activations that are strided.
+// Cases of the products with BlockMatrix: block shapes square and thin, matrices that cut blocks
+// off, empty rows of blocks, no block at all, rows of activations that are strided.
 #include "tests/kernel_cases.h"
 
 namespace espalier::kernels {
@@ -81,8 +81,8 @@ struct BlockCall {
   }
 };
 
-/// Rows that are wider than what they hold are whole margins: with margins of 8, every row begins at 16
-/// bytes in bf16, however wide the matrix is.
+/// Rows that are wider than what they hold are whole margins: with margins of 8, every row begins
+/// at 16 bytes in bf16, however wide the matrix is.
 inline Shape block_activations(const BlockCall& call, int64_t cols) {
   const int64_t margin = call.margin;
   return {call.tokens, margin == 0 ? cols : (cols + 3 * margin - 1) / margin * margin};
@@ -256,8 +256,9 @@ inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t 
   }
 }
 
-/// What tensor cores take: bf16 in rows that begin at 16 bytes. Blocks of each size of tiles, cut off at
-/// both edges, of a narrow and a wide matrix; tokens that fill no tile, and enough to share them out.
+/// What tensor cores take: bf16 in rows that begin at 16 bytes. Blocks of each size of tiles, cut
+/// off at both edges, of a narrow and a wide matrix; tokens that fill no tile, and enough to share
+/// them out.
 inline void add_block_tile_cases(Cases& cases) {
   int variant = 0;
   const auto add = [&](const BlockPatternPointer& w, int64_t tokens) {

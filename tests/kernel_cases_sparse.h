@@ -1,9 +1,10 @@
 #pragma once
 // Cases of the sparse products: odd shapes, densities from nothing to everything, both forms of
-// positions, activations, sums, biases, strided rows. Rows of a strided operand are kMargin elements
-// longer on both sides than their matrix; the margins must survive.
+// positions, activations, sums, biases, strided rows. Rows of a strided operand are kMargin
+// elements longer on both sides than their matrix; the margins must survive.
 //
-// Tolerance: sums of n terms of size 1 in fp32, in any order: n 6e-8, and a few units of the slopes.
+// Tolerance: sums of n terms of size 1 in fp32, in any order: n 6e-8, and a few units of the
+// slopes.
 #include <algorithm>
 #include <numeric>
 

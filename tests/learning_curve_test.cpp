@@ -200,8 +200,8 @@ TEST(LearningCurve, StaysWithinBounds) {
   EXPECT_THROW(predict_curve(loss, 22, {.least = 2}), Failure);
 }
 
-/// Two codecs of almost the same curve, and one that gains half: noise of a few points moves the single
-/// predictions by more than what lies between them, not their order.
+/// Two codecs of almost the same curve, and one that gains half: noise of a few points moves the
+/// single predictions by more than what lies between them, not their order.
 TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
   const auto loss = [](double x) { return 1.5 + 4 * std::pow(x, -0.3); };
   int ordered = 0;

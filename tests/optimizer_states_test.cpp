@@ -156,8 +156,8 @@ TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {
   }
 }
 
-/// The longest step of any element, in learning rates, while gradients of very different sizes share
-/// blocks and many of them vanish in turn. With fp32 moments it is about 1.
+/// The longest step of any element, in learning rates, while gradients of very different sizes
+/// share blocks and many of them vanish in turn. With fp32 moments it is about 1.
 float longest_step(const Kernels& table, bool coded) {
   State state(kCount, false, coded);
   std::mt19937 random(6);

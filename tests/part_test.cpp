@@ -1,5 +1,5 @@
-// A network cut into parts computes what the whole one does, to the bit, whichever micro-batches are
-// under way, and whether backwards are cut in two.
+// A network cut into parts computes what the whole one does, to the bit, whichever micro-batches
+// are under way, and whether backwards are cut in two.
 #include "src/train/part.h"
 
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
-// Training over a pipeline equals training without one: losses, values, moments and masks, to the bit,
-// for every schedule; checkpoints go from any grid to any other.
+// Training over a pipeline equals training without one: losses, values, moments and masks, to the
+// bit, for every schedule; checkpoints go from any grid to any other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Codecs x reductions x ranks x sizes: against the exact sum with a bound, the same bits on all ranks,
-// the bytes of the formula, and what error feedback keeps.
+// Codecs x reductions x ranks x sizes: against the exact sum with a bound, the same bits on all
+// ranks, the bytes of the formula, and what error feedback keeps.
 #include <gmock/gmock.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The runner: every schedule over threads and processes gives what one loop gives, to the bit; lost,
-// late and doubled messages, dead stages.
+// The runner: every schedule over threads and processes gives what one loop gives, to the bit;
+// lost, late and doubled messages, dead stages.
 #include "parallel/runner.h"
 
 #include <gmock/gmock.h>

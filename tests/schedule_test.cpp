@@ -180,8 +180,8 @@ TEST(Schedules, ZeroBubble) {
   }
 }
 
-/// DualPipe's table: (PP/2 - 1)(F&B + B - 3W), with PP stages on PP / 2 ranks, pairs run as one, B the
-/// whole backward.
+/// DualPipe's table: (PP/2 - 1)(F&B + B - 3W), with PP stages on PP / 2 ranks, pairs run as one, B
+/// the whole backward.
 TEST(Schedules, DualPipe) {
   for (const int p : {1, 2, 3, 4, 8}) {
     for (const int m : {2 * p, 2 * p + 1, 4 * p}) {

@@ -169,7 +169,8 @@ TEST(AutoStorage, ChoosesAndSaysSo) {
   EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
 }
 
-/// Edges that divide the widths of the network and edges that do not, larger ones than matrices too.
+/// Edges that divide the widths of the network and edges that do not, larger ones than matrices
+/// too.
 class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::string>> {
  protected:
   io::Config config(const std::string& storage) const {

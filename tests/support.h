@@ -99,8 +99,8 @@ inline Outcome outcome_of(train::Trainer& trainer) {
   return outcome;
 }
 
-/// What whole runs compute with, instead of their config's backend; null: that. Programs in tests/device
-/// set it.
+/// What whole runs compute with, instead of their config's backend; null: that. Programs in
+/// tests/device set it.
 inline const kernels::Kernels*& kernels_of_runs() {
   static const kernels::Kernels* table = nullptr;
   return table;

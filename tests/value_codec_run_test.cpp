@@ -1,4 +1,5 @@
-// Runs whose values travel in codes: resumed, pruned, over pipelines, on other ranks, within their memory.
+// Runs whose values travel in codes: resumed, pruned, over pipelines, on other ranks, within their
+// memory.
 #include <gtest/gtest.h>
 
 #include "io/checkpoint.h"
@@ -111,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(All, Ways,
                                   std::get<1>(tested.param);
                          });
 
-/// State is planned to the byte where masks are known, and the rest is never less than what is held.
+/// State is planned to the byte where masks are known, and the rest is never less than what is
+/// held.
 TEST(CodedValueMemory, IsAsPlanned) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const std::string codec : {"linear8", "maxmin:2", "fp16"}) {

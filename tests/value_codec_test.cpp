@@ -1,6 +1,6 @@
-// New values of ZeRO-1 in codes (src/train/value_wire.h): ranks hold the same bits, what a code loses stays
-// with its owner and is not forgotten, bytes are those of the formula, and nothing that a run can do besides
-// breaks on it.
+// New values of ZeRO-1 in codes (src/train/value_wire.h): ranks hold the same bits, what a code
+// loses stays with its owner and is not forgotten, bytes are those of the formula, and nothing that
+// a run can do besides breaks on it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -134,8 +134,8 @@ class Follower {
   parallel::Wire wire_;
 };
 
-/// All that was sent, and what is left, is what was to be sent: the lag never exceeds what one code loses,
-/// however long targets move, and when they rest it goes away.
+/// All that was sent, and what is left, is what was to be sent: the lag never exceeds what one code
+/// loses, however long targets move, and when they rest it goes away.
 TEST(CodedValues, WhatACodeLosesIsSentLater) {
   for (const std::string codec : {"linear8", "dynamic8", "maxmin:2", "maxmin:4", "fp8-e4m3"}) {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {

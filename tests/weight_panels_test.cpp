@@ -1,6 +1,6 @@
-// The gradient of a weight that is too large for one panel of scratch: each kept element gets the sum
-// that belongs to it, and so does its layer's bias, whatever the encoding of the index, and the scratch
-// stays small.
+// The gradient of a weight that is too large for one panel of scratch: each kept element gets the
+// sum that belongs to it, and so does its layer's bias, whatever the encoding of the index, and the
+// scratch stays small.
 #include <gtest/gtest.h>
 
 #include "sparse/weight.h"

@@ -1,5 +1,5 @@
-// Reduce-scatter, gather of values, gather of slices with a peer that is silent or fails: the others
-// learn who and why, and nobody hangs.
+// Reduce-scatter, gather of values, gather of slices with a peer that is silent or fails: the
+// others learn who and why, and nobody hangs.
 #include <gmock/gmock.h>
 
 #include "parallel/parameter_gather.h"

@@ -19,7 +19,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Parameters of very different sizes. The last one has fewer elements than there are ranks in some worlds, and no whole block at all.
+// Parameters of very different sizes. The last one has fewer elements than there are ranks in some
+// worlds, and no whole block at all.
 const std::vector<Layout> kLayouts{layout_of({3, 4'997, 0, 1, 25'000, 100, 14'900, 16'234}),
                                    layout_of({70'001}), layout_of({256, 256, 256}), layout_of({1})};
 

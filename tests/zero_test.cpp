@@ -1,5 +1,5 @@
-// ZeRO-1 as whole runs: with the optimizer shared out among ranks a run has the bits of one without,
-// whatever is trained, pruned, coded or resumed; and a rank holds no more than its share.
+// ZeRO-1 as whole runs: with the optimizer shared out among ranks a run has the bits of one
+// without, whatever is trained, pruned, coded or resumed; and a rank holds no more than its share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,9 +1,11 @@
 """The kinds of steps of benchmarks/gpu.sh: the command of each, and how its output is read."""
 import json
+import os
 import re
 import shutil
 import statistics
 import sys
+import time
 
 # tokens/s are of these, one sequence of 1,024 tokens wide; micro-batches that fit an 80 GB device.
 SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
@@ -19,8 +21,10 @@ STORAGES = {"dense": {},
 
 
 class Step:
-    """`device`: needs a GPU. A reader adds to the line of results what it found, and may set `status` and `why`."""
-    device, environment = True, {}
+    """`device`: needs a GPU. `least`: seconds that must be left for it to begin. `watched`: the device's memory is,
+    which takes a context of the driver's there. A reader adds to the line of results what it found, and may set
+    `status` and `why`."""
+    device, environment, least, watched = True, {}, 2.0, True
 
     def __init__(self, name, what, limit):
         self.name, self.what, self.limit = name, what, limit
@@ -28,31 +32,36 @@ class Step:
     def missing(self, bundle):
         return ""
 
-    def prepare(self, bundle):
-        pass
+    def prepare(self, bundle, end):
+        """`end`: of all steps, by the monotonic clock."""
 
     def read(self, bundle, code, log, state):
         return {}
 
 
 class Facts(Step):
-    """Starts `espalier info`; finds out whether a device answers."""
-    device = False
+    """Starts `espalier info`; finds out whether a device answers. Where it tells nothing, nvidia-smi says whether to
+    try the rest."""
+    device, watched = False, False
+    FIELDS = ("name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,"
+              "power.limit")
 
     def command(self, bundle):
         return bundle.command("espalier", "info", "--json")
 
     def read(self, bundle, code, log, state):
-        if code != 0:
-            state["no_device"] = "espalier info does not start"
-            return {}
-        info = json.loads(log[log.index("{"):])
-        state["no_device"] = "" if "cuda" in info["backends"] else "no GPU answers on this machine"
-        found = {"info": info}
+        found, driver = {}, None
         if shutil.which("nvidia-smi"):
-            fields = ("name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,"
-                      "power.limit")
-            _, found["nvidia_smi"], _ = bundle.run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv"], 10)
+            driver, found["nvidia_smi"], _ = bundle.run(
+                ["nvidia-smi", "--query-gpu=" + self.FIELDS, "--format=csv"], 30)
+        try:
+            found["info"] = json_in(log)
+            answers = "cuda" in found["info"]["backends"]
+        except (ValueError, KeyError, TypeError) as error:
+            answers = driver == 0
+            if code == 0:
+                found.update(status="failed", why=f"what espalier info says is not understood: {error}")
+        state["no_device"] = "" if answers else "no GPU answers on this machine"
         return found
 
 
@@ -64,7 +73,7 @@ class Cpu(Step):
         super().__init__(name, what, limit)
         self.ranks = ranks
 
-    def prepare(self, bundle):
+    def prepare(self, bundle, end):
         write_text(bundle.scratch / "text.txt")
         shutil.rmtree(bundle.scratch / "cpu", ignore_errors=True)
 
@@ -109,7 +118,8 @@ class Tests(Step):
         return bundle.command(self.program, "--gtest_filter=" + self.filters)
 
     def read(self, bundle, code, log, state):
-        names = {word: re.findall(r"^\[ +%s +\] (\S+) \(\d+ ms\)" % word, log, re.M)
+        # A failed one of a parameter is "NAME, where GetParam() = … (12 ms)".
+        names = {word: re.findall(r"^\[ +%s +\] ([^\s,]+).* \(\d+ ms\)$" % word, log, re.M)
                  for word in ("OK", "FAILED", "SKIPPED")}
         found = {"passed": names["OK"], "failed": names["FAILED"], "skipped": names["SKIPPED"]}
         if code == 77 or (code == 0 and names["SKIPPED"] and not names["OK"]):
@@ -120,24 +130,37 @@ class Tests(Step):
 
 
 class Sanitizer(Tests):
-    """The kernel tests under one tool of compute-sanitizer."""
+    """The kernel tests under one tool of compute-sanitizer, a group of kernels at a time, so that at the limit what was
+    found in those before is known."""
     device = True
+    FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+    GROUPS = ("DeviceWire.has_the_bytes*", *(f"*agree_with_the_reference/{group}"
+                                             for group in ("block", "math", "sparse", "memory")))
+    EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):
-        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test",
-                         "*agree_with_the_reference*:*has_the_bytes*")
-        self.tool = tool
+        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test")
+        self.tool, self.environment = tool, {"FILTERS": " ".join(self.GROUPS)}
+
+    def program_of_the_toolkit(self):
+        return shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ.get("PATH", ""), *self.FOLDERS)))
 
     def missing(self, bundle):
-        return "" if shutil.which("compute-sanitizer") else "compute-sanitizer is not installed"
+        return "" if self.program_of_the_toolkit() else "compute-sanitizer is not installed"
 
     def command(self, bundle):
-        test = super().command(bundle)
-        return [test[0], "compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", *test[1:]]
+        start, test = bundle.command(self.program)
+        # -f: the shell takes the groups' stars for no files' names.
+        return ["sh", "-fc", self.EACH, "sh", start, self.program_of_the_toolkit(), "--tool", self.tool,
+                "--error-exitcode", "9", test]
 
     def read(self, bundle, code, log, state):
-        totals = re.findall(r"ERROR SUMMARY: (\d+) error", log) + re.findall(r"RACECHECK SUMMARY: (\d+) hazard", log)
-        return {**super().read(bundle, code, log, state), "reports": int(totals[-1]) if totals else None}
+        totals = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", log)
+        found = super().read(bundle, code, log, state)
+        if "Device not supported" in log:
+            found.update(status="skipped", why="compute-sanitizer does not support this device, or not here")
+        return {**found, "groups": len(totals), "of_groups": len(self.GROUPS),
+                "reports": sum(int(errors or hazards) for errors, hazards in totals) if totals else None}
 
 
 class Benchmark(Step):
@@ -175,7 +198,7 @@ class Codecs(Step):
         return bundle.command("codec_benchmark", "--backend", "cuda", 256, 1)
 
     def read(self, bundle, code, log, state):
-        return {"table": [line for line in log.splitlines() if re.search(r"\d\.\d", line)]}
+        return {"table": [line for line in log.splitlines() if re.search(r"\d\.\d|^code ", line)]}
 
 
 class Steps(Step):
@@ -185,7 +208,7 @@ class Steps(Step):
         super().__init__(name, f"GPT-2 {shape}, bf16, {storage}", limit)
         self.shape, self.storage, self.steps = shape, storage, steps
 
-    def prepare(self, bundle):
+    def prepare(self, bundle, end):
         write_tokens(bundle.scratch / "tokens.bin")
         shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
 
@@ -220,6 +243,7 @@ class Largest(Step):
     optimizer's state is the host's, whose free memory is a limit, too."""
     LAYERS, HEAD, STEPS = 96, 128, 3
     LEFT = 2**30  # bytes for the driver, cuBLASLt and code, which the plan does not count
+    least, watched = 120.0, False
 
     def __init__(self, name, limit, storage, offload):
         self.way = storage + (", offload" if offload else "")
@@ -236,27 +260,29 @@ class Largest(Step):
                 **PRUNED, "pruning.at_step": -1, "sparse.storage": self.storage, "parallel.check_every": 0,
                 "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
 
-    def plan(self, bundle, heads):
+    def plan(self, bundle, heads, end):
         """Of so many heads, where that fits the device and the host; else nothing."""
         command = train_command(bundle, self.settings(heads, self.budget), "--dry-run", "--json")
-        code, log, _ = bundle.run(command, 60)
+        code, log, seconds = bundle.run(command, min(60, end - time.monotonic()))
+        if code is None:
+            raise RuntimeError(f"no plan of {heads} heads after {seconds:.0f} s")
         if code != 0:
             raise RuntimeError(f"no plan of {heads} heads: {log.strip()[-300:]}")
-        found = json.loads(log[log.index("{"):])
+        found = json_in(log)
         return found if found["fits"] and found["pinned"]["all"] <= self.pinnable else None
 
-    def prepare(self, bundle):
+    def prepare(self, bundle, end):
         write_text(bundle.scratch / "text.txt")
         shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
-        _, log, _ = bundle.run(bundle.command("espalier", "info", "--json"), 20)
-        self.budget = json.loads(log[log.index("{"):])["device_free_bytes"][0] - self.LEFT
+        _, log, _ = bundle.run(bundle.command("espalier", "info", "--json"), min(60, end - time.monotonic()))
+        self.budget = json_in(log)["device_free_bytes"][0] - self.LEFT
         self.pinnable = 0.8 * host_bytes()
         low, high, self.planned = 0, 1, None
-        while (found := self.plan(bundle, high)) is not None:
+        while (found := self.plan(bundle, high, end)) is not None:
             low, high, self.planned = high, 2 * high, found
         while high - low > 1:
             middle = (low + high) // 2
-            found = self.plan(bundle, middle)
+            found = self.plan(bundle, middle, end)
             low, high, self.planned = (middle, high, found) if found else (low, middle, self.planned)
         if self.planned is None:
             raise RuntimeError("not even one head fits the device")
@@ -283,11 +309,11 @@ class Largest(Step):
 
 
 class Peer(Step):
-    """The same steps in PyTorch."""
+    """The same steps in PyTorch, in each of the `ways` in turn; the fastest that was done by the limit counts."""
 
-    def __init__(self, name, limit, shape, steps):
+    def __init__(self, name, limit, shape, steps, ways):
         super().__init__(name, f"GPT-2 {shape}, PyTorch: compile, SDPA, fused AdamW, bf16", limit)
-        self.shape, self.steps = shape, steps
+        self.shape, self.steps, self.ways = shape, steps, ways
 
     def missing(self, bundle):
         look = "import importlib.util as u; exit(not u.find_spec('torch'))"
@@ -297,26 +323,46 @@ class Peer(Step):
     def command(self, bundle):
         shape = SHAPES[self.shape]
         return [sys.executable, str(bundle.folder / "peers" / "gpu_step.py"), "--steps", str(self.steps),
-                *(word for key, value in shape.items() for word in ("--" + key, str(value)))]
+                *(word for key, value in shape.items() for word in ("--" + key, str(value))), *self.ways]
 
     def read(self, bundle, code, log, state):
-        lines = [line for line in log.splitlines() if line.startswith("{")]
-        return {"shape": self.shape, "storage": "PyTorch", **(json.loads(lines[-1]) if lines else {})}
+        ways = [line for line in json_lines(log) if "tokens_per_s" in line]
+        fastest = max(ways, key=lambda way: way["tokens_per_s"], default={})
+        rates = {way["way"]: way["tokens_per_s"] for way in ways}
+        return {"shape": self.shape, "storage": "PyTorch", **fastest, "tokens_per_s_of_ways": rates}
 
 
 class AttentionPeer(Peer):
     """The attention of those shapes in PyTorch."""
 
     def __init__(self, name, limit):
-        Step.__init__(self, name, "causal attention of GPT-2, PyTorch: SDPA, bf16", limit)
+        Step.__init__(self, name, "causal attention of GPT-2, PyTorch: the fastest backend of SDPA, bf16", limit)
 
     def command(self, bundle):
         shapes = [f"{name}:{s['batch']}x1024x{s['heads']}x{s['width'] // s['heads']}" for name, s in SHAPES.items()]
         return [sys.executable, str(bundle.folder / "peers" / "gpu_attention.py"), *shapes]
 
     def read(self, bundle, code, log, state):
-        lines = [line for line in log.splitlines() if line.startswith("{")]
-        return json.loads(lines[-1]) if lines else {}
+        found = {"rows": {}}
+        for line in json_lines(log):  # one a shape
+            found = {**line, "rows": {**found["rows"], **line["rows"]}}
+        return found
+
+
+def json_in(log):
+    """The first object in what a program wrote, whatever comes after it."""
+    return json.JSONDecoder().raw_decode(log[log.index("{"):])[0]
+
+
+def json_lines(text):
+    """The objects that are a line each; not one that was cut off."""
+    found = []
+    for line in text.splitlines():
+        try:
+            found += [json.loads(line)] if line.startswith("{") else []
+        except ValueError:
+            pass
+    return found
 
 
 def host_bytes():
@@ -334,13 +380,8 @@ def train_command(bundle, settings, *more):
 
 def metrics(folder):
     """Rows of a run, also of one that was stopped while it wrote the last."""
-    path, rows = folder / "metrics.jsonl", []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            pass
-    return rows
+    path = folder / "metrics.jsonl"
+    return json_lines(path.read_text()) if path.exists() else []
 
 
 def write_text(path):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs the plan (plan.py): each step within its own limit and all within TOTAL_S seconds; what fails is recorded
-and the rest goes on. Writes RESULTS/results.jsonl (a line a step), summary.md and logs.txt.
+and the rest goes on. STEPS names groups and steps; without it all are run, in order. Writes RESULTS/results.jsonl (a
+line a step), logs.txt and summary.md, each after every step: who is killed leaves what was done before.
 
     steps.py BUNDLE RESULTS
 """
@@ -19,7 +20,6 @@ import time
 import plan
 import summary
 
-LEAST = 2.0  # seconds; with less left a step is not begun
 TAIL = 20_000  # characters of a log that are kept
 
 
@@ -60,17 +60,20 @@ class Bundle:
 
 class DeviceMemory:
     """Bytes that a device has in use, by all processes, beyond those at the start: the most seen while it is entered.
-    Asks the driver, every 50 ms; `peak` stays None where there is none."""
+    Asks the driver, every 50 ms, in a context of its own (about 0.5 GiB) that it gives back at the end; `peak` stays
+    None where there is no driver, or nothing is `wanted`."""
 
-    def __init__(self, driver="libcuda.so.1"):
-        self.peak, self.ended = None, threading.Event()
+    def __init__(self, wanted=True, driver="libcuda.so.1"):
+        self.peak, self.context, self.ended = None, None, threading.Event()
+        if not wanted:
+            return
         try:
             self.cuda = ctypes.CDLL(driver)
             context = ctypes.c_void_p()
             answers = [self.cuda.cuInit(0), self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
             self.context = context if answers == [0, 0] else None
         except OSError:
-            self.context = None
+            pass
 
     def used(self):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -93,28 +96,31 @@ class DeviceMemory:
         if self.context:
             self.ended.set()
             self.thread.join()
+            self.cuda.cuCtxSetCurrent(None)
+            self.cuda.cuDevicePrimaryCtxRelease_v2(0)
 
 
-def perform(step, bundle, limit, state):
-    """One line of the results, and the log."""
-    line = {"step": step.name, "what": step.what, "limit_s": round(limit, 1)}
-    if step.device and state["no_device"]:
-        return {**line, "status": "skipped", "why": state["no_device"], "seconds": 0}, ""
-    missing = step.missing(bundle)
-    if missing:
-        return {**line, "status": "skipped", "why": missing, "seconds": 0}, ""
-    if limit < LEAST:
-        return {**line, "status": "skipped", "why": "no time was left", "seconds": 0}, ""
+def perform(step, bundle, end, state):
+    """One line of the results, and the log. `end` is that of all steps."""
+    line, log = {"step": step.name, "what": step.what, "seconds": 0}, ""
+    limit = min(step.limit, end - time.monotonic())
+    why = step.device and state["no_device"] or step.missing(bundle)
+    if not why and limit < step.least:
+        why = f"no time was left: {max(0, limit):.0f} s, and it wants {step.least:.0f}"
+    if why:
+        return {**line, "status": "skipped", "why": why}, log
     try:
-        step.prepare(bundle)
-        with DeviceMemory() as memory:
+        step.prepare(bundle, end)
+        limit = min(step.limit, end - time.monotonic())
+        line["limit_s"] = round(limit, 1)
+        with DeviceMemory(step.watched) as memory:
             code, log, seconds = bundle.run(step.command(bundle), limit, step.environment)
         line["seconds"] = round(seconds, 2)
-        line.update(step.read(bundle, code, log, state))
         if memory.peak is not None:
             line["device_bytes_peak"] = memory.peak
+        line.update(step.read(bundle, code, log, state))
     except Exception as error:  # what a step wrote is not what its reader expects
-        return {"seconds": 0, **line, "status": "failed", "why": f"{type(error).__name__}: {error}"}, ""
+        return {**line, "status": "failed", "why": f"{type(error).__name__}: {error}"}, log
     if code is None:
         line.update(status="timed out", why=f"stopped after {limit:.0f} s")
     elif "status" not in line:
@@ -129,35 +135,43 @@ def last_line(log):
     return lines[-1][:300] if lines else "no output"
 
 
+def chosen(wanted):
+    """The steps of those names of groups and steps, in the plan's order; without names all."""
+    groups = plan.groups()
+    steps = [step for group in groups.values() for step in group]
+    unknown = set(wanted) - set(groups) - {step.name for step in steps} - {"facts"}
+    if unknown:
+        raise SystemExit(f"no such steps: {', '.join(sorted(unknown))}; there are the groups {' '.join(groups)} and "
+                         f"the steps facts {' '.join(step.name for step in steps)}")
+    wanted = set(wanted) | {step.name for name in wanted for step in groups.get(name, [])}
+    return [plan.facts(), *(step for step in steps if not wanted or step.name in wanted)]
+
+
 def main():
     folder, results = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     results.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + float(os.environ.get("TOTAL_S", "530"))
-    wanted = os.environ.get("STEPS", "").split()
-    steps = plan.steps()
-    unknown = set(wanted) - {step.name for step in steps}
-    if unknown:
-        raise SystemExit(f"no such steps: {', '.join(sorted(unknown))}; there are: {' '.join(s.name for s in steps)}")
+    steps = chosen(os.environ.get("STEPS", "").split())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the step's processes on the way
     scratch = tempfile.mkdtemp(prefix="gpu-")
-    lines, state = [], {"no_device": "the first step did not look for a device"}
+    lines, state, told = [], {"no_device": "the first step did not look for a device"}, ""
     try:
         bundle = Bundle(folder, scratch)
+        version = (bundle.folder / "version").read_text().strip()
         with open(results / "results.jsonl", "w") as out, open(results / "logs.txt", "w") as logs:
             for step in steps:
-                if wanted and step.name not in wanted and step.name != "facts":
-                    continue
-                line, log = perform(step, bundle, min(step.limit, end - time.monotonic()), state)
+                line, log = perform(step, bundle, end, state)
                 lines.append(line)
                 out.write(json.dumps(line) + "\n")
                 out.flush()
                 logs.write(f"===== {step.name}: {line['status']}\n{log[-TAIL:]}\n")
                 logs.flush()
+                told = summary.summary(lines, version)
+                (results / "summary.md").write_text(told)
                 print(f"{step.name:24} {line['status']:10} {line['seconds']:7.1f} s  {line.get('why', '')}", flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    text = summary.summary(lines, (bundle.folder / "version").read_text().strip())
-    (results / "summary.md").write_text(text)
-    print(text)
+    print(told)
     sys.exit(1 if any(line["status"] in ("failed", "timed out") for line in lines) else 0)
 
 

@@ -4,8 +4,9 @@ from peaks import mfu, peak_flops
 
 # Counters of benchmarks, by the steps that have them.
 TABLES = [(("kernels", "gemms"), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
+          (("gemms-tuned",), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
           (("attention", "peer-attention"), ["best_us", "TFLOP/s"]),
-          (("figure-1",), ["dense_ms", "sparse_ms", "own_ms", "expanded_ms"]),
+          (("figure-1", "figure-1-small"), ["dense_ms", "sparse_ms", "own_ms", "expanded_ms"]),
           (("blocks",), ["dense_ms", "block_ms", "x_dense", "%speed", "%bound"])]
 SPEED_COLUMNS = ["GPT-2", "storage", "tokens/s", "MFU, %", "x PyTorch", "x our dense", "state, B a parameter",
                  "device's peak, GiB"]
@@ -19,14 +20,15 @@ def number(value, form="{:.2f}"):
 
 def rows_of(lines, keys):
     """A table over all rows of all benchmarks that have one of the counters."""
-    text = []
+    text, steps = [], []
     for line in lines:
+        steps += [line["step"]] if line.get("rows") else []
         for name, row in line.get("rows", {}).items():
             if any(key in row for key in keys):
                 text.append(f"| {name} | " + " | ".join(number(row.get(key)) for key in keys) + " |")
     if not text:
         return []
-    return ["", "| benchmark | " + " | ".join(keys) + " |", "|---" * (len(keys) + 1) + "|", *text]
+    return ["", f"| {', '.join(steps)} | " + " | ".join(keys) + " |", "|---" * (len(keys) + 1) + "|", *text]
 
 
 def giga(value, unit=2**30):
@@ -41,7 +43,8 @@ def device_name(lines):
 def peak_text(device):
     peak = peak_flops(device)
     told = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
-    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {told}."]
+    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {told}.",
+            "Device's peak: ours by the driver, with its context; PyTorch's what its allocator took."]
 
 
 def largest(lines):
@@ -73,8 +76,9 @@ def summary(lines, version):
         peer, dense = (speeds.get((shape, other), {}).get("tokens_per_s") for other in ("PyTorch", "dense"))
         rate, peak = line["tokens_per_s"], line.get("device_bytes_peak")
         used = mfu(line, SHAPES[shape], device)
-        cells = [shape, storage, f"{rate:.0f}", number(100 * used if used else None, "{:.1f}"),
-                 number(rate / peer if peer else None), number(rate / dense if dense else None), number(line.get("model_state_bytes_per_parameter")),
+        cells = [shape, storage + (f", {line['way']}" if line.get("way") else ""), f"{rate:.0f}",
+                 number(100 * used if used else None, "{:.1f}"), number(rate / peer if peer else None),
+                 number(rate / dense if dense else None), number(line.get("model_state_bytes_per_parameter")),
                  number(peak / 2**30 if peak else None)]
         text.append("| " + " | ".join(cells) + " |")
     text += largest(lines)

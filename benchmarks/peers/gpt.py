@@ -71,9 +71,15 @@ class GPT(nn.Module):
             self.head.weight = self.token.weight
 
     def forward(self, tokens, targets):
-        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
+        return self.loss(x, targets)
+
+    def embed(self, tokens):
+        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+
+    def loss(self, x, targets):
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 

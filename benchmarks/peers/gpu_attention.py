@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Causal attention on a GPU as PyTorch has it: scaled_dot_product_attention of bf16 heads that lie in one array
-[B, T, 3 C], as kernels_benchmark's rows attention/NAME/… have them. Forward, and gradients of q, k and v. Flops are those
-of the products of T (T + 1) / 2 scores: 2 forward, 5 backward. Prints one line of JSON: the fastest of several tries.
+[B, T, 3 C], as kernels_benchmark's rows attention/NAME/… have them. Forward, and gradients of q, k and v, by each
+backend that takes them; the fastest counts and is named. Flops are those of the products of T (T + 1) / 2 scores: 2
+forward, 5 backward. Prints a line of JSON for each shape: the fastest of several tries.
 
     gpu_attention.py NAME:BxTxHxD …
 """
+import contextlib
 import json
 import sys
 import time
@@ -13,6 +15,30 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 TOGETHER, TRIES = 20, 10  # calls that are waited for together, as bench::seconds_of does
+
+
+def backends():
+    """{name: a function that makes a context of that one alone}. PyTorch's own choice is FlashAttention, also where
+    cuDNN's kernels are faster, as on Hopper. Versions that cannot be told (before 2.5) have that choice alone."""
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        named = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+                 "efficient": SDPBackend.EFFICIENT_ATTENTION}
+    except (ImportError, AttributeError):
+        return {"default": contextlib.nullcontext}
+    return {name: lambda backend=backend: sdpa_kernel(backend) for name, backend in named.items()}
+
+
+def fastest_backends():
+    """A context of all, cuDNN's first from compute capability 9 on; the order can be told from 2.6 on."""
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0):
+            order.insert(0, SDPBackend.CUDNN_ATTENTION)
+        return sdpa_kernel(order, set_priority=True)
+    except (ImportError, AttributeError, TypeError):
+        return contextlib.nullcontext()
 
 
 def fastest(body):
@@ -28,19 +54,37 @@ def fastest(body):
     return best
 
 
+def seconds_of(q, k, v, dout):
+    """Of forward and of backward, by the backend that is chosen."""
+    with torch.no_grad():
+        forward = fastest(lambda: scaled_dot_product_attention(q, k, v, is_causal=True))
+    out = scaled_dot_product_attention(q, k, v, is_causal=True)
+    return forward, fastest(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+
+
 def measure(name, sequences, tokens, heads, width):
     draw = lambda *shape: torch.rand(shape, device="cuda").mul_(4).sub_(2).bfloat16()  # noqa: E731
     qkv = draw(sequences, tokens, 3, heads, width)
     q, k, v = (part.transpose(1, 2).requires_grad_() for part in qkv.unbind(2))
     dout = draw(sequences, tokens, heads, width).transpose(1, 2)
-    with torch.no_grad():
-        forward = fastest(lambda: scaled_dot_product_attention(q, k, v, is_causal=True))
-    out = scaled_dot_product_attention(q, k, v, is_causal=True)
-    backward = fastest(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+    found = {}
+    for backend, alone in backends().items():
+        try:
+            with alone():
+                found[backend] = seconds_of(q, k, v, dout)
+        except RuntimeError as error:  # this one does not take the shape, or is not in this build
+            print(f"{name}: {backend}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+    if not found:
+        raise SystemExit(f"{name}: no backend takes it")
     product = sequences * heads * tokens * (tokens + 1) * width
-    return {f"PyTorch attention/{name}/{verb}": {"best_us": round(1e6 * seconds, 2),
-                                                 "TFLOP/s": round(1e-12 * products * product / seconds, 2)}
-            for verb, seconds, products in (("forward", forward, 2), ("backward", backward, 5))}
+    rows = {}
+    for verb, at, products in (("forward", 0, 2), ("backward", 1, 5)):
+        best = min(found, key=lambda backend: found[backend][at])
+        rows[f"PyTorch attention/{name}/{verb} ({best})"] = {
+            "best_us": round(1e6 * found[best][at], 2),
+            "TFLOP/s": round(1e-12 * products * product / found[best][at], 2),
+            **{f"{backend}_us": round(1e6 * seconds[at], 2) for backend, seconds in found.items()}}
+    return rows
 
 
 def main(shapes):
@@ -49,11 +93,10 @@ def main(shapes):
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no GPU")
     torch.manual_seed(1)
-    rows = {}
     for shape in shapes:
         name, extents = shape.split(":")
-        rows.update(measure(name, *map(int, extents.split("x"))))
-    print(json.dumps({"torch": torch.__version__, "rows": rows}), flush=True)
+        rows = measure(name, *map(int, extents.split("x")))
+        print(json.dumps({"torch": torch.__version__, "rows": rows}), flush=True)
 
 
 if __name__ == "__main__":

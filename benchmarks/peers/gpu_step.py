@@ -1,53 +1,119 @@
 #!/usr/bin/env python3
-"""Training steps of gpt.py's GPT on a GPU as PyTorch is fastest: torch.compile, scaled_dot_product_attention, fused
-AdamW, bf16 autocast, TF32 for what stays fp32. Random tokens. Prints one line of JSON: tokens/s of the median step.
+"""Training steps of gpt.py's GPT on a GPU as PyTorch is fastest: torch.compile, scaled_dot_product_attention by the
+backend that is fastest there (gpu_attention.py), fused AdamW, bf16 autocast, TF32 for what stays fp32. Random tokens.
+Prints a line of JSON for each way as soon as it is done, with tokens/s of the median step; whoever stops it keeps
+those. Ways:
 
-    gpu_step.py --layers 12 --heads 12 --width 768 --context 1024 --batch 16 --steps 12
+    eager    nothing is compiled: a few steps, so that there is a number at once
+    blocks   the blocks, whose code is compiled once for all of them, and the loss with the layer before it
+    model    all in one: what lies between two blocks is fused as well, but compiling takes longer with each block
+             (1.5B: minutes)
+
+    gpu_step.py --layers 12 --heads 12 --width 768 --context 1024 --batch 16 --steps 12 eager blocks model
 """
 import argparse
+import contextlib
+import gc
 import json
 import statistics
+import sys
 import time
 
 import torch
 
 import gpt
+from gpu_attention import fastest_backends
+
+EAGER_STEPS = 4
+# What does not run with the first, one of cuDNN's limits say, may with the second.
+ATTENTION = {"fastest first": fastest_backends, "PyTorch's choice": contextlib.nullcontext}
+
+
+def compiled(net, way):
+    if way == "model":
+        return torch.compile(net)
+    if way == "blocks":
+        for block in net.blocks:
+            block.compile()
+        net.loss = torch.compile(net.loss)
+    return net
+
+
+def measure(a, way, attention):
+    """A line about a new model."""
+    on_gpu = a.device == "cuda"
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    torch.manual_seed(1)
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    with torch.device(a.device):
+        net = gpt.GPT(a.vocabulary, a.layers, a.heads, a.width, a.context, tie=True)
+    optimizer = gpt.make_optimizer(net, 6e-4, 0.9, 0.95, 0.1)
+    model = compiled(net, way)
+    steps = EAGER_STEPS if way == "eager" else a.steps
+    tokens = torch.randint(a.vocabulary, (steps, a.batch, a.context + 1), device=a.device)
+    seconds = []
+    for step in range(steps):
+        wait()
+        start = time.perf_counter()
+        with ATTENTION[attention]():
+            with torch.autocast(a.device, dtype=torch.bfloat16):
+                loss = model(tokens[step, :, :-1], tokens[step, :, 1:])
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        wait()
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds[len(seconds) // 2:])  # the first steps allocate and compile
+    line = {"way": way, "attention": attention, "torch": torch.__version__,
+            "parameters": sum(q.numel() for q in net.parameters()), "steps": steps, "loss": round(loss.item(), 4),
+            "first_step_s": round(seconds[0], 2), "step_ms": round(1e3 * median, 3),
+            "tokens_per_s": round(a.batch * a.context / median, 1)}
+    if on_gpu:  # what the allocator took from the driver; the context is not in it
+        line["device_bytes_peak"] = torch.cuda.max_memory_reserved()
+    return line
+
+
+def attempt(a, way, attention):
+    """Prints its line, and leaves nothing for the next; empty, or why it failed."""
+    failed = ""
+    try:
+        print(json.dumps(measure(a, way, attention)), flush=True)
+    except Exception as error:  # the compiler's, say
+        failed = f"{way}, {attention}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        print(failed, file=sys.stderr, flush=True)
+    torch.compiler.reset()
+    gc.collect()
+    if a.device == "cuda":
+        torch.cuda.empty_cache()
+    return failed
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("ways", nargs="*", metavar="WAY", help="eager, blocks or model (default: eager model)")
     for name, value in dict(layers=12, heads=12, width=768, context=1024, batch=16, vocabulary=50257,
                             steps=12).items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--eager", action="store_true", help="without torch.compile")
+    p.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: to try this script")
     a = p.parse_args()
-    if not torch.cuda.is_available():
+    ways = a.ways or ["eager", "model"]
+    if unknown := set(ways) - {"eager", "blocks", "model"}:
+        p.error(f"no such way: {' '.join(sorted(unknown))}")
+    if a.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("PyTorch finds no GPU")
-    torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
-    with torch.device("cuda"):
-        net = gpt.GPT(a.vocabulary, a.layers, a.heads, a.width, a.context, tie=True)
-    optimizer = gpt.make_optimizer(net, 6e-4, 0.9, 0.95, 0.1)
-    model = net if a.eager else torch.compile(net)
-    tokens = torch.randint(a.vocabulary, (a.steps, a.batch, a.context + 1), device="cuda")
-    seconds = []
-    for step in range(a.steps):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(tokens[step, :, :-1], tokens[step, :, 1:])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    steady = seconds[len(seconds) // 2:]  # the first steps allocate and compile
-    print(json.dumps({
-        "parameters": sum(q.numel() for q in net.parameters()), "compile": not a.eager, "torch": torch.__version__,
-        "steps": a.steps, "loss": round(loss.item(), 4), "step_ms": round(1e3 * statistics.median(steady), 3),
-        "tokens_per_s": round(a.batch * a.context / statistics.median(steady), 1),
-        "device_bytes_peak": torch.cuda.max_memory_allocated()}), flush=True)
+    failed = []
+    for way in ways:
+        for attention in ATTENTION:
+            error = attempt(a, way, attention)
+            if not error:
+                break
+        else:
+            failed.append(error)
+    if failed:
+        raise SystemExit("; ".join(failed))
 
 
 if __name__ == "__main__":

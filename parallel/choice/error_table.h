@@ -6,17 +6,18 @@
 //   error[l][c] += sum over its runs of 64 values of 64 · min(1, sum (x - d)² / sum x²)  (relative)
 //   bytes[l][c] = those of a message of the layer alone
 //
-// Relative errors are what an optimizer feels that divides each gradient by its own running magnitude
-// (AdamW): a layer or a row of small gradients counts as much as one of large ones. A run of which
-// more is lost than there is, or of zeros that come back as something else, counts as lost.
+// Relative errors are what an optimizer feels that divides each gradient by its own running
+// magnitude (AdamW): a layer or a row of small gradients counts as much as one of large ones. A run
+// of which more is lost than there is, or of zeros that come back as something else, counts as
+// lost.
 //
 // A block is whole buckets of the format, as many as there are in `block` values (at least
 // one); where a layer is one bucket, the layer. So a layer's buckets begin where they would in a
 // message of the layer, and scratch is bounded: a block of values, its message, and a copy when
-// gradients are bf16. With `most_blocks` a long layer is judged by so many blocks, evenly spread over
-// it, and what they lose times elements / elements seen. `add` allocates nothing (encoders of WireCode::table do). Errors of several
-// gradients add up: less noise, and a budget in proportion does not care. NaN and Inf stay in the
-// sums until `clear`.
+// gradients are bf16. With `most_blocks` a long layer is judged by so many blocks, evenly spread
+// over it, and what they lose times elements / elements seen. `add` allocates nothing (encoders of
+// WireCode::table do). Errors of several gradients add up: less noise, and a budget in proportion
+// does not care. NaN and Inf stay in the sums until `clear`.
 //
 // Cost: one encode, decode and pass over the values seen for each choice; no communication.
 #include <cstdint>

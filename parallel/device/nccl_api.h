@@ -1,8 +1,8 @@
 #pragma once
 // The part of NCCL's C interface that is used here, as it has been since NCCL 2.14 (the first with
-// communicators that do not block); later libraries keep it. Stated here so that every build has it:
-// the library itself is loaded when it is needed (nccl_library.h). A test compares with nccl.h where
-// there is one. Source: NVIDIA NCCL, "API", docs.nvidia.com/deeplearning/nccl.
+// communicators that do not block); later libraries keep it. Stated here so that every build has
+// it: the library itself is loaded when it is needed (nccl_library.h). A test compares with nccl.h
+// where there is one. Source: NVIDIA NCCL, "API", docs.nvidia.com/deeplearning/nccl.
 #include <climits>
 #include <cstddef>
 

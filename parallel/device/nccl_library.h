@@ -1,6 +1,6 @@
 #pragma once
-// NCCL, loaded when it is first asked for: libnccl.so.2 as the system's loader finds it, or the file that
-// the environment variable ESPALIER_NCCL_LIBRARY names. It stays loaded.
+// NCCL, loaded when it is first asked for: libnccl.so.2 as the system's loader finds it, or the
+// file that the environment variable ESPALIER_NCCL_LIBRARY names. It stays loaded.
 #include <string>
 
 #include "parallel/device/nccl_api.h"

@@ -1,7 +1,7 @@
 #pragma once
-// A group of ranks, each with a GPU of its own, that move memory of these GPUs to each other with NCCL, in
-// the order of a queue: calls return at once, and the host waits for nothing. That queue stands beside the
-// one that computes; `follow_compute` and `lead_compute` order the two.
+// A group of ranks, each with a GPU of its own, that move memory of these GPUs to each other with
+// NCCL, in the order of a queue: calls return at once, and the host waits for nothing. That queue
+// stands beside the one that computes; `follow_compute` and `lead_compute` order the two.
 //
 //   NcclLink link(comm, stream);          collective
 //   link.follow_compute();                what kernels were asked for so far comes first
@@ -9,13 +9,13 @@
 //   kernels.cast(link.stream(), …);       on what has come
 //   link.lead_compute();                  kernels asked for from now on see it
 //
-// Messages of a group travel together; between two ranks those of one direction match in order. Sent bytes
-// are counted by `comm`.
+// Messages of a group travel together; between two ranks those of one direction match in order.
+// Sent bytes are counted by `comm`.
 //
-// A peer that died or is silent: whoever waits for a queue of the device meanwhile asks NCCL and `comm`
-// how things are (Queue::set_lookout). After `comm.timeout()` seconds without an answer, an error of
-// NCCL, or a poisoned `comm` the group is aborted, which ends what its GPU still waits for, and PeerLost
-// says what was going on. The time in which kernels are awaited does not count.
+// A peer that died or is silent: whoever waits for a queue of the device meanwhile asks NCCL and
+// `comm` how things are (Queue::set_lookout). After `comm.timeout()` seconds without an answer, an
+// error of NCCL, or a poisoned `comm` the group is aborted, which ends what its GPU still waits
+// for, and PeerLost says what was going on. The time in which kernels are awaited does not count.
 #include <deque>
 #include <exception>
 #include <functional>
@@ -35,7 +35,8 @@ class NcclLink {
   /// Why these ranks cannot have one, for people, the same on all; empty: they can. Collective.
   static std::string obstacle(Communicator& comm, Stream& compute);
 
-  /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle, PeerLost.
+  /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle,
+  /// PeerLost.
   NcclLink(Communicator& comm, Stream& compute);
   /// Waits for what is under way, unless an exception is.
   ~NcclLink();

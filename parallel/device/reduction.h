@@ -1,14 +1,15 @@
 #pragma once
-// Sums of arrays in the memory of GPUs over the ranks of an NcclLink: asked for, like kernels, and done in
-// the order of the link's queue. Two ways:
+// Sums of arrays in the memory of GPUs over the ranks of an NcclLink: asked for, like kernels, and
+// done in the order of the link's queue. Two ways:
 //
 //   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the versions of
 //             its slice in rank order, in fp32, rounded once. The same bits, and with a Wire the same
 //             bytes, as among ranks on the CPU. Sends 2 (p-1)/p n.
 //   by_nccl   NCCL's own sums, in an order of its own, which all ranks share. No codes.
 //
-// Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those versions, and
-// fp32 sums of the slice. It grows with the largest array so far; only then the host waits.
+// Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those
+// versions, and fp32 sums of the slice. It grows with the largest array so far; only then the host
+// waits.
 #include "parallel/device/nccl_link.h"
 #include "parallel/reduction/reduction.h"
 

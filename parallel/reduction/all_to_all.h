@@ -2,9 +2,9 @@
 // The sum of an array of which every rank sends all to every other rank.
 //
 // Each rank encodes its array once and adds all p codes in rank order, its own as well: one loss a
-// contribution and none of the sum, and the same bits everywhere. It sends (p-1) n elements: cheap for
-// two ranks and small arrays only. The halves of a sum (scatter, gather) are those of sra.h. Pieces and
-// memory as there. Source: Dettmers, ICLR 2016, section 3; clusterNet.
+// contribution and none of the sum, and the same bits everywhere. It sends (p-1) n elements: cheap
+// for two ranks and small arrays only. The halves of a sum (scatter, gather) are those of sra.h.
+// Pieces and memory as there. Source: Dettmers, ICLR 2016, section 3; clusterNet.
 #include <array>
 
 #include "parallel/reduction/sra.h"

@@ -17,7 +17,8 @@ namespace espalier::parallel {
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options = {});
 
-/// What "auto" stands for: "hierarchical" where several machines have several ranks each, else "sra".
+/// What "auto" stands for: "hierarchical" where several machines have several ranks each, else
+/// "sra".
 std::string_view best_reduction(const Membership& members);
 
 }  // namespace espalier::parallel

@@ -1,13 +1,14 @@
 #pragma once
 // The sum of an array in two levels: within each machine as it is, between machines encoded.
 //
-// k = the fewest ranks on any machine. 1. The ranks of a machine scatter: its first k ranks each get the
-// machine's sum of one of k slices. 2. The k-th ranks of all machines sum their slices over the slow
-// links (sra.h, with the job's wire). 3. They hand the sums to the ranks of their machine. Between two
-// machines with L ranks each, 2 (m-1)/m n / k elements leave each rank instead of 2 (p-1)/p n, and a value
-// is encoded twice at most however many ranks a machine has. Machines may differ in ranks. On one machine
-// it is the scatter and the gather alone. Its halves are those of sra.h over all ranks. Source: CGX,
-// Middleware 2022, section 4 (each local rank reduces with its peers on other machines).
+// k = the fewest ranks on any machine. 1. The ranks of a machine scatter: its first k ranks each
+// get the machine's sum of one of k slices. 2. The k-th ranks of all machines sum their slices over
+// the slow links (sra.h, with the job's wire). 3. They hand the sums to the ranks of their machine.
+// Between two machines with L ranks each, 2 (m-1)/m n / k elements leave each rank instead of 2
+// (p-1)/p n, and a value is encoded twice at most however many ranks a machine has. Machines may
+// differ in ranks. On one machine it is the scatter and the gather alone. Its halves are those of
+// sra.h over all ranks. Source: CGX, Middleware 2022, section 4 (each local rank reduces with its
+// peers on other machines).
 #include <memory>
 
 #include "parallel/reduction/sra.h"

@@ -1,7 +1,7 @@
 #pragma once
-// The sum of an array by the transport's own all-reduce (MPI_Iallreduce), for elements that travel as
-// they are. In which order it adds is the library's affair; how many bytes it sends it does not tell, so
-// 2 (p-1)/p n elements are counted. Its halves are those of sra.h.
+// The sum of an array by the transport's own all-reduce (MPI_Iallreduce), for elements that travel
+// as they are. In which order it adds is the library's affair; how many bytes it sends it does not
+// tell, so 2 (p-1)/p n elements are counted. Its halves are those of sra.h.
 #include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {

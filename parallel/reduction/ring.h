@@ -1,16 +1,16 @@
 #pragma once
 // The sum of an array around a ring of ranks: rank r sends to r + 1 and hears from r - 1 only.
 //
-// Slice r begins at rank r + 1, is passed on p-1 times, each rank adding its version, and ends complete
-// at rank r; then the sums go round p-1 times unchanged. Every rank sends 2 (p-1)/p n elements, as in
-// sra.h, and talks to two neighbours instead of p-1. A partial sum is encoded anew at each hop: with a
-// code that loses, the error grows with p; without, sums are rounded to the array's type at each hop.
-// The order of the sum depends on the slice, so the bits differ from those of sra.h; they are the same
-// on all ranks.
+// Slice r begins at rank r + 1, is passed on p-1 times, each rank adding its version, and ends
+// complete at rank r; then the sums go round p-1 times unchanged. Every rank sends 2 (p-1)/p n
+// elements, as in sra.h, and talks to two neighbours instead of p-1. A partial sum is encoded anew
+// at each hop: with a code that loses, the error grows with p; without, sums are rounded to the
+// array's type at each hop. The order of the sum depends on the slice, so the bits differ from
+// those of sra.h; they are the same on all ranks.
 //
-// A piece of every slice makes a round; two rounds are under way at once, so that one is encoded while
-// the other travels. Memory: two messages and one piece of fp32 values a round. Source: Patarasuk and
-// Yuan, JPDC 2009; encoded partial sums: CGX, Middleware 2022.
+// A piece of every slice makes a round; two rounds are under way at once, so that one is encoded
+// while the other travels. Memory: two messages and one piece of fp32 values a round. Source:
+// Patarasuk and Yuan, JPDC 2009; encoded partial sums: CGX, Middleware 2022.
 #include <array>
 
 #include "parallel/reduction/reduction.h"

@@ -2,20 +2,20 @@
 // Scatter-reduce-allgather ("sra"): the sum of an array by direct messages, in two steps.
 //
 // Rank r owns slice r of the array. *Scatter*: it receives the other p-1 versions of its slice and
-// adds all p IN RANK ORDER (in fp32, rounded once). *Gather*: it sends its slice to all. Each rank sends
-// (p-1)/p n elements in each. A sum is computed once, in a fixed order: it has the same bits on every
-// transport, wherever the array is cut, in whatever order messages arrive. The scatter alone is ZeRO's
-// reduce-scatter, the gather alone its all-gather.
+// adds all p IN RANK ORDER (in fp32, rounded once). *Gather*: it sends its slice to all. Each rank
+// sends (p-1)/p n elements in each. A sum is computed once, in a fixed order: it has the same bits
+// on every transport, wherever the array is cut, in whatever order messages arrive. The scatter
+// alone is ZeRO's reduce-scatter, the gather alone its all-gather.
 //
-// With a Wire each contribution is encoded once, and so is the sum, which its owner replaces by what the
-// others decode; the owner's own contribution is exact. Without one, nothing is copied but what is to be
-// summed.
+// With a Wire each contribution is encoded once, and so is the sum, which its owner replaces by
+// what the others decode; the owner's own contribution is exact. Without one, nothing is copied but
+// what is to be summed.
 //
 // Slices travel in pieces; a piece is summed and sent on while the next ones arrive. Extra memory:
-// at most `staging_bytes` (none to gather without a Wire; with one half as much again for fp32 values),
-// whatever n is. Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004 (the two
-// phases); direct exchange instead of halving keeps the order. With codes: Markov and others, "CGX",
-// Middleware 2022.
+// at most `staging_bytes` (none to gather without a Wire; with one half as much again for fp32
+// values), whatever n is. Source: Rabenseifner, "Optimization of collective reduction operations",
+// ICCS 2004 (the two phases); direct exchange instead of halving keeps the order. With codes:
+// Markov and others, "CGX", Middleware 2022.
 #include <deque>
 #include <span>
 #include <vector>
@@ -24,8 +24,8 @@
 
 namespace espalier::parallel {
 
-/// Elements of a piece of slices with these edges: equal wherever one array is summed, since codes begin
-/// anew in each piece.
+/// Elements of a piece of slices with these edges: equal wherever one array is summed, since codes
+/// begin anew in each piece.
 int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
                   const PieceOptions& options);
 

@@ -36,8 +36,9 @@ Schedule zero_bubble_v(const ScheduleShape& shape);
 Schedule dualpipe_v(const ScheduleShape& shape);
 
 /// Steps after each `every` backwards; the micro-batches are those between two drains of the
-/// pipeline. Of one rank with several chunks: what as many ranks would do, one action at a time in an
-/// order that they could have, so every stage sees the same weights and delays (a delay injector).
+/// pipeline. Of one rank with several chunks: what as many ranks would do, one action at a time in
+/// an order that they could have, so every stage sees the same weights and delays (a delay
+/// injector).
 Schedule asynchronous(const ScheduleShape& shape);
 
 /// Forwards alone, for evaluation: through the stages of `like`, as many micro-batches as wanted.

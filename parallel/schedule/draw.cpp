@@ -129,7 +129,8 @@ std::string draw_svg(const Timeline& timeline, const std::string& title) {
         "<text x=\"10\" y=\"{}\">rank {}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" "
         "fill=\"#f2f2f2\"/>\n",
         y + kRow - 11, rank, kLeft, y, kWidth, kRow - 4);
-    // Chunks are told apart by shade: the stages of a rank in ascending order, light and dark in turns.
+    // Chunks are told apart by shade: the stages of a rank in ascending order, light and dark in
+    // turns.
     std::set<int> stages;
     for (const TimedAction& timed : timeline.ranks[rank]) {
       stages.insert(timed.action.stage);

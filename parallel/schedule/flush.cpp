@@ -39,8 +39,8 @@ Schedule by_warm_up(Schedule schedule) {
   return complete(std::move(schedule));
 }
 
-/// Of 1F1B over `stages` stages, an order that one rank can follow: the stages take turns, from the last
-/// to the first, with whatever is possible.
+/// Of 1F1B over `stages` stages, an order that one rank can follow: the stages take turns, from the
+/// last to the first, with whatever is possible.
 std::vector<Action> one_after_the_other(int stages, int micro_batches) {
   struct Progress {
     std::vector<Action> program;

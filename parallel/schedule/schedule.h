@@ -7,10 +7,10 @@
 //   simulate.h   times one: makespan, idle share, a timeline
 //   draw.h       pictures of a timeline, as text and SVG
 //
-// The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward order;
-// a rank owns `chunks` of them (p. 2 of Narayanan et al., SC 2021, calls them model chunks). Where
-// stage s and s + 1 lie on different ranks, the activation goes forward and its gradient comes back as
-// a message; on one rank they are handed over in memory.
+// The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward
+// order; a rank owns `chunks` of them (p. 2 of Narayanan et al., SC 2021, calls them model chunks).
+// Where stage s and s + 1 lie on different ranks, the activation goes forward and its gradient
+// comes back as a message; on one rank they are handed over in memory.
 //
 // An action names the stage that acts and the micro-batch it acts on:
 //

@@ -54,8 +54,8 @@ struct Timeline {
 /// Throws Failure when the schedule does not come to its end (check.h says why).
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
-/// What a rank without a program does next: whatever has arrived (AxoNN, Singh & Bhatele, IPDPS 2022,
-/// algorithm 2). Rank 0 has at most `in_flight` micro-batches under way.
+/// What a rank without a program does next: whatever has arrived (AxoNN, Singh & Bhatele, IPDPS
+/// 2022, algorithm 2). Rank 0 has at most `in_flight` micro-batches under way.
 struct MessageDriven {
   int ranks = 1;
   int micro_batches = 1;

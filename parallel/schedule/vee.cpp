@@ -1,8 +1,8 @@
 // Schedules over a vee: rank k owns stage k on the way there and stage 2p - 1 - k on the way back,
 // so that the last rank hands over to itself and rank 0 computes the loss.
 //
-// zb-v: no idle time when F = Bi = W and steps meet nobody, with the activations of 1F1B. Source: Qi
-// et al., ICLR 2024 and "Pipeline Parallelism with Controllable Memory", NeurIPS 2024.
+// zb-v: no idle time when F = Bi = W and steps meet nobody, with the activations of 1F1B. Source:
+// Qi et al., ICLR 2024 and "Pipeline Parallelism with Controllable Memory", NeurIPS 2024.
 // dualpipe-v: forwards of one chunk beside backwards of the other, so that a backend which can
 // overlaps one's messages with the other's products. Source: DeepSeek-AI, DualPipe (2024), "cut in
 // half" by Qi et al.

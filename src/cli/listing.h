@@ -15,8 +15,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
 
 /// What a run of a config needs as one rank, from a rehearsal without memory (train/budget.h): no
 /// data is read, and it need not fit this machine. Bytes by category: dense, after pruning, and at
-/// the peak of the run; flops for the whole step. With train.memory_budget, micro_batch and recompute
-/// are those that fit it, or the note says why none does.
+/// the peak of the run; flops for the whole step. With train.memory_budget, micro_batch and
+/// recompute are those that fit it, or the note says why none does.
 nlohmann::ordered_json listing(const io::Config& config);
 
 /// `listing` for people; with `json`, as one object.

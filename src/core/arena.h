@@ -2,13 +2,13 @@
 // The arena: the only owner of bulk memory, and the witness of every byte claim.
 //
 // Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark
-// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. With a limit, an
-// allocation beyond it is a Failure that says what is in use, long before the system ends the
-// program. A dry arena hands out addresses that must never be read: the same code then prints what a
-// run would need.
+// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. With a limit,
+// an allocation beyond it is a Failure that says what is in use, long before the system ends the
+// program. A dry arena hands out addresses that must never be read: the same code then prints what
+// a run would need.
 //
-// An arena of a device has another one beside it, `host()`, for what the host reads or writes there;
-// without a device that is the arena itself, and the same code takes its memory once.
+// An arena of a device has another one beside it, `host()`, for what the host reads or writes
+// there; without a device that is the arena itself, and the same code takes its memory once.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -79,8 +79,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none, or
-  /// when the limit would be passed.
+  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none,
+  /// or when the limit would be passed.
   Buffer allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape);
 
   /// Most bytes in use at once from now on; 0: no limit.

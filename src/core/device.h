@@ -1,9 +1,9 @@
 #pragma once
-// A device as one rank uses it: its memory, which the host cannot read; memory of the host that both
-// can; and queues of work, each done in the order in which it was asked for. Calls of a queue return
-// before their work is done. What two queues do has no order, but for that of marks: `follow`. Backends
-// bring devices (kernels.h, `open`); without one all memory is the host's, and kernels run when they are
-// called.
+// A device as one rank uses it: its memory, which the host cannot read; memory of the host that
+// both can; and queues of work, each done in the order in which it was asked for. Calls of a queue
+// return before their work is done. What two queues do has no order, but for that of marks:
+// `follow`. Backends bring devices (kernels.h, `open`); without one all memory is the host's, and
+// kernels run when they are called.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,19 +32,20 @@ class Queue {
   virtual bool passed(Mark mark) = 0;  ///< without waiting
   virtual void wait(Mark mark) = 0;
 
-  /// One more queue of the same device, which must not outlive this one. The two know no order but that
-  /// of `follow`.
+  /// One more queue of the same device, which must not outlive this one. The two know no order but
+  /// that of `follow`.
   virtual std::unique_ptr<Queue> beside() = 0;
-  /// What is asked for from now on begins when `other`, of the same device, has passed `mark`. The host
-  /// does not wait.
+  /// What is asked for from now on begins when `other`, of the same device, has passed `mark`. The
+  /// host does not wait.
   virtual void follow(Queue& other, Mark mark) = 0;
-  /// What the device's own libraries know it by (a cudaStream_t). The device becomes the calling thread's.
+  /// What the device's own libraries know it by (a cudaStream_t). The device becomes the calling
+  /// thread's.
   virtual void* handle() = 0;
   /// Tells its device from all others, those of other machines too.
   virtual std::string device_id() const = 0;
 
-  /// While the host waits for any queue of the device this is called again and again. It may throw what
-  /// makes waiting useless, when it has ended the work that would not end by itself.
+  /// While the host waits for any queue of the device this is called again and again. It may throw
+  /// what makes waiting useless, when it has ended the work that would not end by itself.
   void set_lookout(std::function<void()> lookout) { *lookout_ = std::move(lookout); }
 
  protected:

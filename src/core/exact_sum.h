@@ -1,14 +1,15 @@
 #pragma once
 // Sums of numbers >= 0 that do not depend on their order, nor on who adds which of them.
 //
-// The sum is an integer of kDigits digits in base 2^32, in units of 2^-kBias, the smallest double: so
-// wide that nothing is rounded before `value` (one rounding a digit, the same for equal sums).
-// Adding a number costs some ten instructions: its 53 bits, shifted, fall on three digits that follow each
-// other, and what it adds to a digit is below 2^33. A digit is counted in 64 bits, so 2^31 numbers may be
-// added before carries have to go up, by many threads at once (`add_to`; kernels of a device do the
-// same: kernels.h, SumSquaresArgs). With carries done, digits are whole numbers below 2^32 that a
-// double holds exactly: the digits of up to 2^21 sums may be added as doubles, in any order. Source: Kulisch,
-// "Computer Arithmetic and Validity", 2013, section 8 (long accumulators).
+// The sum is an integer of kDigits digits in base 2^32, in units of 2^-kBias, the smallest double:
+// so wide that nothing is rounded before `value` (one rounding a digit, the same for equal sums).
+// Adding a number costs some ten instructions: its 53 bits, shifted, fall on three digits that
+// follow each other, and what it adds to a digit is below 2^33. A digit is counted in 64 bits, so
+// 2^31 numbers may be added before carries have to go up, by many threads at once (`add_to`;
+// kernels of a device do the same: kernels.h, SumSquaresArgs). With carries done, digits are whole
+// numbers below 2^32 that a double holds exactly: the digits of up to 2^21 sums may be added as
+// doubles, in any order. Source: Kulisch, "Computer Arithmetic and Validity", 2013, section 8 (long
+// accumulators).
 #include <array>
 #include <cstdint>
 #include <span>
@@ -28,8 +29,8 @@ class ExactSum {
   static ExactSum of(std::span<const double, kWords> words);
   double value() const;
 
-  /// Counts of digits, carries not done, and the bits of 0 or of what is not finite: digits are added to
-  /// others, bits are ORed. Other threads may add to `counts` at the same time.
+  /// Counts of digits, carries not done, and the bits of 0 or of what is not finite: digits are
+  /// added to others, bits are ORed. Other threads may add to `counts` at the same time.
   void add_to(std::span<uint64_t, kWords> counts) const;
   static ExactSum of(std::span<const uint64_t, kWords> counts);
 

@@ -1,7 +1,7 @@
 #pragma once
-// An array that kernels and the host both use, now and then: start, new masks, checkpoints, tools. It has
-// two sides, and on a device copies between them that are waited for. Without a device both sides are
-// the same memory, nothing is copied, and `read` and `write` cost nothing.
+// An array that kernels and the host both use, now and then: start, new masks, checkpoints, tools.
+// It has two sides, and on a device copies between them that are waited for. Without a device both
+// sides are the same memory, nothing is copied, and `read` and `write` cost nothing.
 //
 //   const Mirror values(stream, tensor);          an arena's tensor, for the host
 //   values.read();                                values.host() has its elements now

@@ -42,9 +42,14 @@ class Stream {
       queue_->follow(*other.queue_, mark);
     }
   }
-  /// The same bytes, in order with kernels; nothing where both are the same memory. Memory of the host
-  /// has to be pinned, or to be left alone until the next `synchronize`.
+  /// The same bytes, in order with kernels; nothing where both are the same memory. Memory of the
+  /// host has to be pinned, or to be left alone until the next `synchronize`.
   void copy(const Tensor& from, const Tensor& to);
+
+  /// Whether dense products may round operands of fp32 to TF32, a mantissa of 10 bits, which tensor
+  /// cores multiply many times faster. The CPU has no such products, and never does.
+  void allow_tf32(bool allow) { tf32_ = allow; }
+  bool tf32() const { return tf32_; }
 
   /// For work of the CPU beside a device: its memory is pinned. Without a device this stream.
   Stream& host() { return host_ ? *host_ : *this; }
@@ -60,6 +65,7 @@ class Stream {
   Arena& arena_;
   int threads_;
   Queue* queue_;
+  bool tf32_ = false;
   std::unique_ptr<Stream> host_, side_;
   Buffer workspace_;
 };

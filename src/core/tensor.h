@@ -61,7 +61,8 @@ struct Tensor {
             count());
     return as(dtype, other);
   }
-  /// `n` elements from element `first` of a contiguous tensor on, as a vector; an empty one stays so.
+  /// `n` elements from element `first` of a contiguous tensor on, as a vector; an empty one stays
+  /// so.
   Tensor elements(int64_t first, int64_t n) const {
     return data == nullptr ? Tensor() : offset(first).as(dtype, Shape{n});
   }

@@ -1,6 +1,6 @@
 #pragma once
-// Where a rank computes: a table of operations with the memory and the stream that belong to it, the
-// host's or those of a device (core/device.h). Everything is used by one thread at a time.
+// Where a rank computes: a table of operations with the memory and the stream that belong to it,
+// the host's or those of a device (core/device.h). Everything is used by one thread at a time.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels {
@@ -23,15 +23,15 @@ class Backend {
   Stream stream_;
 };
 
-/// Where a plan of a run is made: on a dry arena, of a device or not, with a table that computes nothing
-/// and asks for the workspace of the kernels that will run.
+/// Where a plan of a run is made: on a dry arena, of a device or not, with a table that computes
+/// nothing and asks for the workspace of the kernels that will run.
 struct Planning {
   const Kernels* kernels = nullptr;
   bool device = false;
 };
 Planning planning(const Kernels& kernels);
-/// For run.backend = `name`: "cuda" also on machines without a GPU; a build without CUDA knows of no
-/// workspace there.
+/// For run.backend = `name`: "cuda" also on machines without a GPU; a build without CUDA knows of
+/// no workspace there.
 Planning planning(std::string_view name);
 
 /// The devices of this machine that this build can use, in words for people.

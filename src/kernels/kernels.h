@@ -2,10 +2,11 @@
 // All arithmetic, as one table of operations per backend. Read this first.
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
-// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls return
-// before they are done, and every pointer is the device's, or pinned memory's: core/device.h), "cpu-avx512bf16", "cpu-avx512",
-// "cpu-avx2", "cpu-portable" (the same sources compiled for four instruction sets; dense GEMMs are
-// oneDNN's in all) and "dry" (computes nothing, counts flops and bytes).
+// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls
+// return before they are done, and every pointer is the device's, or pinned memory's:
+// core/device.h), "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable" (the same sources
+// compiled for four instruction sets; dense GEMMs are oneDNN's in all) and "dry" (computes nothing,
+// counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
 // D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that
@@ -19,6 +20,7 @@
 
 #include "src/core/stream.h"
 #include "src/core/tensor.h"
+#include "src/kernels/sparse_matrix.h"
 #include "src/kernels/wire_format.h"
 
 namespace espalier::kernels {
@@ -27,13 +29,14 @@ namespace espalier::kernels {
 enum class Activation : uint8_t { none, gelu, relu };
 
 /// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
-/// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided.
+/// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided. fp32
+/// of a and b may be rounded to TF32 (Stream::tf32).
 /// A table may round bias to c's type first.
 /// What goes with a layer's product, in the same call:
 ///   activated       = f(c), c as it is stored: computing it again from c gives the same bits
 ///   preactivation   c = op(a) op(b) f'(preactivation); a table may round the product before it
 ///                   multiplies, or after. Without accumulate and any of the others
-///   row_sums        (+)= op(a) 1, the gradient of a bias beside that of its weight: of a transposed a.
+///   row_sums        (+)= op(a) 1, a bias' gradient beside that of its weight: of a transposed a.
 ///                   A table may round the sums of one call to c's type before it adds them
 struct GemmArgs {
   Tensor a;  ///< [M, K], or [K, M] when transpose_a
@@ -131,8 +134,8 @@ struct CastArgs {
   bool accumulate = false;
 };
 
-/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any, one type.
-/// Row `mine` is not read: y [n] holds it.
+/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any,
+/// one type. Row `mine` is not read: y [n] holds it.
 struct OrderedSumArgs {
   Tensor x, y;
   int64_t mine = 0;
@@ -150,30 +153,17 @@ struct FillArgs {
   float value = 0;
 };
 
-/// The squares of x (any), summed in double for each kSumBlock elements (the last block may be shorter),
-/// and those sums exactly: counts += their digits (core/exact_sum.h, add_to). Element i of a block belongs
-/// to column i % kSumColumns; columns are summed from the first row on, and then halved: column c gets
-/// c + 16, then c + 8, … So all tables have the same bits, wherever an array is cut between blocks.
+/// The squares of x (any), summed in double for each kSumBlock elements (the last block may be
+/// shorter), and those sums exactly: counts += their digits (core/exact_sum.h, add_to). Element i
+/// of a block belongs to column i % kSumColumns; columns are summed from the first row on, and then
+/// halved: column c gets c + 16, then c + 8, … So all tables have the same bits, wherever an array
+/// is cut between blocks.
 struct SumSquaresArgs {
   Tensor x;
   Tensor counts;  ///< uint64 [ExactSum::kWords]
 };
 inline constexpr int64_t kSumBlock = 256;
 inline constexpr int64_t kSumColumns = 32;
-
-/// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
-/// bitmap: bit i of word i/64 says that element i is kept; ranks[j] - ranks[0]: kept ones before
-/// word 8 j. Positions of a run of a larger array are cut out of that array's: element 0 is then
-/// number `first` there, in which a list counts; a bitmap is cut at multiples of 512 (gather, scatter).
-struct Positions {
-  int64_t size = 0;   ///< dense elements
-  int64_t count = 0;  ///< kept elements
-  const int32_t* list = nullptr;
-  const uint64_t* bitmap = nullptr;
-  const uint32_t* ranks = nullptr;
-  int64_t first = 0;
-  bool all() const { return list == nullptr && bitmap == nullptr; }
-};
 
 /// packed[k] (+)= dense[position k]. dense any [size], packed any [count].
 struct GatherArgs {
@@ -188,27 +178,6 @@ struct ScatterArgs {
   Positions positions;
 };
 
-/// What a backend has worked out for one matrix, kept by whoever owns that.
-class Prepared {
- public:
-  Prepared() = default;
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
-  virtual ~Prepared() = default;
-};
-
-/// The kept elements of a matrix [rows, cols] by rows, and once more by columns (CSR of it and of its
-/// transpose), as `csr` makes them of positions. Empty: kernels read the positions alone.
-struct Csr {
-  const int32_t* row_begin = nullptr;     ///< [rows + 1]: kept elements before each row
-  const int32_t* column = nullptr;        ///< [count], by rows
-  const int32_t* column_begin = nullptr;  ///< [cols + 1]: kept elements before each column
-  const int32_t* row = nullptr;           ///< [count], by columns
-  const int32_t* order = nullptr;         ///< [count], by columns: the element's place by rows
-  std::unique_ptr<Prepared>* prepared = nullptr;  ///< goes with these lists
-  explicit operator bool() const { return prepared != nullptr; }
-};
-
 /// The arrays of Csr, int32, from positions of a flattened [rows, cols].
 struct CsrArgs {
   int64_t rows = 0, cols = 0;
@@ -216,31 +185,8 @@ struct CsrArgs {
   Tensor row_begin, column, column_begin, row, order;
 };
 
-/// A matrix of which the elements at `positions` of the flattened [rows, cols] are kept.
-struct SparseMatrix {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  Tensor values;  ///< any [positions.count], in the order of the positions
-  Positions positions;
-  Csr csr{};  ///< of the same elements, or empty
-};
-
-/// A matrix of which whole blocks of height x width elements are kept; blocks at the lower and right
-/// edge are cut off by it. Values have the order of all packed arrays: row by row of the matrix. So
-/// one row of blocks is a dense matrix: each of its rows holds the kept blocks' pieces side by side.
-struct BlockMatrix {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int64_t height = 1;
-  int64_t width = 1;
-  Tensor values;                          ///< any [kept elements]
-  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each
-  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each
-  const int32_t* block_column = nullptr;  ///< [blocks]: column of blocks, ascending in each row
-};
-
-/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y), y as it is
-/// stored: computing it again from y gives the same bits.
+/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y), y as it
+/// is stored: computing it again from y gives the same bits.
 /// x any, values of the same type; y fp32 or that type; bias fp32 [N] or empty; activated of x's
 /// type or empty. Products are fp32 or exact pairs of bf16, sums fp32. Rows of x, y may be strided.
 template <class Matrix>
@@ -267,8 +213,8 @@ struct SpmmTransposedOf {
 using SpmmTransposedArgs = SpmmTransposedOf<SparseMatrix>;
 using BlockSpmmTransposedArgs = SpmmTransposedOf<BlockMatrix>;
 
-/// weight.values (+)= dyᵀ x at the kept positions: the gradient of W, with its pattern. dy [R, N], x
-/// [R, K] any, the same type; values any. Sums are fp32 and rounded once a call.
+/// weight.values (+)= dyᵀ x at the kept positions: the gradient of W, with its pattern. dy [R, N],
+/// x [R, K] any, the same type; values any. Sums are fp32 and rounded once a call.
 template <class Matrix>
 struct SddmmOf {
   Matrix weight;
@@ -303,9 +249,10 @@ struct DequantizeArgs {
 /// zero) and `low` the 16 bits that rounding took away. g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
-/// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are fp32,
-/// or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the pass.
-/// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in PyTorch).
+/// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
+/// fp32, or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the
+/// pass. Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in
+/// PyTorch).
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
   Tensor value;             ///< any [count]
@@ -325,10 +272,11 @@ struct SgdArgs {
   float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
 };
 
-/// Where the optimizer will bring the weights if its direction stays as it is: for each term in turn
+/// Where the optimizer will bring the weights if its direction stays as it is: for each term in
+/// turn
 ///   w = keep w - step m / (root sqrt(v) + epsilon)      without moment2:  w = keep w - step m
-/// from the master copy (AdamWArgs), into `out`, rounded, and into `exact`, not rounded. Nothing else
-/// changes. Moments as in AdamWArgs. `value` may be `out`.
+/// from the master copy (AdamWArgs), into `out`, rounded, and into `exact`, not rounded. Nothing
+/// else changes. Moments as in AdamWArgs. `value` may be `out`.
 struct PredictArgs {
   struct Term {
     float keep = 1, step = 0, root = 1;
@@ -348,11 +296,12 @@ using Op = void (*)(Stream&, const Args&);
 
 struct Kernels {
   std::string_view name;
-  /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the host's
-  /// memory, and calls that are done when they return. Throws Failure where there is no such device.
+  /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the
+  /// host's memory, and calls that are done when they return. Throws Failure where there is no such
+  /// device.
   std::unique_ptr<Device> (*open)(int local_rank) = nullptr;
-  /// A table for plans of runs on this one, for dry arenas: it counts as "dry" does, needs no device, and
-  /// asks for the workspace that calls of this table would take. Null: "dry".
+  /// A table for plans of runs on this one, for dry arenas: it counts as "dry" does, needs no
+  /// device, and asks for the workspace that calls of this table would take. Null: "dry".
   const Kernels* plan = nullptr;
   Op<GemmArgs> gemm = nullptr;
   Op<ColumnSumArgs> column_sum = nullptr;
@@ -389,8 +338,8 @@ struct Kernels {
   Op<PredictArgs> predict = nullptr;
 };
 
-/// All tables of this build that run on this machine: those of the CPU, fastest first; "cuda", which
-/// takes device memory and a stream with a queue, so that nobody gets it unasked; "dry" last.
+/// All tables of this build that run on this machine: those of the CPU, fastest first; "cuda",
+/// which takes device memory and a stream with a queue, so that nobody gets it unasked; "dry" last.
 std::vector<const Kernels*> available();
 
 /// "auto" = the first of `available()`; "cpu" = the fastest CPU table. Environment ESPALIER_KERNELS

@@ -1,6 +1,6 @@
 #pragma once
-// Rules for the arguments of kernels (verify.h). They take a name so that the message says which tensor
-// is wrong.
+// Rules for the arguments of kernels (verify.h). They take a name so that the message says which
+// tensor is wrong.
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels {

@@ -11,9 +11,10 @@ struct Chunks {
   int64_t stride;  ///< elements from one row to the next
 };
 
-/// Logits of a chunk, fp32, stay within some memory that is small beside the other activations: on the CPU
-/// within its cache. A device computes the weight's product, and adds to its gradient, once a chunk: 256 MiB
-/// make that rare (GPT-2: 1,280 rows), and rows of whole 128 bytes let it load them in large pieces.
+/// Logits of a chunk, fp32, stay within some memory that is small beside the other activations: on
+/// the CPU within its cache. A device computes the weight's product, and adds to its gradient, once
+/// a chunk: 256 MiB make that rare (GPT-2: 1,280 rows), and rows of whole 128 bytes let it load
+/// them in large pieces.
 Chunks chunks_of(int64_t vocabulary, bool on_device) {
   if (!on_device) {
     constexpr int64_t kBytes = int64_t{1} << 20U;

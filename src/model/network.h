@@ -21,13 +21,14 @@ class Network {
   void bind(sparse::Store& store, const kernels::Kernels& kernels);
   const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
 
-  /// `x`: the output of the layers before, on the tape; empty at the beginning of the network. Returns
-  /// the output; at the end of the network, where pass.losses is filled, an empty one. With
+  /// `x`: the output of the layers before, on the tape; empty at the beginning of the network.
+  /// Returns the output; at the end of the network, where pass.losses is filled, an empty one. With
   /// pass.training the tape keeps what `backward` needs.
   Tensor forward(Pass& pass, const Tensor& x = {}) const;
-  /// After `forward` on the same tape. `dy`: gradient of the output, on the tape, may be overwritten;
-  /// empty at the end of the network. Returns the gradient of x, on the tape; empty at the beginning.
-  /// `done(i)`: the gradients of layers i and later are complete (but for pass.waiting).
+  /// After `forward` on the same tape. `dy`: gradient of the output, on the tape, may be
+  /// overwritten; empty at the end of the network. Returns the gradient of x, on the tape; empty at
+  /// the beginning. `done(i)`: the gradients of layers i and later are complete (but for
+  /// pass.waiting).
   Tensor backward(Pass& pass, const Tensor& dy = {},
                   const std::function<void(size_t)>& done = {}) const;
   /// What the last layer predicts for rows [first, first + rows) of the micro-batch, fp32 [rows,

@@ -1,7 +1,8 @@
 #pragma once
 // Which weights a stage computes with, when the stages of a pipeline step by themselves
-// (parallel/schedule, async): between a micro-batch's forward and the update with its gradient a stage
-// makes d other updates. W_t: the weights after t updates; W^_{t+s}: those predicted s updates ahead.
+// (parallel/schedule, async): between a micro-batch's forward and the update with its gradient a
+// stage makes d other updates. W_t: the weights after t updates; W^_{t+s}: those predicted s
+// updates ahead.
 //
 //   name                   forward        backward      source
 //   none                   W_t            W_{t+d}       vanilla asynchronous
@@ -50,8 +51,8 @@ struct PredictionRule {
 };
 PredictionRule rule_of(Prediction prediction);
 
-/// For PredictArgs: from the weights after `done` >= 1 updates, `ahead` updates on. `decays`: weight
-/// decay applies to the parameter. `steps`: of the run, for the learning rates.
+/// For PredictArgs: from the weights after `done` >= 1 updates, `ahead` updates on. `decays`:
+/// weight decay applies to the parameter. `steps`: of the run, for the learning rates.
 struct AheadOf {
   int64_t done = 1;
   int ahead = 1;

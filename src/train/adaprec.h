@@ -1,12 +1,12 @@
 #pragma once
-// AdaPrec's rounds (adaprec_choice.h) within a run: every `codec_every` steps, from the same state, train
-// `codec_trial` steps with each codec of `codec_candidates`, evaluating on the way; go on, from that state
-// again, with the one whose predicted gain a second is largest.
+// AdaPrec's rounds (adaprec_choice.h) within a run: every `codec_every` steps, from the same state,
+// train `codec_trial` steps with each codec of `codec_candidates`, evaluating on the way; go on,
+// from that state again, with the one whose predicted gain a second is largest.
 //
-// Rank 0 decides, by its clock, and tells the others. What trials cost is counted: it is in the record of
-// the round (adaprec.jsonl, one line a round) and in `trial_ms` of the step that follows. No round is held
-// where a trial would pass a change of masks, nor in the last `codec_trial` steps. A codec whose loss or
-// gradient is no number has diverged.
+// Rank 0 decides, by its clock, and tells the others. What trials cost is counted: it is in the
+// record of the round (adaprec.jsonl, one line a round) and in `trial_ms` of the step that follows.
+// No round is held where a trial would pass a change of masks, nor in the last `codec_trial` steps.
+// A codec whose loss or gradient is no number has diverged.
 #include <functional>
 #include <optional>
 #include <string>
@@ -34,8 +34,8 @@ class AdaPrec {
           int64_t resumed_step);
 
   bool due(int64_t step) const;
-  /// Holds a round at the state after `step` steps and goes on with the chosen codec. Returns what is to
-  /// be told about it.
+  /// Holds a round at the state after `step` steps and goes on with the chosen codec. Returns what
+  /// is to be told about it.
   std::string round(int64_t step);
   /// Seconds that rounds took since the last call.
   double take_seconds() { return std::exchange(seconds_, 0.0); }

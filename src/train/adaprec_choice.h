@@ -1,15 +1,15 @@
 #pragma once
 // Which precision should training go on with? AdaPrec's round (Y. Oyama, "adaptive communication
 // precision", poster, 2017) as a pure function. Each candidate has trained a few steps from the
-// same state; their curves are continued together (learning_curve.h, predict_curves) to the end of the
-// next phase, and
+// same state; their curves are continued together (learning_curve.h, predict_curves) to the end of
+// the next phase, and
 //
 //   rate = gain / (phase_steps * seconds_per_step),   gain = how much better than value_now (mean)
 //
 // is largest for the chosen one. Where no candidate gains anything a rate would prefer the slowest:
-// then the best value is chosen, or the fastest whose value is within a tenth of the deviation of it:
-// candidates share state, batches and validation set, so that their predictions err alike. Equal
-// ones: the more precise.
+// then the best value is chosen, or the fastest whose value is within a tenth of the deviation of
+// it: candidates share state, batches and validation set, so that their predictions err alike.
+// Equal ones: the more precise.
 //
 // A candidate whose curve holds a value that is no number has diverged and is not chosen.
 //

@@ -17,8 +17,9 @@ class SharedFailure : public Failure {
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
 
-/// Collective. All ranks must have the same settings, but for those of [run]: what they send each other
-/// follows from them. Throws SharedFailure that names the first setting that differs, and the ranks.
+/// Collective. All ranks must have the same settings, but for those of [run]: what they send each
+/// other follows from them. Throws SharedFailure that names the first setting that differs, and the
+/// ranks.
 void compare_settings(const io::Config& config, parallel::Communicator& comm);
 
 /// Collective. What every rank holds must have the same bits on all of them: values and exact

@@ -4,9 +4,10 @@
 //
 // A plan replays the run on a dry arena: the store as it starts (start.h), a step, each change of
 // masks with both layouts alive, a step again. So it counts what the arena will count; kernels'
-// workspace is the bound that the "dry" table states, or of a device what its kernels ask for. Beside the
-// arena a process needs kProgram, and copies of single parameters while they are drawn, saved or moved:
-// `beside`. Of a device the plan is that of its memory; what the host holds pinned is told apart.
+// workspace is the bound that the "dry" table states, or of a device what its kernels ask for.
+// Beside the arena a process needs kProgram, and copies of single parameters while they are drawn,
+// saved or moved: `beside`. Of a device the plan is that of its memory; what the host holds pinned
+// is told apart.
 #include <array>
 #include <memory>
 #include <optional>
@@ -51,8 +52,8 @@ struct RunShape {
   kernels::Planning place{};  ///< whose memory and workspace are planned
   Start start;                ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
-  /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches. Throws
-  /// Failure when the schedule cannot use these. Empty: one stage.
+  /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches.
+  /// Throws Failure when the schedule cannot use these. Empty: one stage.
   std::function<std::vector<StageShape>(int64_t micro_batches)> stages{};
 };
 
@@ -84,7 +85,8 @@ MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const Pass
 
 struct Fit {
   PassChoice choice;
-  /// [ranks of a pipeline] less than choice.recompute where a rank's stages need not; empty: all the same.
+  /// [ranks of a pipeline] less than choice.recompute where a rank's stages need not; empty: all
+  /// the same.
   std::vector<model::Recompute> by_rank;
   MemoryPlan plan;
   size_t budget = 0;  ///< bytes; 0: no limit
@@ -101,14 +103,15 @@ struct Fit {
 int64_t share_of(const io::Config& config, int ranks);
 
 /// The first that fits, in this order: recompute none, selective, full (one alone unless
-/// train.recompute = "auto"), and for each the largest micro_batch that divides the share (unless it
-/// is set). Without a budget: the first. Of a pipeline the rank that needs most decides, and the others
-/// recompute no more than they must. Throws Failure when nothing fits, with the bytes by
+/// train.recompute = "auto"), and for each the largest micro_batch that divides the share (unless
+/// it is set). Without a budget: the first. Of a pipeline the rank that needs most decides, and the
+/// others recompute no more than they must. Throws Failure when nothing fits, with the bytes by
 /// category, the least that could do, and what to change.
 Fit fit_memory(const io::Config& config, const RunShape& run);
 
-/// What the user could change so that a rank needs no more than `bytes`, most effective first: only what is
-/// not so already, each with what the plan says of it; where none is enough, with all of them together.
+/// What the user could change so that a rank needs no more than `bytes`, most effective first: only
+/// what is not so already, each with what the plan says of it; where none is enough, with all of
+/// them together.
 std::string ways_to_fit(const io::Config& config, const RunShape& run, const PassChoice& choice,
                         size_t bytes);
 

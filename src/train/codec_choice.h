@@ -12,8 +12,9 @@
 //   adaprec    the one that AdaPrec's rounds have chosen (adaprec.h); before the first, the first candidate
 //   any, with reduction = "auto"   not at all where plain sums are measured to be no slower
 //
-// Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0 of the replicas decides,
-// the others are told; a stage of a pipeline decides for itself. Sources: parallel/choice/bit_choice.h.
+// Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0 of the replicas
+// decides, the others are told; a stage of a pipeline decides for itself. Sources:
+// parallel/choice/bit_choice.h.
 #include <map>
 #include <string>
 #include <utility>
@@ -40,14 +41,15 @@ class CodecChoice {
   void prepare();
   /// Whether the gradients of this step are to be measured before any is sent.
   bool due(int64_t step) const;
-  /// When gradients are final: `ready` [buckets] seconds after backward began, of flat elements up to
-  /// `ends`; `backward`: of all.
+  /// When gradients are final: `ready` [buckets] seconds after backward began, of flat elements up
+  /// to `ends`; `backward`: of all.
   struct Readiness {
     std::vector<int64_t> ends;
     std::vector<double> ready;
     double backward = 0;
   };
-  /// Collective: chooses by this rank's `gradient`, in the host's memory, and those of the others. `key`: of random rounding.
+  /// Collective: chooses by this rank's `gradient`, in the host's memory, and those of the others.
+  /// `key`: of random rounding.
   void choose(const Tensor& gradient, const Readiness& readiness, uint64_t key);
   /// What was measured and decided since the last call, for people; empty: nothing new.
   std::string news() { return std::exchange(news_, {}); }

@@ -17,7 +17,8 @@ struct StoreScope {
 /// Of the candidates that `prunable` marks among scope.network; scope.stages is set.
 pruning::Competition make_competition(const StoreScope& scope, const std::vector<bool>& prunable);
 
-/// `mine`: numbers of this rank's candidates among `candidates` of all ranks. `comm` must outlive it.
+/// `mine`: numbers of this rank's candidates among `candidates` of all ranks. `comm` must outlive
+/// it.
 pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
                                       std::vector<size_t> mine);
 

@@ -1,6 +1,6 @@
 #pragma once
-// From device to device, by NCCL: nothing crosses the bus, codecs run on the devices, and the host waits
-// for nothing (parallel/device). The store's kept errors are the device's.
+// From device to device, by NCCL: nothing crosses the bus, codecs run on the devices, and the host
+// waits for nothing (parallel/device). The store's kept errors are the device's.
 #include <string>
 
 #include "parallel/device/buckets.h"
@@ -10,8 +10,8 @@
 
 namespace espalier::train {
 
-/// Why the sums of this config are the host's among these ranks, on whatever device; empty: they may go
-/// from device to device.
+/// Why the sums of this config are the host's among these ranks, on whatever device; empty: they
+/// may go from device to device.
 std::string host_reason(const io::Config& config);
 
 class DeviceTransfer final : public Transfer {

@@ -1,18 +1,18 @@
 #pragma once
-// What the replicas of a stage exchange in a step: gradients while backward goes on, and with ZeRO-1
-// (`parallel.zero` = 1) values while the optimizer goes on. p ranks, n kept elements, gradients of w
-// bytes, values of v:
+// What the replicas of a stage exchange in a step: gradients while backward goes on, and with
+// ZeRO-1 (`parallel.zero` = 1) values while the optimizer goes on. p ranks, n kept elements,
+// gradients of w bytes, values of v:
 //
 //   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank steps all values
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
 //            slices; all-gather of values: (p-1)/p v n, or in codes (value_wire.h); in bf16 runs norms and
 //            biases once more in fp32
 //
-// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`; the
-// factors of powersgd by sra, whatever that says. Between devices they go by NCCL (device_transfer.h)
-// where `parallel.device_link` and the machine allow it, else through the host (host_transfer.h).
-// Both modes give the same bits on all ranks, and without codecs the same as each other. Over a pipeline the norm is that of
-// all stages.
+// Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`;
+// the factors of powersgd by sra, whatever that says. Between devices they go by NCCL
+// (device_transfer.h) where `parallel.device_link` and the machine allow it, else through the host
+// (host_transfer.h). Both modes give the same bits on all ranks, and without codecs the same as
+// each other. Over a pipeline the norm is that of all stages.
 #include <memory>
 
 #include "io/config.h"
@@ -33,7 +33,8 @@ std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank
 
 class Exchange {
  public:
-  /// Collective. `shards`: those of the stage's store. Throws Failure: NCCL is asked for and cannot be had.
+  /// Collective. `shards`: those of the stage's store. Throws Failure: NCCL is asked for and cannot
+  /// be had.
   Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
 
   /// A step begins: gradients are about to be computed.
@@ -47,7 +48,8 @@ class Exchange {
   /// The optimizer's step. Afterwards all ranks have all values.
   optim::StepResult update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
-  /// How arrays of a device get to other ranks, for people; empty: there is no device, or no other rank.
+  /// How arrays of a device get to other ranks, for people; empty: there is no device, or no other
+  /// rank.
   const std::string& way() const { return way_; }
 
   /// What codec powersgd keeps of matrices, for checkpoints.

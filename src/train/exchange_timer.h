@@ -1,7 +1,7 @@
 #pragma once
-// How long a sum over the replicas takes on the links that there are, in a given wire format: measured with
-// real messages of numbers drawn at random. The least of a few repeats; of each the slowest rank's, so that
-// all ranks get the same number.
+// How long a sum over the replicas takes on the links that there are, in a given wire format:
+// measured with real messages of numbers drawn at random. The least of a few repeats; of each the
+// slowest rank's, so that all ranks get the same number.
 #include <string>
 
 #include "parallel/communicator.h"

@@ -2,8 +2,8 @@
 // The codec that a config gives each parameter's gradient.
 //
 // It is what `parallel.codec` says of its name. Where only the default speaks, biases, norms, and
-// parameters of fewer than `codec_min_size` kept elements are sent as they are; so are tied embeddings
-// that two stages hold, whose sums must be the same on both.
+// parameters of fewer than `codec_min_size` kept elements are sent as they are; so are tied
+// embeddings that two stages hold, whose sums must be the same on both.
 #include <optional>
 
 #include "io/config.h"

@@ -1,7 +1,7 @@
 #pragma once
-// The host's side of a flat array, for messages: without a device the array itself. On a device it is
-// pinned memory that follows the array, a prefix at a time, while kernels go on; what messages have
-// made of it then goes back. As large as the array.
+// The host's side of a flat array, for messages: without a device the array itself. On a device it
+// is pinned memory that follows the array, a prefix at a time, while kernels go on; what messages
+// have made of it then goes back. As large as the array.
 #include <deque>
 
 #include "src/core/stream.h"
@@ -10,13 +10,15 @@ namespace espalier::train {
 
 class HostCopy {
  public:
-  /// `stream` must outlive it. `sends`: false where there is nobody to send to, and nothing is copied.
+  /// `stream` must outlive it. `sends`: false where there is nobody to send to, and nothing is
+  /// copied.
   HostCopy(Stream& stream, bool sends) : stream_(stream), sends_(sends) {}
 
   /// From now on it follows `flat`.
   void follow(const Tensor& flat);
   const Tensor& host() const { return host_; }
-  /// Elements [0, end) have been asked of kernels: they come when that is done. `end` never decreases.
+  /// Elements [0, end) have been asked of kernels: they come when that is done. `end` never
+  /// decreases.
   void fetch(int64_t end);
   /// Elements that have come, without waiting.
   int64_t arrived();

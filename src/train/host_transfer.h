@@ -1,6 +1,6 @@
 #pragma once
-// The host's messages: those of the communicator, with the host's codecs. On a device the host has copies
-// of the arrays (host_copy.h), which cross the bus as they are.
+// The host's messages: those of the communicator, with the host's codecs. On a device the host has
+// copies of the arrays (host_copy.h), which cross the bus as they are.
 #include "parallel/bucketer.h"
 #include "parallel/low_rank.h"
 #include "parallel/parameter_gather.h"

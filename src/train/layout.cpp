@@ -120,8 +120,8 @@ size_t Layout::part_of(int stage) const {
 }
 
 int Layout::buffers() const {
-  // One more than must be, so that a sender need not wait for its receiver's reading; and evaluation
-  // sends groups of as many as there are ranks.
+  // One more than must be, so that a sender need not wait for its receiver's reading; and
+  // evaluation sends groups of as many as there are ranks.
   const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
   return std::max(needed, grid.pipeline);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Who computes what: the grid of ranks, the schedule, and which layers make a stage. A pure function
-// of config, ranks and what layers cost, so every rank arrives at the same.
+// Who computes what: the grid of ranks, the schedule, and which layers make a stage. A pure
+// function of config, ranks and what layers cost, so every rank arrives at the same.
 //
 //   world rank   (stage, replica) by parallel/grid.h; ranks of a stage are neighbours
 //   rank of a    owns chunk 0, 1, … of the network: stages by Schedule::stage_of, each a run of
@@ -25,7 +25,8 @@ struct Layout {
   std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
 
   bool pipelined() const { return grid.pipeline > 1; }
-  /// Stages step by themselves; `schedule` is an example, of as many micro-batches as show the delays.
+  /// Stages step by themselves; `schedule` is an example, of as many micro-batches as show the
+  /// delays.
   bool asynchronous() const { return !schedule.synchronous; }
   /// Of one step of a replica.
   int micro_batches() const { return asynchronous() ? schedule.every : schedule.micro_batches; }
@@ -54,12 +55,13 @@ struct Layout {
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                    const LayerTimes& times);
 
-/// Layers to `stages` runs such that the most expensive run is as cheap as it gets, each run with at
-/// least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S L²).
+/// Layers to `stages` runs such that the most expensive run is as cheap as it gets, each run with
+/// at least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S
+/// L²).
 std::vector<size_t> balance(std::span<const double> costs, int stages);
 
-/// The same where a rank owns several stages: first the most loaded rank counts, then the most expensive
-/// stage. From `balance`, by moving one or two ends at a time while that helps.
+/// The same where a rank owns several stages: first the most loaded rank counts, then the most
+/// expensive stage. From `balance`, by moving one or two ends at a time while that helps.
 std::vector<size_t> balance_ranks(std::span<const double> costs,
                                   const parallel::Schedule& schedule);
 

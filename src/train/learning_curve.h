@@ -41,8 +41,8 @@ struct CurvePoint {
 struct CurveOptions {
   int draws = 160;  ///< of parameters, a shape
   uint64_t seed = 1;
-  /// What y can be (a loss is not below 0, an accuracy not above 1): draws that pass it by x are left
-  /// out of the mixture there; where all do, y is predicted to reach it.
+  /// What y can be (a loss is not below 0, an accuracy not above 1): draws that pass it by x are
+  /// left out of the mixture there; where all do, y is predicted to reach it.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
 };
@@ -65,8 +65,8 @@ class LearningCurve {
   explicit LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options = {});
   /// At any x > 0; meant for x beyond the last point.
   [[nodiscard]] CurvePrediction at(double x) const;
-  /// Of another curve with points at the same x, which is known to be of this one's shape: its level
-  /// and amplitude are its own, all else is this one's.
+  /// Of another curve with points at the same x, which is known to be of this one's shape: its
+  /// level and amplitude are its own, all else is this one's.
   [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> other) const;
 
  private:
@@ -93,9 +93,10 @@ class LearningCurve {
 CurvePrediction predict_curve(std::span<const CurvePoint> points, double x,
                               const CurveOptions& options = {});
 
-/// Of curves that begin in one state and see the same batches, as trials of codecs do: what they have in
-/// common, how the curve bends, is taken from their mean; so they differ by their levels and
-/// amplitudes, not by which shape the noise of a few points made likely for each. All with the same x.
+/// Of curves that begin in one state and see the same batches, as trials of codecs do: what they
+/// have in common, how the curve bends, is taken from their mean; so they differ by their levels
+/// and amplitudes, not by which shape the noise of a few points made likely for each. All with the
+/// same x.
 std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoint>> curves,
                                             double x, const CurveOptions& options = {});
 

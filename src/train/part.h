@@ -3,8 +3,8 @@
 // that are under way in them. Without a pipeline there is one part, of all layers, and one
 // micro-batch at a time; a stage of a pipeline (parallel/schedule) is a part.
 //
-// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says, or
-// in a wire format of fewer bits (activations forward, their gradients backward).
+// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says,
+// or in a wire format of fewer bits (activations forward, their gradients backward).
 // A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
 // what the gradients of matrices need until `backward_weight`.
 #include <deque>
@@ -81,12 +81,14 @@ class Part {
   const PartShape& shape() const { return shape_; }
   bool begins() const { return begins_; }  ///< the network
   bool ends() const { return ends_; }
-  /// Bytes that enter from the part before (0: none) and leave to the next one, for full micro-batches.
+  /// Bytes that enter from the part before (0: none) and leave to the next one, for full
+  /// micro-batches.
   size_t bytes_in() const { return begins_ ? 0 : wire_bytes(flow_in_); }
   size_t bytes_out() const { return ends_ ? 0 : wire_bytes(flow_out_); }
 
-  /// What a micro-batch reads, for the host to fill before `forward`: int32 or fp32 inputs [samples,
-  /// features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is open.
+  /// What a micro-batch reads, for the host to fill before `forward`: int32 or fp32 inputs
+  /// [samples, features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is
+  /// open.
   struct Feed {
     Tensor inputs, targets;
   };

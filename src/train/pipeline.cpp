@@ -238,8 +238,8 @@ Part::Done Pipeline::done_of(const Action& action) {
   return [this, number = layout_.part_of(action.stage)](size_t layer) { completed(number, layer); };
 }
 
-/// Gradients from `layer` of a part on are complete: a prefix of the flat array is ready as far as all
-/// later parts are, too.
+/// Gradients from `layer` of a part on are complete: a prefix of the flat array is ready as far as
+/// all later parts are, too.
 void Pipeline::completed(size_t part, size_t layer) {
   left_[part] = layer;
   for (size_t p = left_.size(); p-- > 0;) {
@@ -257,7 +257,8 @@ void Pipeline::completed(size_t part, size_t layer) {
   step_.exchange->ready(std::min(ready_, end));
 }
 
-/// The first and the last stage each hold a share of the gradient of tied embeddings; both get the sum.
+/// The first and the last stage each hold a share of the gradient of tied embeddings; both get the
+/// sum.
 void Pipeline::add_tied() {
   if (!stage_.tied_apart()) {
     return;

@@ -3,13 +3,13 @@
 // all-reduce of gradients under them. Without a pipeline it is the plain loop over micro-batches: a
 // schedule of one rank.
 //
-// Synchronous schedules leave the update to the trainer. In an asynchronous one (async) each part steps by
-// itself as soon as its gradient of a step is complete, with weights as its method has them
-// (part_weights.h); several steps run between two drains of the pipeline, and replicas sum a part's
-// gradient before it steps.
+// Synchronous schedules leave the update to the trainer. In an asynchronous one (async) each part
+// steps by itself as soon as its gradient of a step is complete, with weights as its method has
+// them (part_weights.h); several steps run between two drains of the pipeline, and replicas sum a
+// part's gradient before it steps.
 //
-// Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a run
-// without a pipeline, but for tied embeddings: the head's share is summed apart from the
+// Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a
+// run without a pipeline, but for tied embeddings: the head's share is summed apart from the
 // embedding's, and both are added once a step. All-reduce of a gradient starts as soon as the last
 // micro-batch has completed it.
 #include <functional>
@@ -30,7 +30,8 @@ class Pipeline final : private parallel::PipelineWork {
   Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
            int64_t samples);
 
-  /// Fills what micro-batch `number` reads, counted from the first step on; either tensor may be empty.
+  /// Fills what micro-batch `number` reads, counted from the first step on; either tensor may be
+  /// empty.
   using Load = std::function<void(int64_t number, const Part::Feed& feed)>;
 
   struct Step {
@@ -39,13 +40,14 @@ class Pipeline final : private parallel::PipelineWork {
     double loss_scale = 1;
     Load load;
     Exchange* exchange = nullptr;  ///< empty: gradients stay unsummed
-    /// Of asynchronous steps: looks at the loss that this rank has seen and the norm of a part's gradient,
-    /// and throws where it is no good. Before the update.
+    /// Of asynchronous steps: looks at the loss that this rank has seen and the norm of a part's
+    /// gradient, and throws where it is no good. Before the update.
     std::function<void(int64_t step, double loss)> check_loss{};
     std::function<void(int64_t step, double norm)> check_norm{};
   };
-  /// Forward and backward of all micro-batches. The gradients that this rank will step are sums over
-  /// its replicas afterwards. Returns the sum of losses that this rank has seen (the last stage's).
+  /// Forward and backward of all micro-batches. The gradients that this rank will step are sums
+  /// over its replicas afterwards. Returns the sum of losses that this rank has seen (the last
+  /// stage's).
   double train(const Step& step);
   /// `steps` steps of an asynchronous schedule, updates included. What this rank has seen of each.
   struct Outcome {

@@ -30,9 +30,9 @@ struct Plan {
   std::string advice;              ///< should a device's memory run out all the same
 };
 
-/// With parallel.pipeline = "auto" as few stages as fit train.memory_budget. That is why a pruned model
-/// trains faster (Singh and Bhatele, IPDPS 2023): fewer stages, fewer bubbles and messages; a note tells
-/// what it would take unpruned. Throws Failure, with the fix, when nothing fits.
+/// With parallel.pipeline = "auto" as few stages as fit train.memory_budget. That is why a pruned
+/// model trains faster (Singh and Bhatele, IPDPS 2023): fewer stages, fewer bubbles and messages; a
+/// note tells what it would take unpruned. Throws Failure, with the fix, when nothing fits.
 Plan make_plan(const PlanInput& input);
 
 }  // namespace espalier::train

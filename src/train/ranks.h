@@ -1,6 +1,6 @@
 #pragma once
-// The communicators of a rank in the grid: all ranks, the replicas of its stages, and the pipeline of
-// its replica.
+// The communicators of a rank in the grid: all ranks, the replicas of its stages, and the pipeline
+// of its replica.
 #include <memory>
 
 #include "parallel/communicator.h"

@@ -61,8 +61,9 @@ size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
   return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
 }
 
-/// Of buckets of values that are gathered in codes: room for each rank's slice, the longest of which is an
-/// even share and a block more; and fp32 values of a piece, of what is sent and what is there.
+/// Of buckets of values that are gathered in codes: room for each rank's slice, the longest of
+/// which is an even share and a block more; and fp32 values of a piece, of what is sent and what is
+/// there.
 size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
   const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
   const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
@@ -103,7 +104,8 @@ size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, in
                                                                               : 0;
 }
 
-/// Patterns of a config are those of the whole network: a stage may have no parameter that is excluded.
+/// Patterns of a config are those of the whole network: a stage may have no parameter that is
+/// excluded.
 io::Config config_of_stage(io::Config config, const StageShape& shape) {
   if (!shape.parts.empty()) {
     config.pruning.exclude = shape.exclude;

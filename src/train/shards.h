@@ -1,7 +1,7 @@
 #pragma once
 // Who owns which part of the optimizer state, by parallel/partition.h over the ranks of a
-// communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from the
-// same masks, without a message; it is made anew when masks change.
+// communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from
+// the same masks, without a message; it is made anew when masks change.
 #include <vector>
 
 #include "parallel/communicator.h"

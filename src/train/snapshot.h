@@ -26,16 +26,16 @@ struct Progress {
 struct Owners {
   std::vector<sparse::ParameterSpec> network{};
   std::vector<int> ranks{};
-  /// What each of so many replicas keeps of codecs' errors is saved, too: replica r of a parameter's
-  /// owner is rank owner + r `replica_stride`.
+  /// What each of so many replicas keeps of codecs' errors is saved, too: replica r of a
+  /// parameter's owner is rank owner + r `replica_stride`.
   int replicas = 1;
   int replica_stride = 1;
   /// What codec powersgd keeps of the store's matrices is saved, too. The same on all replicas.
   const parallel::LowRank* low_rank = nullptr;
 };
 
-/// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is sent
-/// to it, one parameter at a time.
+/// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is
+/// sent to it, one parameter at a time.
 void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
           parallel::Communicator& comm, const Owners& owners = {});
 
@@ -57,13 +57,14 @@ MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::Parameter
                 std::vector<bool> prunable);
 
 /// Masks and values; with `optimizer` also master copies and moments, bit for bit: of each the part
-/// that this rank owns. Not collective. Throws Failure when the file is of another model. Masks that
-/// the store has already stay where they are. `whole`: the store has all parameters of the network.
+/// that this rank owns. Not collective. Throws Failure when the file is of another model. Masks
+/// that the store has already stay where they are. `whole`: the store has all parameters of the
+/// network.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
 
-/// What codecs lost of this replica's gradients, as it was if as many replicas saved theirs; else an even
-/// share of what all of them lacked together, so that nothing of it is forgotten.
+/// What codecs lost of this replica's gradients, as it was if as many replicas saved theirs; else
+/// an even share of what all of them lacked together, so that nothing of it is forgotten.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 

@@ -1,5 +1,5 @@
-// A stage -> a checkpoint: rank 0 writes, one parameter at a time, its own and those that other stages
-// send it.
+// A stage -> a checkpoint: rank 0 writes, one parameter at a time, its own and those that other
+// stages send it.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -159,8 +159,8 @@ Saved receive_saved(parallel::Communicator& comm, int from) {
   return saved;
 }
 
-/// What each replica of `owner` keeps of a parameter's errors, one after another; `write(kind, values)`
-/// on rank 0.
+/// What each replica of `owner` keeps of a parameter's errors, one after another; `write(kind,
+/// values)` on rank 0.
 template <class Write>
 void save_feedback(const sparse::Store& store, const sparse::Parameter* parameter, int64_t kept,
                    parallel::Communicator& comm, const Replicas& replicas, const Write& write) {

@@ -150,7 +150,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       optimizer_(*store_, kernels, config.optimizer) {
   std::vector<PassCost> costs(parts_.size());
   if (!options.dry) {
-    costs = measure_pass(config, problem, options);
+    costs = measure_pass(config, problem, options, stream.arena().on_device());
   }
   const auto all = store_->parameters();
   auto first = static_cast<size_t>(std::ranges::count_if(
@@ -282,8 +282,9 @@ std::vector<PassCost> Stage::measure() {
 }
 
 std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
-                                   const Stage::Options& options) {
-  Arena arena(true);
+                                   const Stage::Options& options, bool on_device) {
+  Arena host(true);
+  Arena arena = on_device ? Arena(host, nullptr) : Arena(true);
   Stream stream(arena, 1);
   Stage stage(config, problem, stream, kernels::by_name("dry"),
               {.micro_batch = options.micro_batch,

@@ -1,7 +1,7 @@
 #pragma once
 // A stage: what one rank owns of the network, with its parameters, optimizer and tapes. Here model,
-// masks and optimizer meet; ranks do not. Without a pipeline that is one part (part.h), of all layers;
-// a rank of a pipeline owns as many parts as its schedule has chunks, in one store.
+// masks and optimizer meet; ranks do not. Without a pipeline that is one part (part.h), of all
+// layers; a rank of a pipeline owns as many parts as its schedule has chunks, in one store.
 #include <functional>
 #include <memory>
 
@@ -24,8 +24,8 @@ std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
 /// All of them.
 model::Network make_network(const io::Config& config, const ProblemShape& problem);
 
-/// The parameters that a stage of these parts holds, as numbers in forward order of the whole network;
-/// in the order of its store. Without `borrowed` those that it owns.
+/// The parameters that a stage of these parts holds, as numbers in forward order of the whole
+/// network; in the order of its store. Without `borrowed` those that it owns.
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
@@ -80,8 +80,8 @@ class Stage {
 
   // Of any stage:
 
-  /// The flat elements that end with layer `layer` of part `part`: [0, end) holds the gradients of it
-  /// and of all that come after it in the network.
+  /// The flat elements that end with layer `layer` of part `part`: [0, end) holds the gradients of
+  /// it and of all that come after it in the network.
   int64_t end_of_layer(size_t part, size_t layer) const;
 
   optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
@@ -120,7 +120,8 @@ class Stage {
 
 /// Measures a pass of this config by running it on "dry" kernels, without memory: forward and
 /// backward when training, else an evaluation. By part. Of `options` the masks do not matter.
+/// Layers may take other memory `on_device`.
 std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
-                                   const Stage::Options& options);
+                                   const Stage::Options& options, bool on_device = false);
 
 }  // namespace espalier::train

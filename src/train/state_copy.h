@@ -1,7 +1,7 @@
 #pragma once
-// The model state of this rank at one moment, to come back to: values, what the optimizer keeps, what codecs
-// lost, bit for bit. For training a few steps to see where they lead. Takes as much memory again as value,
-// low, master, moments and feedback; masks must not change in between.
+// The model state of this rank at one moment, to come back to: values, what the optimizer keeps,
+// what codecs lost, bit for bit. For training a few steps to see where they lead. Takes as much
+// memory again as value, low, master, moments and feedback; masks must not change in between.
 #include <vector>
 
 #include "sparse/store.h"

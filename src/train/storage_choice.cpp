@@ -60,7 +60,8 @@ sparse::ParameterSpec spec_of(const StorageGroup& group) {
           .prunable = true};
 }
 
-/// The mask that a parameter of the group has, else one of the method's kind and the group's density.
+/// The mask that a parameter of the group has, else one of the method's kind and the group's
+/// density.
 sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group) {
   const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
   if (!real.full()) {

@@ -1,10 +1,11 @@
 #pragma once
-// storage = "auto": times every storage on the real shapes and densities, and takes the fastest that
-// fits. One group of parameters of the same shape and density is timed once, on random values and a
-// mask as the pruning method would make it: a forward, a backward-input and a backward-weight of one
-// micro-batch, the median of a few. Under a memory budget groups move to smaller storages, the one
-// that loses least time a byte first, until the total fits: the state of all parameters, and the
-// scratch of the one that takes most. A trial holds one parameter beside the run's own state.
+// storage = "auto": times every storage on the real shapes and densities, and takes the fastest
+// that fits. One group of parameters of the same shape and density is timed once, on random values
+// and a mask as the pruning method would make it: a forward, a backward-input and a backward-weight
+// of one micro-batch, the median of a few. Under a memory budget groups move to smaller storages,
+// the one that loses least time a byte first, until the total fits: the state of all parameters,
+// and the scratch of the one that takes most. A trial holds one parameter beside the run's own
+// state.
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,9 +61,9 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
 void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
 void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& store);
 
-/// A table for people: shape, density, parameters, ms and bytes of each storage, the choice, and where
-/// the budget forbade the fastest. Below it the shapes whose products of single elements lose to dense
-/// ones: on a GPU that is the rule at 90 % (SAMO, figure 1).
+/// A table for people: shape, density, parameters, ms and bytes of each storage, the choice, and
+/// where the budget forbade the fastest. Below it the shapes whose products of single elements lose
+/// to dense ones: on a GPU that is the rule at 90 % (SAMO, figure 1).
 std::string storage_table(const std::vector<StorageGroup>& groups);
 
 }  // namespace espalier::train

@@ -130,8 +130,8 @@ Json planned_json(const Fit& fit) {
   return planned;
 }
 
-/// Of one copy of the model: every replica of a stage holds it, but for what ZeRO shares out, so the
-/// largest one counts.
+/// Of one copy of the model: every replica of a stage holds it, but for what ZeRO shares out, so
+/// the largest one counts.
 size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid& grid) {
   size_t sum = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {

@@ -112,8 +112,8 @@ void Trainer::train_trial(int64_t step) {
   check_norm<SharedFailure>(step, exchange_->update(step, lr).gradient_norm);
 }
 
-/// Steps of an asynchronous pipeline up to its next drain: what has to see all stages after the same
-/// update comes only there.
+/// Steps of an asynchronous pipeline up to its next drain: what has to see all stages after the
+/// same update comes only there.
 std::vector<StepReport> Trainer::train_segment(int64_t last) {
   const double begin = now_seconds();
   const Sent sent_before = sent_so_far();

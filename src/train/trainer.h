@@ -1,7 +1,7 @@
 #pragma once
-// The training loop of one rank: a step of the pipeline (micro-batches, all-reduce under backward) →
-// update → metrics, evaluation, checkpoints, pruning. All ranks run it in step; what they must agree on
-// (loss, stop, masks, parameter bits) is compared or summed over the communicators.
+// The training loop of one rank: a step of the pipeline (micro-batches, all-reduce under backward)
+// → update → metrics, evaluation, checkpoints, pruning. All ranks run it in step; what they must
+// agree on (loss, stop, masks, parameter bits) is compared or summed over the communicators.
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,14 +1,14 @@
 #pragma once
-// How the flat arrays of a stage get to its replicas and back (exchange.h says when): gradients become
-// their sums, and values those of all ranks. By the host, or from device to device.
+// How the flat arrays of a stage get to its replicas and back (exchange.h says when): gradients
+// become their sums, and values those of all ranks. By the host, or from device to device.
 //
 //   transfer.follow(gradient);                 kernels are about to compute it
 //   transfer.sum(buckets);                     from now on buckets go as they become final
 //   for each layer { …; transfer.ready(end); }
 //   transfer.finish();                         kernels asked for from now on find sums
 //
-// Sums of whole arrays may begin late: `sum` after the last `ready`. Codecs go by `gradient_wire` and
-// `value_wire`, whose segments the caller sets.
+// Sums of whole arrays may begin late: `sum` after the last `ready`. Codecs go by `gradient_wire`
+// and `value_wire`, whose segments the caller sets.
 #include <span>
 
 #include "parallel/partition.h"
@@ -26,8 +26,8 @@ class Transfer {
   virtual parallel::Wire& gradient_wire() = 0;
   virtual parallel::Wire& value_wire() = 0;
 
-  /// Where gradients are cut: at ends of parameters, for sums on all ranks, or, with a partition, as that
-  /// says, for those of a rank's slices.
+  /// Where gradients are cut: at ends of parameters, for sums on all ranks, or, with a partition,
+  /// as that says, for those of a rank's slices.
   struct Cut {
     std::span<const int64_t> boundaries = {};
     const parallel::Partition* partition = nullptr;

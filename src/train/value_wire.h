@@ -1,6 +1,6 @@
 #pragma once
-// How the new values of ZeRO-1 travel from their owner to all ranks: as they are, or, of matrices whose
-// `parallel.value_codec` is not "fp32", as changes in that codec.
+// How the new values of ZeRO-1 travel from their owner to all ranks: as they are, or, of matrices
+// whose `parallel.value_codec` is not "fp32", as changes in that codec.
 //
 //   m   master copy of an element, fp32, exact, with its owner alone (Store: `master`)
 //   c   the common value, of the compute type, the same bits on all ranks: what is computed with
@@ -9,10 +9,10 @@
 // On a device the master copies are in pinned memory: kernels write them there, and the host, which
 // encodes, reads them (sparse/optimizer_arrays.h).
 //
-// So what a code and the rounding lost, m - c, is in the next message: nothing is forgotten, and c follows
-// m however coarse the code is. A parameter's codec does not change during a run: matrices of fewer
-// than `codec_min_size` elements (kept or not, unless a pattern names them), biases, norms, and tied
-// embeddings that two stages hold travel as they are.
+// So what a code and the rounding lost, m - c, is in the next message: nothing is forgotten, and c
+// follows m however coarse the code is. A parameter's codec does not change during a run: matrices
+// of fewer than `codec_min_size` elements (kept or not, unless a pattern names them), biases,
+// norms, and tied embeddings that two stages hold travel as they are.
 #include <optional>
 #include <vector>
 

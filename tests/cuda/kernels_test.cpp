@@ -1,5 +1,5 @@
-// Every kernel case of the CPU's table on a device: values against the reference; two runs with the same bits;
-// NaN; large inputs; and messages with the CPU's bytes.
+// Every kernel case of the CPU's table on a device: values against the reference; two runs with the
+// same bits; NaN; large inputs; and messages with the CPU's bytes.
 #include <cstring>
 #include <limits>
 

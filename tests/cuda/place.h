@@ -1,7 +1,8 @@
 #pragma once
-// The device that the tests of this folder are about. They are linked twice: with a real one, table "cuda"
-// (place_cuda.cpp), where each test is skipped and says why if none answers; and with a pretended one
-// (tests/device/late_table.h), so that the tests themselves are tested on machines without a GPU.
+// The device that the tests of this folder are about. They are linked twice: with a real one, table
+// "cuda" (place_cuda.cpp), where each test is skipped and says why if none answers; and with a
+// pretended one (tests/device/late_table.h), so that the tests themselves are tested on machines
+// without a GPU.
 #include <gtest/gtest.h>
 
 #include <string>

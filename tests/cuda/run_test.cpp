@@ -1,5 +1,5 @@
-// Whole runs on a device: 100 steps near the CPU's, in each storage and type; two runs with the same bits; a
-// checkpoint of one goes on with the other; the arena's bytes.
+// Whole runs on a device: 100 steps near the CPU's, in each storage and type; two runs with the
+// same bits; a checkpoint of one goes on with the other; the arena's bytes.
 #include <algorithm>
 #include <cmath>
 
@@ -30,9 +30,9 @@ Outcome run_on_device(const io::Config& config, train::TrainerOptions options = 
   return run(config, 1, options);
 }
 
-/// Sums have other orders on a device: a product differs by 1e-6 of its size in fp32, by 2^-8 where it is
-/// rounded to bf16. Adam turns what is noise in a gradient into whole steps, so weights drift apart; losses,
-/// sums over all of them, differ by far less than training moves them.
+/// Sums have other orders on a device: a product differs by 1e-6 of its size in fp32, by 2^-8 where
+/// it is rounded to bf16. Adam turns what is noise in a gradient into whole steps, so weights drift
+/// apart; losses, sums over all of them, differ by far less than training moves them.
 void expect_near(const Outcome& a, const Outcome& b, const std::string& dtype) {
   const double allowed = dtype == "bf16" ? 3e-2 : 2e-3;
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -130,7 +130,8 @@ TEST_P(DeviceRuns, ResumeIsNoBreak) {
   EXPECT_EQ(resumed, whole);
 }
 
-/// Where masks are known beforehand a plan counts what the arena does: state, activations, workspace.
+/// Where masks are known beforehand a plan counts what the arena does: state, activations,
+/// workspace.
 TEST_P(DeviceRuns, HoldWhatWasPlanned) {
   for (const char* storage : {"dense", "expanded", "sparse"}) {
     for (const bool offload : {false, true}) {

@@ -1,5 +1,5 @@
-// The device that is not there finds what it is for: a host that touches its memory, addresses that are
-// not its own, results that nobody waited for, memory that is used after it was given back.
+// The device that is not there finds what it is for: a host that touches its memory, addresses that
+// are not its own, results that nobody waited for, memory that is used after it was given back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Double : public ::testing::Test {
   const kernels::Kernels& table() { return testing::late_table(); }
   Arena& arena() { return backend_.arena(); }
   Stream& stream() { return backend_.stream(); }
-  simt::Queue& queue() { return dynamic_cast<simt::Queue&>(*stream().queue()); }
+  simt::GuardedQueue& queue() { return dynamic_cast<simt::GuardedQueue&>(*stream().queue()); }
 
   kernels::Backend backend_{testing::late_table(), 1};
 };
@@ -57,6 +57,7 @@ TEST_F(Double, AddressesOfTheHostAreRefused) {
 TEST_F(Double, NothingIsDoneBeforeSomebodyWaits) {
   const Buffer numbers = this->numbers(4, 3);
   const Buffer host = arena().host().allocate(Memory::scratch, "copy", DType::fp32, Shape{4});
+  queue().device().collect_races();
   stream().copy(numbers.tensor(), host.tensor());
   const auto copied = host.tensor().span<float>();
   EXPECT_THAT(copied, ::testing::Each(0.0F));

@@ -1,7 +1,8 @@
-// A libnccl for ranks that are threads of one process, with pretended devices: what NcclLink calls of NCCL,
-// over memory. Work waits in the queue (tests/simt/queue.h) that is given as the CUDA stream, until
-// messages have come: a send is done when its receive has read it, so that what NCCL would hang in hangs
-// here. Group calls and joins report "in progress" first. Faults are set by fake_nccl_* functions.
+// A libnccl for ranks that are threads of one process, with pretended devices: what NcclLink calls
+// of NCCL, over memory. Work waits in the queue (tests/simt/queue.h) that is given as the CUDA
+// stream, until messages have come: a send is done when its receive has read it, so that what NCCL
+// would hang in hangs here. Group calls and joins report "in progress" first. Faults are set by
+// fake_nccl_* functions.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>

@@ -33,8 +33,8 @@ simt::Touch touch(const char* name, kernels::Use use) {
   return {.operand = name, .reads = use != kernels::Use::out, .writes = use != kernels::Use::in};
 }
 
-/// Arguments as the CPU's kernels take them. All addresses must be the device's; the queue hears what the
-/// call does with them.
+/// Arguments as the CPU's kernels take them. All addresses must be the device's; the queue hears
+/// what the call does with them.
 template <class Args>
 Args opened(GuardedQueue& queue, Args args) {
   std::vector<simt::Touch> touches;

@@ -1,5 +1,6 @@
-// A device with too little memory: a run that cannot fit is refused before it starts, with what would fit by
-// the plan; one that runs out all the same ends with the arena's table, and its last checkpoint loads.
+// A device with too little memory: a run that cannot fit is refused before it starts, with what
+// would fit by the plan; one that runs out all the same ends with the arena's table, and its last
+// checkpoint loads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// NcclLink between threads with pretended devices: what arrives, in which order, who waits; and every
-// fault that ends a run.
+// NcclLink between threads with pretended devices: what arrives, in which order, who waits; and
+// every fault that ends a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 /// A rank with its device.
@@ -109,13 +108,13 @@ TEST_F(Nccl, QueuesKnowNoOrderButTheOneThatIsAskedFor) {
     device.collect_races();
     link.follow_compute();
     exchange_with_all(link, mine, std::vector{theirs, theirs});
-    EXPECT_THAT(device.detector().take_reports(), IsEmpty());
+    EXPECT_EQ(device.detector().take_reports().size(), 0U);
     EXPECT_THAT(me.read(theirs), Each(0.0F));
     EXPECT_THAT(device.detector().take_reports(),
                 ElementsAre(AllOf(HasSubstr("a group of NCCL"), HasSubstr("writes what comes"))));
     link.lead_compute();
     EXPECT_THAT(me.read(theirs), Each(1.0F));
-    EXPECT_THAT(device.detector().take_reports(), IsEmpty());
+    EXPECT_EQ(device.detector().take_reports().size(), 0U);
   });
 }
 

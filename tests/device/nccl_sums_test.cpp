@@ -1,5 +1,6 @@
-// Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU: as they are and
-// in every code, whole and in halves; with the CPU's kernels, late, and with those of table cuda.
+// Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU: as they
+// are and in every code, whole and in halves; with the CPU's kernels, late, and with those of table
+// cuda.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -237,7 +238,8 @@ TEST(DeviceSums, ByNccl) {
   }
 }
 
-/// Buckets begin as kernels are asked for; nobody waits, and both ways the sums are those of the CPU.
+/// Buckets begin as kernels are asked for; nobody waits, and both ways the sums are those of the
+/// CPU.
 TEST(DeviceSums, OfBuckets) {
   const testing::FakeNccl fake;
   constexpr int64_t kCount = 5000;

@@ -1,5 +1,5 @@
-// The race detector finds what it is for: mistakes planted in small schedules, each beside the schedule
-// without it; and each wait between queues that is taken out of a training step.
+// The race detector finds what it is for: mistakes planted in small schedules, each beside the
+// schedule without it; and each wait between queues that is taken out of a training step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// Runs of several ranks, each with a device of its own: replicas, shared optimizers, codecs and pipelines
-// have the bits of ranks on the CPU, whether gradients go through the host or from device to device.
+// Runs of several ranks, each with a device of its own: replicas, shared optimizers, codecs and
+// pipelines have the bits of ranks on the CPU, whether gradients go through the host or from device
+// to device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

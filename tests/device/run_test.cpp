@@ -1,5 +1,5 @@
-// Whole runs on a device have the bits of the CPU's: every storage, type, pruning and way to keep state.
-// The host waits as often in a step of many micro-batches and layers as in one of few.
+// Whole runs on a device have the bits of the CPU's: every storage, type, pruning and way to keep
+// state. The host waits as often in a step of many micro-batches and layers as in one of few.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -125,7 +125,8 @@ TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
   goes_on(GetParam(), run_offloaded, run_there);
 }
 
-/// What is offloaded is in pinned memory, all of it, and planned to the byte; the model state is as large.
+/// What is offloaded is in pinned memory, all of it, and planned to the byte; the model state is as
+/// large.
 TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
   for (const int64_t bits : {32, 8}) {
     const TempDir dir;
@@ -194,7 +195,8 @@ std::vector<int64_t> waits_by_step(const io::Config& config) {
   return waits;
 }
 
-/// Once for the losses, which may have passed long before, and once for the norm; whatever is in between.
+/// Once for the losses, which may have passed long before, and once for the norm; whatever is in
+/// between.
 TEST_P(LateRuns, WaitTwiceAStep) {
   for (const testing::Way& way : ways()) {
     SCOPED_TRACE(way.name);
@@ -213,7 +215,8 @@ TEST_P(LateRuns, WaitTwiceAStep) {
   }
 }
 
-/// Weights are rebuilt by the other queue while products run, in all steps but the first of each mask.
+/// Weights are rebuilt by the other queue while products run, in all steps but the first of each
+/// mask.
 TEST(Expanded, IsRebuiltAhead) {
   const TempDir dir;
   io::Config config = tiny_config(dir);

@@ -1,5 +1,5 @@
-// The whole trainer on the kernels of table "cuda", as the harness runs them: losses and weights are near
-// the CPU's, two runs have the same bits, and a checkpoint of one goes on with the other.
+// The whole trainer on the kernels of table "cuda", as the harness runs them: losses and weights
+// are near the CPU's, two runs have the same bits, and a checkpoint of one goes on with the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,9 +45,9 @@ std::map<int32_t, double> placed(const Outcome& outcome, const std::string& name
   return weights;
 }
 
-/// Sums have other orders: relative differences of 1e-6 in fp32 and 1e-2 in bf16, which Adam may turn
-/// into a whole step where a gradient is itself noise, and which may decide between two weights of
-/// nearly the same magnitude when masks are made.
+/// Sums have other orders: relative differences of 1e-6 in fp32 and 1e-2 in bf16, which Adam may
+/// turn into a whole step where a gradient is itself noise, and which may decide between two
+/// weights of nearly the same magnitude when masks are made.
 void expect_near(const Outcome& a, const Outcome& b, const io::Config& config) {
   const bool half = config.train.dtype == "bf16";
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -136,8 +136,8 @@ TEST_P(SimtRuns, AreNearTheCpu) {
   }
 }
 
-/// Where masks are known beforehand, the plan is what the arena holds at its peak, to the byte: workspace,
-/// activations, state.
+/// Where masks are known beforehand, the plan is what the arena holds at its peak, to the byte:
+/// workspace, activations, state.
 TEST_P(SimtRuns, HoldWhatWasPlanned) {
   for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
     for (const bool later : {false, true}) {

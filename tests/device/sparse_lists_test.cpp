@@ -1,5 +1,6 @@
-// The lists of kept elements that unstructured products of a device read: there when they are needed, as
-// large as said, and always of the present mask, also for what a library has kept with them.
+// The lists of kept elements that unstructured products of a device read: there when they are
+// needed, as large as said, and always of the present mask, also for what a library has kept with
+// them.
 #include <gtest/gtest.h>
 
 #include "sparse/weight.h"

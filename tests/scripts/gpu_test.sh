@@ -1,6 +1,7 @@
 #!/bin/sh
 # gpu_test.sh ROOT: benchmarks/gpu.sh run with a bundle of stand-ins: without a device, steps that need one say
-# so; with one, what fails, hangs or prints nonsense is recorded and the rest goes on; cuBLASLt is looked for.
+# so; with one, what fails, hangs or prints nonsense is recorded and the rest goes on; who is killed leaves what was
+# done; cuBLASLt is looked for.
 set -eu
 . "$(dirname "$0")/common.sh"
 bundle="$scratch/bundle"
@@ -12,11 +13,14 @@ echo test-version >"$bundle/version"
 : >"$bundle/cublas"
 
 program() { { echo '#!/bin/sh' && cat; } >"$bundle/bin/$1" && chmod +x "$bundle/bin/$1"; }
-# Trains nothing: a summary and metrics where run.out says, at 1,000 tokens/s. Plans fit up to 11 heads.
+# Trains nothing: a summary and metrics where run.out says, at 1,000 tokens/s. Plans fit up to 11 heads. What a program
+# says on standard error may come after what it printed.
 program espalier <<'STANDIN'
 if [ "$1" = info ]; then
+  [ ! -e "$(dirname "$0")/mute" ] || { echo "no {"; exit 0; }
   echo "{\"backends\": [\"cpu-portable\"$(cat "$(dirname "$0")/device")],"
   echo " \"devices\": [\"NVIDIA H100 80GB HBM3 (79.1 GiB)\"], \"device_free_bytes\": [8589934592]}"
+  echo "a library says {something}" >&2
   exit 0
 fi
 dry=
@@ -34,6 +38,7 @@ if [ -n "$dry" ]; then
   [ "$heads" -le 11 ] && fits=true || fits=false
   echo "{\"parameters\": ${heads}000000000, \"kept_parameters\": ${heads}00000000, \"process\": 2147483648,"
   echo " \"pinned\": {\"all\": 0}, \"fits\": $fits}"
+  echo "and more" >&2
   exit 0
 fi
 mkdir -p "$out"
@@ -47,9 +52,11 @@ exec "$@"
 STANDIN
 program cuda_kernels_test <<'STANDIN'
 echo '[       OK ] Groups/DeviceKernels.agree_with_the_reference/math (5 ms)'
+case "$*" in *block*) sleep 60 & wait ;; esac
 STANDIN
 program cuda_run_test <<'STANDIN'
-echo '[  FAILED  ] DTypes/DeviceRuns.ResumeIsNoBreak/fp32 (5 ms)'
+echo '[  SKIPPED ] DTypes/DeviceRuns.HoldWhatWasPlanned/0 (0 ms)'
+echo '[  FAILED  ] DTypes/DeviceRuns.ResumeIsNoBreak/0, where GetParam() = "fp32" (5 ms)'
 echo 'the losses differ'
 exit 1
 STANDIN
@@ -74,6 +81,14 @@ line = lines.get(sys.argv[2], {"status": "absent"})
 print(line["status"], line.get("why", ""))
 PYTHON
 }
+# of STEP KEY: what it found, as JSON.
+of() {
+  python3 - "$results/results.jsonl" "$1" "$2" <<'PYTHON'
+import json, sys
+lines = {line["step"]: line for line in map(json.loads, open(sys.argv[1]))}
+print(json.dumps(lines[sys.argv[2]].get(sys.argv[3])))
+PYTHON
+}
 gpu() { run env PYTHONDONTWRITEBYTECODE=1 "$@" "$root/benchmarks/gpu.sh" run "$bundle" "$results"; }
 
 # Without a device.
@@ -87,6 +102,11 @@ for step in kernels codecs memcheck train-124m-dense; do
 done
 expect "steps that were not asked for are left out" contains "$(status gemms)" "absent"
 expect "nothing is measured" lacks "$(cat "$results/summary.md")" "tokens/s"
+gpu STEPS="third codecs"
+for step in facts cuda-2-ranks memcheck largest-gpt codecs; do
+  expect "a group's steps, and others: $step" lacks "$(status $step)" "absent"
+done
+expect "other groups are left out" contains "$(status kernels),$(status racecheck)" "absent ,absent"
 
 # With one.
 echo ', "cuda"' >"$bundle/bin/device"
@@ -95,6 +115,8 @@ gpu STEPS="kernel-tests run-tests kernels attention figure-1 blocks train-124m-d
 expect "a failed step fails the run" [ "$code" = 1 ]
 expect "tests pass" contains "$(status kernel-tests)" "passed"
 expect "tests fail, and say why" contains "$(status run-tests)" "failed exit code 1: the losses differ"
+expect "those of parameters are counted" contains "$(of run-tests failed)" '["DTypes/DeviceRuns.ResumeIsNoBreak/0"]'
+expect "and those that were skipped" contains "$(of run-tests skipped)" '["DTypes/DeviceRuns.HoldWhatWasPlanned/0"]'
 expect "a benchmark is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | 91.50"
 expect "attention is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | - | 3.50 |"
 expect "a wrong result is a failure" contains "$(status figure-1)" "failed spmm: differs"
@@ -123,11 +145,115 @@ PYTHON
 run env PYTHONPATH="$root/benchmarks/gpu" PYTHONDONTWRITEBYTECODE=1 python3 "$scratch/peaks_test.py"
 expect "peaks are found by the device's name" [ "$code" = 0 ]
 
+cat >"$scratch/steps_test.py" <<'PYTHON'
+import ctypes, json, time
+import kinds, plan, steps
+
+names = [step.name for group in plan.groups().values() for step in group] + ["facts"]
+assert len(names) == len(set(names)) and not set(names) & set(plan.groups())
+assert [step.name for step in steps.chosen(["blocks", "peer-124m"])] == ["facts", "peer-124m", "blocks"]
+assert kinds.json_in('warning\n{"a": {"b": 1}}\nerror: {') == {"a": {"b": 1}}
+
+# Of PyTorch's ways the fastest counts, whatever came last; attention of shapes that were done.
+peer = kinds.Peer("peer", 9, "124m", 4, ("eager", "blocks"))
+log = 'a warning\n{"way": "eager", "tokens_per_s": 5}\n{"way": "blocks", "tokens_per_s": 9}\n{"way": "mod'
+found = peer.read(None, None, log, {})
+assert found["way"] == "blocks" and found["tokens_per_s_of_ways"] == {"eager": 5, "blocks": 9}
+assert "tokens_per_s" not in peer.read(None, 1, "no GPU", {})
+attention = kinds.AttentionPeer("peer-attention", 9)
+assert attention.read(None, 0, '{"torch": "2", "rows": {"a": 1}}\n{"torch": "2", "rows": {"b": 2}}\n', {}) == {
+    "torch": "2", "rows": {"a": 1, "b": 2}}
+
+# What preparing takes is not there for the step; the log of one that is not understood is kept.
+class Slow(kinds.Step):
+    device = False
+    def prepare(self, bundle, end):
+        time.sleep(1)
+    def command(self, bundle):
+        return ["echo", "hello"]
+    def read(self, bundle, code, log, state):
+        raise KeyError("nothing")
+
+line, log = steps.perform(Slow("slow", "", 100), steps.Bundle("/", "/tmp"), time.monotonic() + 3, {"no_device": ""})
+assert 1 < line["limit_s"] <= 2 and line["status"] == "failed" and log == "hello\n", (line, log)
+
+# The watch over a device's memory holds its context no longer than the step.
+class Driver:
+    def __init__(self):
+        self.held = 0
+    def cuInit(self, flags):
+        return 0
+    def cuDevicePrimaryCtxRetain(self, context, device):
+        self.held += 1
+        context._obj.value = 1
+        return 0
+    def cuDevicePrimaryCtxRelease_v2(self, device):
+        self.held -= 1
+    def cuCtxSetCurrent(self, context):
+        pass
+    def cuMemGetInfo_v2(self, free, total):
+        total._obj.value, free._obj.value = 100, 90
+driver = Driver()
+ctypes.CDLL = lambda name: driver
+with steps.DeviceMemory() as memory:
+    assert driver.held == 1
+assert driver.held == 0 and memory.peak == 0
+with steps.DeviceMemory(False) as memory:
+    assert driver.held == 0
+assert memory.peak is None
+PYTHON
+run env PYTHONPATH="$root/benchmarks/gpu" PYTHONDONTWRITEBYTECODE=1 python3 "$scratch/steps_test.py"
+expect "steps are chosen, prepared, read and watched" [ "$code" = 0 ]
+
+# `espalier info` is not understood: the driver's program says whether there is a device.
+touch "$bundle/bin/mute"
+fake nvidia-smi </dev/null
+gpu STEPS="kernels"
+expect "what is not understood is a failure" contains "$(status facts)" "failed what espalier info says"
+expect "the rest goes on" contains "$(status kernels)" "passed"
+echo 'exit 9' | fake nvidia-smi
+gpu STEPS="kernels"
+expect "without a device it does not" contains "$(status kernels)" "skipped no GPU answers"
+rm "$bundle/bin/mute" "$scratch/bin/nvidia-smi"
+
+# compute-sanitizer, a group of kernels at a time; that of blocks hangs.
+fake compute-sanitizer <<'STANDIN'
+[ "$1 $2 $3 $4" = "--tool memcheck --error-exitcode 9" ] || exit 1
+shift 4
+"$@"
+echo "========= ERROR SUMMARY: 2 errors"
+exit 9
+STANDIN
+gpu STEPS="memcheck" TOTAL_S=5
+expect "what was found before the limit is told" contains "$(of memcheck groups) $(of memcheck reports)" "1 2"
+expect "the rest is known to be missing" contains "$(status memcheck)" "timed out"
+rm "$scratch/bin/compute-sanitizer"
+
 # Time.
 gpu STEPS="equality-tests kernels" TOTAL_S=4
 expect "a step that hangs is stopped" contains "$(status equality-tests)" "timed out"
 expect "what comes later finds no time" contains "$(status kernels)" "skipped no time was left"
 expect "a step that hangs fails the run" [ "$code" = 1 ]
+gpu STEPS="largest-gpt" TOTAL_S=60
+expect "the largest model wants its time" contains "$(status largest-gpt)" "skipped no time was left"
+program kernels_benchmark <<'STANDIN'
+for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
+printf '{\n  "context": {\n    "caches": [\n      {\n      }\n    ]\n  },\n  "benchmarks": [\n' >"$out"
+printf '    {\n      "name": "gelu",\n      "%%bound": 9\n    },\n    {\n      "name": "fill"\n    }' >>"$out"
+sleep 60 & wait
+STANDIN
+gpu STEPS="kernels" TOTAL_S=4
+expect "rows that were done are kept at the limit" contains "$(of kernels rows)" '{"gelu": {"%bound": 9}, "fill": {}}'
+expect "and the step is not called done" contains "$(status kernels)" "timed out"
+rm "$results/"*
+STEPS="kernel-tests kernels" PYTHONDONTWRITEBYTECODE=1 python3 "$bundle/gpu/steps.py" "$bundle" "$results" >"$scratch/killed" 2>&1 &
+killed=$!
+for _ in $(seq 100); do grep -q '^kernel-tests .*passed' "$scratch/killed" || sleep 0.1; done
+kill $killed
+code=0
+wait $killed || code=$?
+expect "who is told to end does" [ "$code" = 143 ]
+expect "and leaves what was done" contains "$(cat "$results/summary.md")" "| kernel-tests | the CPU's kernel cases and wire codes on cuda | passed |"
 
 # Bad calls.
 run "$root/benchmarks/gpu.sh" run "$scratch" "$results"

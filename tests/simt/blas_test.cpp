@@ -1,5 +1,5 @@
-// Dense products on their way to cuBLASLt: what is fused, what is done after it, with what bits, and
-// that the library is asked once a product.
+// Dense products on their way to cuBLASLt: what is fused, what is done after it, with what bits,
+// and that the library is asked once a product.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -143,6 +143,27 @@ TEST_F(Products, add_a_bias_that_the_library_refuses) {
       }
     }
   }
+}
+
+/// Of a product with itself the error is that of the operands, and only where that is allowed.
+TEST_F(Products, round_operands_to_tf32_when_asked_to) {
+  const auto largest_error = [&](DType dtype, bool allowed) {
+    const GemmArgs args{.a = make(dtype, {1, 48}, 0.5, 1),
+                        .b = make(dtype, {48, 1}, 0.5, 1),
+                        .c = make(kFp32, {1, 1})};
+    stream_.allow_tf32(allowed);
+    run(args);
+    stream_.allow_tf32(false);
+    double sum = 0;
+    for (int64_t l = 0; l < 48; ++l) {
+      sum += read(args.a, l) * read(args.b, l);
+    }
+    return std::fabs(read(args.c, 0) / sum - 1);
+  };
+  EXPECT_LT(largest_error(kFp32, false), 1e-6);
+  EXPECT_GT(largest_error(kFp32, true), 1e-6);
+  EXPECT_LT(largest_error(kFp32, true), 0x1p-10);
+  EXPECT_LT(largest_error(kBf16, true), 1e-6);
 }
 
 TEST_F(Products, choose_an_algorithm_once) {

@@ -38,7 +38,7 @@ std::vector<std::string> kernels_of(const Case& one) {
 }
 
 TEST(BlockProducts, tensor_cores_take_bf16_in_whole_pieces) {
-  const auto w = pattern({100, 104}, {32, 48});
+  const auto w = pattern({104, 104}, {32, 48});
   const BlockCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
   EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm"));
   EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
@@ -67,6 +67,16 @@ TEST(BlockProducts, only_the_gradient_may_have_values_across_pieces) {
   const auto w = pattern({96, 100}, {32, 48});
   const BlockCall call{.tokens = 5, .in = kBf16, .margin = 8};
   EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm_by_rows"));
+  EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
+              ElementsAre("block_spmm_transposed_by_rows"));
+  EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
+}
+
+/// What lies beyond the rows of dy would be added.
+TEST(BlockProducts, the_transposed_ends_with_a_piece_of_rows) {
+  const auto w = pattern({100, 104}, {32, 48});
+  const BlockCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
+  EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm"));
   EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
               ElementsAre("block_spmm_transposed_by_rows"));
   EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));

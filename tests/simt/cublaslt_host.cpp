@@ -1,6 +1,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -125,14 +126,34 @@ Tensor rows_of(const void* data, const LayoutDescriptor& layout) {
   return made;
 }
 
+/// An operand as the library multiplies it: in TF32 rounded to a mantissa of 10 bits, into
+/// `rounded`.
+Tensor factor(const Call& call, const void* data, const LayoutDescriptor& layout,
+              std::vector<float>& rounded) {
+  Tensor rows = rows_of(data, layout);
+  if (call.product.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || layout.type != CUDA_R_32F) {
+    return rows;
+  }
+  const auto* from = static_cast<const float*>(data);
+  for (int64_t row = 0; row < rows.rows(); ++row) {
+    for (int64_t col = 0; col < rows.cols(); ++col) {
+      constexpr uint32_t kBelow = 13;  // bits that are lost
+      const auto bits = std::bit_cast<uint32_t>(from[row * rows.stride + col]);
+      rounded.push_back(std::bit_cast<float>((bits + (1U << (kBelow - 1U))) >> kBelow << kBelow));
+    }
+  }
+  return Tensor(rounded.data(), DType::fp32, rows.shape);
+}
+
 /// op(a) op(b), column by column, fp32.
 std::vector<float> multiply(const Call& call) {
   Arena arena;
   Stream stream(arena, 1);
   std::vector<float> sums(call.d_layout.rows * call.d_layout.cols);
+  std::vector<float> rounded_a, rounded_b;
   kernels::by_name("cpu-portable")
-      .gemm(stream, {.a = rows_of(call.b, call.b_layout),
-                     .b = rows_of(call.a, call.a_layout),
+      .gemm(stream, {.a = factor(call, call.b, call.b_layout, rounded_b),
+                     .b = factor(call, call.a, call.a_layout, rounded_a),
                      .c = Tensor(sums.data(), DType::fp32,
                                  {static_cast<int64_t>(call.d_layout.cols),
                                   static_cast<int64_t>(call.d_layout.rows)}),
@@ -210,9 +231,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t /*compute*/,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  *made = new ProductDescriptor;
+  *made = new ProductDescriptor{.compute = compute};
   return scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {

@@ -1,15 +1,16 @@
 #pragma once
-// A device that is not there, for tests of who touches what, and when: queues that do their work when
-// somebody waits (queue.h), memory that faults unless a queue is at work, and pinned memory. A host that
-// reads or writes an array of the device is a crash, one that does not wait finds old numbers, and memory
-// is given back only when all queues are empty, after which it is gone. Polling alone brings a queue
-// forward, too: a task for every few questions. Queues beside the first share its memory.
+// A device that is not there, for tests of who touches what, and when: queues that do their work
+// when somebody waits (queue.h), memory that faults unless a queue is at work, and pinned memory. A
+// host that reads or writes an array of the device is a crash, one that does not wait finds old
+// numbers, and memory is given back only when all queues are empty, after which it is gone. Polling
+// alone brings a queue forward, too: a task for every few questions. Queues beside the first share
+// its memory.
 //
-// Whether all of that is ordered is watched as well (races.h): operations, copies and fills of all queues,
-// marks and waits, and what the host does with pinned memory. That faults, too, when the host touches a
-// page for the first time since a queue was at work, or was asked for something there; the fault notes the
-// access, and lets it go on. A race throws Bug from the next call that asks a queue for something; one that
-// nobody heard of ends the program.
+// Whether all of that is ordered is watched as well (races.h): operations, copies and fills of all
+// queues, marks and waits, and what the host does with pinned memory. That faults, too, when the
+// host touches a page for the first time since a queue was at work, or was asked for something
+// there; the fault notes the access, and lets it go on. A race throws Bug from the next call that
+// asks a queue for something; one that nobody heard of ends the program.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,7 +26,8 @@ namespace espalier::simt {
 
 class PretendedDevice;
 
-/// Allocations by address, each of pages of its own, and with a page behind it that nobody may touch.
+/// Allocations by address, each of pages of its own, and with a page behind it that nobody may
+/// touch.
 class Pages : public MemorySource {
  public:
   enum class Kind : uint8_t { device, pinned };
@@ -94,8 +96,8 @@ class GuardedQueue final : public Queue {
   RaceDetector::Actor actor_;
 };
 
-/// Does what queues beside others, of devices that this thread made, can do: a device goes on while its host
-/// waits for other ranks, whose devices wait for its messages.
+/// Does what queues beside others, of devices that this thread made, can do: a device goes on while
+/// its host waits for other ranks, whose devices wait for its messages.
 void drive_queues_beside();
 
 class PretendedDevice final : public Device {
@@ -121,7 +123,8 @@ class PretendedDevice final : public Device {
   void zeroed(void* data, size_t bytes);
   /// Throws Bug for a race, unless they are collected.
   void tell_races();
-  /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of here.
+  /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of
+  /// here.
   bool host_touched(const void* address, bool writes);
   /// Opens and closes memory around work; queues may be at work because of each other.
   void begin_work();
@@ -140,8 +143,8 @@ class PretendedDevice final : public Device {
   std::unique_ptr<GuardedQueue> first_;
 };
 
-/// A planted mistake: of all calls of `follow`, in all devices from the last `forget_follow` on, the one of
-/// this number (from 0) is forgotten; -1: none.
+/// A planted mistake: of all calls of `follow`, in all devices from the last `forget_follow` on,
+/// the one of this number (from 0) is forgotten; -1: none.
 void forget_follow(int64_t number);
 /// How many there were since.
 int64_t follows();

@@ -156,8 +156,8 @@ TEST(SimtEdges, runs_cut_out_of_larger_positions) {
   }
 }
 
-/// Digits of a sum have the CPU's bits: of the smallest and the largest numbers, of numbers that are none,
-/// and of more elements than a grid takes at once.
+/// Digits of a sum have the CPU's bits: of the smallest and the largest numbers, of numbers that
+/// are none, and of more elements than a grid takes at once.
 TEST(SimtEdges, squares_are_summed_to_the_last_bit) {
   constexpr int64_t kMany = (int64_t{2048} * 8 + 3) * kSumBlock + 17;
   for (const auto& [count, scale] :

@@ -10,8 +10,8 @@
 //   - a mma or ldmatrix that not all 32 lanes join, and addresses that must be at 16 bytes and are not;
 //   - a thread that leaves before its asynchronous copies have arrived (async_copies.h);
 //   - threads that wait for ever.
-// Dynamic shared memory is filled with NaN bits before every block. Accesses out of bounds are found
-// by AddressSanitizer, or by guard pages around the operands.
+// Dynamic shared memory is filled with NaN bits before every block. Accesses out of bounds are
+// found by AddressSanitizer, or by guard pages around the operands.
 #include <cstdint>
 #include <functional>
 #include <string>

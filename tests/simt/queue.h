@@ -1,10 +1,10 @@
 #pragma once
-// A stream of a device, on the host: it keeps what it is asked for, and does it when somebody waits:
-// the host for the queue or an event of it, or another queue that runs and meets such an event. So a
-// result that was read without waiting is an old one, and a queue that forgot to wait for another
-// finds that the other has done nothing yet. Copies and fills wait like kernels; their source is
-// read late as well. Work that cannot be done yet, since a peer has not sent what it needs, is asked for
-// again and again while the host waits.
+// A stream of a device, on the host: it keeps what it is asked for, and does it when somebody
+// waits: the host for the queue or an event of it, or another queue that runs and meets such an
+// event. So a result that was read without waiting is an old one, and a queue that forgot to wait
+// for another finds that the other has done nothing yet. Copies and fills wait like kernels; their
+// source is read late as well. Work that cannot be done yet, since a peer has not sent what it
+// needs, is asked for again and again while the host waits.
 //
 // Queues that share events are used by one thread.
 #include <deque>

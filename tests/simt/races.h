@@ -1,9 +1,10 @@
 #pragma once
-// A race detector for the schedule of a device's queues: not of threads within a kernel, but of what is
-// asked of queues, and of what the host does with memory that it shares with them.
+// A race detector for the schedule of a device's queues: not of threads within a kernel, but of
+// what is asked of queues, and of what the host does with memory that it shares with them.
 //
-// Everybody who works is an actor: the host, which asks, and each queue. What happens before what is
-// known from the calls alone, whatever the device would have done at which time, as vector clocks:
+// Everybody who works is an actor: the host, which asks, and each queue. What happens before what
+// is known from the calls alone, whatever the device would have done at which time, as vector
+// clocks:
 //
 //   order of a queue      each operation after those asked of the same queue before
 //   asking                an operation after all that the host had done, or waited for, when it asked
@@ -11,15 +12,16 @@
 //   waiting               the host after those before a mark that it waited for, or saw passed, or after
 //                         all of a queue
 //
-// An operation says which memory it reads and writes. Of each byte the last write and the reads since are
-// kept, with their times. An access of which these are not all known to happen before, and of which one is
-// a write, is a race: a report that names both operations, operands and actors. It is found in whatever
-// order the work was in fact done.
+// An operation says which memory it reads and writes. Of each byte the last write and the reads
+// since are kept, with their times. An access of which these are not all known to happen before,
+// and of which one is a write, is a race: a report that names both operations, operands and actors.
+// It is found in whatever order the work was in fact done.
 //
-// A queue of a new kind (communication) is one more actor: `add` it, report its calls as `operation` with
-// what they read and write, and its marks and waits as here. Queue and device of tests/simt/device.h do
-// that for all queues of a pretended device; tests/device/late_table.h for every kernel.
-// Source: Lamport, CACM 1978; Mattern 1989; the shadow memory is FastTrack's (PLDI 2009) with all reads.
+// A queue of a new kind (communication) is one more actor: `add` it, report its calls as
+// `operation` with what they read and write, and its marks and waits as here. Queue and device of
+// tests/simt/device.h do that for all queues of a pretended device; tests/device/late_table.h for
+// every kernel. Source: Lamport, CACM 1978; Mattern 1989; the shadow memory is FastTrack's (PLDI
+// 2009) with all reads.
 #include <map>
 #include <memory>
 #include <mutex>

@@ -1,6 +1,7 @@
-// Sparse products for the harness: loops of the host, when the queue comes to them. As a library does, they
-// look at the lists of a matrix once, before its first product, and trust what they saw from then on: who
-// keeps an analysis beyond its mask gets wrong results. No SDDMM of bf16, so that a fallback is needed.
+// Sparse products for the harness: loops of the host, when the queue comes to them. As a library
+// does, they look at the lists of a matrix once, before its first product, and trust what they saw
+// from then on: who keeps an analysis beyond its mask gets wrong results. No SDDMM of bf16, so that
+// a fallback is needed.
 #include "tests/simt/sparse_host.h"
 
 #include <map>

@@ -1,5 +1,6 @@
-// Unstructured products through the layer that is cuSPARSE on a GPU: the cases of the table on aligned
-// memory, strided operands, what is left to our own kernels, and an analysis that goes with its lists.
+// Unstructured products through the layer that is cuSPARSE on a GPU: the cases of the table on
+// aligned memory, strided operands, what is left to our own kernels, and an analysis that goes with
+// its lists.
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/sparse_products.h"

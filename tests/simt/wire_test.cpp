@@ -71,7 +71,8 @@ std::vector<uint32_t> decode_cpu(const WireFormat& format, const Bytes& message,
   return bits;
 }
 
-/// Normal numbers, numbers of many sizes, any bits at all; for one n in four with what is not finite.
+/// Normal numbers, numbers of many sizes, any bits at all; for one n in four with what is not
+/// finite.
 Floats some_numbers(size_t n, unsigned seed) {
   if (seed % 4 < 2) {
     return seed % 2 == 0 ? normal_numbers(n, seed, 1e-3F) : wide_numbers(n, seed, 44);

@@ -2,8 +2,8 @@
 // The arithmetic inside an attention tile: small products of packed panels whose sums stay in
 // registers. The operands of a product are words of 32 bits that hold neighbours along the summed
 // index: one fp32 number, or a pair of bf16 numbers where the instruction set multiplies pairs.
-// Sums are fp32, each in the order of its words. Compiled once an instruction set (see CMakeLists.txt);
-// private to this folder.
+// Sums are fp32, each in the order of its words. Compiled once an instruction set (see
+// CMakeLists.txt); private to this folder.
 #include <cstdint>
 
 #include "src/kernels/cpu/vector.h"

@@ -35,7 +35,8 @@ inline Words words_of(DType dtype, bool even) {
   return even && pair_tiles().wide != nullptr ? Words::pairs : Words::widened;
 }
 
-/// Columns [column, column + columns) of rows [first, first + n) of x, as far as there are such rows.
+/// Columns [column, column + columns) of rows [first, first + n) of x, as far as there are such
+/// rows.
 struct Region {
   const Tensor& x;
   int64_t first = 0, n = 0;
@@ -77,7 +78,8 @@ class Prefetcher {
   int64_t left_ = 0, each_ = 0;
 };
 
-/// body(count) with the usual counts as numbers known to the compiler, which then drops loops' ends.
+/// body(count) with the usual counts as numbers known to the compiler, which then drops loops'
+/// ends.
 template <class Body>
 [[gnu::always_inline]] inline void with_count(int64_t count, const Body& body) {
   if (count == cpu::kWideStrip) {
@@ -96,8 +98,8 @@ void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu
 void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan,
                            const cpu::BlockStrip& strip, Words words);
 
-/// to[c] = the word of element c of two rows, for c in [0, count). Unless words are pairs, the second
-/// row is not read.
+/// to[c] = the word of element c of two rows, for c in [0, count). Unless words are pairs, the
+/// second row is not read.
 template <Words kWords>
 [[gnu::always_inline]] inline void pack_words(const std::byte* first, const std::byte* second,
                                               int64_t count, uint32_t* to) {

@@ -1,7 +1,7 @@
 #pragma once
-// How a product with a BlockMatrix is cut into strips: up to 32 neighbouring outputs (rows of W; for
-// the transposed product columns of W) that read the same inputs. A strip is computed from a panel,
-// its weights as [words][lanes], and the list of the inputs that the words meet.
+// How a product with a BlockMatrix is cut into strips: up to 32 neighbouring outputs (rows of W;
+// for the transposed product columns of W) that read the same inputs. A strip is computed from a
+// panel, its weights as [words][lanes], and the list of the inputs that the words meet.
 //
 // A word is what one 32-bit lane holds: an fp32 number, or two bf16 numbers of neighbouring inputs.
 // Compiled once, called from every table (see table.h). Cost: a pass over the blocks.

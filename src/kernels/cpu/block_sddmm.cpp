@@ -1,7 +1,8 @@
-// The gradient of a BlockMatrix: for each kept block dyᵀ x over all tokens. Columns of the block lie in
-// vector lanes, its rows in the rows of a tile, tokens are the words. Chunk after chunk of tokens, x is
-// brought into stripes, a column of blocks each, as [words][lanes] (fp32 is read as it lies where that
-// is as good); dy of each row of blocks, just before it is used, as [words][height].
+// The gradient of a BlockMatrix: for each kept block dyᵀ x over all tokens. Columns of the block
+// lie in vector lanes, its rows in the rows of a tile, tokens are the words. Chunk after chunk of
+// tokens, x is brought into stripes, a column of blocks each, as [words][lanes] (fp32 is read as it
+// lies where that is as good); dy of each row of blocks, just before it is used, as
+// [words][height].
 #include "src/kernels/cpu/block_panel.h"
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/support.h"
@@ -42,8 +43,8 @@ struct Gradient {
   int64_t dy_words() const { return height * kChunkWords + kGap; }
 };
 
-/// Whether tiles of `lanes` columns read what they need and no more; rows that fall on each other in
-/// the sets of a cache are better packed.
+/// Whether tiles of `lanes` columns read what they need and no more; rows that fall on each other
+/// in the sets of a cache are better packed.
 bool readable(const BlockSddmmArgs& args, int64_t lanes) {
   return args.x.dtype == DType::fp32 && args.weight.width % lanes == 0 &&
          args.weight.cols % args.weight.width == 0 && args.x.stride % 2048 != 0;

@@ -1,6 +1,7 @@
-// Products with a BlockMatrix. Outputs lie in vector lanes, tokens in the rows of a tile: weights are
-// packed once a call into panels (each is then read by all tokens), activations are read where they
-// lie. Tiles of tokens, small enough that their activations stay in L2, are shared out to threads.
+// Products with a BlockMatrix. Outputs lie in vector lanes, tokens in the rows of a tile: weights
+// are packed once a call into panels (each is then read by all tokens), activations are read where
+// they lie. Tiles of tokens, small enough that their activations stay in L2, are shared out to
+// threads.
 #include "src/kernels/cpu/activation.h"
 #include "src/kernels/cpu/block_panel.h"
 #include "src/kernels/cpu/loops.h"

@@ -1,5 +1,6 @@
 #pragma once
-// The inner loop of all products with blocks: sums [rows][lanes] += a [rows][words] b [words][lanes].
+// The inner loop of all products with blocks: sums [rows][lanes] += a [rows][words] b
+// [words][lanes].
 //
 //   b   `lanes` vector lanes of 32 bits a word, at step k bytes; in a panel side by side
 //   a   one word at a time, spread over the lanes: word k of row r lies at a + r stride + offsets[k]

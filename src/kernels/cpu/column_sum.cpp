@@ -1,6 +1,6 @@
 // out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum,
-// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for a bf16 `out`
-// are formed in the workspace.
+// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for a bf16
+// `out` are formed in the workspace.
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"

@@ -4,8 +4,8 @@
 // results are added up while they are in registers.
 //
 // For each block of kTokens tokens: pack dy and x (features x tokens), shared by the threads; then
-// each thread adds the block's part to the results of its own tiles. The results (fp32, in the order
-// of the tiles) go to their places, rounded once, after the last block.
+// each thread adds the block's part to the results of its own tiles. The results (fp32, in the
+// order of the tiles) go to their places, rounded once, after the last block.
 #include <omp.h>
 
 #include <cstring>

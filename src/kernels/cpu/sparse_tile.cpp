@@ -57,8 +57,8 @@ void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs,
   }
 }
 
-/// Writes one tile whose elements begin at `first`, and its values unless there are none. Returns how
-/// many elements it has.
+/// Writes one tile whose elements begin at `first`, and its values unless there are none. Returns
+/// how many elements it has.
 template <class T>
 int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
                   const RowValues<T>& values) {
@@ -174,7 +174,8 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
   return total;
 }
 
-/// The tiles of one panel of the transpose, block after block: kPanel rows of W, from left to right.
+/// The tiles of one panel of the transpose, block after block: kPanel rows of W, from left to
+/// right.
 template <class T>
 void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
                 const Scratch& scratch) {

@@ -5,8 +5,8 @@
 // The matrix [rows, cols] (W, or its transpose) is cut into tiles: a block of rows times a panel of
 // kPanel columns, whose activations stay in the L1 cache. Within a tile, rows are sorted by their
 // number of kept elements, so that the inner loops run long stretches with one trip count: with
-// unsorted rows the mispredicted ends of the inner loop cost as much as the arithmetic. Elements lie
-// in the order in which they are used: a column within the panel (8 bits) and a value (fp32).
+// unsorted rows the mispredicted ends of the inner loop cost as much as the arithmetic. Elements
+// lie in the order in which they are used: a column within the panel (8 bits) and a value (fp32).
 // Cost: about 0.4 ns for each kept element, transposed about 1 ns; 5 bytes for each, and 2 for each
 // row of each panel. For SDDMM 1 byte (no values) and 3.
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// The activation functions and their slopes; GELU in the form x s(2u), as in cpu/activation.h, whose
-// exponential is a power of two here.
+// The activation functions and their slopes; GELU in the form x s(2u), as in cpu/activation.h,
+// whose exponential is a power of two here.
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -1,6 +1,6 @@
 #pragma once
-// The dense product behind `gemm`, with what cuBLASLt can do on the way. blas_cublaslt.cpp asks that
-// library, or in tests one of the same functions on the host (tests/simt/include/cublasLt.h).
+// The dense product behind `gemm`, with what cuBLASLt can do on the way. blas_cublaslt.cpp asks
+// that library, or in tests one of the same functions on the host (tests/simt/include/cublasLt.h).
 #include "src/core/stream.h"
 #include "src/core/tensor.h"
 
@@ -16,6 +16,7 @@ struct Product {
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   bool half_inputs = false;  ///< a and b are bf16, else fp32
   bool half_result = false;
+  bool tf32 = false;  ///< inputs of fp32 may be rounded to it
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   /// Wishes, at most one: c = op(a) op(b) gelu'(of), `of` like c; and sums (+)= op(a) 1.
@@ -24,8 +25,8 @@ struct Product {
   bool accumulate_sums = false;
 };
 
-/// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to do. On a dry
-/// arena it asks for its workspace alone.
+/// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to
+/// do. On a dry arena it asks for its workspace alone.
 bool matmul(Stream& stream, const Product& product);
 /// Bytes of the stream's workspace, from its start, that a product with a result of m x n uses.
 size_t matmul_workspace(int64_t m, int64_t n);

@@ -1,12 +1,12 @@
-// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first, the
-// bias runs along the rows of its result, and sums of a's rows are those of its second operand
+// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first,
+// the bias runs along the rows of its result, and sums of a's rows are those of its second operand
 // (BGRADB). Accumulation in fp32.
 //
-// Bias and sums have the result's type there. So a bias to a bf16 result is rounded first, by a kernel of n
-// elements in each call, sums of a shorter type, or that are added to others, go through the
-// workspace, and those of a longer type are left to the caller. On Hopper and later sums come apart from
-// products of bf16: the library's kernels that have both are Ampere's (cuBLASLt 13.1). What it refuses
-// to do in one is done after the product.
+// Bias and sums have the result's type there. So a bias to a bf16 result is rounded first, by a
+// kernel of n elements in each call, sums of a shorter type, or that are added to others, go
+// through the workspace, and those of a longer type are left to the caller. On Hopper and later
+// sums come apart from products of bf16: the library's kernels that have both are Ampere's
+// (cuBLASLt 13.1). What it refuses to do in one is done after the product.
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointe
 
 DType type_of_result(const Product& p) { return p.half_result ? DType::bf16 : DType::fp32; }
 
-/// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole 16
-/// bytes.
+/// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
+/// 16 bytes.
 bool has_slope(const Product& p) {
   return p.gelu_slope_of != nullptr && p.half_result && !p.accumulate && p.c_stride % 8 == 0 &&
          p.k > 1 && is_aligned(p.gelu_slope_of);
@@ -105,7 +105,7 @@ bool matmul(Stream& stream, const Product& product) {
   ProductCall call{.stream = stream, .product = product};
   call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
   if (stream.arena().dry()) {
-    return false;  // the library alone knows what it fuses: a plan counts what is done beside it, too
+    return false;  // what it fuses the library knows: a plan counts what is done beside it, too
   }
   add_extra(call, call.workspace + blas_workspace());
   const ProductPlan& plan = ask(call);

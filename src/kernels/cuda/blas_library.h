@@ -1,7 +1,7 @@
 #pragma once
-// The functions of cuBLASLt that products call. The library is loaded by the first product, so that a
-// program with CUDA starts, and computes on the CPU, where it is missing. Only its headers are needed to
-// build; the library must be of the same major version.
+// The functions of cuBLASLt that products call. The library is loaded by the first product, so that
+// a program with CUDA starts, and computes on the CPU, where it is missing. Only its headers are
+// needed to build; the library must be of the same major version.
 #include <cublasLt.h>
 
 #include <memory>
@@ -29,7 +29,8 @@ struct BlasLibrary {
   decltype(cublasLtMatmulPreferenceSetAttribute)* set_preference = nullptr;
 };
 
-/// `names`: for SharedLibrary. Throws Failure when none can be loaded, or when it is of another version.
+/// `names`: for SharedLibrary. Throws Failure when none can be loaded, or when it is of another
+/// version.
 BlasLibrary load_blas(const std::vector<std::string>& names);
 
 /// Where cuBLASLt is looked for: CUBLAS_DIR first.

@@ -27,8 +27,8 @@ void make(BlasLayout& layout, bool half, int64_t rows, int64_t cols, int64_t str
       "layout");
 }
 
-/// The largest power of two that divides the address, up to the arena's alignment: whole tensors of one
-/// shape have one algorithm, wherever they are.
+/// The largest power of two that divides the address, up to the arena's alignment: whole tensors of
+/// one shape have one algorithm, wherever they are.
 unsigned alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   return static_cast<unsigned>(std::min<uintptr_t>(64, address & (~address + 1)));
@@ -59,7 +59,8 @@ void describe_extra(const BlasProduct& product, const ProductCall& call) {
 ProductPlan describe(const ProductCall& call) {
   const Product& p = call.product;
   ProductPlan made{.extra = call.extra};
-  check_blas(blas_library().create_product(&made.product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  const cublasComputeType_t arithmetic = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check_blas(blas_library().create_product(&made.product.handle, arithmetic, CUDA_R_32F),
              "descriptor");
   const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -178,6 +179,7 @@ ProductKey key_of(const ProductCall& call) {
           alignment_of(call.beside),
           p.half_inputs,
           p.half_result,
+          p.tf32,
           p.transpose_a,
           p.transpose_b,
           p.accumulate,

@@ -1,9 +1,10 @@
 #pragma once
 // What the tiles of block products read: how each thread copies its pieces of the next kDepth lines
-// into a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements, and is copied whole or
-// not at all, then it is zero: copies of known sizes are one instruction. So lines of the sum must end
-// with a piece (block_products.h), or what is beyond them would be added; outputs need not, as those
-// beyond an edge are not stored. Lines of the sum may be gathered: those of the kept blocks, side by side.
+// into a stage (block_tile.h). A piece is 16 bytes, eight neighbouring elements, and is copied
+// whole or not at all, then it is zero: copies of known sizes are one instruction. So lines of the
+// sum must end with a piece (block_products.h), or what is beyond them would be added; outputs need
+// not, as those beyond an edge are not stored. Lines of the sum may be gathered: those of the kept
+// blocks, side by side.
 #include "src/kernels/cuda/block_tile.h"
 #include "src/kernels/cuda/elements.h"
 

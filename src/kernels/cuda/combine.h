@@ -1,6 +1,6 @@
 #pragma once
-// Sums over rows in two steps: blocks sum parts of the rows into `shares` in the workspace, then the
-// shares are added up in their order. How rows are cut into parts depends on the shape alone.
+// Sums over rows in two steps: blocks sum parts of the rows into `shares` in the workspace, then
+// the shares are added up in their order. How rows are cut into parts depends on the shape alone.
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

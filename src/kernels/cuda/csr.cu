@@ -1,5 +1,5 @@
-// Kept elements by rows and by columns, once for a mask: their positions are listed, rows and columns
-// are cut out of those, and a stable sort of the columns gives the order of the transpose.
+// Kept elements by rows and by columns, once for a mask: their positions are listed, rows and
+// columns are cut out of those, and a stable sort of the columns gives the order of the transpose.
 #include <algorithm>
 
 #include "src/kernels/cuda/index.h"
@@ -65,6 +65,7 @@ int32_t* ints(const Tensor& t) { return static_cast<int32_t*>(t.data); }
 void csr(Stream& stream, const CsrArgs& args) {
   verify(args);
   const Positions& positions = args.positions;
+  std::byte* const memory = stream.workspace(sort_bytes(positions.count));
   const Lists lists{ints(args.row_begin),
                     ints(args.column),
                     ints(args.column_begin),
@@ -81,8 +82,7 @@ void csr(Stream& stream, const CsrArgs& args) {
   }
   launch(begin_rows, {.name = "csr_rows", .grid = blocks_for(lists.rows + 1, 256)}, stream, lists);
   launch(cut_columns, {.name = "csr_columns", .grid = blocks_for(lists.count, 256)}, stream, lists);
-  const SortedRows sorted =
-      sort_rows(stream, args.column, lists.cols, stream.workspace(sort_bytes(lists.count)));
+  const SortedRows sorted = sort_rows(stream, args.column, lists.cols, memory);
   launch(list_columns,
          {.name = "csr_transpose", .grid = blocks_for(std::max(lists.count, lists.cols + 1), 256)},
          stream, lists, sorted);

@@ -1,7 +1,8 @@
 #pragma once
-// A GPU as the device of a rank: cudaMalloc for what kernels use, cudaMallocHost for what the host shares
-// with it, one stream for kernels, and others beside it. Memory is zeroed in the first stream's order,
-// before whatever others are asked for later, and given back when all streams are empty.
+// A GPU as the device of a rank: cudaMalloc for what kernels use, cudaMallocHost for what the host
+// shares with it, one stream for kernels, and others beside it. Memory is zeroed in the first
+// stream's order, before whatever others are asked for later, and given back when all streams are
+// empty.
 #include "src/core/device.h"
 #include "src/kernels/cuda/queue.h"
 

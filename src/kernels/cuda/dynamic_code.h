@@ -1,6 +1,6 @@
 #pragma once
-// 8-bit codes of the dynamic map (../dynamic_lines.h): the same rule as cpu/dynamic_code.h, a quad of
-// codes at a time. The 256 numbers of a block lie in a warp, two quads a lane.
+// 8-bit codes of the dynamic map (../dynamic_lines.h): the same rule as cpu/dynamic_code.h, a quad
+// of codes at a time. The 256 numbers of a block lie in a warp, two quads a lane.
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/dynamic_lines.h"
 

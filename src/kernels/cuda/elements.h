@@ -26,7 +26,8 @@ struct Quad {
 __device__ __forceinline__ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 __device__ __forceinline__ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// a / b of numbers that are not negative; in 32 bits where they fit, which takes a third of the time.
+/// a / b of numbers that are not negative; in 32 bits where they fit, which takes a third of the
+/// time.
 __device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
   if ((static_cast<uint64_t>(a | b) >> 32) == 0) {
     return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);

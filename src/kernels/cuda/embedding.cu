@@ -90,8 +90,8 @@ __device__ int64_t begin_of(const int32_t* ids, int32_t id, int64_t low, int64_t
   return high;
 }
 
-/// Block m: the many rows that have the token at place kMany m, if that is the first such place that
-/// they cover.
+/// Block m: the many rows that have the token at place kMany m, if that is the first such place
+/// that they cover.
 __global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
   __shared__ float sums[kSide][kTileColumns];
   const int32_t* ids = args.sorted.ids;

@@ -5,7 +5,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-Product product_of(const GemmArgs& args) {
+Product product_of(const Stream& stream, const GemmArgs& args) {
   return {.a = args.a.data,
           .b = args.b.data,
           .c = args.c.data,
@@ -18,6 +18,7 @@ Product product_of(const GemmArgs& args) {
           .c_stride = args.c.stride,
           .half_inputs = args.a.dtype == DType::bf16,
           .half_result = args.c.dtype == DType::bf16,
+          .tf32 = stream.tf32() && args.a.dtype == DType::fp32,
           .transpose_a = args.transpose_a,
           .transpose_b = args.transpose_b,
           .accumulate = args.accumulate};
@@ -32,7 +33,7 @@ Product product_of(const GemmArgs& args) {
 //   row_sums       fused where the library can (blas_cublaslt.cpp)
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
-  Product product = product_of(args);
+  Product product = product_of(stream, args);
   bool fused = false;
   if (product.m > 0 && product.n > 0) {
     require(product.k > 0, "a product has terms", product.m, product.n);

@@ -1,6 +1,6 @@
 // Gather and scatter. A list of positions is read by quads. A bitmap is read by groups of 512
-// elements, for each of which a rank is stored: a warp a group, a quad of dense elements a lane, and
-// a quad's place among the kept ones is its rank plus the bits before it.
+// elements, for each of which a rank is stored: a warp a group, a quad of dense elements a lane,
+// and a quad's place among the kept ones is its rank plus the bits before it.
 #include "src/kernels/cuda/index.h"
 
 #include "src/kernels/cuda/elementwise.h"

@@ -1,11 +1,12 @@
 #pragma once
-// Every kernel of ours is started here: launch(kernel, {.name, .grid, .block, .shared_bytes}, stream,
-// arguments…). It returns before the kernel has run; the stream's queue does its work in order.
-// Throws Failure with the kernel's name when the device refuses it. A grid of no blocks is nothing. On a
-// dry arena nothing is started and no device is needed: a call then only asks for its workspace.
+// Every kernel of ours is started here: launch(kernel, {.name, .grid, .block, .shared_bytes},
+// stream, arguments…). It returns before the kernel has run; the stream's queue does its work in
+// order. Throws Failure with the kernel's name when the device refuses it. A grid of no blocks is
+// nothing. On a dry arena nothing is started and no device is needed: a call then only asks for its
+// workspace.
 //
-// <simt.h> is CUDA itself (native/simt.h) or, in tests, a host stand-in: kernels are the same source
-// for both, and ESPALIER_GPU names the namespace that keeps the two apart.
+// <simt.h> is CUDA itself (native/simt.h) or, in tests, a host stand-in: kernels are the same
+// source for both, and ESPALIER_GPU names the namespace that keeps the two apart.
 //
 // Pointers that kernels get are the device's: so are all pointers of Args, but for
 // PredictArgs::terms, which is read when the call is made.

@@ -34,8 +34,8 @@ __device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int
   return moment.values != nullptr ? load_quad(moment.values, i, count) : Quad{};
 }
 
-/// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes whose
-/// elements are beyond the end take part with zeros.
+/// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes
+/// whose elements are beyond the end take part with zeros.
 template <DynamicMap kMap>
 __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
                                              const Quad (&q)[2]) {

@@ -1,8 +1,8 @@
 #pragma once
-// A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return at
-// once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for what
-// went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device, which
-// calls make the thread's own. Queues beside another (core/device.h) are used by its thread.
+// A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return
+// at once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for
+// what went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device,
+// which calls make the thread's own. Queues beside another (core/device.h) are used by its thread.
 #include <cuda_runtime_api.h>
 
 #include <deque>

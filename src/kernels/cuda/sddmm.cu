@@ -1,5 +1,5 @@
-// The gradient of a sparse weight: a warp has 128 kept elements of a row, four a lane, and goes over
-// the tokens in their order.
+// The gradient of a sparse weight: a warp has 128 kept elements of a row, four a lane, and goes
+// over the tokens in their order.
 #include <algorithm>
 
 #include "src/kernels/cuda/block_products.h"

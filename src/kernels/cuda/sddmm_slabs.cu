@@ -1,6 +1,6 @@
-// The gradient of a sparse weight by dense products: whole rows of dyᵀ x, as many as fit a slab of fp32 in
-// the workspace, of which the kept elements are then taken. At the densities of training tensor cores
-// compute all elements sooner than anything else computes the kept ones.
+// The gradient of a sparse weight by dense products: whole rows of dyᵀ x, as many as fit a slab of
+// fp32 in the workspace, of which the kept elements are then taken. At the densities of training
+// tensor cores compute all elements sooner than anything else computes the kept ones.
 #include <algorithm>
 
 #include "src/kernels/cuda/blas.h"
@@ -60,6 +60,7 @@ void sddmm_by_slabs(Stream& stream, const SddmmArgs& args, int64_t rows_each) {
                     .b_stride = args.x.stride,
                     .c_stride = weight.cols,
                     .half_inputs = args.x.dtype == DType::bf16,
+                    .tf32 = stream.tf32() && args.x.dtype == DType::fp32,
                     .transpose_a = true});
     launch(take_kept,
            {.name = "sddmm_take", .grid = blocks_for(count, kWarps), .block = 32 * kWarps}, stream,

@@ -1,6 +1,7 @@
-// Products with W by rows and with Wᵀ by rows are the same call of the library. The values of Wᵀ are put
-// in its order first, in one pass over kept elements: no algorithm that transposes by itself has the
-// same bits in each run. Bias, activation and slope follow in a pass of ours over fp32 sums.
+// Products with W by rows and with Wᵀ by rows are the same call of the library. The values of Wᵀ
+// are put in its order first, in one pass over kept elements: no algorithm that transposes by
+// itself has the same bits in each run. Bias, activation and slope follow in a pass of ours over
+// fp32 sums.
 #include "src/kernels/cuda/sparse_by_library.h"
 
 #include "src/kernels/cuda/sparse_library.h"

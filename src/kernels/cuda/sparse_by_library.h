@@ -1,7 +1,7 @@
 #pragma once
-// Which of the two computes an unstructured sparse product: cuSPARSE (sparse_library.h) is offered every
-// one whose matrix has its lists (Csr), that has something to compute, and whose arrays begin at 16
-// bytes; our own kernels (spmm.cu, sddmm.cu) compute the others, and those that it refuses.
+// Which of the two computes an unstructured sparse product: cuSPARSE (sparse_library.h) is offered
+// every one whose matrix has its lists (Csr), that has something to compute, and whose arrays begin
+// at 16 bytes; our own kernels (spmm.cu, sddmm.cu) compute the others, and those that it refuses.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -1,8 +1,9 @@
-// Row-major [tokens, features] is column-major [features, tokens], which is what cuSPARSE multiplies by a
-// matrix: yᵀ = W xᵀ. CUSPARSE_SPMM_CSR_ALG3 is the one algorithm with the same bits in each run, and does
-// not transpose; SDDMM has one algorithm, which has. A product of a shape is described, analysed and given
-// its workspace once; later ones bring other values and other operands. What cuSPARSE does not support it
-// says when it is asked for the size of that workspace, or for the product itself.
+// Row-major [tokens, features] is column-major [features, tokens], which is what cuSPARSE
+// multiplies by a matrix: yᵀ = W xᵀ. CUSPARSE_SPMM_CSR_ALG3 is the one algorithm with the same bits
+// in each run, and does not transpose; SDDMM has one algorithm, which has. A product of a shape is
+// described, analysed and given its workspace once; later ones bring other values and other
+// operands. What cuSPARSE does not support it says when it is asked for the size of that workspace,
+// or for the product itself.
 #include "src/kernels/cuda/sparse_cusparse.h"
 
 #include <algorithm>
@@ -118,7 +119,8 @@ struct Plan {
   Buffer workspace;
 };
 
-/// The plans of a matrix, the oldest first. Few: micro-batches have few shapes, and each has a workspace.
+/// The plans of a matrix, the oldest first. Few: micro-batches have few shapes, and each has a
+/// workspace.
 class Plans final : public Prepared {
  public:
   Plan* find(const Key& key) {

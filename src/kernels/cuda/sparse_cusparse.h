@@ -1,6 +1,6 @@
 #pragma once
-// cuSPARSE as it is loaded when the first sparse product is asked for (CUSPARSE_DIR, or where toolkits
-// are), and the handle that a queue has of it.
+// cuSPARSE as it is loaded when the first sparse product is asked for (CUSPARSE_DIR, or where
+// toolkits are), and the handle that a queue has of it.
 #include <cusparse.h>
 
 #include "src/core/shared_library.h"

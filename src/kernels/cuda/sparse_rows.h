@@ -1,6 +1,6 @@
 #pragma once
-// The rows of a sparse weight as the product kernels read them: where a row's values begin, how many
-// there are, and the column of each; of single elements and of blocks.
+// The rows of a sparse weight as the product kernels read them: where a row's values begin, how
+// many there are, and the column of each; of single elements and of blocks.
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -1,5 +1,6 @@
 #pragma once
-// What becomes of a finished sum of a sparse product: bias, what was there before, activation or slope.
+// What becomes of a finished sum of a sparse product: bias, what was there before, activation or
+// slope.
 #include "src/kernels/cuda/activation.h"
 #include "src/kernels/cuda/elements.h"
 

@@ -1,6 +1,6 @@
-// A warp sums the squares of a block of kSumBlock elements, a lane a column; a thread block counts the
-// digits of its sums in shared memory, and adds those that are not 0 to the counts at its end. Atomics act
-// on whole numbers alone, so the order of warps does not matter.
+// A warp sums the squares of a block of kSumBlock elements, a lane a column; a thread block counts
+// the digits of its sums in shared memory, and adds those that are not 0 to the counts at its end.
+// Atomics act on whole numbers alone, so the order of warps does not matter.
 #include "src/core/exact_sum.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/table.h"

@@ -11,7 +11,8 @@ namespace espalier::kernels::cuda {
 std::vector<const Kernels*> tables();
 /// Why that is empty, and what to do; empty where it is not.
 std::string absence();
-/// For plans of runs on a GPU, wherever they are made (Kernels::plan); null in a build without CUDA.
+/// For plans of runs on a GPU, wherever they are made (Kernels::plan); null in a build without
+/// CUDA.
 const Kernels* plan_table();
 /// Name, memory and compute capability of each device, and the versions of driver and runtime.
 std::vector<std::string> devices();

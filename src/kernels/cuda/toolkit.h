@@ -1,13 +1,14 @@
 #pragma once
-// Where libraries of the CUDA toolkit are: those that core/shared_library.h loads when they are needed.
+// Where libraries of the CUDA toolkit are: those that core/shared_library.h loads when they are
+// needed.
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Names to try, the most wanted first: in the folder that environment variable `variable` names, where
-/// the system's loader looks (LD_LIBRARY_PATH, ldconfig), and in the toolkit's own folders.
+/// Names to try, the most wanted first: in the folder that environment variable `variable` names,
+/// where the system's loader looks (LD_LIBRARY_PATH, ldconfig), and in the toolkit's own folders.
 inline std::vector<std::string> toolkit_names(const std::string& file, const char* variable) {
   std::vector<std::string> names;
   if (const char* folder = std::getenv(variable); folder != nullptr && *folder != '\0') {

@@ -1,6 +1,6 @@
 #pragma once
-// Eight codes of 1 to 8 bits, one in each byte of a word, to `bits` bytes side by side and back; and
-// such groups in memory at any address. See cpu/wire_pack.h.
+// Eight codes of 1 to 8 bits, one in each byte of a word, to `bits` bytes side by side and back;
+// and such groups in memory at any address. See cpu/wire_pack.h.
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

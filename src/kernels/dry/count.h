@@ -1,7 +1,7 @@
 #pragma once
 // What the functions of the dry table share: how they count flops and bytes, and ask for workspace.
-// Flops and bytes add up in dry_count(); workspace is asked of the stream as kernels do, so that a dry
-// arena learns of it.
+// Flops and bytes add up in dry_count(); workspace is asked of the stream as kernels do, so that a
+// dry arena learns of it.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::dry {
@@ -30,8 +30,8 @@ inline double traffic(const Positions& positions) {
                                      : 0;
 }
 
-/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it. Those of a
-/// device ask themselves (Kernels::plan).
+/// Asks for at least the workspace that the CPU kernels take, so that a dry run plans for it. Those
+/// of a device ask themselves (Kernels::plan).
 inline void allow(Stream& stream, int64_t bytes) {
   if (!stream.arena().on_device()) {
     stream.workspace(static_cast<size_t>(bytes));

@@ -28,8 +28,8 @@ int64_t packed_rows(const Stream& stream, int64_t rows, int64_t cols) {
   return stream.threads() * (kEach + 256 * (rows + cols));
 }
 
-/// The weight in the order of the kernel's tiles: at most 9 bytes a kept element, a quarter of a byte
-/// for all.
+/// The weight in the order of the kernel's tiles: at most 9 bytes a kept element, a quarter of a
+/// byte for all.
 void allow_form(Stream& stream, const SparseMatrix& weight) {
   const int64_t size = (weight.rows + 128) * (weight.cols + 128);
   allow(stream,

@@ -45,8 +45,8 @@ void activation_backward(Stream&, const ActivationBackwardArgs& args) {
   add(1.5 * flops_of(args.kind) * elements(args.x), traffic(args.dy, args.x, args.dx));
 }
 
-/// oneDNN copies an operand that it cannot read as it lies, panel by panel. What goes with the product
-/// is a pass of its own.
+/// oneDNN copies an operand that it cannot read as it lies, panel by panel. What goes with the
+/// product is a pass of its own.
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   constexpr int64_t kPanels = int64_t{1} << 20;

@@ -1,9 +1,9 @@
 #pragma once
-// The part of cuBLASLt's interface that src/kernels/cuda calls, on the host: names and meanings are the
-// library's, numbers are our own. Products are done when the queue comes to them. What the documentation
-// forbids is refused; what a version may lack too: sums of an inner extent that is no multiple of 8, a bias
-// of one element, and, only when the product is asked for, one after an inner extent of 1.
-// Like the library it rounds once: bias and gelu's slope meet the sum in fp32.
+// The part of cuBLASLt's interface that src/kernels/cuda calls, on the host: names and meanings are
+// the library's, numbers are our own. Products are done when the queue comes to them. What the
+// documentation forbids is refused; what a version may lack too: sums of an inner extent that is no
+// multiple of 8, a bias of one element, and, only when the product is asked for, one after an inner
+// extent of 1. Like the library it rounds once: bias and gelu's slope meet the sum in fp32.
 #include <cstddef>
 #include <cstdint>
 
@@ -20,7 +20,7 @@ enum cublasStatus_t {
   CUBLAS_STATUS_NOT_SUPPORTED,
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF };
 enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT,
@@ -54,6 +54,7 @@ struct Context {
   double seconds = 0;   ///< that products took, of a made-up clock
 };
 struct ProductDescriptor {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   uint64_t attributes[kProductAttributes] = {};
 };
 /// Of a column-major matrix.
