@@ -209,6 +209,18 @@ std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySd
   return plan;
 }
 
+/// By the plan of this key, made at its first use: `ask(plan)`. False: it is not supported.
+template <class Make, class Ask>
+bool by_plan(std::unique_ptr<Prepared>& kept, const Key& key, const Make& make, const Ask& ask) {
+  Plans& plans = plans_of(kept);
+  Plan* plan = plans.find(key);
+  if (plan == nullptr) {
+    plan = &plans.add(make());
+  }
+  plan->refused = plan->refused || !supported(ask(*plan), "product");
+  return !plan->refused;
+}
+
 }  // namespace
 
 CusparseFunctions::CusparseFunctions()
@@ -258,22 +270,14 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
                 .half_values = p.matrix.half,
                 .half_first = p.x.half,
                 .half_second = p.y.half};
-  Plans& plans = plans_of(kept);
-  Plan* plan = plans.find(key);
-  if (plan == nullptr) {
-    plan = &plans.add(plan_spmm(stream, key, p));
-  }
-  if (plan->refused) {
-    return false;
-  }
-  plan->set(p.matrix.values, p.x, p.y);
-  const float beta = p.accumulate ? 1 : 0;
-  plan->refused =
-      !supported(cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan->matrix.native(),
-                                  plan->a.native(), &beta, plan->b.native(), CUDA_R_32F, kSpmm,
-                                  plan->workspace.tensor().data),
-                 "SpMM");
-  return !plan->refused;
+  const auto make = [&] { return plan_spmm(stream, key, p); };
+  return by_plan(kept, key, make, [&](Plan& plan) {
+    plan.set(p.matrix.values, p.x, p.y);
+    const float beta = p.accumulate ? 1 : 0;
+    return cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.matrix.native(),
+                            plan.a.native(), &beta, plan.b.native(), CUDA_R_32F, kSpmm,
+                            plan.workspace.tensor().data);
+  });
 }
 
 bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
@@ -289,22 +293,14 @@ bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepar
                 .half_values = p.matrix.half,
                 .half_first = p.dy.half,
                 .half_second = p.x.half};
-  Plans& plans = plans_of(kept);
-  Plan* plan = plans.find(key);
-  if (plan == nullptr) {
-    plan = &plans.add(plan_sddmm(stream, key, p));
-  }
-  if (plan->refused) {
-    return false;
-  }
-  plan->set(p.matrix.values, p.dy, p.x);
-  const float beta = p.accumulate ? 1 : 0;
-  plan->refused =
-      !supported(cusparse()->sddmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan->a.native(),
-                                   plan->b.native(), &beta, plan->matrix.native(), CUDA_R_32F,
-                                   kSddmm, plan->workspace.tensor().data),
-                 "SDDMM");
-  return !plan->refused;
+  const auto make = [&] { return plan_sddmm(stream, key, p); };
+  return by_plan(kept, key, make, [&](Plan& plan) {
+    plan.set(p.matrix.values, p.dy, p.x);
+    const float beta = p.accumulate ? 1 : 0;
+    return cusparse()->sddmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.a.native(),
+                             plan.b.native(), &beta, plan.matrix.native(), CUDA_R_32F, kSddmm,
+                             plan.workspace.tensor().data);
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU
