@@ -21,6 +21,7 @@ class Contender:
     command: tuple = ()      # of a rival, less --work and --out; a .py file is run by the rivals' python
     masked: bool = False     # starts from the pruned weights
     pipeline: bool = False   # ranks are stages
+    apart: tuple = ()        # types in which it computes other numbers than those of its curve
 
 
 SPARSE = {"sparse.storage": "sparse"}
@@ -53,7 +54,8 @@ CONTENDERS = [
     _torch("ddp-fp16", "DDP, fp16 hook", None, "--hook", "fp16"),
     _torch("ddp-powersgd", "DDP, PowerSGD hook", None, "--hook", "powersgd"),
     _torch("ddp-masked", "DDP, dense masked", "masked", "--masked", masked=True),
-    _deepspeed("zero-0", "ZeRO-0", "rival_zero.py", "--stage", "0"),
+    # Stage 0 in bf16 makes its fp32 copies of weights that are bf16 already: first small updates are lost to rounding.
+    _deepspeed("zero-0", "ZeRO-0", "rival_zero.py", "--stage", "0", apart=("bf16",)),
     _deepspeed("zero-1", "ZeRO-1", "rival_zero.py", "--stage", "1"),
     _deepspeed("zero-2", "ZeRO-2", "rival_zero.py", "--stage", "2"),
     _deepspeed("deepspeed-pipeline", "pipeline", "rival_pipeline.py", pipeline=True),

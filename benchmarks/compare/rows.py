@@ -94,7 +94,7 @@ def coincidence(contenders, results, preset):
     found = []
     for curve in ("dense", "masked"):
         for seed in sorted({r["seed"] for r in results}):
-            names = [c.name for c in contenders if c.curve == curve]
+            names = [c.name for c in contenders if c.curve == curve and preset["dtype"] not in c.apart]
             runs = {r["name"]: r for r in results if r["seed"] == seed and r["status"] == "ok"}
             present = [name for name in names if name in runs]
             for name in present[1:]:
