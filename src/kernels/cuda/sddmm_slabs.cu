@@ -1,6 +1,6 @@
 // The gradient of a sparse weight by dense products: whole rows of dyᵀ x, as many as fit a slab of
-// fp32 in the workspace, of which the kept elements are then taken. At the densities of training
-// tensor cores compute all elements sooner than anything else computes the kept ones.
+// fp32 in the workspace, of which the kept elements are then taken. It costs a dense product, whatever
+// the density, and writes and reads 4 bytes an element; sddmm.cu says when it is chosen.
 #include <algorithm>
 
 #include "src/kernels/cuda/blas.h"

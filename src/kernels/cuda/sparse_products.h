@@ -2,7 +2,7 @@
 // The ways of an unstructured product (sddmm.cu, spmm.cu):
 //   by library   cuSPARSE (sparse_by_library.h), wherever it takes the product
 //   by slabs     of a weight's gradient: dense products whose kept elements are taken; where there is enough
-//                to compute, and kept, for tensor cores to win
+//                to compute, and kept, for tensor cores (estimated)
 //   by rows      kernels that go over the kept elements: everything else
 #include "src/kernels/kernels.h"
 
