@@ -16,6 +16,16 @@ namespace espalier {
 /// A point in a queue's work: everything asked for before it was set. Marks of a queue only grow.
 using Mark = int64_t;
 
+/// Work that was asked for once, to be done again as it was: the same calls with the same addresses
+/// and numbers. It belongs to one queue.
+class Recording {
+ public:
+  Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  virtual ~Recording() = default;
+};
+
 /// A backend knows its own kind.
 class Queue {
  public:
@@ -38,6 +48,15 @@ class Queue {
   /// What is asked for from now on begins when `other`, of the same device, has passed `mark`. The
   /// host does not wait.
   virtual void follow(Queue& other, Mark mark) = 0;
+  /// Until `end_recording` calls are kept instead of done, those of queues that follow this one
+  /// too; it must follow them again before the end. Meanwhile nobody may wait, and no memory of the
+  /// device is taken or given back. False: it cannot.
+  virtual bool begin_recording() { return false; }
+  /// Null: what was asked for cannot be kept, and nothing was done.
+  virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
+  /// Asks for all of it, in one call.
+  virtual void replay(Recording&) {}
+
   /// What the device's own libraries know it by (a cudaStream_t). The device becomes the calling
   /// thread's.
   virtual void* handle() = 0;

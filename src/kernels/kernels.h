@@ -28,6 +28,9 @@ namespace espalier::kernels {
 /// gelu: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2.
 enum class Activation : uint8_t { none, gelu, relu };
 
+/// Floating-point formats of 8 bits (OCP FP8): 4 bits of exponent, up to 448, or 5, up to 57,344.
+enum class Float8 : uint8_t { none, e4m3, e5m2 };
+
 /// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
 /// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided. fp32
 /// of a and b may be rounded to TF32 (Stream::tf32).
@@ -38,6 +41,10 @@ enum class Activation : uint8_t { none, gelu, relu };
 ///                   multiplies, or after. Without accumulate and any of the others
 ///   row_sums        (+)= op(a) 1, a bias' gradient beside that of its weight: of a transposed a.
 ///                   A table may round the sums of one call to c's type before it adds them
+/// With round_a and round_b (both or neither), elements x of that operand are multiplied as s q: q
+/// is x / s in that format, to nearest even, and s the operand's largest magnitude over the
+/// format's largest number, in fp32 (1 of zeros). An operand that is not finite makes c NaN.
+/// row_sums are those of a as it is.
 struct GemmArgs {
   Tensor a;  ///< [M, K], or [K, M] when transpose_a
   Tensor b;  ///< [K, N], or [N, K] when transpose_b
@@ -51,6 +58,7 @@ struct GemmArgs {
   Tensor preactivation;                      ///< likewise
   Tensor row_sums;                           ///< any [M], or empty
   bool accumulate_sums = false;
+  Float8 round_a = Float8::none, round_b = Float8::none;
 };
 
 /// out [C] = sum over rows of x [R, C] (+ out when `accumulate`); x, out any. Sums are fp32 and
@@ -165,6 +173,16 @@ struct SumSquaresArgs {
 inline constexpr int64_t kSumBlock = 256;
 inline constexpr int64_t kSumColumns = 32;
 
+/// What an update multiplies its gradient with, from the sum of squares (SumSquaresArgs):
+///   norm = sqrt(sum), as the host has it (ExactSum::value), rounded to fp32
+///   factor = clip / (norm + 1e-6) when clip > 0 and norm > clip, else 1, from the norm in double;
+///   NaN when the norm is not finite
+struct ClipArgs {
+  Tensor counts;        ///< uint64 [ExactSum::kWords]
+  Tensor norm, factor;  ///< fp32 [1]
+  double clip = 0;
+};
+
 /// packed[k] (+)= dense[position k]. dense any [size], packed any [count].
 struct GatherArgs {
   Tensor dense, packed;
@@ -251,7 +269,8 @@ struct DequantizeArgs {
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
 /// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
 /// fp32, or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the
-/// pass. Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in
+/// pass. With `factor`, that is `scale` instead; one that is not finite changes nothing at all.
+/// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in
 /// PyTorch).
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
@@ -261,6 +280,7 @@ struct AdamWArgs {
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
   Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty
   Positions positions;
+  Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
   float bias1 = 1, bias2 = 1;
 };
@@ -269,6 +289,7 @@ struct AdamWArgs {
 struct SgdArgs {
   Tensor gradient, value, low, moment1, scale1, dense;
   Positions positions;
+  Tensor factor;
   float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
 };
 
@@ -320,6 +341,7 @@ struct Kernels {
   Op<DifferenceArgs> difference = nullptr;
   Op<FillArgs> fill = nullptr;
   Op<SumSquaresArgs> sum_squares = nullptr;
+  Op<ClipArgs> clip = nullptr;
   Op<GatherArgs> gather = nullptr;
   Op<ScatterArgs> scatter = nullptr;
   Op<CsrArgs> csr = nullptr;
