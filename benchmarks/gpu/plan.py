@@ -62,6 +62,8 @@ def rest():
         Cpu("cpu-2-ranks", "the same on 2 ranks of the bundle's mpirun", 30, 2),
         Sanitizer("racecheck", 250),
         Benchmark("figure-1-small", *FIGURE_1, "^spmm/0.1/bitmap/bf16/(128|256|512)/.*/576/"),
+        Benchmark("slabs", "gradients of bf16 weights on either side of the density from which they go by slabs", 100,
+                  "sparse_benchmark", "^sddmm/0.0.*/4096/4096/8192"),
         Benchmark("gemms-tuned", "dense products, algorithms chosen by the clock", 130, "kernels_benchmark",
                   "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
         Largest("largest-gpt-offload", 500, "expanded", True),

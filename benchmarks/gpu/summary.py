@@ -6,8 +6,8 @@ from peaks import mfu, peak_flops
 TABLES = [(("kernels", "gemms"), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
           (("gemms-tuned",), ["%bound", "best_us", "GB/s", "GFLOP/s"]),
           (("attention", "peer-attention"), ["best_us", "TFLOP/s"]),
-          (("figure-1", "figure-1-small"), ["dense_ms", "sparse_ms", "own_ms", "expanded_ms"]),
-          (("blocks",), ["dense_ms", "block_ms", "x_dense", "%speed", "%bound"])]
+          (("figure-1", "figure-1-small", "slabs"), ["dense_ms", "sparse_ms", "own_ms", "expanded_ms"]),
+          (("blocks",), ["dense_ms", "block_ms", "ell_ms", "x_dense", "%speed", "%bound"])]
 SPEED_COLUMNS = ["GPT-2", "storage", "tokens/s", "MFU, %", "x PyTorch", "x our dense", "state, B a parameter",
                  "device's peak, GiB"]
 LARGEST_COLUMNS = ["largest GPT", "parameters", "kept", "planned of the device, GiB", "planned pinned, GiB",
