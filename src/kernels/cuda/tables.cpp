@@ -5,6 +5,7 @@
 #include "src/kernels/cuda/device.h"
 #include "src/kernels/cuda/sparse_cusparse.h"
 #include "src/kernels/cuda/table.h"
+#include "src/kernels/device_rates.h"
 
 namespace espalier::kernels::cuda {
 namespace {
@@ -46,6 +47,24 @@ std::string find_absence() {
   return fmt::format("none of {} GPUs has compute capability 8.0 or later", count);
 }
 
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, device), "attribute of a device");
+  return value;
+}
+
+/// What it could do at most, behind a comma.
+std::string rates_of_device(int device) {
+  const std::string text =
+      rates_text({.major = attribute(cudaDevAttrComputeCapabilityMajor, device),
+                  .minor = attribute(cudaDevAttrComputeCapabilityMinor, device),
+                  .multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device),
+                  .clock_khz = attribute(cudaDevAttrClockRate, device),
+                  .memory_clock_khz = attribute(cudaDevAttrMemoryClockRate, device),
+                  .bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device)});
+  return text.empty() ? text : ", " + text;
+}
+
 }  // namespace
 
 std::string absence() {
@@ -73,11 +92,12 @@ std::vector<std::string> devices() {
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp about;
     check_cuda(cudaGetDeviceProperties(&about, device), "properties of a device");
-    found.push_back(fmt::format(
-        "{} ({:.1f} GiB, compute capability {}.{}, {} multiprocessors, "
-        "driver {}, runtime {})",
-        about.name, static_cast<double>(about.totalGlobalMem) * 0x1p-30, about.major, about.minor,
-        about.multiProcessorCount, version_text(driver), version_text(runtime)));
+    found.push_back(
+        fmt::format("{} ({:.1f} GiB, compute capability {}.{}, {} multiprocessors{}, "
+                    "driver {}, runtime {})",
+                    about.name, static_cast<double>(about.totalGlobalMem) * 0x1p-30, about.major,
+                    about.minor, about.multiProcessorCount, rates_of_device(device),
+                    version_text(driver), version_text(runtime)));
   }
   return found;
 }
