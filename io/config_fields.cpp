@@ -71,6 +71,9 @@ void train(std::vector<Field>& out) {
   rows.add("dtype", &T::dtype, one_of({"fp32", "bf16"}, {"fp16"}), "of weights and activations");
   rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16"}),
            "of the gradient that micro-batches and ranks add up; auto: dtype");
+  rows.add(
+      "loss_scale", &T::loss_scale, at_least(0),
+      "what gradients are multiplied with until the update; 0: in fp16 as much as fits, else 1");
   rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
   rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");

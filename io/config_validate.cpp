@@ -150,6 +150,30 @@ void validate_codecs(const ParallelConfig& parallel) {
         "keeps messages with the host; set one of them to \"auto\"");
 }
 
+/// What moves with the loss of earlier steps has to be in the unit of the present ones.
+void validate_loss_scale(const Config& config) {
+  if (config.train.dtype != "fp16" || config.train.loss_scale > 0) {
+    return;
+  }
+  constexpr std::string_view kFix = "set train.loss_scale to a number, e.g. 1024";
+  const ParallelConfig& parallel = config.parallel;
+  const auto is_powersgd = [](const std::string& codec) {
+    return parse_codec(codec).name == "powersgd";
+  };
+  const bool low_rank = is_powersgd(parallel.codec.fallback) ||
+                        std::ranges::any_of(parallel.codec.patterns, [&](const auto& pattern) {
+                          return is_powersgd(pattern.second);
+                        });
+  check(parallel.schedule != "async",
+        "train.dtype = \"fp16\" leaves out steps whose gradients overflow, which stages of "
+        "parallel.schedule = \"async\" cannot agree on; {}",
+        kFix);
+  check(!parallel.error_feedback && !low_rank,
+        "train.dtype = \"fp16\" changes the scale of gradients between steps, and {} keeps errors "
+        "of earlier ones; {}",
+        parallel.error_feedback ? "parallel.error_feedback" : "codec powersgd", kFix);
+}
+
 void validate_value_codec(const ParallelConfig& parallel) {
   const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
   check(plain || parallel.zero == 1,
@@ -182,6 +206,7 @@ void validate(const Config& config) {
   validate_asynchronous(config);
   validate_codecs(config.parallel);
   validate_value_codec(config.parallel);
+  validate_loss_scale(config);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 

@@ -87,8 +87,12 @@ Progress progress_of(const io::CheckpointReader& reader) {
   if (vocabulary != meta.extra.end()) {
     progress.characters = io::Vocabulary::from_text(vocabulary->second);
   }
-  const auto choice = meta.extra.find("codec_choice");
-  progress.codec_choice = choice == meta.extra.end() ? "" : choice->second;
+  const auto text = [&](const char* name) {
+    const auto found = meta.extra.find(name);
+    return found == meta.extra.end() ? std::string() : found->second;
+  };
+  progress.codec_choice = text("codec_choice");
+  progress.loss_scale = text("loss_scale");
   return progress;
 }
 

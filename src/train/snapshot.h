@@ -19,6 +19,7 @@ struct Progress {
   io::Config config;
   io::Vocabulary characters;   ///< empty where there is no text
   std::string codec_choice{};  ///< of codec_choice.h
+  std::string loss_scale{};    ///< of loss_scale.h
 };
 
 /// Over a pipeline: the parameters of the network in forward order, and the rank of `comm` that has

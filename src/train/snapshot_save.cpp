@@ -204,6 +204,9 @@ io::CheckpointMeta meta_of(const Progress& progress) {
   if (!progress.codec_choice.empty()) {
     meta.extra["codec_choice"] = progress.codec_choice;
   }
+  if (!progress.loss_scale.empty()) {
+    meta.extra["loss_scale"] = progress.loss_scale;
+  }
   return meta;
 }
 
