@@ -168,6 +168,40 @@ inline Case fill_case(int64_t n, DType dtype) {
   return made;
 }
 
+/// The host's bits from every table, of a sum of numbers up to `scale`, whose carries wait.
+inline Case clip_case(double scale, double clip) {
+  Case made;
+  made.name = fmt::format("clip_{}_at_{}", scale, clip);
+  std::array<uint64_t, ExactSum::kWords> digits{};
+  for (const double x : draw(17, 300, 0, 1)) {
+    ExactSum sum;
+    sum.add(scale * x);
+    sum.add_to(digits);
+  }
+  Operand counts = input(DType::uint64, {ExactSum::kWords});
+  std::ranges::transform(digits, counts.values.begin(),
+                         [](uint64_t x) { return std::bit_cast<double>(x); });
+  made.operands = {std::move(counts), output(kFp32, {1}, {}), output(kFp32, {1}, {})};
+  made.run = [clip](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.clip(stream, {.counts = t[0], .norm = t[1], .factor = t[2], .clip = clip});
+  };
+  made.reference = [clip](std::vector<Values>& v) {
+    std::array<uint64_t, ExactSum::kWords> counted{};
+    std::ranges::transform(v[0], counted.begin(),
+                           [](double x) { return std::bit_cast<uint64_t>(x); });
+    const auto words = ExactSum::of(counted).words();
+    double sum = words.back();
+    for (int i = 0; i < ExactSum::kDigits; ++i) {
+      sum += std::ldexp(words.at(static_cast<size_t>(i)), 32 * i - ExactSum::kBias);
+    }
+    const double norm = std::sqrt(sum);
+    const double factor = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
+    v[1][0] = static_cast<float>(norm);
+    v[2][0] = static_cast<float>(std::isfinite(norm) ? factor : std::nan(""));
+  };
+  return made;
+}
+
 /// Digits have the same bits from every table; a uint64 operand is read as the bits of a double.
 inline Case sum_squares_case(int64_t n, DType dtype = kFp32) {
   Case made;
