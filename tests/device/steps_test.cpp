@@ -16,6 +16,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::Outcome;
