@@ -84,6 +84,22 @@ inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient
   return made;
 }
 
+/// The target of one row has probability 0: an infinite loss, and NaN for a gradient.
+inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient) {
+  Case made = cross_entropy_case(rows, cols, dtype, gradient);
+  made.name += "_impossible_target";
+  const int64_t row = rows / 2;
+  const auto target = static_cast<int64_t>(made.operands[1].values[static_cast<size_t>(row)]);
+  made.operands[0].values[static_cast<size_t>(row * cols + target)] = -HUGE_VAL;
+  made.reference = [=, all = made.reference](std::vector<Values>& v) {
+    all(v);
+    Values& dlogits = v[gradient == Gradient::in_place ? 0 : 3];
+    std::fill_n(dlogits.begin() + row * cols, cols, std::nan(""));
+  };
+  made.passes_nan = false;  // NaN comes out in any case
+  return made;
+}
+
 inline Case dropout_case(int64_t n, int64_t offset, float probability, DType dtype) {
   Case made;
   made.name = fmt::format("dropout_{}_{}_{:.0f}_{}", n, offset, 100 * probability, text(dtype));
