@@ -54,6 +54,7 @@ constexpr Kernels kTimed{
     ESPALIER_TIMED(cast, CastArgs),
     ESPALIER_TIMED(fill, FillArgs),
     ESPALIER_TIMED(sum_squares, SumSquaresArgs),
+    ESPALIER_TIMED(clip, ClipArgs),
     ESPALIER_TIMED(gather, GatherArgs),
     ESPALIER_TIMED(scatter, ScatterArgs),
     ESPALIER_TIMED(spmm, SpmmArgs),
@@ -121,7 +122,7 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
     std::ranges::copy(targets, stage.targets(shape.batch).get<int32_t>());
     stage.forward_backward(
         {.samples = shape.batch, .step = number, .loss_scale = 1.0 / static_cast<double>(tokens)});
-    stage.update(number, 1e-3);
+    stage.result(stage.update(number, 1e-3));
   };
   one_step(0);  // primitives are created here
   one_step(1);

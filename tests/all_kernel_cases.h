@@ -24,6 +24,16 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
       cases.push_back(adamw_case(kept, form));
       cases.push_back(sgd_case(kept, form));
     }
+    for (const double factor : {0.75, -HUGE_VAL, std::nan("")}) {
+      const bool small = copy == Copy::bf16;
+      const StateForm form{.gradient = small ? kBf16 : kFp32,
+                           .split = small,
+                           .coded = small,
+                           .copy = copy,
+                           .factor = factor};
+      cases.push_back(adamw_case(kept, form));
+      cases.push_back(sgd_case(kept, form));
+    }
   }
 }
 
@@ -35,6 +45,9 @@ inline void add_memory_cases(Cases& cases) {
              {1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}, {200, 256}}) {
       for (const Gradient gradient : {Gradient::absent, Gradient::beside, Gradient::in_place}) {
         cases.push_back(cross_entropy_case(rows, cols, dtype, gradient));
+        if (cols > 1 && gradient != Gradient::absent) {
+          cases.push_back(impossible_target_case(rows, cols, dtype, gradient));
+        }
       }
     }
     for (const float probability : {0.0F, 0.1F, 0.9F}) {
@@ -60,6 +73,11 @@ inline void add_memory_cases(Cases& cases) {
     cases.push_back(embedding_backward_case({2, 20, 1100}, 50257, dtype));
     for (const int64_t n : {1, 100, 50001}) {
       cases.push_back(sum_squares_case(n, dtype));
+    }
+  }
+  for (const double scale : {0.0, 1e-320, 1e-90, 0.3, 7e30, 1e300, HUGE_VAL, std::nan("")}) {
+    for (const double clip : {0.0, 1.0, 1e-200}) {
+      cases.push_back(clip_case(scale, clip));
     }
   }
   for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {

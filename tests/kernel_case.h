@@ -236,7 +236,7 @@ inline void write_all(const Operand& operand, const Tensor& t) {
   }
 }
 
-/// The first element outside its tolerance, or nothing.
+/// The first element outside its tolerance, or nothing. Where NaN is right, NaN is.
 inline std::string mismatch(const Operand& operand, const Tensor& got, const Values& want) {
   const double rounding = operand.dtype == DType::bf16 ? 0x1p-8 : 0;
   for (int64_t i = 0; i < got.count(); ++i) {
@@ -244,7 +244,8 @@ inline std::string mismatch(const Operand& operand, const Tensor& got, const Val
     const double right = want[static_cast<size_t>(i)];
     const double allowed =
         operand.tolerance.absolute + (operand.tolerance.relative + rounding) * std::fabs(right);
-    if (!(std::fabs(value - right) <= allowed)) {
+    const bool same = value == right || (std::isnan(value) && std::isnan(right));
+    if (!same && !(std::fabs(value - right) <= allowed)) {
       return fmt::format("element {}: {} instead of {}, allowed {}", i, value, right, allowed);
     }
   }

@@ -84,6 +84,22 @@ inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient
   return made;
 }
 
+/// The target of one row has probability 0: an infinite loss, and NaN for a gradient.
+inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient) {
+  Case made = cross_entropy_case(rows, cols, dtype, gradient);
+  made.name += "_impossible_target";
+  const int64_t row = rows / 2;
+  const auto target = static_cast<int64_t>(made.operands[1].values[static_cast<size_t>(row)]);
+  made.operands[0].values[static_cast<size_t>(row * cols + target)] = -HUGE_VAL;
+  made.reference = [=, all = made.reference](std::vector<Values>& v) {
+    all(v);
+    Values& dlogits = v[gradient == Gradient::in_place ? 0 : 3];
+    std::fill_n(dlogits.begin() + row * cols, cols, std::nan(""));
+  };
+  made.passes_nan = false;  // NaN comes out in any case
+  return made;
+}
+
 inline Case dropout_case(int64_t n, int64_t offset, float probability, DType dtype) {
   Case made;
   made.name = fmt::format("dropout_{}_{}_{:.0f}_{}", n, offset, 100 * probability, text(dtype));
@@ -165,6 +181,40 @@ inline Case fill_case(int64_t n, DType dtype) {
   };
   made.reference = [](std::vector<Values>& v) { v[0].assign(v[0].size(), 1.5); };
   made.passes_nan = false;
+  return made;
+}
+
+/// The host's bits from every table, of a sum of numbers up to `scale`, whose carries wait.
+inline Case clip_case(double scale, double clip) {
+  Case made;
+  made.name = fmt::format("clip_{}_at_{}", scale, clip);
+  std::array<uint64_t, ExactSum::kWords> digits{};
+  for (const double x : draw(17, 300, 0, 1)) {
+    ExactSum sum;
+    sum.add(scale * x);
+    sum.add_to(digits);
+  }
+  Operand counts = input(DType::uint64, {ExactSum::kWords});
+  std::ranges::transform(digits, counts.values.begin(),
+                         [](uint64_t x) { return std::bit_cast<double>(x); });
+  made.operands = {std::move(counts), output(kFp32, {1}, {}), output(kFp32, {1}, {})};
+  made.run = [clip](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.clip(stream, {.counts = t[0], .norm = t[1], .factor = t[2], .clip = clip});
+  };
+  made.reference = [clip](std::vector<Values>& v) {
+    std::array<uint64_t, ExactSum::kWords> counted{};
+    std::ranges::transform(v[0], counted.begin(),
+                           [](double x) { return std::bit_cast<uint64_t>(x); });
+    const auto words = ExactSum::of(counted).words();
+    double sum = words.back();
+    for (int i = 0; i < ExactSum::kDigits; ++i) {
+      sum += std::ldexp(words.at(static_cast<size_t>(i)), 32 * i - ExactSum::kBias);
+    }
+    const double norm = std::sqrt(sum);
+    const double factor = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
+    v[1][0] = static_cast<float>(norm);
+    v[2][0] = static_cast<float>(std::isfinite(norm) ? factor : std::nan(""));
+  };
   return made;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 // The case table, third part: 8-bit codes, and the optimizers in all forms of their state.
+#include <optional>
+
 #include "src/kernels/dynamic_map.h"
 #include "tests/kernel_cases_memory.h"
 
@@ -86,11 +88,12 @@ struct StateForm {
   bool split = false;  ///< the master copy is bf16 and 16 more bits
   bool coded = false;  ///< moments in 8 bits
   Copy copy = Copy::absent;
+  std::optional<double> factor{};  ///< of gradients, as an operand
 };
 
 /// Where an operand stands; 0: there is none.
 struct StatePlaces {
-  size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0;
+  size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0, factor = 0;
 };
 
 inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
@@ -129,7 +132,15 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
     places.dense = add(in_out(form.copy == Copy::bf16 ? kBf16 : kFp32, {kept.size}, value));
     made.operands.back().input = false;
   }
-  made.passes_nan = n > 0;
+  if (form.factor) {
+    places.factor = add(input(kFp32, {1}));
+    made.operands.back().values = {*form.factor};
+    for (int64_t k = 0; places.dense != 0 && k < n; ++k) {  // as an update leaves them
+      Operand& dense = made.operands[places.dense];
+      dense.values[kept.list[k]] = rounded(dense.dtype, made.operands[places.value].values[k]);
+    }
+  }
+  made.passes_nan = n > 0 && !form.factor;  // one that is NaN changes nothing
   return places;
 }
 
@@ -140,10 +151,18 @@ struct StateElement {
   double master, moment[2];
 };
 
+/// What the gradient is multiplied with: `scale`, or what is given instead.
+inline double factor_of(const StatePlaces& at, const std::vector<Values>& v, double scale) {
+  return at.factor == 0 ? scale : v[at.factor][0];
+}
+
 /// Runs `next` on every kept element; whatever the form of the state.
 template <class Next>
 void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Values>& v,
                       const Next& next) {
+  if (!std::isfinite(factor_of(at, v, 1))) {
+    return;
+  }
   Values moments[2];
   for (size_t i = 0; i < 2; ++i) {
     const Values none(v[at.value].size(), 0);
@@ -176,8 +195,9 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
 }
 
 inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
-  return fmt::format("{}_{}_split{:d}_coded{:d}_copy{:d}", name, suffix(kept, form.gradient),
-                     form.split, form.coded, static_cast<int>(form.copy));
+  return fmt::format("{}_{}_split{:d}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
+                     form.split, form.coded, static_cast<int>(form.copy),
+                     form.factor ? fmt::format("_factor{}", *form.factor) : "");
 }
 
 /// What AdamWArgs and SgdArgs share.
@@ -190,6 +210,7 @@ void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stre
   args.moment1 = t[at.moment[0]];
   args.scale1 = tensor_at(t, at.scale[0]);
   args.dense = tensor_at(t, at.dense);
+  args.factor = tensor_at(t, at.factor);
   args.positions = kept.positions(stream);
 }
 
@@ -207,9 +228,11 @@ inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
     kernels.adamw(stream, args);
   };
   made.reference = [=](std::vector<Values>& v) {
+    AdamWArgs scaled = flags;
+    scaled.scale = static_cast<float>(factor_of(at, v, flags.scale));
     reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
       const auto [master, moment1, moment2] =
-          reference::adamw(flags, gradient, {e.master, e.moment[0], e.moment[1]});
+          reference::adamw(scaled, gradient, {e.master, e.moment[0], e.moment[1]});
       e = {master, {moment1, moment2}};
     });
   };
@@ -227,9 +250,9 @@ inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
     kernels.sgd(stream, args);
   };
   made.reference = [=](std::vector<Values>& v) {
+    const double scale = factor_of(at, v, flags.scale);
     reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
-      e.moment[0] =
-          flags.momentum * e.moment[0] + gradient * flags.scale + flags.weight_decay * e.master;
+      e.moment[0] = flags.momentum * e.moment[0] + gradient * scale + flags.weight_decay * e.master;
       e.master -= flags.lr * e.moment[0];
     });
   };

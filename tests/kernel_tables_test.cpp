@@ -37,6 +37,7 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"difference", k.difference},
       {"fill", k.fill},
       {"sum_squares", k.sum_squares},
+      {"clip", k.clip},
       {"gather", k.gather},
       {"scatter", k.scatter},
       {"csr", k.csr},

@@ -99,13 +99,9 @@ ExactSum ExactSum::of(std::span<const double, kWords> words) {
 }
 
 double ExactSum::value() const {
-  ExactSum sum = *this;
-  sum.carry();
-  double value = 0;
-  for (size_t i = 0; i < kDigits; ++i) {
-    value += std::ldexp(static_cast<double>(sum.digits_.at(i)), static_cast<int>(32 * i) - kBias);
-  }
-  return sum.not_finite_ == 0 ? value : sum.not_finite_;
+  std::array<uint64_t, kWords> counts{};
+  add_to(counts);
+  return value_of(counts.data());
 }
 
 }  // namespace espalier

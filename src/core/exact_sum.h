@@ -11,7 +11,9 @@
 // doubles, in any order. Source: Kulisch, "Computer Arithmetic and Validity", 2013, section 8 (long
 // accumulators).
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace espalier {
@@ -33,6 +35,25 @@ class ExactSum {
   /// added to others, bits are ORed. Other threads may add to `counts` at the same time.
   void add_to(std::span<uint64_t, kWords> counts) const;
   static ExactSum of(std::span<const uint64_t, kWords> counts);
+  /// The value of kWords counts. Plain arithmetic, for kernels too: a digit times its unit is exact,
+  /// so that it makes no difference whether a compiler fuses it with the addition.
+  static constexpr double value_of(const uint64_t* counts) {
+    double value = 0;
+    double unit = 0x1p-1074;  // of the digit; beyond 2^1023 infinite, as what it stands for
+    uint64_t over = 0;
+    for (int i = 0; i < kDigits; ++i) {
+      const uint64_t digit = counts[i] + over;
+      const uint64_t low = digit & 0xffffffffU;
+      over = digit >> 32U;
+      if (low > 0) {
+        value += static_cast<double>(low) * unit;
+      }
+      unit *= 0x1p32;
+    }
+    const double not_finite =
+        over > 0 ? std::numeric_limits<double>::infinity() : std::bit_cast<double>(counts[kDigits]);
+    return not_finite == 0 ? value : not_finite;
+  }
 
  private:
   void carry();

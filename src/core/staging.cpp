@@ -22,7 +22,7 @@ Tensor Staging::room(const Tensor& to) {
 
 void Staging::send(const Tensor& room, const Tensor& to) {
   stream_.copy(room, to);
-  done(room);
+  give_back(room, stream_.mark());
 }
 
 Staging::Arrival Staging::fetch(const Tensor& from) {
@@ -31,12 +31,14 @@ Staging::Arrival Staging::fetch(const Tensor& from) {
   return {.host = host, .mark = stream_.mark()};
 }
 
-void Staging::done(const Tensor& host) {
+void Staging::done(const Tensor& host) { give_back(host, Mark{}); }
+
+void Staging::give_back(const Tensor& host, Mark free_after) {
   const auto found = std::ranges::find_if(
       pieces_, [&](const Piece& piece) { return piece.memory.tensor().data == host.data; });
   if (found != pieces_.end()) {
     found->taken = false;
-    found->free_after = stream_.mark();
+    found->free_after = free_after;
   }
 }
 

@@ -26,6 +26,7 @@ class Staging {
     Mark mark = 0;
   };
   Arrival fetch(const Tensor& from);
+  /// Of what has come, or of room that will not be sent.
   void done(const Tensor& host);
 
  private:
@@ -34,6 +35,7 @@ class Staging {
     Mark free_after = 0;
     bool taken = false;
   };
+  void give_back(const Tensor& host, Mark free_after);
 
   Stream& stream_;
   std::vector<Piece> pieces_;

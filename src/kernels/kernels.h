@@ -121,7 +121,7 @@ struct EmbeddingBackwardArgs {
 
 /// By row: losses[r] = lse(logits[r]) - logits[r, target]; with `dlogits`, also
 /// dlogits = scale (softmax(logits) - onehot). logits any [R, V]; dlogits any, may be logits;
-/// targets int32 [R]; losses fp32 [R].
+/// targets int32 [R]; losses fp32 [R]. A row of a loss that is not finite has NaN in dlogits.
 struct CrossEntropyArgs {
   Tensor logits, targets, losses, dlogits;
   float scale = 1;

@@ -28,6 +28,12 @@ void is_master(const Args& args) {
   }
 }
 
+void is_exact_sum(const char* name, const Tensor& counts) {
+  require(
+      counts.data != nullptr && counts.dtype == DType::uint64 && counts.count() == ExactSum::kWords,
+      "tensor must hold the digits of an exact sum", name, name_of(counts.dtype), counts.count());
+}
+
 /// The part that AdamW and SGD share.
 template <class Args>
 void is_update(const Args& args) {
@@ -36,6 +42,9 @@ void is_update(const Args& args) {
   is_any_vector("gradient", args.gradient, count);
   is_master(args);
   is_moment("moment1", args.moment1, args.scale1, count);
+  if (args.factor) {
+    is_fp32_vector("factor", args.factor, 1);
+  }
   if (args.dense) {
     require(args.positions.count == count, "positions must cover the values", args.positions.count,
             count);
@@ -230,10 +239,13 @@ void verify(const FillArgs& args) {
 
 void verify(const SumSquaresArgs& args) {
   is_any_vector("x", args.x, args.x.count());
-  require(args.counts.data != nullptr && args.counts.dtype == DType::uint64 &&
-              args.counts.count() == ExactSum::kWords,
-          "counts must be the digits of an exact sum", name_of(args.counts.dtype),
-          args.counts.count());
+  is_exact_sum("counts", args.counts);
+}
+
+void verify(const ClipArgs& args) {
+  is_exact_sum("counts", args.counts);
+  is_fp32_vector("norm", args.norm, 1);
+  is_fp32_vector("factor", args.factor, 1);
 }
 
 void verify(const GatherArgs& args) {

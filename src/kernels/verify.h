@@ -22,6 +22,7 @@ void verify(const OrderedSumArgs& args);
 void verify(const DifferenceArgs& args);
 void verify(const FillArgs& args);
 void verify(const SumSquaresArgs& args);
+void verify(const ClipArgs& args);
 void verify(const GatherArgs& args);
 void verify(const ScatterArgs& args);
 void verify(const CsrArgs& args);

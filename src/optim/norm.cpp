@@ -1,30 +1,60 @@
 #include "src/optim/norm.h"
 
+#include <cmath>
+
 namespace espalier::optim {
 
-SquareSums::SquareSums(Stream& stream)
+GradientNorm::GradientNorm(Stream& stream, const kernels::Kernels& kernels, double clip)
     : stream_(stream),
+      kernels_(kernels),
+      most_(clip),
       staging_(stream),
       counts_(stream.arena().allocate(Memory::scratch, "sum of squares", DType::uint64,
-                                      Shape{ExactSum::kWords})) {}
+                                      Shape{ExactSum::kWords})),
+      clip_(stream.arena().allocate(Memory::scratch, "norm and factor", DType::fp32, Shape{2})) {}
 
-ExactSum SquareSums::owned(const kernels::Kernels& kernels, const sparse::Store& store,
-                           const sparse::ParameterRange& range) {
+bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange& range,
+                        const Sum& sum) {
   const Tensor counts = counts_.tensor();
-  kernels.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kWords}), .value = 0});
+  // Not the last word, which keeps what is not finite.
+  kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});
   for (const sparse::Parameter& parameter :
        store.parameters().subspan(range.first, range.end - range.first)) {
     if (!parameter.spec.borrowed) {
-      kernels.sum_squares(stream_, {.x = store.state(parameter).gradient, .counts = counts});
+      kernels_.sum_squares(stream_, {.x = store.state(parameter).gradient, .counts = counts});
     }
   }
-  const Staging::Arrival arrival = staging_.fetch(counts);
+  const Tensor clip = clip_.tensor();
+  if (!sum) {
+    kernels_.clip(stream_, {.counts = counts,
+                            .norm = clip.elements(0, 1),
+                            .factor = clip.elements(1, 1),
+                            .clip = most_});
+    return true;
+  }
+  const Staging::Arrival digits = staging_.fetch(counts);
+  stream_.wait(digits.mark);
+  auto words = ExactSum::of(digits.host.span<uint64_t>().first<ExactSum::kWords>()).words();
+  staging_.done(digits.host);
+  sum(words);
+  const kernels::Clip found = kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_);
+  const Tensor room = staging_.room(clip);
+  room.get<float>()[0] = found.norm;
+  room.get<float>()[1] = found.factor;
+  staging_.send(room, clip);
+  return std::isfinite(found.factor);
+}
+
+kernels::Clip GradientNorm::told(const Staging::Arrival& arrival) {
   stream_.wait(arrival.mark);
-  const auto* words = arrival.host.get<uint64_t>();
-  const ExactSum sum =
-      ExactSum::of(std::span<const uint64_t, ExactSum::kWords>(words, words + ExactSum::kWords));
+  const auto* found = arrival.host.get<float>();
+  const kernels::Clip clip{.norm = found[0], .factor = found[1]};
   staging_.done(arrival.host);
-  return sum;
+  if (!std::isfinite(clip.factor)) {
+    const Tensor counts = counts_.tensor();
+    kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kWords}), .value = 0});
+  }
+  return clip;
 }
 
 }  // namespace espalier::optim

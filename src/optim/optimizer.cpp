@@ -21,51 +21,38 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
 
 int moments_of(const io::OptimizerConfig& config) { return config.kind == "adamw" ? 2 : 1; }
 
-/// The same bits on all ranks, and whoever owns what.
-double Optimizer::gradient_norm(const sparse::ParameterRange& range, const StepHooks& hooks) {
-  ExactSum sum = squares_.owned(kernels_, store_, range);
-  if (hooks.sum) {
-    auto words = sum.words();
-    hooks.sum(words);
-    sum = ExactSum::of(words);
-  }
-  return std::sqrt(sum.value());
-}
-
-StepResult Optimizer::step(Stream& stream, int64_t step, double lr, const StepHooks& hooks) {
-  return this->step(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks);
-}
-
-StepResult Optimizer::step(Stream& stream, int64_t step, double lr,
+AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
-  const bool sharded = static_cast<bool>(store_.options().sharding);
-  require(!sharded || hooks.sum, "a sharded store needs hooks");
-  const double norm = gradient_norm(range, hooks);
-  if (!std::isfinite(norm)) {
-    return {.gradient_norm = norm, .applied = false};
-  }
-  const bool clips = config_.clip > 0 && norm > config_.clip;
-  const auto scale = static_cast<float>(clips ? config_.clip / (norm + 1e-6) : 1.0);
-  for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
-    sparse::Parameter& parameter = store_.parameters()[p];
-    const bool mine = store_.state(parameter).value.count() > 0;
-    if (mine && config_.kind == "adamw") {
-      adamw(stream, parameter, step, static_cast<float>(lr), scale);
-    } else if (mine) {
-      sgd(stream, parameter, static_cast<float>(lr), scale);
-    }
-    if (parameter.dense.dtype != store_.value().dtype && !sharded) {
-      store_.refresh(parameter);  // vectors: their copy is the exact master copy
-    }
-    if (hooks.stepped) {
-      hooks.stepped(p == 0 ? store_.flat_size() : store_.parameters()[p - 1].offset);
+  require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
+  if (norm_.take(store_, range, hooks.sum)) {
+    for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
+      update(stream, store_.parameters()[p], step, static_cast<float>(lr));
+      if (hooks.stepped) {
+        hooks.stepped(p == 0 ? store_.flat_size() : store_.parameters()[p - 1].offset);
+      }
     }
   }
-  return {.gradient_norm = norm, .applied = true};
+  return norm_.fetch();
 }
 
-void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr,
-                      float scale) {
+StepResult Optimizer::result(const AskedUpdate& asked) {
+  const kernels::Clip clip = norm_.told(asked);
+  return {.gradient_norm = clip.norm, .applied = std::isfinite(clip.factor)};
+}
+
+void Optimizer::update(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
+  const bool mine = store_.state(parameter).value.count() > 0;
+  if (mine && config_.kind == "adamw") {
+    adamw(stream, parameter, step, lr);
+  } else if (mine) {
+    sgd(stream, parameter, lr);
+  }
+  if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
+    store_.refresh(parameter);  // vectors: their copy is the exact master copy
+  }
+}
+
+void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
   const auto count = static_cast<double>(step + 1);
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
@@ -78,7 +65,7 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
                           .scale2 = state.scale2,
                           .dense = copy,
                           .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                          .scale = scale,
+                          .factor = norm_.factor(),
                           .lr = lr,
                           .beta1 = static_cast<float>(config_.beta1),
                           .beta2 = static_cast<float>(config_.beta2),
@@ -88,7 +75,7 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
                           .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count))});
 }
 
-void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale) {
+void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr) {
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
   kernels_.sgd(stream, {.gradient = state.gradient,
@@ -98,7 +85,7 @@ void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr, floa
                         .scale1 = state.scale1,
                         .dense = copy,
                         .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                        .scale = scale,
+                        .factor = norm_.factor(),
                         .lr = lr,
                         .momentum = static_cast<float>(config_.momentum),
                         .weight_decay = decay_of(parameter, config_)});

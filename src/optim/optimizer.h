@@ -6,10 +6,12 @@
 // SGD with momentum. Weight decay acts on matrices only. The gradient must be summed over ranks
 // before: then its norm, and so the update, has the same bits everywhere.
 //
+// On a device an update is asked for, like all that comes before it, and what came of it is told
+// later (norm.h); the next may be asked for in between.
+//
 // Of a sharded store (ZeRO-1) a rank steps what it owns, in flat order; hooks sum up the norm, and
 // bring the values of the other ranks. Copies of values then follow by Store::refresh_all.
 #include <functional>
-#include <span>
 
 #include "io/config.h"
 #include "sparse/store.h"
@@ -25,35 +27,46 @@ struct StepResult {
   bool applied = false;      ///< false: the norm is not finite, nothing was changed
 };
 
+/// An update that has been asked for, for `result`.
+using AskedUpdate = Staging::Arrival;
+
 /// What ranks that share out the optimizer do between the parts of a step.
 struct StepHooks {
   /// Adds whole numbers of all ranks that hold other parts of the gradient: slices, or stages.
-  std::function<void(std::span<double>)> sum;
-  /// The owned values of flat elements [0, end) are new. Comes with ascending ends.
+  GradientNorm::Sum sum;
+  /// The owned values of flat elements [0, end) are new. Comes with ascending ends; not at all where
+  /// the host knows that nothing changes.
   std::function<void(int64_t end)> stepped;
 };
 
 class Optimizer {
  public:
   Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config)
-      : store_(store), kernels_(kernels), config_(std::move(config)), squares_(store.stream()) {}
+      : store_(store),
+        kernels_(kernels),
+        config_(std::move(config)),
+        norm_(store.stream(), kernels, config_.clip) {}
 
-  /// The update of step `step` (0, 1, …) with learning rate `lr`. Collective when the store is
-  /// sharded, which needs hooks.
-  StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {});
-  /// The same for some of the parameters; clipped by their own norm.
-  StepResult step(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
+  /// Asks for the update of step `step` (0, 1, …) with learning rate `lr`, of some of the
+  /// parameters; clipped by their own norm. Collective when the store is sharded, which needs hooks.
+  AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
                   const StepHooks& hooks = {});
+  /// Waits for it; once each, in their order.
+  StepResult result(const AskedUpdate& asked);
+  /// Both, of all parameters.
+  StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {}) {
+    return result(ask(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
+  }
 
  private:
-  double gradient_norm(const sparse::ParameterRange& range, const StepHooks& hooks);
-  void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr, float scale);
-  void sgd(Stream& stream, sparse::Parameter& parameter, float lr, float scale);
+  void update(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
+  void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
+  void sgd(Stream& stream, sparse::Parameter& parameter, float lr);
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
-  SquareSums squares_;
+  GradientNorm norm_;
 };
 
 }  // namespace espalier::optim

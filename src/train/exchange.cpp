@@ -151,7 +151,7 @@ void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   transfer_->finish();
 }
 
-optim::StepResult Exchange::update(int64_t step, double lr) {
+optim::AskedUpdate Exchange::update(int64_t step, double lr) {
   if (shards_) {
     return sharded_update(step, lr);
   }
@@ -181,7 +181,7 @@ void Exchange::begin_gather() {
 }
 
 /// A bucket's values travel while the next are stepped.
-optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
+optim::AskedUpdate Exchange::sharded_update(int64_t step, double lr) {
   sparse::Store& store = stage_.store();
   bool begun = false;
   const optim::StepHooks hooks{.sum = [&](std::span<double> words) { sum_norms(words); },
@@ -193,12 +193,12 @@ optim::StepResult Exchange::sharded_update(int64_t step, double lr) {
                                      }
                                      transfer_->stepped(end);
                                    }};
-  const optim::StepResult result = stage_.update(step, lr, hooks);
-  if (result.applied) {
+  const optim::AskedUpdate asked = stage_.update(step, lr, hooks);
+  if (begun) {
     transfer_->finish_gather();
     store.refresh_all();
   }
-  return result;
+  return asked;
 }
 
 }  // namespace espalier::train

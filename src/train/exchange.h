@@ -45,8 +45,9 @@ class Exchange {
   void finish();
   /// Sums the gradients of some parameters alone, all of which are final. Not with ZeRO-1.
   void sum(const sparse::ParameterRange& range, int64_t step);
-  /// The optimizer's step. Afterwards all ranks have all values.
-  optim::StepResult update(int64_t step, double lr);
+  /// Asks for the optimizer's step (Stage::result). Kernels asked for afterwards find all values on
+  /// all ranks.
+  optim::AskedUpdate update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
   /// How arrays of a device get to other ranks, for people; empty: there is no device, or no other
   /// rank.
@@ -61,7 +62,7 @@ class Exchange {
   void begin_buckets();
   uint64_t key(int64_t step) const;
   void begin_gather();
-  optim::StepResult sharded_update(int64_t step, double lr);
+  optim::AskedUpdate sharded_update(int64_t step, double lr);
   void sum_norms(std::span<double> words);
 
   const io::Config& config_;

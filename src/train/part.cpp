@@ -166,7 +166,7 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     slot.number = kFree;
   }
   if (ends_ && !stream_.arena().dry()) {
-    arriving_.push_back({.number = number, .rows = staging_.fetch(pass.losses)});
+    arriving_.push_back({.step = batch.step, .rows = staging_.fetch(pass.losses)});
     take_arrived();
   }
 }

@@ -99,11 +99,13 @@ class Part {
                std::span<const std::byte> in = {}, std::span<std::byte> out = {});
   /// The sum of the rows' losses of a forward at the end of the network.
   struct Loss {
-    int64_t number = 0;
+    int64_t step = 0;  ///< of the micro-batch
     double sum = 0;
   };
-  /// Of the forwards since the last call, in their order. Waits for them, on a device.
-  std::vector<Loss> take_losses();
+  /// Of the forwards since the last call that belong to steps up to `last`, in their order. Waits
+  /// for them, on a device, but not for those that were asked for after them.
+  std::vector<Loss> take_losses(int64_t last = kAllSteps);
+  static constexpr int64_t kAllSteps = INT64_MAX;
   double take_loss_sum();
   /// Passes when kernels have read the message that the last action was given.
   Mark taken() const { return taken_; }
@@ -156,7 +158,7 @@ class Part {
   model::Pass make_pass(Slot& slot, bool training);
   /// Losses on their way to the host.
   struct Arriving {
-    int64_t number = 0;
+    int64_t step = 0;
     Staging::Arrival rows;
   };
   /// Of sparse::Store::Pass.

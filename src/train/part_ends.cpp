@@ -1,5 +1,6 @@
 // What enters and leaves a part: messages of other stages, and losses.
-#include <utility>
+#include <algorithm>
+#include <iterator>
 
 #include "src/train/part.h"
 
@@ -60,18 +61,23 @@ void Part::take_arrived() {
     for (const float loss : first.rows.host.span<float>()) {
       sum += static_cast<double>(loss);
     }
-    losses_.push_back({.number = first.number, .sum = sum});
+    losses_.push_back({.step = first.step, .sum = sum});
     staging_.done(first.rows.host);
     arriving_.pop_front();
   }
 }
 
-std::vector<Part::Loss> Part::take_losses() {
-  if (!arriving_.empty()) {
-    stream_.wait(arriving_.back().rows.mark);
+std::vector<Part::Loss> Part::take_losses(int64_t last) {
+  const auto later = [last](const auto& loss) { return loss.step > last; };
+  const auto rest = std::ranges::find_if(arriving_, later);
+  if (rest != arriving_.begin()) {
+    stream_.wait(std::prev(rest)->rows.mark);
     take_arrived();
   }
-  return std::exchange(losses_, {});
+  const auto end = std::ranges::find_if(losses_, later);
+  const std::vector<Loss> taken(losses_.begin(), end);
+  losses_.erase(losses_.begin(), end);
+  return taken;
 }
 
 double Part::take_loss_sum() {

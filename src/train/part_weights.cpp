@@ -114,7 +114,7 @@ optim::StepResult PartWeights::update() {
     keep(current());
   }
   const double lr = optim::learning_rate(options_.optimizer, done_, options_.steps);
-  const optim::StepResult result = stage_.update_part(part_, done_, lr);
+  const optim::StepResult result = stage_.result(stage_.update_part(part_, done_, lr));
   if (result.applied) {
     ++done_;
     held_ = current();

@@ -54,19 +54,19 @@ Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks,
   }
 }
 
-double Pipeline::train(const Step& step) { return run_step(step, layout_.schedule); }
+void Pipeline::train(const Step& step) { run_step(step, layout_.schedule); }
 
-double Pipeline::probe(const Step& step) {
+void Pipeline::probe(const Step& step) {
   const parallel::Schedule& all = layout_.schedule;
   // Whatever the schedule, one micro-batch goes there and back.
-  return run_step(step, parallel::one_micro_batch(all));
+  run_step(step, parallel::one_micro_batch(all));
+  take_losses();
 }
 
-double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) {
+void Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) {
   step_ = step;
   training_ = true;
   last_ = schedule.micro_batches - 1;
-  loss_ = 0;
   ready_ = 0;
   left_.clear();
   for (const auto& part : stage_.parts()) {
@@ -87,14 +87,11 @@ double Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) 
     step_.exchange->finish();
   }
   collective_ = now_seconds() - begin;
-  take_losses();
-  return loss_;
 }
 
 std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first, int64_t steps) {
   step_ = first;
   training_ = true;
-  loss_ = 0;
   collective_ = 0;
   outcomes_.assign(static_cast<size_t>(steps), {});
   for (PartWeights& weights : weights_) {
@@ -113,14 +110,12 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first,
 double Pipeline::evaluate(int64_t samples, const Load& load) {
   training_ = false;
   step_ = {.load = load};
-  loss_ = 0;
   evaluated_ = samples;
   const auto micro_batches = static_cast<int>((samples + samples_ - 1) / samples_);
   if (micro_batches > 0) {
     runner_.run(parallel::forward_only(layout_.schedule, micro_batches), *this);
   }
-  take_losses();
-  return loss_;
+  return take_losses();
 }
 
 void Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
@@ -194,16 +189,17 @@ void Pipeline::forward(const Action& action, std::span<const std::byte> in,
   part(action).forward(action.micro_batch, batch, training_, in, out);
 }
 
-/// What this rank has seen of the losses so far.
-void Pipeline::take_losses() {
+double Pipeline::take_losses(int64_t last) {
+  double all = 0;
   for (const auto& part : stage_.parts()) {
-    for (const auto& [number, sum] : part->take_losses()) {
-      loss_ += sum;
+    for (const auto& [step, sum] : part->take_losses(last)) {
+      all += sum;
       if (!outcomes_.empty()) {
-        outcomes_[static_cast<size_t>(number / layout_.micro_batches())].loss += sum;
+        outcomes_[static_cast<size_t>(step - step_.step)].loss += sum;
       }
     }
   }
+  return all;
 }
 
 /// Over the replicas.

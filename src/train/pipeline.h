@@ -45,10 +45,12 @@ class Pipeline final : private parallel::PipelineWork {
     std::function<void(int64_t step, double loss)> check_loss{};
     std::function<void(int64_t step, double norm)> check_norm{};
   };
-  /// Forward and backward of all micro-batches. The gradients that this rank will step are sums
-  /// over its replicas afterwards. Returns the sum of losses that this rank has seen (the last
-  /// stage's).
-  double train(const Step& step);
+  /// Asks for forward and backward of all micro-batches. The gradients that this rank will step are
+  /// sums over its replicas afterwards.
+  void train(const Step& step);
+  /// The sum of losses that this rank has seen (the last stage's) in steps up to `last`, and has
+  /// not returned yet. Waits for them.
+  double take_losses(int64_t last = Part::kAllSteps);
   /// `steps` steps of an asynchronous schedule, updates included. What this rank has seen of each.
   struct Outcome {
     double loss = 0;     ///< sum
@@ -56,8 +58,8 @@ class Pipeline final : private parallel::PipelineWork {
   };
   std::vector<Outcome> train_asynchronously(const Step& first, int64_t steps);
 
-  /// The same as `train` for the first micro-batch alone.
-  double probe(const Step& step);
+  /// The same as `train` for the first micro-batch alone, without losses.
+  void probe(const Step& step);
 
   /// The sum of losses of `samples` samples, in micro-batches of at most the stage's.
   double evaluate(int64_t samples, const Load& load);
@@ -77,7 +79,7 @@ class Pipeline final : private parallel::PipelineWork {
            std::span<std::byte> out) override;
   void compute(const parallel::Action& action, std::span<const std::byte> in,
                std::span<std::byte> out);
-  double run_step(const Step& step, const parallel::Schedule& schedule);
+  void run_step(const Step& step, const parallel::Schedule& schedule);
   void forward(const parallel::Action& action, std::span<const std::byte> in,
                std::span<std::byte> out);
   Part::Done done_of(const parallel::Action& action);
@@ -86,7 +88,6 @@ class Pipeline final : private parallel::PipelineWork {
   void sum_gradient(size_t part, int64_t number);
   void update(const parallel::Action& action);
   void add_tied();
-  void take_losses();
   Part& part(const parallel::Action& action) {
     return *stage_.parts()[layout_.part_of(action.stage)];
   }
@@ -103,9 +104,8 @@ class Pipeline final : private parallel::PipelineWork {
   std::vector<Outcome> outcomes_;     ///< [steps]; empty: parts do not step by themselves now
   parallel::Schedule segment_;        ///< the last one of an asynchronous schedule
   bool training_ = false;
-  int64_t evaluated_ = 0;  ///< samples in all
-  int last_ = 0;           ///< number of the last micro-batch
-  double loss_ = 0;
+  int64_t evaluated_ = 0;     ///< samples in all
+  int last_ = 0;              ///< number of the last micro-batch
   std::vector<size_t> left_;  ///< [parts] layers whose gradients are not complete
   int64_t ready_ = 0;         ///< flat elements that are
 };

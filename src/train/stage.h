@@ -84,13 +84,16 @@ class Stage {
   /// it and of all that come after it in the network.
   int64_t end_of_layer(size_t part, size_t layer) const;
 
-  optim::StepResult update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
-    return optimizer_.step(stream_, step, lr, hooks);
+  /// Asks for it; `result` waits, and tells what came of it.
+  optim::AskedUpdate update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
+    return optimizer_.ask(stream_, step, lr, {.first = 0, .end = store_->parameters().size()},
+                          hooks);
   }
   /// Of one part alone, clipped by its own norm.
-  optim::StepResult update_part(size_t part, int64_t step, double lr) {
-    return optimizer_.step(stream_, step, lr, parameters_of_part(part));
+  optim::AskedUpdate update_part(size_t part, int64_t step, double lr) {
+    return optimizer_.ask(stream_, step, lr, parameters_of_part(part));
   }
+  optim::StepResult result(const optim::AskedUpdate& asked) { return optimizer_.result(asked); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
     const bool last = part + 1 == parts_.size();
     return {.first = first_parameter_[part].front(),

@@ -23,6 +23,7 @@
 namespace espalier::train {
 
 /// Where a step's time goes on one rank, in seconds.
+/// On a device, in which it asks for them.
 struct StepTimes {
   double compute = 0;     ///< forwards and backwards
   double waited = 0;      ///< for messages of the pipeline: bubbles, and what messages cost
@@ -36,7 +37,7 @@ struct StepReport {
   double loss = 0;   ///< mean over the global batch, before the update
   double lr = 0;
   double grad_norm = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< since it began, or the step before was finished
   double tokens_per_s = 0;
   StepTimes times;
   int64_t bytes_sent = 0;  ///< by rank 0 in this step
@@ -98,13 +99,13 @@ class Trainer {
   void settle_storages();
   io::Vocabulary saved_characters() const;
   void prune_if_due();
-  std::vector<StepReport> train_step();
-  std::vector<StepReport> train_segment(int64_t last);
-  bool drains_after(int64_t step) const;
+  void train_step(int64_t last);
+  void train_segment(int64_t last);
+  bool is_seen_after(int64_t step) const;
   template <class Thrown>
   void check_loss(int64_t step, double loss) const;
   template <class Thrown>
-  void check_norm(int64_t step, double norm) const;
+  void fail_of_norm(int64_t step, double norm) const;
   void tell_codecs();
   std::string all_codec_choices();
   bool stop_requested() const;
@@ -114,8 +115,21 @@ class Trainer {
     Sent operator-(const Sent& other) const {
       return {all - other.all, allreduce - other.allreduce, p2p - other.p2p};
     }
+    Sent operator+(const Sent& other) const {
+      return {all + other.all, allreduce + other.allreduce, p2p + other.p2p};
+    }
   };
   Sent sent_so_far() const;
+  /// A step that has been asked for, and what is known of it already.
+  struct AskedStep {
+    StepReport report;
+    optim::AskedUpdate update;
+    Sent sent;
+    double begin = 0;  ///< seconds
+  };
+  AskedStep ask_step();
+  StepReport finish_step(AskedStep asked);
+  void recall_gradients(int64_t step);
   Pipeline::Step pipeline_step(Exchange* exchange);
   void count_totals();
   Owners owners() const;
@@ -124,7 +138,7 @@ class Trainer {
   double evaluate(int64_t batches);
   void train_trial(int64_t step);
   void make_adaprec();
-  void after_step(StepReport& report);
+  void after_step(StepReport report);
   void checkpoint();
   void finish(bool finished);
   void record_trace(bool on);
@@ -155,8 +169,10 @@ class Trainer {
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<AdaPrec> adaprec_;  ///< with codec "adaprec" only
   Trace trace_;
-  int64_t step_ = 0;         ///< steps done
-  int64_t last_saved_ = -1;  ///< step of the newest checkpoint
+  std::optional<AskedStep> asked_;  ///< the one that is not finished
+  double finished_ = 0;             ///< seconds, when the last one was
+  int64_t step_ = 0;                ///< steps done, or asked for
+  int64_t last_saved_ = -1;         ///< step of the newest checkpoint
   bool stopping_ = false;
 };
 

@@ -115,6 +115,7 @@ constexpr Kernels kTable{
     .difference = Late<&Kernels::difference>::call,
     .fill = Late<&Kernels::fill>::call,
     .sum_squares = Late<&Kernels::sum_squares>::call,
+    .clip = Late<&Kernels::clip>::call,
     .gather = Late<&Kernels::gather>::call,
     .scatter = Late<&Kernels::scatter>::call,
     .csr = Late<&Kernels::csr>::call,

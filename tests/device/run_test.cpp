@@ -1,5 +1,5 @@
 // Whole runs on a device have the bits of the CPU's: every storage, type, pruning and way to keep
-// state. The host waits as often in a step of many micro-batches and layers as in one of few.
+// state, and what metrics.jsonl says of each step.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,6 +7,7 @@
 
 #include "src/core/mirror.h"
 #include "tests/device/late_table.h"
+#include "tests/device/told.h"
 #include "tests/simt/queue.h"
 #include "tests/support.h"
 #include "tests/ways.h"
@@ -69,6 +70,13 @@ const std::vector<testing::Way>& ways() {
          config.model.dropout = 0.1;
          config.train.eval_every = 4;
        }},
+      {"seen after each step",
+       [](io::Config& config) {
+         testing::prune_gradually(config);
+         config.pruning.every = 1;
+         config.train.eval_every = 1;
+         config.train.checkpoint_every = 1;
+       }},
   };
   return all;
 }
@@ -82,7 +90,10 @@ TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
     io::Config config = tiny_config(dir);
     config.train.dtype = GetParam();
     way.apply(config);
-    EXPECT_EQ(run_late(config), run(config));
+    const Outcome late = run_late(config);
+    const auto told = testing::told(config);
+    EXPECT_EQ(late, run(config));
+    EXPECT_EQ(told, testing::told(config));
   }
 }
 
@@ -164,54 +175,6 @@ TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
       const auto& pinned = summary["memory"]["ranks"][0]["pinned"];
       EXPECT_EQ(pinned.contains("moment"), offload);
     }
-  }
-}
-
-/// How often the host waits in each step from the third on, in a run without evaluations.
-std::vector<int64_t> waits_by_step(const io::Config& config) {
-  std::vector<int64_t> waits;
-  int64_t before = 0;
-  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &late_table();
-    std::vector<const simt::Queue*> queues;
-    options.on_step = [&](const train::StepReport& report) {
-      int64_t now = 0;
-      for (const simt::Queue* queue : queues) {
-        now += queue->synchronized() + queue->waited();
-      }
-      if (report.step > 2 && report.step < config.train.steps) {
-        waits.push_back(now - before);
-      }
-      before = now;
-    };
-    train::Trainer trainer(config, comm, options);
-    Stream& stream = trainer.stage().stream();
-    queues = {dynamic_cast<const simt::Queue*>(stream.queue()),
-              dynamic_cast<const simt::Queue*>(stream.side()->queue())};
-    trainer.run();
-  });
-  return waits;
-}
-
-/// Once for the losses, which may have passed long before, and once for the norm; whatever is in
-/// between.
-TEST_P(LateRuns, WaitTwiceAStep) {
-  for (const testing::Way& way : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
-    config.train.eval_every = 0;
-    if (config.pruning.method != "none") {
-      config.pruning.method = config.pruning.method == "rigl" ? "magnitude" : config.pruning.method;
-      config.pruning.every = 0;
-      config.pruning.from_step = config.pruning.to_step = 0;
-      config.pruning.at_step = 0;
-    }
-    EXPECT_EQ(waits_by_step(config), std::vector<int64_t>(9, 2));
   }
 }
 

@@ -142,6 +142,13 @@ std::string visit_operands(SumSquaresArgs& a, Fn&& fn) {
   return "sum_squares";
 }
 template <class Fn>
+std::string visit_operands(ClipArgs& a, Fn&& fn) {
+  fn("counts", Use::in, a.counts);
+  fn("norm", Use::out, a.norm);
+  fn("factor", Use::out, a.factor);
+  return "clip";
+}
+template <class Fn>
 std::string visit_operands(GatherArgs& a, Fn&& fn) {
   fn("dense", Use::in, a.dense);
   fn("packed", sum_of(a.accumulate), a.packed);
@@ -196,6 +203,7 @@ std::string visit_operands(AdamWArgs& a, Fn&& fn) {
   fn("scale1", Use::both, a.scale1);
   fn("scale2", Use::both, a.scale2);
   fn("dense", Use::out, a.dense);
+  fn("factor", Use::in, a.factor);
   return "adamw";
 }
 template <class Fn>
@@ -206,6 +214,7 @@ std::string visit_operands(SgdArgs& a, Fn&& fn) {
   fn("moment1", Use::both, a.moment1);
   fn("scale1", Use::both, a.scale1);
   fn("dense", Use::out, a.dense);
+  fn("factor", Use::in, a.factor);
   return "sgd";
 }
 template <class Fn>

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,7 @@ class PretendedDevice final : public Device {
   espalier::Queue& queue() override { return *first_; }
 
   RaceDetector& detector() { return detector_; }
+  std::span<GuardedQueue* const> queues() const { return queues_; }
   /// From now on calls do not throw races: the test asks for them.
   void collect_races() { throws_ = false; }
 

@@ -69,6 +69,7 @@ void Queue::run_until(int64_t count) {
 
 void Queue::synchronize() {
   ++synchronized_;
+  waited_until_ = asked_;
   run_until(asked_);
 }
 
@@ -83,6 +84,7 @@ bool Queue::passed(Mark mark) {
 
 void Queue::wait(Mark mark) {
   waited_ += done_ < mark ? 1 : 0;
+  waited_until_ = std::max(waited_until_, mark);
   run_until(mark);
 }
 

@@ -75,6 +75,8 @@ class Queue : public espalier::Queue {
   /// How often the host waited for all of it, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
   int64_t waited() const { return waited_; }
+  /// The last task, counted as those of `asked`, that the host has waited for, done or not.
+  int64_t waited_until() const { return waited_until_; }
 
   void enqueue(std::function<void()> task);
   /// A task that says whether it is done; until then nothing behind it begins.
@@ -96,7 +98,7 @@ class Queue : public espalier::Queue {
   std::deque<std::function<bool()>> tasks_;
   std::vector<Grid> launches_;
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
-  int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0;
+  int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0, waited_until_ = 0;
   int64_t polls_ = 0;
   bool at_work_ = false;  ///< a task runs: it may meet an event of its own queue
 };

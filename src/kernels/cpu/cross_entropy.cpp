@@ -100,12 +100,14 @@ class Rows {
     const Normaliser& total = totals_[i];
     const int32_t target = elements<int32_t>(args_.targets)[row];
     const float distance = total.top - load(x + target);
-    elements<float>(args_.losses)[row] = distance + __builtin_logf(total.sum);
+    const float loss = distance + __builtin_logf(total.sum);
+    elements<float>(args_.losses)[row] = loss;
     if (args_.dlogits.data == nullptr) {
       return;
     }
-    const float factor = args_.scale / total.sum;
-    const float at_target = args_.scale * (exp_below(-distance) / total.sum - 1.0F);
+    const float scale = __builtin_isfinite(loss) ? args_.scale : __builtin_nanf("");
+    const float factor = scale / total.sum;
+    const float at_target = scale * (exp_below(-distance) / total.sum - 1.0F);
     with_type(args_.dlogits.dtype, [&](auto type) {
       auto* dx = row_of<decltype(type)>(args_.dlogits, row);
       if (fits()) {

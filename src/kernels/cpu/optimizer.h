@@ -143,7 +143,13 @@ void run(int threads, const Rule& rule, const State<G, V>& state, const Position
 
 /// `rule` on the arrays of `args`, whatever their types.
 template <class Rule, class Args>
-void step(Stream& stream, const Rule& rule, const Args& args, const Moment& moment2) {
+void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
+  if (args.factor) {
+    rule.scale = *elements<float>(args.factor);
+    if (!__builtin_isfinite(rule.scale)) {
+      return;
+    }
+  }
   const int64_t count = args.value.count();
   const Positions positions =
       args.dense ? args.positions : Positions{.size = count, .count = count};

@@ -3,7 +3,7 @@
 // from every table (see table.h).
 #include <cstddef>
 
-#include "src/core/stream.h"
+#include "src/kernels/kernels.h"
 
 namespace espalier::kernels::cpu {
 
@@ -12,5 +12,8 @@ std::byte* workspace(Stream& stream, size_t bytes);
 
 /// Throws Bug unless all of `ids` (int32) are in [0, limit); `what` names them.
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
+
+/// The row of that name, of all tables.
+void clip(Stream& stream, const ClipArgs& args);
 
 }  // namespace espalier::kernels::cpu

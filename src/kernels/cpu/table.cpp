@@ -1,5 +1,7 @@
 #include "src/kernels/cpu/table.h"
 
+#include "src/kernels/cpu/support.h"
+
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
@@ -22,6 +24,7 @@ constexpr Kernels kTable{
     .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
+    .clip = cpu::clip,
     .gather = gather,
     .scatter = scatter,
     .csr = csr,

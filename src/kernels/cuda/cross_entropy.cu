@@ -74,15 +74,17 @@ __global__ void __launch_bounds__(1024) cross_entropy_row(Loss args) {
   for_row(logits, args.cols, [&](int64_t, int64_t count, const Quad& q) { meet(own, q, count); });
   const Normaliser total = joined(own);  // from here on the row may be overwritten
   const float distance = total.top - at_target;
+  const float loss = distance + logf(total.sum);
   if (threadIdx.x == 0) {
-    args.losses[row] = distance + logf(total.sum);
+    args.losses[row] = loss;
   }
   if (args.dlogits.data == nullptr) {
     return;
   }
   const Elements dlogits = row_of(args.dlogits, row * args.dstride);
-  const float factor = known ? args.scale / total.sum : at_target;
-  const float gradient = args.scale * (exponential(-distance) / total.sum - 1.0F);
+  const float scale = fabsf(loss) <= FLT_MAX ? args.scale : __uint_as_float(0x7fc00000U);
+  const float factor = scale / total.sum;
+  const float gradient = scale * (exponential(-distance) / total.sum - 1.0F);
   for_row(logits, args.cols, [&](int64_t i, int64_t count, Quad q) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

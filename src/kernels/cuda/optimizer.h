@@ -120,6 +120,7 @@ struct State {
   const int32_t* list;  ///< null: all kept
   int64_t first;        ///< number that the list has for element 0
   int64_t n;
+  const float* factor;  ///< null: the rule's
 };
 
 __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64_t count,
@@ -146,6 +147,12 @@ __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, Stat
   const int64_t block = int64_t{blockIdx.x} * kStateWarps + threadIdx.x / 32;
   if (block * kQuantizeBlock >= state.n) {
     return;
+  }
+  if (state.factor != nullptr) {
+    rule.scale = *state.factor;
+    if (!(fabsf(rule.scale) <= FLT_MAX)) {
+      return;
+    }
   }
   const int64_t first = block * kQuantizeBlock + 4 * (threadIdx.x % 32);
   const int64_t left = state.n - first;
@@ -191,13 +198,14 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
                     .dense = bitmap ? Elements{} : elements(args.dense),
                     .list = positions.list,
                     .first = positions.first,
-                    .n = args.value.count()};
+                    .n = args.value.count(),
+                    .factor = static_cast<const float*>(args.factor.data)};
   launch(update_state<Rule>,
          {.name = name,
           .grid = blocks_for(state.n, kStateWarps * kQuantizeBlock),
           .block = 32 * kStateWarps},
          stream, rule, state);
-  if (bitmap) {
+  if (bitmap) {  // of values that have not changed the copy is the same again
     write_kept(stream, args.value, args.dense, positions);
   }
 }

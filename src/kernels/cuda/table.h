@@ -21,6 +21,7 @@ void ordered_sum(Stream& stream, const OrderedSumArgs& args);
 void difference(Stream& stream, const DifferenceArgs& args);
 void fill(Stream& stream, const FillArgs& args);
 void sum_squares(Stream& stream, const SumSquaresArgs& args);
+void clip(Stream& stream, const ClipArgs& args);
 void gather(Stream& stream, const GatherArgs& args);
 void scatter(Stream& stream, const ScatterArgs& args);
 void csr(Stream& stream, const CsrArgs& args);

@@ -152,6 +152,11 @@ void sum_squares(Stream&, const SumSquaresArgs& args) {
   add(2 * elements(args.x), traffic(args.x));
 }
 
+void clip(Stream&, const ClipArgs& args) {
+  verify(args);
+  add(2 * elements(args.counts), traffic(args.counts, args.norm, args.factor));
+}
+
 /// A list touches the cache lines that hold a kept element (their expected number for a random
 /// mask); the other forms stream over the whole dense array.
 double dense_traffic(const Tensor& dense, const Positions& positions) {
@@ -250,6 +255,7 @@ constexpr Kernels kTable{
     .difference = difference,
     .fill = fill,
     .sum_squares = sum_squares,
+    .clip = clip,
     .gather = gather,
     .scatter = scatter,
     .csr = csr,

@@ -1,0 +1,22 @@
+#pragma once
+// The arithmetic of ClipArgs (kernels.h), in one place: of the host and of all tables. Only its
+// additions and its division round, in double, so its bits are the same everywhere.
+#include <limits>
+
+namespace espalier::kernels {
+
+struct Clip {
+  float norm = 0;
+  float factor = 1;
+};
+
+/// Of `norm` >= 0, an infinity or NaN.
+constexpr Clip clip_of(double norm, double clip) {
+  if (!(norm <= std::numeric_limits<double>::max())) {
+    return {static_cast<float>(norm), std::numeric_limits<float>::quiet_NaN()};
+  }
+  const bool clips = clip > 0 && norm > clip;
+  return {static_cast<float>(norm), static_cast<float>(clips ? clip / (norm + 1e-6) : 1.0)};
+}
+
+}  // namespace espalier::kernels

@@ -1,0 +1,341 @@
+// Steps that are asked for while the one before runs: the host waits for nothing that it has asked
+// for within a step, on one device and on several that NCCL links; and a step that goes wrong
+// leaves the state, the message and the files of a run that never asked for the next one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "tests/device/fake_nccl.h"
+#include "tests/device/late_table.h"
+#include "tests/device/told.h"
+#include "tests/simt/device.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using ::testing::SizeIs;
+using testing::TempDir;
+
+/// Ranks with NCCL between their devices.
+struct Linked {
+  testing::FakeNccl nccl;
+  Linked() { testing::while_ranks_wait() = simt::drive_queues_beside; }
+  ~Linked() { testing::while_ranks_wait() = {}; }
+};
+
+void run_ranks(int ranks, const std::function<void(parallel::Communicator&)>& body) {
+  parallel::run_ranks(ranks, body, {.while_waiting = testing::while_ranks_wait()});
+}
+
+/// Of the step that was asked for last, the tasks that the host has waited for when the one before
+/// is reported: by step from the third to the last but one, all queues of rank 0's device together.
+std::vector<int64_t> young_waits(const io::Config& config, int ranks) {
+  std::vector<int64_t> waits;
+  run_ranks(ranks, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &testing::late_table();
+    simt::PretendedDevice* device = nullptr;
+    std::map<const simt::Queue*, int64_t> asked;  // up to the step before the last
+    options.on_step = [&](const train::StepReport& report) {
+      int64_t young = 0;
+      for (const simt::Queue* queue : device->queues()) {
+        young += std::max<int64_t>(queue->waited_until() - asked[queue], 0);
+        asked[queue] = queue->asked();
+      }
+      if (comm.rank() == 0 && report.step > 2 && report.step < config.train.steps) {
+        waits.push_back(young);
+      }
+    };
+    train::Trainer trainer(config, comm, options);
+    device = &dynamic_cast<simt::GuardedQueue&>(*trainer.stage().stream().queue()).device();
+    trainer.run();
+  });
+  return waits;
+}
+
+struct RanksWay {
+  int ranks = 1;
+  testing::Way way;
+};
+
+const std::vector<RanksWay>& ways() {
+  static const std::vector<RanksWay> all{
+      {1, {"dense", [](io::Config&) {}}},
+      {1, {"sparse", testing::prune_sparse}},
+      {1, {"expanded", testing::prune_expanded}},
+      {1,
+       {"block",
+        [](io::Config& config) {
+          testing::prune(config);
+          config.pruning.method = "block";
+          config.pruning.block = 16;
+          config.sparse.storage.fallback = "block";
+        }}},
+      {1,
+       {"offload, 8 bits, sgd",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          config.optimizer.kind = "sgd";
+          config.optimizer.offload = true;
+          config.optimizer.state_bits = 8;
+        }}},
+      {1,
+       {"micro-batches",
+        [](io::Config& config) {
+          config.train.micro_batch = 3;
+          config.model.dropout = 0.1;
+          config.train.recompute = "full";
+        }}},
+      {2, {"replicas", [](io::Config&) {}}},
+      {3,
+       {"codes",
+        [](io::Config& config) {
+          testing::prune_expanded(config);
+          config.parallel.codec.fallback = "maxmin:4";
+          config.parallel.codec_min_size = 64;
+          config.parallel.error_feedback = true;
+          config.parallel.rounding = "stochastic";
+        }}},
+      {2, {"NCCL's sums", [](io::Config& config) { config.parallel.reduction = "nccl"; }}},
+  };
+  return all;
+}
+
+class Steps : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Steps, WaitForNothingOfTheirOwn) {
+  const Linked linked;
+  for (const auto& [ranks, way] : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = testing::tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.train.eval_every = 0;
+    config.pruning.at_step = 0;
+    config.parallel.check_every = 0;
+    EXPECT_THAT(young_waits(config, ranks), AllOf(SizeIs(9), Each(0)));
+  }
+}
+
+/// Whose norm the host has to add up: the test sees that, too.
+TEST_P(Steps, WaitForTheNormWhereOthersHaveAPart) {
+  const Linked linked;
+  const TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  config.train.dtype = GetParam();
+  config.parallel.zero = 1;
+  config.parallel.check_every = 0;
+  EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
+}
+
+/// What goes wrong, and in which calls for a gradient of the loss, counted by each rank.
+enum class Wrong : uint8_t { nothing, gradient, loss };
+struct Plan {
+  Wrong what = Wrong::nothing;
+  std::vector<int64_t> calls{};
+};
+thread_local Plan plan;
+thread_local int64_t calls = 0;
+
+template <const kernels::Kernels& (*kTable)()>
+void spoiled(Stream& stream, const kernels::CrossEntropyArgs& args) {
+  const int64_t number = args.dlogits ? calls++ : -1;
+  const bool now = std::ranges::find(plan.calls, number) != plan.calls.end();
+  const Wrong what = now ? plan.what : Wrong::nothing;
+  if (what == Wrong::loss) {  // of rows whose target is there; their gradients would be finite
+    kTable().fill(stream,
+                  {.x = args.logits.column_range(0, args.logits.cols() / 2), .value = -HUGE_VALF});
+  }
+  kTable().cross_entropy(stream, args);
+  if (what == Wrong::gradient) {
+    kTable().fill(stream, {.x = args.dlogits.row_range(0, 1), .value = std::nanf("")});
+  }
+}
+
+const kernels::Kernels& cpu_table() { return kernels::by_name("cpu"); }
+
+template <const kernels::Kernels& (*kTable)()>
+const kernels::Kernels& spoiled_table() {
+  static const kernels::Kernels table = [] {
+    kernels::Kernels made = kTable();
+    made.cross_entropy = spoiled<kTable>;
+    return made;
+  }();
+  return table;
+}
+
+const kernels::Kernels& table_of(bool late) {
+  return late ? spoiled_table<testing::late_table>() : spoiled_table<cpu_table>();
+}
+
+/// How a run ended, on rank 0.
+struct End {
+  std::string message;
+  Outcome state;
+  std::vector<nlohmann::json> told;
+  std::vector<std::string> checkpoints;
+  int64_t calls = 0;  ///< of each rank
+  bool operator==(const End&) const = default;
+};
+
+/// The plan is that of the last rank.
+End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
+           int64_t stop_after = 0) {
+  End end;
+  run_ranks(ranks, [&](parallel::Communicator& comm) {
+    plan = comm.rank() + 1 == ranks ? wrong : Plan();
+    calls = 0;
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.stop_after = stop_after;
+    options.kernels = &table_of(late);
+    train::Trainer trainer(config, comm, options);
+    std::string message;
+    try {
+      trainer.run();
+    } catch (const Failure& failure) {
+      message = failure.what();
+    }
+    const int64_t asked = calls;
+    Outcome state = testing::outcome_of(trainer);
+    if (comm.rank() == 0) {
+      end.message = message;
+      end.state = std::move(state);
+      end.calls = asked;
+    }
+  });
+  end.told = testing::told(config);
+  for (const auto& file :
+       std::filesystem::directory_iterator(std::filesystem::path(config.run.out) / "checkpoints")) {
+    end.checkpoints.push_back(file.path().filename());
+  }
+  std::ranges::sort(end.checkpoints);
+  return end;
+}
+
+/// A step that is not finite ends the run as on the CPU, which asks for no step before the last is
+/// done, though on a device the next one had been asked for: with its message, with the state, the
+/// metrics and the checkpoints before it.
+void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& link = "auto") {
+  constexpr int64_t kStep = 5;
+  const End whole = end_of(config, ranks, false, {});
+  const End before = end_of(config, ranks, false, {}, kStep - 1);
+  const int64_t a_step = whole.calls / config.train.steps;
+  ASSERT_EQ(whole.calls % config.train.steps, 0);
+  EXPECT_EQ(whole.message, "");
+  for (const Wrong what : {Wrong::gradient, Wrong::loss}) {
+    // The last micro-batch of the step alone; and again, when that is done once more to see which
+    // gradients are not finite.
+    const Plan wrong{.what = what, .calls = {kStep * a_step - 1, (kStep + 2) * a_step - 1}};
+    End here = end_of(config, ranks, false, wrong);
+    io::Config linked = config;
+    linked.parallel.device_link = link;
+    End there = end_of(linked, ranks, true, wrong);
+    EXPECT_THAT(here.message,
+                HasSubstr(what == Wrong::loss ? "the loss is infinite at step 5: stopped before"
+                                              : "the gradient norm is nan at step 5, in "));
+    EXPECT_THAT(here.message, HasSubstr("step-000003.h5"));
+    EXPECT_EQ(here.state, before.state);
+    EXPECT_THAT(here.told, SizeIs(kStep - 1));
+    EXPECT_THAT(here.checkpoints, ::testing::ElementsAre("step-000003.h5"));
+    EXPECT_EQ(here.calls, kStep * a_step);
+    EXPECT_EQ(there.calls, (kStep + (what == Wrong::loss ? 1 : 2)) * a_step);
+    here.calls = there.calls = 0;
+    EXPECT_EQ(there.message, here.message);
+    EXPECT_EQ(there, here);
+  }
+}
+
+void save_at_three(io::Config& config) {
+  config.train.checkpoint_every = 3;
+  config.parallel.check_every = 0;
+}
+
+TEST_P(Steps, ThatGoWrongChangeNothing) {
+  for (const testing::Way& way :
+       std::vector<testing::Way>{{"dense", [](io::Config&) {}},
+                                 {"sparse, micro-batches, 8 bits",
+                                  [](io::Config& config) {
+                                    testing::prune_sparse(config);
+                                    config.pruning.at_step = 2;
+                                    config.train.micro_batch = 3;
+                                    config.optimizer.state_bits = 8;
+                                  }},
+                                 {"expanded, bitmap, sgd", [](io::Config& config) {
+                                    testing::prune_expanded(config);
+                                    config.pruning.at_step = 2;
+                                    config.sparse.index.fallback = "bitmap";
+                                    config.optimizer.kind = "sgd";
+                                    config.optimizer.clip = 0;
+                                  }}}) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = testing::tiny_config(dir);
+    config.train.dtype = GetParam();
+    save_at_three(config);
+    way.apply(config);
+    ends_as_on_the_cpu(config, 1);
+  }
+}
+
+TEST_P(Steps, ThatGoWrongOnOneRankChangeNothingOnAny) {
+  const Linked linked;
+  for (const int64_t zero : {0, 1}) {
+    for (const char* link : {"nccl", "host"}) {
+      SCOPED_TRACE(fmt::format("zero {} by {}", zero, link));
+      const TempDir dir;
+      io::Config config = testing::tiny_config(dir);
+      config.train.dtype = GetParam();
+      save_at_three(config);
+      config.parallel.zero = zero;
+      ends_as_on_the_cpu(config, 2, link);
+    }
+  }
+}
+
+/// Who asks for an end gets it one step later at most, with that step's checkpoint.
+TEST_P(Steps, EndWhenTheyAreAskedTo) {
+  const TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  config.train.dtype = GetParam();
+  std::atomic<bool> stop = false;
+  train::TrainerOptions options;
+  options.kernels = &testing::late_table();
+  options.stop_requested = [&] { return stop.load(); };
+  options.on_step = [&](const train::StepReport& report) { stop = report.step >= 4; };
+  options.resume = "none";
+  int64_t steps = 0;
+  Outcome late;
+  run_ranks(1, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, options);
+    const train::RunResult result = trainer.run();
+    EXPECT_FALSE(result.finished);
+    steps = result.steps;
+    late = testing::outcome_of(trainer);
+  });
+  EXPECT_GE(steps, 5);
+  EXPECT_LE(steps, 6);
+  EXPECT_THAT(testing::told(config), SizeIs(steps));
+  EXPECT_TRUE(
+      std::filesystem::exists(dir / "run" / "checkpoints" / fmt::format("step-{:06d}.h5", steps)));
+  train::TrainerOptions to_there;
+  to_there.stop_after = steps;
+  Outcome here = testing::run(config, 1, to_there);
+  here.losses.clear();
+  here.val_loss = 0;
+  EXPECT_EQ(late, here);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Steps, ::testing::Values("fp32", "bf16"));
+
+}  // namespace
+}  // namespace espalier

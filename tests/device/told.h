@@ -1,0 +1,21 @@
+#pragma once
+// What metrics.jsonl tells of each step, in order, but for times.
+#include "tests/support.h"
+
+namespace espalier::testing {
+
+inline std::vector<nlohmann::json> told(const io::Config& config) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(std::filesystem::path(config.run.out) / "metrics.jsonl");
+  for (std::string text; std::getline(file, text);) {
+    nlohmann::json line = nlohmann::json::parse(text);
+    for (const char* time :
+         {"step_ms", "tokens_per_s", "compute_ms", "wait_ms", "collective_ms", "update_ms"}) {
+      line.erase(time);
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace espalier::testing
