@@ -255,7 +255,8 @@ Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, vo
 Status execute(Handle handle, Object plan_object, Object pack_object) {
   const Descriptor& plan = *own(plan_object);
   const Descriptor& pack = *own(pack_object);
-  const auto graph = plan.object(plan_engine_config).values.at(heuristics_graph).objects.front();
+  const Descriptor& config = plan.object(plan_engine_config);
+  const auto graph = config.values.at(heuristics_graph).objects.front();
   const auto tensors = tensors_in_memory(*graph);
   Places places;
   std::map<int64_t, float> numbers;
@@ -274,6 +275,9 @@ Status execute(Handle handle, Object plan_object, Object pack_object) {
   auto* const workspace = pack.get<void*>(variant_pack_workspace);
   if (places.size() + numbers.size() != tensors.size() || workspace == nullptr) {
     return refuse(kBadParameter, "a tensor is missing or not aligned, or there is no workspace");
+  }
+  if (config.values.at(engine_index).bytes.front() == std::byte{0}) {
+    return refuse(kNotSupported, "other bits in each run: nobody wants that");
   }
   if (width_of(*graph) == cudnn_host().broken_width) {
     return refuse(kNotSupported, "a width that is broken");
