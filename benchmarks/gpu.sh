@@ -7,8 +7,8 @@
 # pack needs what the CUDA build needs (CMake preset cuda). It builds for the architectures in ARCHITECTURES
 # (default 90a-real) in BUILD (default build-gpu), collects programs, tests, benchmarks, every shared library
 # that a bare machine lacks, mpirun with its plugins and the peer's scripts, and prints the sizes. Not
-# in it: libc, the driver, and cuBLASLt, which the first product loads where it runs, from CUBLAS_DIR, the system's
-# folders, a CUDA toolkit or Python's nvidia packages.
+# in it: libc, the driver, and cuBLASLt, cuSPARSE and cuDNN, which are loaded where it runs, from CUBLAS_DIR, the
+# system's folders, a CUDA toolkit or Python's nvidia packages.
 #
 # run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
 # 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.

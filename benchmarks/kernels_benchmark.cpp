@@ -9,13 +9,15 @@
 // attention). Both are measured here, in the same run. Counters are of the fastest of all
 // iterations, as the bounds are of the fastest of several runs: the machine may be shared.
 //
-// On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py.
+// On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py: by our
+// own kernels, and by cuDNN where it takes it.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 
 #include "benchmarks/bounds.h"
 #include "src/core/mirror.h"
+#include "tests/attention_way.h"
 #include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
@@ -47,6 +49,15 @@ struct Loaded {
     work = dry_count();
   }
   void run() { one.run(backend.kernels(), backend.stream(), tensors); }
+
+  /// What is wrong with one run: that it fails, or what differs from the reference.
+  std::string verified() {
+    try {
+      return verify();
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+  }
 
   /// What differs from the reference after one run; the naive reference is left out for large
   /// GEMMs.
@@ -94,7 +105,7 @@ void measure(benchmark::State& state, const std::string& name, const Build& buil
     loaded.reset();
     loaded = std::make_unique<Loaded>(key, build, threads);
     bound = bound_seconds(*loaded, threads);
-    const std::string wrong = loaded->verify();
+    const std::string wrong = loaded->verified();
     if (!wrong.empty()) {
       loaded.reset();
       state.SkipWithError(wrong.c_str());
@@ -237,8 +248,21 @@ void add_attention(const std::string& shape, const reference::Attention& s) {
     };
     return made;
   };
-  add("attention/" + shape + "/forward", forward, 2 * product);
-  add("attention/" + shape + "/backward", backward, 5 * product);
+  for (const std::string way : {"own", "cudnn"}) {
+    const auto by = [way](const Build& build) {
+      return [=] {
+        Case made = build();
+        made.run = [way, run = made.run](const Kernels& kernels, Stream& stream, const Tensors& t) {
+          const testing::AttentionWay demanded(way);
+          run(kernels, stream, t);
+        };
+        return made;
+      };
+    };
+    const std::string name = "attention/" + shape + "/" + way;
+    add(name + "/forward", by(forward), 2 * product);
+    add(name + "/backward", by(backward), 5 * product);
+  }
 }
 
 void add_index() {

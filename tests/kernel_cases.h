@@ -324,6 +324,26 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   return made;
 }
 
+inline void add_attention_cases(Cases& cases, DType dtype) {
+  for (const reference::Attention& s : std::vector<reference::Attention>{
+           {1, 1, 1, 4},
+           {2, 5, 3, 8},
+           {1, 33, 2, 16},
+           {1, 150, 2, 24},
+           {2, 130, 2, 64},
+           // Edges of tiles: of 64 rows and 128, of 32, 64, 96 and 128 columns.
+           {3, 1, 2, 64},
+           {1, 193, 1, 32},
+           {1, 64, 1, 64},
+           {1, 65, 1, 80},
+           {1, 70, 2, 96},
+           {1, 40, 1, 128},
+           {1, 150, 1, 128}}) {
+    cases.push_back(attention_case(s, dtype));
+    cases.push_back(attention_backward_case(s, dtype));
+  }
+}
+
 inline void add_math_cases(Cases& cases) {
   add_gemm_cases(cases);
   for (const DType dtype : {kFp32, kBf16}) {
@@ -346,23 +366,7 @@ inline void add_math_cases(Cases& cases) {
         }
       }
     }
-    for (const reference::Attention& s : std::vector<reference::Attention>{
-             {1, 1, 1, 4},
-             {2, 5, 3, 8},
-             {1, 33, 2, 16},
-             {1, 150, 2, 24},
-             {2, 130, 2, 64},
-             // Edges of tiles: of 64 rows and 128, of 32, 64, 96 and 128 columns.
-             {3, 1, 2, 64},
-             {1, 193, 1, 32},
-             {1, 64, 1, 64},
-             {1, 65, 1, 80},
-             {1, 70, 2, 96},
-             {1, 40, 1, 128},
-             {1, 150, 1, 128}}) {
-      cases.push_back(attention_case(s, dtype));
-      cases.push_back(attention_backward_case(s, dtype));
-    }
+    add_attention_cases(cases, dtype);
   }
 }
 

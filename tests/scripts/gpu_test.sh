@@ -268,4 +268,8 @@ expect "no cuBLASLt: programs start" contains "$output" "<$bundle/lib"
 touch "$scratch/libcublasLt.so.none"
 run env CUBLAS_DIR="$scratch" "$bundle/with" sh -c 'echo "$LD_LIBRARY_PATH"'
 expect "it is found where CUBLAS_DIR says" contains "$output" "$bundle/lib:$scratch"
+mkdir "$scratch/cudnn"
+touch "$scratch/cudnn/libcudnn.so.9"
+run env CUBLAS_DIR="$scratch/cudnn" "$bundle/with" sh -c 'echo "$LD_LIBRARY_PATH"'
+expect "and cuDNN beside it" contains "$output" ":$scratch/cudnn"
 finish

@@ -10,6 +10,7 @@
 
 #include "src/kernels/cuda/attention_tile.h"
 #include "src/kernels/cuda/table.h"
+#include "tests/attention_way.h"
 #include "tests/kernel_cases.h"
 #include "tests/kernel_memory.h"
 #include "tests/simt/queue.h"
@@ -32,6 +33,7 @@ std::string text(const Attention& s) {
 }
 
 void run_simt(const Case& one, const Tensors& tensors, Order order = Order::ascending) {
+  const testing::AttentionWay way("own");
   Arena arena;
   simt::Queue queue(order);
   Stream stream(arena, 1, &queue);
@@ -49,18 +51,22 @@ std::vector<Values> wanted(const Case& one) {
 }
 
 TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
+  Cases cases;
+  add_attention_cases(cases, kBf16);
   for (const Attention& shape : shapes()) {
-    for (const Case& one : {attention_case(shape, kBf16), attention_backward_case(shape, kBf16)}) {
-      const std::vector<Values> want = wanted(one);
-      const Memories forth(one), back(one);
-      run_simt(one, forth.tensors(), Order::ascending);
-      run_simt(one, back.tensors(), Order::descending);
-      for (size_t i = 0; i < want.size(); ++i) {
-        EXPECT_EQ(mismatch(one.operands[i], forth.tensors()[i], want[i]), "")
-            << one.name << " operand " << i;
-      }
-      EXPECT_TRUE(forth.bytes() == back.bytes()) << one.name;
+    cases.push_back(attention_case(shape, kBf16));
+    cases.push_back(attention_backward_case(shape, kBf16));
+  }
+  for (const Case& one : cases) {
+    const std::vector<Values> want = wanted(one);
+    const Memories forth(one), back(one);
+    run_simt(one, forth.tensors(), Order::ascending);
+    run_simt(one, back.tensors(), Order::descending);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(mismatch(one.operands[i], forth.tensors()[i], want[i]), "")
+          << one.name << " operand " << i;
     }
+    EXPECT_TRUE(forth.bytes() == back.bytes()) << one.name;
   }
 }
 

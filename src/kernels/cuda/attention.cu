@@ -1,6 +1,8 @@
-// Causal attention: by tiles where tensor cores can, else by rows.
+// Causal attention: by cuDNN where it takes it (attention_library.h), else by tiles where tensor
+// cores can, else by rows.
 #include "src/kernels/cuda/attention.h"
 
+#include "src/kernels/cuda/attention_library.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
 
@@ -23,13 +25,33 @@ AttentionShapes shapes_of(const Args& args) {
           .scale = 1.0F / sqrtf(static_cast<float>(width))};
 }
 
+LibraryAttention for_library(const AttentionShapes& s) {
+  return {.half = s.qkv.half && s.out.half,
+          .qkv = s.qkv.data,
+          .out = s.out.data,
+          .dout = s.dout.data,
+          .dqkv = s.dqkv.data,
+          .lse = s.lse,
+          .delta = s.delta,
+          .sequences = s.sequences,
+          .tokens = s.tokens,
+          .heads = s.heads,
+          .width = s.width,
+          .scale = s.scale};
+}
+
 }  // namespace
 
 void attention(Stream& stream, const AttentionArgs& args) {
   verify(args);
   const AttentionShapes shapes = shapes_of(args);
-  const auto run = attention_fits_tiles(shapes) ? attention_by_tiles : attention_by_rows;
-  run(stream, shapes);
+  const LibraryAttention call = for_library(shapes);
+  const size_t bytes = library_attention_workspace(call, false);
+  std::byte* const memory = bytes > 0 ? stream.workspace(bytes) : nullptr;
+  if (!library_attention(stream, call, false, memory)) {
+    const auto run = attention_fits_tiles(shapes) ? attention_by_tiles : attention_by_rows;
+    run(stream, shapes);
+  }
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
@@ -37,12 +59,16 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   AttentionShapes shapes = shapes_of(args);
   shapes.dout = elements(args.dout);
   shapes.dqkv = elements(args.dqkv);
-  const int64_t rows = shapes.pairs() * shapes.tokens;
-  shapes.delta =
-      reinterpret_cast<float*>(stream.workspace(static_cast<size_t>(rows + 1) * sizeof(float)));
-  const auto run =
-      attention_fits_tiles(shapes) ? attention_backward_by_tiles : attention_backward_by_rows;
-  run(stream, shapes);
+  const auto rows = static_cast<size_t>(shapes.pairs() * shapes.tokens);
+  const size_t delta = (rows + 1) * sizeof(float);
+  std::byte* const memory =
+      stream.workspace(delta + library_attention_workspace(for_library(shapes), true));
+  shapes.delta = reinterpret_cast<float*>(memory);
+  if (!library_attention(stream, for_library(shapes), true, memory + delta)) {
+    const auto run =
+        attention_fits_tiles(shapes) ? attention_backward_by_tiles : attention_backward_by_rows;
+    run(stream, shapes);
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
+#include "src/kernels/cuda/cudnn_library.h"
 #include "src/kernels/cuda/sparse_cusparse.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -51,6 +52,7 @@ CudaQueue::~CudaQueue() {
     std::erase(first_->others_, this);
   }
   static_cast<void>(cudaStreamSynchronize(stream_));
+  cudnn_.reset();
   cusparse_.reset();
   for (const auto& [host, copy] : constants_) {
     static_cast<void>(cudaFree(copy));
@@ -210,6 +212,14 @@ CusparseHandle& CudaQueue::cusparse() {
     cusparse_ = std::make_unique<CusparseHandle>(stream_);
   }
   return *cusparse_;
+}
+
+Cudnn& CudaQueue::cudnn() {
+  use_device();
+  if (cudnn_ == nullptr) {
+    cudnn_ = std::make_unique<Cudnn>(stream_);
+  }
+  return *cudnn_;
 }
 
 size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper

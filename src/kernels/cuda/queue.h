@@ -15,6 +15,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 
 class Blas;
+class Cudnn;
 class CusparseHandle;
 
 /// Throws Failure unless `status` is success: "what: reason".
@@ -74,6 +75,8 @@ class CudaQueue : public Queue {
   Blas& blas();
   /// For sparse ones, where there is cuSPARSE; likewise.
   CusparseHandle& cusparse();
+  /// For attention, where there is cuDNN; likewise.
+  Cudnn& cudnn();
 
   int device() const { return device_; }
   /// Makes it the calling thread's, as calls do that the driver answers for the present device.
@@ -102,6 +105,7 @@ class CudaQueue : public Queue {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<CusparseHandle> cusparse_;
+  std::unique_ptr<Cudnn> cudnn_;
   std::map<const void*, void*> constants_;
   int64_t synchronized_ = 0;
   struct Marked {

@@ -6,7 +6,7 @@ set(cuda_kernels activation adamw attention attention_rows attention_tiles atten
   wire_decode wire_encode wire_measure wire_topk)
 list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM cuda_kernels APPEND .cu)
-set(cuda_table blas_cublaslt blas_plan gemm table)
+set(cuda_table attention_cudnn attention_plan blas_cublaslt blas_plan cudnn_graph gemm table)
 list(TRANSFORM cuda_table PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM cuda_table APPEND .cpp)
 # Codes are the same bytes from every table: no product is fused with a sum where others are not.

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "src/kernels/cuda/cudnn_library.h"
 #include "src/kernels/cuda/device.h"
 #include "src/kernels/cuda/sparse_cusparse.h"
 #include "src/kernels/cuda/table.h"
@@ -103,7 +104,7 @@ std::vector<std::string> devices() {
 }
 
 std::vector<std::string> libraries() {
-  return absence().empty() ? std::vector{"cuSPARSE: " + cusparse_state()}
+  return absence().empty() ? std::vector{"cuSPARSE: " + cusparse_state(), "cuDNN: " + cudnn_state()}
                            : std::vector<std::string>();
 }
 

@@ -1,0 +1,231 @@
+// A graph of cuDNN's operations, one after another, each tensor as an array of fp32 numbers.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "src/core/error.h"
+#include "src/core/types.h"
+#include "tests/simt/cudnn_host.h"
+
+namespace espalier::simt::cudnn {
+namespace {
+
+using kernels::cudnn::Pointwise;
+using kernels::cudnn::Reduction;
+
+struct Array {
+  std::array<int64_t, 4> extents{};
+  std::vector<float> values;
+
+  explicit Array(const Descriptor& tensor) : values(static_cast<size_t>(tensor.count())) {
+    for (size_t axis = 0; axis < 4; ++axis) {
+      extents[axis] = tensor.extent(axis);
+    }
+  }
+  /// An axis of one element is as long as it has to be.
+  float& at(const std::array<int64_t, 4>& place) {
+    int64_t i = 0;
+    for (size_t axis = 0; axis < 4; ++axis) {
+      i = i * extents[axis] + (extents[axis] == 1 ? 0 : place[axis]);
+    }
+    return values[static_cast<size_t>(i)];
+  }
+};
+
+template <class Body>
+void for_each(const std::array<int64_t, 4>& extents, const Body& body) {
+  std::array<int64_t, 4> at{};
+  for (at[0] = 0; at[0] < extents[0]; ++at[0]) {
+    for (at[1] = 0; at[1] < extents[1]; ++at[1]) {
+      for (at[2] = 0; at[2] < extents[2]; ++at[2]) {
+        for (at[3] = 0; at[3] < extents[3]; ++at[3]) {
+          body(at);
+        }
+      }
+    }
+  }
+}
+
+class Run {
+ public:
+  Run(const Places& places, const std::map<int64_t, float>& numbers)
+      : places_(places), numbers_(numbers) {}
+
+  void compute(const Descriptor& operation) {
+    const std::vector<Attribute> names = operands_of(operation);
+    const Descriptor& result = operation.object(names.back());
+    Array y(result);
+    switch (operation.kind) {
+      case Kind::operation_matmul:
+        multiply(read(operation.object(names[0])), read(operation.object(names[1])), y);
+        break;
+      case Kind::operation_reduction:
+        reduce(operation.object(Attribute::operation_reduction_mode),
+               read(operation.object(names[0])), y);
+        break;
+      case Kind::operation_reshape:
+        y = turned(read(operation.object(names[0])), y);
+        break;
+      default:
+        combine(operation, y);
+    }
+    write(result, y);
+  }
+
+ private:
+  static float& in_memory(void* data, int64_t i) { return static_cast<float*>(data)[i]; }
+
+  static int64_t offset(const Descriptor& tensor, const std::array<int64_t, 4>& at) {
+    int64_t sum = 0;
+    for (size_t axis = 0; axis < 4; ++axis) {
+      sum += at[axis] * tensor.stride(axis);
+    }
+    return sum;
+  }
+
+  Array read(const Descriptor& tensor) {
+    const auto id = tensor.get<int64_t>(Attribute::tensor_id);
+    Array made(tensor);
+    if (tensor.flag(Attribute::tensor_by_value)) {
+      made.values.front() = numbers_.at(id);
+    } else if (tensor.flag(Attribute::tensor_virtual)) {
+      require(known_.contains(id), "operations come in order", id);
+      return known_.at(id);
+    } else {
+      void* data = places_.at(id);
+      const bool half = tensor.get<Data>(Attribute::tensor_type) == Data::bf16;
+      for_each(made.extents, [&](const auto& at) {
+        const int64_t i = offset(tensor, at);
+        made.at(at) = half ? to_float(static_cast<const bf16*>(data)[i]) : in_memory(data, i);
+      });
+    }
+    return made;
+  }
+
+  void write(const Descriptor& tensor, Array y) {
+    const auto id = tensor.get<int64_t>(Attribute::tensor_id);
+    const bool half = tensor.get<Data>(Attribute::tensor_type) == Data::bf16;
+    if (tensor.flag(Attribute::tensor_virtual)) {
+      for (float& value : y.values) {
+        value = half ? to_float(to_bf16(value)) : value;
+      }
+      known_.insert_or_assign(id, std::move(y));
+      return;
+    }
+    void* data = places_.at(id);
+    for_each(y.extents, [&](const auto& at) {
+      const int64_t i = offset(tensor, at);
+      if (half) {
+        static_cast<bf16*>(data)[i] = to_bf16(y.at(at));
+      } else {
+        in_memory(data, i) = y.at(at);
+      }
+    });
+  }
+
+  static void multiply(Array a, Array b, Array& y) {
+    for_each(y.extents, [&](const auto& at) {
+      float sum = 0;
+      for (int64_t k = 0; k < a.extents[3]; ++k) {
+        sum += a.at({at[0], at[1], at[2], k}) * b.at({at[0], at[1], k, at[3]});
+      }
+      y.at(at) = sum;
+    });
+  }
+
+  static void reduce(const Descriptor& mode, Array x, Array& y) {
+    const bool adds = mode.get<Reduction>(Attribute::reduction_operator) == Reduction::add;
+    std::ranges::fill(y.values, adds ? 0.0F : -INFINITY);
+    for_each(x.extents, [&](const auto& at) {
+      float& to = y.at(at);
+      to = adds ? to + x.at(at) : std::fmax(to, x.at(at));
+    });
+  }
+
+  /// Rows are columns.
+  static Array turned(Array x, Array y) {
+    for_each(x.extents, [&](const auto& at) { y.at({at[0], at[1], at[3], at[2]}) = x.at(at); });
+    return y;
+  }
+
+  static float apply(Pointwise how, float x, float b, float t) {
+    switch (how) {
+      case Pointwise::add:
+        return x + b;
+      case Pointwise::multiply:
+        return x * b;
+      case Pointwise::divide:
+        return x / b;
+      case Pointwise::subtract:
+        return x - b;
+      case Pointwise::exp:
+        return std::exp(x);
+      case Pointwise::log:
+        return std::log(x);
+      case Pointwise::greater_or_equal:
+        return x >= b ? 1.0F : 0.0F;
+      case Pointwise::select:
+        return t != 0 ? x : b;
+      case Pointwise::index:
+        break;
+    }
+    return 0;
+  }
+
+  void combine(const Descriptor& operation, Array& y) {
+    const Descriptor& mode = operation.object(Attribute::operation_pointwise_mode);
+    const auto how = mode.get<Pointwise>(Attribute::pointwise_mode);
+    if (how == Pointwise::index) {
+      const auto axis = static_cast<size_t>(mode.get<int64_t>(Attribute::pointwise_axis));
+      for_each(y.extents, [&](const auto& at) { y.at(at) = static_cast<float>(at[axis]); });
+      return;
+    }
+    Array x = read(operation.object(Attribute::operation_pointwise_x));
+    const auto optional = [&](Attribute what) {
+      return operation.has(what) ? read(operation.object(what)) : x;
+    };
+    Array b = optional(Attribute::operation_pointwise_b);
+    Array t = optional(Attribute::operation_pointwise_t);
+    for_each(y.extents,
+             [&](const auto& at) { y.at(at) = apply(how, x.at(at), b.at(at), t.at(at)); });
+  }
+
+  const Places& places_;
+  const std::map<int64_t, float>& numbers_;
+  std::map<int64_t, Array> known_;
+};
+
+}  // namespace
+
+std::vector<Attribute> operands_of(const Descriptor& operation) {
+  switch (operation.kind) {
+    case Kind::operation_matmul:
+      return {Attribute::operation_matmul_a, Attribute::operation_matmul_b,
+              Attribute::operation_matmul_c};
+    case Kind::operation_reduction:
+      return {Attribute::operation_reduction_x, Attribute::operation_reduction_y};
+    case Kind::operation_reshape:
+      return {Attribute::operation_reshape_x, Attribute::operation_reshape_y};
+    default:
+      break;
+  }
+  std::vector<Attribute> names{Attribute::operation_pointwise_x};
+  for (const Attribute more :
+       {Attribute::operation_pointwise_b, Attribute::operation_pointwise_t}) {
+    if (operation.has(more)) {
+      names.push_back(more);
+    }
+  }
+  names.push_back(Attribute::operation_pointwise_y);
+  return names;
+}
+
+void evaluate(const Descriptor& graph, const Places& places,
+              const std::map<int64_t, float>& numbers) {
+  Run run(places, numbers);
+  for (const auto& operation : graph.values.at(Attribute::graph_operations).objects) {
+    run.compute(*operation);
+  }
+}
+
+}  // namespace espalier::simt::cudnn

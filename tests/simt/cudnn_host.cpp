@@ -1,0 +1,360 @@
+// The functions of cuDNN that attention calls, on the host. Strict where the library is, and where
+// it is not but should be: each attribute belongs to its kind, has its type and count, and is set
+// before the descriptor is finished; all that a kind needs is there, extents fit each other; a run
+// brings every tensor and a workspace. What is wrong is refused with a reason.
+#include "tests/simt/cudnn_host.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "src/core/error.h"
+#include "src/kernels/cuda/cudnn_library.h"
+#include "src/kernels/cuda/launch.h"
+
+namespace espalier::simt {
+
+CudnnHost& cudnn_host() {
+  thread_local CudnnHost host;
+  return host;
+}
+
+namespace cudnn {
+namespace {
+
+using kernels::cudnn::Handle;
+using kernels::cudnn::Note;
+using kernels::cudnn::Object;
+using kernels::cudnn::Status;
+
+constexpr Status kBadParameter{2000}, kNotSupported{3000};
+constexpr auto kSuccess = Status::success;
+
+thread_local std::string reason;
+
+Status refuse(Status status, const std::string& why) {
+  reason = why;
+  return status;
+}
+
+struct Context {
+  Queue* queue = nullptr;
+};
+
+std::shared_ptr<Descriptor>& own(Object object) {
+  return *static_cast<std::shared_ptr<Descriptor>*>(object);
+}
+
+struct Rule {
+  Kind kind;
+  Attribute what;
+  Type type;
+  int64_t count = 1;  ///< 0: any
+  bool needed = true;
+};
+
+using enum Attribute;
+constexpr Rule kRules[] = {
+    {Kind::tensor, tensor_id, Type::int64},
+    {Kind::tensor, tensor_type, Type::data},
+    {Kind::tensor, tensor_dimensions, Type::int64, 4},
+    {Kind::tensor, tensor_strides, Type::int64, 4},
+    {Kind::tensor, tensor_alignment, Type::int64},
+    {Kind::tensor, tensor_virtual, Type::boolean, 1, false},
+    {Kind::tensor, tensor_by_value, Type::boolean, 1, false},
+    {Kind::matmul, matmul_precision, Type::data},
+    {Kind::reduction, reduction_operator, Type::reduction},
+    {Kind::reduction, reduction_precision, Type::data},
+    {Kind::pointwise, pointwise_mode, Type::pointwise},
+    {Kind::pointwise, pointwise_precision, Type::data},
+    {Kind::pointwise, pointwise_axis, Type::int64, 1, false},
+    {Kind::operation_matmul, operation_matmul_a, Type::object},
+    {Kind::operation_matmul, operation_matmul_b, Type::object},
+    {Kind::operation_matmul, operation_matmul_c, Type::object},
+    {Kind::operation_matmul, operation_matmul_mode, Type::object},
+    {Kind::operation_reduction, operation_reduction_x, Type::object},
+    {Kind::operation_reduction, operation_reduction_y, Type::object},
+    {Kind::operation_reduction, operation_reduction_mode, Type::object},
+    {Kind::operation_reshape, operation_reshape_x, Type::object},
+    {Kind::operation_reshape, operation_reshape_y, Type::object},
+    {Kind::operation_pointwise, operation_pointwise_mode, Type::object},
+    {Kind::operation_pointwise, operation_pointwise_x, Type::object},
+    {Kind::operation_pointwise, operation_pointwise_b, Type::object, 1, false},
+    {Kind::operation_pointwise, operation_pointwise_t, Type::object, 1, false},
+    {Kind::operation_pointwise, operation_pointwise_y, Type::object},
+    {Kind::graph, graph_operations, Type::object, 0},
+    {Kind::graph, graph_handle, Type::handle},
+    {Kind::heuristics, heuristics_graph, Type::object},
+    {Kind::heuristics, heuristics_mode, Type::heuristics},
+    {Kind::plan, plan_handle, Type::handle},
+    {Kind::plan, plan_engine_config, Type::object},
+    {Kind::variant_pack, variant_pack_ids, Type::int64, 0},
+    {Kind::variant_pack, variant_pack_pointers, Type::pointer, 0},
+    {Kind::variant_pack, variant_pack_workspace, Type::pointer},
+};
+
+size_t size_of(Type type) {
+  switch (type) {
+    case Type::boolean:
+      return sizeof(bool);
+    case Type::int64:
+    case Type::handle:
+    case Type::pointer:
+    case Type::object:
+      return 8;
+    default:
+      return sizeof(int);
+  }
+}
+
+Status create(Kind kind, Object* made) {
+  *made = new std::shared_ptr<Descriptor>(std::make_shared<Descriptor>());
+  own(*made)->kind = kind;
+  return kSuccess;
+}
+
+Status destroy(Object object) {
+  delete &own(object);
+  return kSuccess;
+}
+
+Status set(Object object, Attribute what, Type type, int64_t count, const void* from) {
+  Descriptor& to = *own(object);
+  const auto* rule = std::ranges::find_if(
+      kRules, [&](const Rule& one) { return one.kind == to.kind && one.what == what; });
+  if (rule == std::end(kRules) || to.finished || rule->type != type || count < 1 ||
+      (rule->count != 0 && rule->count != count)) {
+    return refuse(kBadParameter, "an attribute of another kind, type or count, or too late");
+  }
+  Value value{.type = type, .count = count};
+  const auto* first = static_cast<const std::byte*>(from);
+  value.bytes.assign(first, first + static_cast<size_t>(count) * size_of(type));
+  for (int64_t i = 0; type == Type::object && i < count; ++i) {
+    const auto& named = own(static_cast<const Object*>(from)[i]);
+    if (!named->finished) {
+      return refuse(kBadParameter, "a descriptor that is not finished");
+    }
+    value.objects.push_back(named);
+  }
+  to.values.insert_or_assign(what, std::move(value));
+  return kSuccess;
+}
+
+/// Extents of operands fit those of the result.
+bool fits(const Descriptor& operation) {
+  const std::vector<Attribute> names = operands_of(operation);
+  const Descriptor& y = operation.object(names.back());
+  if (operation.kind == Kind::operation_matmul) {
+    const Descriptor& a = operation.object(names[0]);
+    const Descriptor& b = operation.object(names[1]);
+    return a.extent(2) == y.extent(2) && a.extent(3) == b.extent(2) && b.extent(3) == y.extent(3) &&
+           a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+  }
+  const Descriptor& x = operation.object(names[0]);
+  if (operation.kind == Kind::operation_reshape) {
+    return x.extent(2) == y.extent(3) && x.extent(3) == y.extent(2) && x.stride(2) == y.stride(3) &&
+           x.stride(3) == y.stride(2);
+  }
+  if (operation.kind == Kind::operation_reduction) {
+    return y.extent(3) == 1 && x.extent(2) == y.extent(2) && x.extent(1) == y.extent(1);
+  }
+  return std::ranges::all_of(names, [&](Attribute name) {
+    for (size_t axis = 0; axis < 4; ++axis) {
+      const int64_t extent = operation.object(name).extent(axis);
+      if (extent != 1 && extent != y.extent(axis)) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+bool is_operation(Kind kind) {
+  return kind == Kind::operation_matmul || kind == Kind::operation_pointwise ||
+         kind == Kind::operation_reduction || kind == Kind::operation_reshape;
+}
+
+Status finish(Object object) {
+  Descriptor& of = *own(object);
+  for (const Rule& rule : kRules) {
+    if (rule.kind == of.kind && rule.needed && !of.has(rule.what)) {
+      return refuse(kBadParameter, fmt::format("no attribute {}", static_cast<int>(rule.what)));
+    }
+  }
+  if (of.finished || (is_operation(of.kind) && !fits(of))) {
+    return refuse(kBadParameter, "extents that do not fit each other, or finished twice");
+  }
+  if (of.kind == Kind::plan) {
+    ++cudnn_host().plans;
+  }
+  of.finished = true;
+  return kSuccess;
+}
+
+/// Tensors of a graph that are in memory, or numbers.
+std::map<int64_t, const Descriptor*> tensors_in_memory(const Descriptor& graph) {
+  std::map<int64_t, const Descriptor*> found;
+  for (const auto& operation : graph.values.at(graph_operations).objects) {
+    for (const Attribute name : operands_of(*operation)) {
+      const Descriptor& tensor = operation->object(name);
+      if (!tensor.flag(tensor_virtual)) {
+        found[tensor.get<int64_t>(tensor_id)] = &tensor;
+      }
+    }
+  }
+  return found;
+}
+
+/// Columns of heads: those of the only tensors in bf16 that are in memory as they are.
+int64_t width_of(const Descriptor& graph) { return tensors_in_memory(graph).at(1)->extent(3); }
+
+/// Gradients of scores where a graph has none of its own memory for sums of dq.
+int64_t workspace_of(const Descriptor& graph) {
+  const auto tensors = tensors_in_memory(graph);
+  const Descriptor& q = *tensors.at(1);
+  constexpr size_t kForward = 7;
+  const bool backward = tensors.size() > kForward;
+  const int64_t rows = (q.extent(2) + 127) / 128 * 128;
+  return static_cast<int64_t>(cudnn_host().more_workspace) +
+         (backward ? 2 * q.extent(0) * q.extent(1) * rows * rows : 0);
+}
+
+constexpr int64_t kEngines = 2;  ///< the first has other bits in each run, the second computes
+
+Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, void* to) {
+  const Descriptor& of = *own(object);
+  *count = 1;
+  if (what == heuristics_results) {
+    const auto graph = of.values.at(heuristics_graph).objects.front();
+    *count = width_of(*graph) == cudnn_host().refused_width ? 0 : kEngines;
+    for (int64_t i = 0; i < std::min(room, *count); ++i) {
+      Descriptor& config = *own(static_cast<Object*>(to)[i]);
+      config.values[heuristics_graph].objects = {graph};
+      config.values[engine_index].bytes.assign(8, std::byte(i));
+      config.finished = true;
+    }
+  } else if (what == engine_config_engine) {
+    Descriptor& engine = *own(*static_cast<Object*>(to));
+    engine.values[engine_index] = of.values.at(engine_index);
+    engine.finished = true;
+  } else if (what == engine_index) {
+    *static_cast<int64_t*>(to) = std::to_integer<int64_t>(of.values.at(what).bytes.front());
+  } else if (what == engine_numerical_notes) {
+    const bool first = of.values.at(engine_index).bytes.front() == std::byte{0};
+    static_cast<Note*>(to)[0] = first ? Note::nondeterministic : Note{};
+  } else if (what == plan_workspace) {
+    *static_cast<int64_t*>(to) =
+        workspace_of(*of.object(plan_engine_config).values.at(heuristics_graph).objects.front());
+  } else {
+    return refuse(kBadParameter, "nothing to ask for");
+  }
+  return kSuccess;
+}
+
+Status execute(Handle handle, Object plan_object, Object pack_object) {
+  const Descriptor& plan = *own(plan_object);
+  const Descriptor& pack = *own(pack_object);
+  const Descriptor& config = plan.object(plan_engine_config);
+  const auto graph = config.values.at(heuristics_graph).objects.front();
+  const auto tensors = tensors_in_memory(*graph);
+  Places places;
+  std::map<int64_t, float> numbers;
+  for (int64_t i = 0; i < pack.values.at(variant_pack_ids).count; ++i) {
+    const auto id = pack.get<int64_t>(variant_pack_ids, static_cast<size_t>(i));
+    auto* data = pack.get<void*>(variant_pack_pointers, static_cast<size_t>(i));
+    if (!tensors.contains(id) || data == nullptr) {
+      return refuse(kBadParameter, fmt::format("tensor {} is none of the graph", id));
+    }
+    if (tensors.at(id)->flag(tensor_by_value)) {
+      numbers[id] = *static_cast<float*>(data);
+    } else if (reinterpret_cast<uintptr_t>(data) % 16 == 0) {
+      places[id] = data;
+    }
+  }
+  auto* const workspace = pack.get<void*>(variant_pack_workspace);
+  if (places.size() + numbers.size() != tensors.size() || workspace == nullptr) {
+    return refuse(kBadParameter, "a tensor is missing or not aligned, or there is no workspace");
+  }
+  if (config.values.at(engine_index).bytes.front() == std::byte{0}) {
+    return refuse(kNotSupported, "other bits in each run: nobody wants that");
+  }
+  if (width_of(*graph) == cudnn_host().broken_width) {
+    return refuse(kNotSupported, "a width that is broken");
+  }
+  ++cudnn_host().runs;
+  static_cast<Context*>(handle)->queue->enqueue(
+      [graph, places, numbers, workspace, bytes = workspace_of(*graph)] {
+        std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // NaN: it is the library's
+        evaluate(*graph, places, numbers);
+      });
+  return kSuccess;
+}
+
+const kernels::cudnn::Functions kFunctions{
+    .GetVersion = [] { return cudnn_host().version; },
+    .GetErrorString =
+        [](Status status) { return status == kBadParameter ? "bad parameter" : "not supported"; },
+    .GetLastErrorString = [](char* text, size_t size) { text[reason.copy(text, size - 1)] = '\0'; },
+    .Create =
+        [](Handle* made) {
+          *made = new Context;
+          return kSuccess;
+        },
+    .Destroy =
+        [](Handle handle) {
+          delete static_cast<Context*>(handle);
+          return kSuccess;
+        },
+    .SetStream =
+        [](Handle handle, kernels::cudnn::Stream stream) {
+          static_cast<Context*>(handle)->queue = static_cast<Queue*>(stream);
+          return kSuccess;
+        },
+    .BackendCreateDescriptor = create,
+    .BackendDestroyDescriptor = destroy,
+    .BackendFinalize = finish,
+    .BackendSetAttribute = set,
+    .BackendGetAttribute = get,
+    .BackendExecute = execute};
+
+}  // namespace
+}  // namespace cudnn
+}  // namespace espalier::simt
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+/// One for all queues of a thread: what it keeps belongs to no queue.
+std::unique_ptr<Cudnn>& of_thread() {
+  thread_local std::unique_ptr<Cudnn> made;
+  return made;
+}
+
+}  // namespace
+
+const cudnn::Functions* cudnn_functions() {
+  return simt::cudnn_host().version == 0 ? nullptr : &simt::cudnn::kFunctions;
+}
+
+std::string cudnn_state() { return simt::cudnn_host().version == 0 ? "there is none" : "host"; }
+
+Cudnn& cudnn_of(Stream& stream) {
+  std::unique_ptr<Cudnn>& made = of_thread();
+  if (made == nullptr) {
+    made = std::make_unique<Cudnn>(nullptr);
+  }
+  static_cast<void>(cudnn_functions()->SetStream(made->handle(), &queue_of(stream)));
+  return *made;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU
+
+namespace espalier::simt {
+
+void restart_cudnn_host() {
+  cudnn_host() = {};
+  kernels::ESPALIER_GPU::of_thread().reset();
+}
+
+}  // namespace espalier::simt

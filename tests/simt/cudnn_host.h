@@ -1,0 +1,75 @@
+#pragma once
+// cuDNN's graph interface on the host, for table "cuda-simt": cudnn_host.cpp has the functions,
+// strict about descriptors; cudnn_evaluate.cpp computes a graph, operation by operation, when the
+// queue comes to it.
+#include <array>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "src/kernels/cuda/cudnn_api.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::simt {
+
+/// What tests see of it, and make it do. Of one thread.
+struct CudnnHost {
+  size_t version = 9'19'00;     ///< 0: there is none
+  int64_t refused_width = 0;    ///< heads of so many columns have no plan
+  int64_t broken_width = 0;     ///< these have one, whose runs are refused
+  size_t more_workspace = 256;  ///< of a plan, beside gradients of scores
+  int64_t plans = 0, runs = 0;
+};
+CudnnHost& cudnn_host();
+/// As a new process begins: forgets plans, too.
+void restart_cudnn_host();
+
+namespace cudnn {
+
+using kernels::cudnn::Attribute;
+using kernels::cudnn::Data;
+using kernels::cudnn::Kind;
+using kernels::cudnn::Type;
+
+struct Descriptor;
+
+/// Elements of an attribute: bytes, or other descriptors.
+struct Value {
+  Type type = Type::int64;
+  int64_t count = 0;
+  std::vector<std::byte> bytes;
+  std::vector<std::shared_ptr<Descriptor>> objects;
+};
+
+struct Descriptor {
+  Kind kind = Kind::tensor;
+  bool finished = false;
+  std::map<Attribute, Value> values;
+
+  bool has(Attribute what) const { return values.contains(what); }
+  template <class T>
+  T get(Attribute what, size_t element = 0) const {
+    T value;
+    std::memcpy(&value, values.at(what).bytes.data() + element * sizeof value, sizeof value);
+    return value;
+  }
+  const Descriptor& object(Attribute what) const { return *values.at(what).objects.front(); }
+  /// Of a tensor.
+  int64_t extent(size_t axis) const { return get<int64_t>(Attribute::tensor_dimensions, axis); }
+  int64_t stride(size_t axis) const { return get<int64_t>(Attribute::tensor_strides, axis); }
+  int64_t count() const { return extent(0) * extent(1) * extent(2) * extent(3); }
+  bool flag(Attribute what) const { return has(what) && get<bool>(what); }
+};
+
+/// Tensors by the numbers that they have in a graph.
+using Places = std::map<int64_t, void*>;
+/// Where the tensors that an operation names are in it; the last is its result.
+std::vector<Attribute> operands_of(const Descriptor& operation);
+/// Runs the operations of a graph in their order; `numbers` are those of the host.
+void evaluate(const Descriptor& graph, const Places& places,
+              const std::map<int64_t, float>& numbers);
+
+}  // namespace cudnn
+}  // namespace espalier::simt

@@ -1,0 +1,209 @@
+// Attention through the layer that asks cuDNN, on the host's stand-in for it: graphs, plans, the
+// run's operands and workspace; and what is left to our own kernels.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "src/kernels/cuda/table.h"
+#include "tests/attention_way.h"
+#include "tests/failure.h"
+#include "tests/kernel_cases.h"
+#include "tests/simt/cudnn_host.h"
+#include "tests/simt/queue.h"
+
+namespace espalier::kernels {
+namespace {
+
+using reference::Attention;
+using simt::cudnn_host;
+using testing::AttentionWay;
+
+class Cudnn : public ::testing::Test {
+ protected:
+  void SetUp() override { simt::restart_cudnn_host(); }
+
+  /// Operands of a case, where a device has them: at 64 bytes.
+  Tensors memory(const Case& one) {
+    Tensors made;
+    for (const Operand& operand : one.operands) {
+      buffers_.push_back(arena_.allocate(Memory::scratch, "operand", operand.dtype, operand.shape));
+      made.push_back(buffers_.back().tensor());
+      write_all(operand, made.back());
+    }
+    return made;
+  }
+  /// What a case leaves in memory, and how many runs of cuDNN's it asked for.
+  Tensors run(const Case& one) {
+    const Tensors tensors = memory(one);
+    const int64_t before = cudnn_host().runs;
+    one.run(cuda_simt::table(), stream_, tensors);
+    stream_.synchronize();
+    runs_ = cudnn_host().runs - before;
+    return tensors;
+  }
+  void expect_right(const Case& one) {
+    const Tensors got = run(one);
+    std::vector<Values> want;
+    for (const Operand& operand : one.operands) {
+      want.push_back(operand.values);
+    }
+    one.reference(want);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(mismatch(one.operands[i], got[i], want[i]), "") << one.name << " operand " << i;
+    }
+  }
+  /// Forward and backward are right, in so many runs of cuDNN's each.
+  void expect_runs(const Attention& shape, int64_t forward, int64_t backward) {
+    expect_right(attention_case(shape, kBf16));
+    EXPECT_EQ(runs_, forward);
+    expect_right(attention_backward_case(shape, kBf16));
+    EXPECT_EQ(runs_, backward);
+    buffers_.clear();
+  }
+
+  Arena arena_;
+  simt::Queue queue_;
+  Stream stream_{arena_, 1, &queue_};
+  std::vector<Buffer> buffers_;
+  int64_t runs_ = 0;
+};
+
+TEST_F(Cudnn, computes_the_cases_of_the_table) {
+  Cases cases;
+  add_attention_cases(cases, kFp32);
+  add_attention_cases(cases, kBf16);
+  int64_t taken = 0;
+  for (const Case& one : cases) {
+    expect_right(one);
+    const Operand& out = one.operands[1];
+    const bool offered = out.dtype == kBf16 && out.shape[1] >= 64;
+    EXPECT_EQ(runs_, offered ? 1 : 0) << one.name;
+    taken += runs_;
+    buffers_.clear();
+  }
+  EXPECT_EQ(taken, 2 * 7);
+}
+
+TEST_F(Cudnn, keeps_a_plan_for_each_shape) {
+  for (const Attention& shape : {Attention{1, 64, 1, 16}, {2, 64, 1, 16}, {1, 65, 1, 16}}) {
+    for (int again = 0; again < 2; ++again) {
+      expect_runs(shape, 1, 1);
+    }
+  }
+  EXPECT_EQ(cudnn_host().plans, 6);
+}
+
+/// In work that the queue has yet to do, as all of a device's.
+TEST_F(Cudnn, asks_the_queue) {
+  const Case one = attention_case({1, 64, 1, 16}, kBf16);
+  const Tensors tensors = memory(one);
+  const double before = read(tensors[1], 0);
+  const int64_t asked = queue_.asked();
+  one.run(cuda_simt::table(), stream_, tensors);
+  EXPECT_EQ(queue_.asked() - asked, 1);
+  EXPECT_EQ(read(tensors[1], 0), before);
+  stream_.synchronize();
+  EXPECT_NE(read(tensors[1], 0), before);
+}
+
+/// Gradients of scores of one sequence take 1 MiB and 32 KiB here: 248 of them fit 256 MiB.
+TEST_F(Cudnn, backward_takes_as_many_sequences_as_the_workspace_holds) {
+  expect_runs({301, 64, 1, 8}, 1, 2);
+  EXPECT_EQ(cudnn_host().plans, 3) << "150 and 151 sequences";
+}
+
+TEST_F(Cudnn, what_it_refuses_is_ours) {
+  cudnn_host().refused_width = 24;
+  expect_runs({1, 70, 1, 24}, 0, 0);
+  expect_runs({1, 70, 1, 24}, 0, 0);
+  EXPECT_EQ(cudnn_host().plans, 0);
+  cudnn_host().broken_width = 16;
+  expect_runs({1, 70, 1, 16}, 0, 0);
+  EXPECT_EQ(cudnn_host().plans, 2);
+  expect_runs({1, 70, 1, 16}, 0, 0);
+  EXPECT_EQ(cudnn_host().plans, 2) << "it is asked once";
+  cudnn_host().more_workspace = size_t{2} << 20;
+  expect_runs({1, 70, 1, 8}, 0, 0);
+  expect_runs({1, 70, 1, 136}, 0, 0);
+  expect_runs({1, 70, 1, 12}, 0, 0);
+}
+
+TEST_F(Cudnn, a_sequence_that_is_too_long_for_the_workspace_is_ours) {
+  constexpr int64_t kTokens = 12000;
+  Arena dry(true);
+  const Buffer qkv = dry.allocate(Memory::scratch, "qkv", kBf16, {1, kTokens, 24});
+  const Buffer out = dry.allocate(Memory::scratch, "out", kBf16, {1, kTokens, 8});
+  const Buffer lse = dry.allocate(Memory::scratch, "lse", kFp32, {1, 1, kTokens});
+  Stream stream(dry, 1);
+  cuda_simt::attention_backward(
+      stream, {qkv.tensor(), out.tensor(), lse.tensor(), out.tensor(), qkv.tensor(), 1});
+  EXPECT_LT(dry.total().peak, size_t{2} << 20);
+}
+
+TEST_F(Cudnn, an_older_one_has_gradients_of_whole_tiles) {
+  cudnn_host().version = 9'15'00;
+  expect_runs({1, 130, 1, 8}, 1, 0);
+  expect_runs({1, 128, 1, 8}, 1, 1);
+}
+
+TEST_F(Cudnn, missing_or_unwanted_it_is_not_asked) {
+  {
+    const AttentionWay own("own");
+    expect_runs({1, 64, 2, 8}, 0, 0);
+  }
+  expect_runs({1, 64, 2, 8}, 1, 1);
+  cudnn_host().version = 0;
+  expect_runs({1, 64, 2, 8}, 0, 0);
+}
+
+TEST_F(Cudnn, says_why_it_is_not_taken_where_it_is_demanded) {
+  const AttentionWay cudnn("cudnn");
+  expect_runs({1, 64, 2, 8}, 1, 1);
+  cudnn_host().broken_width = 16;
+  EXPECT_EQ(failure_of([&] {
+              run(attention_backward_case({2, 70, 3, 16}, kBf16));
+            }),
+            "ESPALIER_ATTENTION is cudnn, which does not take attention's gradient of 2x70 "
+            "positions and 3 heads of 16: cuDNN, run of engine 1: not supported (a width that is "
+            "broken)");
+  expect_right(attention_case({1, 64, 2, 8}, kFp32));
+  const AttentionWay other("flash");
+  EXPECT_EQ(failure_of([&] {
+              run(attention_case({1, 64, 2, 8}, kBf16));
+            }),
+            "ESPALIER_ATTENTION is \"flash\": set it to auto, own or cudnn");
+}
+
+TEST_F(Cudnn, operands_that_are_not_aligned_are_ours) {
+  const Case one = attention_case({1, 64, 1, 8}, kBf16);
+  Tensors tensors = memory(one);
+  std::vector<bf16> moved(static_cast<size_t>(tensors[0].count()) + 64);
+  auto* first = moved.data();
+  while (reinterpret_cast<uintptr_t>(first) % 16 != 2) {
+    ++first;
+  }
+  tensors[0] = Tensor(first, kBf16, tensors[0].shape);
+  one.run(cuda_simt::table(), stream_, tensors);
+  stream_.synchronize();
+  EXPECT_EQ(cudnn_host().runs, 0);
+}
+
+/// A plan asks for the workspace that a run will have.
+TEST_F(Cudnn, plans_have_the_memory_of_runs) {
+  for (const Case& one :
+       {attention_case({3, 100, 2, 16}, kBf16), attention_backward_case({3, 100, 2, 16}, kBf16)}) {
+    Arena arena, dry(true);
+    {
+      Stream stream(arena, 1, &queue_), planned(dry, 1);
+      const Tensors tensors = memory(one);
+      one.run(cuda_simt::table(), stream, tensors);
+      stream.synchronize();
+      one.run(*cuda_simt::table().plan, planned, tensors);
+    }
+    EXPECT_EQ(arena.total().peak, dry.total().peak) << one.name;
+    EXPECT_GT(arena.total().peak, size_t{1} << 20) << one.name;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels
