@@ -51,6 +51,8 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   if (tolerance.absolute == 0 && tolerance.relative == 0) {
     tolerance = {2e-5 + 0x1p-13 * static_cast<double>(s.k), 1e-5};
     tolerance.absolute += s.bias && s.out == kBf16 ? 0x1p-9 : 0;
+    // A library may not add both at once: sums of about 8 are rounded before the bias comes.
+    tolerance.absolute += s.bias && s.out == kBf16 && s.accumulate ? 0x1p-6 : 0;
   }
   Case made;
   made.name = s.name();

@@ -69,8 +69,19 @@ def rest():
     ]
 
 
+def fourth():
+    """Products in 8 bits."""
+    return [
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
+        Steps("train-124m-fp8", 45, "124m", "fp8", 12),
+        Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
+        Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
+                  "^gemm/.*/(fp8|bf16)/"),
+    ]
+
+
 def groups():
-    return {group.__name__: group() for group in (first, second, third, rest)}
+    return {group.__name__: group() for group in (first, second, third, fourth, rest)}
 
 
 def facts():

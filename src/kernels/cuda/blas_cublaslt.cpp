@@ -108,8 +108,9 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
 bool takes_fp8(Stream& stream, const Product& p) {
   constexpr int kAda = 89;
   const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
-  return blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 && p.n % 16 == 0 &&
-         p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c);
+  const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
+  return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
+         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c);
 }
 
 size_t matmul_workspace(int64_t m, int64_t n) {

@@ -33,6 +33,8 @@ void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   // The product's own workspace comes first: it asks for it again, and gets the same memory.
   const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
   std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
+  product.a_format = args.round_a;
+  product.b_format = args.round_b;
   const bool by_codes = !stream.arena().dry() && takes_fp8(stream, product);
   const RoundedOperands rounded =
       by_codes ? round_to_codes(stream, args, memory) : round_to_bf16(stream, args, memory);
@@ -41,22 +43,20 @@ void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   product.half_inputs = true;
   product.tf32 = false;
   if (by_codes) {
-    product.a_format = args.round_a;
-    product.b_format = args.round_b;
     product.a_scale = rounded.scale_a;
     product.b_scale = rounded.scale_b;
     product.a_stride = product.b_stride = product.k;
     product.transpose_a = false;
     product.transpose_b = true;
   } else {
+    product.a_format = product.b_format = Float8::none;
     product.a_stride = args.a.cols();
     product.b_stride = args.b.cols();
     product.factors = rounded.factors;
   }
-  const bool bias_comes_along = product.half_result && !product.accumulate;
-  product.bias = bias_comes_along ? product.bias : nullptr;
+  product.bias = product.half_result ? product.bias : nullptr;
   matmul(stream, product);
-  if (args.bias && !bias_comes_along) {
+  if (args.bias && product.bias == nullptr) {
     add_bias(stream, args.c, static_cast<const float*>(args.bias.data));
   }
 }

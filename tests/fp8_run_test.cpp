@@ -1,0 +1,112 @@
+// Training with products in 8 bits: near training without, and as equal to itself as that is.
+// More equalities: equality_test, type "fp8".
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/support.h"
+#include "tests/ways.h"
+
+namespace espalier {
+namespace {
+
+using testing::Outcome;
+using testing::run;
+using testing::TempDir;
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::fabs(a[i] - b[i]));
+  }
+  return largest;
+}
+
+io::Config fp8_config(const TempDir& dir) {
+  io::Config config = testing::tiny_config(dir);
+  testing::take_type(config, "fp8");
+  return config;
+}
+
+/// 60 steps, in which the loss falls by more than one.
+TEST(Fp8, TrainsAsWellAsBf16AndNotTheSame) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  config.train.steps = 60;
+  config.optimizer.lr = 3e-3;
+  const Outcome rounded = run(config);
+  config.train.fp8 = false;
+  const Outcome plain = run(config);
+  EXPECT_LT(rounded.losses.back(), rounded.losses.front() - 1);
+  const double difference = largest_difference(rounded.losses, plain.losses);
+  EXPECT_GT(difference, 1e-4);
+  EXPECT_LT(difference, 0.1);
+  EXPECT_NEAR(rounded.val_loss, plain.val_loss, 0.05);
+}
+
+TEST(Fp8, RoundsTheSameInDenseAndExpanded) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  testing::prune(config);
+  const Outcome dense = run(config);
+  config.sparse.storage.fallback = "expanded";
+  EXPECT_EQ(run(config), dense);
+}
+
+/// Products of kept elements stay as they are, and the run says so.
+TEST(Fp8, LeavesSparseProductsOut) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  testing::prune_sparse(config);
+  config.pruning.at_step = 0;
+  std::string notes;
+  train::TrainerOptions options;
+  options.on_note = [&](const std::string& text) { notes += text + "\n"; };
+  const Outcome asked = run(config, 1, options);
+  EXPECT_THAT(notes, ::testing::HasSubstr("train.fp8: once pruned, 8 of 8 hidden layers"));
+  config.train.fp8 = false;
+  EXPECT_EQ(run(config), asked);
+  config.train.fp8 = true;
+  config.sparse.storage.fallback = "dense";
+  notes.clear();
+  EXPECT_NE(run(config, 1, options), asked);
+  EXPECT_EQ(notes.find("train.fp8"), std::string::npos);
+}
+
+/// A scale belongs to a micro-batch, so that stages change nothing.
+TEST(Fp8, IsTheSameInAPipeline) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  config.train.micro_batch = 3;
+  const Outcome one = run(config);
+  config.parallel.pipeline = 2;
+  config.parallel.partition = {2, 2};
+  for (const char* schedule : {"1f1b", "zero-bubble"}) {
+    config.parallel.schedule = schedule;
+    const Outcome two = run(config, 2);
+    EXPECT_EQ(two.losses, one.losses) << schedule;
+    for (const auto& [name, values] : two.values) {  // of the first stage
+      EXPECT_EQ(values, one.values.at(name)) << schedule << " " << name;
+    }
+  }
+}
+
+/// Ranks add what micro-batches of one rank add, in another order.
+TEST(Fp8, IsNearlyTheSameOnTwoRanks) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  config.train.gradient_dtype = "fp32";
+  config.train.micro_batch = 6;
+  const Outcome one = run(config, 1);
+  const Outcome two = run(config, 2);
+  config.train.fp8 = false;
+  const double of_rounding = largest_difference(run(config, 1).losses, one.losses);
+  EXPECT_LT(largest_difference(two.losses, one.losses), of_rounding);
+  config.train.fp8 = true;
+  config.parallel.zero = 1;
+  EXPECT_EQ(run(config, 2), two) << "the optimizer's state shared out";
+}
+
+}  // namespace
+}  // namespace espalier
