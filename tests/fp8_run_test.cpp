@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "tests/support.h"
 #include "tests/ways.h"
@@ -27,6 +29,43 @@ io::Config fp8_config(const TempDir& dir) {
   io::Config config = testing::tiny_config(dir);
   testing::take_type(config, "fp8");
   return config;
+}
+
+using kernels::Float8;
+using kernels::GemmArgs;
+/// {transpose_a, transpose_b}, and what operands are rounded to.
+using Kind = std::tuple<bool, bool, Float8, Float8>;
+
+std::map<Kind, int>& products() {
+  static std::map<Kind, int> counted;
+  return counted;
+}
+void count_product(Stream& stream, const GemmArgs& args) {
+  ++products()[{args.transpose_a, args.transpose_b, args.round_a, args.round_b}];
+  kernels::by_name("cpu").gemm(stream, args);
+}
+
+/// Forward, gradients of inputs and of weights of two blocks' four layers in E4M3, with dy in E5M2;
+/// the head, in one chunk, as it is.
+TEST(Fp8, RoundsGradientsToE5M2AndTheHeadNotAtAll) {
+  const TempDir dir;
+  io::Config config = fp8_config(dir);
+  config.train.steps = 1;
+  config.train.eval_batches = 1;
+  kernels::Kernels table = kernels::by_name("cpu");
+  table.gemm = count_product;
+  train::TrainerOptions options;
+  options.kernels = &table;
+  products().clear();
+  run(config, 1, options);
+  const std::map<Kind, int> right{
+      {{false, true, Float8::e4m3, Float8::e4m3}, 16},  // evaluation, too
+      {{false, false, Float8::e5m2, Float8::e4m3}, 8},
+      {{true, false, Float8::e5m2, Float8::e4m3}, 8},
+      {{false, true, Float8::none, Float8::none}, 2},
+      {{false, false, Float8::none, Float8::none}, 1},
+      {{true, false, Float8::none, Float8::none}, 1}};
+  EXPECT_EQ(products(), right);
 }
 
 /// 60 steps, in which the loss falls by more than one.

@@ -24,19 +24,33 @@ struct Side {
   Elements x;
   int64_t rows = 0, cols = 0, stride = 0;
   void* to = nullptr;
+  int64_t parts = 1;  ///< blocks that measure it
   bool wide = false;  ///< E5M2, else E4M3
   bool transposes = false;
 };
 
+/// Both operands. Of a launch's blocks the first ones work on a.
 struct Sides {
   Side side[2];
-  int32_t* found;  ///< [2, parts]: bits of the largest magnitude of each block
-  int64_t parts;
-  float* scales;  ///< see scale_place
+  int64_t blocks_of_a;
+  int32_t* found;  ///< [2, kMostParts]: bits of the largest magnitude of each block that measures
+  float* scales;   ///< see scale_place
 };
+
+/// Of a block: which operand, and which block of those that work on it.
+struct Place {
+  unsigned side;
+  int64_t block;
+};
+__device__ __forceinline__ Place place_in(const Sides& args) {
+  const bool of_b = blockIdx.x >= args.blocks_of_a;
+  return {of_b ? 1U : 0U, blockIdx.x - (of_b ? args.blocks_of_a : 0)};
+}
 
 /// Each scale has 64 bytes of its own, as have the two factors behind them.
 __device__ __host__ constexpr int64_t scale_place(unsigned side) { return 16 * int64_t{side}; }
+
+__device__ __forceinline__ constexpr float most_of(bool wide) { return wide ? 57344.0F : 448.0F; }
 
 struct Eight {
   float x[8];
@@ -77,13 +91,14 @@ __device__ __forceinline__ int block_largest(int value) {
 }
 
 __global__ void __launch_bounds__(kMeasuring) measure_operands(Sides args) {
-  const Side& side = args.side[blockIdx.y];
+  const Place place = place_in(args);
+  const Side& side = args.side[place.side];
   const int64_t in_row = (side.cols + 7) / 8;
   const int64_t groups = side.rows * in_row;
   int largest = 0;
 #pragma unroll 4
-  for (int64_t i = int64_t{blockIdx.x} * kMeasuring + threadIdx.x; i < groups;
-       i += args.parts * kMeasuring) {
+  for (int64_t i = place.block * kMeasuring + threadIdx.x; i < groups;
+       i += side.parts * kMeasuring) {
     const Eight eight = load_group(side, i, in_row);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
@@ -93,97 +108,87 @@ __global__ void __launch_bounds__(kMeasuring) measure_operands(Sides args) {
   }
   largest = block_largest(largest);
   if (threadIdx.x == 0) {
-    args.found[blockIdx.y * args.parts + blockIdx.x] = largest;
+    args.found[place.side * kMostParts + place.block] = largest;
   }
 }
 
-/// The scale of an operand, by a whole block; its first block leaves it for the product.
-__device__ __forceinline__ float find_scale(const Sides& args) {
+/// One over the scale of an operand, by a whole block; its first block leaves the scale for the
+/// product.
+__device__ __forceinline__ float find_inverse(const Sides& args, const Place& place) {
+  const Side& side = args.side[place.side];
   int largest = 0;
-  for (int64_t i = threadIdx.x; i < args.parts; i += kThreads) {
-    const int part = args.found[blockIdx.y * args.parts + i];
+  for (int64_t i = threadIdx.x; i < side.parts; i += kThreads) {
+    const int part = args.found[place.side * kMostParts + i];
     largest = part > largest ? part : largest;
   }
   largest = block_largest(largest);
-  const float most = args.side[blockIdx.y].wide ? 57344.0F : 448.0F;
-  float scale = __int_as_float(largest) / most;
+  float scale = __int_as_float(largest) / most_of(side.wide);
   scale = largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
   scale = static_cast<uint32_t>(largest) >= kInfinite ? not_a_number() : scale;
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    args.scales[scale_place(blockIdx.y)] = scale;
+  if (place.block == 0 && threadIdx.x == 0) {
+    args.scales[scale_place(place.side)] = scale;
   }
-  return scale;
+  return 1.0F / scale;
 }
 
 template <int kExponentBits>
-__device__ __forceinline__ Fp8Coder<kExponentBits> coder_of(float scale) {
-  return {{1.0F, 1.0F / scale}, kExponentBits == 5 ? 57344.0F : 448.0F};
+__device__ __forceinline__ Fp8Coder<kExponentBits> coder_of(float inverse) {
+  return {{1.0F, inverse}, most_of(kExponentBits == 5)};
 }
 
-/// Four codes, the first in the lowest byte. From compute capability 8.9 on by the instruction for
+__device__ __forceinline__ unsigned code_of(bool wide, float x, float inverse) {
+  return wide ? coder_of<5>(inverse).code<false>(x, 0) : coder_of<4>(inverse).code<false>(x, 0);
+}
+
+/// Two codes, the first in the lower byte. From compute capability 8.9 on by the instruction for
 /// it, which has the same bits of finite numbers: to nearest even, and at most the largest.
-template <int kExponentBits>
-__device__ __forceinline__ uint32_t four_codes(const float (&x)[4], float scale) {
+__device__ __forceinline__ uint32_t two_codes(bool wide, float first, float second, float inverse) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  const float inverse = 1.0F / scale;
-  uint16_t low, high;
-  if constexpr (kExponentBits == 5) {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;"
-        : "=h"(low)
-        : "f"(x[0] * inverse), "f"(x[1] * inverse));
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;"
-        : "=h"(high)
-        : "f"(x[2] * inverse), "f"(x[3] * inverse));
+  uint16_t pair = 0;
+  const float low = first * inverse;
+  const float high = second * inverse;
+  if (wide) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
   } else {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(low)
-        : "f"(x[0] * inverse), "f"(x[1] * inverse));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(high)
-        : "f"(x[2] * inverse), "f"(x[3] * inverse));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
   }
-  return low | static_cast<uint32_t>(high) << 16;
+  return pair;
 #else
-  const Fp8Coder<kExponentBits> coder = coder_of<kExponentBits>(scale);
-  uint32_t codes = 0;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    codes |= coder.template code<false>(x[k], 0) << (8 * k);
-  }
-  return codes;
+  return code_of(wide, first, inverse) | code_of(wide, second, inverse) << 8;
 #endif
+}
+__device__ __forceinline__ uint32_t four_codes(bool wide, const float (&x)[4], float inverse) {
+  return two_codes(wide, x[0], x[1], inverse) | two_codes(wide, x[2], x[3], inverse) << 16;
 }
 
 /// 16 elements of a row for each thread.
-template <int kExponentBits>
-__device__ void round_rows(const Sides& args) {
-  const Side& side = args.side[blockIdx.y];
+__device__ void round_rows(const Sides& args, const Place& place) {
+  const Side& side = args.side[place.side];
   const int64_t in_row = side.cols / 8;
-  const int64_t group = 2 * (int64_t{blockIdx.x} * kThreads + threadIdx.x);
+  const int64_t group = 2 * (place.block * kThreads + threadIdx.x);
   const bool any = group < side.rows * in_row;
   const Eight low = any ? load_group(side, group, in_row) : Eight{};
   const Eight high = any ? load_group(side, group + 1, in_row) : Eight{};
-  const float scale = find_scale(args);
+  const float inverse = find_inverse(args, place);
   if (any) {
-    const float q[4][4] = {{low.x[0], low.x[1], low.x[2], low.x[3]},
+    const float x[4][4] = {{low.x[0], low.x[1], low.x[2], low.x[3]},
                            {low.x[4], low.x[5], low.x[6], low.x[7]},
                            {high.x[0], high.x[1], high.x[2], high.x[3]},
                            {high.x[4], high.x[5], high.x[6], high.x[7]}};
     static_cast<uint4*>(side.to)[group / 2] =
-        make_uint4(four_codes<kExponentBits>(q[0], scale), four_codes<kExponentBits>(q[1], scale),
-                   four_codes<kExponentBits>(q[2], scale), four_codes<kExponentBits>(q[3], scale));
+        make_uint4(four_codes(side.wide, x[0], inverse), four_codes(side.wide, x[1], inverse),
+                   four_codes(side.wide, x[2], inverse), four_codes(side.wide, x[3], inverse));
   }
 }
 
 /// A tile of the operand, whose codes come in the order of its columns.
-template <int kExponentBits>
-__device__ void round_tile(const Sides& args) {
+__device__ void round_tile(const Sides& args, const Place& place) {
   __shared__ uint32_t words[kTileCols * kPitch];
-  const Side& side = args.side[blockIdx.y];
-  const int64_t tiles = (side.cols + kTileCols - 1) / kTileCols;
-  const int64_t down = quotient(blockIdx.x, tiles);
+  const Side& side = args.side[place.side];
+  const int64_t across = (side.cols + kTileCols - 1) / kTileCols;
+  const int64_t down = quotient(place.block, across);
   const int64_t first_row = down * kTileRows;
-  const int64_t first_col = (blockIdx.x - down * tiles) * kTileCols;
+  const int64_t first_col = (place.block - down * across) * kTileCols;
   const int my_col = 8 * static_cast<int>(threadIdx.x % 8);
   const int my_word = static_cast<int>(threadIdx.x / 8);
   const int64_t row = first_row + 4 * my_word;
@@ -194,11 +199,11 @@ __device__ void round_tile(const Sides& args) {
   for (int k = 0; k < 4; ++k) {
     rows[k] = any ? load_eight(side.x, (row + k) * side.stride + col, 8) : Eight{};
   }
-  const float scale = find_scale(args);
+  const float inverse = find_inverse(args, place);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float column[4] = {rows[0].x[j], rows[1].x[j], rows[2].x[j], rows[3].x[j]};
-    words[(my_col + j) * kPitch + my_word] = four_codes<kExponentBits>(column, scale);
+    words[(my_col + j) * kPitch + my_word] = four_codes(side.wide, column, inverse);
   }
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -210,37 +215,24 @@ __device__ void round_tile(const Sides& args) {
   }
 }
 
-template <int kExponentBits>
-__device__ __forceinline__ void round_part(const Sides& args) {
-  if (args.side[blockIdx.y].transposes) {
-    round_tile<kExponentBits>(args);
-  } else {
-    round_rows<kExponentBits>(args);
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) round_codes(Sides args) {
-  if (args.side[blockIdx.y].wide) {
-    round_part<5>(args);
+  const Place place = place_in(args);
+  if (args.side[place.side].transposes) {
+    round_tile(args, place);
   } else {
-    round_part<4>(args);
+    round_rows(args, place);
   }
-}
-
-template <int kExponentBits>
-__device__ __forceinline__ float rounded_number(float x, float scale) {
-  const unsigned code = coder_of<kExponentBits>(scale).template code<false>(x, 0);
-  return Fp8Decoder<kExponentBits>(1.0F).value(code);
 }
 
 /// A group of 8 for each thread.
 __global__ void __launch_bounds__(kThreads) round_numbers(Sides args) {
-  const Side& side = args.side[blockIdx.y];
+  const Place place = place_in(args);
+  const Side& side = args.side[place.side];
   const int64_t in_row = (side.cols + 7) / 8;
-  const int64_t group = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t group = place.block * kThreads + threadIdx.x;
   const bool any = group < side.rows * in_row;
   const Eight from = any ? load_group(side, group, in_row) : Eight{};
-  const float scale = find_scale(args);
+  const float inverse = find_inverse(args, place);
   if (!any) {
     return;
   }
@@ -248,8 +240,9 @@ __global__ void __launch_bounds__(kThreads) round_numbers(Sides args) {
   const int64_t col = 8 * (group - row * in_row);
   const Elements to{side.to, true};
   for (int k = 0; k < 8 && col + k < side.cols; ++k) {
+    const unsigned code = code_of(side.wide, from.x[k], inverse);
     store(to, row * side.cols + col + k,
-          side.wide ? rounded_number<5>(from.x[k], scale) : rounded_number<4>(from.x[k], scale));
+          side.wide ? Fp8Decoder<5>(1.0F).value(code) : Fp8Decoder<4>(1.0F).value(code));
   }
 }
 
@@ -269,12 +262,24 @@ constexpr size_t kFoundBytes = 2 * kMostParts * sizeof(int32_t);
 int64_t groups_of(const Side& side) { return side.rows * divide_up(side.cols, 8); }
 
 Side side_of(const Tensor& x, Float8 format, void* to) {
-  return {.x = elements(x),
-          .rows = x.rows(),
-          .cols = x.cols(),
-          .stride = x.stride,
-          .to = to,
-          .wide = format == Float8::e5m2};
+  Side side{.x = elements(x),
+            .rows = x.rows(),
+            .cols = x.cols(),
+            .stride = x.stride,
+            .to = to,
+            .wide = format == Float8::e5m2};
+  const int64_t wanted = divide_up(groups_of(side), 2 * kMeasuring);
+  side.parts = wanted < kMostParts ? wanted : kMostParts;
+  return side;
+}
+
+/// A block a part of each operand: `of_each` says how many.
+template <class OfEach>
+Launch over_both(const char* name, Sides& sides, unsigned threads, const OfEach& of_each) {
+  sides.blocks_of_a = of_each(sides.side[0]);
+  return {.name = name,
+          .grid = blocks_for(sides.blocks_of_a + of_each(sides.side[1]), 1),
+          .block = threads};
 }
 
 /// Both operands, measured, in `memory`: [a][b][scales][found].
@@ -282,17 +287,12 @@ Sides measured(Stream& stream, const GemmArgs& args, std::byte* memory) {
   std::byte* const b = memory + operand_bytes(args.a);
   std::byte* const scales = b + operand_bytes(args.b);
   Sides sides{.side = {side_of(args.a, args.round_a, memory), side_of(args.b, args.round_b, b)},
+              .blocks_of_a = 0,
               .found = reinterpret_cast<int32_t*>(scales + rounded_up(kScaleBytes)),
-              .parts = 1,
               .scales = reinterpret_cast<float*>(scales)};
-  for (const Side& side : sides.side) {
-    const int64_t wanted = divide_up(groups_of(side), 2 * kMeasuring);
-    const int64_t parts = wanted < kMostParts ? wanted : kMostParts;
-    sides.parts = parts > sides.parts ? parts : sides.parts;
-  }
-  launch(measure_operands,
-         {.name = "fp8_measure", .grid = {blocks_for(sides.parts, 1), 2}, .block = kMeasuring},
-         stream, sides);
+  const Launch shape =
+      over_both("fp8_measure", sides, kMeasuring, [](const Side& side) { return side.parts; });
+  launch(measure_operands, shape, stream, sides);
   return sides;
 }
 
@@ -304,8 +304,6 @@ RoundedOperands operands_of(const Sides& sides) {
           .factors = sides.scales + scale_place(2)};
 }
 
-int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 }  // namespace
 
 size_t fp8_workspace(const GemmArgs& args) {
@@ -316,24 +314,20 @@ RoundedOperands round_to_codes(Stream& stream, const GemmArgs& args, std::byte* 
   Sides sides = measured(stream, args, memory);
   sides.side[0].transposes = args.transpose_a;
   sides.side[1].transposes = !args.transpose_b;
-  int64_t blocks = 1;
-  for (const Side& side : sides.side) {
-    blocks = larger(blocks, side.transposes
-                                ? divide_up(side.rows, kTileRows) * divide_up(side.cols, kTileCols)
-                                : divide_up(groups_of(side), 2 * kThreads));
-  }
-  launch(round_codes, {.name = "fp8_round", .grid = {blocks_for(blocks, 1), 2}, .block = kThreads},
-         stream, sides);
+  const Launch shape = over_both("fp8_round", sides, kThreads, [](const Side& side) {
+    return side.transposes ? divide_up(side.rows, kTileRows) * divide_up(side.cols, kTileCols)
+                           : divide_up(groups_of(side), 2 * kThreads);
+  });
+  launch(round_codes, shape, stream, sides);
   return operands_of(sides);
 }
 
 RoundedOperands round_to_bf16(Stream& stream, const GemmArgs& args, std::byte* memory) {
-  const Sides sides = measured(stream, args, memory);
-  const int64_t groups = larger(groups_of(sides.side[0]), groups_of(sides.side[1]));
-  launch(
-      round_numbers,
-      {.name = "fp8_round_to_bf16", .grid = {blocks_for(groups, kThreads), 2}, .block = kThreads},
-      stream, sides);
+  Sides sides = measured(stream, args, memory);
+  const Launch shape = over_both("fp8_round_to_bf16", sides, kThreads, [](const Side& side) {
+    return divide_up(groups_of(side), kThreads);
+  });
+  launch(round_numbers, shape, stream, sides);
   launch(join_scales, {.name = "fp8_scales", .grid = 1, .block = 32}, stream, sides.scales,
          args.accumulate ? 1.0F : 0.0F);
   return operands_of(sides);
