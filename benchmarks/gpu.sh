@@ -12,7 +12,7 @@
 #
 # run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
 # 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.
-# All steps take longer than one such call: STEPS=first, second, third and rest are parts of them, STEPS="NAME …" single
+# All steps take longer than one such call: STEPS=first, second, third, fourth and rest are parts of them, STEPS="NAME …" single
 # ones (gpu/plan.py). Without a GPU, steps that need one say so. It ends with 0 when no step failed; results:
 # summary.md, results.jsonl, logs.txt, complete after each step.
 set -euo pipefail

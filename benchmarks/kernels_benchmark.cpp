@@ -18,6 +18,7 @@
 #include "benchmarks/bounds.h"
 #include "src/core/mirror.h"
 #include "tests/attention_way.h"
+#include "tests/kernel_cases_fp8.h"
 #include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
@@ -187,6 +188,44 @@ void add_gemms() {
   }
 }
 
+/// The same products in 8 bits, with the rounding of both operands; and that of x by itself: beside
+/// 16 columns of another operand, as it lies and transposed. Bounds are those of bf16: products
+/// alone may be faster than theirs.
+void add_fp8_gemms() {
+  const int64_t rows = sizes().rows();
+  const int64_t width = sizes().width;
+  struct Product {
+    const char* name;
+    int64_t outputs, inputs;
+  };
+  for (const Product& p : {Product{"qkv", 3 * width, width}, Product{"proj", width, width},
+                           Product{"up", 4 * width, width}, Product{"down", width, 4 * width}}) {
+    const auto name = [&](const char* verb) { return fmt::format("gemm/{}/{}/fp8", p.name, verb); };
+    const auto add_product = [&](const char* verb, const Fp8Shape& shape) {
+      add(name(verb), [=] { return fp8_case(shape); });
+    };
+    add_product("forward", {.m = rows,
+                            .n = p.outputs,
+                            .k = p.inputs,
+                            .in = kBf16,
+                            .out = kBf16,
+                            .transpose_b = true,
+                            .bias = true});
+    add_product(
+        "dx",
+        {.m = rows, .n = p.inputs, .k = p.outputs, .in = kBf16, .out = kBf16, .a = Float8::e5m2});
+    add_product("dw", {.m = p.outputs,
+                       .n = p.inputs,
+                       .k = rows,
+                       .in = kBf16,
+                       .transpose_a = true,
+                       .a = Float8::e5m2});
+    add_product("rounding", {.m = rows, .n = 16, .k = p.inputs, .in = kBf16, .transpose_b = true});
+    add_product("rounding_transposed",
+                {.m = p.inputs, .n = 16, .k = rows, .in = kBf16, .transpose_a = true});
+  }
+}
+
 void add_math() {
   const Sizes size = sizes();
   const int64_t rows = size.rows();
@@ -308,6 +347,7 @@ void add_expand() {
 
 void add_all() {
   add_gemms();
+  add_fp8_gemms();
   add_math();
   if (bench::on_device()) {
     add_attention("124m", {16, 1024, 12, 64});

@@ -53,6 +53,7 @@ struct TrainConfig {
   int64_t keep_checkpoints = 2;
   std::string recompute = "none";
   bool tf32 = false;            ///< of a device: dense products of fp32 in TF32
+  bool fp8 = false;             ///< dense products of hidden layers in 8 bits
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
 };
 

@@ -84,6 +84,8 @@ void train(std::vector<Field>& out) {
            "what backward computes again instead of keeping it; auto: as memory_budget needs");
   rows.add("tf32", &T::tf32, {},
            "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");
+  rows.add("fp8", &T::fp8, {},
+           "dense products of hidden layers round operands to 8 bits: E4M3, gradients E5M2");
   rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
 }
 

@@ -102,6 +102,7 @@ struct StoreOptions {
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
   bool offload = false;          ///< optimizer state of a device in pinned memory of the host
+  bool fp8 = false;              ///< dense products of hidden layers in 8 bits (weight.h)
   /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.

@@ -24,6 +24,12 @@ const Verbs& verbs_of(const Parameter& parameter) {
 
 }  // namespace
 
+bool in_fp8(const Store& store, const Parameter& parameter) {
+  const Verbs& verbs = verbs_of(parameter);
+  return store.options().fp8 && parameter.spec.prunable &&
+         (&verbs == &kDenseVerbs || &verbs == &kExpandedVerbs);
+}
+
 void Weight::apply(Stream& stream, const Apply& args) {
   verbs_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
 }

@@ -15,9 +15,18 @@
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
 // the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
 // a pruned weight is one dense product for the probe instead.
+//
+// Where `in_fp8`, operands are rounded in each call, with one scale for all of an operand
+// (kernels.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is one
+// product, not by panels, each of which would round x again; a probe's is not rounded.
+// Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
 #include "sparse/store.h"
 
 namespace espalier::sparse {
+
+/// Whether products with the weight are rounded to 8 bits: with StoreOptions::fp8 dense ones of
+/// hidden layers, which are those that are prunable by default (not logits' and embeddings').
+bool in_fp8(const Store& store, const Parameter& parameter);
 
 class Weight {
  public:

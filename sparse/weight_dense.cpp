@@ -6,26 +6,41 @@
 
 namespace espalier::sparse {
 
-void dense_apply(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
-                 const Weight::Apply& args) {
-  kernels.gemm(stream, {.a = args.x,
-                        .b = weight,
-                        .c = args.y,
-                        .bias = args.bias,
-                        .transpose_b = true,
-                        .accumulate = args.accumulate,
-                        .activation = args.activation,
-                        .activated = args.activated});
+namespace {
+
+using kernels::Float8;
+
+/// What an operand of the weight's products is rounded to: `wanted`, if anything.
+Float8 rounding(const WeightParts& parts, Float8 wanted) {
+  return in_fp8(parts.store, parts.parameter) ? wanted : Float8::none;
 }
 
-void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
+}  // namespace
+
+void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
+                 const Weight::Apply& args) {
+  parts.kernels.gemm(stream, {.a = args.x,
+                              .b = weight,
+                              .c = args.y,
+                              .bias = args.bias,
+                              .transpose_b = true,
+                              .accumulate = args.accumulate,
+                              .activation = args.activation,
+                              .activated = args.activated,
+                              .round_a = rounding(parts, Float8::e4m3),
+                              .round_b = rounding(parts, Float8::e4m3)});
+}
+
+void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tensor& weight,
                             const Weight::ApplyTransposed& args) {
-  kernels.gemm(stream, {.a = args.dy,
-                        .b = weight,
-                        .c = args.dx,
-                        .accumulate = args.accumulate,
-                        .activation = args.activation,
-                        .preactivation = args.preactivation});
+  parts.kernels.gemm(stream, {.a = args.dy,
+                              .b = weight,
+                              .c = args.dx,
+                              .accumulate = args.accumulate,
+                              .activation = args.activation,
+                              .preactivation = args.preactivation,
+                              .round_a = rounding(parts, Float8::e5m2),
+                              .round_b = rounding(parts, Float8::e4m3)});
 }
 
 namespace {
@@ -71,7 +86,9 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
                        const Weight::AccumulateGradient& args) {
   Store& store = parts.store;
   const Shape& shape = parts.parameter.spec.shape;
-  const int64_t step = panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
+  const int64_t step = in_fp8(store, parts.parameter)
+                           ? shape.rows()
+                           : panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
   const kernels::Positions positions = store.positions(parts.parameter);
   const Tensor packed = store.part(store.gradient(), parts.parameter);
   for (int64_t row = 0; row < shape.rows(); row += step) {
@@ -82,7 +99,9 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
                                 .c = panel,
                                 .transpose_a = true,
                                 .row_sums = args.bias_gradient.elements(row, rows),
-                                .accumulate_sums = args.accumulate});
+                                .accumulate_sums = args.accumulate,
+                                .round_a = rounding(parts, Float8::e5m2),
+                                .round_b = rounding(parts, Float8::e4m3)});
     const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
                                         : run_of(parts.parameter.index, positions,
                                                  row * shape.cols(), rows * shape.cols());
@@ -107,18 +126,20 @@ void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                               .transpose_a = true,
                               .accumulate = args.accumulate,
                               .row_sums = args.bias_gradient,
-                              .accumulate_sums = args.accumulate});
+                              .accumulate_sums = args.accumulate,
+                              .round_a = rounding(parts, Float8::e5m2),
+                              .round_b = rounding(parts, Float8::e4m3)});
 }
 
 namespace {
 
 void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
-  dense_apply(stream, parts.kernels, parts.parameter.dense, args);
+  dense_apply(stream, parts, parts.parameter.dense, args);
 }
 
 void apply_transposed(Stream& stream, const WeightParts& parts,
                       const Weight::ApplyTransposed& args) {
-  dense_apply_transposed(stream, parts.kernels, parts.parameter.dense, args);
+  dense_apply_transposed(stream, parts, parts.parameter.dense, args);
 }
 
 }  // namespace

@@ -6,12 +6,12 @@ namespace espalier::sparse {
 namespace {
 
 void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
-  dense_apply(stream, parts.kernels, parts.store.expand(parts.parameter), args);
+  dense_apply(stream, parts, parts.store.expand(parts.parameter), args);
 }
 
 void apply_transposed(Stream& stream, const WeightParts& parts,
                       const Weight::ApplyTransposed& args) {
-  dense_apply_transposed(stream, parts.kernels, parts.store.expand(parts.parameter), args);
+  dense_apply_transposed(stream, parts, parts.store.expand(parts.parameter), args);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ struct Verbs {
 extern const Verbs kDenseVerbs, kExpandedVerbs, kSparseVerbs, kBlockVerbs;
 
 /// The first two verbs with a given dense W [N, K], epilogues included, and dW by a dense product.
-void dense_apply(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
+void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
                  const Weight::Apply& args);
-void dense_apply_transposed(Stream& stream, const kernels::Kernels& kernels, const Tensor& weight,
+void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tensor& weight,
                             const Weight::ApplyTransposed& args);
 void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                                const Weight::AccumulateGradient& args);

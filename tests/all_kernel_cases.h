@@ -1,6 +1,7 @@
 #pragma once
 // All kernel cases; see kernel_cases.h.
 #include "tests/kernel_cases_block.h"
+#include "tests/kernel_cases_fp8.h"
 #include "tests/kernel_cases_memory.h"
 #include "tests/kernel_cases_sparse.h"
 #include "tests/kernel_cases_states.h"
@@ -105,6 +106,7 @@ inline void add_memory_cases(Cases& cases) {
 inline Cases all_cases() {
   Cases cases;
   add_math_cases(cases);
+  add_fp8_cases(cases);
   add_block_cases(cases);
   add_memory_cases(cases);
   add_sparse_cases(cases);

@@ -105,6 +105,11 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
     made.train.recompute = recompute;
     expect_planned(made);
   }
+  io::Config rounded = small_config(dir, "random");
+  rounded.train.dtype = "bf16";
+  rounded.train.fp8 = true;
+  rounded.sparse.storage.fallback = "expanded";
+  expect_planned(rounded);
   io::Config gradual = small_config(dir, "magnitude");
   gradual.train.steps = 8;
   gradual.pruning.from_step = 2;

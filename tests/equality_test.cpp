@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support.h"
+#include "tests/ways.h"
 
 namespace espalier {
 namespace {
@@ -39,7 +40,7 @@ class Types : public ::testing::TestWithParam<std::string> {};
 TEST_P(Types, FullMaskIsDense) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
+  testing::take_type(config, GetParam());
   const Outcome dense = run(config);
   EXPECT_EQ(run(pruned(config, 0.0)), dense);
 }
@@ -47,7 +48,7 @@ TEST_P(Types, FullMaskIsDense) {
 TEST_P(Types, EveryIndexGivesTheSameRun) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));
-  config.train.dtype = GetParam();
+  testing::take_type(config, GetParam());
   config.sparse.index.fallback = "int32";
   const Outcome reference = run(config);
   for (const char* index : {"delta", "bitmap", "auto"}) {
@@ -63,7 +64,7 @@ TEST_P(Types, RecomputeChangesNoBit) {
     SCOPED_TRACE(storage);
     const TempDir dir;
     io::Config config = pruned(tiny_config(dir));
-    config.train.dtype = GetParam();
+    testing::take_type(config, GetParam());
     config.pruning.at_step = 0;
     config.pruning.scope = "layer";
     if (storage == "block") {
@@ -83,7 +84,7 @@ TEST_P(Types, RecomputeChangesNoBit) {
 TEST_P(Types, ResumeIsNoBreak) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));
-  config.train.dtype = GetParam();
+  testing::take_type(config, GetParam());
   const Outcome whole = run(config);
   for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
     train::TrainerOptions first;
@@ -102,7 +103,7 @@ TEST_P(Types, ResumeIsNoBreak) {
 TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));
-  config.train.dtype = GetParam();
+  testing::take_type(config, GetParam());
   const Outcome reference = run(config, 2);
   EXPECT_EQ(run(config, 2), reference) << "the same again";
   config.parallel.overlap = false;
@@ -111,7 +112,7 @@ TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   EXPECT_EQ(run(config, 2), reference) << "one bucket";
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16"));
+INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp8"));
 
 class Ranks : public ::testing::TestWithParam<int> {};
 

@@ -80,6 +80,21 @@ TEST(Kernels, nan_in_an_input_reaches_an_output) {
   }
 }
 
+/// What is not finite has no scale: nothing of the result is a number.
+TEST(Kernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
+  const Case one = fp8_case({.m = 16, .n = 32, .k = 48, .in = kBf16, .out = kBf16});
+  for (const Kernels* table : computing_tables()) {
+    for (const size_t operand : {0, 1}) {
+      const Memories memories(one);
+      write(memories.tensors()[operand], 5, -std::numeric_limits<double>::infinity());
+      run(one, *table, 1, memories);
+      for (int64_t i = 0; i < memories.tensors()[2].count(); ++i) {
+        ASSERT_TRUE(std::isnan(read(memories.tensors()[2], i))) << table->name << " " << i;
+      }
+    }
+  }
+}
+
 /// A large activation, score or slope may overflow inside a formula; where the result itself is an
 /// ordinary number, no NaN may come out.
 TEST(Kernels, large_inputs_make_no_nan) {

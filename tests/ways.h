@@ -11,6 +11,12 @@ struct Way {
   void (*apply)(io::Config& config) = nullptr;
 };
 
+/// "fp32", "bf16", or "fp8": products in 8 bits of a network in bf16.
+inline void take_type(io::Config& config, const std::string& name) {
+  config.train.fp8 = name == "fp8";
+  config.train.dtype = config.train.fp8 ? "bf16" : name;
+}
+
 inline void prune(io::Config& config) {
   config.pruning.method = "magnitude";
   config.pruning.sparsity = 0.75;

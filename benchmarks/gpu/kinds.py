@@ -13,6 +13,7 @@ SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
 
 PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
 STORAGES = {"dense": {},
+            "fp8": {"train.fp8": True},
             "masked": {**PRUNED, "sparse.storage": "dense"},
             "expanded": {**PRUNED, "sparse.storage": "expanded"},
             "expanded-8bit": {**PRUNED, "sparse.storage": "expanded", "optimizer.state_bits": 8},
@@ -135,7 +136,7 @@ class Sanitizer(Tests):
     device = True
     FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
     GROUPS = ("DeviceWire.has_the_bytes*", *(f"*agree_with_the_reference/{group}"
-                                             for group in ("block", "math", "sparse", "memory")))
+                                             for group in ("block", "math", "fp8", "sparse", "memory")))
     EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):

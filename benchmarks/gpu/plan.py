@@ -13,7 +13,7 @@ FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, no
 def first():
     """Is it right, and how fast does it train."""
     return [
-        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_kernels_test"),
+        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_kernels_test", "-*/fp8"),
         Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 90, "cuda_run_test"),
         Steps("train-124m-dense", 45, "124m", "dense", 12),
         Steps("train-124m-masked", 45, "124m", "masked", 12),
@@ -71,8 +71,19 @@ def rest():
     ]
 
 
+def fourth():
+    """Products in 8 bits."""
+    return [
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
+        Steps("train-124m-fp8", 45, "124m", "fp8", 12),
+        Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
+        Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
+                  "^gemm/.*/(fp8|bf16)/"),
+    ]
+
+
 def groups():
-    return {group.__name__: group() for group in (first, second, third, rest)}
+    return {group.__name__: group() for group in (first, second, third, fourth, rest)}
 
 
 def facts():

@@ -70,6 +70,8 @@ void verify(const GemmArgs& args) {
   require((args.transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
           b.shape.text());
   is_matrix("c", c, m, n);
+  require((args.round_a == Float8::none) == (args.round_b == Float8::none),
+          "both operands are rounded to 8 bits, or none");
   if (args.bias) {
     is_fp32_vector("bias", args.bias, n);
   }

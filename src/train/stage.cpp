@@ -32,6 +32,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .moments = optim::moments_of(config.optimizer),
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .offload = config.optimizer.offload,
+          .fp8 = config.train.fp8,
           .encoding = encoding,
           .index_shape = groups,
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,

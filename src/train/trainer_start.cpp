@@ -40,6 +40,24 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
   }
 }
 
+/// Which layers train.fp8 leaves out, if any.
+std::string left_out_of_fp8(const io::Config& config, const sparse::Store& store) {
+  int hidden = 0;
+  int left_out = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const bool by_kept =
+        parameter.storage == sparse::Storage::sparse || parameter.storage == sparse::Storage::block;
+    hidden += parameter.spec.prunable ? 1 : 0;
+    left_out += parameter.spec.prunable && by_kept && config.pruning.method != "none" ? 1 : 0;
+  }
+  return config.train.fp8 && left_out > 0
+             ? fmt::format(
+                   "train.fp8: once pruned, {} of {} hidden layers are not rounded: their "
+                   "storage computes with kept elements alone",
+                   left_out, hidden)
+             : "";
+}
+
 }  // namespace
 
 Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
@@ -71,6 +89,9 @@ void Trainer::start() {
     check_low_rank(config_, stage_->store(), pruner_->prunable());
   });
   settle_storages();
+  if (const std::string text = left_out_of_fp8(config_, stage_->store()); !text.empty()) {
+    note(text);
+  }
   compare_ranks(stage_->store(), ranks_->data());
   count_totals();
   if (started_pruned_) {

@@ -64,6 +64,7 @@ struct Group {
   void (*add)(Cases& cases);
 };
 constexpr Group kGroups[] = {{"math", add_math_cases},
+                             {"fp8", add_fp8_cases},
                              {"block", add_block_cases},
                              {"memory", add_memory_cases},
                              {"sparse", add_sparse_cases}};

@@ -72,6 +72,11 @@ const std::vector<testing::Way>& ways() {
          config.model.dropout = 0.1;
          config.train.micro_batch = 3;
        }},
+      {"products in 8 bits",
+       [](io::Config& config) {
+         testing::prune_expanded(config);
+         config.train.fp8 = true;
+       }},
       {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
   };
   return all;

@@ -59,6 +59,12 @@ const std::vector<testing::Way>& ways() {
          config.optimizer.offload = true;
          config.optimizer.state_bits = 8;
        }},
+      {"products in 8 bits",
+       [](io::Config& config) {
+         testing::prune_expanded(config);
+         config.train.fp8 = true;
+         config.train.recompute = "selective";
+       }},
       {"recompute",
        [](io::Config& config) {
          testing::prune_sparse(config);

@@ -126,7 +126,7 @@ TEST_P(SimtRuns, AreNearTheCpu) {
     SCOPED_TRACE(way.name);
     const TempDir dir;
     io::Config config = small_config(dir);
-    config.train.dtype = GetParam();
+    testing::take_type(config, GetParam());
     way.apply(config);
     const Outcome simt = run_simt(config);
     expect_near(simt, run(config), config);
@@ -143,7 +143,7 @@ TEST_P(SimtRuns, HoldWhatWasPlanned) {
     for (const bool later : {false, true}) {
       const TempDir dir;
       io::Config config = small_config(dir);
-      config.train.dtype = GetParam();
+      testing::take_type(config, GetParam());
       config.train.steps = 3;
       config.train.recompute = later ? "selective" : "none";
       config.optimizer.offload = later;
@@ -179,7 +179,7 @@ TEST_P(SimtRuns, HoldWhatWasPlanned) {
 TEST_P(SimtRuns, GoOnWhereTheCpuStopped) {
   const TempDir dir;
   io::Config config = small_config(dir);
-  config.train.dtype = GetParam();
+  testing::take_type(config, GetParam());
   testing::prune_sparse(config);
   config.pruning.at_step = 2;
   const Outcome whole = run(config);
@@ -197,7 +197,7 @@ TEST_P(SimtRuns, GoOnWhereTheCpuStopped) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, SimtRuns, ::testing::Values("fp32", "bf16"));
+INSTANTIATE_TEST_SUITE_P(DTypes, SimtRuns, ::testing::Values("fp32", "bf16", "fp8"));
 
 }  // namespace
 }  // namespace espalier

@@ -24,10 +24,11 @@ const BlasLibrary& blas_library() {
 
 size_t blas_workspace() { return 4096; }
 
-/// One set of plans for all queues of a thread: what it keeps belongs to no queue.
+/// One set of plans of each capability for all queues of a thread: what it keeps belongs to no
+/// queue.
 BlasQueue blas_queue(Stream& stream) {
-  constexpr int kAmpere = 8;
-  thread_local Blas blas(kAmpere);
+  thread_local std::map<int, Blas> all;
+  Blas& blas = all.try_emplace(capability, capability).first->second;
   return {blas, &queue_of(stream), blas_workspace()};
 }
 

@@ -166,6 +166,50 @@ TEST_F(Products, round_operands_to_tf32_when_asked_to) {
   EXPECT_LT(largest_error(kBf16, true), 1e-6);
 }
 
+/// Rounded operands: two kernels and the product; where the library has no such product, two more
+/// kernels' worth in bf16, with the same sums.
+TEST_F(Products, multiply_8_bits_where_the_library_can) {
+  const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
+  const auto products = [&](const GemmArgs& args, int64_t calls) {
+    const int64_t before = library.in_8_bits;
+    EXPECT_EQ(run(args), calls);
+    return library.in_8_bits - before;
+  };
+  GemmArgs args{.a = make(kBf16, {64, 48}),
+                .b = make(kBf16, {48, 80}),
+                .c = make(kFp32, {64, 80}),
+                .round_a = Float8::e5m2,
+                .round_b = Float8::e4m3};
+  EXPECT_EQ(products(args, 3), 1);
+  // The same with a device that is too old, with rows of the result that are not aligned, and with
+  // two operands in E5M2.
+  const auto expect_same_numbers = [&](const GemmArgs& other) {
+    for (int64_t i = 0; i < other.c.rows(); ++i) {
+      for (int64_t j = 0; j < other.c.cols(); ++j) {
+        const float right = args.c.get<float>()[i * args.c.stride + j];
+        ASSERT_NEAR(other.c.get<float>()[i * other.c.stride + j], right, 1e-5) << i << " " << j;
+      }
+    }
+  };
+  GemmArgs other = args;
+  other.c = make(kFp32, {64, 80});
+  simt::blas::capability = 80;
+  EXPECT_EQ(products(other, 4), 0);
+  simt::blas::capability = 89;
+  expect_same_numbers(other);
+  other.c = make(kFp32, {64, 82}).column_range(1, 80);
+  EXPECT_EQ(products(other, 4), 0);
+  expect_same_numbers(other);
+  args.round_b = other.round_b = Float8::e5m2;
+  EXPECT_EQ(products(args, 4), 0);
+  // A bias comes with a result in bf16, and after one in fp32.
+  args.round_b = Float8::e4m3;
+  args.bias = make(kFp32, {80});
+  EXPECT_EQ(products(args, 4), 1);
+  args.c = make(kBf16, {64, 80});
+  EXPECT_EQ(products(args, 4), 1);  // one kernel rounds the bias
+}
+
 TEST_F(Products, choose_an_algorithm_once) {
   const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
   const int64_t before = library.choices;

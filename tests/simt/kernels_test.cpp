@@ -129,6 +129,21 @@ TEST(SimtKernels, nan_in_an_input_reaches_an_output) {
   }
 }
 
+/// Whether codes are multiplied, or bf16.
+TEST(SimtKernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
+  for (const int64_t n : {32, 31}) {
+    const Case one = fp8_case({.m = 16, .n = n, .k = 48, .in = kBf16, .out = kBf16});
+    for (const size_t operand : {0, 1}) {
+      const Memories memories(one);
+      write(memories.tensors()[operand], 5, -std::numeric_limits<double>::infinity());
+      run_simt(one, memories);
+      for (int64_t i = 0; i < memories.tensors()[2].count(); ++i) {
+        ASSERT_TRUE(std::isnan(read(memories.tensors()[2], i))) << n << " " << i;
+      }
+    }
+  }
+}
+
 /// A large activation, score or slope may overflow inside a formula; where the result itself is an
 /// ordinary number, no NaN may come out.
 TEST(SimtKernels, large_inputs_make_no_nan) {

@@ -1,12 +1,72 @@
+#include "src/kernels/cpu/fp8.h"
+#include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/product.h"
+#include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+size_t whole_lines(int64_t bytes) { return static_cast<size_t>(divide_up(bytes, 64) * 64); }
+
+/// c = scale_a scale_b sums (+ c) (+ bias), rounded once.
+template <class T>
+void finish(Stream& stream, const GemmArgs& args, const float* all_sums, float scale_a,
+            float scale_b) {
+  const int64_t cols = args.c.cols();
+  const float* bias = elements<float>(args.bias);
+  for_rows(stream.threads(), args.c.rows(), cols, [&](int64_t row) {
+    const float* sums = all_sums + row * cols;
+    T* c = row_of<T>(args.c, row);
+#pragma omp simd
+    for (int64_t j = 0; j < cols; ++j) {
+      float sum = sums[j] * scale_a * scale_b;
+      sum += args.accumulate ? load(c + j) : 0.0F;
+      sum += bias != nullptr ? bias[j] : 0.0F;
+      store(c + j, sum);
+    }
+  });
+}
+
+/// With operands rounded to 8 bits: they go to the workspace as bf16, and their sums as fp32.
+void rounded_product(Stream& stream, const GemmArgs& args) {
+  GemmArgs plain;
+  plain.a = args.a;
+  plain.b = args.b;
+  plain.c = args.c;
+  plain.transpose_a = args.transpose_a;
+  plain.transpose_b = args.transpose_b;
+  plain.a.dtype = plain.b.dtype = DType::bf16;
+  plain.c.dtype = DType::fp32;
+  plain.a.stride = args.a.cols();
+  plain.b.stride = args.b.cols();
+  plain.c.stride = args.c.cols();
+  const size_t of_a = whole_lines(2 * args.a.count());
+  const size_t of_b = whole_lines(2 * args.b.count());
+  const size_t of_c = whole_lines(4 * args.c.count());
+  std::byte* const memory =
+      cpu::workspace(stream, of_a + of_b + of_c + cpu::product_scratch(stream, plain));
+  plain.a.data = memory;
+  plain.b.data = memory + of_a;
+  plain.c.data = memory + of_a + of_b;
+  const float scale_a = round_to_fp8(stream, args.a, args.round_a, plain.a);
+  const float scale_b = round_to_fp8(stream, args.b, args.round_b, plain.b);
+  cpu::product(stream, plain, memory + of_a + of_b + of_c);
+  with_type(args.c.dtype, [&](auto type) {
+    finish<decltype(type)>(stream, args, elements<float>(plain.c), scale_a, scale_b);
+  });
+}
+
+}  // namespace
 
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
-  cpu::product(stream, args);
+  if (args.round_a != Float8::none) {
+    rounded_product(stream, args);
+  } else {
+    cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
+  }
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
   }

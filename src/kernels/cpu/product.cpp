@@ -114,21 +114,32 @@ Key key_of(const Stream& stream, const GemmArgs& args) {
           .threads = stream.threads()};
 }
 
+/// oneDNN has no other way to be told.
+void set_threads(int threads) {
+  if (omp_get_max_threads() != threads) {
+    omp_set_num_threads(threads);
+  }
+}
+
 }  // namespace
 
-void product(Stream& stream, const GemmArgs& args) {
+size_t product_scratch(const Stream& stream, const GemmArgs& args) {
+  const Key key = key_of(stream, args);
+  set_threads(key.threads);
+  return key.m == 0 || key.n == 0 ? 0 : product_for(key).scratch_bytes;
+}
+
+void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
   const Key key = key_of(stream, args);
   if (key.m == 0 || key.n == 0) {
     return;
   }
-  if (omp_get_max_threads() != key.threads) {
-    omp_set_num_threads(key.threads);  // oneDNN has no other way to be told
-  }
+  set_threads(key.threads);
   Product& made = product_for(key);
   made.a.set_data_handle(args.a.data);
   made.b.set_data_handle(args.b.data);
   made.c.set_data_handle(args.c.data);
-  made.scratch.set_data_handle(stream.workspace(made.scratch_bytes));
+  made.scratch.set_data_handle(scratch);
   std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, made.a.get()},
                                             {DNNL_ARG_WEIGHTS, made.b.get()},
                                             {DNNL_ARG_DST, made.c.get()},

@@ -2,6 +2,7 @@
 #include "src/kernels/cpu/wire_bucket.h"
 #include "src/kernels/cpu/wire_pack.h"
 #include "src/kernels/cpu/wire_topk.h"
+#include "src/kernels/cpu/wire_values.h"
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -145,6 +146,11 @@ void decode_plain(Stream& stream, const DecodeArgs& args, const Convert& convert
 }
 
 }  // namespace
+
+void decode_values(const WireFormat& format, const BucketDecoder& bucket, const uint8_t* codes,
+                   int64_t n, float* y) {
+  decode_values<false>(format, bucket, codes, n, y);
+}
 
 void decode(Stream& stream, const DecodeArgs& args) {
   verify(args);

@@ -30,7 +30,7 @@ bool has_slope(const Product& p) {
 }
 
 bool has_row_sums(const Product& p, int capability) {
-  constexpr int kHopper = 9;
+  constexpr int kHopper = 90;
   return p.row_sums && (p.row_sums.dtype == DType::bf16 || !p.half_result) && p.n > 1 &&
          (!p.half_inputs || capability < kHopper);
 }
@@ -90,11 +90,27 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
   } else if (plan.extra != BlasExtra::none) {
     set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
   }
+  if (p.a_format != Float8::none) {
+    set_scales(plan.product, p);
+  }
   const float one = 1;
   const float beta = p.accumulate ? 1 : 0;
-  return blas_library().matmul(queue.blas.handle(), plan.product.handle, &one, p.b, plan.b.handle,
-                               p.a, plan.a.handle, &beta, p.c, plan.c.handle, to, plan.c.handle,
-                               &algorithm, call.workspace, queue.workspace, queue.native);
+  const float* of_product = p.factors != nullptr ? p.factors : &one;
+  const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
+  return blas_library().matmul(queue.blas.handle(), plan.product.handle, of_product, p.b,
+                               plan.b.handle, p.a, plan.a.handle, of_c, p.c, plan.c.handle, to,
+                               plan.c.handle, &algorithm, call.workspace, queue.workspace,
+                               queue.native);
+}
+
+/// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have
+/// here), and extents and addresses are whole 16s. Of two E5M2 it makes no product.
+bool takes_fp8(Stream& stream, const Product& p) {
+  constexpr int kAda = 89;
+  const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
+  const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
+  return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
+         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c);
 }
 
 size_t matmul_workspace(int64_t m, int64_t n) {

@@ -40,6 +40,12 @@ void set(const BlasProduct& to, cublasLtMatmulDescAttributes_t what, const T& va
   check_blas(blas_library().set_product(to.handle, what, &value, sizeof value), "attribute");
 }
 
+/// Of operands in 8 bits; the library's first one is b.
+inline void set_scales(const BlasProduct& to, const Product& product) {
+  set(to, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scale);
+  set(to, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scale);
+}
+
 /// What comes with a product; the library does one of them at a time.
 enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 
@@ -48,11 +54,14 @@ struct ProductKey {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   unsigned alignment_a, alignment_b, alignment_c, alignment_extra;  ///< bytes
   bool half_inputs, half_result, tf32, transpose_a, transpose_b, accumulate;
+  Float8 a_format, b_format;
+  bool by_factors;
   BlasExtra extra;
   auto operator<=>(const ProductKey&) const = default;
 };
 
-/// A product as the library knows it. Only the extra's address is another one from call to call.
+/// A product as the library knows it. Only addresses, of the extra and of scales, are others from
+/// call to call.
 struct ProductPlan {
   BlasProduct product;
   BlasLayout a, b, c;
@@ -62,7 +71,7 @@ struct ProductPlan {
 
 class Blas {
  public:
-  /// `capability`: of the device, its major number.
+  /// `capability`: of the device, 90 for 9.0.
   explicit Blas(int capability);
   ~Blas();
   Blas(const Blas&) = delete;

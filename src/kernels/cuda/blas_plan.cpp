@@ -19,12 +19,17 @@ void set(const BlasPreference& to, cublasLtMatmulPreferenceAttributes_t what, co
 
 cudaDataType_t type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
 
+cudaDataType_t type_of(bool half, Float8 format) {
+  return format == Float8::none   ? type_of(half)
+         : format == Float8::e4m3 ? CUDA_R_8F_E4M3
+                                  : CUDA_R_8F_E5M2;
+}
+
 /// Of row-major [rows, cols].
-void make(BlasLayout& layout, bool half, int64_t rows, int64_t cols, int64_t stride) {
-  check_blas(
-      blas_library().create_layout(&layout.handle, type_of(half), static_cast<uint64_t>(cols),
-                                   static_cast<uint64_t>(rows), stride),
-      "layout");
+void make(BlasLayout& layout, cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride) {
+  check_blas(blas_library().create_layout(&layout.handle, type, static_cast<uint64_t>(cols),
+                                          static_cast<uint64_t>(rows), stride),
+             "layout");
 }
 
 /// The largest power of two that divides the address, up to the arena's alignment: whole tensors of
@@ -56,6 +61,18 @@ void describe_extra(const BlasProduct& product, const ProductCall& call) {
   set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
 }
 
+/// Sums of products in 8 bits are moved to fp32 registers as they grow (no fast accumulation): on
+/// Hopper tensor cores would else add with 14 bits.
+void describe_scales(const BlasProduct& product, const Product& p) {
+  if (p.a_format != Float8::none) {
+    set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
+    set_scales(product, p);
+  }
+  if (p.factors != nullptr) {
+    set(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+  }
+}
+
 ProductPlan describe(const ProductCall& call) {
   const Product& p = call.product;
   ProductPlan made{.extra = call.extra};
@@ -67,9 +84,12 @@ ProductPlan describe(const ProductCall& call) {
   set(made.product, CUBLASLT_MATMUL_DESC_TRANSA, first);
   set(made.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
   describe_extra(made.product, call);
-  make(made.a, p.half_inputs, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride);
-  make(made.b, p.half_inputs, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride);
-  make(made.c, p.half_result, p.m, p.n, p.c_stride);
+  describe_scales(made.product, p);
+  make(made.a, type_of(p.half_inputs, p.a_format), p.transpose_a ? p.k : p.m,
+       p.transpose_a ? p.m : p.k, p.a_stride);
+  make(made.b, type_of(p.half_inputs, p.b_format), p.transpose_b ? p.n : p.k,
+       p.transpose_b ? p.k : p.n, p.b_stride);
+  make(made.c, type_of(p.half_result), p.m, p.n, p.c_stride);
   return made;
 }
 
@@ -157,8 +177,9 @@ ProductPlan make_plan(ProductCall call) {
     call.extra = BlasExtra::none;
     return make_plan(call);
   }
-  check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
-        call.product.n, call.product.k);
+  check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}{}", call.product.m,
+        call.product.n, call.product.k,
+        call.product.a_format != Float8::none ? " in 8 bits: set train.fp8 = false" : "");
   plan.algorithm = found.size() > 1 ? fastest(call, plan, found) : found.front();
   return plan;
 }
@@ -183,6 +204,9 @@ ProductKey key_of(const ProductCall& call) {
           p.transpose_a,
           p.transpose_b,
           p.accumulate,
+          p.a_format,
+          p.b_format,
+          p.factors != nullptr,
           call.extra};
 }
 

@@ -1,4 +1,6 @@
+#include "src/kernels/cuda/bias.h"
 #include "src/kernels/cuda/blas.h"
+#include "src/kernels/cuda/fp8.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
 
@@ -24,6 +26,52 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .accumulate = args.accumulate};
 }
 
+/// The product of operands in 8 bits. Where the library cannot multiply codes, operands are their
+/// numbers in bf16: sums of the same products. A bias comes with a result in bf16; to one of fp32
+/// the library adds it in bf16 alone, so that it comes after.
+void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
+  // The product's own workspace comes first: it asks for it again, and gets the same memory.
+  const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
+  std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
+  product.a_format = args.round_a;
+  product.b_format = args.round_b;
+  const bool by_codes = !stream.arena().dry() && takes_fp8(stream, product);
+  const RoundedOperands rounded =
+      by_codes ? round_to_codes(stream, args, memory) : round_to_bf16(stream, args, memory);
+  product.a = rounded.a;
+  product.b = rounded.b;
+  product.half_inputs = true;
+  product.tf32 = false;
+  if (by_codes) {
+    product.a_scale = rounded.scale_a;
+    product.b_scale = rounded.scale_b;
+    product.a_stride = product.b_stride = product.k;
+    product.transpose_a = false;
+    product.transpose_b = true;
+  } else {
+    product.a_format = product.b_format = Float8::none;
+    product.a_stride = args.a.cols();
+    product.b_stride = args.b.cols();
+    product.factors = rounded.factors;
+  }
+  product.bias = product.half_result ? product.bias : nullptr;
+  matmul(stream, product);
+  if (args.bias && product.bias == nullptr) {
+    add_bias(stream, args.c, static_cast<const float*>(args.bias.data));
+  }
+}
+
+/// The product of operands as they are; whether the library did what goes with it, too.
+bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
+  if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
+    product.gelu_slope_of = args.preactivation.data;
+  } else if (!args.preactivation) {
+    product.row_sums = args.row_sums;
+    product.accumulate_sums = args.accumulate_sums;
+  }
+  return matmul(stream, product);
+}
+
 }  // namespace
 
 // What goes with a product is fused into it here, or done after it, and nowhere else:
@@ -31,19 +79,19 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
 //                  backward computes again from c would have other bits
 //   preactivation  fused for gelu in bf16, where one rounding less hides that its gelu is another form
 //   row_sums       fused where the library can (blas_cublaslt.cpp)
+// With products in 8 bits nothing but some biases: that the library takes slopes along with them
+// and a result in bf16 is nowhere promised, and row_sums are those of what was not rounded.
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
-  Product product = product_of(stream, args);
+  const Product product = product_of(stream, args);
   bool fused = false;
   if (product.m > 0 && product.n > 0) {
     require(product.k > 0, "a product has terms", product.m, product.n);
-    if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
-      product.gelu_slope_of = args.preactivation.data;
-    } else if (!args.preactivation) {
-      product.row_sums = args.row_sums;
-      product.accumulate_sums = args.accumulate_sums;
+    if (args.round_a != Float8::none) {
+      rounded_product(stream, args, product);
+    } else {
+      fused = plain_product(stream, args, product);
     }
-    fused = matmul(stream, product);
   }
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});

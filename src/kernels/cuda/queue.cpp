@@ -198,10 +198,13 @@ void CudaQueue::start(const Call& call) {
 Blas& CudaQueue::blas() {
   if (blas_ == nullptr) {
     use_device();
-    int capability = 0;
-    check_cuda(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device_),
+    int major = 0;
+    int minor = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_),
                "compute capability");
-    blas_ = std::make_unique<Blas>(capability);
+    check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_),
+               "compute capability");
+    blas_ = std::make_unique<Blas>(10 * major + minor);
   }
   return *blas_;
 }

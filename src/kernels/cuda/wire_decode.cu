@@ -4,6 +4,7 @@
 #include "src/kernels/cuda/wire_bucket.h"
 #include "src/kernels/cuda/wire_pack.h"
 #include "src/kernels/cuda/wire_topk.h"
+#include "src/kernels/cuda/wire_values.h"
 #include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -27,27 +28,6 @@ struct MaxminDecoder {
     sum = sum > kMost ? kMost : sum;  // NaN stays
     sum = sum < -kMost ? -kMost : sum;
     return 4.0F * sum;
-  }
-};
-
-template <int kExponentBits>
-struct Fp8Decoder {
-  float scale;
-  __device__ Fp8Decoder(const Message&, const std::byte* wire) : scale(get_float(wire)) {}
-  __device__ __forceinline__ float value(unsigned code) const {
-    constexpr int kMantissaBits = 7 - kExponentBits;
-    constexpr uint32_t kRebias = (127U - ((1U << (kExponentBits - 1)) - 1)) << 23;
-    constexpr float kUnit = (kExponentBits == 5 ? 0x1p-14F : 0x1p-6F) / (1 << kMantissaBits);
-    // Beyond the largest: E5M2 has an infinity and NaN, E4M3 one NaN.
-    constexpr uint32_t kLast = kExponentBits == 5 ? 0x7bU : 0x7eU;
-    const uint32_t magnitude = code & 0x7fU;
-    const uint32_t moved = magnitude << (23 - kMantissaBits);
-    const float small = static_cast<float>(static_cast<int>(magnitude)) * kUnit;
-    uint32_t bits = magnitude < (1U << kMantissaBits) ? __float_as_uint(small) : moved + kRebias;
-    // The E4M3 NaN has all bits of the mantissa set.
-    bits = magnitude > kLast ? moved | kInfinite : bits;
-    bits |= (code & 0x80U) << 24;
-    return __uint_as_float(bits) * scale;
   }
 };
 

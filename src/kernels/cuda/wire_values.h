@@ -1,6 +1,6 @@
 #pragma once
 // Numbers to codes, for a number at a time; see cpu/wire_values.cpp. A coder is what one code needs
-// of a bucket, read from the bytes that it carries.
+// of a bucket, read from the bytes that it carries. And those of fp8 back: fp8.cu has both.
 #include "src/kernels/cuda/wire_carry.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -58,6 +58,7 @@ template <int kExponentBits>
 struct Fp8Coder {
   Scaling to;
   float top;
+  __device__ Fp8Coder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
   __device__ Fp8Coder(const Message&, const std::byte* wire) {
     constexpr int kExponent = kExponentBits == 5 ? kExponentE5M2 : kExponentE4M3;
     constexpr float kMost = 1.75F * static_cast<float>(1 << kExponent);
@@ -90,6 +91,28 @@ struct Fp8Coder {
     const uint32_t units = __float_as_uint(small + kToUnits);
     const uint32_t code = v < kLeastNormal ? units : normal;
     return (code & 0x7fU) | (__float_as_uint(x) >> 24 & 0x80U);
+  }
+};
+
+template <int kExponentBits>
+struct Fp8Decoder {
+  float scale;
+  __device__ explicit Fp8Decoder(float of_all) : scale(of_all) {}
+  __device__ Fp8Decoder(const Message&, const std::byte* wire) : scale(get_float(wire)) {}
+  __device__ __forceinline__ float value(unsigned code) const {
+    constexpr int kMantissaBits = 7 - kExponentBits;
+    constexpr uint32_t kRebias = (127U - ((1U << (kExponentBits - 1)) - 1)) << 23;
+    constexpr float kUnit = (kExponentBits == 5 ? 0x1p-14F : 0x1p-6F) / (1 << kMantissaBits);
+    // Beyond the largest: E5M2 has an infinity and NaN, E4M3 one NaN.
+    constexpr uint32_t kLast = kExponentBits == 5 ? 0x7bU : 0x7eU;
+    const uint32_t magnitude = code & 0x7fU;
+    const uint32_t moved = magnitude << (23 - kMantissaBits);
+    const float small = static_cast<float>(static_cast<int>(magnitude)) * kUnit;
+    uint32_t bits = magnitude < (1U << kMantissaBits) ? __float_as_uint(small) : moved + kRebias;
+    // The E4M3 NaN has all bits of the mantissa set.
+    bits = magnitude > kLast ? moved | kInfinite : bits;
+    bits |= (code & 0x80U) << 24;
+    return __uint_as_float(bits) * scale;
   }
 };
 

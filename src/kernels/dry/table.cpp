@@ -46,11 +46,19 @@ void activation_backward(Stream&, const ActivationBackwardArgs& args) {
 }
 
 /// oneDNN copies an operand that it cannot read as it lies, panel by panel. What goes with the
-/// product is a pass of its own.
+/// product is a pass of its own. Operands that are rounded to 8 bits lie in the workspace, as bf16,
+/// and sums in fp32.
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   constexpr int64_t kPanels = int64_t{1} << 20;
-  allow(stream, kPanels * stream.threads());
+  const bool rounds = args.round_a != Float8::none;
+  allow(stream, kPanels * stream.threads() + (rounds ? rounded_up(2 * args.a.count(), 64) +
+                                                           rounded_up(2 * args.b.count(), 64) +
+                                                           rounded_up(4 * args.c.count(), 64)
+                                                     : 0));
+  if (rounds) {  // each is read once more, for its scale
+    add(2 * (elements(args.a) + elements(args.b)), traffic(args.a, args.b));
+  }
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));

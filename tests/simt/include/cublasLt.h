@@ -3,7 +3,10 @@
 // the library's, numbers are our own. Products are done when the queue comes to them. What the
 // documentation forbids is refused; what a version may lack too: sums of an inner extent that is no
 // multiple of 8, a bias of one element, and, only when the product is asked for, one after an inner
-// extent of 1. Like the library it rounds once: bias and gelu's slope meet the sum in fp32.
+// extent of 1. Like the library it rounds once: bias and gelu's slope meet the sum in fp32. Of 8
+// bits it multiplies what the documentation allows on capability 8.9 and 9.0: the first operand
+// transposed and the second not, not E5M2 with itself, extents and addresses of whole 16s, with the
+// scale of each, sums in fp32, a result in bf16 or fp32, and at most a bias of bf16.
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +24,8 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
-enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2 };
+enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
 enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT,
   CUBLASLT_EPILOGUE_BIAS,
@@ -37,6 +41,10 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+  CUBLASLT_MATMUL_DESC_POINTER_MODE,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+  CUBLASLT_MATMUL_DESC_FAST_ACCUM,
   kProductAttributes,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
@@ -49,9 +57,13 @@ enum cublasLtMatmulPreferenceAttributes_t {
   kPreferenceAttributes,
 };
 
+/// Compute capability of the device that is pretended; 89: 8.9.
+inline thread_local int capability = 89;
+
 struct Context {
-  int64_t choices = 0;  ///< how often algorithms were asked for
-  double seconds = 0;   ///< that products took, of a made-up clock
+  int64_t choices = 0;    ///< how often algorithms were asked for
+  int64_t in_8_bits = 0;  ///< products of operands in 8 bits
+  double seconds = 0;     ///< that products took, of a made-up clock
 };
 struct ProductDescriptor {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
