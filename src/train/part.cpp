@@ -223,10 +223,9 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     pass.waiting = waiting.parts.get();
   }
   const bool stops = done && !done_at_end_ && !defer;
-  const Tensor dx =
-      run_pass(slot, pass, {.backward = true, .stops = stops}, [&](model::Pass& now) {
-        return network_.backward(now, dy, stops ? done : Done());
-      });
+  const Tensor dx = run_pass(slot, pass, {.backward = true, .stops = stops}, [&](model::Pass& now) {
+    return network_.backward(now, dy, stops ? done : Done());
+  });
   if (!stops && !defer) {
     tell_all(done);
   }

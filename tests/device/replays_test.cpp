@@ -168,7 +168,8 @@ TEST_F(Recorded, NothingElseHappens) {
       {"pinned memory", [&] { host.tensor().get<float>()[0] = 1; }},
       {"given back", [&] { given.release(); }},
       {"follows none outside", [&] { stream().follow(side(), side().mark()); }},
-      {"followed again", [&] {
+      {"followed again",
+       [&] {
          side().follow(stream(), stream().mark());
          fill(side(), host.tensor(), 1);
        }},

@@ -132,8 +132,8 @@ class Queue : public espalier::Queue {
   int64_t polls_ = 0, calls_ = 0, replays_ = 0;
   std::unique_ptr<Script> kept_;  ///< of a recording that it has begun
   Script* script_ = nullptr;      ///< while its calls are kept
-  Script* replayed_ = nullptr;  ///< while it asks again
-  bool at_work_ = false;  ///< a task runs: it may meet an event of its own queue
+  Script* replayed_ = nullptr;    ///< while it asks again
+  bool at_work_ = false;          ///< a task runs: it may meet an event of its own queue
 };
 
 }  // namespace espalier::simt
