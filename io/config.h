@@ -142,6 +142,7 @@ struct RunConfig {
   std::string out = "runs/run";
   std::string backend = "auto";
   int64_t threads = 0;  ///< a rank; 0: cores / local ranks
+  bool graphs = true;   ///< of a device: replay passes
   bool trace = true;
 };
 

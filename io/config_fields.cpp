@@ -236,6 +236,9 @@ void run(std::vector<Field>& out) {
   rows.add("out", &R::out, {}, "run directory");
   rows.add("backend", &R::backend, one_of({"auto", "cpu", "cuda"}), "where kernels run");
   rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
+  rows.add(
+      "graphs", &R::graphs, {},
+      "of a device: record the calls of a pass (a CUDA graph), and ask for them at once later");
   rows.add("trace", &R::trace, {}, "write trace.json");
 }
 

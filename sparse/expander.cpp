@@ -1,6 +1,7 @@
 #include "sparse/expander.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace espalier::sparse {
 
@@ -21,6 +22,7 @@ void Expander::make_room(const Weight& weight) {
   for (Slot& slot : slots_) {
     const bool used = &slot == &slots_[0] || slot.memory.tensor() || alternates();
     if (used && (!slot.memory.tensor() || slot.memory.tensor().count() < weight.shape.count())) {
+      ++grown_;
       slot.memory.release();
       slot.memory = stream_.arena().allocate(Memory::scratch, "expanded weight of one layer",
                                              dtype_, Shape{weight.shape.count()});
@@ -45,9 +47,8 @@ void Expander::bring(const Weight& weight) {
 }
 
 void Expander::join() {
-  if (ahead_) {
+  if (std::exchange(ahead_, false)) {
     stream_.follow(*stream_.side(), rebuilt_);
-    ahead_ = false;
   }
 }
 

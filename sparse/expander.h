@@ -40,6 +40,8 @@ class Expander {
   void begin_pass(int key);
   /// Later calls of the stream come after what was rebuilt in advance.
   void end_pass();
+  /// How often the scratch has got other addresses.
+  int64_t grown() const { return grown_; }
 
  private:
   struct Slot {
@@ -65,6 +67,7 @@ class Expander {
   Write write_;
   Slot slots_[2];
   size_t present_ = 0;
+  int64_t grown_ = 0;
   std::map<int, std::vector<Weight>> seen_;  ///< the last pass of each key
   std::vector<Weight> asked_;                ///< of this pass
   const std::vector<Weight>* expected_ = nullptr;

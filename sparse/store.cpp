@@ -12,15 +12,6 @@ int64_t aligned(int64_t count) {
   return (count + Store::kAlign - 1) / Store::kAlign * Store::kAlign;
 }
 
-/// A scratch that grows to the largest tensor asked for.
-Tensor grown(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
-  if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
-    buffer.release();
-    buffer = arena.allocate(Memory::scratch, name, dtype, Shape{shape.count()});
-  }
-  return buffer.tensor().as(dtype, shape);
-}
-
 bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
 
 }  // namespace
@@ -64,6 +55,7 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
 }
 
 void Store::allocate_all() {
+  ++changes_;
   const std::vector<Extent> extents = lay_out();
   value_ = allocate_flat(Memory::weight, "value", options_.dtype);
   if (options_.training) {
@@ -199,15 +191,25 @@ kernels::Positions Store::positions(const Parameter& parameter) {
     return parameter.index.view();
   }
   if (decoded_for_ != &parameter) {
-    const Tensor scratch = grown(arena(), decoded_, "decoded index", DType::uint8, Shape{bytes});
-    decoded_positions_ = parameter.index.view(scratch.span<uint8_t>(), stream_.threads());
+    const Tensor decoded = scratch(decoded_, "decoded index", DType::uint8, Shape{bytes});
+    decoded_positions_ = parameter.index.view(decoded.span<uint8_t>(), stream_.threads());
     decoded_for_ = &parameter;
   }
   return decoded_positions_;
 }
 
 Tensor Store::dense_gradient(const Shape& shape) {
-  return grown(arena(), dense_gradient_, "dense gradient", DType::fp32, shape);
+  return scratch(dense_gradient_, "dense gradient", DType::fp32, shape);
+}
+
+/// Grows to the largest tensor asked for.
+Tensor Store::scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
+  if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
+    ++changes_;
+    buffer.release();
+    buffer = arena().allocate(Memory::scratch, name, dtype, Shape{shape.count()});
+  }
+  return buffer.tensor().as(dtype, shape);
 }
 
 Tensor Store::expand(const Parameter& parameter) {
@@ -228,6 +230,7 @@ Store::Pass::~Pass() {
 }
 
 void Store::set_gradient_probe(GradientProbe probe) {
+  ++changes_;
   gradient_probe_ = std::move(probe);
   if (!gradient_probe_) {
     dense_gradient_.release();  // sparse storages need it for probes alone
@@ -246,6 +249,7 @@ void Store::set_storage(Parameter& parameter, Storage storage) {
     blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
                                    : make_blocks(parameter, parameter.index.mask());
   }
+  ++changes_;
   parameter.storage = storage;
   parameter.blocks = std::move(blocks);
   parameter.csr = {};

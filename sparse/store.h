@@ -163,6 +163,9 @@ class Store {
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;
+  /// Grows with every change of masks, storages or addresses: calls for weights that were right
+  /// before would be others now.
+  int64_t changes() const { return changes_ + expander_.grown(); }
   const StoreOptions& options() const { return options_; }
   Stream& stream() const { return stream_; }
   Arena& arena() const { return stream_.arena(); }
@@ -255,6 +258,7 @@ class Store {
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   Buffer allocate_feedback();
+  Tensor scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape);
   DeviceIndex device_index(const Index& index) const;
   CsrList csr_list(const Parameter& parameter, const DeviceIndex& index,
                    const BlockList& blocks) const;
@@ -290,6 +294,7 @@ class Store {
   StoreOptions options_;
   std::vector<Parameter> parameters_;
   int64_t flat_size_ = 0;
+  int64_t changes_ = 0;
   Buffer gradient_, value_, feedback_;
   bool feedback_on_device_ = false;
   OptimizerArrays optimizer_;

@@ -159,6 +159,7 @@ void Store::plan(std::span<const int64_t> kept) {
 }
 
 void Store::move_to(std::vector<Pattern> patterns) {
+  ++changes_;
   std::vector<Before> before;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];

@@ -14,6 +14,7 @@ SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
 PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
 STORAGES = {"dense": {},
             "fp8": {"train.fp8": True},
+            "dense, no graphs": {"run.graphs": False},
             "masked": {**PRUNED, "sparse.storage": "dense"},
             "expanded": {**PRUNED, "sparse.storage": "expanded"},
             "expanded-8bit": {**PRUNED, "sparse.storage": "expanded", "optimizer.state_bits": 8},
@@ -213,17 +214,19 @@ class Steps(Step):
         write_tokens(bundle.scratch / "tokens.bin")
         shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
 
-    def command(self, bundle):
+    def settings(self):
         shape = SHAPES[self.shape]
-        settings = {"model.kind": "gpt", "model.layers": shape["layers"], "model.heads": shape["heads"],
-                    "model.width": shape["width"], "model.context": 1024, "model.tie_embeddings": True,
-                    "model.vocabulary": 50257, "data.kind": "tokens", "data.train": ["tokens.bin"],
-                    "data.validation": ["tokens.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
-                    "train.steps": self.steps, "train.global_batch": shape["batch"],
-                    "train.micro_batch": shape["batch"], "train.eval_every": 0, "train.eval_batches": 1,
-                    "train.checkpoint_every": -1, "optimizer.lr": 6e-4, "optimizer.warmup_steps": 2,
-                    "parallel.check_every": 0, "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
-        return train_command(bundle, {**settings, **STORAGES[self.storage]})
+        return {"model.kind": "gpt", "model.layers": shape["layers"], "model.heads": shape["heads"],
+                "model.width": shape["width"], "model.context": 1024, "model.tie_embeddings": True,
+                "model.vocabulary": 50257, "data.kind": "tokens", "data.train": ["tokens.bin"],
+                "data.validation": ["tokens.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
+                "train.steps": self.steps, "train.global_batch": shape["batch"],
+                "train.micro_batch": shape["batch"], "train.eval_every": 0, "train.eval_batches": 1,
+                "train.checkpoint_every": -1, "optimizer.lr": 6e-4, "optimizer.warmup_steps": 2,
+                "parallel.check_every": 0, "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
+
+    def command(self, bundle):
+        return train_command(bundle, {**self.settings(), **STORAGES[self.storage]})
 
     def read(self, bundle, code, log, state):
         folder = bundle.scratch / self.name

@@ -3,6 +3,7 @@ minutes is enough for. A step's time limit is generous: together they need less 
 """
 from kinds import (AttentionPeer, Benchmark, Codecs, Cpu, Facts, Largest, OneDevice, Peer, Sanitizer, Steps,
                    Tests)
+from small import SmallSteps
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize)/")
@@ -46,8 +47,11 @@ def second():
 
 
 def third():
-    """Ranks, what compute-sanitizer finds, the largest model."""
+    """What graphs save, ranks, what compute-sanitizer finds, the largest model."""
     return [
+        SmallSteps("train-small", 30, "dense", 30),
+        SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
+        Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
         OneDevice("cuda-1-rank", "one rank under mpirun", 30, 1),
         OneDevice("cuda-2-ranks", "two ranks that share the GPU", 30, 2),
         Sanitizer("memcheck", 250),

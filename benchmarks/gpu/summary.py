@@ -75,7 +75,7 @@ def summary(lines, version):
     for (shape, storage), line in speeds.items():
         peer, dense = (speeds.get((shape, other), {}).get("tokens_per_s") for other in ("PyTorch", "dense"))
         rate, peak = line["tokens_per_s"], line.get("device_bytes_peak")
-        used = mfu(line, SHAPES[shape], device)
+        used = mfu(line, SHAPES[shape], device) if shape in SHAPES else None
         cells = [shape, storage + (f", {line['way']}" if line.get("way") else ""), f"{rate:.0f}",
                  number(100 * used if used else None, "{:.1f}"), number(rate / peer if peer else None),
                  number(rate / dense if dense else None), number(line.get("model_state_bytes_per_parameter")),

@@ -57,4 +57,10 @@ void Tape::clear() {
   saved_.clear();
 }
 
+void Tape::restore(const Contents& contents) {
+  require(!dry_, "a tape with memory");
+  top_ = contents.top;
+  saved_ = contents.saved;
+}
+
 }  // namespace espalier::model

@@ -50,6 +50,15 @@ class Tape {
 
   void clear();
 
+  /// What a pass left here, for another that computes the same to the same places. Not of a dry
+  /// tape.
+  struct Contents {
+    size_t top = 0;
+    std::unordered_map<const void*, std::any> saved;
+  };
+  Contents contents() const { return {.top = top_, .saved = saved_}; }
+  void restore(const Contents& contents);
+
   size_t high_water() const { return high_water_; }
   using ByName = std::map<std::string, size_t, std::less<>>;
   /// Of a dry tape: what the bytes at the high-water mark are, e.g. "attention qkv".

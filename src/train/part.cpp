@@ -49,7 +49,8 @@ Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& 
       flow_out_(ends_ ? model::Flow()
                       : layers[shape.end - 1]->output(options.samples, options.dtype)),
       network_(model::Network::part(std::move(layers), shape.first, shape.end)),
-      staging_(stream) {}
+      staging_(stream),
+      replays_(stream) {}
 
 void Part::allocate(const PassCost& cost) {
   int64_t crossing = 0;
@@ -144,6 +145,40 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .between = between_ ? &between_ : nullptr};
 }
 
+/// Whether it asks for the same calls as another one of its key. Draws of dropout are others in each
+/// step, a probe sees gradients on the way, and what waits is kept by number.
+bool Part::repeats(const model::Pass& pass, const Walk& walk) const {
+  return replays_.on() && !walk.stops && pass.dropout == 0 && pass.waiting == nullptr &&
+         !store_->gradient_probe();
+}
+
+template <class Layers>
+Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Walk& walk, const Layers& layers) {
+  const auto ask = [&] {
+    const sparse::Store::Pass values(*store_, pass_key(walk.backward));
+    return layers(pass);
+  };
+  if (!repeats(pass, walk)) {
+    return ask();
+  }
+  const PassKey key{.slot = static_cast<size_t>(&slot - slots_.data()),
+                    .backward = walk.backward,
+                    .training = pass.training,
+                    .accumulate = pass.accumulate,
+                    .samples = pass.samples,
+                    .loss_scale = slot.batch.loss_scale};
+  const model::Tape::Contents before = slot.tape->contents();
+  replays_.rest_on(store_->changes());
+  const Passed passed = replays_.run(key, [&](bool recorded) {
+    slot.tape->restore(before);  // another attempt may have failed
+    pass.between = recorded ? nullptr : pass.between;
+    const Tensor output = ask();
+    return Passed{.output = output, .tape = slot.tape->contents()};
+  });
+  slot.tape->restore(passed.tape);
+  return passed.output;
+}
+
 void Part::forward(int64_t number, const MicroBatch& batch, bool training,
                    std::span<const std::byte> in, std::span<std::byte> out) {
   Slot& slot = find(slots_, number);
@@ -157,8 +192,8 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
     take(in, x);
   }
-  const sparse::Store::Pass values(*store_, pass_key(false));
-  const Tensor y = network_.forward(pass, x);
+  const Tensor y =
+      run_pass(slot, pass, {}, [&](model::Pass& now) { return network_.forward(now, x); });
   if (!ends_) {
     give(y, out);
   }
@@ -187,8 +222,13 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     waiting.batch = slot.batch;
     pass.waiting = waiting.parts.get();
   }
-  const sparse::Store::Pass values(*store_, pass_key(true));
-  const Tensor dx = network_.backward(pass, dy, defer ? Done() : done);
+  const bool stops = done && !done_at_end_ && !defer;
+  const Tensor dx = run_pass(slot, pass, {.backward = true, .stops = stops}, [&](model::Pass& now) {
+    return network_.backward(now, dy, stops ? done : Done());
+  });
+  if (!stops && !defer) {
+    tell_all(done);
+  }
   if (!begins_) {
     give(dx, out);
   }
@@ -211,6 +251,10 @@ void Part::backward_weight(int64_t number, const Done& done) {
   waiting.tape->clear();
   waiting.parts->parts.clear();
   waiting.number = kFree;
+  tell_all(done);
+}
+
+void Part::tell_all(const Done& done) const {
   for (size_t layer = network_.layers().size(); done && layer-- > 0;) {
     done(layer);
   }

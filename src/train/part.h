@@ -15,6 +15,7 @@
 
 #include "src/core/staging.h"
 #include "src/model/network.h"
+#include "src/train/replays.h"
 
 namespace espalier::train {
 
@@ -117,6 +118,16 @@ class Part {
   /// Predictions for rows [first, first + rows) of an opened micro-batch, which is closed.
   Tensor logits(int64_t number, int64_t first, int64_t rows, const Tensor& inputs);
 
+  /// On a device: passes that ask for the same calls each time are recorded, and replayed. They do
+  /// not stop between layers. `done_at_end`: `Done` of a backward may as well be told of all layers
+  /// at its end; else such a backward is never recorded.
+  void set_replays(bool on, bool done_at_end) {
+    replays_.use(on);
+    done_at_end_ = done_at_end && replays_.on();
+  }
+  int64_t replayed() const { return replays_.replayed(); }
+  /// Why a pass could not be recorded, once; empty: nothing new.
+  std::string take_news() { return replays_.take_news(); }
   /// Called between layers: for messages to move.
   void set_between(std::function<void()> between) { between_ = std::move(between); }
   /// Of a dry part: what a pass takes.
@@ -165,6 +176,28 @@ class Part {
   int pass_key(bool backward) const {
     return 2 * static_cast<int>(shape_.first) + (backward ? 1 : 0);
   }
+  /// What passes that ask for the same calls have in common, as long as the store does not change.
+  struct PassKey {
+    size_t slot = 0;
+    bool backward = false, training = false, accumulate = false;
+    int64_t samples = 0;
+    double loss_scale = 1;
+    bool operator==(const PassKey&) const = default;
+  };
+  /// What a pass leaves on the host.
+  struct Passed {
+    Tensor output;
+    model::Tape::Contents tape;
+  };
+  void tell_all(const Done& done) const;
+  struct Walk {
+    bool backward = false;
+    bool stops = false;  ///< between layers
+  };
+  bool repeats(const model::Pass& pass, const Walk& walk) const;
+  /// The output of `layers(pass)`, by a replay where that may be.
+  template <class Layers>
+  Tensor run_pass(Slot& slot, model::Pass& pass, const Walk& walk, const Layers& layers);
   void send_feed(Slot& slot, const model::Pass& pass);
   void take_arrived();
 
@@ -184,6 +217,8 @@ class Part {
   std::deque<Arriving> arriving_;
   std::vector<Loss> losses_;
   Mark taken_ = 0;
+  Replays<PassKey, Passed> replays_;
+  bool done_at_end_ = false;
   std::function<void()> between_;
 };
 

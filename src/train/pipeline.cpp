@@ -51,6 +51,7 @@ Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks,
   }
   for (const auto& part : stage.parts()) {
     part->set_between([this] { runner_.progress(); });
+    part->set_replays(config.run.graphs, ranks.data().size() == 1);  // else sums begin at layers
   }
 }
 

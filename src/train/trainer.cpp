@@ -84,6 +84,7 @@ void Trainer::after_step(StepReport report) {
     checkpoint();
   }
   tell_codecs();
+  tell_recordings();
   if (options_.on_step) {
     options_.on_step(report);
   }
@@ -108,6 +109,15 @@ void Trainer::checkpoint() {
 void Trainer::tell_codecs() {
   if (const std::string news = exchange_->codecs().news(); !news.empty()) {
     note(layout_.pipelined() ? fmt::format("stage {}: {}", ranks_->stage(), news) : news);
+  }
+}
+
+/// What had to be asked for call by call.
+void Trainer::tell_recordings() {
+  for (const auto& part : stage_->parts()) {
+    if (const std::string why = part->take_news(); !why.empty()) {
+      note("run.graphs: a pass is not recorded, and goes on call by call: " + why);
+    }
   }
 }
 

@@ -107,6 +107,7 @@ class Trainer {
   template <class Thrown>
   void fail_of_norm(int64_t step, double norm) const;
   void tell_codecs();
+  void tell_recordings();
   std::string all_codec_choices();
   bool stop_requested() const;
   /// Bytes by this rank.

@@ -92,9 +92,36 @@ TEST_P(DeviceRuns, StayNearTheCpuFor100StepsAndRepeatTheirBits) {
     way.apply(config);
     const Outcome first = run_on_device(config);
     EXPECT_EQ(run_on_device(config), first) << "the same again";
+    config.run.graphs = false;
+    EXPECT_EQ(run_on_device(config), first) << "call by call, too";
+    config.run.graphs = true;
     const Outcome cpu = run(config);
     expect_near(first, cpu, GetParam());
     EXPECT_LT(first.losses.back(), first.losses.front() - 0.2) << "it learns";
+  }
+}
+
+/// The device takes passes as recordings: none goes on call by call, but those with dropout.
+TEST_P(DeviceRuns, AreReplayed) {
+  constexpr int64_t kFew = 12;
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = config_of(dir, GetParam());
+    way.apply(config);
+    config.train.steps = kFew;
+    config.model.dropout = 0;
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options;
+      options.resume = "none";
+      options.kernels = device_table();
+      options.on_note = [](const std::string& note) {
+        EXPECT_FALSE(note.starts_with("run.graphs")) << note;
+      };
+      train::Trainer trainer(config, comm, options);
+      trainer.run();
+      EXPECT_GT(trainer.stage().parts().front()->replayed(), 0);
+    });
   }
 }
 

@@ -191,11 +191,11 @@ TEST(RacesThrow, FromTheCallThatMakesThem) {
 struct Expanding {
   testing::TempDir dir;
   io::Config config = testing::tiny_config(dir);
-  explicit Expanding(const std::string& recompute) {
+  explicit Expanding(const std::string& recompute, int64_t steps = 3) {
     testing::prune_expanded(config);
     config.pruning.at_step = 0;
     config.train.recompute = recompute;
-    config.train.steps = 3;
+    config.train.steps = steps;
     config.train.eval_every = 0;
   }
   testing::Outcome run() const {
@@ -229,6 +229,33 @@ TEST(ForgottenWaits, AreFoundInTraining) {
     simt::forget_follow(-1);
     EXPECT_GE(races, tried - 3) << "of " << tried << ", recompute " << recompute;
   }
+}
+
+/// The same of replays, whose waits come after those of the steps before.
+TEST(ForgottenWaits, AreFoundInReplays) {
+  const auto waits_of = [](int64_t steps) {
+    simt::forget_follow(-1);
+    const Expanding expanding("none", steps);
+    const testing::Outcome whole = expanding.run();
+    return std::pair(simt::follows(), whole);
+  };
+  constexpr int64_t kSteps = 6;
+  const int64_t before = waits_of(kSteps - 1).first;
+  const auto [waits, whole] = waits_of(kSteps);
+  EXPECT_GT(waits, before + 6);
+  int64_t races = 0;
+  for (int64_t number = before; number < waits; ++number) {
+    simt::forget_follow(number);
+    const Expanding expanding("none", kSteps);
+    try {
+      EXPECT_EQ(expanding.run(), whole) << "without wait " << number;
+    } catch (const Bug& bug) {
+      EXPECT_THAT(bug.what(), AllOf(HasSubstr("race: "), HasSubstr("queue 2")));
+      ++races;
+    }
+  }
+  simt::forget_follow(-1);
+  EXPECT_GE(races, waits - before - 2);
 }
 
 }  // namespace

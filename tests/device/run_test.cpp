@@ -2,8 +2,10 @@
 // state, and what metrics.jsonl says of each step.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "src/core/mirror.h"
 #include "tests/device/late_table.h"
@@ -70,6 +72,12 @@ const std::vector<testing::Way>& ways() {
          testing::prune_sparse(config);
          config.train.recompute = "full";
        }},
+      {"evaluations of other sizes",
+       [](io::Config& config) {
+         testing::prune_expanded(config);
+         config.train.micro_batch = 4;
+         config.train.eval_every = 2;
+       }},
       {"micro-batches",
        [](io::Config& config) {
          config.train.micro_batch = 3;
@@ -104,6 +112,113 @@ TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
 }
 
 using Part = std::function<Outcome(const io::Config&, const train::TrainerOptions&)>;
+
+/// Kernels, copies and replays that the host asks for in the last step but one, which has no
+/// evaluation, and replays of the run.
+struct Asked {
+  int64_t calls = 0, replays = 0;
+  std::vector<std::string> notes;
+};
+Asked asked_by(const io::Config& config) {
+  Asked asked;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &late_table();
+    options.on_note = [&](const std::string& note) { asked.notes.push_back(note); };
+    const simt::Queue* queue = nullptr;
+    const simt::Queue* side = nullptr;
+    int64_t before = 0;
+    options.on_step = [&](const train::StepReport& report) {
+      const int64_t now = queue->calls() + side->calls();
+      const int64_t calls = now - std::exchange(before, now);
+      asked.calls = report.step < config.train.steps ? calls : asked.calls;
+    };
+    train::Trainer trainer(config, comm, options);
+    Stream& stream = trainer.stage().stream();
+    queue = dynamic_cast<const simt::Queue*>(stream.queue());
+    side = dynamic_cast<const simt::Queue*>(stream.side()->queue());
+    trainer.run();
+    for (const auto& part : trainer.stage().parts()) {
+      asked.replays += part->replayed();
+    }
+    EXPECT_EQ(queue->replays(), asked.replays);
+  });
+  return asked;
+}
+
+/// What a micro-batch more costs in a step: a forward and a backward, two feeds, a copy of losses.
+TEST_P(LateRuns, AskForAMicroBatchInFiveCalls) {
+  for (const testing::Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    if (config.model.dropout > 0) {
+      continue;
+    }
+    config.train.eval_every = 0;
+    config.pruning.to_step = config.pruning.gradual() ? 5 : config.pruning.to_step;  // not the last
+    config.train.micro_batch = 12;
+    const Asked whole = asked_by(config);
+    config.train.micro_batch = 3;
+    const Asked parts = asked_by(config);
+    EXPECT_EQ(parts.calls - whole.calls, 3 * 5);
+    EXPECT_GT(whole.replays, 0);
+    EXPECT_GT(parts.replays, whole.replays);
+    config.run.graphs = false;
+    const Asked plain = asked_by(config);
+    EXPECT_EQ(plain.replays, 0);
+    EXPECT_GT(plain.calls, parts.calls + 100);
+  }
+}
+
+/// Several micro-batches under way, in one part or more, each in memory of its own.
+TEST_P(LateRuns, ReplayPartsThatStepByThemselves) {
+  for (const char* prediction : {"none", "stash", "spectrain"}) {
+    SCOPED_TRACE(prediction);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = GetParam();
+    config.train.micro_batch = 3;
+    testing::prune_expanded(config);
+    config.parallel.schedule = "async";
+    config.parallel.delay_stages = 3;
+    config.parallel.weight_prediction = prediction;
+    EXPECT_EQ(run_late(config), run(config));
+    EXPECT_GT(asked_by(config).replays, 100);
+  }
+}
+
+/// Draws are others in each step.
+TEST(Dropout, IsAskedForCallByCall) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.model.dropout = 0.1;
+  EXPECT_EQ(asked_by(config).replays, 0);
+}
+
+/// Wherever it is that the device refuses, nothing is lost, and it is told once.
+TEST_P(LateRuns, GoOnWhereNothingIsRecorded) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = GetParam();
+  config.train.micro_batch = 4;
+  testing::prune_expanded(config);
+  const Outcome whole = run(config);
+  for (const int64_t call : {0, 1, 17, 60, 1'000'000}) {
+    SCOPED_TRACE(call);
+    simt::refuse_recordings(call);
+    EXPECT_EQ(run_late(config), whole);
+    const Asked asked = asked_by(config);
+    simt::refuse_recordings(-1);
+    EXPECT_EQ(asked.replays, 0);
+    EXPECT_EQ(std::ranges::count_if(
+                  asked.notes, [](const auto& note) { return note.starts_with("run.graphs"); }),
+              1);
+  }
+}
 
 /// A run that ends after half of its steps, and what goes on with its checkpoint.
 void goes_on(const std::string& dtype, const Part& first, const Part& second) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "src/kernels/cuda/table.h"
+#include "tests/simt/queue.h"
 #include "tests/support.h"
 #include "tests/ways.h"
 
@@ -133,6 +135,46 @@ TEST_P(SimtRuns, AreNearTheCpu) {
     if (way.name == "sparse") {
       EXPECT_EQ(run_simt(config), simt) << "the same again";
     }
+    config.run.graphs = false;
+    EXPECT_EQ(run_simt(config), simt) << "call by call";
+  }
+}
+
+/// Kernels of a pass are launched by one call: a step of four times the micro-batches has as many
+/// launches.
+TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
+  for (const testing::Way& way : ways()) {
+    if (way.name == "8 bits and dropout") {
+      continue;
+    }
+    SCOPED_TRACE(way.name);
+    std::vector<size_t> launches;
+    for (const int64_t micro_batch : {4, 1}) {
+      const TempDir dir;
+      io::Config config = small_config(dir);
+      config.train.dtype = GetParam();
+      way.apply(config);
+      config.train.global_batch = 4;
+      config.train.micro_batch = micro_batch;
+      config.train.steps = 8;
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        train::TrainerOptions options;
+        options.resume = "none";
+        options.kernels = &kernels::cuda_simt::table();
+        const simt::Queue* queue = nullptr;
+        size_t before = 0;
+        size_t last = 0;
+        options.on_step = [&](const train::StepReport& report) {
+          const size_t now = queue->launches().size();
+          last = report.step < config.train.steps ? now - std::exchange(before, now) : last;
+        };
+        train::Trainer trainer(config, comm, options);
+        queue = dynamic_cast<const simt::Queue*>(trainer.stage().stream().queue());
+        trainer.run();
+        launches.push_back(last);
+      });
+    }
+    EXPECT_EQ(launches[0], launches[1]);
   }
 }
 

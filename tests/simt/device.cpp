@@ -104,6 +104,7 @@ void Pages::protect(const Block& block) const noexcept {
 }
 
 void* Pages::allocate(size_t bytes) {
+  require(!device_.recording(), "no memory is taken while calls are recorded", bytes);
   if (bytes > most_ || used_ > most_ - bytes) {
     return nullptr;
   }
@@ -119,6 +120,7 @@ void* Pages::allocate(size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     protect(block);
+    block.number = ++made_;
     blocks_[data] = block;
   }
   if (kind_ == Kind::device) {
@@ -129,6 +131,7 @@ void* Pages::allocate(size_t bytes) {
 
 void Pages::free(void* data, size_t bytes) noexcept {
   used_ -= bytes;
+  device_.note_outside("memory was given back");
   device_.finish();
   device_.detector().forget(data, bytes);
   const std::lock_guard lock(mutex_);
@@ -157,17 +160,25 @@ const Pages::Block* Pages::find(const void* address) const {
   return static_cast<const std::byte*>(address) <= block.base + block.bytes ? &block : nullptr;
 }
 
-bool Pages::holds(const void* address) const {
-  const std::lock_guard lock(mutex_);
-  return find(address) != nullptr;
-}
-
-void Pages::watch(const void* address) noexcept {
+int64_t Pages::number_of(const void* address) const {
   const std::lock_guard lock(mutex_);
   const Block* block = find(address);
+  return block != nullptr ? block->number : 0;
+}
+
+void Pages::watch(const void* address, bool written) noexcept {
+  const std::lock_guard lock(mutex_);
+  auto* block = const_cast<Block*>(find(address));
   if (block != nullptr) {
+    block->written = block->written || written;
     protect(*block);
   }
+}
+
+bool Pages::written(const void* address) const {
+  const std::lock_guard lock(mutex_);
+  const Block* block = find(address);
+  return block != nullptr && block->written;
 }
 
 bool Pages::let_host(const void* address, bool writes) noexcept {
@@ -210,18 +221,33 @@ std::string GuardedQueue::device_id() const {
 }
 
 void GuardedQueue::operation(const std::string& name, std::vector<Touch> touches) {
+  if (recording()) {
+    std::vector<int64_t> numbers;
+    for (const Touch& touch : touches) {
+      numbers.push_back(device_.number_of(touch.data));
+    }
+    keep([this, name, touches, numbers] {
+      for (size_t i = 0; i < touches.size(); ++i) {
+        require(device_.number_of(touches[i].data) == numbers[i],
+                "memory of a recorded call was given back", name, touches[i].operand);
+      }
+      operation(name, touches);
+    });
+    return;
+  }
   std::erase_if(touches, [&](const Touch& touch) {
     return touch.data == nullptr || touch.bytes == 0 || touch.rows == 0 ||
            !(device_.memory().holds(touch.data) || device_.pinned().holds(touch.data));
   });
   device_.detector().operation(actor_, name, touches);
   for (const Touch& touch : touches) {
-    device_.pinned().watch(touch.data);
+    device_.pinned().watch(touch.data, touch.writes);
   }
   device_.tell_races();
 }
 
 void GuardedQueue::synchronize() {
+  require(!device_.recording(), "nobody waits while calls of the device are recorded");
   Queue::synchronize();
   device_.detector().synchronized(actor_);
 }
@@ -239,11 +265,15 @@ void GuardedQueue::fill(void* to, int byte, size_t bytes) {
 
 Mark GuardedQueue::mark() {
   const Mark mark = Queue::mark();
+  if (recording()) {
+    return mark;
+  }
   device_.detector().marked(actor_, mark);
   return mark;
 }
 
 bool GuardedQueue::passed(Mark mark) {
+  require(!device_.recording(), "nobody asks for marks while calls of the device are recorded");
   const bool has = Queue::passed(mark);
   if (has) {
     device_.detector().waited(actor_, mark);
@@ -252,15 +282,32 @@ bool GuardedQueue::passed(Mark mark) {
 }
 
 void GuardedQueue::wait(Mark mark) {
+  require(!device_.recording(), "nobody waits while calls of the device are recorded");
   Queue::wait(mark);
   device_.detector().waited(actor_, mark);
 }
 
 void GuardedQueue::follow(espalier::Queue& other, Mark mark) {
-  if (followed++ != forgotten) {
-    device_.detector().followed(actor_, dynamic_cast<GuardedQueue&>(other).actor(), mark);
+  auto& guarded = dynamic_cast<GuardedQueue&>(other);
+  if (recording() || guarded.recording()) {  // it counts when it is replayed
+    Queue::follow(other, mark);
+  } else if (followed++ != forgotten) {
+    device_.detector().followed(actor_, guarded.actor(), mark);
     Queue::follow(other, mark);
   }
+}
+
+bool GuardedQueue::begin_recording() {
+  device_.begin_recording();
+  return Queue::begin_recording();
+}
+
+std::unique_ptr<Recording> GuardedQueue::end_recording() {
+  const char* const outside = device_.end_recording();
+  std::unique_ptr<Recording> made = Queue::end_recording();
+  require(outside == nullptr, "while calls are recorded nothing else happens",
+          outside != nullptr ? outside : "");
+  return made;
 }
 
 void GuardedQueue::require_known(const void* address, const char* what) const {
@@ -319,6 +366,9 @@ bool PretendedDevice::host_touched(const void* address, bool writes) {
   if (!pinned_.let_host(address, writes)) {
     return false;
   }
+  if (writes || pinned_.written(address)) {
+    note_outside("the host touched pinned memory");
+  }
   detector_.operation(RaceDetector::kHost, writes ? "a write" : "a read",
                       {{.operand = "pinned memory",
                         .data = address,
@@ -326,6 +376,30 @@ bool PretendedDevice::host_touched(const void* address, bool writes) {
                         .reads = !writes,
                         .writes = writes}});
   return true;
+}
+
+void PretendedDevice::begin_recording() {
+  require(!recording_, "one recording of a device at a time");
+  recording_ = true;
+  recorder_ = std::this_thread::get_id();
+  outside_ = nullptr;
+  pinned_.watch_all();
+}
+
+const char* PretendedDevice::end_recording() {
+  recording_ = false;
+  return outside_;
+}
+
+void PretendedDevice::note_outside(const char* what) noexcept {
+  if (recording_ && std::this_thread::get_id() == recorder_) {  // others read messages
+    outside_ = what;
+  }
+}
+
+int64_t PretendedDevice::number_of(const void* address) const {
+  const int64_t number = memory_.number_of(address);
+  return number > 0 ? number : -pinned_.number_of(address);
 }
 
 void PretendedDevice::begin_work() {
@@ -345,7 +419,11 @@ void PretendedDevice::end_work() noexcept {
 void PretendedDevice::finish() noexcept {
   for (GuardedQueue* queue : queues_) {
     try {
-      queue->synchronize();
+      if (recording_) {  // a mistake that is told later
+        queue->run_until(queue->asked());
+      } else {
+        queue->synchronize();
+      }
     } catch (const Error&) {  // whoever needs results synchronizes, and was told
     }
   }

@@ -11,12 +11,18 @@
 // host touches a page for the first time since a queue was at work, or was asked for something
 // there; the fault notes the access, and lets it go on. A race throws Bug from the next call that
 // asks a queue for something; one that nobody heard of ends the program.
+//
+// While calls are recorded (queue.h), memory of the device is neither taken nor given back, and the
+// host's thread writes no pinned memory, and reads none that queues write: else a Bug, at the latest
+// at the recording's end. A replay is watched as calls are; where memory of one of its calls was
+// given back since, it is a Bug.
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/core/device.h"
@@ -44,16 +50,23 @@ class Pages : public MemorySource {
   }
   /// Whether queues are at work.
   void set_open(bool open) noexcept;
-  bool holds(const void* address) const;
+  bool holds(const void* address) const { return number_of(address) > 0; }
+  /// Of the allocation that holds it, from 1 on; 0: none.
+  int64_t number_of(const void* address) const;
   /// The next time that the host touches this is a fault.
-  void watch(const void* address) noexcept;
+  void watch(const void* address, bool written) noexcept;
+  void watch_all() noexcept { set_open(open_); }
   /// After a fault at an address of the host's: lets it go on; false: it is not here.
   bool let_host(const void* address, bool writes) noexcept;
+  /// Whether a queue has written there.
+  bool written(const void* address) const;
 
  private:
   struct Block {
     std::byte* base = nullptr;
     size_t bytes = 0;  ///< of whole pages, without the last
+    int64_t number = 0;
+    bool written = false;  ///< by a queue
   };
   void protect(const Block& block) const noexcept;
   /// Null: none.
@@ -63,6 +76,7 @@ class Pages : public MemorySource {
   Kind kind_;
   mutable std::mutex mutex_;  ///< other ranks' threads read messages
   bool open_ = false;
+  int64_t made_ = 0;
   size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
   std::map<const void*, Block> blocks_;                  ///< by what was handed out
 };
@@ -79,6 +93,8 @@ class GuardedQueue final : public Queue {
   void wait(Mark mark) override;
   std::unique_ptr<espalier::Queue> beside() override;
   void follow(espalier::Queue& other, Mark mark) override;
+  bool begin_recording() override;
+  std::unique_ptr<Recording> end_recording() override;
   std::string device_id() const override;
 
   /// What the next task reads and writes. Throws Bug when that is a race.
@@ -125,6 +141,14 @@ class PretendedDevice final : public Device {
   void zeroed(void* data, size_t bytes);
   /// Throws Bug for a race, unless they are collected.
   void tell_races();
+  void begin_recording();
+  /// What was done meanwhile that was not to be; null: nothing.
+  const char* end_recording();
+  bool recording() const { return recording_; }
+  /// While calls are recorded that is told at the end.
+  void note_outside(const char* what) noexcept;
+  /// Of the memory that holds it, of either kind.
+  int64_t number_of(const void* address) const;
   /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of
   /// here.
   bool host_touched(const void* address, bool writes);
@@ -138,6 +162,9 @@ class PretendedDevice final : public Device {
   bool throws_ = true;
   int at_work_ = 0;
   int made_ = 0;  ///< queues
+  bool recording_ = false;
+  std::thread::id recorder_;
+  const char* outside_ = nullptr;  ///< what happened beside what is recorded
   RaceDetector detector_;
   std::vector<GuardedQueue*> queues_;
   Pages memory_{*this, Pages::Kind::device};

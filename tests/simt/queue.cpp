@@ -1,11 +1,23 @@
 #include "tests/simt/queue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
 namespace espalier::simt {
+namespace {
+
+// Marks of recordings are others than those of queues: nobody outside can wait for them.
+constexpr Mark kRecorded = Mark{1} << 62;
+std::atomic<Mark> recorded_marks = kRecorded;
+
+std::atomic<int64_t> refused_call = -1;
+
+}  // namespace
+
+void refuse_recordings(int64_t call) { refused_call = call; }
 
 void Event::synchronize() const {
   if (queue_ != nullptr) {
@@ -21,8 +33,76 @@ void Queue::enqueue(std::function<void()> task) {
 }
 
 void Queue::enqueue_until(std::function<bool()> task) {
+  if (recording()) {
+    ++script_->asked[this];
+    keep([this, again = std::move(task)] { enqueue_until(again); });
+    return;
+  }
   tasks_.push_back(std::move(task));
   ++asked_;
+  calls_ += replayed_ != nullptr ? 0 : 1;
+}
+
+void Queue::keep(std::function<void()> call) {
+  check(static_cast<int64_t>(script_->calls.size()) != refused_call, "a planted refusal");
+  script_->calls.push_back(std::move(call));
+}
+
+bool Queue::begin_recording() {
+  require(!recording(), "recordings do not nest");
+  kept_ = std::make_unique<Script>();
+  script_ = kept_.get();
+  script_->first = this;
+  script_->asked[this] = 0;
+  return true;
+}
+
+std::unique_ptr<Recording> Queue::end_recording() {
+  require(kept_ != nullptr, "a recording of this queue ends");
+  std::unique_ptr<Script> script = std::move(kept_);
+  for (const auto& [queue, asked] : script->asked) {
+    queue->script_ = nullptr;
+  }
+  if (refused_call >= 0) {
+    return nullptr;
+  }
+  for (const auto& [queue, asked] : script->asked) {
+    require(queue == this || script->joined[queue] == asked,
+            "queues of a recording are followed again before its end", script->joined[queue],
+            asked);
+  }
+  return script;
+}
+
+void Queue::replay(Recording& recording) {
+  auto* script = dynamic_cast<Script*>(&recording);
+  require(script != nullptr && script->first == this, "a recording of this queue");
+  require(!this->recording(), "recordings hold no replays");
+  ++calls_;
+  ++replays_;
+  struct Now {
+    Script& script;
+    explicit Now(Script& of) : script(of) { set(&of); }
+    ~Now() { set(nullptr); }
+    void set(Script* to) const {
+      for (const auto& [queue, asked] : script.asked) {
+        queue->replayed_ = to;
+      }
+    }
+  } const now(*script);
+  for (const auto& call : script->calls) {
+    call();
+  }
+}
+
+Mark Queue::mark() {
+  if (!recording()) {
+    return asked_;
+  }
+  const Mark mark = recorded_marks++;
+  script_->marks[mark] = {.queue = this, .asked = script_->asked[this]};
+  keep([this, mark] { replayed_->marks.at(mark).now = this->mark(); });
+  return mark;
 }
 
 bool Queue::advance(int64_t count) {
@@ -68,6 +148,7 @@ void Queue::run_until(int64_t count) {
 }
 
 void Queue::synchronize() {
+  require(!recording(), "nobody waits for a queue whose calls are recorded");
   ++synchronized_;
   waited_until_ = asked_;
   run_until(asked_);
@@ -75,6 +156,7 @@ void Queue::synchronize() {
 
 bool Queue::passed(Mark mark) {
   constexpr int64_t kPatience = 8;
+  require(!recording() && mark < kRecorded, "nobody asks for marks of recordings", mark);
   if (done_ < mark && ++polls_ >= kPatience) {
     polls_ = 0;
     advance(done_ + 1);
@@ -83,6 +165,7 @@ bool Queue::passed(Mark mark) {
 }
 
 void Queue::wait(Mark mark) {
+  require(!recording() && mark < kRecorded, "nobody waits for marks of recordings", mark);
   waited_ += done_ < mark ? 1 : 0;
   waited_until_ = std::max(waited_until_, mark);
   run_until(mark);
@@ -95,7 +178,26 @@ std::unique_ptr<espalier::Queue> Queue::beside() {
 void Queue::follow(espalier::Queue& other, Mark mark) {
   auto* queue = dynamic_cast<Queue*>(&other);
   require(queue != nullptr, "queues of one kind of device");
+  if (mark >= kRecorded) {
+    follow_recorded(*queue, mark);
+    return;
+  }
+  require(!recording(), "a queue whose calls are recorded follows none outside");
   enqueue_until([queue, mark] { return queue->advance(mark); });
+}
+
+/// It is recorded from now on, too.
+void Queue::follow_recorded(Queue& other, Mark mark) {
+  require(other.recording(), "marks of recordings end with them", mark);
+  require(script_ == nullptr || script_ == other.script_, "queues of one recording");
+  script_ = other.script_;
+  const Script::Place& place = script_->marks.at(mark);
+  if (this == script_->first) {
+    int64_t& joined = script_->joined[place.queue];
+    joined = std::max(joined, place.asked);
+  }
+  ++script_->asked[this];
+  keep([this, &other, mark] { follow(other, replayed_->marks.at(mark).now); });
 }
 
 std::string Queue::device_id() const { return fmt::format("pretended {}", fmt::ptr(this)); }
@@ -109,6 +211,7 @@ void Queue::fill(void* to, int byte, size_t bytes) {
 }
 
 void Queue::record(Event& event) {
+  require(!recording(), "events are not recorded");
   event.queue_ = this;
   event.until_ = asked_;
 }

@@ -45,6 +45,7 @@ bool is_new_enough(int device) {
 }
 
 void* CudaMemory::allocate(size_t bytes) {
+  queue_.refuse_recording("memory of the device is taken");
   queue_.use_device();
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
@@ -57,6 +58,10 @@ void* CudaMemory::allocate(size_t bytes) {
 }
 
 void CudaMemory::free(void* data, size_t) noexcept {
+  if (queue_.recording()) {
+    queue_.after_recording([data] { static_cast<void>(cudaFree(data)); });
+    return;
+  }
   queue_.finish_all();
   static_cast<void>(cudaFree(data));
 }
@@ -70,6 +75,7 @@ size_t CudaMemory::available() {
 }
 
 void* PinnedMemory::allocate(size_t bytes) {
+  queue_.refuse_recording("pinned memory is taken");
   queue_.use_device();
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, std::max<size_t>(bytes, 1));
@@ -78,6 +84,10 @@ void* PinnedMemory::allocate(size_t bytes) {
 }
 
 void PinnedMemory::free(void* data, size_t) noexcept {
+  if (queue_.recording()) {
+    queue_.after_recording([data] { static_cast<void>(cudaFreeHost(data)); });
+    return;
+  }
   queue_.finish_all();
   static_cast<void>(cudaFreeHost(data));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <thread>
+#include <utility>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
 #include "src/kernels/cuda/cudnn_library.h"
@@ -63,6 +64,7 @@ CudaQueue::~CudaQueue() {
 void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
 
 void CudaQueue::synchronize() {
+  refuse_recording("waiting for a queue");
   use_device();
   ++synchronized_;
   if (has_lookout()) {
@@ -93,6 +95,14 @@ std::unique_ptr<Queue> CudaQueue::beside() {
 void CudaQueue::follow(Queue& other, Mark mark) {
   auto* queue = dynamic_cast<CudaQueue*>(&other);
   require(queue != nullptr && queue->device_ == device_, "queues of one device", device_);
+  if (queue->captured_) {
+    const auto found = std::ranges::find(queue->captured_marks_, mark, &Marked::mark);
+    check(found != queue->captured_marks_.end(), "a mark from before, while calls are recorded");
+    captured_ = true;  // by the wait itself, where it was not yet
+    wait(*found->event);
+    return;
+  }
+  check(!captured_, "a queue outside is followed while calls are recorded");
   const auto found = std::ranges::find(queue->marks_, mark, &Marked::mark);
   if (found != queue->marks_.end()) {  // else it has passed
     wait(*found->event);
@@ -133,17 +143,25 @@ void CudaQueue::hold_others() {
 
 Mark CudaQueue::mark() {
   use_device();
+  if (captured_) {
+    return mark_in(captured_marks_);
+  }
   static_cast<void>(passed(last_mark_));  // their events are free again
+  return mark_in(marks_);
+}
+
+Mark CudaQueue::mark_in(std::deque<Marked>& marks) {
   if (spare_events_.empty()) {
     spare_events_.push_back(std::make_unique<CudaEvent>());
   }
   record(*spare_events_.back());
-  marks_.push_back({.mark = ++last_mark_, .event = std::move(spare_events_.back())});
+  marks.push_back({.mark = ++last_mark_, .event = std::move(spare_events_.back())});
   spare_events_.pop_back();
   return last_mark_;
 }
 
 bool CudaQueue::passed(Mark mark) {
+  refuse_recording("asking for a mark");
   while (!marks_.empty() && marks_.front().mark <= mark && marks_.front().event->passed()) {
     drop_marks(marks_.front().mark);
   }
@@ -151,6 +169,7 @@ bool CudaQueue::passed(Mark mark) {
 }
 
 void CudaQueue::wait(Mark mark) {
+  refuse_recording("waiting for a mark");
   const auto found = std::ranges::find(marks_, mark, &Marked::mark);
   if (found != marks_.end()) {
     wait_for(*found->event);
@@ -164,6 +183,89 @@ void CudaQueue::drop_marks(Mark mark) {
     spare_events_.push_back(std::move(marks_.front().event));
     marks_.pop_front();
   }
+}
+
+void CudaQueue::refuse_recording(const char* what) const {
+  check(!recording(), "{}, while calls are recorded", what);
+}
+
+void CudaQueue::hold(std::shared_ptr<const void> used) {
+  if (recording()) {
+    first().held_.push_back(std::move(used));
+  }
+}
+
+void CudaQueue::after_recording(std::function<void()> give_back) {
+  first().spoilt_ = true;
+  first().given_back_.push_back(std::move(give_back));
+}
+
+/// Only for calls of this thread, and strictly: libraries that take memory meanwhile make CUDA
+/// refuse the whole, where a graph would go on using what they give back.
+bool CudaQueue::begin_recording() {
+  require(first_ == nullptr && !records_, "one recording of a device at a time", device_);
+  use_device();
+  if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  records_ = captured_ = true;
+  spoilt_ = false;
+  return true;
+}
+
+/// A queue that others have not followed, an error on the way, memory that is gone: no graph.
+std::unique_ptr<Recording> CudaQueue::end_recording() {
+  require(records_, "a recording has begun", device_);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  const bool whole = cudaStreamEndCapture(stream_, &graph) == cudaSuccess && !spoilt_;
+  const bool made = whole && cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess;
+  if (graph != nullptr) {
+    static_cast<void>(cudaGraphDestroy(graph));
+  }
+  std::vector<std::shared_ptr<const void>> held = std::exchange(held_, {});
+  leave_recording();
+  std::unique_ptr<Recording> recording;
+  if (made) {
+    recording = std::make_unique<CudaRecording>(*this, ready, std::move(held));
+    if (cudaGraphUpload(ready, stream_) != cudaSuccess) {
+      recording.reset();
+    }
+  }
+  static_cast<void>(cudaGetLastError());  // who asks again call by call is told
+  return recording;
+}
+
+/// Events of a capture are as good as new: they are recorded before they are waited for.
+void CudaQueue::leave_recording() {
+  for (CudaQueue* queue : others_) {
+    queue->leave_recording();
+  }
+  for (Marked& marked : captured_marks_) {
+    spare_events_.push_back(std::move(marked.event));
+  }
+  captured_marks_.clear();
+  records_ = captured_ = false;
+  if (!given_back_.empty()) {
+    finish_all();
+    for (const auto& give_back : std::exchange(given_back_, {})) {
+      give_back();
+    }
+  }
+}
+
+void CudaQueue::replay(Recording& recording) {
+  auto* graph = dynamic_cast<CudaRecording*>(&recording);
+  require(graph != nullptr && &graph->queue() == this, "a recording of this queue", device_);
+  refuse_recording("a replay");
+  use_device();
+  check_cuda(cudaGraphLaunch(graph->native(), stream_), "launching a graph");
+}
+
+CudaRecording::~CudaRecording() {
+  queue_.finish_all();
+  static_cast<void>(cudaGraphExecDestroy(graph_));
 }
 
 void CudaQueue::copy(void* to, const void* from, size_t bytes) {
@@ -254,6 +356,7 @@ double seconds_of(Stream& stream, const std::function<void()>& work) {
 const void* CudaQueue::constant(const void* host, size_t bytes) {
   void*& made = constants_[host];
   if (made == nullptr) {
+    refuse_recording("memory for a table");
     use_device();
     check_cuda(cudaMalloc(&made, bytes), "memory for a table");
     copy(made, host, bytes);

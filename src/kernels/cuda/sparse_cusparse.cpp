@@ -120,23 +120,23 @@ struct Plan {
 };
 
 /// The plans of a matrix, the oldest first. Few: micro-batches have few shapes, and each has a
-/// workspace.
+/// workspace. Recordings hold theirs.
 class Plans final : public Prepared {
  public:
-  Plan* find(const Key& key) {
+  std::shared_ptr<Plan> find(const Key& key) {
     const auto found = std::ranges::find(plans_, key, [](const auto& plan) { return plan->key; });
-    return found == plans_.end() ? nullptr : found->get();
+    return found == plans_.end() ? nullptr : *found;
   }
-  Plan& add(std::unique_ptr<Plan> plan) {
+  std::shared_ptr<Plan> add(std::shared_ptr<Plan> plan) {
     constexpr size_t kMost = 8;
     if (plans_.size() == kMost) {
       plans_.erase(plans_.begin());
     }
-    return *plans_.emplace_back(std::move(plan));
+    return plans_.emplace_back(std::move(plan));
   }
 
  private:
-  std::vector<std::unique_ptr<Plan>> plans_;
+  std::vector<std::shared_ptr<Plan>> plans_;
 };
 
 Plans& plans_of(std::unique_ptr<Prepared>& kept) {
@@ -146,11 +146,13 @@ Plans& plans_of(std::unique_ptr<Prepared>& kept) {
   return dynamic_cast<Plans&>(*kept);
 }
 
-cusparseHandle_t handle_of(Stream& stream) {
+CudaQueue& queue_of(Stream& stream) {
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
   require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  return queue->cusparse().native();
+  return *queue;
 }
+
+cusparseHandle_t handle_of(Stream& stream) { return queue_of(stream).cusparse().native(); }
 
 Buffer workspace_of(Stream& stream, size_t bytes) {
   return stream.arena().allocate(Memory::scratch, "cuSPARSE workspace", DType::uint8,
@@ -211,12 +213,14 @@ std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySd
 
 /// By the plan of this key, made at its first use: `ask(plan)`. False: it is not supported.
 template <class Make, class Ask>
-bool by_plan(std::unique_ptr<Prepared>& kept, const Key& key, const Make& make, const Ask& ask) {
+bool by_plan(Stream& stream, std::unique_ptr<Prepared>& kept, const Key& key, const Make& make,
+             const Ask& ask) {
   Plans& plans = plans_of(kept);
-  Plan* plan = plans.find(key);
+  std::shared_ptr<Plan> plan = plans.find(key);
   if (plan == nullptr) {
-    plan = &plans.add(make());
+    plan = plans.add(make());
   }
+  queue_of(stream).hold(plan);
   plan->refused = plan->refused || !supported(ask(*plan), "product");
   return !plan->refused;
 }
@@ -271,7 +275,7 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
                 .half_first = p.x.half,
                 .half_second = p.y.half};
   const auto make = [&] { return plan_spmm(stream, key, p); };
-  return by_plan(kept, key, make, [&](Plan& plan) {
+  return by_plan(stream, kept, key, make, [&](Plan& plan) {
     plan.set(p.matrix.values, p.x, p.y);
     const float beta = p.accumulate ? 1 : 0;
     return cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.matrix.native(),
@@ -294,7 +298,7 @@ bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepar
                 .half_first = p.dy.half,
                 .half_second = p.x.half};
   const auto make = [&] { return plan_sddmm(stream, key, p); };
-  return by_plan(kept, key, make, [&](Plan& plan) {
+  return by_plan(stream, kept, key, make, [&](Plan& plan) {
     plan.set(p.matrix.values, p.dy, p.x);
     const float beta = p.accumulate ? 1 : 0;
     return cusparse()->sddmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.a.native(),
