@@ -1,6 +1,6 @@
 #pragma once
 // The arithmetic of ClipArgs (kernels.h), in one place: of the host and of all tables. Only its
-// additions and its division round, in double, so its bits are the same everywhere.
+// addition and its divisions round, in double, so its bits are the same everywhere.
 #include <limits>
 
 namespace espalier::kernels {
@@ -10,13 +10,15 @@ struct Clip {
   float factor = 1;
 };
 
-/// Of `norm` >= 0, an infinity or NaN.
-constexpr Clip clip_of(double norm, double clip) {
+/// Of gradients that are `scale` times too large, whose norm is `raw` >= 0, an infinity or NaN.
+constexpr Clip clip_of(double raw, double clip, double scale) {
+  const double norm = raw / scale;
   if (!(norm <= std::numeric_limits<double>::max())) {
     return {static_cast<float>(norm), std::numeric_limits<float>::quiet_NaN()};
   }
   const bool clips = clip > 0 && norm > clip;
-  return {static_cast<float>(norm), static_cast<float>(clips ? clip / (norm + 1e-6) : 1.0)};
+  return {static_cast<float>(norm),
+          static_cast<float>((clips ? clip / (norm + 1e-6) : 1.0) / scale)};
 }
 
 }  // namespace espalier::kernels

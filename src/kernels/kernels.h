@@ -174,13 +174,14 @@ inline constexpr int64_t kSumBlock = 256;
 inline constexpr int64_t kSumColumns = 32;
 
 /// What an update multiplies its gradient with, from the sum of squares (SumSquaresArgs):
-///   norm = sqrt(sum), as the host has it (ExactSum::value), rounded to fp32
-///   factor = clip / (norm + 1e-6) when clip > 0 and norm > clip, else 1, from the norm in double;
-///   NaN when the norm is not finite
+///   norm = sqrt(sum) / scale, the sum as the host has it (ExactSum::value), rounded to fp32
+///   factor = clip / (norm + 1e-6) when clip > 0 and norm > clip, else 1, from the norm in double,
+///   over scale; NaN when the norm is not finite
 struct ClipArgs {
   Tensor counts;        ///< uint64 [ExactSum::kWords]
   Tensor norm, factor;  ///< fp32 [1]
   double clip = 0;
+  double scale = 1;  ///< > 0: gradients are this many times too large
 };
 
 /// packed[k] (+)= dense[position k]. dense any [size], packed any [count].

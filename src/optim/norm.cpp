@@ -29,7 +29,8 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
     kernels_.clip(stream_, {.counts = counts,
                             .norm = clip.elements(0, 1),
                             .factor = clip.elements(1, 1),
-                            .clip = most_});
+                            .clip = most_,
+                            .scale = scale_});
     return true;
   }
   const Staging::Arrival digits = staging_.fetch(counts);
@@ -37,7 +38,8 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   auto words = ExactSum::of(digits.host.span<uint64_t>().first<ExactSum::kWords>()).words();
   staging_.done(digits.host);
   sum(words);
-  const kernels::Clip found = kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_);
+  const kernels::Clip found =
+      kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_, scale_);
   const Tensor room = staging_.room(clip);
   room.get<float>()[0] = found.norm;
   room.get<float>()[1] = found.factor;

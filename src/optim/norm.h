@@ -25,6 +25,9 @@ class GradientNorm {
   /// `clip`: the largest norm that is not clipped; 0: none is.
   GradientNorm(Stream& stream, const kernels::Kernels& kernels, double clip);
 
+  /// Gradients are this many times too large from now on: norm and factor are those of true ones.
+  void set_scale(double scale) { scale_ = scale; }
+
   /// Adds the words of all ranks that hold other parts of the gradient.
   using Sum = std::function<void(std::span<double>)>;
   /// Of the gradients in `range` that this rank owns (of a store without sharding those are all but
@@ -40,7 +43,7 @@ class GradientNorm {
  private:
   Stream& stream_;
   const kernels::Kernels& kernels_;
-  double most_;
+  double most_, scale_ = 1;
   Staging staging_;
   Buffer counts_, clip_;  ///< clip_: fp32 [2], norm and factor
 };

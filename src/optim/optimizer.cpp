@@ -53,7 +53,7 @@ void Optimizer::update(Stream& stream, sparse::Parameter& parameter, int64_t ste
 }
 
 void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
-  const auto count = static_cast<double>(step + 1);
+  const auto count = static_cast<double>(step + 1 - left_out_);
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
   kernels_.adamw(stream, {.gradient = state.gradient,

@@ -47,6 +47,13 @@ class Optimizer {
         config_(std::move(config)),
         norm_(store.stream(), kernels, config_.clip) {}
 
+  /// Of what is asked for from now on: gradients are `scale` times too large, and AdamW does not
+  /// count `left_out` of the steps so far, which changed nothing.
+  void set_scale(double scale, int64_t left_out) {
+    norm_.set_scale(scale);
+    left_out_ = left_out;
+  }
+
   /// Asks for the update of step `step` (0, 1, …) with learning rate `lr`, of some of the
   /// parameters; clipped by their own norm. Collective when the store is sharded, which needs hooks.
   AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
@@ -67,6 +74,7 @@ class Optimizer {
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
   GradientNorm norm_;
+  int64_t left_out_ = 0;
 };
 
 }  // namespace espalier::optim

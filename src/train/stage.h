@@ -93,6 +93,8 @@ class Stage {
   optim::AskedUpdate update_part(size_t part, int64_t step, double lr) {
     return optimizer_.ask(stream_, step, lr, parameters_of_part(part));
   }
+  /// Of updates from now on; see Optimizer.
+  void set_gradient_scale(double scale, int64_t left_out) { optimizer_.set_scale(scale, left_out); }
   optim::StepResult result(const optim::AskedUpdate& asked) { return optimizer_.result(asked); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
     const bool last = part + 1 == parts_.size();

@@ -198,6 +198,9 @@ Json metrics_line(const StepReport& report) {
             {"allreduce_bytes", report.allreduce_bytes},
             {"p2p_bytes", report.p2p_bytes},
             {"sparsity", report.sparsity}};
+  if (report.loss_scale != 1) {
+    line["loss_scale"] = report.loss_scale;
+  }
   if (report.trial_seconds > 0) {
     line["trial_ms"] = report.trial_seconds * 1e3;
   }

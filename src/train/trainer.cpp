@@ -95,7 +95,8 @@ void Trainer::checkpoint() {
   const Progress progress{.step = step_,
                           .config = config_,
                           .characters = source_->characters(),
-                          .codec_choice = all_codec_choices()};
+                          .codec_choice = all_codec_choices(),
+                          .loss_scale = loss_scale_.state()};
   const auto path = directory_->checkpoint_path(step_);
   save(path, stage_->store(), progress, comm_, owners());
   last_saved_ = step_;

@@ -14,6 +14,7 @@
 #include "src/train/budget.h"
 #include "src/train/exchange.h"
 #include "src/train/layout.h"
+#include "src/train/loss_scale.h"
 #include "src/train/pipeline.h"
 #include "src/train/pruner.h"
 #include "src/train/run_directory.h"
@@ -36,7 +37,8 @@ struct StepReport {
   int64_t step = 0;  ///< steps done, from 1
   double loss = 0;   ///< mean over the global batch, before the update
   double lr = 0;
-  double grad_norm = 0;
+  double grad_norm = 0;  ///< not finite: the step was left out (loss_scale.h)
+  double loss_scale = 1;
   double seconds = 0;  ///< since it began, or the step before was finished
   double tokens_per_s = 0;
   StepTimes times;
@@ -168,6 +170,7 @@ class Trainer {
   std::unique_ptr<Pruner> pruner_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Pipeline> pipeline_;
+  LossScale loss_scale_;
   std::unique_ptr<AdaPrec> adaprec_;  ///< with codec "adaprec" only
   Trace trace_;
   std::optional<AskedStep> asked_;  ///< the one that is not finished

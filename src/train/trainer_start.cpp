@@ -61,7 +61,7 @@ std::string left_out_of_fp8(const io::Config& config, const sparse::Store& store
 }  // namespace
 
 Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
-    : config_(config), comm_(comm), options_(std::move(options)) {
+    : config_(config), comm_(comm), options_(std::move(options)), loss_scale_(config.train) {
   comm_.set_timeout(config_.parallel.timeout_s);
   start();
 }
@@ -107,10 +107,13 @@ void Trainer::start() {
     on_first_rank_first(comm_, [&] {
       const io::CheckpointReader reader(*file);
       load_low_rank(reader, stage_->store(), exchange_->low_rank());
-      exchange_->codecs().restore(progress_of(reader).codec_choice);
+      const Progress saved = progress_of(reader);
+      exchange_->codecs().restore(saved.codec_choice);
+      loss_scale_.restore(saved.loss_scale);
     });
   }
   tell_codecs();
+  stage_->set_gradient_scale(loss_scale_.value(), loss_scale_.left_out());
   pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
   if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {

@@ -36,7 +36,7 @@ void Trainer::train_step(int64_t last) {
     after_step(finish_step(*std::exchange(asked_, {})));
   }
   const bool on_device = stage_->stream().queue() != nullptr;
-  if (on_device && step_ < last && !stopping_ && !is_seen_after(step_)) {
+  if (on_device && !loss_scale_.moving() && step_ < last && !stopping_ && !is_seen_after(step_)) {
     asked_ = std::move(next);
   } else {
     after_step(finish_step(std::move(next)));
@@ -47,6 +47,8 @@ Trainer::AskedStep Trainer::ask_step() {
   AskedStep asked;
   asked.report.step = step_ + 1;
   asked.report.lr = optim::learning_rate(config_.optimizer, step_, config_.train.steps);
+  asked.report.loss_scale = loss_scale_.value();
+  stage_->set_gradient_scale(loss_scale_.value(), loss_scale_.left_out());
   pipeline_->train(pipeline_step(exchange_.get()));
   const double update_begin = now_seconds();
   {
@@ -71,9 +73,13 @@ StepReport Trainer::finish_step(AskedStep asked) {
   const optim::StepResult update = stage_->result(asked.update);
   const auto [loss, stop] = combine(loss_sum);
   check_loss<SharedFailure>(step, loss);
-  if (!update.applied) {
+  if (!loss_scale_.take(update.applied)) {
     recall_gradients(step);
     fail_of_norm<SharedFailure>(step, update.gradient_norm);
+  }
+  if (!update.applied) {
+    note(fmt::format("step {} is left out: gradients overflowed at loss scale {}, the next is {}",
+                     step + 1, asked.report.loss_scale, loss_scale_.value()));
   }
   stopping_ = stopping_ || stop;
   StepReport report = asked.report;
@@ -101,10 +107,14 @@ void Trainer::recall_gradients(int64_t step) {
 /// As a step of its own, but that nothing else hears of it.
 void Trainer::train_trial(int64_t step) {
   struct Back {
-    int64_t& step;
-    int64_t before;
-    ~Back() { step = before; }
-  } back{step_, step_};
+    Trainer& trainer;
+    int64_t step;
+    LossScale loss_scale;
+    ~Back() {
+      trainer.step_ = step;
+      trainer.loss_scale_ = loss_scale;
+    }
+  } back{*this, step_, loss_scale_};
   step_ = step;
   finish_step(ask_step());
 }
@@ -224,12 +234,16 @@ bool Trainer::stop_requested() const {
   return options_.stop_requested && options_.stop_requested();
 }
 
-/// The coming step of this replica. Without an exchange gradients stay unsummed.
+/// The coming step of this replica. Without an exchange gradients stay unsummed, and are looked at,
+/// not stepped by: their scale is one at which hardly any overflow.
 Pipeline::Step Trainer::pipeline_step(Exchange* exchange) {
+  constexpr double kSafe = 1024;
+  const double scale = loss_scale_.value();
   const int64_t first = ranks_->replica() * rank_samples_;
   return {.step = step_,
           .first_sample = first,
-          .loss_scale = 1.0 / static_cast<double>(config_.train.global_batch * source_->rows()),
+          .loss_scale = (exchange != nullptr ? scale : std::min(scale, kSafe)) /
+                        static_cast<double>(config_.train.global_batch * source_->rows()),
           .load =
               [this, first](int64_t number, const Part::Feed& feed) {
                 const int64_t a_step = layout_.micro_batches();

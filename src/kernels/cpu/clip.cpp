@@ -11,7 +11,8 @@ namespace espalier::kernels::cpu {
 
 void clip(Stream&, const ClipArgs& args) {
   verify(args);
-  const Clip found = clip_of(std::sqrt(ExactSum::value_of(args.counts.get<uint64_t>())), args.clip);
+  const Clip found =
+      clip_of(std::sqrt(ExactSum::value_of(args.counts.get<uint64_t>())), args.clip, args.scale);
   args.norm.get<float>()[0] = found.norm;
   args.factor.get<float>()[0] = found.factor;
 }
