@@ -185,9 +185,9 @@ inline Case fill_case(int64_t n, DType dtype) {
 }
 
 /// The host's bits from every table, of a sum of numbers up to `scale`, whose carries wait.
-inline Case clip_case(double scale, double clip) {
+inline Case clip_case(double scale, double clip, double loss_scale = 1) {
   Case made;
-  made.name = fmt::format("clip_{}_at_{}", scale, clip);
+  made.name = fmt::format("clip_{}_at_{}_of_{}", scale, clip, loss_scale);
   std::array<uint64_t, ExactSum::kWords> digits{};
   for (const double x : draw(17, 300, 0, 1)) {
     ExactSum sum;
@@ -198,10 +198,11 @@ inline Case clip_case(double scale, double clip) {
   std::ranges::transform(digits, counts.values.begin(),
                          [](uint64_t x) { return std::bit_cast<double>(x); });
   made.operands = {std::move(counts), output(kFp32, {1}, {}), output(kFp32, {1}, {})};
-  made.run = [clip](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.clip(stream, {.counts = t[0], .norm = t[1], .factor = t[2], .clip = clip});
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.clip(stream,
+                 {.counts = t[0], .norm = t[1], .factor = t[2], .clip = clip, .scale = loss_scale});
   };
-  made.reference = [clip](std::vector<Values>& v) {
+  made.reference = [=](std::vector<Values>& v) {
     std::array<uint64_t, ExactSum::kWords> counted{};
     std::ranges::transform(v[0], counted.begin(),
                            [](double x) { return std::bit_cast<uint64_t>(x); });
@@ -210,10 +211,10 @@ inline Case clip_case(double scale, double clip) {
     for (int i = 0; i < ExactSum::kDigits; ++i) {
       sum += std::ldexp(words.at(static_cast<size_t>(i)), 32 * i - ExactSum::kBias);
     }
-    const double norm = std::sqrt(sum);
+    const double norm = std::sqrt(sum) / loss_scale;
     const double factor = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
     v[1][0] = static_cast<float>(norm);
-    v[2][0] = static_cast<float>(std::isfinite(norm) ? factor : std::nan(""));
+    v[2][0] = static_cast<float>(std::isfinite(norm) ? factor / loss_scale : std::nan(""));
   };
   return made;
 }

@@ -246,6 +246,7 @@ void verify(const SumSquaresArgs& args) {
 
 void verify(const ClipArgs& args) {
   is_exact_sum("counts", args.counts);
+  require(args.scale > 0, "gradients have a scale", args.scale);
   is_fp32_vector("norm", args.norm, 1);
   is_fp32_vector("factor", args.factor, 1);
 }
