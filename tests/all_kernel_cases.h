@@ -79,6 +79,7 @@ inline void add_memory_cases(Cases& cases) {
   for (const double scale : {0.0, 1e-320, 1e-90, 0.3, 7e30, 1e300, HUGE_VAL, std::nan("")}) {
     for (const double clip : {0.0, 1.0, 1e-200}) {
       cases.push_back(clip_case(scale, clip));
+      cases.push_back(clip_case(scale, clip, 1024));
     }
   }
   for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {

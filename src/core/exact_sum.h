@@ -35,8 +35,8 @@ class ExactSum {
   /// added to others, bits are ORed. Other threads may add to `counts` at the same time.
   void add_to(std::span<uint64_t, kWords> counts) const;
   static ExactSum of(std::span<const uint64_t, kWords> counts);
-  /// The value of kWords counts. Plain arithmetic, for kernels too: a digit times its unit is exact,
-  /// so that it makes no difference whether a compiler fuses it with the addition.
+  /// The value of kWords counts. Plain arithmetic, for kernels too: a digit times its unit is
+  /// exact, so that it makes no difference whether a compiler fuses it with the addition.
   static constexpr double value_of(const uint64_t* counts) {
     double value = 0;
     double unit = 0x1p-1074;  // of the digit; beyond 2^1023 infinite, as what it stands for

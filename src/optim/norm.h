@@ -31,8 +31,8 @@ class GradientNorm {
   /// Adds the words of all ranks that hold other parts of the gradient.
   using Sum = std::function<void(std::span<double>)>;
   /// Of the gradients in `range` that this rank owns (of a store without sharding those are all but
-  /// the borrowed ones), and of those that `sum` adds: kernels asked for from now on find the factor.
-  /// False: the host had to look, and knows that nothing may change.
+  /// the borrowed ones), and of those that `sum` adds: kernels asked for from now on find the
+  /// factor. False: the host had to look, and knows that nothing may change.
   bool take(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
   Tensor factor() const { return clip_.tensor().elements(1, 1); }
 

@@ -34,8 +34,8 @@ using AskedUpdate = Staging::Arrival;
 struct StepHooks {
   /// Adds whole numbers of all ranks that hold other parts of the gradient: slices, or stages.
   GradientNorm::Sum sum;
-  /// The owned values of flat elements [0, end) are new. Comes with ascending ends; not at all where
-  /// the host knows that nothing changes.
+  /// The owned values of flat elements [0, end) are new. Comes with ascending ends; not at all
+  /// where the host knows that nothing changes.
   std::function<void(int64_t end)> stepped;
 };
 
@@ -54,8 +54,8 @@ class Optimizer {
     left_out_ = left_out;
   }
 
-  /// Asks for the update of step `step` (0, 1, …) with learning rate `lr`, of some of the
-  /// parameters; clipped by their own norm. Collective when the store is sharded, which needs hooks.
+  /// Asks for the update of step `step` (0, 1, …) with learning rate `lr`, of some parameters, which
+  /// are clipped by their own norm. Collective when the store is sharded, which needs hooks.
   AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
                   const StepHooks& hooks = {});
   /// Waits for it; once each, in their order.

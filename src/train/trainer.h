@@ -23,8 +23,8 @@
 
 namespace espalier::train {
 
-/// Where a step's time goes on one rank, in seconds.
-/// On a device, in which it asks for them.
+/// Where a step's time goes on one rank, in seconds; with a device, the time in which it asks for
+/// that.
 struct StepTimes {
   double compute = 0;     ///< forwards and backwards
   double waited = 0;      ///< for messages of the pipeline: bubbles, and what messages cost
