@@ -231,7 +231,7 @@ int64_t check_engine(const CudnnObject& config) {
   return number;
 }
 
-CudnnPlan make_plan(const CudnnObject& config, const CudnnTarget& target) {
+CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target) {
   const int64_t engine = check_engine(config);
   CudnnObject plan(Kind::plan);
   if (target.handle != nullptr) {
@@ -243,16 +243,16 @@ CudnnPlan make_plan(const CudnnObject& config, const CudnnTarget& target) {
   plan.finish();
   int64_t bytes = 0;
   static_cast<void>(plan.get(Attribute::plan_workspace, Type::int64, 1, &bytes));
-  return {std::move(plan), engine, static_cast<size_t>(bytes)};
+  return {std::move(config), std::move(plan), engine, static_cast<size_t>(bytes)};
 }
 
 }  // namespace
 
 CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target, size_t workspace) {
   std::string reasons;
-  for (const CudnnObject& config : find_engines(graph, target)) {
+  for (CudnnObject& config : find_engines(graph, target)) {
     try {
-      CudnnPlan made = make_plan(config, target);
+      CudnnPlan made = make_plan(std::move(config), target);
       check(made.workspace <= workspace, "engine {} needs a workspace of {} bytes, not of {}",
             made.engine, made.workspace, workspace);
       return made;

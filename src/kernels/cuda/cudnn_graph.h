@@ -118,6 +118,7 @@ class CudnnGraph {
 
 /// A plan that is ready to run.
 struct CudnnPlan {
+  CudnnObject config;  ///< of its engine, which it was made of
   CudnnObject object;
   int64_t engine = 0;    ///< cuDNN's number of what computes it
   size_t workspace = 0;  ///< bytes
