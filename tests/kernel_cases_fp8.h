@@ -127,7 +127,13 @@ inline void add_fp8_cases(Cases& cases) {
         cases.push_back(fp8_case(s));
       }
     }
-    cases.push_back(fp8_case({.m = 1, .n = 1, .k = 1, .in = in, .out = out}));
+    for (const Fp8Shape extents :
+         {Fp8Shape{1, 1, 1}, Fp8Shape{24, 32, 48}, Fp8Shape{32, 40, 48}, Fp8Shape{32, 48, 56}}) {
+      Fp8Shape s = extents;
+      s.in = in;
+      s.out = out;
+      cases.push_back(fp8_case(s));
+    }
     for (const int64_t before : {3, 16}) {
       for (const bool transposed : {false, true}) {
         cases.push_back(fp8_case({.m = 48,
