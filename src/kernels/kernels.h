@@ -9,9 +9,9 @@
 // counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
-// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that
-// depends on the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's
-// own).
+// D = C/H head width, V vocabulary. "any" = fp32, bf16 or fp16; no call has
+// operands of both the last two. Sums over rows are split in a way that depends on the shape alone,
+// so results do not depend on the number of threads (GEMMs: oneDNN's own).
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -136,7 +136,7 @@ struct DropoutArgs {
   int64_t offset = 0;
 };
 
-/// y = x converted; fp32 and bf16 in any combination. With `accumulate`, y += x.
+/// y = x converted; fp32 from and to any. With `accumulate`, y += x.
 struct CastArgs {
   Tensor x, y;
   bool accumulate = false;
@@ -262,9 +262,8 @@ struct DequantizeArgs {
   DynamicMap map = DynamicMap::with_sign;
 };
 
-/// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the fp32
-/// number whose bits are (value << 16) + (int16) low: `value` is w rounded to bf16 (ties away from
-/// zero) and `low` the 16 bits that rounding took away. g = gradient * scale, then
+/// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the number
+/// of which `value` and `low` are the halves (core/types.h, SplitFloat). g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
 /// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
@@ -275,7 +274,7 @@ struct DequantizeArgs {
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
   Tensor value;             ///< any [count]
-  Tensor low;               ///< uint16 [count] when value is bf16, else empty
+  Tensor low;               ///< uint16 [count], empty when value is fp32
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
   Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty

@@ -1,3 +1,4 @@
+#include "src/kernels/cpu/gemm_fp16.h"
 #include "src/kernels/cpu/product.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/verify.h"
@@ -6,7 +7,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
-  cpu::product(stream, args);
+  args.a.dtype == DType::fp16 ? gemm_fp16(stream, args) : cpu::product(stream, args);
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
   }
