@@ -66,11 +66,11 @@ struct fp16 {
 template <class T>
 T from_float(float x);
 template <>
-inline float from_float(float x) {
+[[gnu::always_inline]] inline float from_float(float x) {
   return x;
 }
 template <>
-inline bf16 from_float(float x) {
+[[gnu::always_inline]] inline bf16 from_float(float x) {
   return to_bf16(x);
 }
 template <>

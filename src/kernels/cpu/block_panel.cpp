@@ -27,7 +27,7 @@ struct Plain {
 struct WidenedHalf {
   static constexpr int64_t kBytes = 2;
   [[gnu::always_inline]] static Four four(const std::byte* from) {
-    return {one(from), one(from + kBytes), one(from + 2 * kBytes), one(from + 3 * kBytes)};
+    return Four{one(from), one(from + kBytes), one(from + 2 * kBytes), one(from + 3 * kBytes)};
   }
   [[gnu::always_inline]] static uint32_t one(const std::byte* from) {
     fp16 half;
