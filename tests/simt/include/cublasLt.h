@@ -21,7 +21,7 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
-enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
 enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT,
   CUBLASLT_EPILOGUE_BIAS,
