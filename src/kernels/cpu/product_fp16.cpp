@@ -33,12 +33,25 @@ Tensor widened(const HalfPanel& panel) {
   return Tensor(panel.wide, DType::fp32, {panel.rows, panel.cols});
 }
 
+int64_t depth_of(const GemmArgs& args) { return args.transpose_a ? args.a.rows() : args.a.cols(); }
+
+/// Extents of the largest panels, and their elements.
+struct Panels {
+  int64_t rows, cols, depth;
+  explicit Panels(const GemmArgs& args)
+      : rows(std::min(kRows, args.c.rows())),
+        cols(std::min(kColumns, args.c.cols())),
+        depth(std::min(kDepth, depth_of(args))) {}
+  int64_t a() const { return rows * depth; }
+  int64_t b() const { return depth * cols; }
+  int64_t sums() const { return rows * cols; }
+};
+
 struct Product {
   Stream& stream;
   const GemmArgs& args;
   const HalfLoops& loops;
   float *a, *b, *sums;  ///< sums: of a result in fp16
-  int64_t depth;
 
   /// These elements of c.
   void compute(Cut rows, Cut cols) const {
@@ -46,6 +59,7 @@ struct Product {
     const HalfPanel result = panel_of(args.c, false, rows, cols, sums);
     const Tensor c = wide ? args.c.row_range(rows.first, rows.n).column_range(cols.first, cols.n)
                           : widened(result);
+    const int64_t depth = depth_of(args);
     // Without depth c still gets its bias.
     for (int64_t k = 0; k == 0 || k < depth; k += kDepth) {
       const Cut inner = cut(k, kDepth, depth);
@@ -70,28 +84,25 @@ struct Product {
 
 }  // namespace
 
+Buffer fp16_panels(Stream& stream, const GemmArgs& args) {
+  const Panels panels(args);
+  return stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
+                                 Shape{panels.a() + panels.b() + panels.sums()});
+}
+
 void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops) {
-  const int64_t m = args.c.rows();
-  const int64_t n = args.c.cols();
-  const int64_t depth = args.transpose_a ? args.a.rows() : args.a.cols();
-  const int64_t rows = std::min(kRows, m);
-  const int64_t cols = std::min(kColumns, n);
-  const int64_t inner = std::min(kDepth, depth);
-  const Buffer memory =
-      stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
-                              Shape{rows * inner + inner * cols + rows * cols});
+  const Panels panels(args);
+  const Buffer memory = fp16_panels(stream, args);
   auto* const a = static_cast<float*>(memory.tensor().data);
-  float* const b = a + rows * inner;
   const Product whole{.stream = stream,
                       .args = args,
                       .loops = loops,
                       .a = a,
-                      .b = b,
-                      .sums = b + inner * cols,
-                      .depth = depth};
-  for (int64_t row = 0; row < m; row += kRows) {
-    for (int64_t col = 0; col < n; col += kColumns) {
-      whole.compute(cut(row, kRows, m), cut(col, kColumns, n));
+                      .b = a + panels.a(),
+                      .sums = a + panels.a() + panels.b()};
+  for (int64_t row = 0; row < args.c.rows(); row += kRows) {
+    for (int64_t col = 0; col < args.c.cols(); col += kColumns) {
+      whole.compute(cut(row, kRows, args.c.rows()), cut(col, kColumns, args.c.cols()));
     }
   }
 }

@@ -22,6 +22,9 @@ struct HalfLoops {
   void (*narrow)(int threads, const HalfPanel& panel, bool accumulate);
 };
 
+/// The scratch of a call, for as long as that takes.
+Buffer fp16_panels(Stream& stream, const GemmArgs& args);
+
 /// As `product` of product.h.
 void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops);
 

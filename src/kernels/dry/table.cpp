@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "src/kernels/cpu/product_fp16.h"
 #include "src/kernels/dry/count.h"
 #include "src/kernels/dry/products.h"
 #include "src/kernels/verify.h"
@@ -51,6 +52,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   constexpr int64_t kPanels = int64_t{1} << 20;
   allow(stream, kPanels * stream.threads());
+  const Buffer panels = args.a.dtype == DType::fp16 ? cpu::fp16_panels(stream, args) : Buffer();
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
