@@ -143,12 +143,12 @@ TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
   expect_parts(failure_of_toml("[model]\ncontext = 0\n"), {"model.context = 0"});
   expect_parts(failure_of_toml("[model]\nhidden = [16, 0]\n"), {"model.hidden = 0"});
   expect_parts(failure_of_toml("[train]\ndtype = \"bf61\"\n"),
-               {"did you mean \"bf16\"?", "available: fp32, bf16"});
+               {"did you mean \"bf16\"?", "available: fp32, bf16, fp16"});
 }
 
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
-  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\n"),
-               {"train.dtype = \"fp16\" is not available in this version; available: fp32, bf16"});
+  expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
+               {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
 }
