@@ -146,6 +146,16 @@ TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
                {"did you mean \"bf16\"?", "available: fp32, bf16, fp16"});
 }
 
+TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
+  for (const std::string type : {"auto", "fp32", "fp16"}) {
+    const std::string text =
+        fmt::format("[train]\ndtype = \"fp16\"\ngradient_dtype = \"{}\"\n", type);
+    EXPECT_EQ(parse_config(text, "run.toml").train.gradient_dtype, type);
+  }
+  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\ngradient_dtype = \"bf16\"\n"),
+               {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
+}
+
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
   expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
                {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});
