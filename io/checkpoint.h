@@ -47,7 +47,7 @@ struct ParameterRecord {
   Shape shape{};       ///< of the dense parameter
   std::string encoding = "full";
   int64_t nnz = 0;
-  Tensor values{};  ///< fp32 or bf16, nnz elements, contiguous
+  Tensor values{};  ///< fp32, bf16 or fp16, nnz elements, contiguous
   std::span<const uint8_t> index{};
 };
 
@@ -102,7 +102,7 @@ class CheckpointReader {
   bool has(const std::string& name) const;
   /// Checks that shape, nnz, encoding and dataset sizes agree.
   ParameterInfo info(const std::string& name) const;
-  /// `out` has nnz elements, fp32 or bf16 (converted when the file has the other). Verifies the
+  /// `out` has nnz elements, fp32, bf16 or fp16 (converted when the file has another). Verifies the
   /// checksum.
   void values(const std::string& name, const Tensor& out) const;
   /// The encoded bytes, checksum verified; empty for "full".

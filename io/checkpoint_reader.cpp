@@ -10,17 +10,24 @@
 namespace espalier::io {
 namespace {
 
-/// Converts element by element between the two types of values.
+/// Converts element by element between types of values.
 void convert(const Tensor& from, const Tensor& to) {
-  if (from.dtype == DType::bf16) {
-    std::ranges::transform(from.span<bf16>(), to.get<float>(), [](bf16 x) { return to_float(x); });
-  } else {
-    std::ranges::transform(from.span<float>(), to.get<bf16>(), [](float x) { return to_bf16(x); });
-  }
+  with_number(from.dtype, [&]<class From>(From) {
+    with_number(to.dtype, [&]<class To>(To) {
+      std::ranges::transform(from.span<From>(), to.get<To>(),
+                             [](From x) { return from_float<To>(to_float(x)); });
+    });
+  });
+}
+
+bool is_value(hdf5::Type type) {
+  return type == hdf5::Type::fp32 || type == hdf5::Type::bf16 || type == hdf5::Type::fp16;
 }
 
 DType dtype_in_memory(hdf5::Type type) {
-  return type == hdf5::Type::bf16 ? DType::bf16 : DType::fp32;
+  return type == hdf5::Type::bf16   ? DType::bf16
+         : type == hdf5::Type::fp16 ? DType::fp16
+                                    : DType::fp32;
 }
 
 }  // namespace
@@ -128,8 +135,8 @@ ParameterInfo CheckpointReader::State::info(const std::string& name) const {
   const std::string dtype = text(group, "dtype");
   expect(values.count == out.nnz,
          fmt::format("{}/values has {} elements but nnz = {}", group, values.count, out.nnz));
-  expect(dtype == "fp32" || dtype == "bf16",
-         fmt::format("dtype \"{}\" of {} is neither fp32 nor bf16", dtype, group));
+  expect(dtype == "fp32" || dtype == "bf16" || dtype == "fp16",
+         fmt::format("dtype \"{}\" of {} is none of fp32, bf16 and fp16", dtype, group));
   out.dtype = dtype_by_name(dtype);
   expect(values.type == stored_type(out.dtype),
          fmt::format("{}/values is not stored as its dtype {}", group, dtype));
@@ -160,8 +167,7 @@ void CheckpointReader::State::verified_read(const std::string& at, hdf5::Type ty
 
 void CheckpointReader::State::read_tensor(const std::string& at, const Tensor& out) const {
   const hdf5::Dataset found = dataset(at);
-  expect(found.type == hdf5::Type::fp32 || found.type == hdf5::Type::bf16,
-         fmt::format("dataset {} is neither fp32 nor bf16", at));
+  expect(is_value(found.type), fmt::format("dataset {} is none of fp32, bf16 and fp16", at));
   expect(found.count == out.count(),
          fmt::format("dataset {} has {} elements, expected {}", at, found.count, out.count()));
   require(out.contiguous(), "values are read into contiguous memory", at);

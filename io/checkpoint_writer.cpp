@@ -26,9 +26,10 @@ hdf5::Type index_type(std::string_view encoding) {
 }
 
 hdf5::Type stored_type(DType dtype) {
-  require(dtype == DType::fp32 || dtype == DType::bf16, "checkpoints hold fp32 and bf16",
-          name_of(dtype));
-  return dtype == DType::fp32 ? hdf5::Type::fp32 : hdf5::Type::bf16;
+  require(is_number(dtype), "checkpoints hold fp32, bf16 and fp16", name_of(dtype));
+  return dtype == DType::fp32   ? hdf5::Type::fp32
+         : dtype == DType::bf16 ? hdf5::Type::bf16
+                                : hdf5::Type::fp16;
 }
 
 struct CheckpointWriter::State {

@@ -68,8 +68,8 @@ void train(std::vector<Field>& out) {
   rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
   rows.add("micro_batch", &T::micro_batch, at_least(0),
            "sequences a forward; 0: all of the rank's share, or what memory_budget allows");
-  rows.add("dtype", &T::dtype, one_of({"fp32", "bf16"}, {"fp16"}), "of weights and activations");
-  rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16"}),
+  rows.add("dtype", &T::dtype, one_of({"fp32", "bf16", "fp16"}), "of weights and activations");
+  rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16", "fp16"}),
            "of the gradient that micro-batches and ranks add up; auto: dtype");
   rows.add(
       "loss_scale", &T::loss_scale, at_least(0),

@@ -43,6 +43,14 @@ void validate_train(const Config& config) {
   check(train.micro_batch == 0 || train.global_batch % train.micro_batch == 0,
         "train.global_batch = {} is not divisible by train.micro_batch = {}", train.global_batch,
         train.micro_batch);
+  check(train.gradient_dtype == "auto" || train.gradient_dtype == "fp32" ||
+            train.gradient_dtype == train.dtype,
+        "train.gradient_dtype = \"{}\" beside train.dtype = \"{}\": gradients are fp32 or of that "
+        "type; set \"auto\" or \"fp32\"",
+        train.gradient_dtype, train.dtype);
+  check(!train.fp8 || train.dtype != "fp16",
+        "train.fp8 rounds operands of bf16 or fp32 to 8 bits, and train.dtype is \"fp16\"; set "
+        "train.dtype = \"bf16\"");
   if (!train.memory_budget.empty()) {
     parse_bytes(train.memory_budget);
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Sums of the flat gradient (fp32 or bf16) in buckets, under the backward pass that still fills it.
+// Sums of the flat gradient (fp32, bf16 or fp16) in buckets, under the backward pass that still fills it.
 //
 // The gradient is stored in backward order, so a growing prefix of it is final. Buckets are
 // contiguous slices cut at parameter boundaries, each at least `bucket_bytes` (the last may be

@@ -115,7 +115,7 @@ class Communicator {
   /// Blocks; throws PeerLost after `timeout()` seconds.
   void wait(Request& request);
   /// The sum of `data` over all ranks in place, by the transport itself, in an order of its own;
-  /// fp32 or bf16. All ranks call it in the same order. Throws Failure when the transport has none.
+  /// fp32, bf16 or fp16. All ranks call it in the same order. Throws Failure when the transport has none.
   Request iall_reduce(const Tensor& data);
   /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the
   /// world.

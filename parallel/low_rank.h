@@ -71,7 +71,7 @@ class LowRank {
   /// Qᵀ, fp32 [rank, cols].
   Tensor factor(const LowRankMatrix& matrix) const;
 
-  // Steps of a reduction; `gradient` is the matrix's part of the array, fp32 or bf16, p is Pᵀ
+  // Steps of a reduction; `gradient` is the matrix's part of the array, fp32, bf16 or fp16, p is Pᵀ
   // [rank, rows] and q is Qᵀ [rank, cols], both fp32.
 
   /// gradient += e, and e = 0, in the released part of these elements.
@@ -102,7 +102,7 @@ class LowRank {
   std::vector<Range> released_;
   Tensor feedback_;
   bool active_ = true;
-  Buffer panel_;  ///< fp32 rows of a sum that becomes bf16
+  Buffer panel_;  ///< fp32 rows of a sum that becomes 16 bits
 };
 
 /// Makes the rows of p (fp32 [rank, rows]: the columns of P) orthonormal, from the first on: twice

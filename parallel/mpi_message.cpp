@@ -101,22 +101,30 @@ void MpiOperation::check_size(const Part& part, const MPI_Status& status) const 
 namespace {
 
 // MPI fixes this signature.
-void add_bf16(void* in, void* in_out, int* count, MPI_Datatype*) {
-  const auto* x = static_cast<const bf16*>(in);
-  auto* y = static_cast<bf16*>(in_out);
+template <class Half>
+void add_halves(void* in, void* in_out, int* count, MPI_Datatype*) {
+  const auto* x = static_cast<const Half*>(in);
+  auto* y = static_cast<Half*>(in_out);
   for (int i = 0; i < *count; ++i) {
-    y[i] = to_bf16(to_float(x[i]) + to_float(y[i]));
+    y[i] = from_float<Half>(to_float(x[i]) + to_float(y[i]));
   }
 }
 
 /// Made once, and freed with MPI.
-MPI_Op bf16_sum() {
+template <class Half>
+MPI_Op sum_of_halves() {
   static const MPI_Op op = [] {
     MPI_Op made = MPI_OP_NULL;
-    check_mpi(MPI_Op_create(&add_bf16, 1, &made), "MPI_Op_create");
+    check_mpi(MPI_Op_create(&add_halves<Half>, 1, &made), "MPI_Op_create");
     return made;
   }();
   return op;
+}
+
+MPI_Op sum_of(DType dtype) {
+  return dtype == DType::fp32   ? MPI_SUM
+         : dtype == DType::bf16 ? sum_of_halves<bf16>()
+                                : sum_of_halves<fp16>();
 }
 
 }  // namespace
@@ -124,13 +132,13 @@ MPI_Op bf16_sum() {
 MpiAllReduce::MpiAllReduce(MPI_Comm comm, const Tensor& data) {
   constexpr int64_t kPart = int64_t{1} << 28;  // elements; MPI counts in int
   const bool wide = data.dtype == DType::fp32;
-  require(wide || data.dtype == DType::bf16, "fp32 or bf16", name_of(data.dtype));
+  require(is_number(data.dtype), "fp32, bf16 or fp16", name_of(data.dtype));
   auto* memory = static_cast<std::byte*>(data.data);
   for (int64_t at = 0; at < data.count(); at += kPart) {
     const auto count = static_cast<int>(std::min(kPart, data.count() - at));
     check_mpi(MPI_Iallreduce(MPI_IN_PLACE, memory + static_cast<size_t>(at) * size_of(data.dtype),
-                             count, wide ? MPI_FLOAT : MPI_UINT16_T, wide ? MPI_SUM : bf16_sum(),
-                             comm, &parts_.emplace_back()),
+                             count, wide ? MPI_FLOAT : MPI_UINT16_T, sum_of(data.dtype), comm,
+                             &parts_.emplace_back()),
               "MPI_Iallreduce");
   }
 }

@@ -43,7 +43,7 @@ class MpiOperation final : public Operation {
   bool receives_;
 };
 
-/// A sum over all ranks by MPI itself; fp32, or bf16 added in fp32 and rounded at each step.
+/// A sum over all ranks by MPI itself; fp32, or 16 bits added in fp32 and rounded at each step.
 class MpiAllReduce final : public Operation {
  public:
   MpiAllReduce(MPI_Comm comm, const Tensor& data);

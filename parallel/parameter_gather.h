@@ -1,6 +1,6 @@
 #pragma once
 // The second half of ZeRO-1: after the optimizer has stepped a rank's slices of the flat values
-// (fp32 or bf16), every rank gets all slices. By the partition that also cut the gradient
+// (fp32, bf16 or fp16), every rank gets all slices. By the partition that also cut the gradient
 // (bucketer.h), bucket after bucket: one that has been stepped moves while the next are stepped.
 // With a wire whose segments are changes, what has been stepped are their targets, and values
 // follow on all ranks.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <type_traits>
 
 namespace espalier::parallel {
 
@@ -14,11 +13,7 @@ template <class X, class Y, class Out>
 [[gnu::always_inline]] inline void add_loop(const X* x, const Y* y, Out* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float sum = to_float(x[i]) + to_float(y[i]);
-    if constexpr (std::is_same_v<Out, bf16>) {
-      out[i] = to_bf16(sum);
-    } else {
-      out[i] = sum;
-    }
+    out[i] = from_float<Out>(sum);
   }
 }
 
@@ -88,11 +83,7 @@ void sum_in_order(std::span<const Tensor> x, const Tensor& out) {
   if (out.count() == 0) {
     return;
   }
-  if (out.dtype == DType::bf16) {
-    sum<bf16>(x, out);
-  } else {
-    sum<float>(x, out);
-  }
+  with_number(out.dtype, [&]<class Number>(Number) { sum<Number>(x, out); });
 }
 
 }  // namespace espalier::parallel

@@ -1,7 +1,7 @@
 #pragma once
 // out[i] = round(((x[0][i] + x[1][i]) + x[2][i]) + …): always in this order and in fp32, so the
 // bits are the same whoever computes it and with whatever vector width. x[r], out: [n], contiguous,
-// all fp32 (no rounding) or all bf16 (one rounding, to nearest even). `out` may be one of the
+// all fp32 (no rounding), all bf16 or all fp16 (one rounding, to nearest even). `out` may be one of the
 // inputs. Bound by memory.
 #include <span>
 

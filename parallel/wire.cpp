@@ -14,9 +14,10 @@ using kernels::WireFormat;
 }  // namespace
 
 WireFormat plain_format(DType dtype) {
-  require(dtype == DType::fp32 || dtype == DType::bf16, "fp32 or bf16", name_of(dtype));
-  return dtype == DType::fp32 ? WireFormat{.code = WireCode::fp32, .bits = 32}
-                              : WireFormat{.code = WireCode::bf16, .bits = 16};
+  require(is_number(dtype), "fp32, bf16 or fp16", name_of(dtype));
+  return dtype == DType::fp32   ? WireFormat{.code = WireCode::fp32, .bits = 32}
+         : dtype == DType::bf16 ? WireFormat{.code = WireCode::bf16, .bits = 16}
+                                : WireFormat{.code = WireCode::fp16, .bits = 16};
 }
 
 Wire::Wire(const kernels::Kernels& kernels, Stream& stream, std::vector<WireSegment> segments)

@@ -57,10 +57,10 @@ class Wire {
 
   /// Of elements [first, first + count).
   size_t bytes(int64_t first, int64_t count) const;
-  /// x: elements from `first` on, fp32 or bf16. `out` has the size that `bytes` says. `decoded` (as
+  /// x: elements from `first` on, fp32, bf16 or fp16. `out` has the size that `bytes` says. `decoded` (as
   /// long, of either type; may be x, and is with changes) becomes what the others will read.
   void encode(const Tensor& x, int64_t first, std::span<std::byte> out, const Tensor& decoded = {});
-  /// Into y, fp32 or bf16; between segments y becomes zero. Changes are added to what y holds.
+  /// Into y, fp32, bf16 or fp16; between segments y becomes zero. Changes are added to what y holds.
   void decode(std::span<const std::byte> in, int64_t first, const Tensor& y);
   /// y += what `in` stands for; y fp32.
   void add(std::span<const std::byte> in, int64_t first, const Tensor& y);

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizer's own state: `low` (the lower half of bf16 master copies), `master` (whole fp32
+// The optimizer's own state: `low` (the lower half of master copies), `master` (whole fp32
 // master copies, where they stand apart from values) and the moments, for the owned part of each
 // parameter. Moments are fp32, or 8-bit codes with one fp32 scale for kernels::kQuantizeBlock
 // elements; those of parameters with fewer than kSmall kept elements stay fp32. Parameters are

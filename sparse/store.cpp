@@ -64,7 +64,7 @@ void Store::allocate_all() {
       feedback_ = allocate_feedback();
     }
     optimizer_ = OptimizerArrays(stream_, kernels_,
-                                 {.low = options_.dtype == DType::bf16,
+                                 {.low = options_.dtype != DType::fp32,
                                   .apart = parameters_apart(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,

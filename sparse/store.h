@@ -3,7 +3,7 @@
 //
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
-//   low               bf16 only: the 16 bits that rounding took from the master copy, so that value
+//   low               bf16 and fp16: what rounding took from the master copy, so that value
 //                     and low together are an exact fp32 number (core/types.h, join)
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
 //   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
@@ -86,7 +86,7 @@ struct Parameter {
   bool full() const { return index.encoding() == Encoding::full; }
   /// `dense` exists and has to follow the values.
   bool copied() const { return static_cast<bool>(memory.tensor()); }
-  /// Vectors that are not pruned have an fp32 copy in bf16 runs, equal to the master copy.
+  /// Vectors that are not pruned have an fp32 copy in runs of 16 bits, equal to the master copy.
   bool exact_copy() const { return copied() && spec.shape.rank() == 1 && full(); }
 };
 
@@ -97,7 +97,7 @@ struct ParameterRange {
 
 struct StoreOptions {
   DType dtype = DType::fp32;     ///< of values
-  DType gradient = DType::fp32;  ///< fp32, or bf16 when dtype is
+  DType gradient = DType::fp32;  ///< fp32, or dtype
   bool training = true;          ///< false: values only
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
@@ -131,7 +131,7 @@ std::vector<float> initial_values(const ParameterSpec& spec, const Index& index,
 /// Bytes of the model state by part; their sum is what the arena counts as model state.
 struct StateParts {
   size_t value = 0;   ///< of kept elements, in the compute type
-  size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of bf16 runs
+  size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of runs of 16 bits
   size_t gradient = 0;
   size_t low = 0;     ///< the lower halves of master copies
   size_t master = 0;  ///< master copies apart from values
@@ -228,7 +228,7 @@ class Store {
   /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
   /// The same for all parameters, after the values of other ranks have come. Collective when
-  /// sharded: the exact vectors of bf16 runs travel once more, in fp32, in one message to each
+  /// sharded: the exact vectors of runs of 16 bits travel once more, in fp32, in one message to each
   /// rank.
   void refresh_all();
 

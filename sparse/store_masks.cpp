@@ -192,7 +192,7 @@ void Store::carry_values(std::span<const Before> before) {
 }
 
 Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer room) const {
-  auto move = [&]<class T>(T*) {
+  auto move = [&]<class T>(T) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const Mirror old(stream_, flat.elements(before[p].offset, before[p].index.kept()));
       const Mirror now(stream_, part(room.tensor(), parameters_[p]));
@@ -202,11 +202,8 @@ Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer
       now.write();
     }
   };
-  if (arena().dry()) {
-  } else if (flat.dtype == DType::fp32) {
-    move(static_cast<float*>(nullptr));
-  } else {
-    move(static_cast<bf16*>(nullptr));
+  if (!arena().dry()) {
+    with_number(flat.dtype, move);
   }
   return room;
 }

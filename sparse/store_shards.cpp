@@ -32,7 +32,7 @@ void Store::refresh_all() {
       refresh(parameter);
     }
   }
-  if (options_.sharding && options_.dtype == DType::bf16) {
+  if (options_.sharding && options_.dtype != DType::fp32) {
     refresh_exact_vectors();
   }
 }

@@ -5,6 +5,19 @@
 #include "src/core/mirror.h"
 
 namespace espalier::sparse {
+namespace {
+
+/// body(the elements), bf16 or fp16.
+template <class Body>
+void with_halves(const Tensor& values, const Body& body) {
+  if (values.dtype == DType::bf16) {
+    body(values.get<bf16>());
+  } else {
+    body(values.get<fp16>());
+  }
+}
+
+}  // namespace
 
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {
   require(static_cast<int64_t>(packed.size()) == parameter.kept(), "one value a kept element",
@@ -14,12 +27,13 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
     std::ranges::copy(packed, stored.host().get<float>());
   } else {
     std::vector<float> low(packed.size());
-    auto* high = stored.host().get<bf16>();
-    for (size_t k = 0; k < packed.size(); ++k) {
-      const SplitFloat halves = split(packed[k]);
-      high[k] = halves.high;
-      low[k] = static_cast<float>(halves.low);
-    }
+    with_halves(stored.host(), [&]<class Half>(Half* high) {
+      for (size_t k = 0; k < packed.size(); ++k) {
+        const auto halves = split<Half>(packed[k]);
+        high[k] = halves.high;
+        low[k] = static_cast<float>(halves.low);
+      }
+    });
     if (options_.training) {
       optimizer_.set_low(number_of(parameter), low);
     }
@@ -40,13 +54,9 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
 void Store::set_common(Parameter& parameter, std::span<const float> packed) {
   require(optimizer_.apart(number_of(parameter)), "a master copy apart", parameter.spec.name);
   const Mirror stored(stream_, part(value(), parameter));
-  for (size_t k = 0; k < packed.size(); ++k) {
-    if (stored.host().dtype == DType::fp32) {
-      stored.host().get<float>()[k] = packed[k];
-    } else {
-      stored.host().get<bf16>()[k] = to_bf16(packed[k]);
-    }
-  }
+  with_number(stored.host().dtype, [&]<class Number>(Number) {
+    std::ranges::transform(packed, stored.host().get<Number>(), from_float<Number>);
+  });
   stored.write();
   refresh(parameter);
 }
@@ -55,10 +65,10 @@ std::vector<float> Store::values(const Parameter& parameter) {
   std::vector<float> packed(static_cast<size_t>(parameter.kept()));
   const Mirror mirror(stream_, parameter.exact_copy() ? parameter.dense : part(value(), parameter));
   const Tensor& source = mirror.read().host();
-  for (size_t k = 0; k < packed.size(); ++k) {
-    packed[k] =
-        source.dtype == DType::fp32 ? source.get<float>()[k] : to_float(source.get<bf16>()[k]);
-  }
+  with_number(source.dtype, [&]<class Number>(Number) {
+    std::ranges::transform(source.span<Number>(), packed.begin(),
+                           [](Number x) { return to_float(x); });
+  });
   return packed;
 }
 
@@ -71,10 +81,11 @@ std::vector<float> Store::master(const Parameter& parameter) {
   }
   std::vector<float> packed = optimizer_.whole_low(number_of(parameter));
   const Mirror mirror(stream_, part(value(), parameter));
-  const bf16* high = mirror.read().host().get<bf16>();
-  for (size_t k = 0; k < packed.size(); ++k) {
-    packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
-  }
+  with_halves(mirror.read().host(), [&](const auto* high) {
+    for (size_t k = 0; k < packed.size(); ++k) {
+      packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
+    }
+  });
   return packed;
 }
 

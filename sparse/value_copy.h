@@ -1,6 +1,6 @@
 #pragma once
 // A copy of what compute reads of neighbouring parameters of a store: their values, and the exact
-// vectors of bf16 runs. For weights that change under a computation that must go on with the old
+// vectors of runs of 16 bits. For weights that change under a computation that must go on with the old
 // ones, or that are replaced for a while. Resident dense copies (storage dense) are not kept: they
 // follow when values come back. Bytes: those of the kept values, 4 more an element of exact
 // vectors.
@@ -19,7 +19,7 @@ class ValueCopy {
 
   /// From the store.
   void take(Stream& stream, const kernels::Kernels& kernels, const Store& store);
-  /// To the store, dense copies included. The master copy of a bf16 run, whose upper half the
+  /// To the store, dense copies included. The master copy of a run of 16 bits, whose upper half the
   /// values are, is whole again only with the values it had.
   void give(Stream& stream, const kernels::Kernels& kernels, Store& store) const;
 

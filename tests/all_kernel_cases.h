@@ -9,8 +9,8 @@
 namespace espalier::kernels {
 
 inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
-  for (const DType dtype : {kFp32, kBf16}) {
-    for (const DType packed : {kFp32, kBf16}) {
+  for (const DType dtype : kNumbers) {
+    for (const DType packed : types_beside(dtype)) {
       cases.push_back(gather_case(kept, dtype, false, packed));
       cases.push_back(gather_case(kept, dtype, true, packed));
       cases.push_back(scatter_case(kept, dtype, packed));
@@ -35,11 +35,17 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
       cases.push_back(adamw_case(kept, form));
       cases.push_back(sgd_case(kept, form));
     }
+    for (const bool coded : {false, true}) {
+      const StateForm form{
+          .gradient = kFp16, .split = true, .coded = coded, .copy = copy, .half = kFp16};
+      cases.push_back(adamw_case(kept, form));
+      cases.push_back(sgd_case(kept, form));
+    }
   }
 }
 
 inline void add_memory_cases(Cases& cases) {
-  for (const DType dtype : {kFp32, kBf16}) {
+  for (const DType dtype : kNumbers) {
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));
     for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
@@ -60,15 +66,16 @@ inline void add_memory_cases(Cases& cases) {
       cases.push_back(ordered_sum_case(2, n, 0, dtype));
       cases.push_back(ordered_sum_case(5, n, 3, dtype));
       for (const bool accumulate : {false, true}) {
-        cases.push_back(cast_case(n, dtype, kFp32, accumulate));
-        cases.push_back(cast_case(n, dtype, kBf16, accumulate));
+        for (const DType to : types_beside(dtype)) {
+          cases.push_back(cast_case(n, dtype, to, accumulate));
+        }
       }
     }
   }
   for (const int64_t n : {1, 100, 50001}) {
     cases.push_back(difference_case(n, n == 100));
   }
-  for (const DType dtype : {kFp32, kBf16}) {
+  for (const DType dtype : kNumbers) {
     cases.push_back(embedding_backward_case({2, 3, 5}, 4, dtype));
     cases.push_back(embedding_backward_case({4, 70, 260}, 30, dtype));
     cases.push_back(embedding_backward_case({2, 20, 1100}, 50257, dtype));
@@ -95,6 +102,7 @@ inline void add_memory_cases(Cases& cases) {
                                        .moments = (flags & 4) != 0 ? 2 : 1,
                                        .terms = (flags & 8) != 0 ? 3 : 1}));
     }
+    cases.push_back(predict_case(n, {.split = true, .half = kFp16}));
   }
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
     for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{

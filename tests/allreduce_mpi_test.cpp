@@ -41,6 +41,7 @@ void sums_whoever_is_overwritten() {
 TEST(Sum, IsTheSameWhoeverIsOverwritten) {
   sums_whoever_is_overwritten<float>();
   sums_whoever_is_overwritten<bf16>();
+  sums_whoever_is_overwritten<fp16>();
 }
 
 TEST(Sum, OfSixteenBitsIsRoundedOnceToNearestEven) {
@@ -108,7 +109,10 @@ void sums_in_rank_order() {
 }
 
 TEST(AllReduce, SumsInRankOrder) { sums_in_rank_order<float>(); }
-TEST(AllReduce, SumsSixteenBitsInRankOrder) { sums_in_rank_order<bf16>(); }
+TEST(AllReduce, SumsSixteenBitsInRankOrder) {
+  sums_in_rank_order<bf16>();
+  sums_in_rank_order<fp16>();
+}
 
 TEST(AllReduce, SixteenBitsAreHalfOfTheBytes) {
   on_ranks([](Communicator& comm) {

@@ -147,7 +147,7 @@ TEST_P(StartsPruned, HoldsNoMoreThanItsKeptElementsEver) {
 
 /// The masks are those that the pruner gives a dense store before the first step.
 TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
-  for (const std::string dtype : {"fp32", "bf16"}) {
+  for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     io::Config made = config();
     made.train.dtype = dtype;
     const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/hdf5.h"
 #include "tests/checkpoint_example.h"
 
 namespace espalier::io {
@@ -152,6 +153,45 @@ TEST_F(CheckpointTest, FactorsOfMatricesHaveShapesOfTheirOwn) {
                {"/optim/w/lowrank", "has 6 elements, expected 5"});
   expect_parts(failure_of([&] { reader.optimizer_shape("w", "moment1"); }),
                {"/optim/w/moment1", "missing"});
+}
+
+/// In the file they are IEEE halves; every type reads them, and they read every type.
+TEST_F(CheckpointTest, HoldsHalfPrecision) {
+  std::vector<fp16> halves{to_fp16(1.5F), to_fp16(-0x1p-24F), to_fp16(65504.0F), to_fp16(0.1F)};
+  const auto in_fp16 = [](std::vector<fp16>& data) {
+    return Tensor(data.data(), DType::fp16, Shape{static_cast<int64_t>(data.size())});
+  };
+  {
+    CheckpointWriter writer(path_);
+    writer.meta({.step = 1, .config = "", .extra = {}});
+    writer.parameter(
+        {.name = "w", .shape = {2, 2}, .nnz = 4, .values = in_fp16(halves), .index = {}});
+    writer.parameter(
+        {.name = "wide", .shape = {3}, .nnz = 3, .values = tensor(list_), .index = {}});
+    writer.commit();
+  }
+  const hdf5::File file = hdf5::File::open(path_);
+  EXPECT_EQ(file.describe("/params/w/values").type, hdf5::Type::fp16);
+  const CheckpointReader reader(path_);
+  EXPECT_EQ(reader.info("w").dtype, DType::fp16);
+  EXPECT_EQ(reader.info("w").value_bytes, 8U);
+  std::vector<fp16> same(4);
+  reader.values("w", in_fp16(same));
+  EXPECT_EQ(same, halves);
+  std::vector<float> widened(4);
+  reader.values("w", tensor(widened));
+  std::vector<bf16> other(4);
+  reader.values("w", tensor(other));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(widened[i], to_float(halves[i]));
+    EXPECT_EQ(other[i], to_bf16(to_float(halves[i])));
+  }
+  std::vector<fp16> narrowed(3);
+  reader.values("wide", in_fp16(narrowed));
+  EXPECT_EQ(narrowed[1], to_fp16(-0.5F));
+  for (const auto& row : reader.verify_all()) {
+    EXPECT_TRUE(row.ok) << row.dataset;
+  }
 }
 
 TEST_F(CheckpointTest, VersionOneStaysReadable) {

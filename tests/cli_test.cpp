@@ -65,8 +65,8 @@ TEST(Cli, ResumeIsNoBreak) {
 }
 
 TEST(Cli, EvalIsTheValidationLossOfTheRun) {
-  for (const std::string changes :
-       {"", "--set train.dtype=bf16", "--set data.kind=chars --set train.micro_batch=2"}) {
+  for (const std::string changes : {"", "--set train.dtype=bf16", "--set train.dtype=fp16",
+                                    "--set data.kind=chars --set train.micro_batch=2"}) {
     const Workplace here;
     expect_code(here.run("train c.toml " + changes), 0);
     const Ran ran = here.run("eval --json " + kLast);

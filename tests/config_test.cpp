@@ -85,7 +85,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 95U);
+  EXPECT_EQ(keys.size(), 97U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -143,12 +143,22 @@ TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
   expect_parts(failure_of_toml("[model]\ncontext = 0\n"), {"model.context = 0"});
   expect_parts(failure_of_toml("[model]\nhidden = [16, 0]\n"), {"model.hidden = 0"});
   expect_parts(failure_of_toml("[train]\ndtype = \"bf61\"\n"),
-               {"did you mean \"bf16\"?", "available: fp32, bf16"});
+               {"did you mean \"bf16\"?", "available: fp32, bf16, fp16"});
+}
+
+TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
+  for (const std::string type : {"auto", "fp32", "fp16"}) {
+    const std::string text =
+        fmt::format("[train]\ndtype = \"fp16\"\ngradient_dtype = \"{}\"\n", type);
+    EXPECT_EQ(parse_config(text, "run.toml").train.gradient_dtype, type);
+  }
+  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\ngradient_dtype = \"bf16\"\n"),
+               {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
 }
 
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
-  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\n"),
-               {"train.dtype = \"fp16\" is not available in this version; available: fp32, bf16"});
+  expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
+               {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
 }

@@ -112,7 +112,7 @@ TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   EXPECT_EQ(run(config, 2), reference) << "one bucket";
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp8"));
+INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp16", "fp8"));
 
 class Ranks : public ::testing::TestWithParam<int> {};
 

@@ -27,7 +27,7 @@ std::vector<Case> cases() {
     if (!table->name.starts_with("cpu")) {  // the host's memory
       continue;
     }
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
       all.push_back({"gpt_small.h5", false, table, dtype});
       all.push_back({"gpt_small_tied.h5", true, table, dtype});
     }
@@ -111,9 +111,11 @@ class Golden {
 
 class GptGolden : public ::testing::TestWithParam<Case> {
  protected:
-  /// fp32 sums of at most a few thousand terms; bf16 keeps 8 bits of each factor.
+  /// fp32 sums of at most a few thousand terms; bf16 keeps 8 bits of each factor, fp16 11.
   double tolerance(double fp32, double bf16) const {
-    return GetParam().dtype == DType::fp32 ? fp32 : bf16;
+    return GetParam().dtype == DType::fp32   ? fp32
+           : GetParam().dtype == DType::bf16 ? bf16
+                                             : bf16 / 8;
   }
 };
 

@@ -2,6 +2,7 @@
 // A kernel case: operands with starting values, a call, and what must come out. One table of them
 // (kernel_cases.h) drives the comparison of every table with the reference, the thread-count and
 // NaN tests, and the benchmarks.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -19,9 +20,9 @@ namespace espalier::kernels {
 using Values = std::vector<double>;
 using Tensors = std::vector<Tensor>;
 
-/// |got - want| <= absolute + relative |want|. bf16 results get 2^-8 relative on top: they are
-/// rounded once (2^-9), and a tie may fall the other way when fp32 and double differ in the last
-/// bit.
+/// |got - want| <= absolute + relative |want|. Results of 16 bits get `rounding_of` relative on
+/// top: they are rounded once, and a tie may fall the other way when fp32 and double differ in the
+/// last bit.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
@@ -48,19 +49,25 @@ struct Case {
   bool any_inputs = true;  ///< false: some inputs are what an earlier call made of others
 };
 
-/// Of numbers; else of codes, ids and bits.
-inline bool is_number(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
+/// Half a unit of the last place, of 1.
+inline double rounding_of(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::fp16 ? 0x1p-11 : 0;
+}
 
-/// Of f(y), y stored in `dtype`: where the sum lies between two bf16 numbers a table may store
-/// either.
+/// Of f(y), y stored in `dtype`: where the sum lies between two numbers of 16 bits a table may
+/// store either.
 inline Tolerance of_stored(DType dtype, Tolerance of_y) {
-  return dtype == DType::bf16 ? Tolerance{of_y.absolute + 1e-3, of_y.relative + 0x1p-7} : of_y;
+  return dtype == DType::fp32
+             ? of_y
+             : Tolerance{of_y.absolute + 1e-3, of_y.relative + 2 * rounding_of(dtype)};
 }
 
 inline double rounded(DType dtype, double x) {
   switch (dtype) {
     case DType::bf16:
       return to_float(to_bf16(static_cast<float>(x)));
+    case DType::fp16:
+      return to_float(to_fp16(static_cast<float>(x)));
     case DType::fp32:
       return static_cast<float>(x);
     default:
@@ -199,6 +206,9 @@ inline void write(const Tensor& t, int64_t i, double x) {
     case DType::bf16:
       t.get<bf16>()[i] = to_bf16(static_cast<float>(x));
       return;
+    case DType::fp16:
+      t.get<fp16>()[i] = to_fp16(static_cast<float>(x));
+      return;
     case DType::int32:
       t.get<int32_t>()[i] = static_cast<int32_t>(x);
       return;
@@ -219,6 +229,8 @@ inline double read(const Tensor& t, int64_t i) {
       return t.get<float>()[i];
     case DType::bf16:
       return to_float(t.get<bf16>()[i]);
+    case DType::fp16:
+      return to_float(t.get<fp16>()[i]);
     case DType::int32:
       return t.get<int32_t>()[i];
     case DType::uint16:
@@ -238,12 +250,13 @@ inline void write_all(const Operand& operand, const Tensor& t) {
 
 /// The first element outside its tolerance, or nothing. Where NaN is right, NaN is.
 inline std::string mismatch(const Operand& operand, const Tensor& got, const Values& want) {
-  const double rounding = operand.dtype == DType::bf16 ? 0x1p-8 : 0;
+  const double rounding = rounding_of(operand.dtype);
+  const double least = operand.dtype == DType::fp16 ? 0x1p-25 : 0;  // of subnormal numbers
   for (int64_t i = 0; i < got.count(); ++i) {
     const double value = read(got, i);
     const double right = want[static_cast<size_t>(i)];
-    const double allowed =
-        operand.tolerance.absolute + (operand.tolerance.relative + rounding) * std::fabs(right);
+    const double allowed = operand.tolerance.absolute + least +
+                           (operand.tolerance.relative + rounding) * std::fabs(right);
     const bool same = value == right || (std::isnan(value) && std::isnan(right));
     if (!same && !(std::fabs(value - right) <= allowed)) {
       return fmt::format("element {}: {} instead of {}, allowed {}", i, value, right, allowed);

@@ -12,6 +12,15 @@ namespace espalier::kernels {
 
 inline constexpr DType kFp32 = DType::fp32;
 inline constexpr DType kBf16 = DType::bf16;
+inline constexpr DType kFp16 = DType::fp16;
+inline constexpr DType kNumbers[] = {kFp32, kBf16, kFp16};
+/// Inputs and results of products.
+inline constexpr std::pair<DType, DType> kProductTypes[] = {
+    {kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}, {kFp16, kFp32}, {kFp16, kFp16}};
+/// Types of operands that a call may have beside one of `dtype`.
+inline std::vector<DType> types_beside(DType dtype) {
+  return dtype == kFp32 ? std::vector{kFp32, kBf16, kFp16} : std::vector{kFp32, dtype};
+}
 using Cases = std::vector<Case>;
 
 inline std::string text(DType dtype) { return std::string(name_of(dtype)); }
@@ -19,9 +28,9 @@ inline std::string name_of(Activation kind) {
   return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
 }
 
-/// A table may round a bias of size 1 to bf16 when the result is.
+/// A table may round a bias of size 1 to the type of the result.
 inline Tolerance of_product(DType out, bool bias) {
-  return {2e-5 + (bias && out == DType::bf16 ? 0x1p-9 : 0), 1e-5};
+  return {2e-5 + (bias ? rounding_of(out) / 2 : 0), 1e-5};
 }
 
 inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DType in, DType out,
@@ -90,11 +99,11 @@ inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulat
   return made;
 }
 
-/// A bf16 product may be rounded twice, and a library's slope of gelu may be right to 10 bits
+/// A product of 16 bits may be rounded twice, and a library's slope of gelu may be right to 10 bits
 /// alone.
 inline Case gemm_slope_case(const GemmShape& s, Activation f) {
-  Tolerance tolerance{2e-5, s.out == kBf16 ? 1e-5 + 0x1p-8 : 1e-5};
-  if (s.out == kBf16 && f == Activation::gelu) {
+  Tolerance tolerance{2e-5, 1e-5 + rounding_of(s.out)};
+  if (s.out != kFp32 && f == Activation::gelu) {
     tolerance.absolute = 0x1p-10 * std::sqrt(static_cast<double>(s.k));
   }
   Case made;
@@ -114,12 +123,12 @@ inline Case gemm_slope_case(const GemmShape& s, Activation f) {
   return made;
 }
 
-/// dW and db. Sums of one call of about 4 sqrt(k) may be rounded to bf16 before they are added.
+/// dW and db. Sums of one call of about 4 sqrt(k) may be rounded to 16 bits before they are added.
 inline Case gemm_sums_case(const GemmShape& s, DType sums, bool accumulate) {
   const Tolerance tolerance{2e-5, 1e-5};
-  const bool twice = accumulate && s.out == kBf16 && sums == kBf16;
-  const Tolerance of_sums{2e-5 + (twice ? 0x1p-8 * 4 * std::sqrt(static_cast<double>(s.k)) : 0),
-                          1e-5};
+  const bool twice = accumulate && s.out != kFp32 && sums == s.out;
+  const Tolerance of_sums{
+      2e-5 + (twice ? rounding_of(sums) * 4 * std::sqrt(static_cast<double>(s.k)) : 0), 1e-5};
   Case made;
   made.name = s.name("sums") + fmt::format("_{}_acc{:d}", text(sums), accumulate);
   made.operands = {
@@ -150,7 +159,7 @@ inline void add_gemm_extra_cases(Cases& cases, DType in, DType out) {
       cases.push_back(gemm_slope_case(shape, f));
     }
     cases.push_back(gemm_activated_case(shape, Activation::gelu, true));
-    for (const DType sums : {kFp32, kBf16}) {
+    for (const DType sums : {kFp32, in == kFp32 ? kBf16 : in}) {
       cases.push_back(gemm_sums_case(shape, sums, false));
       cases.push_back(gemm_sums_case(shape, sums, true));
     }
@@ -158,8 +167,7 @@ inline void add_gemm_extra_cases(Cases& cases, DType in, DType out) {
 }
 
 inline void add_gemm_cases(Cases& cases) {
-  const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}};
-  for (const auto& [in, out] : types) {
+  for (const auto& [in, out] : kProductTypes) {
     for (int flags = 0; flags < 16; ++flags) {
       const GemmArgs args{.transpose_a = (flags & 1) != 0,
                           .transpose_b = (flags & 2) != 0,
@@ -281,9 +289,9 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
   made.name =
       fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
-  // bf16: tables with products of bf16 pairs round each probability (2^-9); values are below 2, and
+  // Tables with products of pairs round each probability to their type; values are below 2, and
   // probabilities sum to 1.
-  const Tolerance rounded_terms{dtype == kBf16 ? 0x1p-8 : 1e-5, 1e-5};
+  const Tolerance rounded_terms{std::max(1e-5, rounding_of(dtype)), 1e-5};
   made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
                    output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};
@@ -312,9 +320,13 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   }
   const Shape qkv = made.operands[0].shape;
   made.operands.push_back(input(dtype, made.operands[1].shape));
-  // bf16: `out` is rounded, so the row sums of out * dout carry 2^-9 of terms of size 1; tables
-  // with products of bf16 pairs also round probabilities and gradients of scores.
-  made.operands.push_back(output(dtype, qkv, {dtype == kBf16 ? 3e-2 : 5e-5, 1e-4}));
+  // `out` is rounded, so the row sums of out * dout carry that of terms of size 1; tables with
+  // products of pairs also round probabilities and gradients of scores.
+  made.operands.push_back(output(dtype, qkv,
+                                 {dtype == kBf16   ? 3e-2
+                                  : dtype == kFp16 ? 4e-3
+                                                   : 5e-5,
+                                  1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});
   };
@@ -346,11 +358,11 @@ inline void add_attention_cases(Cases& cases, DType dtype) {
 
 inline void add_math_cases(Cases& cases) {
   add_gemm_cases(cases);
-  for (const DType dtype : {kFp32, kBf16}) {
+  for (const DType dtype : kNumbers) {
     for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {3, 5}, {17, 70}, {130, 384}, {301, 257}}) {
       for (const bool accumulate : {false, true}) {
-        for (const DType out : {kFp32, kBf16}) {
+        for (const DType out : types_beside(dtype)) {
           cases.push_back(column_sum_case(rows, cols, dtype, accumulate, out));
           cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate, out));
         }

@@ -82,7 +82,7 @@ struct BlockCall {
 };
 
 /// Rows that are wider than what they hold are whole margins: with margins of 8, every row begins
-/// at 16 bytes in bf16, however wide the matrix is.
+/// at 16 bytes in 16 bits, however wide the matrix is.
 inline Shape block_activations(const BlockCall& call, int64_t cols) {
   const int64_t margin = call.margin;
   return {call.tokens, margin == 0 ? cols : (cols + 3 * margin - 1) / margin * margin};
@@ -240,8 +240,7 @@ inline Case block_sddmm_case(const BlockPatternPointer& w, const BlockCall& call
 inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t tokens,
                             int variant) {
   const Activation functions[] = {Activation::gelu, Activation::none, Activation::relu};
-  const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kBf16}, {kBf16, kFp32}};
-  for (const auto& [in, out] : types) {
+  for (const auto& [in, out] : kProductTypes) {
     const BlockCall call{.tokens = tokens,
                          .in = in,
                          .out = out,
@@ -256,16 +255,16 @@ inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t 
   }
 }
 
-/// What tensor cores take: bf16 in rows that begin at 16 bytes. Blocks of each size of tiles, cut
+/// What tensor cores take: halves in rows that begin at 16 bytes. Blocks of each size of tiles, cut
 /// off at both edges, of a narrow and a wide matrix; tokens that fill no tile, and enough to share
 /// them out.
-inline void add_block_tile_cases(Cases& cases) {
+inline void add_block_tile_cases(Cases& cases, DType half) {
   int variant = 0;
   const auto add = [&](const BlockPatternPointer& w, int64_t tokens) {
     const Activation functions[] = {Activation::gelu, Activation::none, Activation::relu};
     const BlockCall call{.tokens = tokens,
-                         .in = kBf16,
-                         .out = variant % 2 == 0 ? kBf16 : kFp32,
+                         .in = half,
+                         .out = variant % 2 == 0 ? half : kFp32,
                          .activation = functions[variant % 3],
                          .extra = variant % 4 < 2,
                          .accumulate = variant % 8 < 4,
@@ -303,7 +302,8 @@ inline void add_block_cases(Cases& cases) {
     const auto w = std::make_shared<const BlockPattern>(Shape{64, 128}, Shape{16, 32}, density);
     add_block_verbs(cases, w, 10, variant++);
   }
-  add_block_tile_cases(cases);
+  add_block_tile_cases(cases, kBf16);
+  add_block_tile_cases(cases, kFp16);
 }
 
 }  // namespace espalier::kernels

@@ -278,8 +278,7 @@ inline Case csr_case(const SparseProblem& p) {
 }
 
 inline void add_sparse_cases(Cases& cases, const SparseShape& shape, SparseVariant variant) {
-  const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}};
-  for (const auto& [in, out] : types) {
+  for (const auto& [in, out] : kProductTypes) {
     variant.in = in;
     variant.out = out;
     const SparseProblem problem(shape, variant);

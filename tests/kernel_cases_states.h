@@ -80,20 +80,33 @@ inline Case dequantize_case(int64_t n, DynamicMap map) {
   return made;
 }
 
-/// Where an optimizer writes the rounded values.
+/// Where an optimizer writes the rounded values; bf16: in the type of halves.
 enum class Copy : uint8_t { absent, fp32, bf16 };
 
 struct StateForm {
   DType gradient = kFp32;
-  bool split = false;  ///< the master copy is bf16 and 16 more bits
+  bool split = false;  ///< the master copy is halves: `half` and 16 more bits
   bool coded = false;  ///< moments in 8 bits
   Copy copy = Copy::absent;
+  DType half = kBf16;
   std::optional<double> factor{};  ///< of gradients, as an operand
 };
+
+/// The master copy with these halves, and the upper half of one, as a number.
+inline double joined(DType half, double value, double low) {
+  const auto rest = static_cast<uint16_t>(low);
+  const auto high = static_cast<float>(value);
+  return half == kFp16 ? join(to_fp16(high), rest) : join(to_bf16(high), rest);
+}
+inline double upper_half(DType half, double master) {
+  const auto w = static_cast<float>(master);
+  return half == kFp16 ? to_float(split<fp16>(w).high) : to_float(split<bf16>(w).high);
+}
 
 /// Where an operand stands; 0: there is none.
 struct StatePlaces {
   size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0, factor = 0;
+  DType half = kBf16;
 };
 
 inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
@@ -103,16 +116,16 @@ inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap:
 inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form, int moments) {
   const int64_t n = kept.count();
   const Tolerance tolerance{1e-6, 2e-6};
-  // Near the middle between two bf16 numbers `value` may be either: `low` tells them apart, which
+  // Near the middle between two numbers of 16 bits `value` may be either: `low` tells them apart, which
   // tests of states compare bit by bit.
   const Tolerance value{1e-6, form.split ? 0x1p-7 : 2e-6};
-  StatePlaces places;
+  StatePlaces places{.half = form.half};
   const auto add = [&made](Operand operand) {
     made.operands.push_back(std::move(operand));
     return made.operands.size() - 1;
   };
   add(input(form.gradient, {n}));
-  add(in_out(form.split ? kBf16 : kFp32, {n}, value));
+  add(in_out(form.split ? form.half : kFp32, {n}, value));
   if (form.split) {
     for (double& x : made.operands[1].values) {
       x = x == 0 ? 0.5 : x;  // the parts of no number are zero and a negative rest
@@ -129,7 +142,7 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
     }
   }
   if (form.copy != Copy::absent) {
-    places.dense = add(in_out(form.copy == Copy::bf16 ? kBf16 : kFp32, {kept.size}, value));
+    places.dense = add(in_out(form.copy == Copy::bf16 ? form.half : kFp32, {kept.size}, value));
     made.operands.back().input = false;
   }
   if (form.factor) {
@@ -163,6 +176,7 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
   if (!std::isfinite(factor_of(at, v, 1))) {
     return;
   }
+  const DType half = at.half;
   Values moments[2];
   for (size_t i = 0; i < 2; ++i) {
     const Values none(v[at.value].size(), 0);
@@ -173,12 +187,10 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
   }
   for (size_t k = 0; k < v[at.value].size(); ++k) {
     double& value = v[at.value][k];
-    const bf16 high = to_bf16(static_cast<float>(value));
-    const double w = at.low == 0 ? value : join(high, static_cast<uint16_t>(v[at.low][k]));
+    const double w = at.low == 0 ? value : joined(half, value, v[at.low][k]);
     StateElement element{w, {moments[0][k], moments[1][k]}};
     next(v[0][k], element);
-    const SplitFloat parts = split(static_cast<float>(element.master));
-    value = at.low == 0 ? element.master : to_float(parts.high);
+    value = at.low == 0 ? element.master : upper_half(half, element.master);
     moments[0][k] = element.moment[0];
     moments[1][k] = element.moment[1];
     if (at.dense != 0) {
@@ -195,8 +207,9 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
 }
 
 inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
-  return fmt::format("{}_{}_split{:d}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
-                     form.split, form.coded, static_cast<int>(form.copy),
+  return fmt::format("{}_{}_split{:d}{}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
+                     form.split, form.half == kFp16 ? "fp16" : "", form.coded,
+                     static_cast<int>(form.copy),
                      form.factor ? fmt::format("_factor{}", *form.factor) : "");
 }
 
@@ -263,25 +276,26 @@ struct PredictForm {
   bool split = false, coded = false;
   int moments = 2;
   int terms = 1;
+  DType half = kBf16;
 };
 
 /// Operands {value, [low], moments with [scales], out, exact}; none of the state may change.
 inline Case predict_case(int64_t n, const PredictForm& form) {
   Case made;
-  made.name = fmt::format("predict_{}_split{:d}_coded{:d}_moments{}_terms{}", n, form.split,
-                          form.coded, form.moments, form.terms);
+  made.name = fmt::format("predict_{}_split{:d}{}_coded{:d}_moments{}_terms{}", n, form.split,
+                          form.half == kFp16 ? "fp16" : "", form.coded, form.moments, form.terms);
   StatePlaces at{.value = 0};
   const auto add = [&made](Operand operand) {
     made.operands.push_back(std::move(operand));
     return made.operands.size() - 1;
   };
-  add(input(form.split ? kBf16 : kFp32, {n}, 0.5, 2));
+  add(input(form.split ? form.half : kFp32, {n}, 0.5, 2));
   at.low = form.split ? add(input(DType::uint16, {n}, 0, 65536)) : 0;
   for (int i = 0; i < form.moments; ++i) {
     at.moment[i] = add(form.coded ? input(DType::uint8, {n}, 40, 256) : input(kFp32, {n}, 0, 1));
     at.scale[i] = form.coded ? add(input(kFp32, {blocks_of(n)}, 0.5, 1)) : 0;
   }
-  const size_t out = add(output(form.split ? kBf16 : kFp32, {n}, {1e-6, 2e-6}));
+  const size_t out = add(output(form.split ? form.half : kFp32, {n}, {1e-6, 2e-6}));
   const size_t exact = add(output(kFp32, {n}, {1e-6, 2e-6}));
   std::vector<PredictArgs::Term> terms;
   for (int i = 0; i < form.terms; ++i) {
@@ -309,9 +323,7 @@ inline Case predict_case(int64_t n, const PredictForm& form) {
                        : v[at.moment[i]];
     }
     for (size_t k = 0; k < v[0].size(); ++k) {
-      double w = form.split ? static_cast<double>(join(to_bf16(static_cast<float>(v[0][k])),
-                                                       static_cast<uint16_t>(v[at.low][k])))
-                            : v[0][k];
+      double w = form.split ? joined(form.half, v[0][k], v[at.low][k]) : v[0][k];
       for (const PredictArgs::Term& term : terms) {
         const double root = form.moments == 1 ? 1 : std::sqrt(moments[1][k]) * term.root + 0.25;
         w = w * term.keep - term.step * moments[0][k] / root;

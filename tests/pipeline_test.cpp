@@ -44,7 +44,7 @@ TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
 
 TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
   const TempDir dir;
-  for (const std::string dtype : {"fp32", "bf16"}) {
+  for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     for (const std::string storage : {"dense", "sparse"}) {
       for (const std::string recompute : {"none", "full"}) {
         io::Config config = config_for(dir);

@@ -46,28 +46,37 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(a, b, {}, bits, bits);
 }
 
-/// The same in bf16: every rank's values are rounded, added in fp32 in rank order, rounded once.
-inline std::vector<bf16> rounded(std::span<const float> x) {
-  std::vector<bf16> y;
+/// The same in 16 bits: every rank's values are rounded, added in fp32 in rank order, rounded once.
+template <class Half = bf16>
+std::vector<Half> rounded(std::span<const float> x) {
+  std::vector<Half> y;
   for (const float one : x) {
-    y.push_back(to_bf16(one));
+    y.push_back(from_float<Half>(one));
   }
   return y;
 }
 
+template <class Half>
+std::vector<Half> half_values(int rank, int step, int64_t count) {
+  return rounded<Half>(values(rank, step, count));
+}
 inline std::vector<bf16> bf16_values(int rank, int step, int64_t count) {
-  return rounded(values(rank, step, count));
+  return half_values<bf16>(rank, step, count);
 }
 
-inline std::vector<bf16> expected_bf16_sum(int ranks, int step, int64_t count) {
+template <class Half>
+std::vector<Half> expected_half_sum(int ranks, int step, int64_t count) {
   std::vector<float> sum(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    sum[i] = to_float(to_bf16(value(0, step, i)));
+    sum[i] = to_float(from_float<Half>(value(0, step, i)));
     for (int r = 1; r < ranks; ++r) {
-      sum[i] = sum[i] + to_float(to_bf16(value(r, step, i)));
+      sum[i] = sum[i] + to_float(from_float<Half>(value(r, step, i)));
     }
   }
-  return rounded(sum);
+  return rounded<Half>(sum);
+}
+inline std::vector<bf16> expected_bf16_sum(int ranks, int step, int64_t count) {
+  return expected_half_sum<bf16>(ranks, step, count);
 }
 
 template <class T>
@@ -75,25 +84,28 @@ Tensor flat_of(std::vector<T>& x) {
   return {x.data(), dtype_of<T>(), Shape{static_cast<int64_t>(x.size())}};
 }
 
-/// Values and sums by element type, for tests of both.
+/// Values and sums by element type, for tests of all.
 template <class T>
 std::vector<T> values_of(int rank, int step, int64_t count) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return bf16_values(rank, step, count);
-  } else {
+  if constexpr (std::is_same_v<T, float>) {
     return values(rank, step, count);
+  } else {
+    return half_values<T>(rank, step, count);
   }
 }
 template <class T>
 std::vector<T> expected_of(int ranks, int step, int64_t count) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return expected_bf16_sum(ranks, step, count);
-  } else {
+  if constexpr (std::is_same_v<T, float>) {
     return expected_sum(ranks, step, count);
+  } else {
+    return expected_half_sum<T>(ranks, step, count);
   }
 }
 
 inline bool same_bits(std::span<const bf16> a, std::span<const bf16> b) {
+  return std::ranges::equal(a, b);
+}
+inline bool same_bits(std::span<const fp16> a, std::span<const fp16> b) {
   return std::ranges::equal(a, b);
 }
 

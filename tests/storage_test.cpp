@@ -33,7 +33,7 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
     return made;
   }
   std::string storage() const { return std::get<0>(GetParam()); }
-  /// bf16 products are rounded at other places: losses agree to the noise of that.
+  /// Products of 16 bits are rounded at other places: losses agree to the noise of that.
   double tolerance() const { return std::get<1>(GetParam()) == "fp32" ? 2e-5 : 2e-2; }
 
   void expect_same_losses(const Outcome& a, const Outcome& b) const {
@@ -107,7 +107,7 @@ TEST_P(Storages, TwoRanksAreOne) {
 
 INSTANTIATE_TEST_SUITE_P(All, Storages,
                          ::testing::Combine(::testing::Values("expanded", "sparse", "block"),
-                                            ::testing::Values("fp32", "bf16")));
+                                            ::testing::Values("fp32", "bf16", "fp16")));
 
 class States : public ::testing::TestWithParam<std::string> {
  protected:

@@ -26,7 +26,7 @@ class StoreTest : public ::testing::TestWithParam<std::tuple<DType, Encoding>> {
                {.dtype = std::get<0>(GetParam()),
                 .encoding = [](const std::string&) { return std::get<1>(GetParam()); }}) {}
 
-  /// Values that bf16 holds exactly, so that the dense copy can be compared.
+  /// Values that types of 16 bits hold exactly, so that the dense copy can be compared.
   static std::vector<float> ramp(int64_t count, float start) {
     std::vector<float> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -38,9 +38,9 @@ class StoreTest : public ::testing::TestWithParam<std::tuple<DType, Encoding>> {
   std::vector<float> dense_of(const Parameter& parameter) const {
     std::vector<float> values;
     for (int64_t i = 0; i < parameter.size(); ++i) {
-      values.push_back(parameter.dense.dtype == DType::fp32
-                           ? parameter.dense.get<float>()[i]
-                           : to_float(parameter.dense.get<bf16>()[i]));
+      with_number(parameter.dense.dtype, [&]<class Number>(Number) {
+        values.push_back(to_float(parameter.dense.get<Number>()[i]));
+      });
     }
     return values;
   }
@@ -107,11 +107,8 @@ TEST_P(StoreTest, GradientLandsInKeptPositions) {
   const Buffer dy = arena_.allocate(Memory::scratch, "dy", dtype, Shape{kBatch, kRows});
   const Buffer x = arena_.allocate(Memory::scratch, "x", dtype, Shape{kBatch, kCols});
   auto put = [&](const Tensor& tensor, int64_t i, float value) {
-    if (dtype == DType::fp32) {
-      tensor.get<float>()[i] = value;
-    } else {
-      tensor.get<bf16>()[i] = to_bf16(value);
-    }
+    with_number(dtype,
+                [&]<class Number>(Number) { tensor.get<Number>()[i] = from_float<Number>(value); });
   };
   for (int64_t i = 0; i < kBatch * kRows; ++i) {
     put(dy.tensor(), i, static_cast<float>(i % 7 - 3));
@@ -155,10 +152,10 @@ TEST_P(StoreTest, BytesAreThoseOfTheLedger) {
   EXPECT_EQ(arena_.use(Memory::weight).now, flat() * width + (fp32 ? 0 : kBiasCopy));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StoreTest,
-                         ::testing::Combine(::testing::Values(DType::fp32, DType::bf16),
-                                            ::testing::Values(Encoding::int32, Encoding::delta,
-                                                              Encoding::bitmap)));
+INSTANTIATE_TEST_SUITE_P(
+    All, StoreTest,
+    ::testing::Combine(::testing::Values(DType::fp32, DType::bf16, DType::fp16),
+                       ::testing::Values(Encoding::int32, Encoding::delta, Encoding::bitmap)));
 
 TEST(Store, InitialValuesDependOnSeedAndNameOnly) {
   Arena arena;

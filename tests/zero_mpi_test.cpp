@@ -34,15 +34,6 @@ std::vector<T> owned_part(const std::vector<T>& flat, const Partition& partition
   return part;
 }
 
-template <class T>
-T from_float(float x) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return to_bf16(x);
-  } else {
-    return x;
-  }
-}
-
 /// What an optimizer step might make of a sum: a pure function, so that every rank can check it.
 template <class T>
 T stepped(T sum) {

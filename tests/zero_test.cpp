@@ -162,7 +162,7 @@ TEST_P(Resumed, WeightsOfAShardedRunStartAnother) {
   EXPECT_LT(whole.losses.front(), run(next, 2).losses.front() - 0.1) << "it starts trained";
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, Resumed, ::testing::Values("fp32", "bf16"));
+INSTANTIATE_TEST_SUITE_P(DTypes, Resumed, ::testing::Values("fp32", "bf16", "fp16"));
 
 /// Bytes of one kind on each rank.
 std::vector<double> bytes_of(const nlohmann::ordered_json& summary, const std::string& kind) {

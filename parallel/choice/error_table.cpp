@@ -89,8 +89,8 @@ ErrorTable::ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTab
     : kernels_(kernels), stream_(stream), options_(std::move(options)) {
   require(kernels.encode != nullptr && kernels.decode != nullptr, "kernels with wire formats",
           kernels.name);
-  require(options_.gradient == DType::fp32 || options_.gradient == DType::bf16,
-          "a gradient of fp32 or bf16", name_of(options_.gradient));
+  require(is_number(options_.gradient), "a gradient of fp32, bf16 or fp16",
+          name_of(options_.gradient));
   table_.layers = std::ssize(options_.layers);
   table_.choices = static_cast<int>(options_.choices.size());
   table_.fixed = options_.fixed;
@@ -112,7 +112,7 @@ ErrorTable::ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTab
   };
   decoded_ = scratch("decoded gradient", DType::fp32, values);
   wire_ = scratch("encoded gradient", DType::uint8, static_cast<int64_t>(wire));
-  if (options_.gradient == DType::bf16) {
+  if (options_.gradient != DType::fp32) {
     values_ = scratch("gradient as fp32", DType::fp32, values);
   }
 }

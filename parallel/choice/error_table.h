@@ -14,7 +14,7 @@
 // A block is whole buckets of the format, as many as there are in `block` values (at least
 // one); where a layer is one bucket, the layer. So a layer's buckets begin where they would in a
 // message of the layer, and scratch is bounded: a block of values, its message, and a copy when
-// gradients are bf16. With `most_blocks` a long layer is judged by so many blocks, evenly spread
+// gradients have 16 bits. With `most_blocks` a long layer is judged by so many blocks, evenly spread
 // over it, and what they lose times elements / elements seen. `add` allocates nothing (encoders of
 // WireCode::table do). Errors of several gradients add up: less noise, and a budget in proportion
 // does not care. NaN and Inf stay in the sums until `clear`.
@@ -35,7 +35,7 @@ struct ErrorTableOptions {
   std::vector<Range> layers;                 ///< elements of the flat gradient
   std::vector<kernels::WireFormat> choices;  ///< at most 256
   std::vector<int> fixed;                    ///< as in ChoiceTable; their other choices stay 0
-  DType gradient = DType::fp32;              ///< or bf16
+  DType gradient = DType::fp32;              ///< or bf16, fp16
   ErrorScale scale = ErrorScale::squares;
   int64_t block = 65'536;   ///< values that are encoded at once
   int64_t most_blocks = 0;  ///< of a layer, that are looked at; 0: all

@@ -36,9 +36,10 @@ Card card_of(Stream& compute) {
 }
 
 nccl::Type type_of(const Tensor& data) {
-  require(data.dtype == DType::fp32 || data.dtype == DType::bf16, "fp32 or bf16",
-          name_of(data.dtype));
-  return data.dtype == DType::fp32 ? nccl::kFloat32 : nccl::kBfloat16;
+  require(is_number(data.dtype), "fp32, bf16 or fp16", name_of(data.dtype));
+  return data.dtype == DType::fp32   ? nccl::kFloat32
+         : data.dtype == DType::bf16 ? nccl::kBfloat16
+                                     : nccl::kFloat16;
 }
 
 }  // namespace

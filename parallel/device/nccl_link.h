@@ -55,7 +55,7 @@ class NcclLink {
   void group(std::string_view doing, const std::function<void()>& ask);
   void send(int to, std::span<const std::byte> data);
   void receive(int from, std::span<std::byte> data);
-  /// In place, summed in an order of NCCL's, which all ranks share; fp32 or bf16.
+  /// In place, summed in an order of NCCL's, which all ranks share; fp32, bf16 or fp16.
   void all_reduce(const Tensor& data);
   /// The same for rank `root` alone; what the others hold stays.
   void reduce(int root, const Tensor& data);

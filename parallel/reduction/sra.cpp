@@ -124,8 +124,7 @@ std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_
 void SraReduction::start(const SliceJob& job) {
   require(finished(), "one array at a time", job.data.count());
   require(job.number >= 0 && job.number < kReductionNumbers, "number out of range", job.number);
-  require(job.data.dtype == DType::fp32 || job.data.dtype == DType::bf16, "fp32 or bf16",
-          name_of(job.data.dtype));
+  require(is_number(job.data.dtype), "fp32, bf16 or fp16", name_of(job.data.dtype));
   if (peers_.empty() || flat_count(job.data) == 0) {
     return;
   }

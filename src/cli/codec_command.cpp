@@ -243,8 +243,8 @@ void add_sources(CLI::App& command, CodecArguments& arguments) {
                         ->check(CLI::IsMember({"normal", "heavy", "uniform"}));
   file->excludes(checkpoint)->excludes(synthetic);
   checkpoint->excludes(synthetic);
-  command.add_option("--dtype", arguments.dtype, "of --file: fp32 or bf16 (fp32)")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+  command.add_option("--dtype", arguments.dtype, "of --file: fp32, bf16 or fp16 (fp32)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->needs(file);
   command.add_option("--parameter", arguments.choice.pattern, "pattern of names (*)")
       ->needs(checkpoint);

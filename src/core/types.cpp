@@ -13,8 +13,9 @@ struct DTypeRow {
   size_t bytes;
 };
 
-constexpr std::array<DTypeRow, 6> kDTypes{{{DType::fp32, "fp32", 4},
+constexpr std::array<DTypeRow, 7> kDTypes{{{DType::fp32, "fp32", 4},
                                            {DType::bf16, "bf16", 2},
+                                           {DType::fp16, "fp16", 2},
                                            {DType::int32, "int32", 4},
                                            {DType::uint16, "uint16", 2},
                                            {DType::uint8, "uint8", 1},
@@ -31,7 +32,8 @@ std::string_view name_of(DType dtype) { return row_of(dtype).name; }
 DType dtype_by_name(std::string_view name) {
   const auto* row = std::ranges::find(kDTypes, name, &DTypeRow::name);
   check(row != kDTypes.end(),
-        "element type \"{}\" is unknown; known: fp32, bf16, int32, uint16, uint8, uint64", name);
+        "element type \"{}\" is unknown; known: fp32, bf16, fp16, int32, uint16, uint8, uint64",
+        name);
   return row->dtype;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Element types and shapes. bf16 is the upper half of an fp32; rounding is to nearest, ties to
-// even.
+// Element types and shapes. bf16 is the upper half of an fp32, fp16 IEEE 754's number of 16 bits (5
+// of exponent: up to 65,504; multiples of 2^-24 below 2^-14). Rounding is to nearest, ties to even.
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -29,23 +29,130 @@ inline bf16 to_bf16(float x) {
   return bf16{static_cast<uint16_t>(is_nan ? quiet_nan : rounded)};
 }
 
-/// An fp32 number as bf16, rounded to nearest (ties away from zero), and the 16 bits that rounding
-/// took away: bits of the number = (high << 16) + (int16) low, for every number. Every NaN becomes
-/// the same one.
-struct SplitFloat {
-  bf16 high;
-  uint16_t low = 0;
+struct fp16 {
+  uint16_t bits = 0;
+  bool operator==(const fp16&) const = default;
 };
-inline SplitFloat split(float x) {
-  const uint32_t bits = x != x ? 0x7fc00000U : std::bit_cast<uint32_t>(x);
-  return {bf16{static_cast<uint16_t>((bits + 0x8000U) >> 16)}, static_cast<uint16_t>(bits)};
-}
-inline float join(bf16 high, uint16_t low) {
-  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low)});
-  return std::bit_cast<float>((uint32_t{high.bits} << 16) + rest);
+
+// What follows is always inlined: kernels have it in their own instruction sets, too.
+
+[[gnu::always_inline]] inline float to_float(fp16 x) {
+  const uint32_t magnitude = x.bits & 0x7fffU;
+  // Normal numbers: bias 15 becomes 127.
+  const uint32_t normal = (magnitude << 13) + (112U << 23);
+  const uint32_t small =
+      __builtin_bit_cast(uint32_t, static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F);
+  uint32_t bits = magnitude < 0x400U ? small : normal;
+  bits = magnitude >= 0x7c00U ? (magnitude << 13) | 0x7f800000U : bits;
+  return __builtin_bit_cast(float, bits | (static_cast<uint32_t>(x.bits) & 0x8000U) << 16);
 }
 
-enum class DType : uint8_t { fp32, bf16, int32, uint16, uint8, uint64 };
+/// From 65,520 on infinite; a NaN becomes a quiet NaN of its sign.
+[[gnu::always_inline]] inline fp16 to_fp16(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  // Normal numbers: 13 bits are rounded away.
+  const uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
+  // Below 2^-14: a sum with 2^-1 leaves multiples of 2^-24 in the low bits.
+  const float shifted = __builtin_bit_cast(float, magnitude) + 0.5F;
+  const uint32_t small = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000U;
+  uint32_t half = magnitude < 0x38800000U ? small : normal;
+  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
+  half = magnitude > 0x7f800000U ? 0x7e00U : half;
+  return fp16{static_cast<uint16_t>(half | (bits >> 16 & 0x8000U))};
+}
+
+/// x rounded to T: float, bf16 or fp16.
+template <class T>
+T from_float(float x);
+template <>
+[[gnu::always_inline]] inline float from_float(float x) {
+  return x;
+}
+template <>
+[[gnu::always_inline]] inline bf16 from_float(float x) {
+  return to_bf16(x);
+}
+template <>
+[[gnu::always_inline]] inline fp16 from_float(float x) {
+  return to_fp16(x);
+}
+
+/// An fp32 number w in two halves: `high` is w rounded to nearest, `low` (an int16) counts by how
+/// much w's magnitude is larger. Every NaN becomes the same one.
+///   bf16  ties away from zero; bits of w = (high << 16) + low: exact for every number
+///   fp16  ties to even; |w| = |high| + low 2^(e - 25), e = high's exponent, at least -14. Exact
+///         from 2^-16 to 65,520: |low| is at most 2^14, and w a multiple of the unit. Below, w is
+///         rounded to a multiple of 2^-39 first; beyond, it is infinite. Halves of the joined
+///         number are the same halves.
+template <class High>
+struct SplitFloat {
+  High high;
+  uint16_t low = 0;
+};
+template <class High>
+SplitFloat<High> split(float w);
+
+template <>
+[[gnu::always_inline]] inline SplitFloat<bf16> split(float w) {
+  // Rounding would carry some NaNs into a number.
+  const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
+  return {bf16{static_cast<uint16_t>((bits + 0x8000U) >> 16)}, static_cast<uint16_t>(bits)};
+}
+[[gnu::always_inline]] inline float join(bf16 high, uint16_t low) {
+  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low)});
+  return __builtin_bit_cast(float, (uint32_t{high.bits} << 16) + rest);
+}
+
+namespace detail {
+/// The exponent of a half's magnitude with fp32's bias; subnormal halves have that of 2^-14.
+[[gnu::always_inline]] inline uint32_t split_exponent(float magnitude) {
+  const uint32_t exponent = __builtin_bit_cast(uint32_t, magnitude) >> 23;
+  return exponent < 113U ? 113U : exponent;
+}
+}  // namespace detail
+
+template <>
+[[gnu::always_inline]] inline SplitFloat<fp16> split(float w) {
+  const float given = __builtin_fabsf(w);
+  // A sum with 2^-16 leaves multiples of 2^-39.
+  const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
+  const uint16_t half = w != w ? uint16_t{0x7e00} : to_fp16(size).bits;
+  const float high = to_float(fp16{half});
+  const float units =
+      __builtin_bit_cast(float, (127U + 127U + 25U - detail::split_exponent(high)) << 23);
+  const float rest = size < 65520.0F ? size - high : 0.0F;
+  const auto sign =
+      static_cast<uint16_t>(w != w ? 0U : __builtin_bit_cast(uint32_t, w) >> 16 & 0x8000U);
+  return {fp16{static_cast<uint16_t>(half | sign)},
+          static_cast<uint16_t>(static_cast<int32_t>(rest * units))};
+}
+[[gnu::always_inline]] inline float join(fp16 high, uint16_t low) {
+  const float size = to_float(fp16{static_cast<uint16_t>(high.bits & 0x7fffU)});
+  const float unit = __builtin_bit_cast(float, (detail::split_exponent(size) - 25U) << 23);
+  const float w = size + static_cast<float>(int32_t{static_cast<int16_t>(low)}) * unit;
+  const uint32_t sign = (uint32_t{high.bits} & 0x8000U) << 16;
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, w) | sign);
+}
+
+enum class DType : uint8_t { fp32, bf16, fp16, int32, uint16, uint8, uint64 };
+
+/// fp32, bf16 or fp16: what "any" number is, in kernels and messages.
+inline bool is_number(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
+}
+
+/// Calls `body` with a number of this type: float, bf16 or fp16.
+template <class Body>
+void with_number(DType dtype, const Body& body) {
+  if (dtype == DType::bf16) {
+    body(bf16{});
+  } else if (dtype == DType::fp16) {
+    body(fp16{});
+  } else {
+    body(float{});
+  }
+}
 
 size_t size_of(DType dtype);
 std::string_view name_of(DType dtype);
@@ -61,6 +168,10 @@ constexpr DType dtype_of<float>() {
 template <>
 constexpr DType dtype_of<bf16>() {
   return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<fp16>() {
+  return DType::fp16;
 }
 template <>
 constexpr DType dtype_of<int32_t>() {

@@ -9,9 +9,9 @@
 // counts flops and bytes).
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
-// D = C/H head width, V vocabulary. "any" = fp32 or bf16. Sums over rows are split in a way that
-// depends on the shape alone, so results do not depend on the number of threads (GEMMs: oneDNN's
-// own).
+// D = C/H head width, V vocabulary. "any" = fp32, bf16 or fp16; no call has
+// operands of both the last two. Sums over rows are split in a way that depends on the shape alone,
+// so results do not depend on the number of threads (GEMMs: oneDNN's own).
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -41,7 +41,7 @@ enum class Float8 : uint8_t { none, e4m3, e5m2 };
 ///                   multiplies, or after. Without accumulate and any of the others
 ///   row_sums        (+)= op(a) 1, a bias' gradient beside that of its weight: of a transposed a.
 ///                   A table may round the sums of one call to c's type before it adds them
-/// With round_a and round_b (both or neither), elements x of that operand are multiplied as s q: q
+/// With round_a and round_b (both or neither; not of fp16), elements x of that operand are multiplied as s q: q
 /// is x / s in that format, to nearest even, and s the operand's largest magnitude over the
 /// format's largest number, in fp32 (1 of zeros). An operand that is not finite makes c NaN.
 /// row_sums are those of a as it is.
@@ -136,7 +136,7 @@ struct DropoutArgs {
   int64_t offset = 0;
 };
 
-/// y = x converted; fp32 and bf16 in any combination. With `accumulate`, y += x.
+/// y = x converted; fp32 from and to any. With `accumulate`, y += x.
 struct CastArgs {
   Tensor x, y;
   bool accumulate = false;
@@ -263,9 +263,8 @@ struct DequantizeArgs {
   DynamicMap map = DynamicMap::with_sign;
 };
 
-/// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the fp32
-/// number whose bits are (value << 16) + (int16) low: `value` is w rounded to bf16 (ties away from
-/// zero) and `low` the 16 bits that rounding took away. g = gradient * scale, then
+/// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the number
+/// of which `value` and `low` are the halves (core/types.h, SplitFloat). g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
 /// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
@@ -276,7 +275,7 @@ struct DequantizeArgs {
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
   Tensor value;             ///< any [count]
-  Tensor low;               ///< uint16 [count] when value is bf16, else empty
+  Tensor low;               ///< uint16 [count], empty when value is fp32
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
   Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty

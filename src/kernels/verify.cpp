@@ -20,7 +20,7 @@ template <class Args>
 void is_master(const Args& args) {
   const int64_t count = args.value.count();
   is_any_vector("value", args.value, count);
-  if (args.value.dtype == DType::bf16) {
+  if (args.value.dtype != DType::fp32) {
     require(args.low.dtype == DType::uint16, "low must be uint16", name_of(args.low.dtype));
     is_flat("low", args.low, count);
   } else {
@@ -40,6 +40,7 @@ void is_update(const Args& args) {
   const int64_t count = args.value.count();
   is_positions(args.positions);
   is_any_vector("gradient", args.gradient, count);
+  is_beside("value", args.value, args.gradient);
   is_master(args);
   is_moment("moment1", args.moment1, args.scale1, count);
   if (args.factor) {
@@ -49,6 +50,8 @@ void is_update(const Args& args) {
     require(args.positions.count == count, "positions must cover the values", args.positions.count,
             count);
     is_any_vector("dense", args.dense, args.positions.size);
+    is_beside("dense", args.dense, args.value);
+    is_beside("dense", args.dense, args.gradient);
     require(args.dense.data != args.value.data, "dense must not be the values themselves");
   }
 }
@@ -72,6 +75,8 @@ void verify(const GemmArgs& args) {
   is_matrix("c", c, m, n);
   require((args.round_a == Float8::none) == (args.round_b == Float8::none),
           "both operands are rounded to 8 bits, or none");
+  require(args.round_a == Float8::none || a.dtype != DType::fp16,
+          "operands of fp16 are multiplied as they are", name_of(a.dtype));
   if (args.bias) {
     is_fp32_vector("bias", args.bias, n);
   }
@@ -94,6 +99,7 @@ void verify(const ColumnSumArgs& args) {
   is_any("x", args.x);
   is_matrix("x", args.x, args.x.rows(), args.x.cols());
   is_any_vector("out", args.out, args.x.cols());
+  is_beside("out", args.out, args.x);
 }
 
 void verify(const LayerNormArgs& args) {
@@ -101,7 +107,7 @@ void verify(const LayerNormArgs& args) {
   const int64_t cols = args.x.cols();
   is_fp32("x", args.x);
   is_any("y", args.y);
-  is_any("weight", args.weight);
+  is_beside("weight", args.weight, args.y);
   is_matrix("x", args.x, rows, cols);
   is_matrix("y", args.y, rows, cols);
   is_flat("weight", args.weight, cols);
@@ -116,7 +122,7 @@ void verify(const LayerNormBackwardArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   is_any("dy", args.dy);
-  is_any("weight", args.weight);
+  is_beside("weight", args.weight, args.dy);
   is_fp32("x", args.x);
   is_fp32("dx", args.dx);
   is_matrix("dy", args.dy, rows, cols);
@@ -208,7 +214,7 @@ void verify(const CrossEntropyArgs& args) {
   is_flat("targets", args.targets, rows);
   is_fp32_vector("losses", args.losses, rows);
   if (args.dlogits) {
-    is_any("dlogits", args.dlogits);
+    is_beside("dlogits", args.dlogits, args.logits);
     is_matrix("dlogits", args.dlogits, rows, cols);
     require(args.dlogits.data != args.logits.data || (args.dlogits.dtype == args.logits.dtype &&
                                                       args.dlogits.stride == args.logits.stride),
@@ -229,7 +235,7 @@ void verify(const DropoutArgs& args) {
 
 void verify(const CastArgs& args) {
   is_any("x", args.x);
-  is_any("y", args.y);
+  is_beside("y", args.y, args.x);
   is_flat("x", args.x, args.x.count());
   is_flat("y", args.y, args.x.count());
 }
@@ -255,12 +261,14 @@ void verify(const GatherArgs& args) {
   is_positions(args.positions);
   is_any_vector("dense", args.dense, args.positions.size);
   is_any_vector("packed", args.packed, args.positions.count);
+  is_beside("packed", args.packed, args.dense);
 }
 
 void verify(const ScatterArgs& args) {
   is_positions(args.positions);
   is_any_vector("dense", args.dense, args.positions.size);
   is_any_vector("packed", args.packed, args.positions.count);
+  is_beside("packed", args.packed, args.dense);
 }
 
 void verify(const QuantizeArgs& args) {

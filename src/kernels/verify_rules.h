@@ -10,8 +10,14 @@ inline void is_fp32(const char* name, const Tensor& t) {
 }
 
 inline void is_any(const char* name, const Tensor& t) {
-  require(t.dtype == DType::fp32 || t.dtype == DType::bf16, "tensor must be fp32 or bf16", name,
-          name_of(t.dtype));
+  require(is_number(t.dtype), "tensor must be fp32, bf16 or fp16", name, name_of(t.dtype));
+}
+
+/// No call has bf16 and fp16.
+inline void is_beside(const char* name, const Tensor& t, const Tensor& other) {
+  is_any(name, t);
+  require(t.dtype == DType::fp32 || other.dtype == DType::fp32 || t.dtype == other.dtype,
+          "a call mixes bf16 and fp16", name, name_of(t.dtype), name_of(other.dtype));
 }
 
 inline void is_int32(const char* name, const Tensor& t) {

@@ -43,8 +43,7 @@ void verify(const EncodeArgs& args) {
 
 void verify(const OrderedSumArgs& args) {
   const auto& [x, y, mine] = args;
-  require(x.dtype == DType::fp32 || x.dtype == DType::bf16, "x must be fp32 or bf16",
-          name_of(x.dtype));
+  require(is_number(x.dtype), "x must be fp32, bf16 or fp16", name_of(x.dtype));
   require(y.dtype == x.dtype && y.count() == x.cols() && y.contiguous() && x.stride >= x.cols(),
           "y is like a row of x", y.shape.text(), x.shape.text());
   require(mine >= 0 && mine < x.rows(), "one of the rows is in y", mine, x.rows());

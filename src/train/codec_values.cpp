@@ -51,8 +51,7 @@ std::string kind_of(const io::CheckpointReader& reader, const std::vector<std::s
 }  // namespace
 
 CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dtype) {
-  require(dtype == DType::fp32 || dtype == DType::bf16, "raw files hold fp32 or bf16",
-          name_of(dtype));
+  require(is_number(dtype), "raw files hold fp32, bf16 or fp16", name_of(dtype));
   const io::MappedFile file(path);
   const std::span<const uint8_t> bytes = file.bytes();
   check(bytes.size() % size_of(dtype) == 0,
@@ -62,15 +61,12 @@ CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dt
   const auto count = static_cast<int64_t>(bytes.size() / size_of(dtype));
   Buffer values = flat_floats(arena, count);
   auto* const out = values.tensor().get<float>();
-  if (dtype == DType::fp32) {
-    std::memcpy(out, bytes.data(), bytes.size());
-  } else {
+  with_number(dtype, [&](auto number) {
     for (int64_t i = 0; i < count; ++i) {
-      bf16 number;
       std::memcpy(&number, bytes.data() + static_cast<size_t>(i) * sizeof number, sizeof number);
       out[i] = to_float(number);
     }
-  }
+  });
   return one_part(std::move(values), std::string(name_of(dtype)));
 }
 

@@ -20,10 +20,11 @@ struct CodecValues {
   };
   Buffer values;  ///< fp32 [n]
   std::vector<Part> parts;
-  std::string kind;  ///< "fp32", "bf16", "moment1", "values", "normal", "heavy" or "uniform"
+  std::string
+      kind;  ///< "fp32", "bf16", "fp16", "moment1", "values", "normal", "heavy" or "uniform"
 };
 
-/// A file of little-endian numbers and nothing else; fp32 or bf16.
+/// A file of little-endian numbers and nothing else; fp32, bf16 or fp16.
 CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dtype);
 
 struct CheckpointChoice {

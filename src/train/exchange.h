@@ -5,7 +5,7 @@
 //
 //   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank steps all values
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; the norm's words: 568 (p-1); a rank steps its
-//            slices; all-gather of values: (p-1)/p v n, or in codes (value_wire.h); in bf16 runs norms and
+//            slices; all-gather of values: (p-1)/p v n, or in codes (value_wire.h); in runs of 16 bits norms and
 //            biases once more in fp32
 //
 // Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`;

@@ -53,8 +53,8 @@ Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, W
               .state = std::move(state),
               .memory = {},
               .mirror = {}};
-  // The values that compute reads: vectors are exact; of the others in bf16 the master copy is more
-  // exact and stands in /optim.
+  // The values that compute reads: vectors are exact; of the others in 16 bits the master copy is
+  // more exact and stands in /optim.
   if (parameter.spec.shape.rank() == 1) {
     saved.values = view_of(saved.state.master);
   } else {

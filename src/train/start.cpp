@@ -85,7 +85,7 @@ class MaskMaker {
         specs_(std::move(specs)),
         pruning_(config.pruning),
         seed_(static_cast<uint64_t>(config.train.seed)),
-        rounds_(config.train.dtype == "bf16"),
+        dtype_(dtype_by_name(config.train.dtype)),
         prunable_(prunable_of(specs_, pruning_)) {}
 
   sparse::Mask operator()(size_t p) {
@@ -155,10 +155,12 @@ class MaskMaker {
   std::vector<float> values_of(const sparse::ParameterSpec& spec,
                                const sparse::Index& index) const {
     std::vector<float> values = sparse::initial_values(spec, index, seed_);
-    if (rounds_) {
-      std::ranges::transform(values, values.begin(),
-                             [](float value) { return to_float(split(value).high); });
-    }
+    with_number(dtype_, [&]<class Number>(Number) {
+      if constexpr (sizeof(Number) < sizeof(float)) {
+        std::ranges::transform(values, values.begin(),
+                               [](float value) { return to_float(split<Number>(value).high); });
+      }
+    });
     return values;
   }
 
@@ -166,7 +168,7 @@ class MaskMaker {
   Specs specs_;
   io::PruningConfig pruning_;
   uint64_t seed_;
-  bool rounds_;
+  DType dtype_;
   std::vector<bool> prunable_;
   std::vector<sparse::Mask> all_;  ///< of the prunable parameters, where they compete
   size_t next_ = 0;                ///< that nobody draws yet

@@ -31,11 +31,8 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
   for (int64_t i = 0; i < tensor.count(); ++i) {
     const Philox bits = philox(key, 0, static_cast<uint64_t>(i));
     const float value = normal_pair(bits[0], bits[1])[0];
-    if (tensor.dtype == DType::fp32) {
-      tensor.get<float>()[i] = value;
-    } else {
-      tensor.get<bf16>()[i] = to_bf16(value);
-    }
+    with_number(tensor.dtype,
+                [&]<class Number>(Number) { tensor.get<Number>()[i] = from_float<Number>(value); });
   }
   mirror.write();
 }

@@ -189,10 +189,12 @@ void Trainer::check_loss(int64_t step, double loss) const {
 namespace {
 
 bool finite(const Tensor& gradient) {
-  const auto all = [](const auto& values) {
-    return std::ranges::all_of(values, [](auto x) { return std::isfinite(to_float(x)); });
-  };
-  return gradient.dtype == DType::bf16 ? all(gradient.span<bf16>()) : all(gradient.span<float>());
+  bool all = true;
+  with_number(gradient.dtype, [&]<class Number>(Number) {
+    all = std::ranges::all_of(gradient.span<Number>(),
+                              [](Number x) { return std::isfinite(to_float(x)); });
+  });
+  return all;
 }
 
 /// The parameters whose gradients are not finite, as far as this rank knows them.

@@ -31,7 +31,7 @@ TEST_F(Nccl, OneRank) {
   Stream& stream = backend.stream();
   ASSERT_EQ(NcclLink::obstacle(*comm, stream), "");
   NcclLink link(*comm, stream);
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     constexpr int64_t kCount = 100'001;
     const Buffer x = stream.arena().allocate(Memory::scratch, "x", dtype, Shape{kCount});
     const Buffer y = stream.arena().allocate(Memory::scratch, "y", dtype, Shape{kCount});

@@ -18,7 +18,7 @@
 
 using namespace espalier::parallel::nccl;
 using espalier::bf16;
-using espalier::to_bf16;
+using espalier::fp16;
 using espalier::to_float;
 
 namespace {
@@ -88,11 +88,7 @@ void add_up(const Round& round, Bytes& sum) {
     const auto* next = reinterpret_cast<const T*>(round.parts[rank].data());
     for (size_t i = 0; i < sum.size() / sizeof(T); ++i) {
       const float value = to_float(to[i]) + to_float(next[i]);
-      if constexpr (sizeof(T) == sizeof(bf16)) {
-        to[i] = to_bf16(value);
-      } else {
-        to[i] = value;
-      }
+      to[i] = espalier::from_float<T>(value);
     }
   }
 }
@@ -157,7 +153,9 @@ class Group {
     }
     if (operation.kind == Kind::all_reduce || operation.peer == member_->rank) {
       Bytes sum = round.parts.back();
-      operation.type == kFloat32 ? add_up<float>(round, sum) : add_up<bf16>(round, sum);
+      operation.type == kFloat32   ? add_up<float>(round, sum)
+      : operation.type == kFloat16 ? add_up<fp16>(round, sum)
+                                   : add_up<bf16>(round, sum);
       take(operation, sum);
     }
     return true;

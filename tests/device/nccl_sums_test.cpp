@@ -59,7 +59,8 @@ std::vector<float> floats(Stream& stream, const Tensor& tensor) {
     if (i == 0) {
       mirror.read();
     }
-    all.push_back(host.dtype == DType::fp32 ? host.get<float>()[i] : to_float(host.get<bf16>()[i]));
+    with_number(host.dtype,
+                [&]<class Number>(Number) { all.push_back(to_float(host.get<Number>()[i])); });
   }
   return all;
 }
@@ -70,11 +71,9 @@ Buffer filled(Stream& stream, const Sum& sum, int rank, int step, DType dtype) {
   const Mirror mirror(stream, made.tensor());
   for (int64_t i = 0; i < sum.count; ++i) {
     const float x = value(rank, step, i);
-    if (dtype == DType::fp32) {
-      mirror.host().get<float>()[i] = x;
-    } else {
-      mirror.host().get<bf16>()[i] = to_bf16(x);
-    }
+    with_number(dtype, [&]<class Number>(Number) {
+      mirror.host().get<Number>()[i] = from_float<Number>(x);
+    });
   }
   mirror.write();
   return made;
@@ -155,7 +154,7 @@ void expect_equal(const Sum& sum, const kernels::Kernels& table) {
 
 TEST(DeviceSums, AsTheyAre) {
   for (const int ranks : {2, 3, 4}) {
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
       for (const Phases phases : {Phases::both, Phases::scatter, Phases::gather}) {
         expect_equal({.ranks = ranks, .dtype = dtype, .phases = phases}, testing::late_table());
       }
@@ -187,7 +186,7 @@ TEST(DeviceSums, InEveryCode) {
 }
 
 TEST(DeviceSums, WithKeptErrorsAndRandomRounding) {
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     expect_equal({.codec = "maxmin:2", .ranks = 3, .dtype = dtype, .feedback = true},
                  testing::late_table());
     expect_equal({.codec = "fp32", .ranks = 2, .dtype = dtype, .feedback = true},
@@ -200,7 +199,7 @@ TEST(DeviceSums, WithKeptErrorsAndRandomRounding) {
 /// The kernels of table cuda, by the harness.
 TEST(DeviceSums, ByKernelsOfCuda) {
   const kernels::Kernels& table = kernels::cuda_simt::table();
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     expect_equal({.ranks = 3, .dtype = dtype, .count = 3000}, table);
     expect_equal({.codec = "maxmin:4", .ranks = 2, .dtype = dtype, .count = 3000, .feedback = true},
                  table);

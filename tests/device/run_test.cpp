@@ -404,5 +404,18 @@ TEST_P(LateRuns, TimeTheirStorages) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, LateRuns, ::testing::Values("fp32", "bf16"));
 
+TEST(LateRunsInFp16, HaveTheBitsOfTheCpu) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.dtype = "fp16";
+  testing::prune_expanded(config);
+  config.optimizer.state_bits = 8;
+  EXPECT_EQ(run_late(config), run(config));
+}
+TEST(LateRunsInFp16, GoOnWithStateInOtherMemory) {
+  goes_on("fp16", run_here, run_there);
+  goes_on("fp16", run_there, run_offloaded);
+}
+
 }  // namespace
 }  // namespace espalier

@@ -136,19 +136,21 @@ cublasStatus_t judge(const Call& call) {
   return shapes && types ? judge_epilogue(call) : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-DType dtype_of(cudaDataType_t type) { return type == CUDA_R_32F ? DType::fp32 : DType::bf16; }
+DType dtype_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? DType::fp32 : type == CUDA_R_16F ? DType::fp16 : DType::bf16;
+}
 
 float load(const void* from, cudaDataType_t type, int64_t i) {
-  return type == CUDA_R_32F ? static_cast<const float*>(from)[i]
-                            : to_float(static_cast<const bf16*>(from)[i]);
+  float value = 0;
+  with_number(dtype_of(type),
+              [&]<class Number>(Number) { value = to_float(static_cast<const Number*>(from)[i]); });
+  return value;
 }
 
 void store(void* to, cudaDataType_t type, int64_t i, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(to)[i] = value;
-  } else {
-    static_cast<bf16*>(to)[i] = to_bf16(value);
-  }
+  with_number(dtype_of(type), [&]<class Number>(Number) {
+    static_cast<Number*>(to)[i] = from_float<Number>(value);
+  });
 }
 
 /// The rows of a row-major matrix are columns here.

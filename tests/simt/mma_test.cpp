@@ -73,10 +73,11 @@ struct Matrix {
     }
     return made;
   }
-  std::vector<uint16_t> bf16() const {
+  template <DType kHalf = DType::bf16>
+  std::vector<uint16_t> halves() const {
     std::vector<uint16_t> made;
     for (const float value : x) {
-      made.push_back(static_cast<uint16_t>(simt::pack_bf16(value, 0)));
+      made.push_back(static_cast<uint16_t>(pack_halves<kHalf>(value, 0)));
     }
     return made;
   }
@@ -94,6 +95,7 @@ Matrix product(const Matrix& a, const Matrix& b, Matrix sum) {
 }
 
 /// c [16, 8] += a [16, 16] b [16, 8], element by element into the places that mma.h names.
+template <DType kHalf>
 __global__ void multiply_plain(const uint16_t* a, const uint16_t* b, float* c) {
   const int g = static_cast<int>(threadIdx.x) / 4;
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -110,7 +112,7 @@ __global__ void multiply_plain(const uint16_t* a, const uint16_t* b, float* c) {
   }
   float* const top = c + g * 8 + 2 * t;
   float rc[4] = {top[0], top[1], top[64], top[65]};
-  multiply_add(rc, ra, rb);
+  multiply_add<kHalf>(rc, ra, rb);
   top[0] = rc[0];
   top[1] = rc[1];
   top[64] = rc[2];
@@ -120,10 +122,15 @@ __global__ void multiply_plain(const uint16_t* a, const uint16_t* b, float* c) {
 TEST_P(TensorCore, products_are_those_of_plain_loops) {
   for (const Matrix& a : {Matrix::identity(16), Matrix::random(16, 16)}) {
     const Matrix b = Matrix::random(16, 8);
-    Matrix c = Matrix::random(16, 8);
+    const Matrix c = Matrix::random(16, 8);
     const Matrix want = product(a, b, c);
-    run(multiply_plain, 32, a.bf16().data(), b.bf16().data(), c.x.data());
-    EXPECT_EQ(c.x, want.x);
+    Matrix got = c;
+    run(multiply_plain<DType::bf16>, 32, a.halves().data(), b.halves().data(), got.x.data());
+    EXPECT_EQ(got.x, want.x);
+    got = c;
+    run(multiply_plain<DType::fp16>, 32, a.halves<DType::fp16>().data(),
+        b.halves<DType::fp16>().data(), got.x.data());
+    EXPECT_EQ(got.x, want.x);
   }
 }
 
@@ -155,7 +162,7 @@ __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* c) 
   }
   for (int half = 0; half < 2; ++half) {
     float sums[4] = {};
-    multiply_add(sums, ra, {rb[2 * half], rb[2 * half + 1]});
+    multiply_add<DType::bf16>(sums, ra, {rb[2 * half], rb[2 * half + 1]});
     for (int i = 0; i < 4; ++i) {
       c[(lane / 4 + i / 2 * 8) * 16 + 8 * half + lane % 4 * 2 + i % 2] = sums[i];
     }
@@ -168,7 +175,7 @@ TEST_P(TensorCore, four_matrices_load_in_any_order) {
   const Matrix want = product(a, b, Matrix(16, 16));
   const auto got = [&](auto kernel, const Matrix& stored_a, const Matrix& stored_b) {
     Matrix c(16, 16);
-    run(kernel, 32, stored_a.bf16().data(), stored_b.bf16().data(), c.x.data());
+    run(kernel, 32, stored_a.halves().data(), stored_b.halves().data(), c.x.data());
     return c.x;
   };
   EXPECT_EQ(got(multiply_loaded<false, false>, a, b), want.x);
@@ -213,18 +220,27 @@ TEST_P(TensorCore, two_matrices_load) {
   }
 }
 
-__global__ void pack(const float* x, uint32_t* pairs) { *pairs = pack_bf16(x[0], x[1]); }
+template <DType kHalf>
+__global__ void pack(const float* x, uint32_t* pairs) {
+  *pairs = pack_halves<kHalf>(x[0], x[1]);
+}
 
 TEST_P(TensorCore, pairs_are_rounded_to_nearest_even) {
-  const auto packed = [&](float low, float high) {
+  const auto by = [&](auto kernel, float low, float high) {
     const float x[] = {low, high};
     uint32_t pair = 0;
-    run(pack, 1, static_cast<const float*>(x), &pair);
+    run(kernel, 1, static_cast<const float*>(x), &pair);
     return pair;
   };
+  const auto packed = [&](float low, float high) { return by(pack<DType::bf16>, low, high); };
   EXPECT_EQ(packed(1.0F, -2.0F), 0xc0003f80U);
   EXPECT_EQ(packed(1.0F + 0x1p-8F, 1.0F + 0x3p-8F), 0x3f823f80U);
   EXPECT_EQ(packed(NAN, INFINITY), 0x7f807fffU);
+  const auto ieee = [&](float low, float high) { return by(pack<DType::fp16>, low, high); };
+  EXPECT_EQ(ieee(1.0F, -2.0F), 0xc0003c00U);
+  EXPECT_EQ(ieee(1.0F + 0x1p-11F, 1.0F + 0x3p-11F), 0x3c023c00U);
+  EXPECT_EQ(ieee(0x1p-24F, 65520.0F), 0x7c000001U);
+  EXPECT_EQ(ieee(NAN, INFINITY), 0x7c007fffU);
 }
 
 /// Two groups; `early` is what is there when the first was waited for, `late` at the end.
@@ -308,14 +324,14 @@ TEST_P(TensorCore, the_source_is_read_late) {
 __global__ void lane_stays_away(uint16_t*) {
   float c[4] = {};
   if (threadIdx.x != 7) {
-    multiply_add(c, {}, {});
+    multiply_add<DType::bf16>(c, {}, {});
   }
 }
 __global__ void lane_does_another_thing(uint16_t*) {
   float c[4] = {};
   uint32_t r[4];
   if (threadIdx.x != 7) {
-    multiply_add(c, {}, {});
+    multiply_add<DType::bf16>(c, {}, {});
   } else {
     load_matrices(r, dynamic_shared<uint16_t>());
   }

@@ -1,6 +1,6 @@
 // Sparse products for the harness: loops of the host, when the queue comes to them. As a library
 // does, they look at the lists of a matrix once, before its first product, and trust what they saw
-// from then on: who keeps an analysis beyond its mask gets wrong results. No SDDMM of bf16, so that
+// from then on: who keeps an analysis beyond its mask gets wrong results. No SDDMM of halves, so that
 // a fallback is needed.
 #include "tests/simt/sparse_host.h"
 
@@ -52,18 +52,18 @@ std::shared_ptr<Analysis> analysis_of(Stream& stream, const CsrMatrix& matrix,
   return dynamic_cast<Analyses&>(*kept).of(stream, matrix);
 }
 
-float load(const void* data, bool half, int64_t i) {
-  return half ? to_float(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i];
+float load(const void* data, DType type, int64_t i) {
+  float x = 0;
+  with_number(type,
+              [&]<class Number>(Number) { x = to_float(static_cast<const Number*>(data)[i]); });
+  return x;
 }
-void store(void* data, bool half, int64_t i, float x) {
-  if (half) {
-    static_cast<bf16*>(data)[i] = to_bf16(x);
-  } else {
-    static_cast<float*>(data)[i] = x;
-  }
+void store(void* data, DType type, int64_t i, float x) {
+  with_number(type,
+              [&]<class Number>(Number) { static_cast<Number*>(data)[i] = from_float<Number>(x); });
 }
 float at(const DenseMatrix& m, int64_t row, int64_t col) {
-  return load(m.data, m.half, row * m.stride + col);
+  return load(m.data, m.type, row * m.stride + col);
 }
 
 void multiply(const LibrarySpmm& p, const Analysis& seen) {
@@ -71,10 +71,10 @@ void multiply(const LibrarySpmm& p, const Analysis& seen) {
     for (int64_t n = 0; n < p.matrix.rows; ++n) {
       float sum = 0;
       for (int32_t k = seen.begin[n]; k < seen.begin[n + 1]; ++k) {
-        sum += load(p.matrix.values, p.matrix.half, k) * at(p.x, token, seen.column[k]);
+        sum += load(p.matrix.values, p.matrix.type, k) * at(p.x, token, seen.column[k]);
       }
       const float before = p.accumulate ? at(p.y, token, n) : 0.0F;
-      store(p.y.data, p.y.half, token * p.y.stride + n, before + sum);
+      store(p.y.data, p.y.type, token * p.y.stride + n, before + sum);
     }
   }
 }
@@ -86,8 +86,8 @@ void sample(const LibrarySddmm& p, const Analysis& seen) {
       for (int64_t token = 0; token < p.tokens; ++token) {
         sum += at(p.dy, token, n) * at(p.x, token, seen.column[k]);
       }
-      const float before = p.accumulate ? load(p.matrix.values, p.matrix.half, k) : 0.0F;
-      store(p.matrix.values, p.matrix.half, k, before + sum);
+      const float before = p.accumulate ? load(p.matrix.values, p.matrix.type, k) : 0.0F;
+      store(p.matrix.values, p.matrix.type, k, before + sum);
     }
   }
 }
@@ -102,7 +102,7 @@ bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Pr
 }
 
 bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<Prepared>& kept) {
-  if (product.dy.half) {
+  if (product.dy.type != DType::fp32) {
     return false;
   }
   ++simt::library_products();

@@ -2,25 +2,36 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 namespace espalier::simt {
 namespace {
 
-float low_half(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
-float high_half(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000U); }
+template <class Half>
+float low_half(uint32_t pair) {
+  return to_float(Half{static_cast<uint16_t>(pair)});
+}
+template <class Half>
+float high_half(uint32_t pair) {
+  return low_half<Half>(pair >> 16);
+}
 
-uint32_t to_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return std::isnan(x) ? 0x7fffU : (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+template <class Half>
+uint32_t bits_of(float x) {
+  return std::isnan(x) ? 0x7fffU : from_float<Half>(x).bits;
 }
 
 }  // namespace
 
-uint32_t pack_bf16(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
+template <class Half>
+uint32_t pack_halves(float low, float high) {
+  return bits_of<Half>(low) | bits_of<Half>(high) << 16;
+}
+template uint32_t pack_halves<bf16>(float low, float high);
+template uint32_t pack_halves<fp16>(float low, float high);
 
+template <class Half>
 std::string multiply_add(void* const (&lanes)[32]) {
   float a[16][16];
   float b[16][8];
@@ -31,13 +42,13 @@ std::string multiply_add(void* const (&lanes)[32]) {
     const int t = lane % 4;
     for (int i = 0; i < 4; ++i) {
       const int column = 2 * t + i / 2 * 8;
-      a[g + i % 2 * 8][column] = low_half(mine.a[i]);
-      a[g + i % 2 * 8][column + 1] = high_half(mine.a[i]);
+      a[g + i % 2 * 8][column] = low_half<Half>(mine.a[i]);
+      a[g + i % 2 * 8][column + 1] = high_half<Half>(mine.a[i]);
       c[g + i / 2 * 8][2 * t + i % 2] = mine.c[i];
     }
     for (int i = 0; i < 2; ++i) {
-      b[2 * t + 8 * i][g] = low_half(mine.b[i]);
-      b[2 * t + 8 * i + 1][g] = high_half(mine.b[i]);
+      b[2 * t + 8 * i][g] = low_half<Half>(mine.b[i]);
+      b[2 * t + 8 * i + 1][g] = high_half<Half>(mine.b[i]);
     }
   }
   for (int m = 0; m < 16; ++m) {
@@ -55,6 +66,8 @@ std::string multiply_add(void* const (&lanes)[32]) {
   }
   return {};
 }
+template std::string multiply_add<bf16>(void* const (&lanes)[32]);
+template std::string multiply_add<fp16>(void* const (&lanes)[32]);
 
 template <int kCount, bool kTransposed>
 std::string load_matrices(void* const (&lanes)[32]) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/core/types.h"
 #include "tests/simt/engine.h"
 
 namespace espalier::simt {
@@ -19,11 +20,13 @@ struct LaneMatrices {
   const void* row;
 };
 
-/// See Together. Sums go along k, in fp32.
+/// See Together. Of bf16 or fp16; sums go along k, in fp32.
+template <class Half>
 std::string multiply_add(void* const (&lanes)[32]);
 template <int kCount, bool kTransposed>
 std::string load_matrices(void* const (&lanes)[32]);
 
-uint32_t pack_bf16(float low, float high);
+template <class Half>
+uint32_t pack_halves(float low, float high);
 
 }  // namespace espalier::simt

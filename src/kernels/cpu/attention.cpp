@@ -237,19 +237,11 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
 }  // namespace
 
 void attention(Stream& stream, const AttentionArgs& args) {
-  if (args.qkv.dtype == DType::fp32) {
-    forward<float>(stream, args);
-  } else {
-    forward<bf16>(stream, args);
-  }
+  with_type(args.qkv.dtype, [&](auto type) { forward<decltype(type)>(stream, args); });
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  if (args.qkv.dtype == DType::fp32) {
-    backward<float>(stream, args);
-  } else {
-    backward<bf16>(stream, args);
-  }
+  with_type(args.qkv.dtype, [&](auto type) { backward<decltype(type)>(stream, args); });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

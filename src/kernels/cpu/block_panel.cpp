@@ -23,6 +23,19 @@ struct Plain {
   }
 };
 
+/// fp16 numbers that become fp32 ones.
+struct WidenedHalf {
+  static constexpr int64_t kBytes = 2;
+  [[gnu::always_inline]] static Four four(const std::byte* from) {
+    return Four{one(from), one(from + kBytes), one(from + 2 * kBytes), one(from + 3 * kBytes)};
+  }
+  [[gnu::always_inline]] static uint32_t one(const std::byte* from) {
+    fp16 half;
+    __builtin_memcpy(&half, from, sizeof half);
+    return __builtin_bit_cast(uint32_t, to_float(half));
+  }
+};
+
 /// bf16 numbers that become fp32 ones.
 struct Widened {
   static constexpr int64_t kBytes = 2;
@@ -136,8 +149,10 @@ void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu
   const std::byte* from = elements<std::byte>(weight.values) +
                           (weight.value_begin[strip.line] + strip.inside * kept) * bytes;
   uint32_t* to = plan.panels + strip.panel;
-  if (words == Words::widened) {
+  if (words == Words::widened_bf16) {
     transpose<Widened>(from, kept * bytes, strip, to);
+  } else if (words == Words::widened_fp16) {
+    transpose<WidenedHalf>(from, kept * bytes, strip, to);
   } else {
     transpose<Plain>(from, kept * bytes, strip, to);
   }

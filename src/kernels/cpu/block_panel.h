@@ -6,9 +6,12 @@
 namespace espalier::kernels::ESPALIER_ISA {
 
 /// How elements become words.
-enum class Words : uint8_t { fp32, pairs, widened };
+enum class Words : uint8_t { fp32, pairs, widened_bf16, widened_fp16 };
 [[gnu::always_inline]] inline int64_t elements_a_word(Words words) {
   return words == Words::pairs ? 2 : 1;
+}
+[[gnu::always_inline]] inline bool is_widened(Words words) {
+  return words == Words::widened_bf16 || words == Words::widened_fp16;
 }
 /// body(constant<words>), for functions that are compiled once for each.
 template <Words kWords>
@@ -22,17 +25,22 @@ template <class Body>
       return body(WordsConstant<Words::fp32>{});
     case Words::pairs:
       return body(WordsConstant<Words::pairs>{});
-    case Words::widened:
-      return body(WordsConstant<Words::widened>{});
+    case Words::widened_bf16:
+      return body(WordsConstant<Words::widened_bf16>{});
+    case Words::widened_fp16:
+      return body(WordsConstant<Words::widened_fp16>{});
   }
 }
 
-/// What the words of bf16 or fp32 arrays are on this instruction set; `even`: pairs would fit.
+/// What the words of arrays of this type are on this instruction set; `even`: pairs would fit.
 inline Words words_of(DType dtype, bool even) {
   if (dtype == DType::fp32) {
     return Words::fp32;
   }
-  return even && pair_tiles().wide != nullptr ? Words::pairs : Words::widened;
+  if (dtype == DType::fp16) {
+    return Words::widened_fp16;
+  }
+  return even && pair_tiles().wide != nullptr ? Words::pairs : Words::widened_bf16;
 }
 
 /// Columns [column, column + columns) of rows [first, first + n) of x, as far as there are such
@@ -107,10 +115,15 @@ template <Words kWords>
   const auto* high = reinterpret_cast<const uint16_t*>(second);
   if constexpr (kWords == Words::fp32) {
     __builtin_memcpy(to, first, static_cast<size_t>(count) * sizeof(float));
-  } else if constexpr (kWords == Words::widened) {
+  } else if constexpr (kWords == Words::widened_bf16) {
 #pragma omp simd
     for (int64_t c = 0; c < count; ++c) {
       to[c] = static_cast<uint32_t>(low[c]) << 16;
+    }
+  } else if constexpr (kWords == Words::widened_fp16) {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) {
+      to[c] = __builtin_bit_cast(uint32_t, to_float(fp16{low[c]}));
     }
   } else {
 #pragma omp simd

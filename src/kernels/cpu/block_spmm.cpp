@@ -39,7 +39,7 @@ Inputs inputs_of(const Tensor& x, Words words, int threads) {
   const int64_t fitting = least(kMostTokens, kTileBytes / inputs.row_bytes);
   const int64_t share = divide_up(x.rows(), 4 * int64_t{threads});
   inputs.tokens = most(1, least(fitting, share) / kThinRows) * kThinRows;
-  inputs.copied = words == Words::widened;
+  inputs.copied = is_widened(words);
   return inputs;
 }
 
@@ -47,8 +47,11 @@ Inputs inputs_of(const Tensor& x, Words words, int threads) {
 void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   for (int64_t t = 0; t < n; ++t, to += inputs.row_bytes) {
     const std::byte* from = inputs.row(first + t);
-    if (inputs.words == Words::widened) {
-      pack_words<Words::widened>(from, nullptr, inputs.x.cols(), reinterpret_cast<uint32_t*>(to));
+    if (inputs.copied) {
+      with_words(inputs.words, [&](auto kind) {
+        pack_words<decltype(kind)::value>(from, nullptr, inputs.x.cols(),
+                                          reinterpret_cast<uint32_t*>(to));
+      });
     } else {
       __builtin_memcpy(to, from, static_cast<size_t>(inputs.x.cols() * inputs.element_bytes()));
     }
@@ -193,7 +196,7 @@ struct ApplyTransposed {
 template <template <Activation, class, class> class Row, Activation kKind, class Args, class Body>
 void with_row_types(const Args& args, DType in, DType out, const Body& body) {
   with_type(in, [&](auto in_type) {
-    with_type(
+    with_type_beside<decltype(in_type)>(
         out, [&](auto out_type) { body(Row<kKind, decltype(in_type), decltype(out_type)>{args}); });
   });
 }

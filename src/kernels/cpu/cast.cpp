@@ -29,7 +29,8 @@ void convert(Stream& stream, const CastArgs& args) {
 void cast(Stream& stream, const CastArgs& args) {
   verify(args);
   with_type(args.x.dtype, [&](auto from) {
-    with_type(args.y.dtype, [&](auto to) { convert<decltype(from), decltype(to)>(stream, args); });
+    with_type_beside<decltype(from)>(
+        args.y.dtype, [&](auto to) { convert<decltype(from), decltype(to)>(stream, args); });
   });
 }
 

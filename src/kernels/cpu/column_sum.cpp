@@ -1,6 +1,6 @@
 // out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum,
-// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for a bf16
-// `out` are formed in the workspace.
+// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for an
+// `out` of 16 bits are formed in the workspace.
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -64,7 +64,7 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
                    : reinterpret_cast<float*>(cpu::workspace(
                          stream, static_cast<size_t>(most(1, cols)) * sizeof(float)));
   with_type(args.x.dtype, [&](auto x) {
-    with_type(args.out.dtype, [&](auto out) {
+    with_type_beside<decltype(x)>(args.out.dtype, [&](auto out) {
       for_blocks(stream.threads(), divide_up(cols, per_thread), work, [&](int64_t i) {
         const int64_t first = i * per_thread;
         sum_columns<decltype(x), decltype(out)>(args, first, least(per_thread, cols - first),

@@ -108,7 +108,7 @@ class Rows {
     const float scale = __builtin_isfinite(loss) ? args_.scale : __builtin_nanf("");
     const float factor = scale / total.sum;
     const float at_target = scale * (exp_below(-distance) / total.sum - 1.0F);
-    with_type(args_.dlogits.dtype, [&](auto type) {
+    with_type_beside<T>(args_.dlogits.dtype, [&](auto type) {
       auto* dx = row_of<decltype(type)>(args_.dlogits, row);
       if (fits()) {
         short_row_gradient(parts_[i], cols_, factor, dx);

@@ -1,4 +1,5 @@
 #include "src/kernels/cpu/fp8.h"
+#include "src/kernels/cpu/gemm_fp16.h"
 #include "src/kernels/cpu/loops.h"
 #include "src/kernels/cpu/product.h"
 #include "src/kernels/cpu/support.h"
@@ -64,6 +65,8 @@ void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   if (args.round_a != Float8::none) {
     rounded_product(stream, args);
+  } else if (args.a.dtype == DType::fp16) {
+    gemm_fp16(stream, args);
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
   }

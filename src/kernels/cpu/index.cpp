@@ -47,8 +47,9 @@ void scatter_block(const KeptBlock& block, const P* packed, T* dense) {
 /// body(a value of dense's element type, a value of packed's)
 template <class Body>
 void with_types(const Tensor& dense, const Tensor& packed, const Body& body) {
-  with_type(dense.dtype,
-            [&](auto wide) { with_type(packed.dtype, [&](auto narrow) { body(wide, narrow); }); });
+  with_type(dense.dtype, [&](auto wide) {
+    with_type_beside<decltype(wide)>(packed.dtype, [&](auto narrow) { body(wide, narrow); });
+  });
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct WordRun {
   int64_t kept;
 };
 
-/// packed (+)= the kept elements of dense; both fp32 or bf16.
+/// packed (+)= the kept elements of dense; the same type, or one of them fp32.
 template <class T, class P>
 void gather_words(const WordRun& run, const T* dense, P* packed, bool accumulate);
 

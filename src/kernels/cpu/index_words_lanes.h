@@ -31,6 +31,13 @@ constexpr int64_t kLanes = 16;
   return widen(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
+[[gnu::always_inline]] inline __m512 read(const fp16* x) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+[[gnu::always_inline]] inline __m512 read(const fp16* x, __mmask16 lanes) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, x));
+}
+
 /// A zero of its own. The zero-masked forms of compress and expand wait for the old value of the
 /// register they write (Zen 5), which chains neighbours; merging into a fresh zero does not. The
 /// empty asm keeps the compiler from turning one into the other.
@@ -85,8 +92,8 @@ int64_t gather(const WordRun& run, const T* dense, float* packed) {
   return k;
 }
 
-/// The bits of bf16 numbers in 32-bit lanes, to nearest even; NaN stays NaN.
-[[gnu::always_inline]] inline __m512i narrow(__m512 value) {
+/// The bits of numbers of 16 bits in 32-bit lanes, to nearest even; NaN stays NaN.
+[[gnu::always_inline]] inline __m512i narrow(__m512 value, bf16) {
   const __m512i bits = _mm512_castps_si512(value);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -94,11 +101,16 @@ int64_t gather(const WordRun& run, const T* dense, float* packed) {
   return _mm512_srli_epi32(_mm512_mask_mov_epi32(sum, nan, _mm512_set1_epi32(0x7fc00000)), 16);
 }
 
+[[gnu::always_inline]] inline __m512i narrow(__m512 value, fp16) {
+  return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
 [[gnu::always_inline]] inline void write(float* x, __mmask16 lanes, __m512 value) {
   _mm512_mask_storeu_ps(x, lanes, value);
 }
-[[gnu::always_inline]] inline void write(bf16* x, __mmask16 lanes, __m512 value) {
-  _mm256_mask_storeu_epi16(x, lanes, _mm512_cvtepi32_epi16(narrow(value)));
+template <class Half>
+[[gnu::always_inline]] inline void write(Half* x, __mmask16 lanes, __m512 value) {
+  _mm256_mask_storeu_epi16(x, lanes, _mm512_cvtepi32_epi16(narrow(value, Half{})));
 }
 
 constexpr int64_t kStage = 1024;  ///< dense elements whose kept ones pass through a buffer in L1
@@ -120,7 +132,7 @@ void gather_staged(const WordRun& run, const T* dense, P* packed, bool accumulat
   }
 }
 
-// Scatter moves 32-bit lanes: floats, or the bits of bf16 numbers in their lower half. fp32 numbers
+// Scatter moves 32-bit lanes: floats, or the bits of numbers of 16 bits in their lower half. fp32 numbers
 // are rounded before they are spread (there are fewer of them than of dense elements).
 
 /// Lanes of `x`, for a dense array of the type of the last argument.
@@ -128,29 +140,34 @@ void gather_staged(const WordRun& run, const T* dense, P* packed, bool accumulat
                                                    const void* /*dense*/) {
   return _mm512_maskz_loadu_epi32(lanes, x);
 }
-[[gnu::always_inline]] inline __m512i packed_lanes(const bf16* x, __mmask16 lanes,
-                                                   const bf16* /*dense*/) {
+template <class Half>
+requires(sizeof(Half) == 2) [[gnu::always_inline]] inline __m512i
+    packed_lanes(const Half* x, __mmask16 lanes, const Half* /*dense*/) {
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x));
 }
-[[gnu::always_inline]] inline __m512i packed_lanes(const bf16* x, __mmask16 lanes,
-                                                   const float* /*dense*/) {
+template <class Half>
+requires(sizeof(Half) == 2) [[gnu::always_inline]] inline __m512i
+    packed_lanes(const Half* x, __mmask16 lanes, const float* /*dense*/) {
   return _mm512_castps_si512(read(x, lanes));
 }
 
 [[gnu::always_inline]] inline __m512i old_lanes(const float* x, __mmask16 lanes) {
   return _mm512_maskz_loadu_epi32(lanes, x);
 }
-[[gnu::always_inline]] inline __m512i old_lanes(const bf16* x, __mmask16 lanes) {
+template <class Half>
+[[gnu::always_inline]] inline __m512i old_lanes(const Half* x, __mmask16 lanes) {
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x));
 }
 [[gnu::always_inline]] inline void write(float* x, __m512i lanes) { _mm512_storeu_si512(x, lanes); }
-[[gnu::always_inline]] inline void write(bf16* x, __m512i lanes) {
+template <class Half>
+[[gnu::always_inline]] inline void write(Half* x, __m512i lanes) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), _mm512_cvtepi32_epi16(lanes));
 }
 [[gnu::always_inline]] inline void write(float* x, __mmask16 mask, __m512i lanes) {
   _mm512_mask_storeu_epi32(x, mask, lanes);
 }
-[[gnu::always_inline]] inline void write(bf16* x, __mmask16 mask, __m512i lanes) {
+template <class Half>
+[[gnu::always_inline]] inline void write(Half* x, __mmask16 mask, __m512i lanes) {
   _mm256_mask_storeu_epi16(x, mask, _mm512_cvtepi32_epi16(lanes));
 }
 
@@ -202,13 +219,13 @@ void scatter(const WordRun& run, const float* packed, float* dense) {
   scatter_lanes<kClear>(run, reinterpret_cast<const uint32_t*>(packed), dense);
 }
 
-template <bool kClear, class T>
-void scatter(const WordRun& run, const bf16* packed, T* dense) {
+template <bool kClear, class Half, class T>
+void scatter(const WordRun& run, const Half* packed, T* dense) {
   scatter_lanes<kClear>(run, packed, dense);
 }
 
-template <bool kClear>
-void scatter(const WordRun& run, const float* packed, bf16* dense) {
+template <bool kClear, class Half>
+void scatter(const WordRun& run, const float* packed, Half* dense) {
   alignas(64) uint32_t rounded[kStage + 64];
   int64_t k = 0;
   for (int64_t first = 0; first < run.size; first += kStage) {
@@ -218,7 +235,7 @@ void scatter(const WordRun& run, const float* packed, bf16* dense) {
       kept += __builtin_popcountll(part.words[word]);
     }
     for (int64_t i = 0; i < kept; i += kLanes) {
-      _mm512_store_si512(rounded + i, narrow(read(packed + k + i, first_lanes(kept - i))));
+      _mm512_store_si512(rounded + i, narrow(read(packed + k + i, first_lanes(kept - i)), Half{}));
     }
     part.kept = kStage + 64;
     scatter_lanes<kClear>(part, rounded, dense + first);
@@ -247,8 +264,12 @@ void scatter_words(const WordRun& run, const P* packed, T* dense, bool clear) {
 template void gather_words(const WordRun&, const float*, float*, bool);
 template void gather_words(const WordRun&, const float*, bf16*, bool);
 template void gather_words(const WordRun&, const bf16*, float*, bool);
+template void gather_words(const WordRun&, const float*, fp16*, bool);
+template void gather_words(const WordRun&, const fp16*, float*, bool);
 template void scatter_words(const WordRun&, const float*, float*, bool);
 template void scatter_words(const WordRun&, const float*, bf16*, bool);
 template void scatter_words(const WordRun&, const bf16*, float*, bool);
+template void scatter_words(const WordRun&, const float*, fp16*, bool);
+template void scatter_words(const WordRun&, const fp16*, float*, bool);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

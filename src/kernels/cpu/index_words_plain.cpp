@@ -42,9 +42,15 @@ template void gather_words(const WordRun&, const float*, float*, bool);
 template void gather_words(const WordRun&, const float*, bf16*, bool);
 template void gather_words(const WordRun&, const bf16*, float*, bool);
 template void gather_words(const WordRun&, const bf16*, bf16*, bool);
+template void gather_words(const WordRun&, const float*, fp16*, bool);
+template void gather_words(const WordRun&, const fp16*, float*, bool);
+template void gather_words(const WordRun&, const fp16*, fp16*, bool);
 template void scatter_words(const WordRun&, const float*, float*, bool);
 template void scatter_words(const WordRun&, const float*, bf16*, bool);
 template void scatter_words(const WordRun&, const bf16*, float*, bool);
 template void scatter_words(const WordRun&, const bf16*, bf16*, bool);
+template void scatter_words(const WordRun&, const float*, fp16*, bool);
+template void scatter_words(const WordRun&, const fp16*, float*, bool);
+template void scatter_words(const WordRun&, const fp16*, fp16*, bool);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

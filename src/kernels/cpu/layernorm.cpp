@@ -142,7 +142,7 @@ void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& o
 void layernorm(Stream& stream, const LayerNormArgs& args) {
   verify(args);
   with_type(args.y.dtype, [&](auto type) {
-    with_type(args.weight.dtype, [&](auto weight) {
+    with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
       for_row_groups(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
         forward_rows<decltype(type), decltype(weight)>(args, first, n);
       });
@@ -159,7 +159,7 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   const size_t bytes = static_cast<size_t>(most(1, parts * 2 * cols)) * sizeof(float);
   auto* shares = reinterpret_cast<float*>(cpu::workspace(stream, bytes));
   with_type(args.dy.dtype, [&](auto type) {
-    with_type(args.weight.dtype, [&](auto weight) {
+    with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
       for_blocks(stream.threads(), parts, rows * cols, [&](int64_t part) {
         float* share = shares + part * 2 * cols;
         std::memset(share, 0, static_cast<size_t>(2 * cols) * sizeof(float));

@@ -30,13 +30,28 @@ template <class T>
   return static_cast<T*>(t.data) + row * t.stride;
 }
 
-/// Calls `body` with a value of the element type: float or bf16.
+/// Calls `body` with a value of the element type: float, bf16 or fp16.
 template <class Body>
 inline void with_type(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {
     body(bf16{});
+  } else if (dtype == DType::fp16) {
+    body(fp16{});
   } else {
     body(float{});
+  }
+}
+
+/// The same for an operand of a call that has elements of type T: no call mixes bf16 and fp16
+/// (verify_rules.h).
+template <class T, class Body>
+inline void with_type_beside(DType dtype, const Body& body) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    with_type(dtype, body);
+  } else if (dtype == DType::fp32) {
+    body(float{});
+  } else {
+    body(T{});
   }
 }
 

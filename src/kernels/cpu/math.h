@@ -15,6 +15,8 @@ namespace espalier::kernels::ESPALIER_ISA {
   return __builtin_bit_cast(float, uint32_t{x->bits} << 16);
 }
 
+[[gnu::always_inline]] inline float load(const fp16* x) { return to_float(*x); }
+
 [[gnu::always_inline]] inline void store(float* x, float value) { *x = value; }
 /// To nearest, ties to even; NaN stays NaN (the select keeps the loop free of branches).
 [[gnu::always_inline]] inline void store(bf16* x, float value) {
@@ -22,6 +24,7 @@ namespace espalier::kernels::ESPALIER_ISA {
   const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
   x->bits = static_cast<uint16_t>((value != value ? 0x7fc00000U : rounded) >> 16);
 }
+[[gnu::always_inline]] inline void store(fp16* x, float value) { *x = to_fp16(value); }
 
 /// e^x for x below 88.37 (or NaN, which stays NaN) with a relative error of at most 1e-7; 0 below
 /// -87.3. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q minimax of degree 4 (error

@@ -4,6 +4,8 @@
 // written to the dense copy while they are near. Every array crosses the memory bus once, but for
 // one case: a bitmap's blocks do not begin where a scale's blocks do, so that there the values are
 // read again to be written to the copy.
+#include <type_traits>
+
 #include "src/kernels/cpu/dynamic_code.h"
 #include "src/kernels/cpu/positions.h"
 
@@ -47,6 +49,9 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
   const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low[k])});
   return __builtin_bit_cast(float, (uint32_t{value[k].bits} << 16) + rest);
 }
+[[gnu::always_inline]] inline float master(const fp16* value, const uint16_t* low, int64_t k) {
+  return join(value[k], low[k]);
+}
 [[gnu::always_inline]] inline void set_master(float* value, uint16_t* /*low*/, int64_t k, float w) {
   value[k] = w;
 }
@@ -55,6 +60,11 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
   const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
   value[k].bits = static_cast<uint16_t>((bits + 0x8000U) >> 16);
   low[k] = static_cast<uint16_t>(bits);
+}
+[[gnu::always_inline]] inline void set_master(fp16* value, uint16_t* low, int64_t k, float w) {
+  const SplitFloat<fp16> halves = split<fp16>(w);
+  value[k] = halves.high;
+  low[k] = halves.low;
 }
 
 /// The arrays of an update, by their element types.
@@ -154,11 +164,12 @@ void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
   const Positions positions =
       args.dense ? args.positions : Positions{.size = count, .count = count};
   with_type(args.gradient.dtype, [&](auto gradient) {
-    with_type(args.value.dtype, [&](auto value) {
+    with_type_beside<decltype(gradient)>(args.value.dtype, [&](auto value) {
       const State<decltype(gradient), decltype(value)> state{
           elements<decltype(gradient)>(args.gradient), elements<decltype(value)>(args.value),
           elements<uint16_t>(args.low), moment_of(args.moment1, args.scale1), moment2};
-      with_type(args.dense.dtype, [&](auto dense) {
+      using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
+      with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
         run(stream.threads(), rule, state, positions, elements<decltype(dense)>(args.dense));
       });
     });

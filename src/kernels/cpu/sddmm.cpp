@@ -106,12 +106,12 @@ template <bool Add>
     *place = Add ? *place + fours[r] : fours[r];
   }
 }
-template <bool Add>
+template <bool Add, class Half>
 [[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
-                                             bf16* const (&to)[4]) {
+                                             Half* const (&to)[4]) {
   // Rounded together: sixteen fill a vector, four do not.
   float sums[16];
-  bf16 rounded[16];
+  Half rounded[16];
   for (int i = 0; i < 16; ++i) {
     sums[i] = Add ? load(to[i / 4] + e + i % 4) + fours[i / 4][i % 4] : fours[i / 4][i % 4];
   }
@@ -120,7 +120,7 @@ template <bool Add>
     store(rounded + i, sums[i]);
   }
   for (int r = 0; r < 4; ++r) {
-    std::memcpy(to[r] + e, rounded + 4 * r, 4 * sizeof(bf16));
+    std::memcpy(to[r] + e, rounded + 4 * r, 4 * sizeof(Half));
   }
 }
 

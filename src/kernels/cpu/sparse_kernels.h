@@ -53,7 +53,7 @@ SparseKernels sparse_kernels(DType dtype);
   return eight;
 }
 
-/// fp32 arithmetic; bf16 activations are widened when they are packed.
+/// fp32 arithmetic; activations of 16 bits are widened when they are packed.
 struct FloatMath {
   static constexpr int kLaneTokens = 1;
   static constexpr int kVectors = kLanes == 16 ? 4 : 8;

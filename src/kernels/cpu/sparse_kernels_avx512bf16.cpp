@@ -42,7 +42,9 @@ struct PairMath {
 }  // namespace
 
 SparseKernels sparse_kernels(DType dtype) {
-  return dtype == DType::bf16 ? kernels_of<PairMath, bf16>() : kernels_of<FloatMath, float>();
+  return dtype == DType::bf16   ? kernels_of<PairMath, bf16>()
+         : dtype == DType::fp16 ? kernels_of<FloatMath, fp16>()
+                                : kernels_of<FloatMath, float>();
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -103,13 +103,18 @@ void put_band(const Epilogue& e, const float* band, const Place& p) {
 
 using PutBand = void (*)(const Epilogue& e, const float* band, const Place& p);
 
+template <class F, class In>
+PutBand put_band_of_halves(const Epilogue& e) {
+  return e.out.dtype == DType::fp32 ? put_band<F, In, float> : put_band<F, In, In>;
+}
+
 PutBand put_band_for(const Epilogue& e, DType in) {
   PutBand chosen = nullptr;
   with_function(e.activation, [&](auto function) {
     using F = decltype(function);
-    chosen = in == DType::fp32            ? put_band<F, float, float>
-             : e.out.dtype == DType::bf16 ? put_band<F, bf16, bf16>
-                                          : put_band<F, bf16, float>;
+    chosen = in == DType::fp32   ? put_band<F, float, float>
+             : in == DType::bf16 ? put_band_of_halves<F, bf16>(e)
+                                 : put_band_of_halves<F, fp16>(e);
   });
   return chosen;
 }

@@ -36,6 +36,24 @@ using HalfWords [[gnu::vector_size(kLanes * 2), gnu::aligned(2), gnu::may_alias]
   *reinterpret_cast<HalfWords*>(x) = __builtin_convertvector(chosen >> 16, HalfWords);
 }
 
+// Loops that become vectors again.
+[[gnu::always_inline]] inline Vector read_vector(const fp16* x) {
+  float lanes[kLanes];
+#pragma GCC unroll 1
+  for (int i = 0; i < kLanes; ++i) {
+    lanes[i] = load(x + i);
+  }
+  return read_vector(lanes);
+}
+[[gnu::always_inline]] inline void write_vector(fp16* x, Vector v) {
+  float lanes[kLanes];
+  write_vector(lanes, v);
+#pragma GCC unroll 1
+  for (int i = 0; i < kLanes; ++i) {
+    store(x + i, lanes[i]);
+  }
+}
+
 /// The first n elements, the rest 0; n <= kLanes.
 template <class T>
 [[gnu::always_inline]] inline Vector read_vector(const T* x, int64_t n) {

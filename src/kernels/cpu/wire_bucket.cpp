@@ -27,8 +27,8 @@ uint16_t get_half(const std::byte* wire) {
 
 /// To half precision, not above (or not below) x; |x| is at most the largest.
 uint16_t half_below(float x) {
-  const uint16_t half = half_of(x);
-  if (float_of(half) <= x) {
+  const uint16_t half = to_fp16(x).bits;
+  if (to_float(fp16{half}) <= x) {
     return half;
   }
   const bool negative = (half & 0x8000U) != 0;
@@ -72,7 +72,7 @@ void carry_range(const WireFormat& format, const Measured& found, std::byte* wir
   uint16_t least = 0x7e00;
   if (!bad && __builtin_fabsf(range.least) <= kLargestHalf) {
     const uint16_t below = half_below(range.least);
-    const Range rest = range_of(float_of(below), from_ordered(found.high), levels);
+    const Range rest = range_of(to_float(fp16{below}), from_ordered(found.high), levels);
     if (rest.unit <= kLargestHalf) {
       least = below;
       unit = half_above(rest.unit) & uint16_t{0x7fff};
@@ -135,8 +135,9 @@ float largest_number(float scale, int exponent) {
 }
 
 Range read_range(const WireFormat& format, const std::byte* wire) {
-  return format.half_meta ? Range{float_of(get_half(wire + 2)), float_of(get_half(wire))}
-                          : Range{get_float(wire + 4), get_float(wire)};
+  return format.half_meta
+             ? Range{to_float(fp16{get_half(wire + 2)}), to_float(fp16{get_half(wire)})}
+             : Range{get_float(wire + 4), get_float(wire)};
 }
 
 void prepare_middles(const WireFormat& format, const std::byte* wire, BucketEncoder& made) {
@@ -175,7 +176,7 @@ void carry(const WireFormat& format, const Measured& found, const float* x, int6
 }
 
 void prepare(const WireFormat& format, const std::byte* wire, BucketEncoder& made) {
-  const float first = format.half_meta ? float_of(get_half(wire)) : get_float(wire);
+  const float first = format.half_meta ? to_float(fp16{get_half(wire)}) : get_float(wire);
   made.bad = first != first;
   if (made.bad) {
     return;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/core/types.h"
 #include "src/kernels/wire_layout.h"
 #include "src/kernels/wire_tables.h"
 
@@ -62,30 +63,5 @@ struct BucketDecoder {
   float own_value[256];  ///< where that depends on the bucket
 };
 void prepare(const WireFormat& format, const std::byte* wire, BucketDecoder& made);
-
-/// IEEE half precision, to nearest even, and back.
-[[gnu::always_inline]] inline uint16_t half_of(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t magnitude = bits & 0x7fffffffU;
-  // Normal numbers: bias 127 becomes 15, 13 bits are rounded away.
-  const uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Below 2^-14: a sum with 2^-1 leaves multiples of 2^-24 in the low bits.
-  const float shifted = __builtin_bit_cast(float, magnitude) + 0.5F;
-  const uint32_t small = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000U;
-  uint32_t half = magnitude < 0x38800000U ? small : normal;
-  half = magnitude >= 0x477ff000U ? 0x7c00U : half;  // 65520 and beyond
-  half = magnitude > kInfinite ? 0x7e00U : half;
-  return static_cast<uint16_t>(half | (bits >> 16 & 0x8000U));
-}
-
-[[gnu::always_inline]] inline float float_of(uint16_t half) {
-  const uint32_t magnitude = half & 0x7fffU;
-  const uint32_t normal = (magnitude << 13) + (112U << 23);
-  const uint32_t small =
-      __builtin_bit_cast(uint32_t, static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F);
-  uint32_t bits = magnitude < 0x400U ? small : normal;
-  bits = magnitude >= 0x7c00U ? (magnitude << 13) | kInfinite : bits;
-  return __builtin_bit_cast(float, bits | (static_cast<uint32_t>(half) & 0x8000U) << 16);
-}
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -163,7 +163,7 @@ void decode(Stream& stream, const DecodeArgs& args) {
       });
     case WireCode::fp16:
       return decode_plain<UnalignedHalf>(stream, args,
-                                         [](UnalignedHalf x) { return float_of(x.value); });
+                                         [](UnalignedHalf x) { return to_float(fp16{x.value}); });
     case WireCode::topk:
       return decode_topk(stream, args);
     default:

@@ -178,7 +178,7 @@ void encode(Stream& stream, const EncodeArgs& args) {
         return value.bits;
       });
     case WireCode::fp16:
-      return encode_plain<WireHalf>(stream, args, [](float x) { return half_of(x); });
+      return encode_plain<WireHalf>(stream, args, [](float x) { return to_fp16(x).bits; });
     case WireCode::topk:
       return encode_topk(stream, args);
     default:

@@ -26,7 +26,7 @@ AttentionShapes shapes_of(const Args& args) {
 }
 
 LibraryAttention for_library(const AttentionShapes& s) {
-  return {.half = s.qkv.half && s.out.half,
+  return {.half = s.qkv.type == DType::bf16 && s.out.type == DType::bf16,
           .qkv = s.qkv.data,
           .out = s.out.data,
           .dout = s.dout.data,

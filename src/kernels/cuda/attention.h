@@ -1,6 +1,6 @@
 #pragma once
 // What the two ways of attention on a GPU share. By tiles (attention_tiles.cu and
-// attention_tiles_backward.cu): bf16, on tensor cores. By rows (attention_rows.cu): any type and
+// attention_tiles_backward.cu): bf16 and fp16, on tensor cores. By rows (attention_rows.cu): any type and
 // heads of up to 256 columns, slow. attention.cu chooses.
 #include "src/kernels/cuda/elements.h"
 
@@ -38,7 +38,7 @@ struct AttentionShapes {
   }
 };
 
-/// bf16, heads of at most 128 columns, and rows of whole 16 bytes.
+/// Halves, heads of at most 128 columns, and rows of whole 16 bytes.
 bool attention_fits_tiles(const AttentionShapes& shapes);
 void attention_by_tiles(Stream& stream, const AttentionShapes& shapes);
 /// Fills `delta`, too.

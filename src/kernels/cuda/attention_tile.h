@@ -1,6 +1,6 @@
 #pragma once
 // What the kernels of attention by tiles are made of. A tile is some rows of q, k, v or dout of one
-// head in shared memory, kD columns of bf16: those that the head lacks are zeros, as are rows
+// head in shared memory, kD columns of halves: those that the head lacks are zeros, as are rows
 // beyond the last. A warp multiplies 16 kM rows of its own, the left operand, by tiles of the other
 // side; its sums [kM][n][4] are, for each eight columns n, fragments c of mma.h.
 #include <algorithm>
@@ -110,7 +110,7 @@ class Left {
 };
 
 /// sums = x y', y 8 kN rows of a tile, from `row` on.
-template <int kD, int kM, int kN, bool kHeld>
+template <DType kHalf, int kD, int kM, int kN, bool kHeld>
 __device__ __forceinline__ void multiply_rows(float (&sums)[kM][kN][4],
                                               const Left<kD, kM, kHeld>& x, uint16_t* y, int row) {
   const MatrixRow at = across_first(threadIdx.x % 32);
@@ -129,15 +129,15 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kM][kN][4],
       load_matrices(b, from + 8 * n * kD);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        multiply_add(sums[m][n], a[m], {b[0], b[1]});
-        multiply_add(sums[m][n + 1], a[m], {b[2], b[3]});
+        multiply_add<kHalf>(sums[m][n], a[m], {b[0], b[1]});
+        multiply_add<kHalf>(sums[m][n + 1], a[m], {b[2], b[3]});
       }
     }
   }
 }
 
-/// sums += p y, p of bf16 pairs as `pack` makes them, y 16 kSteps rows of a tile, from `row` on.
-template <int kD, int kM, int kSteps>
+/// sums += p y, p of pairs as `pack` makes them, y 16 kSteps rows of a tile, from `row` on.
+template <DType kHalf, int kD, int kM, int kSteps>
 __device__ __forceinline__ void add_product(float (&sums)[kM][kD / 8][4],
                                             const uint32_t (&p)[kM][kSteps][4], uint16_t* y,
                                             int row) {
@@ -151,8 +151,8 @@ __device__ __forceinline__ void add_product(float (&sums)[kM][kD / 8][4],
                                Tile<kD>::at(y, row + at.row, n + at.column / 8) + 16 * step * kD);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        multiply_add(sums[m][n], p[m][step], {b[0], b[1]});
-        multiply_add(sums[m][n + 1], p[m][step], {b[2], b[3]});
+        multiply_add<kHalf>(sums[m][n], p[m][step], {b[0], b[1]});
+        multiply_add<kHalf>(sums[m][n + 1], p[m][step], {b[2], b[3]});
       }
     }
   }
@@ -160,12 +160,13 @@ __device__ __forceinline__ void add_product(float (&sums)[kM][kD / 8][4],
 
 /// Sums of one product as left operand of the next, whose inner extent is their columns: the lanes
 /// hold what they need.
-template <int kM, int kN>
+template <DType kHalf, int kM, int kN>
 __device__ __forceinline__ void pack(const float (&sums)[kM][kN][4], uint32_t (&p)[kM][kN / 2][4]) {
 #pragma unroll
   for (int i = 0; i < 2 * kM * kN; ++i) {
     const float(&pair)[4] = sums[i / (2 * kN)][i / 2 % kN];
-    p[i / (2 * kN)][i / 4 % (kN / 2)][i % 4] = pack_bf16(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+    p[i / (2 * kN)][i / 4 % (kN / 2)][i % 4] =
+        pack_halves<kHalf>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
   }
 }
 
@@ -192,7 +193,7 @@ __device__ __forceinline__ void scale_rows(float (&sums)[kM][kN][4], const float
 
 /// Writes a warp's sums to rows `row` and on of `to`, by way of rows `own` and on of a tile, which
 /// no other warp reads.
-template <int kD, int kM>
+template <DType kHalf, int kD, int kM>
 __device__ __forceinline__ void store_rows(const float (&sums)[kM][kD / 8][4], uint16_t* tile,
                                            int own, const HeadRows& to, int row) {
   constexpr int kChunks = Tile<kD>::kChunks;
@@ -204,7 +205,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kM][kD / 8][4], u
     const int n = i / 2 % kChunks;
     const float(&from)[4] = sums[m][n];
     uint16_t* at = Tile<kD>::at(tile, own + 16 * m + lane / 4 + i % 2 * 8, n) + lane % 4 * 2;
-    *reinterpret_cast<uint32_t*>(at) = pack_bf16(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+    *reinterpret_cast<uint32_t*>(at) = pack_halves<kHalf>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
   }
   __syncwarp();
 #pragma unroll

@@ -3,7 +3,7 @@
 // while the other is multiplied. Scores, the running softmax and sums stay in registers. Tiles
 // above the diagonal are left out, by each warp; only those on it are masked.
 //
-// Operands are bf16, sums fp32; probabilities are rounded to bf16 for the second product. A NaN in
+// Operands are halves, sums fp32; probabilities are rounded to their type for the second product. A NaN in
 // v also reaches rows before its own, down to the start of its tile.
 //
 // Bound: 4 D flops and one exponential a score. A fragment of k or v serves two products: 128 bytes
@@ -87,7 +87,7 @@ struct Softmax {
 };
 
 /// out = sums / softmax.sum and lse, of the warp's rows; `row` is the first of them.
-template <int kD>
+template <DType kHalf, int kD>
 __device__ __forceinline__ void finish(const AttentionShapes& s, const AttentionPair& pair,
                                        Softmax& softmax, float (&sums)[kM][kD / 8][4],
                                        uint16_t* tile, int row) {
@@ -104,10 +104,10 @@ __device__ __forceinline__ void finish(const AttentionShapes& s, const Attention
     }
   }
   scale_rows(sums, factor);
-  store_rows<kD>(sums, tile, row % kQueries, output_rows(s, s.out, pair), row);
+  store_rows<kHalf, kD>(sums, tile, row % kQueries, output_rows(s, s.out, pair), row);
 }
 
-template <int kD>
+template <DType kHalf, int kD>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     attend(AttentionShapes s, AttentionOrder order) {
   constexpr int kTile = kKeys<kD>;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     commit_copies();
     if (seen) {
       float scores[kM][kTile / 8][4];
-      multiply_rows(scores, queries, k, 0);
+      multiply_rows<kHalf>(scores, queries, k, 0);
       if (key + kTile > row) {
         for_sums(scores, [&](float& score, int i, int j) {
           score = key + j > row + i ? -INFINITY : score;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       float shrink[kM][2];
       softmax.add(scores, scale2, shrink);
       scale_rows(out, shrink);
-      pack(scores, p);
+      pack<kHalf>(scores, p);
     }
     wait_copies<0>();
     __syncthreads();  // v has come, k is done with
@@ -159,21 +159,30 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     }
     commit_copies();
     if (seen) {
-      add_product<kD>(out, p, v, 0);
+      add_product<kHalf, kD>(out, p, v, 0);
     }
   }
-  finish<kD>(s, pair, softmax, out, q, row);
+  finish<kHalf, kD>(s, pair, softmax, out, q, row);
 }
 
-template <int kD>
+template <DType kHalf, int kD>
 void start(Stream& stream, const AttentionShapes& s) {
   const AttentionOrder order = attention_order(s, kQueries);
-  launch(attend<kD>,
+  launch(attend<kHalf, kD>,
          {.name = "attention_tiles",
           .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
           .block = kAttentionThreads,
           .shared_bytes = shared_bytes<kD>()},
          stream, s, order);
+}
+
+template <DType kHalf>
+void start_by_width(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.width <= 32   ? start<kHalf, 32>
+                   : s.width <= 64 ? start<kHalf, 64>
+                   : s.width <= 96 ? start<kHalf, 96>
+                                   : start<kHalf, 128>;
+  run(stream, s);
 }
 
 }  // namespace
@@ -183,14 +192,12 @@ bool attention_fits_tiles(const AttentionShapes& s) {
   for (const void* operand : {s.qkv.data, s.out.data, s.dout.data, s.dqkv.data}) {
     whole = whole && reinterpret_cast<uintptr_t>(operand) % 16 == 0;
   }
-  return whole && s.qkv.half && s.width <= 128;
+  return whole && s.qkv.half() && s.width <= 128;
 }
 
 void attention_by_tiles(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<32>
-                   : s.width <= 64 ? start<64>
-                   : s.width <= 96 ? start<96>
-                                   : start<128>;
+  const auto run =
+      s.qkv.type == DType::fp16 ? start_by_width<DType::fp16> : start_by_width<DType::bf16>;
   run(stream, s);
 }
 

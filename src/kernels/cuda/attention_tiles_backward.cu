@@ -8,8 +8,8 @@
 //                    from the diagonal on.
 //
 // A warp has 16 rows of its own, with their sums in registers; what passes comes in two stages, one
-// loaded while the other is multiplied. p and ds are rounded to bf16 for the products that sum
-// them.
+// loaded while the other is multiplied. p and ds are rounded to the operands' type for the
+// products that sum them.
 //
 // Both kernels make p and ds: 7 products of tiles instead of the 5 of one kernel that adds to dq
 // from all its blocks, in the order in which they come. So who counts 5 sees at best 5/7 of the
@@ -64,7 +64,7 @@ struct Step {
 
 /// dq of 16 queries from k and v of kStep keys. `ahead`: the first query less the first key of the
 /// stage.
-template <int kD>
+template <DType kHalf, int kD>
 __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
                                                    const Left<kD, 1, true>& q,
                                                    const Left<kD, 1, true>& dout, const Step& keys,
@@ -72,8 +72,8 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
                                                    float scale2) {
   float p[1][kStep / 8][4];
   float ds[1][kStep / 8][4];
-  multiply_rows(p, q, keys.first, keys.step);
-  multiply_rows(ds, dout, keys.second, keys.step);
+  multiply_rows<kHalf>(p, q, keys.first, keys.step);
+  multiply_rows<kHalf>(ds, dout, keys.second, keys.step);
   if (keys.step + kStep > ahead) {
     for_sums(p, [&](float& score, int i, int j) {
       score = keys.step + j > ahead + i ? -INFINITY : score;
@@ -81,13 +81,13 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
   }
   score_gradient(p, ds, scale2, [&](int, int e) { return about[e / 2]; });
   uint32_t pairs[1][kStep / 16][4];
-  pack(ds, pairs);
-  add_product<kD>(dq, pairs, keys.first, keys.step);
+  pack<kHalf>(ds, pairs);
+  add_product<kHalf, kD>(dq, pairs, keys.first, keys.step);
 }
 
 /// dk and dv of 16 keys from q and dout of kStep queries. `ahead`: the first key less the first
 /// query of the stage; `rows` are all of the stage.
-template <int kD, bool kHeld>
+template <DType kHalf, int kD, bool kHeld>
 __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
                                                   float (&dv)[1][kD / 8][4],
                                                   const Left<kD, 1, kHeld>& k,
@@ -95,8 +95,8 @@ __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
                                                   int ahead, const QueryRow* rows, float scale2) {
   float p[1][kStep / 8][4];
   float ds[1][kStep / 8][4];
-  multiply_rows(p, k, queries.first, queries.step);
-  multiply_rows(ds, v, queries.second, queries.step);
+  multiply_rows<kHalf>(p, k, queries.first, queries.step);
+  multiply_rows<kHalf>(ds, v, queries.second, queries.step);
   if (queries.step < ahead + 16) {
     for_sums(p, [&](float& score, int i, int j) {
       score = ahead + i > queries.step + j ? -INFINITY : score;
@@ -105,13 +105,14 @@ __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
   const QueryRow* const columns = rows + queries.step + threadIdx.x % 4 * 2;
   score_gradient(p, ds, scale2, [&](int n, int e) { return columns[8 * n + e % 2]; });
   uint32_t pairs[1][kStep / 16][4];
-  pack(p, pairs);
-  add_product<kD>(dv, pairs, queries.second, queries.step);
-  pack(ds, pairs);
-  add_product<kD>(dk, pairs, queries.first, queries.step);
+  pack<kHalf>(p, pairs);
+  add_product<kHalf, kD>(dv, pairs, queries.second, queries.step);
+  pack<kHalf>(ds, pairs);
+  add_product<kHalf, kD>(dk, pairs, queries.first, queries.step);
 }
 
 /// delta of the block's rows, two threads a row, to memory and to `deltas`.
+template <DType kHalf>
 __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const AttentionPair& pair,
                                             int first, float* deltas) {
   const HeadRows out = output_rows(s, s.out, pair);
@@ -125,8 +126,8 @@ __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const Atte
     const uint32_t ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sum += from_bf16(xs[i] & 0xffffU) * from_bf16(ys[i] & 0xffffU);
-      sum += from_bf16(xs[i] >> 16) * from_bf16(ys[i] >> 16);
+      sum += from_half(kHalf, xs[i] & 0xffffU) * from_half(kHalf, ys[i] & 0xffffU);
+      sum += from_half(kHalf, xs[i] >> 16) * from_half(kHalf, ys[i] >> 16);
     }
   }
   sum += __shfl_xor_sync(kAllLanes, sum, 1);
@@ -138,7 +139,7 @@ __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const Atte
   }
 }
 
-template <int kD>
+template <DType kHalf, int kD>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     query_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   commit_copies();
   load(0, stages);
   commit_copies();
-  make_deltas(s, pair, first, deltas);
+  make_deltas<kHalf>(s, pair, first, deltas);
   wait_copies<1>();
   __syncthreads();
 
@@ -188,15 +189,15 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     }
     commit_copies();
     for (int step = 0; step < Pass::kRows && key + step < row + 16; step += kStep) {
-      add_query_gradient<kD>(dq, queries, gradients, {k, v, step}, row - key, about, scale2);
+      add_query_gradient<kHalf, kD>(dq, queries, gradients, {k, v, step}, row - key, about, scale2);
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
   scale_rows(dq, factor);
-  store_rows<kD>(dq, q, own, part_rows(s, s.dqkv, pair, 0), row);
+  store_rows<kHalf, kD>(dq, q, own, part_rows(s, s.dqkv, pair, 0), row);
 }
 
-template <int kD>
+template <DType kHalf, int kD>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     key_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
@@ -252,17 +253,17 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     commit_copies();
     // Not those before the warp's first key.
     for (int step = row < query + kStep ? 0 : kStep; step < Pass::kRows; step += kStep) {
-      add_key_gradients<kD>(dk, dv, keys, values, {q, dout, step}, row - query,
-                            rows + stage * Pass::kRows, scale2);
+      add_key_gradients<kHalf, kD>(dk, dv, keys, values, {q, dout, step}, row - query,
+                                   rows + stage * Pass::kRows, scale2);
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
   scale_rows(dk, factor);
-  store_rows<kD>(dk, k, own, part_rows(s, s.dqkv, pair, 1), row);
-  store_rows<kD>(dv, v, own, part_rows(s, s.dqkv, pair, 2), row);
+  store_rows<kHalf, kD>(dk, k, own, part_rows(s, s.dqkv, pair, 1), row);
+  store_rows<kHalf, kD>(dv, v, own, part_rows(s, s.dqkv, pair, 2), row);
 }
 
-template <int kD>
+template <DType kHalf, int kD>
 void start(Stream& stream, const AttentionShapes& s) {
   using Pass = Passing<kD>;
   const AttentionOrder order = attention_order(s, kRows);
@@ -271,19 +272,26 @@ void start(Stream& stream, const AttentionShapes& s) {
                .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
                .block = kAttentionThreads,
                .shared_bytes = kTiles + kRows * sizeof(float)};
-  launch(query_gradient<kD>, shape, stream, s, order);
+  launch(query_gradient<kHalf, kD>, shape, stream, s, order);
   shape.name = "attention_tiles_backward_kv";
   shape.shared_bytes = kTiles + 2 * Pass::kRows * sizeof(QueryRow);
-  launch(key_gradient<kD>, shape, stream, s, order);
+  launch(key_gradient<kHalf, kD>, shape, stream, s, order);
+}
+
+template <DType kHalf>
+void start_by_width(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.width <= 32   ? start<kHalf, 32>
+                   : s.width <= 64 ? start<kHalf, 64>
+                   : s.width <= 96 ? start<kHalf, 96>
+                                   : start<kHalf, 128>;
+  run(stream, s);
 }
 
 }  // namespace
 
 void attention_backward_by_tiles(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<32>
-                   : s.width <= 64 ? start<64>
-                   : s.width <= 96 ? start<96>
-                                   : start<128>;
+  const auto run =
+      s.qkv.type == DType::fp16 ? start_by_width<DType::fp16> : start_by_width<DType::bf16>;
   run(stream, s);
 }
 

@@ -13,9 +13,10 @@ struct Product {
   const float* bias = nullptr;
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
-  bool half_inputs = false;  ///< a and b are bf16, else fp32
+  bool half_inputs = false;  ///< a and b are halves, else fp32
   bool half_result = false;
-  bool tf32 = false;  ///< inputs of fp32 may be rounded to it
+  DType half = DType::bf16;  ///< what halves are
+  bool tf32 = false;         ///< inputs of fp32 may be rounded to it
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   /// Codes of 8 bits instead, times scales of the device: a [m, k], b [n, k] and transpose_b, where

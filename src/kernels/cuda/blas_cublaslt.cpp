@@ -2,10 +2,10 @@
 // the bias runs along the rows of its result, and sums of a's rows are those of its second operand
 // (BGRADB). Accumulation in fp32.
 //
-// Bias and sums have the result's type there. So a bias to a bf16 result is rounded first, by a
+// Bias and sums have the result's type there. So a bias to a result in 16 bits is rounded first, by a
 // kernel of n elements in each call, sums of a shorter type, or that are added to others, go
 // through the workspace, and those of a longer type are left to the caller. On Hopper and later
-// sums come apart from products of bf16: the library's kernels that have both are Ampere's
+// sums come apart from products of halves: the library's kernels that have both are Ampere's
 // (cuBLASLt 13.1). What it refuses to do in one is done after the product.
 #include "src/kernels/cuda/blas_cublaslt.h"
 
@@ -20,7 +20,7 @@ namespace {
 /// Vectors and matrices that the library reads 16 bytes at a time.
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-DType type_of_result(const Product& p) { return p.half_result ? DType::bf16 : DType::fp32; }
+DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::fp32; }
 
 /// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
 /// 16 bytes.
@@ -31,7 +31,7 @@ bool has_slope(const Product& p) {
 
 bool has_row_sums(const Product& p, int capability) {
   constexpr int kHopper = 90;
-  return p.row_sums && (p.row_sums.dtype == DType::bf16 || !p.half_result) && p.n > 1 &&
+  return p.row_sums && (p.row_sums.dtype != DType::fp32 || !p.half_result) && p.n > 1 &&
          (!p.half_inputs || capability < kHopper);
 }
 

@@ -53,6 +53,7 @@ enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 struct ProductKey {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   unsigned alignment_a, alignment_b, alignment_c, alignment_extra;  ///< bytes
+  DType half;
   bool half_inputs, half_result, tf32, transpose_a, transpose_b, accumulate;
   Float8 a_format, b_format;
   bool by_factors;

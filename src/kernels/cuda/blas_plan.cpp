@@ -17,10 +17,12 @@ void set(const BlasPreference& to, cublasLtMatmulPreferenceAttributes_t what, co
   check_blas(blas_library().set_preference(to.handle, what, &value, sizeof value), "preference");
 }
 
-cudaDataType_t type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(const Product& p, bool half) {
+  return !half ? CUDA_R_32F : p.half == DType::fp16 ? CUDA_R_16F : CUDA_R_16BF;
+}
 
-cudaDataType_t type_of(bool half, Float8 format) {
-  return format == Float8::none   ? type_of(half)
+cudaDataType_t type_of(const Product& p, Float8 format) {
+  return format == Float8::none   ? type_of(p, p.half_inputs)
          : format == Float8::e4m3 ? CUDA_R_8F_E4M3
                                   : CUDA_R_8F_E5M2;
 }
@@ -57,7 +59,8 @@ void describe_extra(const BlasProduct& product, const ProductCall& call) {
       set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
       break;
   }
-  set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.product.half_result));
+  set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+      type_of(call.product, call.product.half_result));
   set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
 }
 
@@ -85,11 +88,11 @@ ProductPlan describe(const ProductCall& call) {
   set(made.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
   describe_extra(made.product, call);
   describe_scales(made.product, p);
-  make(made.a, type_of(p.half_inputs, p.a_format), p.transpose_a ? p.k : p.m,
-       p.transpose_a ? p.m : p.k, p.a_stride);
-  make(made.b, type_of(p.half_inputs, p.b_format), p.transpose_b ? p.n : p.k,
-       p.transpose_b ? p.k : p.n, p.b_stride);
-  make(made.c, type_of(p.half_result), p.m, p.n, p.c_stride);
+  make(made.a, type_of(p, p.a_format), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
+       p.a_stride);
+  make(made.b, type_of(p, p.b_format), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
+       p.b_stride);
+  make(made.c, type_of(p, p.half_result), p.m, p.n, p.c_stride);
   return made;
 }
 
@@ -153,9 +156,9 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
 cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
                              const Algorithms& candidates) {
   const Product& p = call.product;
-  const Buffer result = call.stream.arena().allocate(Memory::scratch, "product that is timed",
-                                                     p.half_result ? DType::bf16 : DType::fp32,
-                                                     Shape{p.m, p.c_stride});
+  const Buffer result =
+      call.stream.arena().allocate(Memory::scratch, "product that is timed",
+                                   p.half_result ? p.half : DType::fp32, Shape{p.m, p.c_stride});
   double best = std::numeric_limits<double>::infinity();
   cublasLtMatmulAlgo_t chosen = candidates.front();
   for (const auto& algorithm : candidates) {
@@ -198,6 +201,7 @@ ProductKey key_of(const ProductCall& call) {
           alignment_of(p.b),
           alignment_of(p.c),
           alignment_of(call.beside),
+          p.half,
           p.half_inputs,
           p.half_result,
           p.tf32,

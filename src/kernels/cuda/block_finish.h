@@ -15,28 +15,22 @@ struct ProductResult {
   bool accumulate = false;
 };
 
-/// Stores `q` as elements i … i + count - 1; returns what they are now. NaN becomes 0x7fff in bf16.
+template <DType kHalf>
+__device__ __forceinline__ uint2 packed(const Quad& q) {
+  return make_uint2(pack_halves<kHalf>(q.x[0], q.x[1]), pack_halves<kHalf>(q.x[2], q.x[3]));
+}
+
+/// Stores `q` as elements i … i + count - 1; returns what they are now. NaN becomes 0x7fff in 16
+/// bits.
 __device__ __forceinline__ Quad store_rounded(const Elements& e, int64_t i, int64_t count,
                                               const Quad& q) {
-  if (!e.half) {
+  if (!e.half()) {
     store_quad(static_cast<float*>(e.data), i, count, q);
     return q;
   }
-  uint16_t* const p = static_cast<uint16_t*>(e.data) + i;
-  const uint2 bits = make_uint2(pack_bf16(q.x[0], q.x[1]), pack_bf16(q.x[2], q.x[3]));
-  if (count >= 4 && aligned(p, 8)) {
-    *reinterpret_cast<uint2*>(p) = bits;
-  } else {
-    const uint32_t each[4] = {bits.x & 0xffffU, bits.x >> 16, bits.y & 0xffffU, bits.y >> 16};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (k < count) {
-        p[k] = static_cast<uint16_t>(each[k]);
-      }
-    }
-  }
-  return {{from_bf16(bits.x & 0xffffU), from_bf16(bits.x >> 16), from_bf16(bits.y & 0xffffU),
-           from_bf16(bits.y >> 16)}};
+  const uint2 bits = e.type == DType::fp16 ? packed<DType::fp16>(q) : packed<DType::bf16>(q);
+  store_halves(static_cast<uint16_t*>(e.data) + i, count, bits);
+  return quad_of(e.type, bits);
 }
 
 /// One quad of sums, to row `row` and columns from `column` on.

@@ -36,7 +36,7 @@ class Gather {
   uint32_t extent_ = 16, inverse_ = 1U << 31;
 };
 
-/// bf16 rows in global memory: the first is at `data`, `rows` of them exist, each with `columns`.
+/// Rows of halves in global memory: the first is at `data`, `rows` of them exist, each with `columns`.
 struct Rows {
   const uint16_t* data;
   int64_t stride, rows, columns;

@@ -33,7 +33,7 @@ struct Gradient {
   ProductResult values;  ///< with several parts of tokens: fp32 sums, one array after the other
 };
 
-template <class Shape>
+template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(Gradient args) {
   const int parts = tiles_across(args.height, Shape::kM);
   const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
@@ -62,11 +62,11 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(
               k < count ? args.gather.place(blocks, static_cast<uint32_t>(k)) : args.x.columns);
   const ResultPart part{first, column, height - first, count - column};
   const auto steps = static_cast<int>((tokens + kDepth - 1) / kDepth);
-  const float* const sums = multiply_tile<Shape>(left, right, steps, part);
+  const float* const sums = multiply_tile<kHalf, Shape>(left, right, steps, part);
   ProductResult values = args.values;
   values.y_stride = count;
   const int64_t at = blockIdx.z * args.kept + begin;
-  values.y.data = static_cast<std::byte*>(values.y.data) + at * (values.y.half ? 2 : 4);
+  values.y.data = static_cast<std::byte*>(values.y.data) + at * values.y.bytes_each();
   finish_tile<Shape>(values, part, sums);
 }
 
@@ -137,7 +137,7 @@ void multiply(Stream& stream, const BlockSddmmArgs& args) {
   const auto [each, parts] = share_tokens(args.x.rows(), tiles);
   auto* const sums = reinterpret_cast<float*>(
       parts > 1 ? stream.workspace(static_cast<size_t>(parts * kept) * sizeof(float)) : nullptr);
-  const Elements parts_of_sums{sums, false};
+  const Elements parts_of_sums{sums, DType::fp32};
   const Gradient gradient{.dy = rows_of(args.dy),
                           .x = rows_of(args.x),
                           .block_begin = weight.block_begin,
@@ -149,13 +149,15 @@ void multiply(Stream& stream, const BlockSddmmArgs& args) {
                           .gather = Gather(weight.width),
                           .values = {.y = parts > 1 ? parts_of_sums : elements(weight.values),
                                      .accumulate = args.accumulate && parts == 1}};
-  launch(gradient_tile<Shape>,
-         {.name = "block_sddmm",
-          .grid = dim3(blocks_for(lines * down, 1), blocks_for(weight.cols, Shape::kN),
-                       blocks_for(parts, 1)),
-          .block = kTileThreads,
-          .shared_bytes = Shape::kSharedBytes},
-         stream, gradient);
+  with_half(args.x.dtype, [&](auto half) {
+    launch(gradient_tile<decltype(half)::value, Shape>,
+           {.name = "block_sddmm",
+            .grid = dim3(blocks_for(lines * down, 1), blocks_for(weight.cols, Shape::kN),
+                         blocks_for(parts, 1)),
+            .block = kTileThreads,
+            .shared_bytes = Shape::kSharedBytes},
+           stream, gradient);
+  });
   if (parts > 1) {
     for_each_quad(
         "add_parts", stream,

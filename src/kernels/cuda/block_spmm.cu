@@ -32,7 +32,7 @@ struct Forward {
   ProductResult y;
 };
 
-template <class Shape>
+template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(Forward args) {
   const int parts = tiles_across(args.height, Shape::kN);
   const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(F
   const Rows values{args.values + begin, count, height, count};
   AlongRows<Shape::kN> weight(rows_from(values, first), count, {}, nullptr);
   const ResultPart part{token, output + first, args.x.rows - token, height - first};
-  const float* const sums = multiply_tile<Shape>(x, weight, tiles_across(count, kDepth), part);
+  const float* const sums =
+      multiply_tile<kHalf, Shape>(x, weight, tiles_across(count, kDepth), part);
   finish_tile<Shape>(args.y, part, sums);
 }
 
@@ -64,7 +65,7 @@ struct Transposed {
   ProductResult dx;
 };
 
-template <class Shape>
+template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_tile(Transposed args) {
   const int parts = tiles_across(args.width, Shape::kN);
   const auto column = static_cast<int>(blockIdx.x) / parts;  // of blocks
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_til
                                   .count = count},
                                  args.gather, first, width);
   const ResultPart part{token, output + first, args.dy.rows - token, width - first};
-  const float* const sums = multiply_tile<Shape>(dy, weight, tiles_across(count, kDepth), part);
+  const float* const sums =
+      multiply_tile<kHalf, Shape>(dy, weight, tiles_across(count, kDepth), part);
   finish_tile<Shape>(args.dx, part, sums);
 }
 
@@ -123,7 +125,7 @@ Launch shape_of(const char* name, int64_t tokens, int64_t parts) {
 void multiply(Stream& stream, const BlockSpmmArgs& args) {
   const BlockMatrix& weight = args.weight;
   const Forward forward{.x = rows_of(args.x),
-                        .values = bf16_of(weight.values),
+                        .values = half_data(weight.values),
                         .block_begin = weight.block_begin,
                         .value_begin = weight.value_begin,
                         .block_column = weight.block_column,
@@ -142,7 +144,10 @@ void multiply(Stream& stream, const BlockSpmmArgs& args) {
   choose_tile(tokens, lines, weight.height, [&](auto chosen) {
     using Shape = decltype(chosen);
     const int64_t parts = lines * tiles_across(forward.height, Shape::kN);
-    launch(forward_tile<Shape>, shape_of<Shape>("block_spmm", tokens, parts), stream, forward);
+    with_half(args.x.dtype, [&](auto half) {
+      launch(forward_tile<decltype(half)::value, Shape>,
+             shape_of<Shape>("block_spmm", tokens, parts), stream, forward);
+    });
   });
 }
 
@@ -150,7 +155,7 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   const BlockMatrix& weight = args.weight;
   const Transposed transposed{
       .dy = rows_of(args.dy),
-      .values = bf16_of(weight.values),
+      .values = half_data(weight.values),
       .columns = columns_of(stream, weight, stream.workspace(columns_bytes(weight))),
       .cols = weight.cols,
       .height = static_cast<int>(weight.height),
@@ -167,8 +172,10 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   choose_tile(tokens, lines, weight.width, [&](auto chosen) {
     using Shape = decltype(chosen);
     const int64_t parts = lines * tiles_across(transposed.width, Shape::kN);
-    launch(transposed_tile<Shape>, shape_of<Shape>("block_spmm_transposed", tokens, parts), stream,
-           transposed);
+    with_half(args.dy.dtype, [&](auto half) {
+      launch(transposed_tile<decltype(half)::value, Shape>,
+             shape_of<Shape>("block_spmm_transposed", tokens, parts), stream, transposed);
+    });
   });
 }
 

@@ -99,7 +99,7 @@ struct TileSums {
   float at[Shape::kWarpM / 16][Shape::kWarpN / 8][4];
 };
 
-template <class Shape, class Left, class Right>
+template <DType kHalf, class Shape, class Left, class Right>
 __device__ __forceinline__ void multiply_stage(const std::byte* stage, TileSums<Shape>& sums) {
   const std::byte* const right = stage + Left::kBytes;
 #pragma unroll
@@ -115,8 +115,8 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, TileSums<
       Right::template load<false>(b, right, Shape::first_column() + 16 * j, k);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpM / 16; ++i) {
-        multiply_add(sums.at[i][2 * j], a[i], {b[0], b[1]});
-        multiply_add(sums.at[i][2 * j + 1], a[i], {b[2], b[3]});
+        multiply_add<kHalf>(sums.at[i][2 * j], a[i], {b[0], b[1]});
+        multiply_add<kHalf>(sums.at[i][2 * j + 1], a[i], {b[2], b[3]});
       }
     }
   }
@@ -130,7 +130,7 @@ struct ResultPart {
 /// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]; those of warps that
 /// are beyond the result are zero. `left` and `right` have `Tile`, an OperandTile, and load(tile),
 /// which asks for copies of the next kDepth lines.
-template <class Shape, class Left, class Right>
+template <DType kHalf, class Shape, class Left, class Right>
 __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, int steps,
                                                       const ResultPart& part) {
   using LeftTile = typename Left::Tile;
@@ -153,7 +153,7 @@ __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, 
     __syncthreads();  // all copies of this step are there, and the stage before it is free
     fill(step + kStages - 1);
     if (used) {
-      multiply_stage<Shape, LeftTile, typename Right::Tile>(
+      multiply_stage<kHalf, Shape, LeftTile, typename Right::Tile>(
           memory + step % kStages * Shape::kStageBytes, sums);
     }
   }

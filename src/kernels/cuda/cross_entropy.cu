@@ -51,7 +51,7 @@ __device__ __forceinline__ Normaliser joined(const Normaliser& own) {
 template <class Visit>
 __device__ __forceinline__ void for_row(const Elements& row, int64_t cols, const Visit& visit) {
   const auto address = reinterpret_cast<uintptr_t>(row.data);
-  const int64_t past = static_cast<int64_t>(row.half ? address % 8 / 2 : address % 16 / 4);
+  const int64_t past = static_cast<int64_t>(row.half() ? address % 8 / 2 : address % 16 / 4);
 #pragma unroll 2
   for (int64_t i = 4 * int64_t{threadIdx.x} - past; i < cols; i += 4 * int64_t{blockDim.x}) {
     const int64_t first = most(i, 0);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void for_row(const Elements& row, int64_t cols, const
 }
 
 __device__ __forceinline__ Elements row_of(const Elements& all, int64_t first) {
-  return {static_cast<char*>(all.data) + first * (all.half ? 2 : 4), all.half};
+  return {static_cast<char*>(all.data) + first * all.bytes_each(), all.type};
 }
 
 __global__ void __launch_bounds__(1024) cross_entropy_row(Loss args) {

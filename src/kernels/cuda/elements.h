@@ -1,23 +1,27 @@
 #pragma once
-// Element access of kernels. A pointer says at run time whether it points to fp32 or bf16: that is
-// one uniform branch beside a trip to memory, and each kernel is compiled once for all types.
+// Element access of kernels. A pointer says at run time whether it points to fp32, bf16 or fp16:
+// that is a uniform branch or two beside a trip to memory, and each kernel is compiled once for all
+// types.
 //
-// Work goes by quads, four neighbouring elements in one load of 16 bytes (bf16: 8), side by side
-// over the lanes; a quad that is not aligned, or at the end, goes element by element.
-// bf16 is rounded to nearest, ties to even; every NaN becomes 0x7fc0.
+// Work goes by quads, four neighbouring elements in one load of 16 bytes (of halves: 8), side by
+// side over the lanes; a quad that is not aligned, or at the end, goes element by element.
+// bf16 and fp16 are rounded to nearest, ties to even; every NaN becomes 0x7fc0 in bf16, in fp16 the
+// quiet one of its sign.
 #include <cstdint>
 
 #include "src/kernels/cuda/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// fp32 or bf16 elements of the device.
+/// fp32, bf16 or fp16 elements of the device.
 struct Elements {
   void* data = nullptr;
-  bool half = false;  ///< bf16
+  DType type = DType::fp32;
+  __host__ __device__ bool half() const { return type != DType::fp32; }
+  __host__ __device__ int bytes_each() const { return half() ? 2 : 4; }
 };
 
-inline Elements elements(const Tensor& t) { return {t.data, t.dtype == DType::bf16}; }
+inline Elements elements(const Tensor& t) { return {t.data, t.dtype}; }
 
 struct Quad {
   float x[4];
@@ -46,13 +50,21 @@ __device__ __forceinline__ bool aligned(const T* at, unsigned bytes) {
   return (reinterpret_cast<uintptr_t>(at) & (bytes - 1)) == 0;
 }
 
+/// Of a type of 16 bits.
+__device__ __forceinline__ float from_half(DType type, uint32_t bits) {
+  return type == DType::fp16 ? from_fp16(bits) : from_bf16(bits);
+}
+__device__ __forceinline__ uint32_t to_half_bits(DType type, float x) {
+  return type == DType::fp16 ? to_fp16_bits(x) : to_bf16_bits(x);
+}
+
 __device__ __forceinline__ float load(const Elements& e, int64_t i) {
-  return e.half ? from_bf16(static_cast<const uint16_t*>(e.data)[i])
-                : static_cast<const float*>(e.data)[i];
+  return e.half() ? from_half(e.type, static_cast<const uint16_t*>(e.data)[i])
+                  : static_cast<const float*>(e.data)[i];
 }
 __device__ __forceinline__ void store(const Elements& e, int64_t i, float x) {
-  if (e.half) {
-    static_cast<uint16_t*>(e.data)[i] = static_cast<uint16_t>(to_bf16_bits(x));
+  if (e.half()) {
+    static_cast<uint16_t*>(e.data)[i] = static_cast<uint16_t>(to_half_bits(e.type, x));
   } else {
     static_cast<float*>(e.data)[i] = x;
   }
@@ -71,22 +83,53 @@ __device__ __forceinline__ Quad load_quad(const float* p, int64_t i, int64_t cou
   }
   return q;
 }
-__device__ __forceinline__ Quad load_quad(const Elements& e, int64_t i, int64_t count) {
-  if (!e.half) {
-    return load_quad(static_cast<const float*>(e.data), i, count);
-  }
-  const uint16_t* p = static_cast<const uint16_t*>(e.data) + i;
+/// Four halves, the first in the lower half of x; of which `count` are there, the rest zero.
+__device__ __forceinline__ uint2 load_halves(const uint16_t* p, int64_t count) {
   if (count >= 4 && aligned(p, 8)) {
-    const uint2 v = *reinterpret_cast<const uint2*>(p);
-    return {{from_bf16(v.x & 0xffffU), from_bf16(v.x >> 16), from_bf16(v.y & 0xffffU),
-             from_bf16(v.y >> 16)}};
+    return *reinterpret_cast<const uint2*>(p);
   }
-  Quad q{};
+  uint32_t bits[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    q.x[k] = k < count ? from_bf16(p[k]) : 0.0F;
+    bits[k] = k < count ? p[k] : 0U;
   }
-  return q;
+  return make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+}
+__device__ __forceinline__ void store_halves(uint16_t* p, int64_t count, uint2 halves) {
+  if (count >= 4 && aligned(p, 8)) {
+    *reinterpret_cast<uint2*>(p) = halves;
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < count) {
+      p[k] = static_cast<uint16_t>((k < 2 ? halves.x : halves.y) >> 16 * (k % 2));
+    }
+  }
+}
+
+__device__ __forceinline__ Quad quad_of(DType type, uint2 v) {
+  if (type == DType::fp16) {
+    return {{from_fp16(v.x & 0xffffU), from_fp16(v.x >> 16), from_fp16(v.y & 0xffffU),
+             from_fp16(v.y >> 16)}};
+  }
+  return {{from_bf16(v.x & 0xffffU), from_bf16(v.x >> 16), from_bf16(v.y & 0xffffU),
+           from_bf16(v.y >> 16)}};
+}
+__device__ __forceinline__ uint2 halves_of(DType type, const Quad& q) {
+  if (type == DType::fp16) {
+    return make_uint2(to_fp16_bits(q.x[0]) | to_fp16_bits(q.x[1]) << 16,
+                      to_fp16_bits(q.x[2]) | to_fp16_bits(q.x[3]) << 16);
+  }
+  return make_uint2(to_bf16_bits(q.x[0]) | to_bf16_bits(q.x[1]) << 16,
+                    to_bf16_bits(q.x[2]) | to_bf16_bits(q.x[3]) << 16);
+}
+
+__device__ __forceinline__ Quad load_quad(const Elements& e, int64_t i, int64_t count) {
+  if (!e.half()) {
+    return load_quad(static_cast<const float*>(e.data), i, count);
+  }
+  return quad_of(e.type, load_halves(static_cast<const uint16_t*>(e.data) + i, count));
 }
 
 __device__ __forceinline__ void store_quad(float* p, int64_t i, int64_t count, const Quad& q) {
@@ -103,25 +146,10 @@ __device__ __forceinline__ void store_quad(float* p, int64_t i, int64_t count, c
 }
 __device__ __forceinline__ void store_quad(const Elements& e, int64_t i, int64_t count,
                                            const Quad& q) {
-  if (!e.half) {
+  if (!e.half()) {
     store_quad(static_cast<float*>(e.data), i, count, q);
-    return;
-  }
-  uint16_t* p = static_cast<uint16_t*>(e.data) + i;
-  uint32_t bits[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    bits[k] = to_bf16_bits(q.x[k]);
-  }
-  if (count >= 4 && aligned(p, 8)) {
-    *reinterpret_cast<uint2*>(p) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    if (k < count) {
-      p[k] = static_cast<uint16_t>(bits[k]);
-    }
+  } else {
+    store_halves(static_cast<uint16_t*>(e.data) + i, count, halves_of(e.type, q));
   }
 }
 

@@ -60,7 +60,7 @@ struct Eight {
 __device__ __forceinline__ Eight load_eight(const Elements& e, int64_t i, int64_t count) {
   Eight all;
   const uint16_t* half = static_cast<const uint16_t*>(e.data) + i;
-  if (e.half && count >= 8 && aligned(half, 16)) {
+  if (e.type == DType::bf16 && count >= 8 && aligned(half, 16)) {
     const uint4 v = *reinterpret_cast<const uint4*>(half);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll

@@ -18,8 +18,9 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .a_stride = args.a.stride,
           .b_stride = args.b.stride,
           .c_stride = args.c.stride,
-          .half_inputs = args.a.dtype == DType::bf16,
-          .half_result = args.c.dtype == DType::bf16,
+          .half_inputs = args.a.dtype != DType::fp32,
+          .half_result = args.c.dtype != DType::fp32,
+          .half = args.a.dtype == DType::fp16 ? DType::fp16 : DType::bf16,
           .tf32 = stream.tf32() && args.a.dtype == DType::fp32,
           .transpose_a = args.transpose_a,
           .transpose_b = args.transpose_b,
@@ -77,7 +78,7 @@ bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
 // What goes with a product is fused into it here, or done after it, and nowhere else:
 //   activated      after it: the library computes it from the sum before c is rounded, so that what
 //                  backward computes again from c would have other bits
-//   preactivation  fused for gelu in bf16, where one rounding less hides that its gelu is another form
+//   preactivation  fused for gelu in 16 bits, where one rounding less hides that its gelu is another form
 //   row_sums       fused where the library can (blas_cublaslt.cpp)
 // With products in 8 bits nothing but some biases: that the library takes slopes along with them
 // and a result in bf16 is nowhere promised, and row_sums are those of what was not rounded.

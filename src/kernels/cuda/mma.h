@@ -4,14 +4,14 @@
 // (native/simt_mma.h) or, in tests, for the host.
 //
 // A matrix lies in the registers of a warp as fragments: plain arrays, of which each lane has a
-// part. With g = lane / 4 and t = lane % 4, bf16 in pairs (the lower half first), fp32 singly:
+// part. With g = lane / 4 and t = lane % 4, bf16 or fp16 in pairs (the lower half first), fp32 singly:
 //
 //   a [16, 16]  a[0]: row g,     columns 2t, 2t + 1     a[2]: row g,     columns 2t + 8, 2t + 9
 //               a[1]: row g + 8, columns 2t, 2t + 1     a[3]: row g + 8, columns 2t + 8, 2t + 9
 //   b [16, 8]   b[0]: rows 2t, 2t + 1, column g         b[1]: rows 2t + 8, 2t + 9, column g
 //   c [16, 8]   c[0], c[1]: row g, columns 2t, 2t + 1   c[2], c[3]: row g + 8, the same columns
 //
-// So two c side by side, rounded in pairs (pack_bf16), are an a: {c0[0,1], c0[2,3], c1[0,1],
+// So two c side by side, rounded in pairs (pack_halves), are an a: {c0[0,1], c0[2,3], c1[0,1],
 // c1[2,3]}.
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", "ldmatrix",
 // "cp.async".
@@ -21,11 +21,12 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// c += a b. Products of bf16 are exact, sums fp32. All 32 lanes call it together.
+/// c += a b, of halves of this type. Products are exact, sums fp32. All 32 lanes call it together.
+template <DType kHalf>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4],
                                              const uint32_t (&b)[2]);
 
-/// Two or four matrices of 8 x 8 bf16 from shared memory; r[i], of matrix i: row g, columns 2t and
+/// Two or four matrices of 8 x 8 halves from shared memory; r[i], of matrix i: row g, columns 2t and
 /// 2t + 1. Lane l names where row l % 8 of matrix l / 8 begins (of two matrices: lanes 0 to 15), at
 /// 16 bytes. All 32 lanes call it together.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* row);
@@ -46,7 +47,8 @@ template <int kLater>
 __device__ __forceinline__ void wait_copies();
 
 /// Both rounded to nearest, ties to even: a register of a fragment, `low` in the lower half.
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high);
+template <DType kHalf>
+__device__ __forceinline__ uint32_t pack_halves(float low, float high);
 
 /// Where a lane's row begins among 16 x 16 elements that are loaded as four matrices.
 struct MatrixRow {

@@ -60,6 +60,32 @@ struct Master {
   uint16_t* low;
 };
 
+// The halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
+
+/// The exponent with fp32's bias; that of 2^-14 for what is smaller.
+__device__ __forceinline__ unsigned split_exponent(float magnitude) {
+  const unsigned exponent = __float_as_uint(magnitude) >> 23;
+  return exponent < 113 ? 113 : exponent;
+}
+__device__ __forceinline__ float join_fp16(float high, int low) {
+  const float size = fabsf(high);
+  const float unit = __uint_as_float((split_exponent(size) - 25) << 23);
+  const float w = size + static_cast<float>(low) * unit;
+  return __uint_as_float(__float_as_uint(w) | (__float_as_uint(high) & 0x80000000U));
+}
+/// The low half, and `high`.
+__device__ __forceinline__ unsigned split_fp16(float w, float& high) {
+  const float given = fabsf(w);
+  // A sum with 2^-16 leaves multiples of 2^-39.
+  const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
+  const float rounded = from_fp16(to_fp16_bits(size));
+  const float units = __uint_as_float((127 + 127 + 25 - split_exponent(rounded)) << 23);
+  const float rest = size < 65520.0F ? size - rounded : 0.0F;
+  high = w != w ? __uint_as_float(0x7fc00000U)
+                : __uint_as_float(__float_as_uint(rounded) | (__float_as_uint(w) & 0x80000000U));
+  return static_cast<unsigned>(static_cast<int>(rest * units)) & 0xffffU;
+}
+
 __device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int64_t count) {
   Quad w = load_quad(master.value, i, count);
   if (master.low == nullptr) {
@@ -78,7 +104,9 @@ __device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int
   for (int k = 0; k < 4; ++k) {
     const unsigned bits = (k < 2 ? word.x : word.y) >> 16 * (k % 2);
     const int rest = static_cast<int16_t>(bits & 0xffffU);
-    w.x[k] = __uint_as_float(__float_as_uint(w.x[k]) + static_cast<unsigned>(rest));
+    w.x[k] = master.value.type == DType::fp16
+                 ? join_fp16(w.x[k], rest)
+                 : __uint_as_float(__float_as_uint(w.x[k]) + static_cast<unsigned>(rest));
   }
   return w;
 }
@@ -94,6 +122,10 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   unsigned low[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
+    if (master.value.type == DType::fp16) {
+      low[k] = split_fp16(w.x[k], high.x[k]);
+      continue;
+    }
     // Rounding would carry some NaNs into a number.
     const unsigned bits = w.x[k] != w.x[k] ? 0x7fc00000U : __float_as_uint(w.x[k]);
     high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);

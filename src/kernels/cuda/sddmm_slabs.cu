@@ -59,7 +59,8 @@ void sddmm_by_slabs(Stream& stream, const SddmmArgs& args, int64_t rows_each) {
                     .a_stride = args.dy.stride,
                     .b_stride = args.x.stride,
                     .c_stride = weight.cols,
-                    .half_inputs = args.x.dtype == DType::bf16,
+                    .half_inputs = args.x.dtype != DType::fp32,
+                    .half = args.x.dtype == DType::fp16 ? DType::fp16 : DType::bf16,
                     .tf32 = stream.tf32() && args.x.dtype == DType::fp32,
                     .transpose_a = true});
     launch(take_kept,

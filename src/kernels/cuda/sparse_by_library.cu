@@ -37,9 +37,7 @@ bool suits(const SparseMatrix& weight, int64_t tokens, const Tensors&... operand
   return weight.csr && weight.positions.count > 0 && tokens > 0 && aligned;
 }
 
-DenseMatrix dense(const Tensor& t) {
-  return {.data = t.data, .stride = t.stride, .half = t.dtype == DType::bf16};
-}
+DenseMatrix dense(const Tensor& t) { return {.data = t.data, .stride = t.stride, .type = t.dtype}; }
 
 CsrMatrix by_rows(const SparseMatrix& weight) {
   return {.rows = weight.rows,
@@ -48,7 +46,7 @@ CsrMatrix by_rows(const SparseMatrix& weight) {
           .begin = weight.csr.row_begin,
           .column = weight.csr.column,
           .values = weight.values.data,
-          .half = weight.values.dtype == DType::bf16};
+          .type = weight.values.dtype};
 }
 
 /// The transpose, with values in memory of its own.
@@ -59,7 +57,7 @@ CsrMatrix by_columns(const SparseMatrix& weight, void* values) {
           .begin = weight.csr.column_begin,
           .column = weight.csr.row,
           .values = values,
-          .half = weight.values.dtype == DType::bf16};
+          .type = weight.values.dtype};
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -75,10 +73,10 @@ bool multiply(Stream& stream, LibrarySpmm product, bool with_finish, const Outpu
   if (!with_finish) {
     return library_spmm(stream, product, *csr.prepared);
   }
-  if (!product.accumulate && !product.y.half) {
+  if (!product.accumulate && product.y.type == DType::fp32) {
     sums = static_cast<float*>(product.y.data);
   } else {
-    product.y = {.data = sums, .stride = (cols + 3) / 4 * 4, .half = false};
+    product.y = {.data = sums, .stride = (cols + 3) / 4 * 4};
   }
   product.accumulate = false;
   if (!library_spmm(stream, product, *csr.prepared)) {

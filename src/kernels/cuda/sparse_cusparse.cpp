@@ -49,7 +49,9 @@ bool supported(cusparseStatus_t status, const char* what) {
   return true;
 }
 
-cudaDataType type_of(bool half) { return half ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType native_type(DType type) {
+  return type == DType::bf16 ? CUDA_R_16BF : type == DType::fp16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 class SparseMatrixOf {
  public:
@@ -57,7 +59,7 @@ class SparseMatrixOf {
     check_sparse(
         cusparse()->create_csr(&native_, m.rows, m.cols, m.count, const_cast<int32_t*>(m.begin),
                                const_cast<int32_t*>(m.column), m.values, CUSPARSE_INDEX_32I,
-                               CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, type_of(m.half)),
+                               CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, native_type(m.type)),
         "matrix");
   }
   ~SparseMatrixOf() { static_cast<void>(cusparse()->destroy_sparse(native_)); }
@@ -74,9 +76,9 @@ class SparseMatrixOf {
 class DenseMatrixOf {
  public:
   DenseMatrixOf(const DenseMatrix& m, int64_t rows, int64_t cols, cusparseOrder_t order) {
-    check_sparse(
-        cusparse()->create_dense(&native_, rows, cols, m.stride, m.data, type_of(m.half), order),
-        "operand");
+    check_sparse(cusparse()->create_dense(&native_, rows, cols, m.stride, m.data,
+                                          native_type(m.type), order),
+                 "operand");
   }
   ~DenseMatrixOf() { static_cast<void>(cusparse()->destroy_dense(native_)); }
   DenseMatrixOf(const DenseMatrixOf&) = delete;
@@ -93,7 +95,7 @@ struct Key {
   bool samples;  ///< SDDMM
   const int32_t* begin;
   int64_t tokens, first_stride, second_stride;
-  bool half_values, half_first, half_second;
+  DType values, first, second;
   auto operator<=>(const Key&) const = default;
 };
 
@@ -271,9 +273,9 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
                 .tokens = p.tokens,
                 .first_stride = p.x.stride,
                 .second_stride = p.y.stride,
-                .half_values = p.matrix.half,
-                .half_first = p.x.half,
-                .half_second = p.y.half};
+                .values = p.matrix.type,
+                .first = p.x.type,
+                .second = p.y.type};
   const auto make = [&] { return plan_spmm(stream, key, p); };
   return by_plan(stream, kept, key, make, [&](Plan& plan) {
     plan.set(p.matrix.values, p.x, p.y);
@@ -286,7 +288,7 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
 
 bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
   if (cusparse() == nullptr ||
-      p.dy.half) {  // 12.6 has none of bf16, and says so on stderr each time
+      p.dy.type != DType::fp32) {  // 12.6 has none of bf16, and says so on stderr each time
     return false;
   }
   const Key key{.samples = true,
@@ -294,9 +296,9 @@ bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepar
                 .tokens = p.tokens,
                 .first_stride = p.dy.stride,
                 .second_stride = p.x.stride,
-                .half_values = p.matrix.half,
-                .half_first = p.dy.half,
-                .half_second = p.x.half};
+                .values = p.matrix.type,
+                .first = p.dy.type,
+                .second = p.x.type};
   const auto make = [&] { return plan_sddmm(stream, key, p); };
   return by_plan(stream, kept, key, make, [&](Plan& plan) {
     plan.set(p.matrix.values, p.dy, p.x);

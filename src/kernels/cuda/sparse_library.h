@@ -17,14 +17,14 @@ struct CsrMatrix {
   const int32_t* begin = nullptr;   ///< [rows + 1]
   const int32_t* column = nullptr;  ///< [count]
   void* values = nullptr;           ///< [count]
-  bool half = false;                ///< bf16, else fp32
+  DType type = DType::fp32;         ///< of values
 };
 
 /// Row-major with a stride, aligned to 16 bytes.
 struct DenseMatrix {
   void* data = nullptr;
   int64_t stride = 0;
-  bool half = false;
+  DType type = DType::fp32;
 };
 
 /// y [tokens, rows] (+)= x [tokens, cols] matrixᵀ. Sums are fp32 and rounded once.

@@ -79,29 +79,6 @@ __device__ __forceinline__ void put_float(std::byte* p, float x) {
   put_half(p + 2, bits >> 16);
 }
 
-/// IEEE half precision, to nearest even, and back.
-__device__ __forceinline__ unsigned half_of(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  const uint32_t magnitude = bits & 0x7fffffffU;
-  // Normal numbers: bias 127 becomes 15, 13 bits are rounded away.
-  const uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Below 2^-14: a sum with 2^-1 leaves multiples of 2^-24 in the low bits.
-  const uint32_t small = __float_as_uint(__uint_as_float(magnitude) + 0.5F) - 0x3f000000U;
-  uint32_t half = magnitude < 0x38800000U ? small : normal;
-  half = magnitude >= 0x477ff000U ? 0x7c00U : half;  // 65520 and beyond
-  half = magnitude > kInfinite ? 0x7e00U : half;
-  return half | (bits >> 16 & 0x8000U);
-}
-__device__ __forceinline__ float float_of(unsigned half) {
-  const uint32_t magnitude = half & 0x7fffU;
-  const uint32_t normal = (magnitude << 13) + (112U << 23);
-  const uint32_t small =
-      __float_as_uint(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F);
-  uint32_t bits = magnitude < 0x400U ? small : normal;
-  bits = magnitude >= 0x7c00U ? (magnitude << 13) | kInfinite : bits;
-  return __uint_as_float(bits | (half & 0x8000U) << 16);
-}
-
 /// Numbers that differ by a power of two from what is asked lie well within the range of floats:
 /// x / unit = (x before) after.
 struct Scaling {
@@ -119,7 +96,7 @@ struct Range {
   float least, unit;
 };
 __device__ __forceinline__ Range read_range(const Message& message, const std::byte* wire) {
-  return message.half_meta ? Range{float_of(get_half(wire + 2)), float_of(get_half(wire))}
+  return message.half_meta ? Range{from_fp16(get_half(wire + 2)), from_fp16(get_half(wire))}
                            : Range{get_float(wire + 4), get_float(wire)};
 }
 

@@ -6,8 +6,8 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// To half precision, not above (or not below) x; |x| is at most the largest.
 __device__ inline unsigned half_below(float x) {
-  const unsigned half = half_of(x);
-  if (float_of(half) <= x) {
+  const unsigned half = to_fp16_bits(x);
+  if (from_fp16(half) <= x) {
     return half;
   }
   // The number before: of zero the smallest negative one.
@@ -46,7 +46,7 @@ __device__ inline void carry_range(const Message& message, const Measured& found
   unsigned least_half = 0x7e00;
   if (!bad && fabsf(range.least) <= kLargestHalf) {
     const unsigned below = half_below(range.least);
-    const Range rest = range_of(float_of(below), high, levels);
+    const Range rest = range_of(from_fp16(below), high, levels);
     if (rest.unit <= kLargestHalf) {
       least_half = below;
       unit = half_above(rest.unit) & 0x7fffU;

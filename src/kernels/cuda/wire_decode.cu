@@ -142,7 +142,7 @@ struct PlainDecode {
     const uint64_t halves = load_bytes(wire + 2 * i, static_cast<int>(2 * count));
     for (int k = 0; k < 4; ++k) {
       const unsigned half = static_cast<unsigned>(halves >> (16 * k)) & 0xffffU;
-      made.wire.x[k] = code == WireCode::bf16 ? from_bf16(half) : float_of(half);
+      made.wire.x[k] = code == WireCode::bf16 ? from_bf16(half) : from_fp16(half);
     }
     return made;
   }

@@ -22,7 +22,7 @@ template <class Coder, bool kRandom>
 __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t number,
                                              const Eight& values, int low, int high) {
   const std::byte* wire = message.carried_by(number);
-  const float first = message.half_meta ? float_of(get_half(wire)) : get_float(wire);
+  const float first = message.half_meta ? from_fp16(get_half(wire)) : get_float(wire);
   if (first != first) {  // a value was not finite: codes are zero
     return 0;
   }
@@ -129,7 +129,7 @@ struct PlainEncode {
     }
     uint64_t halves = 0;
     for (int k = 0; k < 4; ++k) {
-      const unsigned half = code == WireCode::bf16 ? to_bf16_bits(q.x[k]) : half_of(q.x[k]);
+      const unsigned half = code == WireCode::bf16 ? to_bf16_bits(q.x[k]) : to_fp16_bits(q.x[k]);
       halves |= uint64_t{half} << (16 * k);
     }
     store_bytes(wire + 2 * i, halves, static_cast<int>(2 * count));

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "src/kernels/cpu/product_fp16.h"
 #include "src/kernels/dry/count.h"
 #include "src/kernels/dry/products.h"
 #include "src/kernels/verify.h"
@@ -59,6 +60,8 @@ void gemm(Stream& stream, const GemmArgs& args) {
   if (rounds) {  // each is read once more, for its scale
     add(2 * (elements(args.a) + elements(args.b)), traffic(args.a, args.b));
   }
+  const Buffer panels =
+      !rounds && args.a.dtype == DType::fp16 ? cpu::fp16_panels(stream, args) : Buffer();
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));

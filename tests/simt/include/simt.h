@@ -159,4 +159,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 using DeviceQueue = espalier::simt::Queue;
 using espalier::simt::dynamic_shared;
 
+inline float from_fp16(uint32_t bits) { return to_float(fp16{static_cast<uint16_t>(bits)}); }
+inline uint32_t to_fp16_bits(float x) { return to_fp16(x).bits; }
+
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,13 +1,19 @@
 #pragma once
 // What src/kernels/cuda/mma.h promises, for the harness: lanes meet (tests/simt/tensor_core.h), and
 // copies arrive when they are waited for (tests/simt/async_copies.h).
+#include <type_traits>
+
 #include "tests/simt/tensor_core.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+template <DType kHalf>
+using Half = std::conditional_t<kHalf == DType::fp16, fp16, bf16>;
+
+template <DType kHalf>
+void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   simt::LaneProduct product{c, a, b};
-  simt::together(simt::multiply_add, &product);
+  simt::together(simt::multiply_add<Half<kHalf>>, &product);
 }
 
 inline void load_matrices(uint32_t (&r)[2], const void* row) {
@@ -36,6 +42,9 @@ void wait_copies() {
   simt::wait_copies(kLater);
 }
 
-inline uint32_t pack_bf16(float low, float high) { return simt::pack_bf16(low, high); }
+template <DType kHalf>
+uint32_t pack_halves(float low, float high) {
+  return simt::pack_halves<Half<kHalf>>(low, high);
+}
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -16,6 +16,19 @@ __device__ T* dynamic_shared() {
   extern __shared__ float4 espalier_dynamic_shared[];
   return reinterpret_cast<T*>(espalier_dynamic_shared);
 }
+
+/// The number with these bits of IEEE half precision.
+__device__ __forceinline__ float from_fp16(uint32_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));
+  return x;
+}
+/// As to_fp16 of core/types.h, NaN included.
+__device__ __forceinline__ uint32_t to_fp16_bits(float x) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return x != x ? 0x7e00U | (__float_as_uint(x) >> 16 & 0x8000U) : bits;
+}
 #endif
 
 }  // namespace espalier::kernels::ESPALIER_GPU
