@@ -43,7 +43,8 @@ TEST(Runner, EveryScheduleEqualsOneLoop) {
         const Schedule schedule =
             make_schedule(name, {.ranks = p, .micro_batches = m, .chunks = 3});
         Arena arena;
-        PipelineRunner runner(comm, arena, shape_of(schedule));
+        Stream stream(arena, 1);
+        PipelineRunner runner(comm, stream, shape_of(schedule));
         for (uint64_t step = 0; step < 3; ++step) {
           LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), step);
           const int64_t before = comm.sent(Traffic::point_to_point).bytes;
@@ -73,7 +74,8 @@ TEST(Runner, MessageDrivenEqualsOneLoopWhateverTheTimes) {
       const MessageDriven policy{.ranks = p, .micro_batches = 4 * p, .in_flight = limit};
       const Schedule grid{.ranks = p, .micro_batches = 4 * p, .programs = {}};
       Arena arena;
-      PipelineRunner runner(comm, arena, {.buffers = limit, .message_bytes = ledger_bytes(p)});
+      Stream stream(arena, 1);
+      PipelineRunner runner(comm, stream, {.buffers = limit, .message_bytes = ledger_bytes(p)});
       for (uint64_t step = 0; step < 3; ++step) {
         LedgerWork work(p, ledger_bytes(p), step);
         int held = 0;
@@ -98,7 +100,8 @@ TEST(Runner, RecordsWhatItDid) {
   on_ranks([](Communicator& comm) {
     const Schedule schedule = make_schedule("1f1b", {.ranks = comm.size(), .micro_batches = 6});
     Arena arena;
-    PipelineRunner runner(comm, arena, shape_of(schedule));
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
     LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), 1);
     work.before = [](const Action& action) {
       if (computes(action.kind)) {
@@ -144,7 +147,8 @@ TEST(Runner, ADoubledMessageIsNoticed) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   const std::string error = error_of([&](Communicator& comm) {
     Arena arena;
-    PipelineRunner runner(comm, arena, shape_of(schedule));
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
     LedgerWork work(2, ledger_bytes(2), 0);
     work.before = [&](const Action& action) {
       if (comm.rank() == 0 && action == Action{ActionKind::forward, 0, 2}) {
@@ -162,7 +166,8 @@ TEST(Runner, AMessageOfAnEarlierRunIsNoticed) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 2});
   const std::string error = error_of([&](Communicator& comm) {
     Arena arena;
-    PipelineRunner runner(comm, arena, shape_of(schedule));
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
     LedgerWork work(2, ledger_bytes(2), 0);
     runner.run(schedule, work);
     if (comm.rank() == 0) {
@@ -180,7 +185,8 @@ TEST(Runner, AStageThatFailsEndsAll) {
     const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
     const std::string error = error_of([&](Communicator& comm) {
       Arena arena;
-      PipelineRunner runner(comm, arena, shape_of(schedule));
+      Stream stream(arena, 1);
+      PipelineRunner runner(comm, stream, shape_of(schedule));
       LedgerWork work(2, ledger_bytes(2), 0);
       work.before = [&](const Action& action) {
         check(comm.rank() == 0 || action.kind != kind, "out of memory");
@@ -197,7 +203,8 @@ TEST(Runner, ASilentStageIsNamed) {
   const std::string error = error_of(
       [&](Communicator& comm) {
         Arena arena;
-        PipelineRunner runner(comm, arena, shape_of(schedule));
+        Stream stream(arena, 1);
+        PipelineRunner runner(comm, stream, shape_of(schedule));
         LedgerWork work(2, ledger_bytes(2), 0);
         work.before = [&](const Action& action) {
           if (comm.rank() == 1 && action == Action{ActionKind::backward, 1, 1}) {

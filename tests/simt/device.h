@@ -12,6 +12,7 @@
 // there; the fault notes the access, and lets it go on. A race throws Bug from the next call that
 // asks a queue for something; one that nobody heard of ends the program.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,6 +47,8 @@ class Pages : public MemorySource {
   bool holds(const void* address) const;
   /// The next time that the host touches this is a fault.
   void watch(const void* address) noexcept;
+  /// Calls `access` while the memory of this address is open; false: it is not here.
+  bool let(const void* address, const std::function<void()>& access);
   /// After a fault at an address of the host's: lets it go on; false: it is not here.
   bool let_host(const void* address, bool writes) noexcept;
 
@@ -96,9 +99,13 @@ class GuardedQueue final : public Queue {
   RaceDetector::Actor actor_;
 };
 
-/// Does what queues beside others, of devices that this thread made, can do: a device goes on while
-/// its host waits for other ranks, whose devices wait for its messages.
-void drive_queues_beside();
+/// Does what queues can do, of devices that this thread made: a device goes on while its host waits
+/// for other ranks, whose devices wait for its messages.
+void drive_queues();
+
+/// As memcpy, of a transport that takes memory of any device, too (ThreadOptions::copy). The race
+/// detector hears of it as of the host's access.
+void copy_anywhere(void* to, const void* from, size_t bytes);
 
 class PretendedDevice final : public Device {
  public:
@@ -126,6 +133,9 @@ class PretendedDevice final : public Device {
   /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of
   /// here.
   bool host_touched(const void* address, bool writes);
+  /// Calls `access` if this is memory of the device, and notes it as the host's.
+  bool transport_touches(const void* data, size_t bytes, bool writes,
+                         const std::function<void()>& access);
   /// Opens and closes memory around work; queues may be at work because of each other.
   void begin_work();
   void end_work() noexcept;
