@@ -5,10 +5,10 @@
 namespace espalier::parallel {
 
 Inbox::Inbox(Stream& stream, std::unique_ptr<Carrier> carrier)
-    : stream_(stream), carrier_(std::move(carrier)) {
-  while (expected_ < carrier_->shape().buffers) {
-    carrier_->expect(slot_of(expected_++));
-  }
+    : stream_(stream),
+      carrier_(std::move(carrier)),
+      released_(carrier_->slots(), stream.mark()) {  // after the zeros of new memory
+  expect_more();
 }
 
 bool Inbox::arrived() {

@@ -47,7 +47,7 @@ class Inbox {
   int64_t read_ = 0;           ///< messages
   int64_t arrived_ = 0;        ///< or known to be under way
   int64_t expected_ = 0;       ///< that have a buffer
-  std::deque<Mark> released_;  ///< buffers that kernels may still read
+  std::deque<Mark> released_;  ///< buffers that kernels may still use
 };
 
 class Outbox {

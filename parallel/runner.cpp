@@ -282,7 +282,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
   double patient_since = begin;
   comm_->wait_until(
       [&] {
-        advance();
+        progress();
         if (ready()) {
           return Progress::done;
         }

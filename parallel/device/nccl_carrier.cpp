@@ -15,6 +15,7 @@ NcclCarrier::NcclCarrier(Communicator& comm, Stream& compute, const ChannelShape
       link_(comm, compute, ends_of(comm, shape), Traffic::point_to_point),
       envelopes_(comm, shape),
       moved_(slots()) {
+  link_.follow_compute();  // the zeros of new memory, which is older than the link's queue
   move(content(0).first(1));
   moved_[0] = last_;
 }
