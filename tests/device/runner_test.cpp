@@ -303,6 +303,20 @@ TEST_P(Carriages, ADeviceThatHangsIsNamed) {
   EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while "));
 }
 
+/// Memory is given back when all queues of a device are empty: each rank waits for a message of
+/// the other to be taken.
+TEST_P(Carriages, RanksAnswerWhileTheyWaitForTheirDevices) {
+  EXPECT_EQ(error_when(
+                GetParam(),
+                [](Communicator&, Rank& me, const Action&) {
+                  me.backend.stream().synchronize();
+                  me.runner.progress();  // what was computed leaves
+                  me.backend.arena().allocate(Memory::scratch, "array", DType::fp32, Shape{8});
+                },
+                2),
+            "no error");
+}
+
 /// Kernels of several micro-batches may take longer than any timeout, as long as messages come.
 TEST_P(Carriages, KernelsOfThisRankAreAwaited) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 5});
