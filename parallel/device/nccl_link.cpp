@@ -71,7 +71,7 @@ std::string NcclLink::obstacle(Communicator& comm, Stream& compute) {
     if (twin != cards.begin() + static_cast<int64_t>(r)) {
       return fmt::format(
           "NCCL needs a GPU for each rank, and ranks {} and {} share one: start a rank for each "
-          "GPU, or set parallel.device_link = \"host\", with which sums go through MPI",
+          "GPU, or set parallel.device_link = \"host\", with which all goes through MPI",
           comm.members().world[static_cast<size_t>(twin - cards.begin())], rank);
     }
   }
