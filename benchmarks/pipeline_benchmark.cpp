@@ -66,8 +66,9 @@ Measured measure(const Case& one, const Plan& made) {
   run_ranks(ranks,
             [&](Communicator& comm) {
               Arena arena;
+              Stream stream(arena, 1);
               PipelineRunner runner(
-                  comm, arena,
+                  comm, stream,
                   {.placement = made.schedule.placement,
                    .chunks = made.schedule.chunks,
                    .buffers = one.in_flight > 0 ? one.in_flight : needed_buffers(made.schedule) + 2,

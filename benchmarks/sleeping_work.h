@@ -16,13 +16,13 @@ class SleepingWork final : public PipelineWork {
   /// Seconds of each stage.
   explicit SleepingWork(std::vector<StageTimes> stages) : stages_(std::move(stages)) {}
 
-  void run(const Action& action, std::span<const std::byte>, std::span<std::byte> out) override {
+  Mark run(const Action& action, std::span<const std::byte>, std::span<std::byte> out) override {
     const double begin = now_seconds();
     if (!out.empty()) {
       std::memset(out.data(), action.micro_batch, out.size());
     }
     if (!computes(action.kind)) {
-      return;
+      return 0;
     }
     const StageTimes& times = stages_[static_cast<size_t>(action.stage)];
     const double seconds = action.kind == ActionKind::forward          ? times.forward
@@ -34,6 +34,7 @@ class SleepingWork final : public PipelineWork {
     while (now_seconds() - begin < seconds) {
       std::this_thread::yield();
     }
+    return 0;
   }
 
  private:

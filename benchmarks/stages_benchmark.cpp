@@ -123,10 +123,11 @@ StepOf measure(const Setting& setting, int count, double latency) {
       count,
       [&](parallel::Communicator& comm) {
         Arena arena;
+        Stream stream(arena, 1);
         Ranks ranks(comm, layout.grid);
         const auto boundaries = static_cast<size_t>(layout.stages()) - 1;
         parallel::PipelineRunner runner(
-            ranks.pipeline(), arena,
+            ranks.pipeline(), stream,
             {.buffers = layout.buffers(),
              .message_bytes = std::vector<size_t>(boundaries, message)});
         parallel::SleepingWork work(stage_times(setting));

@@ -191,9 +191,10 @@ void parallel(std::vector<Field>& out) {
   rows.add("reduction", &P::reduction,
            one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
-  rows.add("device_link", &P::device_link, one_of({"auto", "nccl", "host"}),
-           "with run.backend = \"cuda\": how gradients and values get to other GPUs; auto: by NCCL "
-           "where it is there and each rank has a GPU of its own, else through the host");
+  rows.add("device_link", &P::device_link, one_of({"auto", "nccl", "mpi", "host"}),
+           "with run.backend = \"cuda\": how gradients, values and messages between stages get to "
+           "other GPUs; auto: by NCCL where it is there and each rank has a GPU of its own, else "
+           "messages by an MPI that takes addresses of GPUs, else through the host");
   rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
   rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");

@@ -153,9 +153,11 @@ void validate_codecs(const ParallelConfig& parallel) {
       "(now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set parallel.reduction = "
       "\"sra\"",
       parallel.reduction, parallel.codec.fallback, parallel.error_feedback);
-  check(parallel.reduction != "nccl" || parallel.device_link != "host",
-        "parallel.reduction = \"nccl\" sums from GPU to GPU, and parallel.device_link = \"host\" "
-        "keeps messages with the host; set one of them to \"auto\"");
+  const bool other_link = parallel.device_link == "host" || parallel.device_link == "mpi";
+  check(parallel.reduction != "nccl" || !other_link,
+        "parallel.reduction = \"nccl\" sums from GPU to GPU, and parallel.device_link = \"{}\" "
+        "keeps sums with the host; set one of them to \"auto\"",
+        parallel.device_link);
 }
 
 /// What moves with the loss of earlier steps has to be in the unit of the present ones.

@@ -36,6 +36,8 @@ struct Tag {
   Traffic kind = Traffic::point_to_point;
   /// Bytes of the message that are about it, not of it: counted as `other`.
   size_t envelope = 0;
+  /// Not in parts that may leave at once: memory of a device, of which each would be a copy.
+  bool whole = false;
 };
 inline constexpr int kTagNumbers = 8192;
 
@@ -107,6 +109,8 @@ class Communicator {
   int local_rank() const;
   int local_size() const;
   virtual std::string_view name() const = 0;  ///< of the transport: "mpi", "threads"
+  /// Whether messages may lie in the memory of a device: "yes", "no" or "unknown".
+  virtual std::string takes_device_memory() const { return "no"; }
 
   Request isend(int to, Tag tag, std::span<const std::byte> data);
   Request irecv(int from, Tag tag, std::span<std::byte> data);

@@ -1,99 +1,94 @@
 #include "parallel/mailbox.h"
 
-#include <cstring>
+#include <algorithm>
 
 namespace espalier::parallel {
-namespace {
 
-constexpr Traffic kTraffic = Traffic::point_to_point;
-
-Buffer ring(Arena& arena, std::string_view name, size_t bytes, int buffers) {
-  require(buffers >= 1, "at least one buffer", buffers);
-  return arena.allocate(Memory::communication, name, DType::uint8,
-                        Shape{static_cast<int64_t>(buffer_bytes(bytes)) * buffers});
+Inbox::Inbox(Stream& stream, std::unique_ptr<Carrier> carrier)
+    : stream_(stream),
+      carrier_(std::move(carrier)),
+      released_(carrier_->slots(), stream.mark()) {  // after the zeros of new memory
+  expect_more();
 }
 
-std::span<std::byte> part(const Buffer& memory, size_t slot, size_t bytes) {
-  return {static_cast<std::byte*>(memory.tensor().data) + slot * buffer_bytes(bytes),
-          bytes + sizeof(Envelope)};
+bool Inbox::arrived() {
+  expect_more();
+  look();
+  return read_ < arrived_;
 }
 
-Tag tag_of(const ChannelShape& shape) { return {shape.number, kTraffic, sizeof(Envelope)}; }
-
-}  // namespace
-
-std::string describe(const Envelope& envelope) {
-  return fmt::format("the {} of micro-batch {} for stage {} in run {}",
-                     envelope.gradient != 0 ? "gradient" : "activation", envelope.micro_batch,
-                     envelope.stage, envelope.run);
-}
-
-Ring::Ring(Arena& arena, std::string_view name, const ChannelShape& shape)
-    : bytes_(shape.bytes),
-      memory_(ring(arena, name, shape.bytes, shape.buffers)),
-      requests_(static_cast<size_t>(shape.buffers)) {}
-
-std::span<std::byte> Ring::buffer(size_t slot) const { return part(memory_, slot, bytes_); }
-
-Inbox::Inbox(Communicator& comm, Arena& arena, const ChannelShape& shape)
-    : comm_(comm), shape_(shape), ring_(arena, "messages received", shape) {
-  for (size_t i = 0; i < ring_.slots(); ++i) {
-    post(i);
+void Inbox::advance() {
+  expect_more();
+  if (carrier_->answers()) {
+    look();
   }
 }
 
-void Inbox::post(size_t slot) {
-  ring_.request(slot) = comm_.irecv(shape_.peer, tag_of(shape_), ring_.buffer(slot));
+std::span<const std::byte> Inbox::content(const Envelope& expected) {
+  require(read_ < arrived_, "a message that has arrived", read_, arrived_);
+  carrier_->open(slot_of(read_), expected);
+  return carrier_->content(slot_of(read_));
 }
 
-bool Inbox::arrived() { return comm_.test(ring_.request(ring_.slot())); }
-
-std::span<const std::byte> Inbox::content(const Envelope& expected) const {
-  const std::span<std::byte> message = ring_.buffer(ring_.slot());
-  Envelope found;
-  std::memcpy(&found, message.data() + shape_.bytes, sizeof found);
-  check(found == expected, "rank {} sent {} where {} was expected: messages were lost or doubled",
-        comm_.members().world[static_cast<size_t>(shape_.peer)], describe(found),
-        describe(expected));
-  return message.first(shape_.bytes);
+void Inbox::release(Mark read) {
+  ++read_;
+  released_.push_back(read);
+  advance();
 }
 
-void Inbox::release() {
-  const size_t read = ring_.slot();
-  ring_.advance();
-  post(read);
+void Inbox::expect_more() {
+  while (!released_.empty() && stream_.passed(released_.front())) {
+    released_.pop_front();
+    carrier_->expect(slot_of(expected_++));
+  }
 }
 
-Outbox::Outbox(Communicator& comm, Arena& arena, const ChannelShape& shape)
-    : comm_(comm), shape_(shape), ring_(arena, "messages sent", shape) {}
-
-bool Outbox::free() { return comm_.test(ring_.request(ring_.slot())); }
-
-std::span<std::byte> Outbox::content() const {
-  return ring_.buffer(ring_.slot()).first(shape_.bytes);
+/// Nobody need be there to send what nobody waits for.
+void Inbox::look() {
+  while (arrived_ < expected_ && (arrived_ == read_ || carrier_->answers()) &&
+         carrier_->came(slot_of(arrived_))) {
+    ++arrived_;
+  }
 }
 
-void Outbox::send(const Envelope& envelope) {
-  const size_t slot = ring_.slot();
-  const std::span<std::byte> message = ring_.buffer(slot);
-  std::memcpy(message.data() + shape_.bytes, &envelope, sizeof envelope);
-  ring_.request(slot) = comm_.isend(shape_.peer, tag_of(shape_), message);
-  ring_.advance();
+Outbox::Outbox(Stream& stream, std::unique_ptr<Carrier> carrier)
+    : stream_(stream), carrier_(std::move(carrier)) {}
+
+bool Outbox::free() {
+  advance();
+  return waiting_.size() < carrier_->slots() && carrier_->left(carrier_->slot_of(sent_));
+}
+
+std::span<std::byte> Outbox::content() const { return carrier_->content(carrier_->slot_of(sent_)); }
+
+void Outbox::send(const Envelope& envelope, Mark filled) {
+  waiting_.push_back({.envelope = envelope, .filled = filled});
+  ++sent_;
+  advance();
+}
+
+void Outbox::advance() {
+  while (!waiting_.empty() && stream_.passed(waiting_.front().filled) && carrier_->clear()) {
+    const auto number = sent_ - static_cast<int64_t>(waiting_.size());
+    carrier_->leave(carrier_->slot_of(number), waiting_.front().envelope);
+    waiting_.pop_front();
+  }
 }
 
 bool Outbox::flushed() {
-  bool all = true;
-  for (size_t slot = 0; slot < ring_.slots(); ++slot) {
-    all = comm_.test(ring_.request(slot)) && all;
+  advance();
+  bool all = waiting_.empty();
+  for (size_t slot = 0; slot < carrier_->slots(); ++slot) {
+    all = carrier_->left(slot) && all;
   }
   return all;
 }
 
 LocalBox::LocalBox(Arena& arena, size_t bytes, int buffers)
-    : bytes_(bytes), buffers_(buffers), memory_(ring(arena, "handed over", bytes, buffers)) {}
+    : bytes_(bytes), buffers_(buffers), memory_(make_ring(arena, "handed over", bytes, buffers)) {}
 
 std::span<std::byte> LocalBox::buffer(int64_t number) const {
-  return part(memory_, static_cast<size_t>(number % buffers_), bytes_).first(bytes_);
+  return ring_part(memory_, static_cast<size_t>(number % buffers_), bytes_).first(bytes_);
 }
 
 std::span<std::byte> LocalBox::push() {

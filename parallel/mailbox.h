@@ -1,99 +1,80 @@
 #pragma once
 // What lies between a stage of a pipeline and its neighbours: ordered messages of one size, in a
-// ring of buffers from the arena.
+// ring of buffers. How they get there is a carrier's (carrier.h).
 //
-//   Inbox      receives are posted for all its buffers, early; a buffer is posted again when released
-//   Outbox     a buffer is claimed, filled, sent without waiting; claiming waits for the oldest send
+//   Inbox      all its buffers take messages from the beginning; one that was read takes another
+//   Outbox     a buffer is claimed, filled and sent; claiming waits for the oldest send
 //   LocalBox   the same between two stages of one rank: nothing is copied or sent
 //
-// Each message ends with an envelope that says what it is. What arrives is compared with what is
+// Each message has an envelope that says what it is. What arrives is compared with what is
 // expected, so a message out of order, late from an earlier step, or doubled is an error that names
 // both, and never taken for another.
+//
+// On a device a message leaves when the kernels that fill it have passed, and a buffer takes
+// another when those that read it have. Nobody waits for either: whoever drives a pipeline looks
+// again and again (`advance`). So what was sent is under way, and a receive is asked for after its
+// send: by that order in time no queue can wait for a message of a queue that waits for it.
 #include <deque>
+#include <memory>
 #include <span>
 
-#include "parallel/communicator.h"
-#include "parallel/schedule/schedule.h"
-#include "src/core/arena.h"
+#include "parallel/carrier.h"
+#include "src/core/stream.h"
 
 namespace espalier::parallel {
 
-/// What a message is. `stage` is the receiving one.
-struct Envelope {
-  uint32_t run = 0;  ///< counts the runs of the pipeline, evaluations too
-  uint32_t micro_batch = 0;
-  uint16_t stage = 0;
-  uint16_t gradient = 0;  ///< 1: gradient, 0: activation
-  uint32_t mark = 0x45535050;
-  bool operator==(const Envelope&) const = default;
-};
-static_assert(sizeof(Envelope) == 16);
-std::string describe(const Envelope& envelope);
-
-/// What a buffer for a message of `bytes` takes: with its envelope, on cache lines of its own.
-constexpr size_t buffer_bytes(size_t bytes) { return (bytes + sizeof(Envelope) + 63) / 64 * 64; }
-
-struct ChannelShape {
-  int peer = 0;      ///< rank at the other end
-  int number = 0;    ///< of the tag
-  size_t bytes = 0;  ///< of a message, without envelope
-  int buffers = 1;
-};
-
-/// Buffers used in turn, each with the message that occupies it.
-class Ring {
- public:
-  Ring(Arena& arena, std::string_view name, const ChannelShape& shape);
-  size_t slots() const { return requests_.size(); }
-  /// The one in turn.
-  size_t slot() const { return static_cast<size_t>(next_) % slots(); }
-  void advance() { ++next_; }
-  Request& request(size_t slot) { return requests_[slot]; }
-  /// Message and envelope.
-  std::span<std::byte> buffer(size_t slot) const;
-
- private:
-  size_t bytes_;
-  Buffer memory_;
-  std::vector<Request> requests_;
-  int64_t next_ = 0;
-};
-
 class Inbox {
  public:
-  Inbox(Communicator& comm, Arena& arena, const ChannelShape& shape);
+  /// `stream`, on which messages are read, must outlive it.
+  Inbox(Stream& stream, std::unique_ptr<Carrier> carrier);
   /// Whether the next message is here. Drives the transport.
   bool arrived();
-  /// The next message, which must have arrived. Throws Failure when it is another than `expected`.
-  std::span<const std::byte> content(const Envelope& expected) const;
-  /// It has been read; its buffer receives again.
-  void release();
-  int peer() const { return shape_.peer; }
+  /// The next message, which must have arrived, for kernels that are asked for from now on. Throws
+  /// Failure when it is another than `expected`.
+  std::span<const std::byte> content(const Envelope& expected);
+  /// It has been read when `read` has passed; then its buffer takes another.
+  void release(Mark read);
+  void advance();
+  int peer() const { return carrier_->shape().peer; }
 
  private:
-  void post(size_t slot);
+  size_t slot_of(int64_t number) const { return carrier_->slot_of(number); }
+  void expect_more();
+  void look();
 
-  Communicator& comm_;
-  ChannelShape shape_;
-  Ring ring_;
+  Stream& stream_;
+  std::unique_ptr<Carrier> carrier_;
+  int64_t read_ = 0;           ///< messages
+  int64_t arrived_ = 0;        ///< or known to be under way
+  int64_t expected_ = 0;       ///< that have a buffer
+  std::deque<Mark> released_;  ///< buffers that kernels may still use
 };
 
 class Outbox {
  public:
-  Outbox(Communicator& comm, Arena& arena, const ChannelShape& shape);
+  /// `stream`, on which messages are filled, must outlive it.
+  Outbox(Stream& stream, std::unique_ptr<Carrier> carrier);
   /// Whether there is a buffer to fill. Drives the transport.
   bool free();
   /// The buffer, which must be free.
   std::span<std::byte> content() const;
-  void send(const Envelope& envelope);
+  /// It has been filled when `filled` has passed; then it leaves.
+  void send(const Envelope& envelope, Mark filled);
+  void advance();
   /// Drives what is under way; true when nothing is.
   bool flushed();
-  int peer() const { return shape_.peer; }
+  int peer() const { return carrier_->shape().peer; }
 
  private:
-  Communicator& comm_;
-  ChannelShape shape_;
-  Ring ring_;
+  struct Waiting {
+    Envelope envelope;
+    Mark filled = 0;
+  };
+
+  Stream& stream_;
+  std::unique_ptr<Carrier> carrier_;
+  int64_t sent_ = 0;             ///< messages, those that wait for kernels included
+  std::deque<Waiting> waiting_;  ///< the last ones
 };
 
 class LocalBox {

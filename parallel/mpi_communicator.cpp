@@ -128,6 +128,7 @@ class MpiCommunicator final : public Communicator {
       : Communicator(std::move(members), root), world_(root.world_), comm_(comm) {}
 
   std::string_view name() const override { return "mpi"; }
+  std::string takes_device_memory() const override { return mpi_cuda_support(); }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void progress() override { world_->throw_if_poisoned(); }  // any call drives all of MPI
   void poison(std::string_view why) noexcept override {
@@ -150,7 +151,8 @@ class MpiCommunicator final : public Communicator {
 
  private:
   MpiAddress address(int peer, Tag tag) const {
-    const size_t most = tag.kind == Traffic::point_to_point ? kEagerPart : world_->part_bytes;
+    const bool eager = tag.kind == Traffic::point_to_point && !tag.whole;
+    const size_t most = eager ? kEagerPart : world_->part_bytes;
     return {.comm = comm_,
             .peer = peer,
             .tag = mpi_tag(tag),

@@ -43,8 +43,7 @@ class MpiScope {
 
 /// Version of the MPI library, for `espalier info`; needs no initialisation.
 std::string mpi_library();
-/// Whether MPI itself would take addresses of GPUs: "yes", "no" or "unknown". Messages here are the
-/// host's.
+/// Whether MPI itself takes addresses of GPUs: "yes", "no" or "unknown".
 std::string mpi_cuda_support();
 
 }  // namespace espalier::parallel

@@ -1,7 +1,9 @@
 #include "parallel/runner.h"
 
 #include <algorithm>
+#include <exception>
 
+#include "parallel/device/nccl_carrier.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
@@ -9,11 +11,12 @@ namespace {
 
 /// Numbers of the channels of a stage: its incoming activations and gradients.
 int channel_of(int stage, bool gradient) { return 2 * stage + (gradient ? 1 : 0); }
+constexpr int kMostChannels = kTagNumbers / 2;  // envelopes have tags, too
 
 }  // namespace
 
-PipelineRunner::PipelineRunner(Communicator& pipeline, Arena& arena, PipelineShape shape)
-    : comm_(pipeline.split(0, pipeline.rank())), arena_(arena), shape_(std::move(shape)) {
+PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineShape shape)
+    : comm_(pipeline.split(0, pipeline.rank())), stream_(stream), shape_(std::move(shape)) {
   grid_ = {.name = {},
            .ranks = pipeline.size(),
            .chunks = shape_.chunks,
@@ -21,42 +24,91 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Arena& arena, PipelineSha
            .programs = {}};
   require(shape_.message_bytes.size() + 1 == static_cast<size_t>(grid_.stages()),
           "the bytes of each boundary between stages", shape_.message_bytes.size(), grid_.stages());
-  require(channel_of(grid_.stages(), false) <= kTagNumbers, "as many channels as tags",
+  require(channel_of(grid_.stages(), false) <= kMostChannels, "as many channels as tags",
           grid_.stages());
+  open_channels();
   for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
-    open(grid_.stage_of(pipeline.rank(), chunk));
+    connect(grid_.stage_of(pipeline.rank(), chunk));
+  }
+  if (shape_.carriage == Carriage::nccl) {
+    lookout_.emplace(*stream_.queue(), [this] {
+      if (std::uncaught_exceptions() == 0) {  // else this rank is giving up
+        advance();
+      }
+    });
   }
 }
 
-PipelineRunner::~PipelineRunner() = default;  // every run has waited for what it sent
+/// Every run has waited for what it sent. What both ends of a channel have to close they close in
+/// the same order.
+PipelineRunner::~PipelineRunner() {
+  lookout_.reset();
+  while (!channels_.empty()) {
+    channels_.erase(channels_.begin());
+  }
+}
 
-void PipelineRunner::open(int stage) {
+/// In the order of their numbers, on all ranks: a carrier may have to wait for its other end.
+void PipelineRunner::open_channels() {
+  for (int stage = 0; stage < grid_.stages(); ++stage) {
+    if (stage > 0 && grid_.crosses(stage - 1)) {
+      open(channel_of(stage, false), stage - 1, stage);
+    }
+    if (!last(stage) && grid_.crosses(stage)) {
+      open(channel_of(stage, true), stage + 1, stage);
+    }
+  }
+}
+
+void PipelineRunner::open(int number, int from, int to) {
+  const bool sends = grid_.rank_of(from) == comm_->rank();
+  if (!sends && grid_.rank_of(to) != comm_->rank()) {
+    return;
+  }
+  auto carrier =
+      make_carrier({.peer = grid_.rank_of(sends ? to : from),
+                    .number = number,
+                    .bytes = shape_.message_bytes[static_cast<size_t>(std::min(from, to))],
+                    .buffers = shape_.buffers,
+                    .sends = sends});
+  Channel& channel = channels_[number];
+  if (sends) {
+    channel.out = std::make_unique<Outbox>(stream_, std::move(carrier));
+  } else {
+    channel.in = std::make_unique<Inbox>(stream_, std::move(carrier));
+  }
+}
+
+std::unique_ptr<Carrier> PipelineRunner::make_carrier(const ChannelShape& shape) {
+  switch (shape_.carriage) {
+    case Carriage::host:
+      return std::make_unique<HostCarrier>(*comm_, stream_.arena().host(), shape);
+    case Carriage::mpi:
+      return std::make_unique<MpiCarrier>(*comm_, stream_.arena(), shape);
+    case Carriage::nccl:
+      return std::make_unique<NcclCarrier>(*comm_, stream_, shape);
+  }
+  throw Bug("a carriage that is known");
+}
+
+void PipelineRunner::connect(int stage) {
   Stage& mine = stages_[stage];
-  auto channel = [&](int peer_stage, int to, bool gradient) {
-    return ChannelShape{
-        .peer = grid_.rank_of(peer_stage),
-        .number = channel_of(to, gradient),
-        .bytes = shape_.message_bytes[static_cast<size_t>(std::min(stage, peer_stage))],
-        .buffers = shape_.buffers};
-  };
   auto hand_over = [&](int boundary) {
-    return std::make_unique<LocalBox>(arena_, shape_.message_bytes[static_cast<size_t>(boundary)],
-                                      shape_.handed_over);
+    return std::make_unique<LocalBox>(
+        stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)], shape_.handed_over);
   };
   if (stage > 0) {
     if (grid_.crosses(stage - 1)) {
-      mine.activation = std::make_unique<Inbox>(*comm_, arena_, channel(stage - 1, stage, false));
-      mine.next_gradient =
-          std::make_unique<Outbox>(*comm_, arena_, channel(stage - 1, stage - 1, true));
+      mine.activation = channels_.at(channel_of(stage, false)).in.get();
+      mine.next_gradient = channels_.at(channel_of(stage - 1, true)).out.get();
     } else {
       mine.handed_activation = hand_over(stage - 1);
     }
   }
   if (!last(stage)) {
     if (grid_.crosses(stage)) {
-      mine.gradient = std::make_unique<Inbox>(*comm_, arena_, channel(stage + 1, stage, true));
-      mine.next_activation =
-          std::make_unique<Outbox>(*comm_, arena_, channel(stage + 1, stage + 1, false));
+      mine.gradient = channels_.at(channel_of(stage, true)).in.get();
+      mine.next_activation = channels_.at(channel_of(stage + 1, false)).out.get();
     } else {
       mine.handed_gradient = hand_over(stage);
     }
@@ -155,11 +207,12 @@ void PipelineRunner::compute(const Action& action) {
   const std::span<std::byte> out = room_for(action);
   const std::span<const std::byte> in = input_of(action);
   const double begin = now_seconds();
-  work_->run(action, in, out);
+  const Mark read = work_->run(action, in, out);
+  computed_ = stream_.mark();
   const double end = now_seconds();
   times_.compute += end - begin;
   times_.actions.push_back({action, begin - times_.begin, end - times_.begin});
-  release_input(action);
+  release_input(action, read);
   progress();
 }
 
@@ -171,7 +224,7 @@ std::span<std::byte> PipelineRunner::room_for(const Action& action) {
   if ((!forward && !makes_input_gradient(action.kind)) || to < 0 || to >= grid_.stages()) {
     return {};
   }
-  Outbox* box = (forward ? mine.next_activation : mine.next_gradient).get();
+  Outbox* box = forward ? mine.next_activation : mine.next_gradient;
   if (box == nullptr) {
     Stage& neighbour = stage(to);
     return (forward ? neighbour.handed_activation : neighbour.handed_gradient)->push();
@@ -188,19 +241,19 @@ std::span<const std::byte> PipelineRunner::input_of(const Action& action) {
   if ((!forward && !makes_input_gradient(action.kind)) || end) {
     return {};
   }
-  const Inbox* box = (forward ? mine.activation : mine.gradient).get();
+  Inbox* box = forward ? mine.activation : mine.gradient;
   return box != nullptr ? box->content(envelope(!forward, action.stage, action.micro_batch))
                         : (forward ? mine.handed_activation : mine.handed_gradient)->front();
 }
 
-void PipelineRunner::release_input(const Action& action) {
+void PipelineRunner::release_input(const Action& action, Mark read) {
   Stage& mine = stage(action.stage);
   const bool forward = action.kind == ActionKind::forward;
   if (!forward && !makes_input_gradient(action.kind)) {
     return;
   }
-  if (Inbox* box = (forward ? mine.activation : mine.gradient).get(); box != nullptr) {
-    box->release();
+  if (Inbox* box = forward ? mine.activation : mine.gradient; box != nullptr) {
+    box->release(read);
   } else if (LocalBox* local = (forward ? mine.handed_activation : mine.handed_gradient).get();
              local != nullptr) {
     local->pop();
@@ -209,8 +262,7 @@ void PipelineRunner::release_input(const Action& action) {
 
 void PipelineRunner::receive(const Action& action) {
   Stage& mine = stage(action.stage);
-  Inbox* box =
-      (action.kind == ActionKind::receive_activation ? mine.activation : mine.gradient).get();
+  Inbox* box = action.kind == ActionKind::receive_activation ? mine.activation : mine.gradient;
   wait([box] { return box->arrived(); }, box->peer(), describe(action));
 }
 
@@ -218,7 +270,7 @@ void PipelineRunner::send(const Action& action) {
   Stage& mine = stage(action.stage);
   const bool ahead = action.kind == ActionKind::send_activation;
   (ahead ? mine.next_activation : mine.next_gradient)
-      ->send(envelope(!ahead, action.stage + (ahead ? 1 : -1), action.micro_batch));
+      ->send(envelope(!ahead, action.stage + (ahead ? 1 : -1), action.micro_batch), computed_);
 }
 
 void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const std::string& doing) {
@@ -226,8 +278,24 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
     return;
   }
   const double begin = now_seconds();
-  comm_->wait_until([&] { return ready() ? Progress::done : Progress::stuck; },
-                    [peer] { return std::vector<int>{peer}; }, doing);
+  const Mark asked = stream_.mark();
+  double patient_since = begin;
+  comm_->wait_until(
+      [&] {
+        progress();
+        if (ready()) {
+          return Progress::done;
+        }
+        // Others may wait for what this rank still computes. As progress that counts now and then,
+        // since it would keep the host from idling.
+        const double now = now_seconds();
+        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(asked)) {
+          patient_since = now;
+          return Progress::moved;
+        }
+        return Progress::stuck;
+      },
+      [peer] { return std::vector<int>{peer}; }, doing);
   const double end = now_seconds();
   times_.waited += end - begin;
   if (Trace* trace = Trace::current(); trace != nullptr) {
@@ -237,14 +305,27 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
 
 /// Whether all that was sent has left; else the rank that has not taken it.
 std::optional<int> PipelineRunner::unsent() {
-  for (auto& [number, mine] : stages_) {
-    for (Outbox* box : {mine.next_activation.get(), mine.next_gradient.get()}) {
-      if (box != nullptr && !box->flushed()) {
-        return box->peer();
-      }
+  for (auto& [number, channel] : channels_) {
+    if (channel.out && !channel.out->flushed()) {
+      return channel.out->peer();
     }
   }
   return std::nullopt;
+}
+
+void PipelineRunner::advance() {
+  for (auto& [number, channel] : channels_) {
+    if (channel.in) {
+      channel.in->advance();
+    } else {
+      channel.out->advance();
+    }
+  }
+}
+
+void PipelineRunner::progress() {
+  comm_->progress();
+  advance();
 }
 
 int needed_handed_over(const Schedule& schedule) {

@@ -73,6 +73,9 @@ class ThreadCommunicator final : public Communicator {
       : Communicator(std::move(members), root), world_(root.world_), context_(context) {}
 
   std::string_view name() const override { return "threads"; }
+  std::string takes_device_memory() const override {
+    return world_->copies_anything() ? "yes" : "no";
+  }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void progress() override {
     world_->throw_if_poisoned();
@@ -175,8 +178,7 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadO
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
                const ThreadOptions& options) {
   require(ranks >= 1, "at least one rank", ranks);
-  const auto world = std::make_shared<ThreadWorld>(ranks, options.eager_bytes, options.latency,
-                                                   options.while_waiting);
+  const auto world = std::make_shared<ThreadWorld>(ranks, options);
   std::mutex mutex;
   std::exception_ptr first;
   {
@@ -191,7 +193,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
 }
 
 std::unique_ptr<Communicator> self_communicator() {
-  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}.eager_bytes, 0), 0, 0);
+  return make_rank(std::make_shared<ThreadWorld>(1, ThreadOptions{}), 0, 0);
 }
 
 }  // namespace espalier::parallel

@@ -20,6 +20,8 @@ struct ThreadOptions {
   /// Called on a rank's thread, again and again, while it waits: tests drive devices that are not
   /// there.
   std::function<void()> while_waiting = {};
+  /// In place of memcpy: tests with devices that are not there take their memory, too.
+  std::function<void(void* to, const void* from, size_t bytes)> copy = {};
 };
 
 /// Calls `body` on `ranks` threads and returns when all have ended; rethrows the first error.

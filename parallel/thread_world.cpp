@@ -7,12 +7,16 @@
 
 namespace espalier::parallel {
 
-ThreadWorld::ThreadWorld(int ranks, size_t eager_bytes, double latency,
-                         std::function<void()> while_waiting)
-    : eager_bytes_(eager_bytes),
-      latency_(latency),
-      while_waiting_(std::move(while_waiting)),
-      boxes_(static_cast<size_t>(ranks)) {}
+ThreadWorld::ThreadWorld(int ranks, const ThreadOptions& options)
+    : options_(options), boxes_(static_cast<size_t>(ranks)) {}
+
+void ThreadWorld::copy(std::span<const std::byte> from, std::byte* to) const {
+  if (options_.copy) {
+    options_.copy(to, from.data(), from.size());
+  } else {
+    std::ranges::copy(from, to);
+  }
+}
 
 void ThreadWorld::notify(int rank) {
   Box& box = boxes_[rank];
@@ -35,10 +39,11 @@ std::shared_ptr<ThreadMessage> ThreadWorld::send(int to, const Key& key,
                                                  std::span<const std::byte> data) {
   auto message = std::make_shared<ThreadMessage>();
   message->from = std::get<1>(key);
-  message->arrival = latency_ > 0 ? now_seconds() + latency_ : 0;
-  const bool eager = data.size() <= eager_bytes_;
+  message->arrival = options_.latency > 0 ? now_seconds() + options_.latency : 0;
+  const bool eager = data.size() <= options_.eager_bytes;
   if (eager) {
-    message->copy.assign(data.begin(), data.end());
+    message->copy.resize(data.size());
+    copy(data, message->copy.data());
     message->content = message->copy;
   } else {
     message->content = data;
@@ -85,7 +90,7 @@ void ThreadWorld::bind(int to, std::shared_ptr<ThreadReceive> receive,
 }
 
 std::shared_ptr<ThreadReceive> ThreadWorld::next_bound(Box& box) const {
-  const double now = latency_ > 0 ? now_seconds() : 0;
+  const double now = options_.latency > 0 ? now_seconds() : 0;
   for (auto at = box.bound.begin(); at != box.bound.end();) {
     ThreadMessage& message = *(*at)->message;
     if (message.arrival > now) {
@@ -108,7 +113,7 @@ void ThreadWorld::progress(int rank) {
   while (const std::shared_ptr<ThreadReceive> receive = next_bound(box)) {
     ThreadMessage& message = *receive->message;
     lock.unlock();
-    std::ranges::copy(message.content, receive->data.begin());
+    copy(message.content, receive->data.data());
     receive->done = true;
     lock.lock();
     message.reading = false;
@@ -170,8 +175,8 @@ void ThreadWorld::withdraw(const std::shared_ptr<ThreadReceive>& receive, int to
 }
 
 void ThreadWorld::wait_for_event(int rank, double seconds) {
-  if (while_waiting_) {
-    while_waiting_();
+  if (options_.while_waiting) {
+    options_.while_waiting();
     seconds = std::min(seconds, 1e-3);
   }
   std::unique_lock lock(mutex_);

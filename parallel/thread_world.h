@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/thread_communicator.h"
 
 namespace espalier::parallel {
 
@@ -42,10 +42,11 @@ class ThreadWorld {
   /// (context, sender, kind, number); ranks of the world.
   using Key = std::tuple<int, int, int, int>;
 
-  ThreadWorld(int ranks, size_t eager_bytes, double latency,
-              std::function<void()> while_waiting = {});
+  ThreadWorld(int ranks, const ThreadOptions& options);
 
   int size() const { return static_cast<int>(boxes_.size()); }
+  /// Whether messages may lie anywhere, as `options.copy` says.
+  bool copies_anything() const { return static_cast<bool>(options_.copy); }
   /// Copies small messages; they are through at once and yield null.
   std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data);
   std::shared_ptr<ThreadReceive> receive(int to, const Key& key, std::span<std::byte> data);
@@ -88,12 +89,11 @@ class ThreadWorld {
   std::shared_ptr<ThreadReceive> next_bound(Box& box) const;
   void notify(int rank);
   void throw_poison() const;
+  void copy(std::span<const std::byte> from, std::byte* to) const;
 
   std::mutex mutex_;
   std::condition_variable copied_;
-  size_t eager_bytes_;
-  double latency_;  ///< seconds
-  std::function<void()> while_waiting_;
+  ThreadOptions options_;
   std::deque<Box> boxes_;
   int contexts_ = 1;
   std::optional<int> failed_;

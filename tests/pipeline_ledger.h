@@ -31,7 +31,7 @@ class LedgerWork final : public PipelineWork {
   LedgerWork(int stages, std::vector<size_t> message_bytes, uint64_t seed)
       : stages_(stages), bytes_(std::move(message_bytes)), seed_(seed) {}
 
-  void run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) override {
+  Mark run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) override {
     if (before) {
       before(action);
     }
@@ -62,6 +62,7 @@ class LedgerWork final : public PipelineWork {
     }
     reduces += action.kind == ActionKind::reduce ? 1 : 0;
     steps += action.kind == ActionKind::step ? 1 : 0;
+    return 0;
   }
 
   std::map<int, Ledger> ledgers;  ///< by stage

@@ -112,6 +112,12 @@ inline std::function<void()>& while_ranks_wait() {
   return drive;
 }
 
+/// How ranks copy messages (ThreadOptions). Tests in tests/device set it.
+inline std::function<void(void*, const void*, size_t)>& copy_of_ranks() {
+  static std::function<void(void*, const void*, size_t)> copy;
+  return copy;
+}
+
 /// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer
 /// itself.
 inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
@@ -138,7 +144,7 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
       outcome = std::move(last);
     }
   };
-  parallel::run_ranks(ranks, body, {.while_waiting = while_ranks_wait()});
+  parallel::run_ranks(ranks, body, {.while_waiting = while_ranks_wait(), .copy = copy_of_ranks()});
   return outcome;
 }
 

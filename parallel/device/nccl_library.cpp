@@ -21,7 +21,7 @@ struct Loaded {
 
   explicit Loaded(const std::vector<std::string>& names)
       : file(
-            names, "NCCL (sums of gradients on GPUs)",
+            names, "NCCL (sums and messages between GPUs)",
             "install NCCL 2.14 or later, name its libnccl.so.2 with ESPALIER_NCCL_LIBRARY=FILE, or "
             "set parallel.device_link = \"host\"") {}
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "parallel/collectives.h"
@@ -35,6 +36,14 @@ Card card_of(Stream& compute) {
   return card;
 }
 
+constexpr Tag kJoinTag{kTagNumbers - 4, Traffic::other};
+
+std::vector<int> everyone(const Communicator& comm) {
+  std::vector<int> ranks(static_cast<size_t>(comm.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 nccl::Type type_of(const Tensor& data) {
   require(is_number(data.dtype), "fp32, bf16 or fp16", name_of(data.dtype));
   return data.dtype == DType::fp32   ? nccl::kFloat32
@@ -63,7 +72,7 @@ std::string NcclLink::obstacle(Communicator& comm, Stream& compute) {
     if (twin != cards.begin() + static_cast<int64_t>(r)) {
       return fmt::format(
           "NCCL needs a GPU for each rank, and ranks {} and {} share one: start a rank for each "
-          "GPU, or set parallel.device_link = \"host\", with which sums go through MPI",
+          "GPU, or set parallel.device_link = \"host\", with which all goes through MPI",
           comm.members().world[static_cast<size_t>(twin - cards.begin())], rank);
     }
   }
@@ -71,19 +80,30 @@ std::string NcclLink::obstacle(Communicator& comm, Stream& compute) {
 }
 
 NcclLink::NcclLink(Communicator& comm, Stream& compute)
+    : NcclLink(
+          comm, compute,
+          [&] {
+            const std::string why = obstacle(comm, compute);
+            check(why.empty(), "{}", why);
+            return everyone(comm);
+          }(),
+          Traffic::allreduce) {}
+
+NcclLink::NcclLink(Communicator& comm, Stream& compute, std::vector<int> members, Traffic traffic)
     : comm_(comm),
       compute_(compute),
-      nccl_([&]() -> const nccl::Library& {
-        const std::string why = obstacle(comm, compute);
-        check(why.empty(), "{}", why);
-        return nccl::library();
-      }()),
+      members_(std::move(members)),
+      traffic_(traffic),
+      nccl_(nccl::library()),
       queue_(compute.queue()->beside()),
       stream_(compute.arena(), compute.threads(), queue_.get()),
       native_(queue_->handle()),
       exceptions_(std::uncaught_exceptions()) {
+  const auto mine = std::ranges::find(members_, comm_.rank());
+  require(mine != members_.end(), "a member of the link", comm_.rank());
+  rank_ = static_cast<int>(mine - members_.begin());
   join();
-  queue_->set_lookout([this] { look(); });
+  lookout_.emplace(*queue_, [this] { look(); });
 }
 
 NcclLink::~NcclLink() {
@@ -95,7 +115,6 @@ NcclLink::~NcclLink() {
   } catch (const Error&) {  // whoever needs results waits for them, and is told
   }
   abort();
-  queue_->set_lookout({});
 }
 
 void NcclLink::join() {
@@ -104,10 +123,24 @@ void NcclLink::join() {
   if (rank() == 0) {
     check_call(nccl_.call.GetUniqueId(&id), kDoing);
   }
-  broadcast(comm_, 0, std::as_writable_bytes(std::span(&id, 1)));
+  share(std::as_writable_bytes(std::span(&id, 1)));
   nccl::Config config;
   config.blocking = 0;
   settle(nccl_.call.CommInitRankConfig(&group_, size(), id, rank(), &config), kDoing);
+}
+
+/// What the first member has, to all.
+void NcclLink::share(std::span<std::byte> bytes) {
+  std::vector<Request> requests;
+  if (rank() != 0) {
+    requests.push_back(comm_.irecv(members_[0], kJoinTag, bytes));
+  }
+  for (const int peer : rank() == 0 ? others() : std::vector<int>()) {
+    requests.push_back(comm_.isend(peer, kJoinTag, bytes));
+  }
+  for (Request& request : requests) {
+    comm_.wait(request);
+  }
 }
 
 /// What was asked for is done.
@@ -124,13 +157,10 @@ void NcclLink::abort() noexcept {
   under_way_.clear();
 }
 
+/// Ranks of comm_.
 std::vector<int> NcclLink::others() const {
-  std::vector<int> ranks;
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      ranks.push_back(r);
-    }
-  }
+  std::vector<int> ranks = members_;
+  std::erase(ranks, comm_.rank());
   return ranks;
 }
 
@@ -198,7 +228,7 @@ void NcclLink::send(int to, std::span<const std::byte> data) {
   if (!data.empty()) {
     check_call(nccl_.call.Send(data.data(), data.size(), nccl::kInt8, to, group_, native_),
                "sending");
-    comm_.count(Traffic::allreduce, data.size());
+    comm_.count(traffic_, data.size());
   }
 }
 
@@ -215,7 +245,7 @@ void NcclLink::all_reduce(const Tensor& data) {
              "summing");
   // What the least that any algorithm sends is.
   const auto ranks = static_cast<size_t>(size());
-  comm_.count(Traffic::allreduce, 2 * (ranks - 1) * data.bytes() / ranks);
+  comm_.count(traffic_, 2 * (ranks - 1) * data.bytes() / ranks);
 }
 
 void NcclLink::reduce(int root, const Tensor& data) {
@@ -223,7 +253,7 @@ void NcclLink::reduce(int root, const Tensor& data) {
                                type_of(data), nccl::kSum, root, group_, native_),
              "summing");
   if (root != rank()) {
-    comm_.count(Traffic::allreduce, data.bytes());
+    comm_.count(traffic_, data.bytes());
   }
 }
 
@@ -233,7 +263,7 @@ void NcclLink::forget_arrived() {
   }
 }
 
-/// The host waits for a queue of the device.
+/// The host waits for a queue of the device, or for a message.
 void NcclLink::look() {
   if (failure_) {
     std::rethrow_exception(failure_);

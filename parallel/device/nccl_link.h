@@ -13,18 +13,21 @@
 // Sent bytes are counted by `comm`.
 //
 // A peer that died or is silent: whoever waits for a queue of the device meanwhile asks NCCL and
-// `comm` how things are (Queue::set_lookout). After `comm.timeout()` seconds without an answer, an
+// `comm` how things are (lookout.h). After `comm.timeout()` seconds without an answer, an
 // error of NCCL, or a poisoned `comm` the group is aborted, which ends what its GPU still waits
 // for, and PeerLost says what was going on. The time in which kernels are awaited does not count.
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/device/lookout.h"
 #include "parallel/device/nccl_library.h"
 #include "src/core/stream.h"
 
@@ -38,13 +41,16 @@ class NcclLink {
   /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle,
   /// PeerLost.
   NcclLink(Communicator& comm, Stream& compute);
+  /// Of some ranks of `comm`, among whom there is no obstacle. Collective over these; ranks of the
+  /// link are places in `members`. What it sends counts as `traffic`.
+  NcclLink(Communicator& comm, Stream& compute, std::vector<int> members, Traffic traffic);
   /// Waits for what is under way, unless an exception is.
   ~NcclLink();
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  int rank() const { return comm_.rank(); }
-  int size() const { return comm_.size(); }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
   /// For kernels between messages.
   Stream& stream() { return stream_; }
 
@@ -60,6 +66,10 @@ class NcclLink {
   /// The same for rank `root` alone; what the others hold stays.
   void reduce(int root, const Tensor& data);
 
+  /// Throws what makes waiting for this link useless, after it has ended what is under way. For who
+  /// waits without a queue.
+  void look();
+
  private:
   struct UnderWay {
     Mark after = 0;  ///< of the compute queue
@@ -69,9 +79,9 @@ class NcclLink {
   };
 
   void join();
+  void share(std::span<std::byte> bytes);
   void close();
   void abort() noexcept;
-  void look();
   void forget_arrived();
   void check_overdue();
   nccl::Status state(std::string_view doing);
@@ -81,6 +91,9 @@ class NcclLink {
 
   Communicator& comm_;
   Stream& compute_;
+  std::vector<int> members_;  ///< ranks of comm_
+  Traffic traffic_;
+  int rank_ = 0;
   const nccl::Library& nccl_;
   std::unique_ptr<Queue> queue_;
   Stream stream_;
@@ -90,6 +103,7 @@ class NcclLink {
   std::deque<UnderWay> under_way_;
   std::exception_ptr failure_;  ///< why it was aborted
   int exceptions_;
+  std::optional<Lookout> lookout_;
 };
 
 }  // namespace espalier::parallel

@@ -9,6 +9,7 @@
 #include "src/train/budget.h"
 #include "src/train/planner.h"
 #include "src/train/pruner.h"
+#include "src/train/stage_link.h"
 
 namespace espalier::cli {
 namespace {
@@ -255,13 +256,15 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
   const train::LayerTimes times = train::estimated_times(config, run.problem);
   try {
-    const train::Plan plan = train::make_plan({.config = config,
-                                               .problem = run.problem,
-                                               .start = run.start,
-                                               .times = times,
-                                               .ranks = stages,
-                                               .threads = run.threads,
-                                               .place = run.place});
+    const train::Plan plan =
+        train::make_plan({.config = config,
+                          .problem = run.problem,
+                          .start = run.start,
+                          .times = times,
+                          .ranks = stages,
+                          .threads = run.threads,
+                          .place = run.place,
+                          .carriage = train::planned_carriage(config, run.place.device)});
     return {{"ranks", stages},
             {"schedule", plan.layout.schedule.name},
             {"ends", plan.layout.ends},

@@ -40,7 +40,11 @@ struct StageShape {
   std::optional<Layout> layout{};
   std::vector<PartShape> parts{};  ///< empty: all layers
   Start start;
-  size_t message_bytes = 0;            ///< of all buffers for what goes between stages
+  /// Of all buffers for what goes between stages, where kernels compute and on the host; without a
+  /// device there is one memory.
+  struct Messages {
+    size_t beside_kernels = 0, on_host = 0;
+  } messages{};
   std::vector<std::string> exclude{};  ///< parameters that config.pruning.exclude means
 };
 

@@ -61,7 +61,9 @@ std::unique_ptr<Transfer> Exchange::make_transfer() {
   parallel::Communicator& replicas = ranks_.data();
   const bool on_device = stage_.store().arena().on_device();
   if (replicas.size() > 1 && (on_device || needed)) {
-    std::string why = wanted == "host" ? "parallel.device_link = \"host\"" : host_reason(config_);
+    std::string why = wanted == "host" || wanted == "mpi"
+                          ? fmt::format("parallel.device_link = \"{}\"", wanted)
+                          : host_reason(config_);
     if (why.empty()) {
       why = parallel::NcclLink::obstacle(replicas, stage_.stream());
     }

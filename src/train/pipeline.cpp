@@ -18,7 +18,8 @@ using parallel::Traffic;
 constexpr parallel::Tag kTiedTag{parallel::kTagNumbers - 1, Traffic::allreduce};
 
 /// Both ends know what crosses: what a part takes in is what the one before it puts out.
-parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& ranks) {
+parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& ranks,
+                                 parallel::Carriage carriage) {
   std::vector<double> sizes(static_cast<size_t>(layout.stages()), 0);
   for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
     const int number = layout.schedule.stage_of(ranks.stage(), chunk);
@@ -34,18 +35,19 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
           .chunks = layout.schedule.chunks,
           .buffers = layout.buffers(),
           .handed_over = layout.handed_over(),
-          .message_bytes = std::move(bytes)};
+          .message_bytes = std::move(bytes),
+          .carriage = carriage};
 }
 
 }  // namespace
 
 Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
-                   int64_t samples)
+                   const Options& options)
     : layout_(layout),
       ranks_(ranks),
       stage_(stage),
-      samples_(samples),
-      runner_(ranks.pipeline(), stage.store().arena().host(), shape_of(layout, stage, ranks)) {
+      samples_(options.samples),
+      runner_(ranks.pipeline(), stage.stream(), shape_of(layout, stage, ranks, options.carriage)) {
   if (layout.asynchronous()) {
     weights_ = make_part_weights(config, layout, ranks.stage(), stage);
   }
@@ -119,14 +121,9 @@ double Pipeline::evaluate(int64_t samples, const Load& load) {
   return take_losses();
 }
 
-void Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
+Mark Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
   compute(action, in, out);
-  Stream& stream = stage_.stream();
-  if (!out.empty()) {
-    stream.wait(stream.mark());  // the message leaves
-  } else if (!in.empty()) {
-    stream.wait(part(action).taken());  // its memory takes the next
-  }
+  return in.empty() ? Mark{} : part(action).taken();
 }
 
 void Pipeline::compute(const Action& action, std::span<const std::byte> in,

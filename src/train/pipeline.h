@@ -26,9 +26,13 @@ namespace espalier::train {
 
 class Pipeline final : private parallel::PipelineWork {
  public:
+  struct Options {
+    int64_t samples = 1;  ///< of a micro-batch
+    parallel::Carriage carriage = parallel::Carriage::host;
+  };
   /// Collective over the pipeline. All must outlive it.
   Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
-           int64_t samples);
+           const Options& options);
 
   /// Fills what micro-batch `number` reads, counted from the first step on; either tensor may be
   /// empty.
@@ -67,6 +71,7 @@ class Pipeline final : private parallel::PipelineWork {
   /// Of the last step.
   const parallel::RunTimes& times() const { return times_; }
   double collective_seconds() const { return collective_; }
+  parallel::Carriage carriage() const { return runner_.carriage(); }
   /// Of an asynchronous schedule: by part.
   std::span<const PartWeights> weights() const { return weights_; }
   /// What ran last; of an asynchronous schedule, all steps since a drain.
@@ -75,7 +80,7 @@ class Pipeline final : private parallel::PipelineWork {
   }
 
  private:
-  void run(const parallel::Action& action, std::span<const std::byte> in,
+  Mark run(const parallel::Action& action, std::span<const std::byte> in,
            std::span<std::byte> out) override;
   void compute(const parallel::Action& action, std::span<const std::byte> in,
                std::span<std::byte> out);

@@ -132,7 +132,8 @@ Json record_pipeline(const std::filesystem::path& directory, const Layout& layou
   Json json{{"schedule", layout.schedule.name},
             {"stages", layout.stages()},
             {"micro_batches", pipeline.last_schedule().micro_batches},
-            {"ends", layout.ends}};
+            {"ends", layout.ends},
+            {"messages", name_of(pipeline.carriage())}};
   if (layout.policy) {
     json["in_flight"] = layout.policy->in_flight;
   }

@@ -40,7 +40,7 @@ class Planner {
  private:
   Layout layout_for(int64_t micro_batches) const;
   std::vector<StageShape> stages_for(int64_t micro_batches, const Start& start) const;
-  size_t message_bytes(const Layout& layout, int rank, int64_t samples) const;
+  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const;
   RunShape run_shape(const Start& start) const;
   void choose_stages();
   int fewest_stages(const Start& start);
@@ -122,7 +122,7 @@ std::vector<StageShape> Planner::stages_for(int64_t micro_batches, const Start& 
                      .layout = layout,
                      .parts = parts,
                      .start = start_of_part(start, numbers),
-                     .message_bytes = message_bytes(layout, rank, samples)};
+                     .messages = messages(layout, rank, samples)};
     for (const size_t number : numbers) {
       if (network_[number].prunable && !prunable[number]) {
         stage.exclude.push_back(network_[number].name);
@@ -134,9 +134,9 @@ std::vector<StageShape> Planner::stages_for(int64_t micro_batches, const Start& 
 }
 
 /// Of a rank's buffers for messages, and for the other end's share of tied embeddings.
-size_t Planner::message_bytes(const Layout& layout, int rank, int64_t samples) const {
+StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t samples) const {
   const parallel::Schedule& schedule = layout.schedule;
-  size_t sum = 0;
+  StageShape::Messages sum;
   for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
     const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
     const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
@@ -148,13 +148,15 @@ size_t Planner::message_bytes(const Layout& layout, int rank, int64_t samples) c
     const bool touches =
         schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
     const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.handed_over());
-    sum += touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
+    const bool through_host = crosses && input_.carriage == parallel::Carriage::host;
+    (through_host ? sum.on_host : sum.beside_kernels) +=
+        touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
   }
   const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
   const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
   if (config_.model.kind == "gpt" && config_.model.tie_embeddings && apart && end) {
-    sum += static_cast<size_t>(network_.front().shape.count()) *
-           size_of(store_options(config_, true).gradient);
+    sum.beside_kernels += static_cast<size_t>(network_.front().shape.count()) *
+                          size_of(store_options(config_, true).gradient);
   }
   return sum;
 }

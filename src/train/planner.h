@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "parallel/carrier.h"
 #include "src/train/budget.h"
 #include "src/train/layout.h"
 
@@ -18,6 +19,8 @@ struct PlanInput {
   int rank = 0;               ///< whose part of a shared optimizer counts
   int threads = 1;            ///< of a rank
   kernels::Planning place{};  ///< whose memory is planned
+  /// Of messages between ranks.
+  parallel::Carriage carriage = parallel::Carriage::host;
   /// Bytes of a device that are free; more than that is refused.
   size_t available = std::numeric_limits<size_t>::max();
 };

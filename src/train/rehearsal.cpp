@@ -136,8 +136,8 @@ class Rehearsal {
     if (shape.layout && shape.layout->asynchronous()) {
       weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
     }
-    messages_ = arena_.host().allocate(Memory::communication, "messages", DType::uint8,
-                                       Shape{static_cast<int64_t>(shape.message_bytes)});
+    messages_ = bytes_of(arena_, Memory::communication, shape.messages.beside_kernels);
+    host_messages_ = bytes_of(arena_.host(), Memory::communication, shape.messages.on_host);
   }
 
   MemoryPlan play() {
@@ -268,7 +268,7 @@ class Rehearsal {
   bool pruned_;       ///< before the first step
   Arena host_{true};  ///< beside a device
   Arena arena_;
-  Buffer messages_;
+  Buffer messages_, host_messages_;
   Stream stream_;
   Stage stage_;
   std::vector<PartWeights> weights_;

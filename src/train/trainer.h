@@ -20,6 +20,7 @@
 #include "src/train/run_directory.h"
 #include "src/train/source.h"
 #include "src/train/stage.h"
+#include "src/train/stage_link.h"
 
 namespace espalier::train {
 
@@ -96,6 +97,8 @@ class Trainer {
   void open_data();
   void time_layers();
   void plan();
+  void link_stages();
+  void tell_stage_link() const;
   void make_stage(const std::shared_ptr<Shards>& shards);
   void load_start();
   void settle_storages();
@@ -157,6 +160,7 @@ class Trainer {
   LayerTimes layer_times_;
   Start start_;
   Layout layout_;
+  StageLink stage_link_;
   std::unique_ptr<Ranks> ranks_;
   Totals totals_;
   int64_t rank_samples_ = 0;  ///< of a global batch

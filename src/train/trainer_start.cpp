@@ -73,7 +73,9 @@ void Trainer::start() {
   directory_ = std::make_unique<RunDirectory>(config_.run.out, options_.resume, comm_);
   on_first_rank_first(comm_, [&] { open_data(); });
   time_layers();
+  link_stages();
   on_first_rank_first(comm_, [&] { plan(); });
+  tell_stage_link();
   ranks_ = std::make_unique<Ranks>(comm_, layout_.grid);
   const std::shared_ptr<Shards> shards = make_shards(config_, ranks_->data());
   on_first_rank_first(comm_, [&] {
@@ -114,7 +116,9 @@ void Trainer::start() {
   }
   tell_codecs();
   stage_->set_gradient_scale(loss_scale_.value(), loss_scale_.left_out());
-  pipeline_ = std::make_unique<Pipeline>(config_, layout_, *ranks_, *stage_, micro_batch_);
+  pipeline_ = std::make_unique<Pipeline>(
+      config_, layout_, *ranks_, *stage_,
+      Pipeline::Options{.samples = micro_batch_, .carriage = stage_link_.carriage});
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
   if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {
     make_adaprec();
@@ -175,6 +179,26 @@ void Trainer::time_layers() {
   }
 }
 
+/// Whether there will be stages may not be known yet.
+void Trainer::link_stages() {
+  if (config_.parallel.pipeline != 1) {
+    stage_link_ = choose_stage_link(config_, comm_, backend_->stream());
+  }
+}
+
+void Trainer::tell_stage_link() const {
+  if (!layout_.pipelined()) {
+    return;
+  }
+  if (!stage_link_.why.empty()) {
+    throw SharedFailure(fmt::format("parallel.device_link = \"{}\" cannot be had: {}",
+                                    config_.parallel.device_link, stage_link_.why));
+  }
+  if (!stage_link_.way.empty()) {
+    note(stage_link_.way);
+  }
+}
+
 void Trainer::plan() {
   Plan plan = make_plan({.config = config_,
                          .problem = problem_,
@@ -184,6 +208,7 @@ void Trainer::plan() {
                          .rank = comm_.rank(),
                          .threads = backend_->stream().threads(),
                          .place = kernels::planning(backend_->kernels()),
+                         .carriage = stage_link_.carriage,
                          .available = backend_->arena().available()});
   for (const std::string& text : plan.notes) {
     note(text);

@@ -1,8 +1,10 @@
 // A libnccl for ranks that are threads of one process, with pretended devices: what NcclLink calls
 // of NCCL, over memory. Work waits in the queue (tests/simt/queue.h) that is given as the CUDA
 // stream, until messages have come: a send is done when its receive has read it, so that what NCCL
-// would hang in hangs here. Group calls and joins report "in progress" first. Faults are set by
-// fake_nccl_* functions.
+// would hang in hangs here. Group calls and joins report "in progress" first; where
+// fake_nccl_connect asks for it, the first message between two ranks does so until both have asked
+// for it, as when NCCL makes a connection. Faults are set by fake_nccl_* functions.
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -43,6 +45,7 @@ struct World {
   int joined = 0;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> channels;  // from, to
   std::map<int64_t, Round> rounds;
+  std::map<std::pair<int, int>, std::array<bool, 2>> connected;  // from, to: by the two ends
 };
 
 struct Member {
@@ -52,6 +55,7 @@ struct Member {
   std::atomic<Status> error{kSuccess};
   std::atomic<bool> aborted{false};
   bool settling = false;
+  std::vector<std::pair<int, int>> connecting;  // channels
 };
 
 enum class Kind : uint8_t { send, receive, all_reduce, reduce };
@@ -71,7 +75,7 @@ struct Operation {
 std::mutex worlds_mutex;
 std::map<int, std::weak_ptr<World>> worlds;
 std::atomic<int> ids{0}, aborts{0};
-std::atomic<bool> joins_held{false};
+std::atomic<bool> joins_held{false}, connects{false};
 std::atomic<int> failing_rank{-1};
 std::atomic<Status> failure{kSuccess};
 
@@ -222,6 +226,28 @@ void report(const std::vector<Operation>& operations, int rank, espalier::simt::
   }
 }
 
+/// Until the other ends of its channels have been used, too, the group is in progress.
+void connect(Member& member, const std::vector<Operation>& operations) {
+  const std::scoped_lock lock(member.world->mutex);
+  for (const Operation& operation : operations) {
+    const bool sends = operation.kind == Kind::send;
+    if (connects && (sends || operation.kind == Kind::receive)) {
+      const std::pair channel =
+          sends ? std::pair(member.rank, operation.peer) : std::pair(operation.peer, member.rank);
+      member.world->connected[channel].at(sends ? 0 : 1) = true;
+      member.connecting.push_back(channel);
+    }
+  }
+}
+
+bool is_connecting(Member& member) {
+  std::erase_if(member.connecting, [&](const auto& channel) {
+    const auto& [sends, receives] = member.world->connected[channel];
+    return sends && receives;
+  });
+  return !member.connecting.empty();
+}
+
 size_t size_of(Type type) { return type == kInt8 ? 1 : type == kFloat32 ? 4 : 2; }
 
 }  // namespace
@@ -268,8 +294,8 @@ Status ncclCommGetAsyncError(Comm* comm, Status* status) {
   *status = member.error;
   if (failing_rank == member.rank) {
     *status = failure;
-  } else if (*status == kSuccess &&
-             (member.world->joined < member.world->ranks || member.settling)) {
+  } else if (*status == kSuccess && (member.world->joined < member.world->ranks ||
+                                     is_connecting(member) || member.settling)) {
     *status = kInProgress;
   }
   member.settling = false;
@@ -308,9 +334,11 @@ Status ncclGroupEnd() {
   }
   auto& queue = *static_cast<espalier::simt::Queue*>(asked_on);
   report(asked, asked_of->member->rank, queue);
+  const std::vector<Operation> operations = asked;
   const auto group = std::make_shared<Group>(asked_of->member, std::move(asked));
   queue.enqueue_until([group] { return group->advance(); });
   asked_of->member->settling = true;
+  connect(*asked_of->member, operations);
   asked.clear();
   asked_of = nullptr;
   return kInProgress;
@@ -348,6 +376,8 @@ Status ncclReduce(const void* in, void* out, size_t count, Type type, Operator, 
              comm, stream);
 }
 
+/// From now on.
+void fake_nccl_connect(bool connect) { connects = connect; }
 /// Whoever joins from now on does not count.
 void fake_nccl_hold_joins(bool hold) { joins_held = hold; }
 /// Members of this rank report this error.

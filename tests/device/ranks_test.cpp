@@ -18,11 +18,17 @@ namespace {
 using testing::run;
 using testing::TempDir;
 
+/// Ranks whose devices go on while their hosts wait for messages.
+struct Driven {
+  Driven() { testing::while_ranks_wait() = simt::drive_queues; }
+  ~Driven() { testing::while_ranks_wait() = {}; }
+};
+
 /// Ranks with NCCL between their devices.
 struct Linked {
   testing::FakeNccl nccl;
-  Linked() { testing::while_ranks_wait() = simt::drive_queues_beside; }
-  ~Linked() { testing::while_ranks_wait() = {}; }
+  Driven driven;
+  Linked() { nccl.connect(true); }
 };
 
 struct RanksWay {
@@ -173,6 +179,7 @@ void have_the_bits_of_the_cpu(const std::vector<RanksWay>& ways, const std::stri
 class LateRanks : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LateRanks, HaveTheBitsOfTheCpu) {
+  const Driven driven;
   have_the_bits_of_the_cpu(host_ways(), GetParam(), "host");
   have_the_bits_of_the_cpu(linked_ways(), GetParam(), "host");
 }
@@ -211,6 +218,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, LateRanks, ::testing::Values("fp32", "bf16"));
 
 /// What is timed before the start is timed on the device, too.
 TEST(LateRanks, TimeTheirLayers) {
+  const Driven driven;
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
   pipe(config, "1f1b");

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 
 namespace espalier::simt {
 namespace {
@@ -18,7 +20,7 @@ constexpr size_t kAlignment = 64;
 // Before any thread begins: a real NCCL has no business with these devices. Tests name a stand-in.
 [[maybe_unused]] const int no_nccl = setenv("ESPALIER_NCCL_LIBRARY", "none", 0);
 
-std::vector<Queue*>& queues_beside() {
+std::vector<Queue*>& queues_of_thread() {
   thread_local std::vector<Queue*> queues;
   return queues;
 }
@@ -27,6 +29,8 @@ size_t page() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
+
+using Bytes = std::vector<std::byte>;
 
 std::atomic<int64_t> followed = 0, forgotten = -1;
 
@@ -82,6 +86,20 @@ void take_from_watch(PretendedDevice* device) {
   if (watch().devices.empty()) {
     sigaction(SIGSEGV, &watch().before, nullptr);
   }
+}
+
+/// By who is neither the host nor a queue: a transport that takes memory of any device.
+void touch_memory(const void* data, size_t bytes, bool writes,
+                  const std::function<void()>& access) {
+  {
+    const std::lock_guard lock(watch().mutex);
+    for (PretendedDevice* device : watch().devices) {
+      if (device->transport_touches(data, bytes, writes, access)) {
+        return;
+      }
+    }
+  }
+  access();  // which may fault
 }
 
 }  // namespace
@@ -181,6 +199,18 @@ bool Pages::written(const void* address) const {
   return block != nullptr && block->written;
 }
 
+bool Pages::let(const void* address, const std::function<void()>& access) {
+  const std::lock_guard lock(mutex_);
+  const Block* block = find(address);
+  if (block == nullptr) {
+    return false;
+  }
+  mprotect(block->base, block->bytes, PROT_READ | PROT_WRITE);
+  access();
+  protect(*block);
+  return true;
+}
+
 bool Pages::let_host(const void* address, bool writes) noexcept {
   const std::lock_guard lock(mutex_);
   const Block* block = find(address);
@@ -194,22 +224,30 @@ bool Pages::let_host(const void* address, bool writes) noexcept {
 }
 
 GuardedQueue::GuardedQueue(PretendedDevice& device, Order order)
-    : Queue(order), device_(device), actor_(device.add(*this)) {}
+    : Queue(order), device_(device), actor_(device.add(*this)) {
+  queues_of_thread().push_back(this);
+}
 
 GuardedQueue::GuardedQueue(const GuardedQueue& first)
     : Queue(first, first.order()), device_(first.device_), actor_(device_.add(*this)) {
-  queues_beside().push_back(this);
+  queues_of_thread().push_back(this);
 }
 
 GuardedQueue::~GuardedQueue() {
   device_.take_away(*this);
-  std::erase(queues_beside(), this);
+  std::erase(queues_of_thread(), this);
 }
 
-void drive_queues_beside() {
-  for (Queue* queue : queues_beside()) {
+void drive_queues() {
+  for (Queue* queue : queues_of_thread()) {
     queue->advance(queue->asked());
   }
+}
+
+void copy_anywhere(void* to, const void* from, size_t bytes) {
+  Bytes between(bytes);
+  touch_memory(from, bytes, false, [&] { std::memcpy(between.data(), from, bytes); });
+  touch_memory(to, bytes, true, [&] { std::memcpy(to, between.data(), bytes); });
 }
 
 std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
@@ -360,6 +398,17 @@ void PretendedDevice::tell_races() {
       throw Bug(races.front());
     }
   }
+}
+
+bool PretendedDevice::transport_touches(const void* data, size_t bytes, bool writes,
+                                        const std::function<void()>& access) {
+  if (!memory_.let(data, access)) {
+    return false;
+  }
+  detector_.operation(
+      RaceDetector::kHost, "a transport",
+      {{.operand = "a message", .data = data, .bytes = bytes, .reads = !writes, .writes = writes}});
+  return true;
 }
 
 bool PretendedDevice::host_touched(const void* address, bool writes) {

@@ -17,6 +17,7 @@
 // at the recording's end. A replay is watched as calls are; where memory of one of its calls was
 // given back since, it is a Bug.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,8 @@ class Pages : public MemorySource {
   /// The next time that the host touches this is a fault.
   void watch(const void* address, bool written) noexcept;
   void watch_all() noexcept { set_open(open_); }
+  /// Calls `access` while the memory of this address is open; false: it is not here.
+  bool let(const void* address, const std::function<void()>& access);
   /// After a fault at an address of the host's: lets it go on; false: it is not here.
   bool let_host(const void* address, bool writes) noexcept;
   /// Whether a queue has written there.
@@ -113,9 +116,13 @@ class GuardedQueue final : public Queue {
   RaceDetector::Actor actor_;
 };
 
-/// Does what queues beside others, of devices that this thread made, can do: a device goes on while
-/// its host waits for other ranks, whose devices wait for its messages.
-void drive_queues_beside();
+/// Does what queues can do, of devices that this thread made: a device goes on while its host waits
+/// for other ranks, whose devices wait for its messages.
+void drive_queues();
+
+/// As memcpy, of a transport that takes memory of any device, too (ThreadOptions::copy). The race
+/// detector hears of it as of the host's access.
+void copy_anywhere(void* to, const void* from, size_t bytes);
 
 class PretendedDevice final : public Device {
  public:
@@ -152,6 +159,9 @@ class PretendedDevice final : public Device {
   /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of
   /// here.
   bool host_touched(const void* address, bool writes);
+  /// Calls `access` if this is memory of the device, and notes it as the host's.
+  bool transport_touches(const void* data, size_t bytes, bool writes,
+                         const std::function<void()>& access);
   /// Opens and closes memory around work; queues may be at work because of each other.
   void begin_work();
   void end_work() noexcept;
