@@ -12,7 +12,8 @@ constexpr int64_t kShares = 64;   ///< of the rows, measured side by side
 constexpr float kLeastScale = 0x1p-126F;
 
 const float* as_floats(const float* x, int64_t /*n*/, float* /*staged*/) { return x; }
-const float* as_floats(const bf16* x, int64_t n, float* staged) {
+template <class Half>
+const float* as_floats(const Half* x, int64_t n, float* staged) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     staged[i] = load(x + i);
