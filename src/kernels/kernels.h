@@ -41,10 +41,10 @@ enum class Float8 : uint8_t { none, e4m3, e5m2 };
 ///                   multiplies, or after. Without accumulate and any of the others
 ///   row_sums        (+)= op(a) 1, a bias' gradient beside that of its weight: of a transposed a.
 ///                   A table may round the sums of one call to c's type before it adds them
-/// With round_a and round_b (both or neither; not of fp16), elements x of that operand are multiplied as s q: q
-/// is x / s in that format, to nearest even, and s the operand's largest magnitude over the
-/// format's largest number, in fp32 (1 of zeros). An operand that is not finite makes c NaN.
-/// row_sums are those of a as it is.
+/// With round_a and round_b (both or neither; not of fp16), elements x of that operand count as s q:
+/// q is x (1 / s), in fp32, in that format, to nearest even, and s the operand's largest magnitude
+/// over the format's largest number, at least 2^-126 (1 of zeros). An operand that is not finite
+/// makes c NaN. row_sums are those of a as it is.
 struct GemmArgs {
   Tensor a;  ///< [M, K], or [K, M] when transpose_a
   Tensor b;  ///< [K, N], or [N, K] when transpose_b
