@@ -220,9 +220,10 @@ template <class Thrown>
 void Trainer::fail_of_norm(int64_t step, double norm) const {
   throw Thrown(fmt::format(
       "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
-      "{}. Lower optimizer.lr, set optimizer.clip, or look at the data",
+      "{}. Lower optimizer.lr{}, set optimizer.clip, or look at the data",
       norm, step + 1, where_not_finite(stage_->store()),
-      last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string()));
+      last_saved_ < 0 ? "none" : directory_->checkpoint_path(last_saved_).string(),
+      config_.train.loss_scale > 1 ? " or train.loss_scale" : ""));
 }
 
 Trainer::Sent Trainer::sent_so_far() const {
