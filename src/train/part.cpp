@@ -145,8 +145,8 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .between = between_ ? &between_ : nullptr};
 }
 
-/// Whether it asks for the same calls as another one of its key. Draws of dropout are others in each
-/// step, a probe sees gradients on the way, and what waits is kept by number.
+/// Whether it asks for the same calls as another one of its key. Draws of dropout are others in
+/// each step, a probe sees gradients on the way, and what waits is kept by number.
 bool Part::repeats(const model::Pass& pass, const Walk& walk) const {
   return replays_.on() && !walk.stops && pass.dropout == 0 && pass.waiting == nullptr &&
          !store_->gradient_probe();
