@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) round_numbers(Sides args) {
   }
   const int64_t row = quotient(group, in_row);
   const int64_t col = 8 * (group - row * in_row);
-  const Elements to{side.to, true};
+  const Elements to{side.to, DType::bf16};
   for (int k = 0; k < 8 && col + k < side.cols; ++k) {
     const unsigned code = code_of(side.wide, from.x[k], inverse);
     store(to, row * side.cols + col + k,
