@@ -182,6 +182,16 @@ TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
   expect_error(here.run("train c.toml --out other --resume p.h5"), 1, "--init");
 }
 
+TEST(Cli, PruneTakesCheckpointsOfEveryType) {
+  for (const std::string dtype : {"bf16", "fp16"}) {
+    const Workplace here;
+    expect_code(here.run("train c.toml --set train.dtype=" + dtype), 0);
+    expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
+    expect_code(here.run("eval p.h5"), 0);
+    expect_code(here.run("train c.toml --out next --init p.h5 --set train.dtype=" + dtype), 0);
+  }
+}
+
 TEST(Cli, PruneKnowsAllMethods) {
   const Workplace here;
   expect_code(here.run("train c.toml --set pruning.method=none --steps 1"), 0);

@@ -117,7 +117,7 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
 
 Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config)) {
   sparse::StoreOptions options = train::store_options(file.config, false);
-  options.dtype = DType::fp32;
+  options.dtype = options.gradient = DType::fp32;
   // Nothing is computed with them, and any mask must do.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(
