@@ -14,6 +14,7 @@ SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
 PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
 STORAGES = {"dense": {},
             "fp8": {"train.fp8": True},
+            "fp16": {"train.dtype": "fp16"},
             "dense, no graphs": {"run.graphs": False},
             "masked": {**PRUNED, "sparse.storage": "dense"},
             "expanded": {**PRUNED, "sparse.storage": "expanded"},
@@ -207,7 +208,7 @@ class Steps(Step):
     """tokens/s of `espalier train` on random tokens, also of a run that was stopped at its limit."""
 
     def __init__(self, name, limit, shape, storage, steps):
-        super().__init__(name, f"GPT-2 {shape}, bf16, {storage}", limit)
+        super().__init__(name, f"GPT-2 {shape}, {storage}" + ("" if storage in ("fp16", "fp8") else ", bf16"), limit)
         self.shape, self.storage, self.steps = shape, storage, steps
 
     def prepare(self, bundle, end):

@@ -76,10 +76,11 @@ def rest():
 
 
 def fourth():
-    """Products in 8 bits."""
+    """Products in 8 bits, and networks in fp16."""
     return [
         Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
         Steps("train-124m-fp8", 45, "124m", "fp8", 12),
+        Steps("train-124m-fp16", 45, "124m", "fp16", 12),
         Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
         Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
                   "^gemm/.*/(fp8|bf16)/"),
