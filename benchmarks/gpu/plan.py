@@ -47,15 +47,27 @@ def second():
 
 
 def third():
-    """What graphs save, ranks, what compute-sanitizer finds, the largest model."""
+    """Ranks, what compute-sanitizer finds, the largest model."""
     return [
-        SmallSteps("train-small", 30, "dense", 30),
-        SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
-        Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
         OneDevice("cuda-1-rank", "one rank under mpirun", 30, 1),
         OneDevice("cuda-2-ranks", "two ranks that share the GPU", 30, 2),
         Sanitizer("memcheck", 250),
         Largest("largest-gpt", 500, "expanded", False),
+    ]
+
+
+def fourth():
+    """What graphs save, products in 8 bits, networks in fp16."""
+    return [
+        SmallSteps("train-small", 30, "dense", 30),
+        SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
+        Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
+        Steps("train-124m-fp8", 45, "124m", "fp8", 12),
+        Steps("train-124m-fp16", 45, "124m", "fp16", 12),
+        Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
+        Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
+                  "^gemm/.*/(fp8|bf16)/"),
     ]
 
 
@@ -72,18 +84,6 @@ def rest():
                   "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
         Largest("largest-gpt-offload", 500, "expanded", True),
         Largest("largest-gpt-sparse", 500, "sparse", False),
-    ]
-
-
-def fourth():
-    """Products in 8 bits, and networks in fp16."""
-    return [
-        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
-        Steps("train-124m-fp8", 45, "124m", "fp8", 12),
-        Steps("train-124m-fp16", 45, "124m", "fp16", 12),
-        Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
-        Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
-                  "^gemm/.*/(fp8|bf16)/"),
     ]
 
 
