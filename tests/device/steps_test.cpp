@@ -26,7 +26,7 @@ using testing::TempDir;
 /// Ranks with NCCL between their devices.
 struct Linked {
   testing::FakeNccl nccl;
-  Linked() { testing::while_ranks_wait() = simt::drive_queues_beside; }
+  Linked() { testing::while_ranks_wait() = simt::drive_queues; }
   ~Linked() { testing::while_ranks_wait() = {}; }
 };
 
