@@ -278,7 +278,9 @@ inline Case csr_case(const SparseProblem& p) {
 }
 
 inline void add_sparse_cases(Cases& cases, const SparseShape& shape, SparseVariant variant) {
-  for (const auto& [in, out] : kProductTypes) {
+  const std::pair<DType, DType> types[] = {
+      {kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}, {kFp16, variant.accumulate ? kFp32 : kFp16}};
+  for (const auto& [in, out] : types) {
     variant.in = in;
     variant.out = out;
     const SparseProblem problem(shape, variant);
