@@ -289,9 +289,9 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
   made.name =
       fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
-  // Tables with products of pairs round each probability to their type; values are below 2, and
+  // Tables with products of pairs round each probability to their type; values are up to 2, and
   // probabilities sum to 1.
-  const Tolerance rounded_terms{std::max(1e-5, rounding_of(dtype)), 1e-5};
+  const Tolerance rounded_terms{std::max(1e-5, 2 * rounding_of(dtype)), 1e-5};
   made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
                    output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};

@@ -110,8 +110,8 @@ TEST_P(Pipelines, OfAsynchronousSteps) {
   }
 }
 
-/// Whatever the number of micro-batches: no message is waited for in a queue.
-TEST_P(Pipelines, TheHostWaitsAsOftenForOneMicroBatchAsForMany) {
+/// However many micro-batches there are.
+TEST_P(Pipelines, TheHostWaitsForNoMessage) {
   std::vector<std::array<int64_t, 2>> waits;  // by rank
   for (const int64_t micro_batch : {6, 3, 1}) {
     io::Config config = config_for("1f1b");
@@ -138,8 +138,8 @@ TEST_P(Pipelines, TheHostWaitsAsOftenForOneMicroBatchAsForMany) {
         },
         {.while_waiting = testing::while_ranks_wait(), .copy = testing::copy_of_ranks()});
   }
-  EXPECT_THAT(waits, ::testing::Each(waits.front()));
-  EXPECT_THAT(waits.front(), ::testing::Each(::testing::Le(3)))
+  // Fewer where a mark had been reached already.
+  EXPECT_THAT(waits, ::testing::Each(::testing::Each(::testing::Le(3))))
       << "losses of the step and of its evaluation, and the norm";
 }
 

@@ -137,28 +137,56 @@ TEST_P(Steps, WaitForTheNormWhereOthersHaveAPart) {
   EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
 }
 
-/// What goes wrong, and in which calls for a gradient of the loss, counted by each rank.
+/// What goes wrong, and in which calls for a gradient of the loss, as they run on each rank: of a
+/// recorded pass, in each of its replays.
 enum class Wrong : uint8_t { nothing, gradient, loss };
 struct Plan {
   Wrong what = Wrong::nothing;
   std::vector<int64_t> calls{};
+  int64_t begun = 0;
+
+  bool wrong_now(Wrong question) const {
+    return what == question && std::ranges::find(calls, begun - 1) != calls.end();
+  }
 };
 thread_local Plan plan;
-thread_local int64_t calls = 0;
+
+/// Beside the kernels of the device, whose memory a task may write.
+void asked(Stream& stream, std::function<void()> task) {
+  if (auto* queue = dynamic_cast<simt::Queue*>(stream.queue()); queue != nullptr) {
+    queue->enqueue(std::move(task));
+  } else {
+    task();
+  }
+}
+
+void fill(Tensor x, float value) {
+  Arena arena;
+  Stream stream(arena, 1);
+  x.on_device = false;
+  kernels::by_name("cpu").fill(stream, {.x = x, .value = value});
+}
 
 template <const kernels::Kernels& (*kTable)()>
 void spoiled(Stream& stream, const kernels::CrossEntropyArgs& args) {
-  const int64_t number = args.dlogits ? calls++ : -1;
-  const bool now = std::ranges::find(plan.calls, number) != plan.calls.end();
-  const Wrong what = now ? plan.what : Wrong::nothing;
-  if (what == Wrong::loss) {  // of rows whose target is there; their gradients would be finite
-    kTable().fill(stream,
-                  {.x = args.logits.column_range(0, args.logits.cols() / 2), .value = -HUGE_VALF});
+  if (!args.dlogits) {
+    kTable().cross_entropy(stream, args);
+    return;
   }
+  Plan* const of_rank = &plan;
+  // A loss of rows whose target is there; their gradients would be finite.
+  asked(stream, [of_rank, half = args.logits.column_range(0, args.logits.cols() / 2)] {
+    ++of_rank->begun;
+    if (of_rank->wrong_now(Wrong::loss)) {
+      fill(half, -HUGE_VALF);
+    }
+  });
   kTable().cross_entropy(stream, args);
-  if (what == Wrong::gradient) {
-    kTable().fill(stream, {.x = args.dlogits.row_range(0, 1), .value = std::nanf("")});
-  }
+  asked(stream, [of_rank, row = args.dlogits.row_range(0, 1)] {
+    if (of_rank->wrong_now(Wrong::gradient)) {
+      fill(row, std::nanf(""));
+    }
+  });
 }
 
 const kernels::Kernels& cpu_table() { return kernels::by_name("cpu"); }
@@ -193,7 +221,6 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
   End end;
   run_ranks(ranks, [&](parallel::Communicator& comm) {
     plan = comm.rank() + 1 == ranks ? wrong : Plan();
-    calls = 0;
     train::TrainerOptions options;
     options.resume = "none";
     options.stop_after = stop_after;
@@ -205,12 +232,11 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
     } catch (const Failure& failure) {
       message = failure.what();
     }
-    const int64_t asked = calls;
-    Outcome state = testing::outcome_of(trainer);
+    Outcome state = testing::outcome_of(trainer);  // which waits for the device
     if (comm.rank() == 0) {
       end.message = message;
       end.state = std::move(state);
-      end.calls = asked;
+      end.calls = plan.begun;
     }
   });
   end.told = testing::told(config);

@@ -46,8 +46,8 @@ void activation_backward(Stream&, const ActivationBackwardArgs& args) {
   add(1.5 * flops_of(args.kind) * elements(args.x), traffic(args.dy, args.x, args.dx));
 }
 
-/// oneDNN copies an operand that it cannot read as it lies, panel by panel. What goes with the
-/// product is a pass of its own. Operands that are rounded to 8 bits lie in the workspace, as bf16,
+/// oneDNN copies an operand that it cannot read as it lies, panel by panel; those of fp16 are
+/// widened (they are never rounded to 8 bits). What goes with the product is a pass of its own. Operands that are rounded to 8 bits lie in the workspace, as bf16,
 /// and sums in fp32.
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
@@ -60,8 +60,8 @@ void gemm(Stream& stream, const GemmArgs& args) {
   if (rounds) {  // each is read once more, for its scale
     add(2 * (elements(args.a) + elements(args.b)), traffic(args.a, args.b));
   }
-  const Buffer panels =
-      !rounds && args.a.dtype == DType::fp16 ? cpu::fp16_panels(stream, args) : Buffer();
+  const bool widens = args.a.dtype == DType::fp16 && !stream.arena().on_device();
+  const Buffer panels = widens ? cpu::fp16_panels(stream, args) : Buffer();
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
       traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
