@@ -97,6 +97,22 @@ void validate_pruning(const PruningConfig& pruning, int64_t steps) {
         "pruning.method = \"file\" takes its masks as they are; use at_step");
 }
 
+/// Encodings of groups and of blocks are of masks that have them.
+void validate_index(const Config& config) {
+  const std::string& method = config.pruning.method;
+  const auto check_encoding = [&](const std::string& encoding) {
+    const bool regular = encoding == "nm" || encoding == "block";
+    check(!regular || method == encoding || method == "none",
+          "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
+          "set \"auto\"",
+          encoding, method);
+  };
+  check_encoding(config.sparse.index.fallback);
+  for (const auto& [glob, encoding] : config.sparse.index.patterns) {
+    check_encoding(encoding);
+  }
+}
+
 void validate_asynchronous(const Config& config) {
   const ParallelConfig& parallel = config.parallel;
   const bool predicts = parallel.weight_prediction != "none";
@@ -213,6 +229,7 @@ void validate(const Config& config) {
   validate_data(config);
   validate_train(config);
   validate_pruning(config.pruning, config.train.steps);
+  validate_index(config);
   validate_asynchronous(config);
   validate_codecs(config.parallel);
   validate_value_codec(config.parallel);

@@ -201,6 +201,11 @@ TEST(Config, RulesAcrossFields) {
   expect_parts(failure_of_toml("[pruning]\nat_step = 1\nfrom_step = 5\nto_step = 9\n"),
                {"exclude each other"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\nn = 4\nm = 4\n"), {"below"});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"random\"\n[sparse]\nindex = \"nm\"\n"),
+               {"sparse.index = \"nm\"", "which is \"random\"", "\"auto\""});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\n[sparse]\n"
+                               "index = {default = \"nm\", \"blocks.*\" = \"block\"}\n"),
+               {"sparse.index = \"block\"", "which is \"nm\""});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"needs a file"});
   const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
   expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});

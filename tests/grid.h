@@ -13,34 +13,34 @@ inline Outcome run_grid(const io::Config& config, int ranks,
                         const train::TrainerOptions& options = {}) {
   Outcome all;
   std::mutex mutex;
-  parallel::run_ranks(ranks,
-                      [&](parallel::Communicator& comm) {
-                        train::TrainerOptions mine = options;
-                        if (mine.resume.empty()) {
-                          mine.resume = "none";
-                        }
-                        std::vector<double> losses;
-                        mine.on_step = [&](const train::StepReport& report) {
-                          losses.push_back(report.loss);
-                        };
-                        train::Trainer trainer(config, comm, mine);
-                        const train::RunResult result = trainer.run();
-                        const Outcome part = outcome_of(trainer);
-                        const std::scoped_lock lock(mutex);
-                        if (comm.rank() == 0) {
-                          all.losses = losses;
-                          all.val_loss = result.final_val_loss;
-                        }
-                        for (const auto& [name, values] : part.values) {
-                          const auto known = all.values.find(name);
-                          EXPECT_TRUE(known == all.values.end() || known->second == values)
-                              << name << " differs between ranks";
-                        }
-                        all.values.insert(part.values.begin(), part.values.end());
-                        all.moments.insert(part.moments.begin(), part.moments.end());
-                        all.positions.insert(part.positions.begin(), part.positions.end());
-                      },
-                      {.timeout = 60});
+  parallel::run_ranks(
+      ranks,
+      [&](parallel::Communicator& comm) {
+        train::TrainerOptions mine = options;
+        mine.kernels = mine.kernels != nullptr ? mine.kernels : kernels_of_runs();
+        if (mine.resume.empty()) {
+          mine.resume = "none";
+        }
+        std::vector<double> losses;
+        mine.on_step = [&](const train::StepReport& report) { losses.push_back(report.loss); };
+        train::Trainer trainer(config, comm, mine);
+        const train::RunResult result = trainer.run();
+        const Outcome part = outcome_of(trainer);
+        const std::scoped_lock lock(mutex);
+        if (comm.rank() == 0) {
+          all.losses = losses;
+          all.val_loss = result.final_val_loss;
+        }
+        for (const auto& [name, values] : part.values) {
+          const auto known = all.values.find(name);
+          EXPECT_TRUE(known == all.values.end() || known->second == values)
+              << name << " differs between ranks";
+        }
+        all.values.insert(part.values.begin(), part.values.end());
+        all.moments.insert(part.moments.begin(), part.moments.end());
+        all.positions.insert(part.positions.begin(), part.positions.end());
+      },
+      {.timeout = 60, .while_waiting = while_ranks_wait(), .copy = copy_of_ranks()});
   return all;
 }
 

@@ -94,6 +94,8 @@ TEST(Pipeline, PruningSeesAllStages) {
       const Outcome serial = run_grid(config, 1);
       expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
       expect_equal(run_grid(over(config, "interleaved", 2), 2), serial);
+      config.parallel.partition = {1, 5};  // a stage that has nothing to prune
+      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
     }
   }
 }
@@ -139,6 +141,27 @@ TEST(Pipeline, ResumesOnAnyGrid) {
     resumed.losses = whole.losses;
     expect_equal(resumed, whole);
   }
+}
+
+TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.parallel.partition = {5, 1};
+  run_grid(over(config, "1f1b", 2), 2, {.stop_after = 6});
+  config.parallel.partition = {};  // timed
+  const auto partition_of = [&](const std::string& schedule) {
+    std::vector<int64_t> partition;
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(over(config, schedule, 2), comm, {.resume = "auto"});
+      if (comm.rank() == 0) {
+        partition = trainer.layout().partition();
+      }
+    });
+    return partition;
+  };
+  EXPECT_THAT(partition_of("1f1b"), ::testing::ElementsAre(5, 1));
+  EXPECT_THAT(partition_of("interleaved"), ::testing::SizeIs(4));
+  EXPECT_THAT(partition_of("gpipe"), ::testing::Not(::testing::ElementsAre(5, 1)));
 }
 
 TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {

@@ -4,22 +4,12 @@
 #include <map>
 
 #include "parallel/collectives.h"
-#include "src/core/rng.h"
 #include "src/core/trace.h"
+#include "src/train/example_mask.h"
 #include "src/train/stage.h"
 
 namespace espalier::train {
 namespace {
-
-/// As many elements as asked for, near enough, in places that depend on nothing else.
-sparse::Mask spread(int64_t size, int64_t kept) {
-  sparse::Mask mask(size);
-  const auto limit = static_cast<double>(kept) / static_cast<double>(std::max<int64_t>(size, 1));
-  for (int64_t i = 0; kept < size && i < size; ++i) {
-    mask.set(i, uniform(philox(1, 2, static_cast<uint64_t>(i))[0]) < limit);
-  }
-  return mask;
-}
 
 /// Forward and backward of one part that is a single layer.
 parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
@@ -94,7 +84,8 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                   {.micro_batch = samples, .parts = parts});
       std::vector<sparse::Mask> masks;
       for (size_t p = 0; p < numbers.size(); ++p) {
-        masks.push_back(spread(stage.store().parameters()[p].size(), kept[numbers[p]]));
+        masks.push_back(
+            example_mask(config.pruning, stage.store().parameters()[p].spec, kept[numbers[p]]));
       }
       stage.store().set_masks(masks);
       stage.store().initialise(1);

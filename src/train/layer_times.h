@@ -20,7 +20,7 @@ struct LayerTimes {
 LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem);
 
 /// By running each kind of layer alone, with as many kept elements (`kept` of each parameter of the
-/// network, in random places): once to warm up, then the faster of two. Memory: one layer and its
+/// network; example_mask.h): once to warm up, then the faster of two. Memory: one layer and its
 /// tape. Takes about four forward and backward passes of one layer of each kind.
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           const std::vector<int64_t>& kept, int64_t samples,

@@ -119,6 +119,14 @@ size_t Layout::part_of(int stage) const {
   return before;
 }
 
+std::vector<int64_t> Layout::partition() const {
+  std::vector<int64_t> counts;
+  for (int stage = 0; stage < stages(); ++stage) {
+    counts.push_back(static_cast<int64_t>(ends[static_cast<size_t>(stage)] - first_layer(stage)));
+  }
+  return counts;
+}
+
 int Layout::buffers() const {
   // One more than must be, so that a sender need not wait for its receiver's reading; and
   // evaluation sends groups of as many as there are ranks.

@@ -38,6 +38,8 @@ struct Layout {
   size_t first_layer(int stage) const {
     return stage == 0 ? 0 : ends[static_cast<size_t>(stage) - 1];
   }
+  /// Layers of each stage.
+  std::vector<int64_t> partition() const;
   /// Of a rank of a pipeline, by ascending stage.
   std::vector<PartShape> parts(int rank) const;
   /// The part among parts(rank) that is `stage`.

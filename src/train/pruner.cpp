@@ -268,7 +268,11 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
 void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
                               parallel::Communicator& comm, const Pass& pass) {
   int64_t left = std::ranges::count_if(counts, [](int64_t count) { return count > 0; });
-  if (left == 0) {
+  int64_t of_stages = left;
+  if (competition_) {
+    competition_->sum({&of_stages, 1});  // a stage that grows nothing passes on what others need
+  }
+  if (of_stages == 0) {
     return;
   }
   parallel::SraReduction sum(comm, store_.arena().host());

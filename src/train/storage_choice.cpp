@@ -5,12 +5,11 @@
 #include <map>
 
 #include "parallel/collectives.h"
-#include "pruning/pruning.h"
 #include "sparse/weight.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
-#include "src/train/pruner.h"
+#include "src/train/example_mask.h"
 
 namespace espalier::train {
 namespace {
@@ -64,19 +63,8 @@ sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group)
   if (!real.full()) {
     return real.index.mask();
   }
-  pruning::Settings settings = settings_of(question.config.pruning, 1);
-  if (settings.method != "nm" && settings.method != "block") {
-    settings.method = "random";
-  }
-  settings.sparsity = settings.method == "nm" ? 0 : 1 - group.density;
-  const sparse::ParameterSpec spec = spec_of(group);
-  const sparse::Index all = sparse::Index::full(spec.shape.count());
-  std::vector<float> values;
-  if (pruning::method_by_name(settings.method).needs_values) {
-    values = sparse::initial_values(spec, all, 1);
-  }
-  const std::vector<pruning::Candidate> candidates{{spec.name, spec.shape, &all, values}};
-  return std::move(pruning::prune(candidates, settings).masks.front());
+  const auto size = static_cast<double>(group.shape.count());
+  return example_mask(question.config.pruning, spec_of(group), std::llround(group.density * size));
 }
 
 /// One parameter of a group in a store of its own; on dry kernels without memory.

@@ -103,6 +103,7 @@ class Trainer {
   void load_start();
   void settle_storages();
   io::Vocabulary saved_characters() const;
+  std::vector<int64_t> saved_partition() const;
   void prune_if_due();
   void train_step(int64_t last);
   void train_segment(int64_t last);

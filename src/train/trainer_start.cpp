@@ -158,12 +158,16 @@ void Trainer::open_data() {
   }
 }
 
-/// Where layers are to be dealt out, and the user has not done so: rank 0 times them for all.
+/// Where layers are to be dealt out, and neither the user nor the run that goes on has done so:
+/// rank 0 times them for all.
 void Trainer::time_layers() {
-  const io::ParallelConfig& parallel = config_.parallel;
+  io::ParallelConfig& parallel = config_.parallel;
   layer_times_ = estimated_times(config_, problem_);
   if (parallel.pipeline == 1) {
     return;
+  }
+  if (parallel.partition.empty()) {
+    parallel.partition = saved_partition();
   }
   const int64_t samples = config_.train.micro_batch > 0 ? config_.train.micro_batch : 1;
   if (parallel.partition.empty()) {
@@ -213,8 +217,11 @@ void Trainer::plan() {
   for (const std::string& text : plan.notes) {
     note(text);
   }
-  config_.parallel.pipeline = plan.pipeline;
   layout_ = std::move(plan.layout);
+  config_.parallel.pipeline = plan.pipeline;
+  if (layout_.pipelined()) {
+    config_.parallel.partition = layout_.partition();
+  }
   fit_ = std::move(plan.fit);
   backend_->arena().set_advice(std::move(plan.advice));
   rank_samples_ = share_of(config_, layout_.grid.data);
@@ -280,6 +287,21 @@ io::Vocabulary Trainer::saved_characters() const {
   const Progress saved = progress_of(io::CheckpointReader(file));
   check_same_model(config_, saved.config, file.string());
   return saved.characters;
+}
+
+/// Codes between stages are lossy, so that other stages would be a break in a run. Empty where
+/// nothing goes on, or in stages that do not correspond.
+std::vector<int64_t> Trainer::saved_partition() const {
+  if (!directory_->resume_file()) {
+    return {};
+  }
+  const io::CheckpointReader reader(*directory_->resume_file());
+  const io::ParallelConfig before = progress_of(reader).config.parallel;
+  const io::ParallelConfig& now = config_.parallel;
+  const auto shape = [](const io::ParallelConfig& parallel) {
+    return std::tuple(parallel.pipeline, parallel.schedule, parallel.virtual_stages);
+  };
+  return shape(before) == shape(now) ? before.partition : std::vector<int64_t>();
 }
 
 void Trainer::load_start() {

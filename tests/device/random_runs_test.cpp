@@ -1,0 +1,242 @@
+// Runs with settings drawn at random have the CPU's bits on a device, and go on there, or from
+// there, without a break; what the CPU refuses is refused there, too. ESPALIER_RANDOM_RUNS=FROM:TO
+// draws others than those of the default run.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "src/core/error.h"
+#include "tests/device/fake_nccl.h"
+#include "tests/device/late_table.h"
+#include "tests/grid.h"
+#include "tests/simt/device.h"
+
+namespace espalier {
+namespace {
+
+using testing::Outcome;
+using testing::TempDir;
+
+constexpr int64_t kStop = 5;
+
+/// A sequence of choices that a number fixes.
+class Draw {
+ public:
+  explicit Draw(uint64_t number) : number_(number) {}
+
+  bool once_in(uint64_t n) { return next() % n == 0; }
+  template <class T>
+  T of(std::initializer_list<T> all) {
+    return all.begin()[next() % all.size()];
+  }
+
+ private:
+  uint64_t next() { return philox(number_, 0, count_++)[0]; }
+
+  uint64_t number_;
+  uint32_t count_ = 0;
+};
+
+/// Text of 64 characters: rows of logits are padded to a multiple of that on a device, and the
+/// CPU's products round otherwise where rows are longer.
+void write_text_of_64(const std::filesystem::path& path) {
+  std::ofstream out(path);
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    const uint32_t drawn = philox(1, 1, i / 2)[0];
+    out << static_cast<char>(' ' + (i % 2 == 0 ? drawn % 64 : drawn / 64 % 8));
+  }
+}
+
+void draw_model(Draw& draw, io::Config& config) {
+  config.model.layers = draw.of<int64_t>({1, 2, 3, 4});
+  config.model.heads = draw.of<int64_t>({1, 2, 3});
+  config.model.width = config.model.heads * draw.of<int64_t>({5, 8, 16});
+  config.model.context = draw.of<int64_t>({7, 16, 33});
+  config.model.mlp_ratio = draw.of<int64_t>({1, 3, 4});
+  config.model.tie_embeddings = draw.once_in(3);
+  config.model.dropout = draw.once_in(5) ? 0.1 : 0;
+}
+
+void draw_training(Draw& draw, io::Config& config) {
+  auto& train = config.train;
+  train.seed = draw.of<int64_t>({1, 7, 1234567});
+  train.dtype = draw.of<const char*>({"fp32", "bf16", "fp16"});
+  train.gradient_dtype = draw.of<const char*>({"auto", "auto", "fp32"});
+  train.loss_scale = draw.of<double>({0, 0, 1, 1024});
+  train.global_batch = 12;
+  train.micro_batch = draw.of<int64_t>({0, 1, 2});
+  train.recompute = draw.of<const char*>({"none", "none", "selective", "full"});
+  train.fp8 = train.dtype != "fp16" && draw.once_in(5);
+  train.eval_every = draw.of<int64_t>({0, 0, 5});
+  train.checkpoint_every = draw.of<int64_t>({0, 4});
+  auto& optimizer = config.optimizer;
+  optimizer.kind = draw.of<const char*>({"adamw", "adamw", "sgd"});
+  optimizer.lr = draw.of<double>({1e-3, 1e-2});
+  optimizer.clip = draw.of<double>({0, 1, 0.1});
+  optimizer.state_bits = draw.of<int64_t>({32, 32, 8});
+  optimizer.offload = draw.once_in(4);
+  config.run.graphs = !draw.once_in(4);
+}
+
+void draw_pruning(Draw& draw, io::Config& config) {
+  auto& pruning = config.pruning;
+  pruning.method = draw.of<const char*>(
+      {"none", "magnitude", "magnitude", "random", "nm", "block", "rigl", "set"});
+  pruning.sparsity = draw.of<double>({0.3, 0.75, 0.9, 0.98});
+  pruning.scope = draw.of<const char*>({"global", "layer"});
+  pruning.at_step = draw.of<int64_t>({-1, 0, 4});
+  pruning.block = draw.of<int64_t>({4, 5, 16});
+  if (pruning.method == "magnitude" && draw.once_in(2)) {
+    pruning.at_step = -1;
+    pruning.from_step = 2;
+    pruning.to_step = 10;
+  }
+  pruning.every = 3;
+  auto& sparse = config.sparse;
+  const bool blocks = pruning.method == "block" && draw.once_in(2);
+  sparse.storage.fallback =
+      blocks ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
+  if (draw.once_in(3)) {
+    sparse.storage.patterns = {{"blocks.*.mlp.*", draw.of<const char*>({"sparse", "expanded"})}};
+  }
+  sparse.index.fallback =
+      draw.of<const char*>({"auto", "int32", "delta", "bitmap", "golomb", "elias-fano"});
+  if ((pruning.method == "nm" || pruning.method == "block") && draw.once_in(2)) {
+    sparse.index.fallback = pruning.method;
+  }
+}
+
+/// One that is measured may be another in each run, and codes between stages are lossy.
+void fix_partition(io::Config& config) {
+  const std::string& schedule = config.parallel.schedule;
+  const bool chunks = schedule == "interleaved" || schedule == "zb-v" || schedule == "dualpipe-v";
+  const int64_t stages = config.parallel.pipeline * (chunks ? 2 : 1);
+  config.model.layers = std::max(config.model.layers, stages - 2);
+  const int64_t layers = config.model.layers + 2;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    config.parallel.partition.push_back(layers * (stage + 1) / stages - layers * stage / stages);
+  }
+}
+
+/// Returns the number of ranks.
+int draw_ranks(Draw& draw, io::Config& config) {
+  auto& parallel = config.parallel;
+  const int replicas = draw.of<int>({1, 1, 2, 3});
+  parallel.pipeline = draw.of<int64_t>({1, 1, 2});
+  if (parallel.pipeline > 1) {
+    parallel.schedule =
+        draw.of<const char*>({"gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2",
+                              "zb-v", "dualpipe-v", "message-driven", "async"});
+    parallel.activation_codec = draw.of<const char*>({"fp32", "fp32", "bf16", "maxmin:8"});
+  }
+  if (parallel.pipeline > 1) {
+    fix_partition(config);
+  }
+  if (parallel.pipeline > 1 && parallel.schedule == "async") {
+    parallel.weight_prediction = draw.of<const char*>(
+        {"none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"});
+    parallel.drain_every = draw.of<int64_t>({3, 100});
+    config.train.checkpoint_every = kStop;  // where the pipeline runs empty, here or not
+  }
+  parallel.zero = draw.once_in(3) ? 1 : 0;
+  parallel.overlap = !draw.once_in(4);
+  parallel.bucket_mb = draw.of<double>({0, 0.01});
+  parallel.codec_min_size = draw.of<int64_t>({64, 1024});
+  parallel.rounding = draw.of<const char*>({"nearest", "stochastic"});
+  if (draw.once_in(2)) {
+    parallel.codec.fallback =
+        draw.of<const char*>({"bf16", "fp8-e5m2", "dynamic8", "linear8", "maxmin:4", "table:2",
+                              "sign", "topk:0.1", "powersgd:2", "adaptive"});
+    parallel.codec_every = 3;
+    parallel.powersgd_warmup = 4;
+    parallel.error_feedback = draw.once_in(2);
+    if (config.train.dtype == "fp16" && config.train.loss_scale == 0) {
+      config.train.loss_scale = 1024;  // feedback is of one scale
+    }
+  }
+  if (parallel.zero == 1 && draw.once_in(3)) {
+    parallel.value_codec.fallback = draw.of<const char*>({"bf16", "maxmin:4"});
+  }
+  return replicas * static_cast<int>(parallel.pipeline);
+}
+
+/// What a run ended with: an outcome or why there is none.
+struct End {
+  std::string refusal;
+  Outcome outcome;
+};
+
+End end_of(const io::Config& config, int ranks, bool late, train::TrainerOptions options = {}) {
+  End end;
+  options.kernels = late ? &testing::late_table() : nullptr;
+  try {
+    io::validate(config);
+    end.outcome = testing::run_grid(config, ranks, options);
+  } catch (const Failure& failure) {
+    end.refusal = failure.what();
+  }
+  return end;
+}
+
+/// What tells the folders of two runs apart.
+std::string without_paths(std::string text, const io::Config& config) {
+  for (size_t at; (at = text.find(config.run.out)) != std::string::npos;) {
+    text.replace(at, config.run.out.size(), "RUN");
+  }
+  return text;
+}
+
+std::string said(const io::Config& config, int ranks) {
+  return fmt::format("{} ranks, {}\n{}", ranks, config.parallel.device_link, io::to_toml(config));
+}
+
+void compare(uint64_t number, int64_t& trained) {
+  Draw draw(number);
+  const TempDir dir;
+  write_text_of_64(dir / "text.txt");
+  io::Config config = testing::tiny_config(dir);
+  draw_model(draw, config);
+  draw_training(draw, config);
+  draw_pruning(draw, config);
+  const int ranks = draw_ranks(draw, config);
+  SCOPED_TRACE(fmt::format("run {}: {}", number, said(config, ranks)));
+  const End want = end_of(config, ranks, false);
+  config.parallel.device_link = draw.of<const char*>({"auto", "auto", "host"});
+  const End got = end_of(config, ranks, true);
+  EXPECT_EQ(without_paths(got.refusal, config), without_paths(want.refusal, config));
+  EXPECT_TRUE(got.outcome == want.outcome);
+  if (std::getenv("ESPALIER_RANDOM_RUNS") != nullptr) {
+    std::printf("%lu: %s\n", number, want.refusal.c_str());
+  }
+  if (!want.refusal.empty() || !got.refusal.empty()) {
+    return;
+  }
+  ++trained;
+  const bool late_first = draw.once_in(2);
+  const End begun = end_of(config, ranks, late_first, {.resume = "none", .stop_after = kStop});
+  EXPECT_EQ(begun.refusal, "");
+  End whole = end_of(config, ranks, !late_first, {.resume = "auto"});
+  EXPECT_EQ(whole.refusal, "");
+  whole.outcome.losses = want.outcome.losses;
+  EXPECT_TRUE(whole.outcome == want.outcome) << "after a checkpoint";
+}
+
+TEST(RandomRuns, HaveTheBitsOfTheCpu) {
+  const testing::FakeNccl nccl;
+  testing::while_ranks_wait() = simt::drive_queues;
+  uint64_t from = 1, to = 31;
+  if (const char* others = std::getenv("ESPALIER_RANDOM_RUNS")) {
+    ASSERT_EQ(std::sscanf(others, "%lu:%lu", &from, &to), 2) << others;
+  }
+  int64_t trained = 0;
+  for (uint64_t number = from; number < to; ++number) {
+    compare(number, trained);
+  }
+  EXPECT_GT(trained, static_cast<int64_t>(to - from) / 3);
+  testing::while_ranks_wait() = {};
+}
+
+}  // namespace
+}  // namespace espalier
