@@ -28,9 +28,11 @@ inline std::string name_of(Activation kind) {
   return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
 }
 
-/// A table may round a bias of size 1 to the type of the result.
+/// A table may round a bias of size 1 to the type of the result, or add it to what is rounded
+/// already.
 inline Tolerance of_product(DType out, bool bias) {
-  return {2e-5 + (bias ? rounding_of(out) / 2 : 0), 1e-5};
+  return bias ? Tolerance{2e-5 + 1.5 * rounding_of(out), 1e-5 + rounding_of(out)}
+              : Tolerance{2e-5, 1e-5};
 }
 
 inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DType in, DType out,

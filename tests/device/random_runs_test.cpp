@@ -1,6 +1,5 @@
 // Runs with settings drawn at random have the CPU's bits on a device, and go on there, or from
-// there, without a break; what the CPU refuses is refused there, too. ESPALIER_RANDOM_RUNS=FROM:TO
-// draws others than those of the default run.
+// there, without a break; what the CPU refuses is refused there, too.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "src/core/error.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
+#include "tests/draw.h"
 #include "tests/grid.h"
 #include "tests/simt/device.h"
 
@@ -21,24 +21,6 @@ using testing::TempDir;
 
 constexpr int64_t kStop = 5;
 
-/// A sequence of choices that a number fixes.
-class Draw {
- public:
-  explicit Draw(uint64_t number) : number_(number) {}
-
-  bool once_in(uint64_t n) { return next() % n == 0; }
-  template <class T>
-  T of(std::initializer_list<T> all) {
-    return all.begin()[next() % all.size()];
-  }
-
- private:
-  uint64_t next() { return philox(number_, 0, count_++)[0]; }
-
-  uint64_t number_;
-  uint32_t count_ = 0;
-};
-
 /// Text of 64 characters: rows of logits are padded to a multiple of that on a device, and the
 /// CPU's products round otherwise where rows are longer.
 void write_text_of_64(const std::filesystem::path& path) {
@@ -49,7 +31,7 @@ void write_text_of_64(const std::filesystem::path& path) {
   }
 }
 
-void draw_model(Draw& draw, io::Config& config) {
+void draw_model(testing::Draw& draw, io::Config& config) {
   config.model.layers = draw.of<int64_t>({1, 2, 3, 4});
   config.model.heads = draw.of<int64_t>({1, 2, 3});
   config.model.width = config.model.heads * draw.of<int64_t>({5, 8, 16});
@@ -59,7 +41,7 @@ void draw_model(Draw& draw, io::Config& config) {
   config.model.dropout = draw.once_in(5) ? 0.1 : 0;
 }
 
-void draw_training(Draw& draw, io::Config& config) {
+void draw_training(testing::Draw& draw, io::Config& config) {
   auto& train = config.train;
   train.seed = draw.of<int64_t>({1, 7, 1234567});
   train.dtype = draw.of<const char*>({"fp32", "bf16", "fp16"});
@@ -80,7 +62,7 @@ void draw_training(Draw& draw, io::Config& config) {
   config.run.graphs = !draw.once_in(4);
 }
 
-void draw_pruning(Draw& draw, io::Config& config) {
+void draw_pruning(testing::Draw& draw, io::Config& config) {
   auto& pruning = config.pruning;
   pruning.method = draw.of<const char*>(
       {"none", "magnitude", "magnitude", "random", "nm", "block", "rigl", "set"});
@@ -121,7 +103,7 @@ void fix_partition(io::Config& config) {
 }
 
 /// Returns the number of ranks.
-int draw_ranks(Draw& draw, io::Config& config) {
+int draw_ranks(testing::Draw& draw, io::Config& config) {
   auto& parallel = config.parallel;
   const int replicas = draw.of<int>({1, 1, 2, 3});
   parallel.pipeline = draw.of<int64_t>({1, 1, 2});
@@ -192,8 +174,9 @@ std::string said(const io::Config& config, int ranks) {
   return fmt::format("{} ranks, {}\n{}", ranks, config.parallel.device_link, io::to_toml(config));
 }
 
-void compare(uint64_t number, int64_t& trained) {
-  Draw draw(number);
+/// Returns why there was no run, if there was none.
+std::string compare(uint64_t number) {
+  testing::Draw draw(number);
   const TempDir dir;
   write_text_of_64(dir / "text.txt");
   io::Config config = testing::tiny_config(dir);
@@ -207,13 +190,9 @@ void compare(uint64_t number, int64_t& trained) {
   const End got = end_of(config, ranks, true);
   EXPECT_EQ(without_paths(got.refusal, config), without_paths(want.refusal, config));
   EXPECT_TRUE(got.outcome == want.outcome);
-  if (std::getenv("ESPALIER_RANDOM_RUNS") != nullptr) {
-    std::printf("%lu: %s\n", number, want.refusal.c_str());
-  }
   if (!want.refusal.empty() || !got.refusal.empty()) {
-    return;
+    return want.refusal;
   }
-  ++trained;
   const bool late_first = draw.once_in(2);
   const End begun = end_of(config, ranks, late_first, {.resume = "none", .stop_after = kStop});
   EXPECT_EQ(begun.refusal, "");
@@ -221,20 +200,22 @@ void compare(uint64_t number, int64_t& trained) {
   EXPECT_EQ(whole.refusal, "");
   whole.outcome.losses = want.outcome.losses;
   EXPECT_TRUE(whole.outcome == want.outcome) << "after a checkpoint";
+  return "";
 }
 
 TEST(RandomRuns, HaveTheBitsOfTheCpu) {
   const testing::FakeNccl nccl;
   testing::while_ranks_wait() = simt::drive_queues;
-  uint64_t from = 1, to = 31;
-  if (const char* others = std::getenv("ESPALIER_RANDOM_RUNS")) {
-    ASSERT_EQ(std::sscanf(others, "%lu:%lu", &from, &to), 2) << others;
+  const testing::Numbers numbers(1, 13);
+  uint64_t trained = 0;
+  for (uint64_t number = numbers.from; number < numbers.to; ++number) {
+    const std::string refusal = compare(number);
+    trained += refusal.empty() ? 1 : 0;
+    if (numbers.asked) {
+      std::printf("%lu: %s\n", number, refusal.c_str());
+    }
   }
-  int64_t trained = 0;
-  for (uint64_t number = from; number < to; ++number) {
-    compare(number, trained);
-  }
-  EXPECT_GT(trained, static_cast<int64_t>(to - from) / 3);
+  EXPECT_GT(trained, (numbers.to - numbers.from) / 3);
   testing::while_ranks_wait() = {};
 }
 
