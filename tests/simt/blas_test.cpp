@@ -210,6 +210,27 @@ TEST_F(Products, multiply_8_bits_where_the_library_can) {
   EXPECT_EQ(products(args, 4), 1);  // one kernel rounds the bias
 }
 
+/// For reasons of its own.
+TEST_F(Products, go_on_in_bf16_where_the_library_has_none_in_8_bits) {
+  GemmArgs args{.a = make(kBf16, {96, 48}),
+                .b = make(kBf16, {48, 112}),
+                .c = make(kFp32, {96, 112}),
+                .round_a = Float8::e4m3,
+                .round_b = Float8::e4m3};
+  simt::blas::refuses_8_bits = true;
+  EXPECT_EQ(run(args), 4);
+  simt::blas::refuses_8_bits = false;
+  EXPECT_EQ(run(args), 4) << "it is asked once a shape";
+  GemmArgs other = args;
+  other.c = make(kFp32, {96, 112});
+  simt::blas::capability = 80;
+  EXPECT_EQ(run(other), 4);
+  simt::blas::capability = 89;
+  for (int64_t i = 0; i < args.c.count(); ++i) {
+    ASSERT_EQ(read(args.c, i), read(other.c, i)) << i;
+  }
+}
+
 TEST_F(Products, choose_an_algorithm_once) {
   const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
   const int64_t before = library.choices;

@@ -120,7 +120,8 @@ cublasStatus_t judge_8_bits(const Call& call) {
           scale_of(call, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) != nullptr;
   const bool extra = call.epilogue() == CUBLASLT_EPILOGUE_DEFAULT ||
                      (call.epilogue() == CUBLASLT_EPILOGUE_BIAS && d.type == CUDA_R_16BF);
-  return right && extra ? judge_epilogue(call) : CUBLAS_STATUS_NOT_SUPPORTED;
+  return right && extra && !simt::blas::refuses_8_bits ? judge_epilogue(call)
+                                                       : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t judge(const Call& call) {

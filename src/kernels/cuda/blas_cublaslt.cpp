@@ -60,6 +60,8 @@ void add_extra(ProductCall& call, std::byte* spare) {
 /// Asks the library, and once more without the extra if it refuses.
 const ProductPlan& ask(const ProductCall& call) {
   const ProductPlan* plan = &plan_of(call);
+  require(plan->possible, "whoever asks for a product in 8 bits asks takes_fp8 before",
+          call.product.m, call.product.n, call.product.k);
   cublasStatus_t status = ask(call, *plan, plan->algorithm, call.product.c);
   if (is_refusal(status) && plan->extra != BlasExtra::none) {
     plan = &plan_without_extra(call);
@@ -104,13 +106,15 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
 }
 
 /// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have
-/// here), and extents and addresses are whole 16s. Of two E5M2 it makes no product.
+/// here), and extents and addresses are whole 16s. Of two E5M2 it makes no product. Whether it has
+/// an algorithm for the rest it says itself, once a shape.
 bool takes_fp8(Stream& stream, const Product& p) {
   constexpr int kAda = 89;
   const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
   const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
   return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
-         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c);
+         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c) &&
+         plan_of({.stream = stream, .product = p}).possible;
 }
 
 size_t matmul_workspace(int64_t m, int64_t n) {

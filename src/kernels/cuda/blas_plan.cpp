@@ -180,9 +180,12 @@ ProductPlan make_plan(ProductCall call) {
     call.extra = BlasExtra::none;
     return make_plan(call);
   }
-  check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}{}", call.product.m,
-        call.product.n, call.product.k,
-        call.product.a_format != Float8::none ? " in 8 bits: set train.fp8 = false" : "");
+  if (found.empty() && call.product.a_format != Float8::none) {
+    plan.possible = false;
+    return plan;
+  }
+  check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
+        call.product.n, call.product.k);
   plan.algorithm = found.size() > 1 ? fastest(call, plan, found) : found.front();
   return plan;
 }

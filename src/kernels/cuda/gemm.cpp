@@ -27,6 +27,18 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .accumulate = args.accumulate};
 }
 
+/// The same product as it is of codes, which begin somewhere in `memory`.
+Product of_codes(Product product, const GemmArgs& args, const void* memory) {
+  product.a = product.b = memory;
+  product.a_scale = product.b_scale = static_cast<const float*>(memory);
+  product.a_format = args.round_a;
+  product.b_format = args.round_b;
+  product.a_stride = product.b_stride = product.k;
+  product.transpose_a = false;
+  product.transpose_b = true;
+  return product;
+}
+
 /// The product of operands in 8 bits. Where the library cannot multiply codes, operands are their
 /// numbers in bf16: sums of the same products. A bias comes with a result in bf16; to one of fp32
 /// the library adds it in bf16 alone, so that it comes after.
@@ -34,28 +46,25 @@ void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   // The product's own workspace comes first: it asks for it again, and gets the same memory.
   const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
   std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
-  product.a_format = args.round_a;
-  product.b_format = args.round_b;
-  const bool by_codes = !stream.arena().dry() && takes_fp8(stream, product);
-  const RoundedOperands rounded =
-      by_codes ? round_to_codes(stream, args, memory) : round_to_bf16(stream, args, memory);
-  product.a = rounded.a;
-  product.b = rounded.b;
   product.half_inputs = true;
   product.tf32 = false;
-  if (by_codes) {
+  product.bias = product.half_result ? product.bias : nullptr;
+  const Product codes = of_codes(product, args, memory);
+  if (!stream.arena().dry() && takes_fp8(stream, codes)) {
+    const RoundedOperands rounded = round_to_codes(stream, args, memory);
+    product = codes;
+    product.a = rounded.a;
+    product.b = rounded.b;
     product.a_scale = rounded.scale_a;
     product.b_scale = rounded.scale_b;
-    product.a_stride = product.b_stride = product.k;
-    product.transpose_a = false;
-    product.transpose_b = true;
   } else {
-    product.a_format = product.b_format = Float8::none;
+    const RoundedOperands rounded = round_to_bf16(stream, args, memory);
+    product.a = rounded.a;
+    product.b = rounded.b;
     product.a_stride = args.a.cols();
     product.b_stride = args.b.cols();
     product.factors = rounded.factors;
   }
-  product.bias = product.half_result ? product.bias : nullptr;
   matmul(stream, product);
   if (args.bias && product.bias == nullptr) {
     add_bias(stream, args.c, static_cast<const float*>(args.bias.data));

@@ -59,6 +59,8 @@ enum cublasLtMatmulPreferenceAttributes_t {
 
 /// Compute capability of the device that is pretended; 89: 8.9.
 inline thread_local int capability = 89;
+/// It has no algorithm for any product in 8 bits.
+inline thread_local bool refuses_8_bits = false;
 
 struct Context {
   int64_t choices = 0;    ///< how often algorithms were asked for
