@@ -22,6 +22,12 @@ struct Extent {
   int64_t kept = 0;
 };
 
+/// A vector in the memory of a device, and the range of it that each rank has.
+struct SharedVector {
+  Tensor whole;
+  std::span<const Range> shares;
+};
+
 class Sharding {
  public:
   virtual ~Sharding() = default;
@@ -33,6 +39,10 @@ class Sharding {
   virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents) = 0;
   /// Collective. `whole` [kept] holds this rank's range; afterwards all ranges.
   virtual void collect(std::span<const Range> shares, const Tensor& whole) = 0;
+  /// Whether ranks can do that from device to device, for kernels asked for from now on: then nobody
+  /// waits for it.
+  virtual bool collects_on_device() const { return false; }
+  virtual void collect_on_device(std::span<const SharedVector> /*vectors*/) {}
 };
 
 }  // namespace espalier::sparse

@@ -228,8 +228,7 @@ class Store {
   /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
   /// The same for all parameters, after the values of other ranks have come. Collective when
-  /// sharded: the exact vectors of runs of 16 bits travel once more, in fp32, in one message to each
-  /// rank.
+  /// sharded: the exact vectors of runs of 16 bits travel once more, in fp32.
   void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
@@ -280,6 +279,8 @@ class Store {
   Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer room) const;
   void write_exact(const Parameter& parameter, const Tensor& to);
   void refresh_exact_vectors();
+  void refresh_on_device(std::span<const size_t> vectors);
+  void refresh_by_host(std::span<const size_t> vectors);
   size_t number_of(const Parameter& parameter) const;
   void write_dense(Stream& stream, const Parameter& parameter, const Tensor& to);
   Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;

@@ -37,18 +37,41 @@ void Store::refresh_all() {
   }
 }
 
-/// Every rank's parts of all such vectors, one after the other, go to all ranks at once.
 void Store::refresh_exact_vectors() {
   std::vector<size_t> vectors;
-  std::vector<std::span<const Range>> shares;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (parameters_[p].exact_copy()) {
       vectors.push_back(p);
-      shares.push_back(optimizer_.shares(p));
     }
   }
   if (vectors.empty()) {
     return;
+  }
+  if (options_.sharding->collects_on_device()) {
+    refresh_on_device(vectors);
+  } else {
+    refresh_by_host(vectors);
+  }
+}
+
+void Store::refresh_on_device(std::span<const size_t> vectors) {
+  std::vector<SharedVector> shared;
+  for (const size_t p : vectors) {
+    const Tensor whole = parameters_[p].dense.reshaped({parameters_[p].size()});
+    const Range mine = optimizer_.owned(p);
+    if (mine.count > 0) {
+      write_exact(parameters_[p], whole.elements(mine.first, mine.count));
+    }
+    shared.push_back({.whole = whole, .shares = optimizer_.shares(p)});
+  }
+  options_.sharding->collect_on_device(shared);
+}
+
+/// Every rank's parts of all such vectors, one after the other, go to all ranks at once.
+void Store::refresh_by_host(std::span<const size_t> vectors) {
+  std::vector<std::span<const Range>> shares;
+  for (const size_t p : vectors) {
+    shares.push_back(optimizer_.shares(p));
   }
   const auto me = static_cast<size_t>(options_.sharding->rank());
   const size_t ranks = shares.front().size();

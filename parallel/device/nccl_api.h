@@ -15,8 +15,8 @@ using Operator = int;
 using CudaStream = void*;
 
 inline constexpr Status kSuccess = 0, kSystemError = 2, kRemoteError = 6, kInProgress = 7;
-inline constexpr Type kInt8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
-inline constexpr Operator kSum = 0;
+inline constexpr Type kInt8 = 0, kUint64 = 5, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
+inline constexpr Operator kSum = 0, kMax = 2;
 
 struct UniqueId {
   char bytes[128];

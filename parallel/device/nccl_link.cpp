@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "parallel/collectives.h"
+#include "src/core/exact_sum.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
@@ -224,11 +225,11 @@ void NcclLink::group(std::string_view doing, const std::function<void()>& ask) {
   under_way_.push_back({.after = after_, .until = queue_->mark(), .doing = std::string(doing)});
 }
 
-void NcclLink::send(int to, std::span<const std::byte> data) {
+void NcclLink::send(int to, std::span<const std::byte> data, Traffic traffic) {
   if (!data.empty()) {
     check_call(nccl_.call.Send(data.data(), data.size(), nccl::kInt8, to, group_, native_),
                "sending");
-    comm_.count(traffic_, data.size());
+    comm_.count(traffic, data.size());
   }
 }
 
@@ -255,6 +256,17 @@ void NcclLink::reduce(int root, const Tensor& data) {
   if (root != rank()) {
     comm_.count(traffic_, data.bytes());
   }
+}
+
+void NcclLink::sum_counts(const Tensor& counts) {
+  const auto add_up = [&](const Tensor& words, nccl::Operator how) {
+    check_call(nccl_.call.AllReduce(words.data, words.data, static_cast<size_t>(words.count()),
+                                    nccl::kUint64, how, group_, native_),
+               "summing");
+  };
+  add_up(counts.elements(0, ExactSum::kDigits), nccl::kSum);
+  add_up(counts.elements(ExactSum::kDigits, 1), nccl::kMax);
+  comm_.count(Traffic::other, static_cast<size_t>(size() - 1) * counts.bytes());
 }
 
 void NcclLink::forget_arrived() {

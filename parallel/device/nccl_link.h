@@ -59,12 +59,18 @@ class NcclLink {
 
   /// `ask` calls what follows. `doing` is text for PeerLost, as in "summing gradients".
   void group(std::string_view doing, const std::function<void()>& ask);
-  void send(int to, std::span<const std::byte> data);
+  void send(int to, std::span<const std::byte> data) { send(to, data, traffic_); }
+  void send(int to, std::span<const std::byte> data, Traffic traffic);
   void receive(int from, std::span<std::byte> data);
   /// In place, summed in an order of NCCL's, which all ranks share; fp32, bf16 or fp16.
   void all_reduce(const Tensor& data);
   /// The same for rank `root` alone; what the others hold stays.
   void reduce(int root, const Tensor& data);
+
+  /// In place, counts of exact sums (core/exact_sum.h): digits are added, and of the words that tell
+  /// what is not finite the largest stays (a NaN before an infinity). Counted as what ranks on the
+  /// CPU send for it.
+  void sum_counts(const Tensor& counts);
 
   /// Throws what makes waiting for this link useless, after it has ended what is under way. For who
   /// waits without a queue.

@@ -25,7 +25,10 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
     }
   }
   const Tensor clip = clip_.tensor();
-  if (!sum) {
+  if (sum.on_device) {
+    sum.on_device(counts);
+  }
+  if (!sum.on_host) {
     kernels_.clip(stream_, {.counts = counts,
                             .norm = clip.elements(0, 1),
                             .factor = clip.elements(1, 1),
@@ -37,7 +40,7 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   stream_.wait(digits.mark);
   auto words = ExactSum::of(digits.host.span<uint64_t>().first<ExactSum::kWords>()).words();
   staging_.done(digits.host);
-  sum(words);
+  sum.on_host(words);
   const kernels::Clip found =
       kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_, scale_);
   const Tensor room = staging_.room(clip);

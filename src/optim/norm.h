@@ -5,7 +5,7 @@
 // norm has the bits of one that is summed whole.
 //
 // Kernels make a factor of it for the kernels of the update, and the host hears of both later. It
-// waits for the digits (568 bytes) only where those of other ranks have to be added.
+// waits for the digits (568 bytes) only where it has to add those of other ranks itself.
 //
 // A gradient that is not finite has a factor that changes nothing, and so has every one after it,
 // until the host has been told: what was asked for meanwhile finds the state that it would find if
@@ -28,8 +28,13 @@ class GradientNorm {
   /// Gradients are this many times too large from now on: norm and factor are those of true ones.
   void set_scale(double scale) { scale_ = scale; }
 
-  /// Adds the words of all ranks that hold other parts of the gradient.
-  using Sum = std::function<void(std::span<double>)>;
+  /// What adds up what all ranks have that hold other parts of the gradient: the host, words of
+  /// ExactSum; or devices, counts, in the order of the queue. One of them; none: no rank has others.
+  struct Sum {
+    std::function<void(std::span<double> words)> on_host{};
+    std::function<void(const Tensor& counts)> on_device{};
+    explicit operator bool() const { return on_host || on_device; }
+  };
   /// Of the gradients in `range` that this rank owns (of a store without sharding those are all but
   /// the borrowed ones), and of those that `sum` adds: kernels asked for from now on find the
   /// factor. False: the host had to look, and knows that nothing may change.

@@ -32,8 +32,8 @@ using AskedUpdate = Staging::Arrival;
 
 /// What ranks that share out the optimizer do between the parts of a step.
 struct StepHooks {
-  /// Adds whole numbers of all ranks that hold other parts of the gradient: slices, or stages.
-  GradientNorm::Sum sum;
+  /// Where other ranks hold other parts of the gradient: slices, or stages.
+  GradientNorm::Sum sum{};
   /// The owned values of flat elements [0, end) are new. Comes with ascending ends; not at all
   /// where the host knows that nothing changes.
   std::function<void(int64_t end)> stepped;

@@ -1,6 +1,7 @@
 #include "src/train/device_transfer.h"
 
 #include "io/codec_spec.h"
+#include "parallel/flat.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/value_wire.h"
@@ -69,6 +70,32 @@ const Tensor& DeviceTransfer::on_host() {
   copy_.follow(gradient_);
   copy_.fetch_all();
   return copy_.host();
+}
+
+void DeviceTransfer::sum_counts(const Tensor& counts) {
+  constexpr std::string_view kDoing = "summing the gradient's norm";
+  link_.follow_compute();
+  link_.group(kDoing, [&] { link_.sum_counts(counts); });
+  link_.lead_compute();
+}
+
+void DeviceTransfer::collect(std::span<const sparse::SharedVector> vectors) {
+  link_.follow_compute();
+  link_.group("gathering norms and biases", [&] {
+    for (const auto& [whole, shares] : vectors) {
+      const auto of_rank = [&](int rank) {
+        const auto [first, count] = shares[static_cast<size_t>(rank)];
+        return parallel::flat_bytes(whole.elements(first, count));
+      };
+      for (int peer = 0; peer < link_.size(); ++peer) {
+        if (peer != link_.rank()) {
+          link_.send(peer, of_rank(link_.rank()), parallel::Traffic::other);
+          link_.receive(peer, of_rank(peer));
+        }
+      }
+    }
+  });
+  link_.lead_compute();
 }
 
 void DeviceTransfer::gather(const Tensor& value, const parallel::Partition& partition, bool coded) {

@@ -29,6 +29,9 @@ class DeviceTransfer final : public Transfer {
   void gather(const Tensor& value, const parallel::Partition& partition, bool coded) override;
   void stepped(int64_t end) override { values_.ready(end); }
   void finish_gather() override { values_.finish(); }
+  bool on_device() const override { return true; }
+  void sum_counts(const Tensor& counts) override;
+  void collect(std::span<const sparse::SharedVector> vectors) override;
 
  private:
   size_t bucket_bytes_;

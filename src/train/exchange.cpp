@@ -52,6 +52,15 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }
+  if (shards_ && transfer_->on_device()) {
+    shards_->set_way([this](const auto& vectors) { transfer_->collect(vectors); });
+  }
+}
+
+Exchange::~Exchange() {
+  if (shards_) {
+    shards_->set_way({});
+  }
 }
 
 /// Collective: all take the same way.
@@ -157,15 +166,21 @@ optim::AskedUpdate Exchange::update(int64_t step, double lr) {
   if (shards_) {
     return sharded_update(step, lr);
   }
-  optim::StepHooks hooks;
-  if (ranks_.pipeline().size() > 1) {
-    hooks.sum = [this](std::span<double> words) { sum_norms(words); };
-  }
-  return stage_.update(step, lr, hooks);
+  return stage_.update(step, lr, {.sum = sum_of_norms(), .stepped = {}});
 }
 
 /// Over stages, and over the slices of each where they are shared out.
-void Exchange::sum_norms(std::span<double> words) {
+optim::GradientNorm::Sum Exchange::sum_of_norms() {
+  if (ranks_.pipeline().size() == 1 && !shards_) {
+    return {};
+  }
+  if (ranks_.pipeline().size() == 1 && transfer_->on_device()) {
+    return {.on_device = [this](const Tensor& counts) { transfer_->sum_counts(counts); }};
+  }
+  return {.on_host = [this](std::span<double> words) { sum_words(words); }};
+}
+
+void Exchange::sum_words(std::span<double> words) {
   if (shards_) {
     parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
   }
@@ -186,15 +201,13 @@ void Exchange::begin_gather() {
 optim::AskedUpdate Exchange::sharded_update(int64_t step, double lr) {
   sparse::Store& store = stage_.store();
   bool begun = false;
-  const optim::StepHooks hooks{.sum = [&](std::span<double> words) { sum_norms(words); },
-                               .stepped =
-                                   [&](int64_t end) {
-                                     if (!begun) {
-                                       begin_gather();
-                                       begun = true;
-                                     }
-                                     transfer_->stepped(end);
-                                   }};
+  const optim::StepHooks hooks{.sum = sum_of_norms(), .stepped = [&](int64_t end) {
+                                 if (!begun) {
+                                   begin_gather();
+                                   begun = true;
+                                 }
+                                 transfer_->stepped(end);
+                               }};
   const optim::AskedUpdate asked = stage_.update(step, lr, hooks);
   if (begun) {
     transfer_->finish_gather();

@@ -36,6 +36,9 @@ class Exchange {
   /// Collective. `shards`: those of the stage's store. Throws Failure: NCCL is asked for and cannot
   /// be had.
   Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   /// A step begins: gradients are about to be computed.
   void begin(int64_t step);
@@ -63,7 +66,8 @@ class Exchange {
   uint64_t key(int64_t step) const;
   void begin_gather();
   optim::AskedUpdate sharded_update(int64_t step, double lr);
-  void sum_norms(std::span<double> words);
+  optim::GradientNorm::Sum sum_of_norms();
+  void sum_words(std::span<double> words);
 
   const io::Config& config_;
   int64_t step_ = 0;

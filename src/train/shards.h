@@ -2,6 +2,8 @@
 // Who owns which part of the optimizer state, by parallel/partition.h over the ranks of a
 // communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from
 // the same masks, without a message; it is made anew when masks change.
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -26,6 +28,11 @@ class Shards final : public sparse::Sharding {
   int rank() const override { return rank_; }
   std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
   void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
+  bool collects_on_device() const override { return static_cast<bool>(way_); }
+  void collect_on_device(std::span<const sparse::SharedVector> vectors) override { way_(vectors); }
+  /// How devices do it from now on; empty: not at all.
+  using Way = std::function<void(std::span<const sparse::SharedVector>)>;
+  void set_way(Way way) { way_ = std::move(way); }
 
   /// That of the store's present layout.
   const parallel::Partition& partition() const { return partition_; }
@@ -35,6 +42,7 @@ class Shards final : public sparse::Sharding {
   int rank_, ranks_;
   Options options_;
   parallel::Partition partition_;
+  Way way_;
 };
 
 }  // namespace espalier::train

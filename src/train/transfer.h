@@ -13,6 +13,7 @@
 
 #include "parallel/partition.h"
 #include "parallel/wire.h"
+#include "sparse/sharding.h"
 
 namespace espalier::train {
 
@@ -46,6 +47,13 @@ class Transfer {
   /// Those within [0, end) have been asked of kernels.
   virtual void stepped(int64_t end) = 0;
   virtual void finish_gather() = 0;
+
+  /// Whether what follows can be called, for kernels asked for from now on.
+  virtual bool on_device() const { return false; }
+  /// Exact sums (ExactSum::add_to) of all replicas become one.
+  virtual void sum_counts(const Tensor& /*counts*/) {}
+  /// All replicas get each other's ranges.
+  virtual void collect(std::span<const sparse::SharedVector> /*vectors*/) {}
 };
 
 }  // namespace espalier::train

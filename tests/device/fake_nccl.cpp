@@ -66,6 +66,7 @@ struct Operation {
   void* out = nullptr;
   size_t bytes = 0;
   Type type = kInt8;
+  Operator how = kSum;
   int peer = 0;  // or the root
   int64_t round = 0;
   bool done = false;
@@ -93,6 +94,16 @@ void add_up(const Round& round, Bytes& sum) {
     for (size_t i = 0; i < sum.size() / sizeof(T); ++i) {
       const float value = to_float(to[i]) + to_float(next[i]);
       to[i] = espalier::from_float<T>(value);
+    }
+  }
+}
+
+void add_words(const Round& round, Operator how, Bytes& sum) {
+  auto* to = reinterpret_cast<uint64_t*>(sum.data());
+  for (size_t rank = round.parts.size() - 1; rank-- > 0;) {
+    const auto* next = reinterpret_cast<const uint64_t*>(round.parts[rank].data());
+    for (size_t i = 0; i < sum.size() / sizeof(uint64_t); ++i) {
+      to[i] = how == kMax ? std::max(to[i], next[i]) : to[i] + next[i];
     }
   }
 }
@@ -157,7 +168,8 @@ class Group {
     }
     if (operation.kind == Kind::all_reduce || operation.peer == member_->rank) {
       Bytes sum = round.parts.back();
-      operation.type == kFloat32   ? add_up<float>(round, sum)
+      operation.type == kUint64    ? add_words(round, operation.how, sum)
+      : operation.type == kFloat32 ? add_up<float>(round, sum)
       : operation.type == kFloat16 ? add_up<fp16>(round, sum)
                                    : add_up<bf16>(round, sum);
       take(operation, sum);
@@ -248,7 +260,9 @@ bool is_connecting(Member& member) {
   return !member.connecting.empty();
 }
 
-size_t size_of(Type type) { return type == kInt8 ? 1 : type == kFloat32 ? 4 : 2; }
+size_t size_of(Type type) {
+  return type == kInt8 ? 1 : type == kUint64 ? 8 : type == kFloat32 ? 4 : 2;
+}
 
 }  // namespace
 
@@ -355,13 +369,14 @@ Status ncclRecv(void* data, size_t count, Type type, int peer, Comm* comm, CudaS
              comm, stream);
 }
 
-Status ncclAllReduce(const void* in, void* out, size_t count, Type type, Operator, Comm* comm,
+Status ncclAllReduce(const void* in, void* out, size_t count, Type type, Operator how, Comm* comm,
                      CudaStream stream) {
   return ask({.kind = Kind::all_reduce,
               .in = in,
               .out = out,
               .bytes = count * size_of(type),
-              .type = type},
+              .type = type,
+              .how = how},
              comm, stream);
 }
 

@@ -12,8 +12,8 @@ namespace {
 static_assert(kSuccess == ncclSuccess && kSystemError == ncclSystemError);
 static_assert(kRemoteError == ncclRemoteError && kInProgress == ncclInProgress);
 static_assert(kInt8 == ncclInt8 && kFloat32 == ncclFloat32 && kBfloat16 == ncclBfloat16 &&
-              kFloat16 == ncclFloat16);
-static_assert(kSum == ncclSum);
+              kFloat16 == ncclFloat16 && kUint64 == ncclUint64);
+static_assert(kSum == ncclSum && kMax == ncclMax);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 
 constexpr ncclConfig_t kTheirs = NCCL_CONFIG_INITIALIZER;

@@ -105,6 +105,20 @@ const std::vector<RanksWay>& ways() {
           config.parallel.rounding = "stochastic";
         }}},
       {2, {"NCCL's sums", [](io::Config& config) { config.parallel.reduction = "nccl"; }}},
+      {3,
+       {"zero",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          config.parallel.zero = 1;
+        }}},
+      {2,
+       {"zero, codes, not overlapped",
+        [](io::Config& config) {
+          config.parallel.zero = 1;
+          config.parallel.overlap = false;
+          config.parallel.codec.fallback = "maxmin:8";
+          config.parallel.codec_min_size = 64;
+        }}},
   };
   return all;
 }
@@ -127,12 +141,13 @@ TEST_P(Steps, WaitForNothingOfTheirOwn) {
 }
 
 /// Whose norm the host has to add up: the test sees that, too.
-TEST_P(Steps, WaitForTheNormWhereOthersHaveAPart) {
+TEST_P(Steps, WaitForTheNormWhereStagesHaveAPart) {
   const Linked linked;
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
   config.train.dtype = GetParam();
-  config.parallel.zero = 1;
+  config.parallel.pipeline = 2;
+  config.parallel.partition = {2, 2};
   config.parallel.check_every = 0;
   EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
 }
