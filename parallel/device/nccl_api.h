@@ -22,12 +22,16 @@ struct UniqueId {
   char bytes[128];
 };
 
-/// The first fields of ncclConfig_t; `size` and `version` tell a library that there are no others.
+/// The first fields of ncclConfig_t; `size` and `version` tell a library that there are no others. An
+/// older one takes those that it knows.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
-  unsigned version = 21400;
+  unsigned version = 21700;
   int blocking = INT_MIN;  ///< not set
+  int cluster = INT_MIN;
+  int least_blocks = INT_MIN, most_blocks = INT_MIN;  ///< of a kernel
+  const char* network = nullptr;
 };
 
 struct Functions {

@@ -52,6 +52,16 @@ nccl::Type type_of(const Tensor& data) {
                                      : nccl::kFloat16;
 }
 
+std::exception_ptr left_group() {
+  return std::make_exception_ptr(PeerLost({}, "this rank has left its group of NCCL"));
+}
+
+/// Those of this rank, in the order in which they were made.
+std::vector<NcclLink*>& links() {
+  thread_local std::vector<NcclLink*> all;
+  return all;
+}
+
 }  // namespace
 
 std::string NcclLink::obstacle(Communicator& comm, Stream& compute) {
@@ -104,6 +114,7 @@ NcclLink::NcclLink(Communicator& comm, Stream& compute, std::vector<int> members
   require(mine != members_.end(), "a member of the link", comm_.rank());
   rank_ = static_cast<int>(mine - members_.begin());
   join();
+  links().push_back(this);
   lookout_.emplace(*queue_, [this] { look(); });
 }
 
@@ -116,6 +127,7 @@ NcclLink::~NcclLink() {
   } catch (const Error&) {  // whoever needs results waits for them, and is told
   }
   abort();
+  std::erase(links(), this);
 }
 
 void NcclLink::join() {
@@ -127,6 +139,10 @@ void NcclLink::join() {
   share(std::as_writable_bytes(std::span(&id, 1)));
   nccl::Config config;
   config.blocking = 0;
+  if (traffic_ == Traffic::point_to_point) {  // a send that has to wait holds so many blocks
+    config.least_blocks = 1;
+    config.most_blocks = 4;
+  }
   settle(nccl_.call.CommInitRankConfig(&group_, size(), id, rank(), &config), kDoing);
 }
 
@@ -151,11 +167,24 @@ void NcclLink::close() {
   check_call(nccl_.call.CommDestroy(std::exchange(group_, nullptr)), kDoing);
 }
 
+/// Freeing what one group has may wait for the whole device, and so for what another one, which has
+/// lost the same peer, is still waiting for: all of this rank's end at once, as calls that NCCL
+/// gets together.
 void NcclLink::abort() noexcept {
-  if (group_ != nullptr) {
-    nccl_.call.CommAbort(std::exchange(group_, nullptr));
-  }
   under_way_.clear();
+  if (group_ == nullptr) {
+    return;
+  }
+  nccl_.call.GroupStart();
+  nccl_.call.CommAbort(std::exchange(group_, nullptr));
+  for (NcclLink* link : links()) {
+    if (link->group_ != nullptr) {
+      nccl_.call.CommAbort(std::exchange(link->group_, nullptr));
+      link->under_way_.clear();
+      link->failure_ = failure_ ? failure_ : left_group();
+    }
+  }
+  nccl_.call.GroupEnd();
 }
 
 /// Ranks of comm_.
@@ -281,7 +310,7 @@ void NcclLink::look() {
     std::rethrow_exception(failure_);
   }
   if (std::uncaught_exceptions() > exceptions_) {  // this rank is giving up: peers are not awaited
-    failure_ = std::make_exception_ptr(PeerLost({}, "this rank has left its group of NCCL"));
+    failure_ = left_group();
     return abort();
   }
   try {

@@ -1,6 +1,7 @@
 // espalier: the program. Exit codes: 0 done, 1 a failure in the world (file, config, network,
 // peer), 2 wrong usage, 3 a bug of ours.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "src/cli/commands.h"
@@ -42,6 +43,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Streams of a GPU that share a hardware queue wait for each other, and messages between stages
+  // have streams of their own (docs/schedules.md). CUDA reads it once, at its first call.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return run(argc, argv);
   } catch (const Usage& error) {

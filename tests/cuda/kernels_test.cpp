@@ -172,6 +172,8 @@ TEST_P(DeviceKernels, bear_large_inputs) {
 INSTANTIATE_TEST_SUITE_P(Groups, DeviceKernels, ::testing::ValuesIn(kGroups),
                          [](const auto& about) { return about.param.name; });
 
+constexpr int64_t kSpoiled = int64_t{16} << 20U;  ///< bytes
+
 /// Attention by whichever of the two ways; each is demanded here.
 class DeviceAttention : public testing::OnDevice {
  protected:
@@ -187,6 +189,16 @@ class DeviceAttention : public testing::OnDevice {
     operands.run();
     return operands.bytes();
   }
+  /// What a call finds in its workspace must not matter. (A pretended device is too slow for it.)
+  void spoil_workspace(int64_t bytes) {
+    if (backend_->kernels().name != "cuda") {
+      return;
+    }
+    std::byte* const memory = backend_->stream().workspace(static_cast<size_t>(bytes));
+    const int64_t count = bytes / 2;
+    backend_->kernels().fill(backend_->stream(),
+                             {.x = Tensor(memory, kBf16, {count}), .value = std::nanf("")});
+  }
 
   std::unique_ptr<Backend> backend_;
   Cases cases_;
@@ -196,6 +208,7 @@ TEST_F(DeviceAttention, of_our_own_agrees_with_the_reference) {
   const testing::AttentionWay way("own");
   for (const Case& one : cases_) {
     expect_reference(*backend_, one);
+    spoil_workspace(kSpoiled);
     EXPECT_TRUE(bytes_after(one) == bytes_after(one)) << one.name;
   }
 }
@@ -204,11 +217,13 @@ TEST_F(DeviceAttention, of_our_own_agrees_with_the_reference) {
 TEST_F(DeviceAttention, of_cudnn_agrees_with_the_reference) {
   const testing::AttentionWay way("cudnn");
   try {
-    static_cast<void>(bytes_after(attention_case({1, 128, 2, 64}, kBf16)));
+    // Not of whole tiles: before 9.15.1 there are no gradients of such.
+    static_cast<void>(bytes_after(attention_backward_case({1, 150, 2, 24}, kBf16)));
   } catch (const Failure& failure) {
     GTEST_SKIP() << failure.what();
   }
   for (const Case& one : cases_) {
+    spoil_workspace(kSpoiled);
     expect_reference(*backend_, one);
   }
 }
@@ -240,6 +255,7 @@ TEST_F(DeviceAttention, both_ways_agree_at_the_size_of_a_model) {
                                {t[0], t[1], t[2], t[3], t[4], static_cast<int>(shape.heads)});
   };
   const Operands gradient(*backend_, backward), again(*backend_, backward);
+  spoil_workspace(int64_t{384} << 20U);  // more than any call asks for
   gradient.run();
   again.run();
   EXPECT_TRUE(gradient.bytes() == again.bytes());

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "parallel/device/nccl_api.h"
@@ -347,14 +348,13 @@ Status ncclGroupEnd() {
     return kSuccess;
   }
   auto& queue = *static_cast<espalier::simt::Queue*>(asked_on);
-  report(asked, asked_of->member->rank, queue);
-  const std::vector<Operation> operations = asked;
-  const auto group = std::make_shared<Group>(asked_of->member, std::move(asked));
+  const std::shared_ptr<Member> member = std::exchange(asked_of, nullptr)->member;
+  const std::vector<Operation> operations = std::exchange(asked, {});
+  report(operations, member->rank, queue);  // throws where there is a race
+  const auto group = std::make_shared<Group>(member, operations);
   queue.enqueue_until([group] { return group->advance(); });
-  asked_of->member->settling = true;
-  connect(*asked_of->member, operations);
-  asked.clear();
-  asked_of = nullptr;
+  member->settling = true;
+  connect(*member, operations);
   return kInProgress;
 }
 

@@ -21,6 +21,10 @@ static_assert(kTheirs.magic == Config{}.magic && kTheirs.blocking == Config{}.bl
 static_assert(offsetof(ncclConfig_t, magic) == offsetof(Config, magic));
 static_assert(offsetof(ncclConfig_t, version) == offsetof(Config, version));
 static_assert(offsetof(ncclConfig_t, blocking) == offsetof(Config, blocking));
+static_assert(offsetof(ncclConfig_t, minCTAs) == offsetof(Config, least_blocks));
+static_assert(offsetof(ncclConfig_t, maxCTAs) == offsetof(Config, most_blocks));
+static_assert(offsetof(ncclConfig_t, netName) == offsetof(Config, network));
+static_assert(kTheirs.minCTAs == Config{}.least_blocks && kTheirs.netName == Config{}.network);
 
 /// Bytes of the result and of each parameter.
 template <class Result, class... Parameters>

@@ -348,6 +348,8 @@ Cudnn& cudnn_of(Stream& stream) {
   return *made;
 }
 
+bool keep_for_recording(Stream&, const std::shared_ptr<const CudnnPlan>&) { return false; }
+
 }  // namespace espalier::kernels::ESPALIER_GPU
 
 namespace espalier::simt {

@@ -2,6 +2,8 @@
 // orders of threads, and the workspace that plans count.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "src/kernels/cuda/table.h"
 #include "tests/kernel_memory.h"
 #include "tests/random_kernel_cases.h"
@@ -12,11 +14,14 @@ namespace {
 
 using simt::Order;
 
-/// Returns the workspace that the call took.
-size_t run_simt(const Case& one, const Memories& memories, Order order) {
+/// Returns the workspace that the call took; whatever it finds in so many bytes must not matter.
+size_t run_simt(const Case& one, const Memories& memories, Order order, size_t spoiled = 0) {
   Arena arena;
   simt::Queue queue(order);
   Stream stream(arena, 1, &queue);
+  if (spoiled > 0) {
+    std::memset(stream.workspace(spoiled), 0xff, spoiled);
+  }
   one.run(cuda_simt::table(), stream, memories.tensors());
   stream.synchronize();
   return arena.use(Memory::scratch).peak;
@@ -45,7 +50,7 @@ void expect_reference(const Case& one) {
     EXPECT_EQ(mismatch(one.operands[i], memories.tensors()[i], want[i]), "")
         << one.name << " operand " << i;
   }
-  run_simt(one, backwards, Order::descending);
+  run_simt(one, backwards, Order::descending, plan);
   EXPECT_TRUE(memories.bytes() == backwards.bytes()) << one.name;
 }
 

@@ -133,9 +133,13 @@ std::string ask(Stream& stream, const LibraryAttention& call, bool backward, std
     }
     AttentionPlan& kept = cudnn.plan(key_of(part, backward));
     if (kept.plan) {
+      const bool recording = keep_for_recording(stream, kept.plan);
       try {
         run(cudnn, *kept.plan, part, backward, workspace);
       } catch (const Failure& failure) {
+        if (recording) {
+          throw;  // it may be the recording that failed, not the plan
+        }
         kept.why_not = failure.what();
         kept.plan.reset();
       }
@@ -171,7 +175,7 @@ AttentionPlan& Cudnn::plan(const AttentionKey& key) {
     return found->second;
   }
   AttentionPlan made = why_not_.empty() ? plan_attention(key, {.handle = handle_})
-                                        : AttentionPlan{.plan = std::nullopt, .why_not = why_not_};
+                                        : AttentionPlan{.plan = nullptr, .why_not = why_not_};
   return plans_.emplace(key, std::move(made)).first->second;
 }
 

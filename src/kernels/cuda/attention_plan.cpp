@@ -125,9 +125,11 @@ AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target)
           "cuDNN before 9.15.1 has gradients of multiples of 128 positions, not of {}", key.tokens);
     Graphs graphs(key);
     const CudnnObject graph = key.backward ? graphs.backward(target) : graphs.forward(target);
-    return {.plan = plan_graph(graph, target, attention_workspace(key)), .why_not = {}};
+    return {.plan = std::make_shared<const CudnnPlan>(
+                plan_graph(graph, target, attention_workspace(key))),
+            .why_not = {}};
   } catch (const Failure& failure) {
-    return {.plan = std::nullopt, .why_not = failure.what()};
+    return {.plan = nullptr, .why_not = failure.what()};
   }
 }
 

@@ -11,7 +11,7 @@
 // graph with an fp32 sum of dq would have them added by atomics, in any order. Without one cuDNN
 // keeps ds, bf16, in its workspace, and dq is a product of its own, with the same bits in each run.
 #include <compare>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "src/kernels/cuda/cudnn_graph.h"
@@ -43,7 +43,7 @@ enum class AttentionTensor : int64_t {
 };
 
 struct AttentionPlan {
-  std::optional<CudnnPlan> plan;  ///< none: cuDNN does not take it
+  std::shared_ptr<const CudnnPlan> plan;  ///< none: cuDNN does not take it
   std::string why_not;
 };
 

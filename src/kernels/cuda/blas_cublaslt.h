@@ -68,7 +68,7 @@ struct ProductPlan {
   BlasLayout a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
   BlasExtra extra = BlasExtra::none;  ///< none, too, where the library cannot do it
-  bool possible = true;  ///< products in 8 bits alone: false where it has no algorithm
+  bool possible = true;               ///< products in 8 bits alone: false where it has no algorithm
 };
 
 class Blas {

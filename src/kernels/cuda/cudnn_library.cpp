@@ -7,7 +7,9 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr size_t kOldest = 9'10'00, kTooNew = 10'00'00;
+constexpr size_t kTooNew = 10'00'00;
+/// NVIDIA's frontend does not use attention of the two versions before, for bugs that it knows.
+constexpr size_t kOldest = 9'10'02;
 
 std::string version_text(size_t version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
@@ -31,7 +33,7 @@ Loaded::Loaded() {
     find_functions();
     const size_t version = functions.GetVersion();
     check(version >= kOldest && version < kTooNew,
-          "{} is of cuDNN {}, and attention takes 9.10 or a later 9: set CUDNN_DIR to the folder "
+          "{} is of cuDNN {}, and attention takes 9.10.2 or a later 9: set CUDNN_DIR to the folder "
           "that holds one; our own kernels compute instead",
           library->name(), version_text(version));
     state = fmt::format("{} ({})", library->name(), version_text(version));
@@ -63,6 +65,12 @@ const Loaded& loaded() {
   return *made;
 }
 
+CudaQueue& queue_of(Stream& stream) {
+  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
+  require(queue != nullptr, "attention on a device needs a stream with a queue of that device");
+  return *queue;
+}
+
 }  // namespace
 
 const cudnn::Functions* cudnn_functions() {
@@ -71,10 +79,12 @@ const cudnn::Functions* cudnn_functions() {
 
 std::string cudnn_state() { return loaded().state; }
 
-Cudnn& cudnn_of(Stream& stream) {
-  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
-  require(queue != nullptr, "attention on a device needs a stream with a queue of that device");
-  return queue->cudnn();
+Cudnn& cudnn_of(Stream& stream) { return queue_of(stream).cudnn(); }
+
+bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan) {
+  CudaQueue& queue = queue_of(stream);
+  queue.hold(plan);
+  return queue.recording();
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -13,7 +13,7 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Null where there is none that will do: version 9, 9.10 or later.
+/// Null where there is none that will do: version 9, 9.10.2 or later.
 const cudnn::Functions* cudnn_functions();
 /// Its file and version, or why our kernels compute instead.
 std::string cudnn_state();
@@ -38,5 +38,7 @@ class Cudnn {
 
 /// Of the stream's queue; made when it is first asked for.
 Cudnn& cudnn_of(Stream& stream);
+/// Whether calls are recorded: then the recording keeps the plan for its replays.
+bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -156,9 +156,19 @@ CudaQueue& queue_of(Stream& stream) {
 
 cusparseHandle_t handle_of(Stream& stream) { return queue_of(stream).cusparse().native(); }
 
-Buffer workspace_of(Stream& stream, size_t bytes) {
-  return stream.arena().allocate(Memory::scratch, "cuSPARSE workspace", DType::uint8,
-                                 Shape{std::max<int64_t>(static_cast<int64_t>(bytes), 16)});
+/// False where there is no room: no plan of memory counts it, and our own kernels need none.
+bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
+  try {
+    plan.workspace =
+        stream.arena().allocate(Memory::scratch, "cuSPARSE workspace", DType::uint8,
+                                Shape{std::max<int64_t>(static_cast<int64_t>(bytes), 16)});
+  } catch (const Failure&) {
+    if (queue_of(stream).recording()) {
+      throw;  // which may be what is in the way
+    }
+    return false;
+  }
+  return true;
 }
 
 constexpr cusparseOperation_t kAsIs = CUSPARSE_OPERATION_NON_TRANSPOSE;
@@ -179,8 +189,8 @@ std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpm
       call.spmm_size(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(), plan->a.native(), &beta,
                      plan->b.native(), CUDA_R_32F, kSpmm, &bytes),
       "size of SpMM's workspace");
+  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
   if (!plan->refused) {
-    plan->workspace = workspace_of(stream, bytes);
     plan->refused = !supported(call.spmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(),
                                                  plan->a.native(), &beta, plan->b.native(),
                                                  CUDA_R_32F, kSpmm, plan->workspace.tensor().data),
@@ -202,8 +212,8 @@ std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySd
       !supported(call.sddmm_size(handle, kAsIs, kAsIs, &kOne, plan->a.native(), plan->b.native(),
                                  &beta, plan->matrix.native(), CUDA_R_32F, kSddmm, &bytes),
                  "size of SDDMM's workspace");
+  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
   if (!plan->refused) {
-    plan->workspace = workspace_of(stream, bytes);
     plan->refused =
         !supported(call.sddmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->a.native(),
                                       plan->b.native(), &beta, plan->matrix.native(), CUDA_R_32F,
