@@ -68,9 +68,13 @@ void CudaQueue::synchronize() {
   use_device();
   ++synchronized_;
   if (has_lookout()) {
+    // Who looks may ask for more, which may wait for another host: that is not awaited here.
+    const Mark so_far = last_mark_;
     CudaEvent all;
     record(all);
     wait_for(all);
+    drop_marks(so_far);
+    return;
   }
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
   drop_marks(last_mark_);
