@@ -215,6 +215,7 @@ void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::st
   const auto body = [&](Communicator& comm) {
     Rank me(comm);
     NcclLink link(comm, me.stream());
+    NcclLink beside(comm, me.stream());
     barrier(comm);
     if (comm.rank() == 1) {
       if (other) {
@@ -240,8 +241,9 @@ void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::st
     given = true;
     EXPECT_THAT(([&] { me.stream().synchronize(); }), ThrowsMessage<PeerLost>(message));
     EXPECT_TRUE(comm.broken());
-    EXPECT_GT(fake.aborts(), aborts);
+    EXPECT_GE(fake.aborts(), aborts + 2) << "with all groups that this rank is in";
     EXPECT_THAT(([&] { link.group("more", give); }), ThrowsMessage<PeerLost>(message));
+    EXPECT_THAT(([&] { beside.group("more", give); }), ThrowsMessage<PeerLost>(message));
     me.queue().set_lookout({});
     me.stream().synchronize();  // what was aborted has ended
   };
