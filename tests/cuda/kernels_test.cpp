@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "src/core/mirror.h"
-#include "tests/all_kernel_cases.h"
 #include "tests/attention_way.h"
 #include "tests/cuda/place.h"
+#include "tests/random_kernel_cases.h"
 #include "tests/wire_case.h"
 
 namespace espalier::kernels {
@@ -171,6 +171,19 @@ TEST_P(DeviceKernels, bear_large_inputs) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DeviceKernels, ::testing::ValuesIn(kGroups),
                          [](const auto& about) { return about.param.name; });
+
+class DeviceRandomKernels : public testing::OnDevice {};
+
+TEST_F(DeviceRandomKernels, agree_with_the_reference) {
+  for (uint64_t number = 1; number <= 20; ++number) {
+    SCOPED_TRACE(number);
+    Backend backend(*device_table(), 1);
+    const Cases cases = random_cases(number);
+    for (const Case& one : cases) {
+      expect_reference(backend, one);
+    }
+  }
+}
 
 constexpr int64_t kSpoiled = int64_t{16} << 20U;  ///< bytes
 
