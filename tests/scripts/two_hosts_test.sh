@@ -77,6 +77,7 @@ start() { # [OPTIONS] COMMAND...
 field() { echo "$link" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
 between() { awk -v low="$1" -v x="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }'; }
 
+# Upper bounds are wide: on a busy machine TCP sends some of it twice.
 start --rate 100mbit torchrun "$scratch/rank.py" send
 if [ "$code" = 77 ]; then
   echo "$output"
@@ -87,8 +88,8 @@ expect "torchrun: exit code" [ "$code" = 0 ]
 # 12.5 MB/s after a first burst of 256 KiB.
 expect "torchrun: shaped" between 0.295 "$(echo "$output" | sed -n 's/^took //p')" 20
 expect "torchrun: the line" contains "$link" "link rate=100mbit ranks=2 seconds="
-expect "torchrun: bytes of A" between 4000000 "$(field bytes_a)" 4300000
-expect "torchrun: bytes of B" between 100 "$(field bytes_b)" 200000
+expect "torchrun: bytes of A" between 4000000 "$(field bytes_a)" 5000000
+expect "torchrun: bytes of B" between 100 "$(field bytes_b)" 500000
 expect "torchrun: code in the line" [ "$(field exit)" = 0 ]
 expect "torchrun: nothing left" gone
 expect "torchrun: no interface out here" lacks "$(cat /proc/net/dev)" "link0"
@@ -101,7 +102,7 @@ expect "failure: nothing left" gone
 if command -v mpirun >/dev/null; then
   start --rate 200mbit mpirun python3 "$scratch/rank.py" send
   expect "mpirun: exit code" [ "$code" = 0 ]
-  expect "mpirun: bytes of A" between 4000000 "$(field bytes_a)" 4400000
+  expect "mpirun: bytes of A" between 4000000 "$(field bytes_a)" 5000000
   expect "mpirun: nothing left" gone
   start mpirun python3 "$scratch/rank.py" fail
   expect "mpirun, failure: exit code" [ "$code" = 3 ]
@@ -120,7 +121,7 @@ wait
 for call in 1 2; do
   output=$(cat "$scratch/both$call")
   link=$(echo "$output" | tail -n 1)
-  expect "two at a time: bytes of call $call" between 4000000 "$(field bytes_a)" 4300000
+  expect "two at a time: bytes of call $call" between 4000000 "$(field bytes_a)" 5000000
 done
 
 for signal in TERM:143 KILL:137; do
