@@ -47,8 +47,8 @@ void activation_backward(Stream&, const ActivationBackwardArgs& args) {
 }
 
 /// oneDNN copies an operand that it cannot read as it lies, panel by panel; those of fp16 are
-/// widened (they are never rounded to 8 bits). What goes with the product is a pass of its own. Operands that are rounded to 8 bits lie in the workspace, as bf16,
-/// and sums in fp32.
+/// widened (they are never rounded to 8 bits). What goes with the product is a pass of its own.
+/// Operands that are rounded to 8 bits lie in the workspace, as bf16, and sums in fp32.
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   constexpr int64_t kPanels = int64_t{1} << 20;
