@@ -65,12 +65,6 @@ const Loaded& loaded() {
   return *made;
 }
 
-CudaQueue& queue_of(Stream& stream) {
-  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
-  require(queue != nullptr, "attention on a device needs a stream with a queue of that device");
-  return *queue;
-}
-
 }  // namespace
 
 const cudnn::Functions* cudnn_functions() {

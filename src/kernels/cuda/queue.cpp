@@ -333,10 +333,15 @@ Cudnn& CudaQueue::cudnn() {
 
 size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper
 
-BlasQueue blas_queue(Stream& stream) {
+CudaQueue& queue_of(Stream& stream) {
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
-  require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  return {queue->blas(), queue->native(), blas_workspace()};
+  require(queue != nullptr, "kernels of a device need a stream with a queue of that device");
+  return *queue;
+}
+
+BlasQueue blas_queue(Stream& stream) {
+  CudaQueue& queue = queue_of(stream);
+  return {queue.blas(), queue.native(), blas_workspace()};
 }
 
 double seconds_of(Stream& stream, const std::function<void()>& work) {

@@ -166,4 +166,7 @@ class CudaQueue : public Queue {
   std::vector<std::function<void()>> given_back_;
 };
 
+/// That of a stream of a device.
+CudaQueue& queue_of(Stream& stream);
+
 }  // namespace espalier::kernels::ESPALIER_GPU

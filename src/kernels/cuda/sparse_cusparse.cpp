@@ -148,12 +148,6 @@ Plans& plans_of(std::unique_ptr<Prepared>& kept) {
   return dynamic_cast<Plans&>(*kept);
 }
 
-CudaQueue& queue_of(Stream& stream) {
-  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
-  require(queue != nullptr, "products of a device need a stream with a queue of that device");
-  return *queue;
-}
-
 cusparseHandle_t handle_of(Stream& stream) { return queue_of(stream).cusparse().native(); }
 
 /// False where there is no room: no plan of memory counts it, and our own kernels need none.
