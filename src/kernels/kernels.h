@@ -31,7 +31,8 @@ enum class Activation : uint8_t { none, gelu, relu };
 /// Floating-point formats of 8 bits (OCP FP8): 4 bits of exponent, up to 448, or 5, up to 57,344.
 enum class Float8 : uint8_t { none, e4m3, e5m2 };
 
-/// c [M, N] = op(a) op(b) (+ c when `accumulate`) (+ bias [N], fp32). op transposes when asked.
+/// c [M, N] = op(a) op(b) (+ c when `accumulate`, else + `addend`) (+ bias [N], fp32). op transposes
+/// when asked.
 /// a, b: any, the same type; c: fp32 or that type; accumulation in fp32. Rows may be strided. fp32
 /// of a and b may be rounded to TF32 (Stream::tf32).
 /// A table may round bias to c's type first.
@@ -46,9 +47,10 @@ enum class Float8 : uint8_t { none, e4m3, e5m2 };
 /// over the format's largest number, at least 2^-126 (1 of zeros). An operand that is not finite
 /// makes c NaN. row_sums are those of a as it is.
 struct GemmArgs {
-  Tensor a;  ///< [M, K], or [K, M] when transpose_a
-  Tensor b;  ///< [K, N], or [N, K] when transpose_b
-  Tensor c;  ///< [M, N]
+  Tensor a;       ///< [M, K], or [K, M] when transpose_a
+  Tensor b;       ///< [K, N], or [N, K] when transpose_b
+  Tensor c;       ///< [M, N]
+  Tensor addend;  ///< [M, N] of c's type, beside it; or empty
   Tensor bias;
   bool transpose_a = false;
   bool transpose_b = false;
@@ -75,9 +77,10 @@ struct LayerNormArgs {
 };
 
 /// dx += gradient of LayerNorm at x; dweight, dbias any [C] as well (added to when `accumulate`).
-/// dy any [R, C]; x, dx fp32.
+/// dy any [R, C]; x, dx fp32. With `rounded`, which may be dy, also rounded = dx in its type.
 struct LayerNormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
+  Tensor rounded;  ///< any [R, C], or empty
   bool accumulate = false;
 };
 
@@ -263,8 +266,16 @@ struct DequantizeArgs {
   DynamicMap map = DynamicMap::with_sign;
 };
 
+/// How an update rounds where a value of 16 bits is all there is of the master copy: up or down, each
+/// with the probability that makes the mean exact, by the draw Philox(key, first + k) of element k.
+struct RandomRounding {
+  uint64_t key = 0;
+  int64_t first = 0;
+};
+
 /// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the number
-/// of which `value` and `low` are the halves (core/types.h, SplitFloat). g = gradient * scale, then
+/// of which `value` and `low` are the halves (core/types.h, SplitFloat), or without `low` `value`
+/// again, rounded at random. g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
 /// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
@@ -275,7 +286,7 @@ struct DequantizeArgs {
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
   Tensor value;             ///< any [count]
-  Tensor low;               ///< uint16 [count], empty when value is fp32
+  Tensor low;               ///< uint16 [count]; empty when value is fp32, or all there is
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
   Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty
@@ -283,6 +294,7 @@ struct AdamWArgs {
   Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
   float bias1 = 1, bias2 = 1;
+  RandomRounding rounding;
 };
 
 /// m = momentum m + g + weight_decay w; w -= lr m; the rest as above.
@@ -291,6 +303,7 @@ struct SgdArgs {
   Positions positions;
   Tensor factor;
   float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
+  RandomRounding rounding;
 };
 
 /// Where the optimizer will bring the weights if its direction stays as it is: for each term in
