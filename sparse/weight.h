@@ -2,8 +2,8 @@
 // A weight as a layer sees it: three verbs, whatever the storage behind them. W is [N, K]; x, dx
 // are [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
 //
-//   apply                 y = x Wᵀ + b       y may be fp32 in any compute type; `accumulate` adds to y
-//   apply_transposed      dx = dy W          likewise
+//   apply                 y = x Wᵀ + b (+ addend)      y may be fp32 in any compute type
+//   apply_transposed      dx = dy W          likewise; `accumulate` adds to dx
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
 //                                            and that of a bias, (+)= column sums of dy
 //
@@ -37,7 +37,7 @@ class Weight {
   struct Apply {
     Tensor x, y;
     Tensor bias;  ///< fp32 [N] or empty
-    bool accumulate = false;
+    Tensor addend;  ///< like y, beside it; or empty
     /// With `activated`: also activated = f(y), in the compute type.
     kernels::Activation activation = kernels::Activation::none;
     Tensor activated;

@@ -21,7 +21,7 @@ void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) 
                               .bias = args.bias,
                               .activation = args.activation,
                               .activated = args.activated,
-                              .accumulate = args.accumulate});
+                              .accumulate = begins_with_addend(stream, parts.kernels, args)});
 }
 
 void apply_transposed(Stream& stream, const WeightParts& parts,

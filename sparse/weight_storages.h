@@ -26,6 +26,15 @@ void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tens
 void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                                const Weight::AccumulateGradient& args);
 
+/// For products that add to what is there: y is a copy of the addend, if any.
+inline bool begins_with_addend(Stream& stream, const kernels::Kernels& kernels,
+                               const Weight::Apply& args) {
+  if (args.addend) {
+    kernels.cast(stream, {.x = args.addend, .y = args.y});
+  }
+  return static_cast<bool>(args.addend);
+}
+
 /// args.bias_gradient, if any, for products that do not bring it along.
 inline void sum_bias_gradient(Stream& stream, const kernels::Kernels& kernels,
                               const Weight::AccumulateGradient& args) {

@@ -50,7 +50,7 @@ struct GemmArgs {
   Tensor a;       ///< [M, K], or [K, M] when transpose_a
   Tensor b;       ///< [K, N], or [N, K] when transpose_b
   Tensor c;       ///< [M, N]
-  Tensor addend;  ///< [M, N] of c's type, beside it; or empty
+  Tensor addend;  ///< [M, N] of c's type and stride, beside it; or empty
   Tensor bias;
   bool transpose_a = false;
   bool transpose_b = false;
@@ -77,11 +77,11 @@ struct LayerNormArgs {
 };
 
 /// dx += gradient of LayerNorm at x; dweight, dbias any [C] as well (added to when `accumulate`).
-/// dy any [R, C]; x, dx fp32. With `rounded`, which may be dy, also rounded = dx in its type.
+/// dy any [R, C]; x, dx fp32. With `rounded`, which may be dy, also rounded = dx in that type.
 struct LayerNormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
-  Tensor rounded;  ///< any [R, C], or empty
   bool accumulate = false;
+  Tensor rounded;  ///< of the type of dy [R, C], or empty
 };
 
 /// y = f(x); any, same type; y may be x.

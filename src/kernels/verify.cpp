@@ -73,6 +73,12 @@ void verify(const GemmArgs& args) {
   require((args.transpose_b ? b.cols() : b.rows()) == k, "inner extents must match", a.shape.text(),
           b.shape.text());
   is_matrix("c", c, m, n);
+  if (args.addend) {
+    is_matrix("addend", args.addend, m, n);
+    require(args.addend.dtype == c.dtype && args.addend.stride == c.stride,
+            "an addend lies as c does", name_of(args.addend.dtype), args.addend.stride);
+    require(!args.accumulate, "c is added to, or an addend");
+  }
   require((args.round_a == Float8::none) == (args.round_b == Float8::none),
           "both operands are rounded to 8 bits, or none");
   require(args.round_a == Float8::none || a.dtype != DType::fp16,
@@ -86,7 +92,7 @@ void verify(const GemmArgs& args) {
   if (args.preactivation) {
     verify(
         ActivationBackwardArgs{.kind = args.activation, .dy = c, .x = args.preactivation, .dx = c});
-    require(!args.accumulate && !args.bias && !args.activated && !args.row_sums,
+    require(!args.accumulate && !args.addend && !args.bias && !args.activated && !args.row_sums,
             "the slope multiplies the product alone");
   }
   if (args.row_sums) {
@@ -127,6 +133,11 @@ void verify(const LayerNormBackwardArgs& args) {
   is_fp32("dx", args.dx);
   is_matrix("dy", args.dy, rows, cols);
   is_matrix("x", args.x, rows, cols);
+  if (args.rounded) {
+    is_matrix("rounded", args.rounded, rows, cols);
+    require(args.rounded.dtype == args.dy.dtype, "dx is rounded to the type of dy",
+            name_of(args.rounded.dtype), name_of(args.dy.dtype));
+  }
   is_matrix("dx", args.dx, rows, cols);
   is_flat("weight", args.weight, cols);
   is_fp32_vector("mean", args.mean, rows);

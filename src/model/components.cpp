@@ -41,11 +41,11 @@ void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
 }
 
-void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate) {
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend) {
   weight_->apply(pass.stream, {.x = x,
                                .y = y,
                                .bias = bias_ != nullptr ? bias_->dense : Tensor(),
-                               .accumulate = accumulate});
+                               .addend = addend});
 }
 
 void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
@@ -121,7 +121,8 @@ void LayerNorm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
                                        .rstd = saved.rstd});
 }
 
-void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const {
+void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
+                         const Tensor& rounded) const {
   pass.kernels.layernorm_backward(pass.stream, {.dy = dy,
                                                 .x = saved.x,
                                                 .weight = weight_->dense,
@@ -130,7 +131,8 @@ void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const
                                                 .dx = dx,
                                                 .dweight = store_->full_gradient(*weight_),
                                                 .dbias = store_->full_gradient(*bias_),
-                                                .accumulate = pass.accumulate});
+                                                .accumulate = pass.accumulate,
+                                                .rounded = rounded});
 }
 
 }  // namespace espalier::model

@@ -27,7 +27,8 @@ class Linear {
   const std::string& name() const { return weight_name_; }
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  void forward(Pass& pass, const Tensor& x, const Tensor& y, bool accumulate = false);
+  /// y = x Wᵀ + b (+ addend, a tensor like y)
+  void forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend = {});
   /// y = x Wᵀ + b and activated = f(y).
   void forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
                const Tensor& activated);
@@ -68,8 +69,10 @@ class LayerNorm {
   /// Writes the statistics and y [shape of x], in the compute type; a second call gives the same
   /// bits.
   void forward(Pass& pass, const Saved& saved, const Tensor& y) const;
-  /// dx += gradient at saved.x; accumulates the gradients of weight and bias.
-  void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
+  /// dx += gradient at saved.x, and rounded = dx unless empty (it may be dy); accumulates the
+  /// gradients of weight and bias.
+  void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
+                const Tensor& rounded = {}) const;
 
  private:
   std::string name_;

@@ -137,33 +137,38 @@ void Block::add_branch(Pass& pass, Linear& linear, const Tensor& branch, const T
     apply_dropout(pass, linear.name(), out, out);
     pass.kernels.cast(pass.stream, {.x = x, .y = out, .accumulate = true});
   } else {
-    pass.kernels.cast(pass.stream, {.x = x, .y = out});
-    linear.forward(pass, branch, out, true);  // the product adds to the copied stream
+    linear.forward(pass, branch, out, x);
   }
-}
-
-Tensor Block::backward(Pass& pass, const Tensor& dy) {
-  const auto& saved = pass.tape.saved<Saved>(this);
-  mlp_backward(pass, saved, dy);
-  attention_backward(pass, saved, dy);
-  return dy;
-}
-
-Tensor Block::branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
-                              const Tensor& memory) {
-  if (pass.dtype == DType::fp32 && !drops(pass)) {
-    return gradient;
-  }
-  pass.kernels.cast(pass.stream, {.x = gradient, .y = memory});
-  apply_dropout(pass, linear.name(), memory, memory);
-  return memory;
 }
 
 // Backward is sparing with memory: tensors that are used up give theirs to the next ones.
 
-void Block::mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient) {
+Tensor Block::backward(Pass& pass, const Tensor& dy) {
+  const auto& saved = pass.tape.saved<Saved>(this);
   const Tape::Scope temporaries(pass.tape);
-  const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, gradient.shape);
+  const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, dy.shape);
+  if (has_copy(pass)) {
+    pass.kernels.cast(pass.stream, {.x = dy, .y = narrow});
+  }
+  mlp_backward(pass, saved, dy, narrow);
+  attention_backward(pass, saved, dy, narrow);
+  return dy;
+}
+
+bool Block::has_copy(const Pass& pass) { return pass.dtype != DType::fp32 || drops(pass); }
+
+Tensor Block::branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
+                              const Tensor& narrow) {
+  if (!has_copy(pass)) {
+    return gradient;
+  }
+  apply_dropout(pass, linear.name(), narrow, narrow);
+  return narrow;
+}
+
+void Block::mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient,
+                         const Tensor& narrow) {
+  const Tape::Scope temporaries(pass.tape);
   const Tensor dout = branch_gradient(pass, contract_, gradient, narrow);
   Tensor wide = saved.activated;
   if (!wide) {
@@ -179,12 +184,12 @@ void Block::mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient)
   }
   expand_.backward_weight(pass, normed, wide, pass.accumulate);
   expand_.backward_input(pass, wide, narrow);
-  norm2_.backward(pass, saved.norm2, narrow, gradient);
+  norm2_.backward(pass, saved.norm2, narrow, gradient, has_copy(pass) ? narrow : Tensor());
 }
 
-void Block::attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient) {
+void Block::attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient,
+                               const Tensor& narrow) {
   const Tape::Scope temporaries(pass.tape);
-  const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, gradient.shape);
   const Tensor dout = branch_gradient(pass, projection_, gradient, narrow);
   const Tensor dattention = pass.tape.push("attention gradient", pass.dtype, gradient.shape);
   projection_.backward_input(pass, dout, dattention);

@@ -18,6 +18,7 @@ std::string visit_operands(GemmArgs& a, Fn&& fn) {
   fn("a", Use::in, a.a);
   fn("b", Use::in, a.b);
   fn("c", sum_of(a.accumulate), a.c);
+  fn("addend", Use::in, a.addend);
   fn("bias", Use::in, a.bias);
   fn("activated", Use::out, a.activated);
   fn("preactivation", Use::in, a.preactivation);
@@ -50,6 +51,7 @@ std::string visit_operands(LayerNormBackwardArgs& a, Fn&& fn) {
   fn("dx", Use::both, a.dx);
   fn("dweight", sum_of(a.accumulate), a.dweight);
   fn("dbias", sum_of(a.accumulate), a.dbias);
+  fn("rounded", Use::out, a.rounded);
   return "layernorm_backward";
 }
 template <class Fn>

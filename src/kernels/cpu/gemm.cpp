@@ -59,16 +59,28 @@ void rounded_product(Stream& stream, const GemmArgs& args) {
   });
 }
 
-}  // namespace
-
-void gemm(Stream& stream, const GemmArgs& args) {
-  verify(args);
+/// c = op(a) op(b) (+ c) (+ bias)
+void product(Stream& stream, const GemmArgs& args) {
   if (args.round_a != Float8::none) {
     rounded_product(stream, args);
   } else if (args.a.dtype == DType::fp16) {
     gemm_fp16(stream, args);
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
+  }
+}
+
+}  // namespace
+
+void gemm(Stream& stream, const GemmArgs& args) {
+  verify(args);
+  if (args.addend) {  // oneDNN adds to what is there
+    cast(stream, {.x = args.addend, .y = args.c});
+    GemmArgs onto = args;
+    onto.accumulate = true;
+    product(stream, onto);
+  } else {
+    product(stream, args);
   }
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});

@@ -95,6 +95,13 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
     share[c] += d * normalised;
     share[cols + c] += d;
   }
+  if (args.rounded) {
+    T* rounded = row_of<T>(args.rounded, row);
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) {
+      store(rounded + c, dx[c]);
+    }
+  }
 }
 
 template <class T, class W>

@@ -11,13 +11,19 @@ struct Apply {
   Activation kind;
   Elements x, y;
 
-  using Loaded = Quad;
-  __device__ Quad load(int64_t i, int64_t count) const { return load_quad(x, i, count); }
-  __device__ void store(int64_t i, int64_t count, Quad q) const {
+  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
+  using Loaded = RawQuad;
+  template <bool kWhole>
+  __device__ __forceinline__ RawQuad load(int64_t i, int64_t count) const {
+    return load_raw<kWhole>(x, i, count);
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const RawQuad& raw) const {
+    Quad q = quad_of(x.type, raw);
     for (float& value : q.x) {
       value = activate(kind, value);
     }
-    store_quad(y, i, count, q);
+    store_quad<kWhole>(y, i, count, q);
   }
 };
 
@@ -25,18 +31,22 @@ struct ApplySlope {
   Activation kind;
   Elements dy, x, dx;
 
+  bool aligned() const { return has_whole_quads(dy) && has_whole_quads(x) && has_whole_quads(dx); }
   struct Loaded {
-    Quad dy, x;
+    RawQuad dy, x;
   };
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    return {load_quad(dy, i, count), load_quad(x, i, count)};
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    return {load_raw<kWhole>(dy, i, count), load_raw<kWhole>(x, i, count)};
   }
-  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
-    Quad q;
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
+    Quad q = quad_of(dy.type, from.dy);
+    const Quad at = quad_of(x.type, from.x);
     for (int k = 0; k < 4; ++k) {
-      q.x[k] = from.dy.x[k] * activation_slope(kind, from.x.x[k]);
+      q.x[k] *= activation_slope(kind, at.x[k]);
     }
-    store_quad(dx, i, count, q);
+    store_quad<kWhole>(dx, i, count, q);
   }
 };
 

@@ -5,7 +5,7 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// c [m, n] = op(a) op(b) (+ c) (+ bias [n]); row-major with strides, as GemmArgs. Not empty.
+/// c [m, n] = op(a) op(b) (+ addend) (+ bias [n]); row-major with strides, as GemmArgs. Not empty.
 struct Product {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -18,13 +18,13 @@ struct Product {
   DType half = DType::bf16;  ///< what halves are
   bool tf32 = false;         ///< inputs of fp32 may be rounded to it
   bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;
+  const void* addend = nullptr;  ///< lies as c does, beside it or c itself; or null
   /// Codes of 8 bits instead, times scales of the device: a [m, k], b [n, k] and transpose_b, where
   /// `takes_fp8`.
   Float8 a_format = Float8::none, b_format = Float8::none;
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
-  const float* factors = nullptr;  ///< of the device: c = [0] op(a) op(b) + [1] c; or null
+  const float* factors = nullptr;  ///< of the device: c = [0] op(a) op(b) + [1] addend; or null
   /// Wishes, at most one: c = op(a) op(b) gelu'(of), `of` like c; and sums (+)= op(a) 1.
   const void* gelu_slope_of = nullptr;
   Tensor row_sums;

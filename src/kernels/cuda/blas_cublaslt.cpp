@@ -25,7 +25,7 @@ DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::
 /// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
 /// 16 bytes.
 bool has_slope(const Product& p) {
-  return p.gelu_slope_of != nullptr && p.half_result && !p.accumulate && p.c_stride % 8 == 0 &&
+  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr && p.c_stride % 8 == 0 &&
          p.k > 1 && is_aligned(p.gelu_slope_of);
 }
 
@@ -96,12 +96,12 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
     set_scales(plan.product, p);
   }
   const float one = 1;
-  const float beta = p.accumulate ? 1 : 0;
+  const float beta = p.addend != nullptr ? 1 : 0;
   const float* of_product = p.factors != nullptr ? p.factors : &one;
   const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
   return blas_library().matmul(queue.blas.handle(), plan.product.handle, of_product, p.b,
-                               plan.b.handle, p.a, plan.a.handle, of_c, p.c, plan.c.handle, to,
-                               plan.c.handle, &algorithm, call.workspace, queue.workspace,
+                               plan.b.handle, p.a, plan.a.handle, of_c,
+                               p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm, call.workspace, queue.workspace,
                                queue.native);
 }
 

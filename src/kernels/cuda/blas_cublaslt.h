@@ -52,9 +52,10 @@ enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 /// What the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k, a_stride, b_stride, c_stride;
-  unsigned alignment_a, alignment_b, alignment_c, alignment_extra;  ///< bytes
+  unsigned alignment_a, alignment_b, alignment_c, alignment_addend;  ///< bytes
+  unsigned alignment_extra;
   DType half;
-  bool half_inputs, half_result, tf32, transpose_a, transpose_b, accumulate;
+  bool half_inputs, half_result, tf32, transpose_a, transpose_b, adds;
   Float8 a_format, b_format;
   bool by_factors;
   BlasExtra extra;

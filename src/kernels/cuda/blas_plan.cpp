@@ -110,7 +110,7 @@ Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int
       uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_c);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_addend);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_c);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
@@ -203,6 +203,7 @@ ProductKey key_of(const ProductCall& call) {
           alignment_of(p.a),
           alignment_of(p.b),
           alignment_of(p.c),
+          alignment_of(p.addend != nullptr ? p.addend : p.c),
           alignment_of(call.beside),
           p.half,
           p.half_inputs,
@@ -210,7 +211,7 @@ ProductKey key_of(const ProductCall& call) {
           p.tf32,
           p.transpose_a,
           p.transpose_b,
-          p.accumulate,
+          p.addend != nullptr,
           p.a_format,
           p.b_format,
           p.factors != nullptr,

@@ -81,18 +81,22 @@ struct AddParts {
   Elements values;
   bool accumulate;
 
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    Loaded loaded{load_quad(sums, i, count)};
+  bool aligned() const { return has_whole_quads(sums) && kept % 4 == 0 && has_whole_quads(values); }
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    Loaded loaded{load_quad<kWhole>(sums, i, count)};
+#pragma unroll 4
     for (int part = 1; part < parts; ++part) {
-      add(loaded.sum, load_quad(sums + part * kept, i, count));
+      add(loaded.sum, load_quad<kWhole>(sums + part * kept, i, count));
     }
     return loaded;
   }
-  __device__ void store(int64_t i, int64_t count, Loaded loaded) const {
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, Loaded loaded) const {
     if (accumulate) {
-      add(loaded.sum, load_quad(values, i, count));
+      add(loaded.sum, load_quad<kWhole>(values, i, count));
     }
-    store_quad(values, i, count, loaded.sum);
+    store_quad<kWhole>(values, i, count, loaded.sum);
   }
   static __device__ void add(Quad& sum, const Quad& more) {
 #pragma unroll

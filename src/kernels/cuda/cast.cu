@@ -9,18 +9,24 @@ struct Convert {
   Elements x, y;
   bool accumulate;
 
+  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
   struct Loaded {
-    Quad x, y;
+    RawQuad x, y;
   };
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    return {load_quad(x, i, count), accumulate ? load_quad(y, i, count) : Quad{}};
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    return {load_raw<kWhole>(x, i, count), accumulate ? load_raw<kWhole>(y, i, count) : RawQuad{}};
   }
-  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
-    Quad sum = from.x;
-    for (int k = 0; k < 4 && accumulate; ++k) {
-      sum.x[k] += from.y.x[k];
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
+    Quad sum = quad_of(x.type, from.x);
+    if (accumulate) {
+      const Quad before = quad_of(y.type, from.y);
+      for (int k = 0; k < 4; ++k) {
+        sum.x[k] += before.x[k];
+      }
     }
-    store_quad(y, i, count, sum);
+    store_quad<kWhole>(y, i, count, sum);
   }
 };
 

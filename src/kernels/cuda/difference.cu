@@ -11,19 +11,22 @@ struct Difference {
   float* y;
   bool finite;
 
+  bool aligned() const { return has_whole_quads(a) && has_whole_quads(b) && has_whole_quads(y); }
   struct Loaded {
     Quad a, b;
   };
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    return {load_quad(a, i, count), load_quad(b, i, count)};
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    return {load_quad<kWhole>(a, i, count), load_quad<kWhole>(b, i, count)};
   }
-  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
     Quad d;
     for (int k = 0; k < 4; ++k) {
       d.x[k] = from.a.x[k] - from.b.x[k];
       d.x[k] = !finite || d.x[k] - d.x[k] == 0 ? d.x[k] : 0.0F;
     }
-    store_quad(y, i, count, d);
+    store_quad<kWhole>(y, i, count, d);
   }
 };
 

@@ -14,15 +14,21 @@ struct Drop {
   int64_t offset;
   float probability, scale;
 
-  using Loaded = Quad;
-  __device__ Quad load(int64_t i, int64_t count) const { return load_quad(x, i, count); }
-  __device__ void store(int64_t i, int64_t count, Quad q) const {
+  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
+  using Loaded = RawQuad;
+  template <bool kWhole>
+  __device__ __forceinline__ RawQuad load(int64_t i, int64_t count) const {
+    return load_raw<kWhole>(x, i, count);
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const RawQuad& raw) const {
+    Quad q = quad_of(x.type, raw);
     const Words words = words_of_quad(key, i + offset);
     for (int k = 0; k < 4; ++k) {
       const float drawn = static_cast<float>(static_cast<int32_t>(words.word[k] >> 8)) * 0x1.0p-24F;
       q.x[k] *= drawn >= probability ? scale : 0.0F;
     }
-    store_quad(y, i, count, q);
+    store_quad<kWhole>(y, i, count, q);
   }
 };
 

@@ -1,31 +1,36 @@
 #pragma once
 // One kernel for what works element by element. An operation is a structure with
-//   Loaded load(i, count)                reads elements i … i + count - 1 (count <= 4)
-//   void store(i, count, const Loaded&)  computes and writes them
-// A thread loads several quads before it stores the first, so that enough bytes are on their way.
+//   bool aligned() const                         its arrays' quads are aligned
+//   Loaded load<kWhole>(i, count)                reads elements i … i + count - 1 (count <= 4)
+//   void store<kWhole>(i, count, const Loaded&)  computes and writes them
+// A thread loads several quads before it looks at the first, so that enough bytes are on their way.
 #include "src/kernels/cuda/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-inline constexpr int kQuadsEach = 2;  ///< quads of a thread
+inline constexpr int kQuadsEach = 4;  ///< quads of a thread
 
 template <class Operation>
-__global__ void __launch_bounds__(256) elementwise(Operation operation, int64_t n) {
-  const int64_t first = 4 * (int64_t{blockIdx.x} * kQuadsEach * blockDim.x + threadIdx.x);
-  typename Operation::Loaded loaded[kQuadsEach];
+__global__ void __launch_bounds__(256) elementwise(Operation operation, int64_t n, bool aligned) {
+  const int64_t step = 4 * int64_t{blockDim.x};
+  const int64_t block = kQuadsEach * step;
+  const int64_t first = block * blockIdx.x + 4 * threadIdx.x;
+  if (aligned && block * (blockIdx.x + 1) <= n) {
+    typename Operation::Loaded loaded[kQuadsEach];
 #pragma unroll
-  for (int j = 0; j < kQuadsEach; ++j) {
-    const int64_t i = first + 4 * int64_t{blockDim.x} * j;
-    if (i < n) {
-      loaded[j] = operation.load(i, least(4, n - i));
+    for (int j = 0; j < kQuadsEach; ++j) {
+      loaded[j] = operation.template load<true>(first + step * j, 4);
     }
+#pragma unroll
+    for (int j = 0; j < kQuadsEach; ++j) {
+      operation.template store<true>(first + step * j, 4, loaded[j]);
+    }
+    return;
   }
-#pragma unroll
-  for (int j = 0; j < kQuadsEach; ++j) {
-    const int64_t i = first + 4 * int64_t{blockDim.x} * j;
-    if (i < n) {
-      operation.store(i, least(4, n - i), loaded[j]);
-    }
+#pragma unroll 1
+  for (int64_t i = first; i < n && i < first + block; i += step) {
+    const int64_t count = least(4, n - i);
+    operation.template store<false>(i, count, operation.template load<false>(i, count));
   }
 }
 
@@ -34,7 +39,7 @@ void for_each_quad(const char* name, Stream& stream, const Operation& operation,
   constexpr unsigned kThreads = 256;
   launch(elementwise<Operation>,
          {.name = name, .grid = blocks_for(n, 4 * kQuadsEach * kThreads), .block = kThreads},
-         stream, operation, n);
+         stream, operation, n, operation.aligned());
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -9,10 +9,15 @@ struct Set {
   Elements x;
   float value;
 
+  bool aligned() const { return has_whole_quads(x); }
   struct Loaded {};
-  __device__ Loaded load(int64_t, int64_t) const { return {}; }
-  __device__ void store(int64_t i, int64_t count, const Loaded&) const {
-    store_quad(x, i, count, {{value, value, value, value}});
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t, int64_t) const {
+    return {};
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded&) const {
+    store_quad<kWhole>(x, i, count, {{value, value, value, value}});
   }
 };
 

@@ -329,7 +329,7 @@ RoundedOperands round_to_bf16(Stream& stream, const GemmArgs& args, std::byte* m
   });
   launch(round_numbers, shape, stream, sides);
   launch(join_scales, {.name = "fp8_scales", .grid = 1, .block = 32}, stream, sides.scales,
-         args.accumulate ? 1.0F : 0.0F);
+         args.accumulate || args.addend ? 1.0F : 0.0F);
   return operands_of(sides);
 }
 

@@ -24,7 +24,7 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .tf32 = stream.tf32() && args.a.dtype == DType::fp32,
           .transpose_a = args.transpose_a,
           .transpose_b = args.transpose_b,
-          .accumulate = args.accumulate};
+          .addend = args.accumulate ? args.c.data : args.addend.data};
 }
 
 /// The same product as it is of codes, which begin somewhere in `memory`.

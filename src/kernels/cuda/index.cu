@@ -19,24 +19,29 @@ struct ListGather {
   int64_t base;
   bool accumulate;
 
+  bool aligned() const {
+    return has_whole_quads(packed) && reinterpret_cast<uintptr_t>(list) % 16 == 0;
+  }
   struct Loaded {
     Quad dense, packed;
   };
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    const Places places = load_places(list, i, count);
-    Loaded made{{}, accumulate ? load_quad(packed, i, count) : Quad{}};
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    const Places places = load_places<kWhole>(list, i, count);
+    Loaded made{{}, accumulate ? load_quad<kWhole>(packed, i, count) : Quad{}};
     for (int k = 0; k < 4; ++k) {
       made.dense.x[k] =
           k < count ? espalier::kernels::ESPALIER_GPU::load(dense, places.at[k] - base) : 0.0F;
     }
     return made;
   }
-  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
     Quad sum = from.packed;
     for (int k = 0; k < 4; ++k) {
       sum.x[k] += from.dense.x[k];
     }
-    store_quad(packed, i, count, sum);
+    store_quad<kWhole>(packed, i, count, sum);
   }
 };
 

@@ -9,17 +9,20 @@ struct Places {
 };
 
 /// list[i … i + count - 1], count <= 4; the rest zero.
+template <bool kWhole = false>
 __device__ __forceinline__ Places load_places(const int32_t* list, int64_t i, int64_t count) {
-  if (count >= 4 && aligned(list + i, 16)) {
-    const int4 v = *reinterpret_cast<const int4*>(list + i);
-    return {{v.x, v.y, v.z, v.w}};
-  }
-  Places made{};
+  if constexpr (!kWhole) {
+    if (count < 4 || !aligned(list + i, 16)) {
+      Places made{};
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    made.at[k] = k < count ? list[i + k] : 0;
+      for (int k = 0; k < 4; ++k) {
+        made.at[k] = k < count ? list[i + k] : 0;
+      }
+      return made;
+    }
   }
-  return made;
+  const int4 v = *reinterpret_cast<const int4*>(list + i);
+  return {{v.x, v.y, v.z, v.w}};
 }
 
 /// list[k] = position k of a bitmap, from 0 on.

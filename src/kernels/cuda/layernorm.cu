@@ -1,6 +1,7 @@
 // LayerNorm, a block a row; a thread keeps kHeld quads of its row in registers and reads what is
-// more again. The backward pass gives a block several rows: the block's share of dweight and dbias
-// stays in shared memory until they are done.
+// more again. The backward pass gives a block several rows, of which a thread has the same columns:
+// its shares of dweight and dbias stay in registers until they are done, those of columns that it
+// does not hold in shared memory.
 #include "src/kernels/cuda/combine.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -11,31 +12,33 @@ namespace {
 
 constexpr float kEpsilon = 1e-5F;
 constexpr int kHeld = 4;
-constexpr int kBackwardThreads = 512;  ///< more would leave too few registers for what is held
+constexpr int kBackwardThreads = 256;  ///< more would leave too few registers for what is held
 
 struct Forward {
   const float* x;
   Elements weight, bias, y;
   float *mean, *rstd;
   int64_t cols, x_stride, y_stride;
+  bool whole;  ///< all quads are aligned, and rows whole quads
 };
 
-/// Of the first `count` of a quad.
 __device__ __forceinline__ float quad_sum(const Quad& q) {
   return (q.x[0] + q.x[1]) + (q.x[2] + q.x[3]);
 }
+/// Of the first `count` of a quad.
+template <bool kWhole>
 __device__ __forceinline__ float quad_squares(const Quad& q, float centre, int64_t count) {
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const float distance = k < count ? q.x[k] - centre : 0.0F;
+    const float distance = kWhole || k < count ? q.x[k] - centre : 0.0F;
     sum += distance * distance;
   }
   return sum;
 }
 
 /// visit(i, quad at column i) for this thread's quads of the row.
-template <class Visit>
+template <bool kWhole, class Visit>
 __device__ __forceinline__ void for_quads(const Quad (&held)[kHeld], const float* row, int64_t cols,
                                           const Visit& visit) {
   const int64_t step = 4 * int64_t{blockDim.x};
@@ -47,11 +50,12 @@ __device__ __forceinline__ void for_quads(const Quad (&held)[kHeld], const float
     }
   }
   for (int64_t i = 4 * int64_t{threadIdx.x} + kHeld * step; i < cols; i += step) {
-    visit(i, load_quad(row, i, cols - i));
+    visit(i, load_quad<kWhole>(row, i, cols - i));
   }
 }
 
-__global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
+template <bool kWhole>
+__device__ __forceinline__ void normalise_row(const Forward& args) {
   const int64_t row = blockIdx.x;
   const int64_t cols = args.cols;
   const float* x = args.x + row * args.x_stride;
@@ -59,25 +63,25 @@ __global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int64_t i = 4 * (int64_t{threadIdx.x} + j * int64_t{blockDim.x});
-    held[j] = load_quad(x, i, i < cols ? cols - i : 0);
+    held[j] = i < cols ? load_quad<kWhole>(x, i, cols - i) : Quad{};
   }
   const auto width = static_cast<float>(cols);
   float sum = 0;
-  for_quads(held, x, cols, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
+  for_quads<kWhole>(held, x, cols, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
   const float mean = block_sum(sum) / width;
   float squares = 0;
-  for_quads(held, x, cols,
-            [&](int64_t i, const Quad& q) { squares += quad_squares(q, mean, cols - i); });
+  for_quads<kWhole>(held, x, cols, [&](int64_t i, const Quad& q) {
+    squares += quad_squares<kWhole>(q, mean, cols - i);
+  });
   const float rstd = 1.0F / sqrtf(block_sum(squares) / width + kEpsilon);
-  const Elements y = args.y;
-  for_quads(held, x, cols, [&](int64_t i, const Quad& q) {
-    const Quad weight = load_quad(args.weight, i, cols - i);
-    const Quad bias = load_quad(args.bias, i, cols - i);
+  for_quads<kWhole>(held, x, cols, [&](int64_t i, const Quad& q) {
+    const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
+    const Quad bias = load_quad<kWhole>(args.bias, i, cols - i);
     Quad out;
     for (int k = 0; k < 4; ++k) {
       out.x[k] = (q.x[k] - mean) * rstd * weight.x[k] + bias.x[k];
     }
-    store_quad(y, row * args.y_stride + i, cols - i, out);
+    store_quad<kWhole>(args.y, row * args.y_stride + i, cols - i, out);
   });
   if (threadIdx.x == 0) {
     args.mean[row] = mean;
@@ -85,24 +89,38 @@ __global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
   }
 }
 
+__global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
+  if (args.whole) {
+    normalise_row<true>(args);
+  } else {
+    normalise_row<false>(args);
+  }
+}
+
 struct Backward {
-  Elements dy, weight;
+  Elements dy, weight, rounded;
   const float *x, *mean, *rstd;
   float *dx, *shares;
-  int64_t rows, cols, rows_each, dy_stride, x_stride, dx_stride;
-  bool in_shared;  ///< shares have room in shared memory
+  int64_t rows, cols, rows_each, dy_stride, x_stride, dx_stride, rounded_stride;
+  bool in_shared;  ///< shares of columns that are not held have room in shared memory
+  bool whole;      ///< as in Forward
 };
 
 /// Quads of one row at column i.
 struct RowQuads {
-  Quad dy, x, dx;
+  RawQuad dy;
+  Quad x, dx;
 };
 
+template <bool kWhole>
 __device__ __forceinline__ RowQuads read_quads(const Backward& args, int64_t row, int64_t i) {
-  const int64_t count = i < args.cols ? args.cols - i : 0;
-  return {load_quad(args.dy, row * args.dy_stride + i, count),
-          load_quad(args.x, row * args.x_stride + i, count),
-          load_quad(args.dx, row * args.dx_stride + i, count)};
+  if (i >= args.cols) {
+    return {};
+  }
+  const int64_t count = args.cols - i;
+  return {load_raw<kWhole>(args.dy, row * args.dy_stride + i, count),
+          load_quad<kWhole>(args.x, row * args.x_stride + i, count),
+          load_quad<kWhole>(args.dx, row * args.dx_stride + i, count)};
 }
 
 /// Sums of g = dy weight and of g times the normalised x.
@@ -110,14 +128,16 @@ struct Projection {
   float centre = 0, slope = 0;
 };
 
+template <bool kWhole>
 __device__ __forceinline__ void project(const Backward& args, const RowQuads& q, int64_t i,
                                         float mean, float rstd, Projection& sums) {
-  const Quad weight = load_quad(args.weight, i, args.cols - i);
+  const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
+  const Quad dy = quad_of(args.dy.type, q.dy);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const float g = q.dy.x[k] * weight.x[k];
+    const float g = dy.x[k] * weight.x[k];
     sums.centre += g;
-    sums.slope += i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
+    sums.slope += kWhole || i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
   }
 }
 
@@ -125,43 +145,55 @@ struct RowNumbers {
   float mean, rstd, centre, slope;
 };
 
-/// dx of a quad; its part of dweight and dbias goes to the block's share.
+/// What the block's rows add to dweight and dbias at a quad of columns.
+struct Share {
+  Quad weight, bias;
+};
+
+/// dx of a quad, and what the row adds to the share. Columns beyond the end add to what is never
+/// stored.
+template <bool kWhole>
 __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, int64_t row,
-                                     int64_t i, const RowNumbers& of, float* share) {
-  const Quad weight = load_quad(args.weight, i, args.cols - i);
+                                     int64_t i, const RowNumbers& of, Share& share) {
+  const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
+  const Quad dy = quad_of(args.dy.type, q.dy);
   Quad dx = q.dx;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float normalised = (q.x.x[k] - of.mean) * of.rstd;
-    dx.x[k] += of.rstd * (q.dy.x[k] * weight.x[k] - of.centre - normalised * of.slope);
-    if (i + k < args.cols) {
-      share[i + k] += q.dy.x[k] * normalised;
-      share[args.cols + i + k] += q.dy.x[k];
-    }
+    dx.x[k] += of.rstd * (dy.x[k] * weight.x[k] - of.centre - normalised * of.slope);
+    share.weight.x[k] += dy.x[k] * normalised;
+    share.bias.x[k] += dy.x[k];
   }
-  store_quad(args.dx, row * args.dx_stride + i, args.cols - i, dx);
+  store_quad<kWhole>(args.dx, row * args.dx_stride + i, args.cols - i, dx);
+  if (args.rounded.data != nullptr) {
+    store_quad<kWhole>(args.rounded, row * args.rounded_stride + i, args.cols - i, dx);
+  }
 }
 
-__device__ void backward_row(const Backward& args, int64_t row, float* share) {
+/// `held_share`: of the columns that the thread holds; `shares` [2, cols] of the others.
+template <bool kWhole>
+__device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
+                                             Share (&held_share)[kHeld], float* shares) {
   const int64_t cols = args.cols;
   const int64_t first = 4 * int64_t{threadIdx.x};
   const int64_t step = 4 * int64_t{blockDim.x};
-  const float mean = args.mean[row];
-  const float rstd = args.rstd[row];
   RowQuads held[kHeld];
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
-    held[j] = read_quads(args, row, first + j * step);
+    held[j] = read_quads<kWhole>(args, row, first + j * step);
   }
+  const float mean = args.mean[row];
+  const float rstd = args.rstd[row];
   Projection sums;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (first + j * step < cols) {
-      project(args, held[j], first + j * step, mean, rstd, sums);
+      project<kWhole>(args, held[j], first + j * step, mean, rstd, sums);
     }
   }
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
-    project(args, read_quads(args, row, i), i, mean, rstd, sums);
+    project<kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
   }
   const auto width = static_cast<float>(cols);
   const RowNumbers numbers{mean, rstd, block_sum(sums.centre) / width,
@@ -169,31 +201,54 @@ __device__ void backward_row(const Backward& args, int64_t row, float* share) {
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (first + j * step < cols) {
-      give(args, held[j], row, first + j * step, numbers, share);
+      give<kWhole>(args, held[j], row, first + j * step, numbers, held_share[j]);
     }
   }
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
-    give(args, read_quads(args, row, i), row, i, numbers, share);
+    Share share{load_quad<kWhole>(shares, i, cols - i),
+                load_quad<kWhole>(shares, cols + i, cols - i)};
+    give<kWhole>(args, read_quads<kWhole>(args, row, i), row, i, numbers, share);
+    store_quad<kWhole>(shares, i, cols - i, share.weight);
+    store_quad<kWhole>(shares, cols + i, cols - i, share.bias);
   }
 }
 
-/// A thread owns the same columns of every row, so that its share needs no barrier.
-__global__ void __launch_bounds__(kBackwardThreads) layernorm_rows_backward(Backward args) {
+/// A thread owns the same columns of every row, so that its shares need no barrier.
+template <bool kWhole>
+__device__ __forceinline__ void backward_rows(const Backward& args) {
   const int64_t cols = args.cols;
+  const int64_t first = 4 * int64_t{threadIdx.x};
   const int64_t step = 4 * int64_t{blockDim.x};
-  float* out = args.shares + blockIdx.x * 2 * cols;
-  float* share = args.in_shared ? dynamic_shared<float>() : out;
-  for (int64_t i = 4 * int64_t{threadIdx.x}; i < cols; i += step) {
-    store_quad(share, i, cols - i, Quad{});
-    store_quad(share, cols + i, cols - i, Quad{});
+  float* const out = args.shares + blockIdx.x * 2 * cols;
+  float* const shares = args.in_shared ? dynamic_shared<float>() : out;
+  Share held[kHeld] = {};
+  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+    store_quad<kWhole>(shares, i, cols - i, Quad{});
+    store_quad<kWhole>(shares, cols + i, cols - i, Quad{});
   }
   const int64_t end = least(args.rows, (blockIdx.x + 1) * args.rows_each);
   for (int64_t row = blockIdx.x * args.rows_each; row < end; ++row) {
-    backward_row(args, row, share);
+    backward_row<kWhole>(args, row, held, shares);
   }
-  for (int64_t i = 4 * int64_t{threadIdx.x}; i < cols && args.in_shared; i += step) {
-    store_quad(out, i, cols - i, load_quad(share, i, cols - i));
-    store_quad(out, cols + i, cols - i, load_quad(share, cols + i, cols - i));
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int64_t i = first + j * step;
+    if (i < cols) {
+      store_quad<kWhole>(out, i, cols - i, held[j].weight);
+      store_quad<kWhole>(out, cols + i, cols - i, held[j].bias);
+    }
+  }
+  for (int64_t i = first + kHeld * step; i < cols && args.in_shared; i += step) {
+    store_quad<kWhole>(out, i, cols - i, load_quad<kWhole>(shares, i, cols - i));
+    store_quad<kWhole>(out, cols + i, cols - i, load_quad<kWhole>(shares, cols + i, cols - i));
+  }
+}
+
+__global__ void __launch_bounds__(kBackwardThreads) layernorm_rows_backward(Backward args) {
+  if (args.whole) {
+    backward_rows<true>(args);
+  } else {
+    backward_rows<false>(args);
   }
 }
 
@@ -202,15 +257,18 @@ __global__ void __launch_bounds__(kBackwardThreads) layernorm_rows_backward(Back
 void layernorm(Stream& stream, const LayerNormArgs& args) {
   verify(args);
   const int64_t cols = args.x.cols();
-  const Forward forward{.x = static_cast<const float*>(args.x.data),
-                        .weight = elements(args.weight),
-                        .bias = elements(args.bias),
-                        .y = elements(args.y),
-                        .mean = static_cast<float*>(args.mean.data),
-                        .rstd = static_cast<float*>(args.rstd.data),
-                        .cols = cols,
-                        .x_stride = args.x.stride,
-                        .y_stride = args.y.stride};
+  Forward forward{.x = static_cast<const float*>(args.x.data),
+                  .weight = elements(args.weight),
+                  .bias = elements(args.bias),
+                  .y = elements(args.y),
+                  .mean = static_cast<float*>(args.mean.data),
+                  .rstd = static_cast<float*>(args.rstd.data),
+                  .cols = cols,
+                  .x_stride = args.x.stride,
+                  .y_stride = args.y.stride};
+  forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
+                  has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
+                  has_whole_quads(forward.y, args.y.stride);
   launch(layernorm_row,
          {.name = "layernorm",
           .grid = blocks_for(args.x.rows(), 1),
@@ -220,35 +278,44 @@ void layernorm(Stream& stream, const LayerNormArgs& args) {
 
 void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   verify(args);
-  constexpr int64_t kParts = 512;
-  constexpr size_t kSharedBytes = size_t{96}
-                                  << 10;  // every architecture that we compile for has it
+  // Threads that a large device holds at a time, about 500 an SM.
+  constexpr int64_t kThreads = int64_t{1} << 16;
+  constexpr int64_t kSharedBytes = 96 << 10;  // every architecture that we compile for has it
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
-  const int64_t together = divide_up(rows, kParts);
+  const unsigned threads = threads_for_row(divide_up(cols, 4), kBackwardThreads);
+  const int64_t together = divide_up(rows, kThreads / threads);
   const int64_t parts = rows == 0 ? 0 : divide_up(rows, together);
-  const size_t share_bytes = static_cast<size_t>(2 * cols) * sizeof(float);
+  const int64_t share_bytes = 2 * cols * static_cast<int64_t>(sizeof(float));
   auto* shares = reinterpret_cast<float*>(
-      stream.workspace(static_cast<size_t>(parts) * share_bytes + sizeof(float)));
-  const Backward backward{.dy = elements(args.dy),
-                          .weight = elements(args.weight),
-                          .x = static_cast<const float*>(args.x.data),
-                          .mean = static_cast<const float*>(args.mean.data),
-                          .rstd = static_cast<const float*>(args.rstd.data),
-                          .dx = static_cast<float*>(args.dx.data),
-                          .shares = shares,
-                          .rows = rows,
-                          .cols = cols,
-                          .rows_each = together,
-                          .dy_stride = args.dy.stride,
-                          .x_stride = args.x.stride,
-                          .dx_stride = args.dx.stride,
-                          .in_shared = share_bytes <= kSharedBytes};
+      stream.workspace(static_cast<size_t>(parts * share_bytes) + sizeof(float)));
+  const bool all_held = cols <= 4 * kHeld * int64_t{threads};
+  Backward backward{.dy = elements(args.dy),
+                    .weight = elements(args.weight),
+                    .rounded = elements(args.rounded),
+                    .x = static_cast<const float*>(args.x.data),
+                    .mean = static_cast<const float*>(args.mean.data),
+                    .rstd = static_cast<const float*>(args.rstd.data),
+                    .dx = static_cast<float*>(args.dx.data),
+                    .shares = shares,
+                    .rows = rows,
+                    .cols = cols,
+                    .rows_each = together,
+                    .dy_stride = args.dy.stride,
+                    .x_stride = args.x.stride,
+                    .dx_stride = args.dx.stride,
+                    .rounded_stride = args.rounded.stride,
+                    .in_shared = !all_held && share_bytes <= kSharedBytes};
+  backward.whole = cols % 4 == 0 && has_whole_quads(backward.dy, args.dy.stride) &&
+                   has_whole_quads(backward.weight) &&
+                   has_whole_quads(backward.rounded, args.rounded.stride) &&
+                   has_whole_quads(elements(args.x), args.x.stride) &&
+                   has_whole_quads(elements(args.dx), args.dx.stride) && has_whole_quads(shares);
   launch(layernorm_rows_backward,
          {.name = "layernorm_backward",
           .grid = blocks_for(parts, 1),
-          .block = threads_for_row(divide_up(cols, 4), kBackwardThreads),
-          .shared_bytes = backward.in_shared ? share_bytes : 0},
+          .block = threads,
+          .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
          stream, backward);
   combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate});
   combine_shares(stream,

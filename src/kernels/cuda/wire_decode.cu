@@ -124,34 +124,42 @@ struct PlainDecode {
   WireCode code;
   bool accumulate;
 
+  /// The message, where it is aligned.
+  __host__ __device__ Elements message() const {
+    const DType type = code == WireCode::fp32   ? DType::fp32
+                       : code == WireCode::bf16 ? DType::bf16
+                                                : DType::fp16;
+    return {const_cast<std::byte*>(wire), type};
+  }
+  bool aligned() const { return has_whole_quads(y) && has_whole_quads(message()); }
   struct Loaded {
     Quad wire, y;
   };
-  __device__ Loaded load(int64_t i, int64_t count) const {
-    Loaded made{{}, accumulate ? load_quad(y, i, count) : Quad{}};
-    if (code == WireCode::fp32) {
-      if (aligned(wire, 16)) {
-        made.wire = load_quad(reinterpret_cast<const float*>(wire), i, count);
-        return made;
-      }
+  template <bool kWhole>
+  __device__ __forceinline__ Loaded load(int64_t i, int64_t count) const {
+    Loaded made{{}, accumulate ? load_quad<kWhole>(y, i, count) : Quad{}};
+    if constexpr (kWhole) {
+      made.wire = load_quad<true>(message(), i, count);
+    } else if (code == WireCode::fp32) {
       for (int k = 0; k < count; ++k) {
         made.wire.x[k] = __uint_as_float(static_cast<unsigned>(load_bytes(wire + 4 * (i + k), 4)));
       }
-      return made;
-    }
-    const uint64_t halves = load_bytes(wire + 2 * i, static_cast<int>(2 * count));
-    for (int k = 0; k < 4; ++k) {
-      const unsigned half = static_cast<unsigned>(halves >> (16 * k)) & 0xffffU;
-      made.wire.x[k] = code == WireCode::bf16 ? from_bf16(half) : from_fp16(half);
+    } else {
+      const uint64_t halves = load_bytes(wire + 2 * i, static_cast<int>(2 * count));
+      for (int k = 0; k < 4; ++k) {
+        made.wire.x[k] =
+            from_half(message().type, static_cast<unsigned>(halves >> 16 * k) & 0xffffU);
+      }
     }
     return made;
   }
-  __device__ void store(int64_t i, int64_t count, const Loaded& from) const {
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
     Quad q = from.wire;
     for (int k = 0; k < 4 && accumulate; ++k) {
       q.x[k] = from.y.x[k] + q.x[k];
     }
-    store_quad(y, i, count, q);
+    store_quad<kWhole>(y, i, count, q);
   }
 };
 

@@ -114,25 +114,34 @@ struct PlainEncode {
   std::byte* wire;
   WireCode code;
 
+  /// The message, where it is aligned.
+  __host__ __device__ Elements message() const {
+    const DType type = code == WireCode::fp32   ? DType::fp32
+                       : code == WireCode::bf16 ? DType::bf16
+                                                : DType::fp16;
+    return {wire, type};
+  }
+  bool aligned() const { return has_whole_quads(x) && has_whole_quads(message()); }
   using Loaded = Quad;
-  __device__ Quad load(int64_t i, int64_t count) const { return load_quad(x, i, count); }
-  __device__ void store(int64_t i, int64_t count, const Quad& q) const {
-    if (code == WireCode::fp32) {
-      if (aligned(wire, 16)) {
-        store_quad(reinterpret_cast<float*>(wire), i, count, q);
-        return;
-      }
+  template <bool kWhole>
+  __device__ __forceinline__ Quad load(int64_t i, int64_t count) const {
+    return load_quad<kWhole>(x, i, count);
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ void store(int64_t i, int64_t count, const Quad& q) const {
+    if constexpr (kWhole) {
+      store_quad<true>(message(), i, count, q);
+    } else if (code == WireCode::fp32) {
       for (int k = 0; k < count; ++k) {
         store_bytes(wire + 4 * (i + k), __float_as_uint(q.x[k]), 4);
       }
-      return;
+    } else {
+      uint64_t halves = 0;
+      for (int k = 0; k < 4; ++k) {
+        halves |= uint64_t{to_half_bits(message().type, q.x[k])} << 16 * k;
+      }
+      store_bytes(wire + 2 * i, halves, static_cast<int>(2 * count));
     }
-    uint64_t halves = 0;
-    for (int k = 0; k < 4; ++k) {
-      const unsigned half = code == WireCode::bf16 ? to_bf16_bits(q.x[k]) : to_fp16_bits(q.x[k]);
-      halves |= uint64_t{half} << (16 * k);
-    }
-    store_bytes(wire + 2 * i, halves, static_cast<int>(2 * count));
   }
 };
 

@@ -33,7 +33,7 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   constexpr int64_t kShares = 256;  // of the rows: sums of two vectors each
   allow(stream, 2 * kShares * args.x.cols() * 4);
   add(16 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean,
-                                     args.rstd, args.dweight, args.dbias));
+                                     args.rstd, args.dweight, args.dbias, args.rounded));
 }
 
 void activation(Stream&, const ActivationArgs& args) {
@@ -64,7 +64,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
   const Buffer panels = widens ? cpu::fp16_panels(stream, args) : Buffer();
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   add(2 * inner * elements(args.c),
-      traffic(args.a, args.b, args.c, args.bias) + (args.accumulate ? traffic(args.c) : 0));
+      traffic(args.a, args.b, args.c, args.bias, args.addend) + (args.accumulate ? traffic(args.c) : 0));
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
   }

@@ -160,6 +160,10 @@ using DeviceQueue = espalier::simt::Queue;
 using espalier::simt::dynamic_shared;
 
 inline float from_fp16(uint32_t bits) { return to_float(fp16{static_cast<uint16_t>(bits)}); }
+inline uint32_t to_bf16_pair(float low, float high) {
+  const auto bits = [](float x) { return x != x ? 0x7fc0U : uint32_t{to_bf16(x).bits}; };
+  return bits(low) | bits(high) << 16;
+}
 inline uint32_t to_fp16_bits(float x) { return to_fp16(x).bits; }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

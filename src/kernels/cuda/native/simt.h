@@ -23,6 +23,12 @@ __device__ __forceinline__ float from_fp16(uint32_t bits) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));
   return x;
 }
+/// Both in bf16, `low` in the lower half, as to_bf16 of core/types.h but for the sign of a NaN.
+__device__ __forceinline__ uint32_t to_bf16_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return __vmins2(pair, 0x7fc07fc0U);  // every NaN is 0x7fff there
+}
 /// As to_fp16 of core/types.h, NaN included.
 __device__ __forceinline__ uint32_t to_fp16_bits(float x) {
   uint16_t bits;
