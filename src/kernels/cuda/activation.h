@@ -9,7 +9,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 __device__ __forceinline__ float gelu_decay(float x) {
   constexpr float kTwoRootLog2 = 2.3022082F;  // 2 sqrt(2/pi) log2(e)
   constexpr float kCubic = 0.044715F;
-  return exp2f(x * (-kTwoRootLog2 * kCubic * (x * x) - kTwoRootLog2));
+  return power_of_2(x * (-kTwoRootLog2 * kCubic * (x * x) - kTwoRootLog2));
 }
 
 __device__ __forceinline__ float gelu_slope(float beyond) {

@@ -19,7 +19,7 @@ struct AdamW {
     const float g = gradient * scale;
     moment1 = beta1 * moment1 + (1.0F - beta1) * g;
     moment2 = beta2 * moment2 + (1.0F - beta2) * (g * g);
-    return w * keep - step * moment1 / (sqrtf(moment2) * root + epsilon);
+    return w * keep - quick_quotient(step * moment1, quick_root(moment2) * root + epsilon);
   }
 };
 

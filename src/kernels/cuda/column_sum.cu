@@ -7,22 +7,56 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kSide = 8;
+constexpr int kTogether = 4;  ///< rows that a thread reads before it looks at the first
 constexpr int64_t kTileColumns = 128;
 
-__global__ void __launch_bounds__(32 * kSide)
-    column_shares(Elements x, int64_t stride, int64_t rows, int64_t cols, float* shares) {
-  __shared__ float sums[kSide][kTileColumns];
-  const int64_t column = blockIdx.x * kTileColumns + 4 * threadIdx.x;
-  const int64_t rows_each = (rows + gridDim.y - 1) / gridDim.y;
-  const int64_t end = least(rows, (blockIdx.y + 1) * rows_each);
+struct Columns {
+  Elements x;
+  int64_t stride, rows, cols;
+  float* shares;
+  bool whole;  ///< all quads are aligned, and rows whole quads
+};
+
+__device__ __forceinline__ void add(Quad& sum, const Quad& q) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    sum.x[k] += q.x[k];
+  }
+}
+
+/// Of a quad of columns over rows `row`, row + kSide, …; rows are added one after the other.
+template <bool kWhole>
+__device__ __forceinline__ Quad sum_rows(const Columns& args, int64_t row, int64_t end,
+                                         int64_t column) {
+  const int64_t count = args.cols - column;
   Quad sum{};
-#pragma unroll 4
-  for (int64_t r = blockIdx.y * rows_each + threadIdx.y; r < end; r += kSide) {
-    const Quad q = load_quad(x, r * stride + column, cols - column);
-    for (int k = 0; k < 4; ++k) {
-      sum.x[k] += q.x[k];
+  for (; row + (kTogether - 1) * kSide < end; row += kTogether * kSide) {
+    RawQuad raw[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      raw[j] = load_raw<kWhole>(args.x, (row + j * kSide) * args.stride + column, count);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      add(sum, quad_of(args.x.type, raw[j]));
     }
   }
+  for (; row < end; row += kSide) {
+    add(sum, load_quad<kWhole>(args.x, row * args.stride + column, count));
+  }
+  return sum;
+}
+
+__global__ void __launch_bounds__(32 * kSide) column_shares(Columns args) {
+  __shared__ float sums[kSide][kTileColumns];
+  const int64_t cols = args.cols;
+  const int64_t column = blockIdx.x * kTileColumns + 4 * threadIdx.x;
+  const int64_t rows_each = (args.rows + gridDim.y - 1) / gridDim.y;
+  const int64_t row = blockIdx.y * rows_each + threadIdx.y;
+  const int64_t end = least(args.rows, (blockIdx.y + 1) * rows_each);
+  const Quad sum = !args.whole     ? sum_rows<false>(args, row, end, column)
+                   : column < cols ? sum_rows<true>(args, row, end, column)
+                                   : Quad{};
   for (int k = 0; k < 4; ++k) {
     sums[threadIdx.y][4 * threadIdx.x + k] = sum.x[k];
   }
@@ -34,7 +68,7 @@ __global__ void __launch_bounds__(32 * kSide)
     for (unsigned side = 0; side < kSide; ++side) {
       total += sums[side][mine];
     }
-    shares[blockIdx.y * cols + c] = total;
+    args.shares[blockIdx.y * cols + c] = total;
   }
 }
 
@@ -78,11 +112,13 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
   const int64_t parts = wanted < 1 || useful < 1 ? 1 : wanted < useful ? wanted : useful;
   auto* shares = reinterpret_cast<float*>(
       stream.workspace(static_cast<size_t>(parts * cols + 1) * sizeof(float)));
+  const Elements x = elements(args.x);
+  const bool whole = cols % 4 == 0 && has_whole_quads(x, args.x.stride);
   launch(column_shares,
          {.name = "column_sum",
           .grid = dim3(tiles, static_cast<unsigned>(parts)),
           .block = dim3(32, kSide)},
-         stream, elements(args.x), args.x.stride, rows, cols, shares);
+         stream, Columns{x, args.x.stride, rows, cols, shares, whole});
   combine_shares(stream, {shares, parts, cols, cols, elements(args.out), args.accumulate});
 }
 

@@ -90,30 +90,36 @@ __device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
   return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
 }
 
-/// Four codes in one word, the first in its lowest byte.
+/// Four codes in one word, the first in its lowest byte. kWhole as in elements.h.
+template <bool kWhole = false>
 __device__ __forceinline__ unsigned load_codes(const uint8_t* codes, int64_t i, int64_t count) {
-  if (count >= 4 && aligned(codes + i, 4)) {
-    return *reinterpret_cast<const unsigned*>(codes + i);
-  }
-  unsigned word = 0;
+  if constexpr (!kWhole) {
+    if (count < 4 || !aligned(codes + i, 4)) {
+      unsigned word = 0;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    word |= k < count ? unsigned{codes[i + k]} << 8 * k : 0U;
-  }
-  return word;
-}
-__device__ __forceinline__ void store_codes(uint8_t* codes, int64_t i, int64_t count,
-                                            unsigned word) {
-  if (count >= 4 && aligned(codes + i, 4)) {
-    *reinterpret_cast<unsigned*>(codes + i) = word;
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    if (k < count) {
-      codes[i + k] = static_cast<uint8_t>(word >> 8 * k);
+      for (int k = 0; k < 4; ++k) {
+        word |= k < count ? unsigned{codes[i + k]} << 8 * k : 0U;
+      }
+      return word;
     }
   }
+  return *reinterpret_cast<const unsigned*>(codes + i);
+}
+template <bool kWhole = false>
+__device__ __forceinline__ void store_codes(uint8_t* codes, int64_t i, int64_t count,
+                                            unsigned word) {
+  if constexpr (!kWhole) {
+    if (count < 4 || !aligned(codes + i, 4)) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k < count) {
+          codes[i + k] = static_cast<uint8_t>(word >> 8 * k);
+        }
+      }
+      return;
+    }
+  }
+  *reinterpret_cast<unsigned*>(codes + i) = word;
 }
 
 template <DynamicMap kMap>

@@ -75,8 +75,9 @@ inline bool has_whole_quads(const Elements& e, int64_t stride = 0) {
   return reinterpret_cast<uintptr_t>(e.data) % (4 * static_cast<unsigned>(e.bytes_each())) == 0 &&
          stride % 4 == 0;
 }
-inline bool has_whole_quads(const float* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+template <class T>
+bool has_whole_quads(const T* data) {
+  return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0;
 }
 
 // Elements i … i + count - 1, count <= 4; the rest zero. kWhole: the quad is aligned, and all there.

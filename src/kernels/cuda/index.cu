@@ -19,9 +19,7 @@ struct ListGather {
   int64_t base;
   bool accumulate;
 
-  bool aligned() const {
-    return has_whole_quads(packed) && reinterpret_cast<uintptr_t>(list) % 16 == 0;
-  }
+  bool aligned() const { return has_whole_quads(packed) && has_whole_quads(list); }
   struct Loaded {
     Quad dense, packed;
   };

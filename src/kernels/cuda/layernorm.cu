@@ -244,7 +244,7 @@ __device__ __forceinline__ void backward_rows(const Backward& args) {
   }
 }
 
-__global__ void __launch_bounds__(kBackwardThreads) layernorm_rows_backward(Backward args) {
+__global__ void __launch_bounds__(kBackwardThreads, 1) layernorm_rows_backward(Backward args) {
   if (args.whole) {
     backward_rows<true>(args);
   } else {

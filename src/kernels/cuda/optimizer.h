@@ -25,30 +25,52 @@ inline Moment moment_of(const Tensor& moment, const Tensor& scales) {
   return {static_cast<float*>(moment.data), nullptr, nullptr};
 }
 
+/// A quad of it as memory has it: numbers, or codes in the first word and their scale in the second.
+template <bool kWhole = false>
+__device__ __forceinline__ RawQuad load_raw(const Moment& moment, int64_t i, int64_t count) {
+  RawQuad raw{};
+  if (moment.codes != nullptr) {
+    raw.word[0] = __uint_as_float(load_codes<kWhole>(moment.codes, i, count));
+    raw.word[1] = kWhole || count > 0 ? moment.scales[i / kQuantizeBlock] : 0.0F;
+  } else if (moment.values != nullptr) {
+    const Quad q = load_quad<kWhole>(moment.values, i, count);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      raw.word[k] = q.x[k];
+    }
+  }
+  return raw;
+}
+template <DynamicMap kMap>
+__device__ __forceinline__ Quad quad_of(const Moment& moment, const RawQuad& raw) {
+  if (moment.codes != nullptr) {
+    return decode_quad<kMap>(__float_as_uint(raw.word[0]), raw.word[1]);
+  }
+  return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
+}
+inline bool has_whole_quads(const Moment& moment) {
+  return has_whole_quads(moment.values) && has_whole_quads(moment.codes);
+}
 template <DynamicMap kMap>
 __device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int64_t count) {
-  if (moment.codes != nullptr) {
-    const float scale = count > 0 ? moment.scales[i / kQuantizeBlock] : 0.0F;
-    return decode_quad<kMap>(load_codes(moment.codes, i, count), scale);
-  }
-  return moment.values != nullptr ? load_quad(moment.values, i, count) : Quad{};
+  return quad_of<kMap>(moment, load_raw(moment, i, count));
 }
 
 /// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes
 /// whose elements are beyond the end take part with zeros.
-template <DynamicMap kMap>
+template <DynamicMap kMap, bool kWhole = false>
 __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
                                              const Quad (&q)[2]) {
   if (moment.codes == nullptr) {
     if (moment.values != nullptr) {
-      store_quad(moment.values, i, count, q[0]);
-      store_quad(moment.values, i + 128, count - 128, q[1]);
+      store_quad<kWhole>(moment.values, i, count, q[0]);
+      store_quad<kWhole>(moment.values, i + 128, count - 128, q[1]);
     }
     return;
   }
   const CodeScale scale = warp_scale(q[0], q[1]);
-  store_codes(moment.codes, i, count, encode_quad<kMap>(q[0], scale.inverse));
-  store_codes(moment.codes, i + 128, count - 128, encode_quad<kMap>(q[1], scale.inverse));
+  store_codes<kWhole>(moment.codes, i, count, encode_quad<kMap>(q[0], scale.inverse));
+  store_codes<kWhole>(moment.codes, i + 128, count - 128, encode_quad<kMap>(q[1], scale.inverse));
   if (threadIdx.x % 32 == 0) {
     moment.scales[i / kQuantizeBlock] = scale.scale;
   }
@@ -59,6 +81,10 @@ struct Master {
   Elements value;
   uint16_t* low;
 };
+
+inline bool has_whole_quads(const Master& master) {
+  return has_whole_quads(master.value) && has_whole_quads(master.low);
+}
 
 // The halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
 
@@ -86,23 +112,24 @@ __device__ __forceinline__ unsigned split_fp16(float w, float& high) {
   return static_cast<unsigned>(static_cast<int>(rest * units)) & 0xffffU;
 }
 
-__device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int64_t count) {
-  Quad w = load_quad(master.value, i, count);
+/// A quad of it as memory has it.
+struct RawMaster {
+  RawQuad value;
+  uint2 low;
+};
+template <bool kWhole = false>
+__device__ __forceinline__ RawMaster load_raw(const Master& master, int64_t i, int64_t count) {
+  return {load_raw<kWhole>(master.value, i, count),
+          master.low != nullptr ? load_halves<kWhole>(master.low + i, count) : make_uint2(0, 0)};
+}
+__device__ __forceinline__ Quad quad_of(const Master& master, const RawMaster& raw) {
+  Quad w = quad_of(master.value.type, raw.value);
   if (master.low == nullptr) {
     return w;
   }
-  const uint16_t* p = master.low + i;
-  uint2 word = make_uint2(0, 0);
-  if (count >= 4 && aligned(p, 8)) {
-    word = *reinterpret_cast<const uint2*>(p);
-  } else {
-    for (int k = 0; k < 4 && k < count; ++k) {
-      (k < 2 ? word.x : word.y) |= unsigned{p[k]} << 16 * (k % 2);
-    }
-  }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const unsigned bits = (k < 2 ? word.x : word.y) >> 16 * (k % 2);
+    const unsigned bits = (k < 2 ? raw.low.x : raw.low.y) >> 16 * (k % 2);
     const int rest = static_cast<int16_t>(bits & 0xffffU);
     w.x[k] = master.value.type == DType::fp16
                  ? join_fp16(w.x[k], rest)
@@ -110,12 +137,16 @@ __device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int
   }
   return w;
 }
+__device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int64_t count) {
+  return quad_of(master, load_raw(master, i, count));
+}
 
 /// Writes w; returns the values as they are stored.
+template <bool kWhole>
 __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, int64_t count,
                                              const Quad& w) {
   if (master.low == nullptr) {
-    store_quad(master.value, i, count, w);
+    store_quad<kWhole>(master.value, i, count, w);
     return w;
   }
   Quad high;
@@ -131,15 +162,9 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
     high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);
     low[k] = bits & 0xffffU;
   }
-  store_quad(master.value, i, count, high);
-  uint16_t* p = master.low + i;
-  if (count >= 4 && aligned(p, 8)) {
-    *reinterpret_cast<uint2*>(p) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
-  } else {
-    for (int k = 0; k < 4 && k < count; ++k) {
-      p[k] = static_cast<uint16_t>(low[k]);
-    }
-  }
+  store_quad<kWhole>(master.value, i, count, high);
+  store_halves<kWhole>(master.low + i, count,
+                       make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16));
   return high;
 }
 
@@ -153,24 +178,73 @@ struct State {
   int64_t first;        ///< number that the list has for element 0
   int64_t n;
   const float* factor;  ///< null: the rule's
+  bool whole;           ///< all quads are aligned
 };
 
+template <bool kWhole>
 __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64_t count,
                                             const Quad& value) {
   if (state.dense.data == nullptr) {
     return;
   }
   if (state.list == nullptr) {
-    store_quad(state.dense, i, count, value);
+    store_quad<kWhole>(state.dense, i, count, value);
     return;
   }
-  const Places places = load_places(state.list, i, count);
+  const Places places = load_places<kWhole>(state.list, i, count);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    if (k < count) {
+    if (kWhole || k < count) {
       store(state.dense, places.at[k] - state.first, value.x[k]);
     }
   }
+}
+
+/// The block's elements from `first` and from first + 128 on, a quad each, of `left`.
+template <bool kWhole, class Rule>
+__device__ __forceinline__ void update_quads(const Rule& rule, const State& state, int64_t first,
+                                             int64_t left) {
+  RawQuad raw_gradient[2];
+  RawMaster raw_w[2];
+  RawQuad raw_m[2];
+  RawQuad raw_v[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t i = first + 128 * j;
+    raw_gradient[j] = load_raw<kWhole>(state.gradient, i, left - 128 * j);
+    raw_w[j] = load_raw<kWhole>(state.master, i, left - 128 * j);
+    raw_m[j] = load_raw<kWhole>(state.moment[0], i, left - 128 * j);
+    raw_v[j] = load_raw<kWhole>(state.moment[1], i, left - 128 * j);
+  }
+  Quad w[2];
+  Quad m[2];
+  Quad v[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const Quad gradient = quad_of(state.gradient.type, raw_gradient[j]);
+    w[j] = quad_of(state.master, raw_w[j]);
+    m[j] = quad_of<DynamicMap::with_sign>(state.moment[0], raw_m[j]);
+    v[j] = quad_of<DynamicMap::without_sign>(state.moment[1], raw_v[j]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      w[j].x[k] = rule.next(w[j].x[k], gradient.x[k], m[j].x[k], v[j].x[k]);
+      if (!kWhole && 128 * j + k >= left) {  // stays zero, whatever the rule makes of that
+        m[j].x[k] = 0;
+        v[j].x[k] = 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t i = first + 128 * j;
+    w[j] = store_master<kWhole>(state.master, i, left - 128 * j, w[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    store_dense<kWhole>(state, first + 128 * j, left - 128 * j, w[j]);
+  }
+  store_moment<DynamicMap::with_sign, kWhole>(state.moment[0], first, left, m);
+  store_moment<DynamicMap::without_sign, kWhole>(state.moment[1], first, left, v);
 }
 
 /// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
@@ -187,35 +261,11 @@ __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, Stat
     }
   }
   const int64_t first = block * kQuantizeBlock + 4 * (threadIdx.x % 32);
-  const int64_t left = state.n - first;
-  Quad gradient[2];
-  Quad w[2];
-  Quad m[2];
-  Quad v[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int64_t i = first + 128 * j;
-    gradient[j] = load_quad(state.gradient, i, left - 128 * j);
-    w[j] = load_master(state.master, i, left - 128 * j);
-    m[j] = load_moment<DynamicMap::with_sign>(state.moment[0], i, left - 128 * j);
-    v[j] = load_moment<DynamicMap::without_sign>(state.moment[1], i, left - 128 * j);
+  if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
+    update_quads<true>(rule, state, first, kQuantizeBlock);
+  } else {
+    update_quads<false>(rule, state, first, state.n - first);
   }
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float next = rule.next(w[j].x[k], gradient[j].x[k], m[j].x[k], v[j].x[k]);
-      // Beyond the end everything stays zero, whatever the rule makes of that.
-      const bool there = 128 * j + k < left;
-      w[j].x[k] = next;
-      m[j].x[k] = there ? m[j].x[k] : 0.0F;
-      v[j].x[k] = there ? v[j].x[k] : 0.0F;
-    }
-    const int64_t i = first + 128 * j;
-    store_dense(state, i, left - 128 * j, store_master(state.master, i, left - 128 * j, w[j]));
-  }
-  store_moment<DynamicMap::with_sign>(state.moment[0], first, left, m);
-  store_moment<DynamicMap::without_sign>(state.moment[1], first, left, v);
 }
 
 /// `rule` on the arrays of `args`, whatever their types.
@@ -224,14 +274,18 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
           const Moment& moment2) {
   const Positions& positions = args.positions;
   const bool bitmap = args.dense && positions.bitmap != nullptr;
-  const State state{.gradient = elements(args.gradient),
-                    .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
-                    .moment = {moment_of(args.moment1, args.scale1), moment2},
-                    .dense = bitmap ? Elements{} : elements(args.dense),
-                    .list = positions.list,
-                    .first = positions.first,
-                    .n = args.value.count(),
-                    .factor = static_cast<const float*>(args.factor.data)};
+  State state{.gradient = elements(args.gradient),
+              .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
+              .moment = {moment_of(args.moment1, args.scale1), moment2},
+              .dense = bitmap ? Elements{} : elements(args.dense),
+              .list = positions.list,
+              .first = positions.first,
+              .n = args.value.count(),
+              .factor = static_cast<const float*>(args.factor.data)};
+  const bool dense =
+      positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
+  state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
+                has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
   launch(update_state<Rule>,
          {.name = name,
           .grid = blocks_for(state.n, kStateWarps * kQuantizeBlock),

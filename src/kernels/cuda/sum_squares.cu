@@ -1,5 +1,6 @@
-// A warp sums the squares of a block of kSumBlock elements, a lane a column; a thread block counts
-// the digits of its sums in shared memory, and adds those that are not 0 to the counts at its end.
+// A warp sums the squares of kTogether blocks of kSumBlock elements, a lane a column of each; a thread
+// block counts the digits of its sums in shared memory, and adds those that are not 0 to the counts
+// at its end.
 // Atomics act on whole numbers alone, so the order of warps does not matter.
 #include "src/core/exact_sum.h"
 #include "src/kernels/cuda/reduce.h"
@@ -12,6 +13,7 @@ namespace {
 using Count = unsigned long long;  // what atomics of 64 bits take
 
 constexpr unsigned kWarps = 8;
+constexpr int kTogether = 4;
 constexpr unsigned kMostBlocks = 2048;  // of threads: enough for a large device
 
 /// core/exact_sum.cpp, ExactSum::add
@@ -35,25 +37,67 @@ __device__ __forceinline__ void add_exactly(Count* counts, double x) {
   atomicAdd(digit + 2, upper >> 32);
 }
 
+/// Of a lane's column, from element `first` on. kWhole: the block is all there.
+template <bool kWhole>
+__device__ __forceinline__ double column_squares(const Elements& x, int64_t first, int64_t n) {
+  constexpr int kRows = kSumBlock / kSumColumns;
+  uint32_t bits[kRows];  // asked for before any is looked at
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const int64_t i = first + row * kSumColumns;
+    bits[row] = 0;
+    if (kWhole || i < n) {
+      bits[row] = x.half() ? static_cast<const uint16_t*>(x.data)[i]
+                           : static_cast<const uint32_t*>(x.data)[i];
+    }
+  }
+  double sum = 0;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const double value = x.half() ? from_half(x.type, bits[row]) : __uint_as_float(bits[row]);
+    sum += value * value;
+  }
+  return sum;
+}
+
+/// For one of two blocks the sums of columns c and c + distance: of `a` in lanes without the bit
+/// `distance`, else of `b`. So two blocks take one exchange; either order of a sum has the same bits.
+__device__ __forceinline__ double halve(double a, double b, unsigned distance) {
+  const bool second = (threadIdx.x & distance) != 0;
+  return (second ? b : a) + __shfl_xor_sync(kAllLanes, second ? a : b, distance);
+}
+
+/// A lane's columns of kTogether blocks from element `first` on; lane 8 (i % 2 * 2 + i / 2) gets the
+/// sum of block i.
+template <bool kWhole>
+__device__ __forceinline__ double squares_together(const Elements& x, int64_t first, int64_t n) {
+  static_assert(kTogether == 4 && kSumColumns == 32);
+  double sums[kTogether];
+#pragma unroll
+  for (int block = 0; block < kTogether; ++block) {
+    sums[block] = column_squares<kWhole>(x, first + block * kSumBlock, n);
+  }
+  double sum = halve(halve(sums[0], sums[1], 16), halve(sums[2], sums[3], 16), 8);
+#pragma unroll
+  for (int lanes = 4; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  }
+  return sum;
+}
+
 __global__ void __launch_bounds__(32 * kWarps) exact_squares(Elements x, int64_t n, Count* counts) {
-  static_assert(kSumColumns == 32);
+  constexpr int64_t kEach = kTogether * kSumBlock;
   __shared__ Count mine[ExactSum::kWords];
   for (unsigned i = threadIdx.x; i < ExactSum::kWords; i += 32 * kWarps) {
     mine[i] = 0;
   }
   __syncthreads();
-  const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  for (int64_t block = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; block < blocks;
-       block += int64_t{gridDim.x} * kWarps) {
-    double sum = 0;
-#pragma unroll
-    for (int64_t row = 0; row < kSumBlock / kSumColumns; ++row) {
-      const int64_t i = block * kSumBlock + row * kSumColumns + threadIdx.x % 32;
-      const double value = i < n ? load(x, i) : 0.0F;
-      sum += value * value;
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0 && sum != 0) {
+  const int64_t step = int64_t{gridDim.x} * kWarps * kEach;
+  for (int64_t i = (int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kEach; i < n; i += step) {
+    const int64_t first = i + threadIdx.x % 32;
+    const double sum =
+        i + kEach <= n ? squares_together<true>(x, first, n) : squares_together<false>(x, first, n);
+    if (threadIdx.x % 8 == 0 && sum != 0) {
       add_exactly(mine, sum);
     }
   }
@@ -75,7 +119,7 @@ __global__ void __launch_bounds__(32 * kWarps) exact_squares(Elements x, int64_t
 void sum_squares(Stream& stream, const SumSquaresArgs& args) {
   verify(args);
   const int64_t n = args.x.count();
-  const unsigned blocks = blocks_for(n, kWarps * kSumBlock);
+  const unsigned blocks = blocks_for(n, kWarps * kTogether * kSumBlock);
   launch(exact_squares,
          {.name = "sum_squares",
           .grid = blocks < kMostBlocks ? blocks : kMostBlocks,

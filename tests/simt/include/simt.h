@@ -159,6 +159,12 @@ namespace espalier::kernels::ESPALIER_GPU {
 using DeviceQueue = espalier::simt::Queue;
 using espalier::simt::dynamic_shared;
 
+inline float quick_root(float x) { return std::sqrt(x); }
+inline float quick_quotient(float a, float b) { return a / b; }
+inline float power_of_2(float x) {
+  const float power = std::exp2(x);
+  return power < 0x1p-126F ? 0.0F : power;
+}
 inline float from_fp16(uint32_t bits) { return to_float(fp16{static_cast<uint16_t>(bits)}); }
 inline uint32_t to_bf16_pair(float low, float high) {
   const auto bits = [](float x) { return x != x ? 0x7fc0U : uint32_t{to_bf16(x).bits}; };

@@ -17,6 +17,20 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(espalier_dynamic_shared);
 }
 
+/// sqrt(x) and a / b, to 2 units in the last place; numbers below 2^-126 count as 0, and |b| is below
+/// 2^126.
+__device__ __forceinline__ float quick_root(float x) {
+  float root;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+__device__ __forceinline__ float quick_quotient(float a, float b) { return __fdividef(a, b); }
+/// 2^x, to 2 units in the last place; 0 where that is below 2^-126.
+__device__ __forceinline__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 /// The number with these bits of IEEE half precision.
 __device__ __forceinline__ float from_fp16(uint32_t bits) {
   float x;
