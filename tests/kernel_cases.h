@@ -73,6 +73,32 @@ struct GemmShape {
   }
 };
 
+/// Added to a matrix beside the result; rounding to 8 bits is for the result's sake alone.
+inline Case gemm_addend_case(const GemmShape& s, bool bias) {
+  const Tolerance tolerance = of_product(s.out, bias);
+  Case made;
+  made.name = s.name("addend") + fmt::format("_bias{:d}", bias);
+  made.operands = {input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, {s.m, s.n}),
+                   output(s.out, {s.m, s.n}, tolerance), input(kFp32, {s.n})};
+  if (!bias) {
+    made.operands.pop_back();
+  }
+  made.run = [bias](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.gemm(stream, {.a = t[0],
+                          .b = t[1],
+                          .c = t[3],
+                          .addend = t[2],
+                          .bias = bias ? t[4] : Tensor{},
+                          .transpose_b = true});
+  };
+  made.reference = [s, bias](std::vector<Values>& v) {
+    v[3] = v[2];
+    reference::gemm({s.m, s.n, s.k, false, true, true}, v[0], v[1], bias ? v[4] : Values{}, v[3]);
+  };
+  made.any_thread_count = false;
+  return made;
+}
+
 inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulate) {
   const Tolerance tolerance = of_product(s.out, true);
   Case made;
@@ -161,6 +187,8 @@ inline void add_gemm_extra_cases(Cases& cases, DType in, DType out) {
       cases.push_back(gemm_slope_case(shape, f));
     }
     cases.push_back(gemm_activated_case(shape, Activation::gelu, true));
+    cases.push_back(gemm_addend_case(shape, false));
+    cases.push_back(gemm_addend_case(shape, true));
     for (const DType sums : {kFp32, in == kFp32 ? kBf16 : in}) {
       cases.push_back(gemm_sums_case(shape, sums, false));
       cases.push_back(gemm_sums_case(shape, sums, true));
@@ -233,15 +261,36 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
                    input(kFp32, {rows}, 1, 2),
                    in_out(kFp32, {rows, cols}, {1e-5, 1e-5}),
                    total(),
-                   total()};
+                   total(),
+                   output(dtype, {rows, cols}, {1e-5, 1e-5})};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.layernorm_backward(stream,
-                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate});
+                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate, t[8]});
   };
   made.reference = [accumulate](std::vector<Values>& v) {
     Values mean_rstd = v[3];
     mean_rstd.insert(mean_rstd.end(), v[4].begin(), v[4].end());
     reference::layernorm_backward(v[0], v[1], v[2], mean_rstd, {v[5], v[6], v[7], accumulate});
+    v[8] = v[5];
+  };
+  return made;
+}
+
+/// Rounded over dy, as a network has it, which leaves no room for a wrong order.
+inline Case layernorm_backward_over_dy_case(int64_t rows, int64_t cols, DType dtype) {
+  Case made = layernorm_backward_case(rows, cols, dtype, false);
+  made.name += "_over_dy";
+  made.operands[0] = in_out(dtype, {rows, cols}, {1e-5, 1e-5});
+  made.operands.pop_back();
+  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.layernorm_backward(stream,
+                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], false, t[0]});
+  };
+  made.reference = [whole = made.reference](std::vector<Values>& v) {
+    v.emplace_back();
+    whole(v);
+    v[0] = v[8];
+    v.pop_back();
   };
   return made;
 }
@@ -369,6 +418,7 @@ inline void add_math_cases(Cases& cases) {
           cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate, out));
         }
       }
+      cases.push_back(layernorm_backward_over_dy_case(rows, cols, dtype));
       cases.push_back(layernorm_case(rows, cols, dtype, kFp32));
       cases.push_back(layernorm_case(rows, cols, dtype, dtype));
     }

@@ -16,11 +16,13 @@ struct Fp8Shape {
   bool accumulate = false, bias = false;
   int64_t before =
       0;  ///< columns of a's memory before its own: rows are strided, and begin anywhere
+  bool beside = false;  ///< adds a matrix beside c
 
   std::string name() const {
-    return fmt::format("fp8_{}x{}x{}_{}_{}_ta{:d}_tb{:d}_{}{}_acc{:d}_bias{:d}_before{}", m, n, k,
-                       text(in), text(out), transpose_a, transpose_b, a == Float8::e5m2 ? 5 : 4,
-                       b == Float8::e5m2 ? 5 : 4, accumulate, bias, before);
+    return fmt::format("fp8_{}x{}x{}_{}_{}_ta{:d}_tb{:d}_{}{}_acc{:d}_bias{:d}_before{}_beside{:d}",
+                       m, n, k, text(in), text(out), transpose_a, transpose_b,
+                       a == Float8::e5m2 ? 5 : 4, b == Float8::e5m2 ? 5 : 4, accumulate, bias,
+                       before, beside);
   }
   Shape a_shape() const { return transpose_a ? Shape{k, before + m} : Shape{m, before + k}; }
   Shape b_shape() const { return transpose_b ? Shape{n, k} : Shape{k, n}; }
@@ -28,6 +30,7 @@ struct Fp8Shape {
     return {.a = t[0].column_range(before, t[0].cols() - before),
             .b = t[1],
             .c = t[2],
+            .addend = beside ? t.back() : Tensor{},
             .bias = bias ? t[3] : Tensor{},
             .transpose_a = transpose_a,
             .transpose_b = transpose_b,
@@ -52,7 +55,7 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
     tolerance = {2e-5 + 0x1p-13 * static_cast<double>(s.k), 1e-5};
     tolerance.absolute += s.bias && s.out == kBf16 ? 0x1p-9 : 0;
     // A library may not add both at once: sums of about 8 are rounded before the bias comes.
-    tolerance.absolute += s.bias && s.out == kBf16 && s.accumulate ? 0x1p-6 : 0;
+    tolerance.absolute += s.bias && s.out == kBf16 && (s.accumulate || s.beside) ? 0x1p-6 : 0;
   }
   Case made;
   made.name = s.name();
@@ -63,13 +66,17 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   if (s.bias) {
     made.operands.push_back(input(kFp32, {s.n}));
   }
+  if (s.beside) {
+    made.operands.push_back(input(s.out, {s.m, s.n}));
+  }
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.gemm(stream, s.args(t));
   };
   made.reference = [s](std::vector<Values>& v) {
+    v[2] = s.beside ? v.back() : v[2];
     const Values a = reference::rounded_to_fp8(s.a, without_columns(v[0], s.a_shape(), s.before));
     const Values b = reference::rounded_to_fp8(s.b, v[1]);
-    reference::gemm({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.accumulate}, a, b,
+    reference::gemm({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.accumulate || s.beside}, a, b,
                     s.bias ? v[3] : Values{}, v[2]);
   };
   made.any_thread_count = false;  // oneDNN's own blocking
@@ -132,6 +139,8 @@ inline void add_fp8_cases(Cases& cases) {
       Fp8Shape s = extents;
       s.in = in;
       s.out = out;
+      cases.push_back(fp8_case(s));
+      s.beside = true;
       cases.push_back(fp8_case(s));
     }
     for (const int64_t before : {3, 16}) {

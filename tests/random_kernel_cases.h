@@ -36,6 +36,7 @@ inline void add_random_products(Cases& cases, testing::Draw& draw) {
   const Activation f = draw.of<Activation>({Activation::gelu, Activation::relu});
   cases.push_back(gemm_activated_case(shape, f, draw.once_in(2)));
   cases.push_back(gemm_slope_case(shape, f));
+  cases.push_back(gemm_addend_case(shape, draw.once_in(2)));
   const bool accumulate = draw.once_in(2);
   cases.push_back(gemm_sums_case(shape, draw.once_in(2) || in == kFp32 ? kFp32 : in, accumulate));
   if (in != kFp16) {
@@ -71,6 +72,7 @@ inline void add_random_rows(Cases& cases, testing::Draw& draw) {
   cases.push_back(column_sum_case(rows, cols, dtype, draw.once_in(2), out));
   cases.push_back(layernorm_case(rows, cols, dtype, draw.once_in(2) ? kFp32 : dtype));
   cases.push_back(layernorm_backward_case(rows, cols, dtype, draw.once_in(2), out));
+  cases.push_back(layernorm_backward_over_dy_case(rows, cols, dtype));
   cases.push_back(cross_entropy_case(
       rows, cols, dtype,
       draw.of<Gradient>({Gradient::absent, Gradient::beside, Gradient::in_place})));

@@ -70,15 +70,19 @@ class Block final : public Layer {
   Saved run(Pass& pass, const Tensor& x, const Tensor& out);
   void attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved);
   void mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved);
-  void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
-  void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient);
+  /// Of a branch; both add to `gradient`. With has_copy `narrow` comes in as its copy in the compute
+  /// type, and the first that backward comes to leaves the next one's there.
+  void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient, const Tensor& narrow);
+  void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient,
+                          const Tensor& narrow);
   /// out = x + dropout(linear(branch))
   void add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                   const Tensor& out);
-  /// The residual gradient as the branch's linear map sees it: dropped out, in the compute type; in
-  /// `memory` where it differs.
+  /// Branches see another gradient than the residual stream's: rounded, or dropped out.
+  static bool has_copy(const Pass& pass);
+  /// The one that the branch's linear map sees, in `narrow` where it differs.
   static Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
-                                const Tensor& memory);
+                                const Tensor& narrow);
 
   std::string name_;
   GptShape shape_;

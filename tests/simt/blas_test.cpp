@@ -119,6 +119,28 @@ TEST_F(Products, bring_the_gradient_of_a_bias) {
   EXPECT_GT(run(args), 1);
 }
 
+TEST_F(Products, read_the_residual_stream_and_write_beside_it) {
+  const Tensor x = make(kFp32, {32, 48});
+  const GemmArgs args{.a = make(kBf16, {32, 64}),
+                      .b = make(kBf16, {48, 64}),
+                      .c = make(kFp32, {32, 48}),
+                      .addend = x,
+                      .bias = make(kFp32, {48}),
+                      .transpose_b = true};
+  EXPECT_EQ(run(args), 1) << "no copy of x, no pass for the bias";
+  GemmArgs onto = args;  // what it saves a copy for
+  onto.addend = {};
+  onto.accumulate = true;
+  onto.c = make(kFp32, {32, 48});
+  for (int64_t i = 0; i < x.count(); ++i) {
+    ASSERT_EQ(read(x, i), read(onto.c, i)) << "operands of a shape are the same";
+  }
+  run(onto);
+  for (int64_t i = 0; i < x.count(); ++i) {
+    ASSERT_EQ(read(args.c, i), read(onto.c, i));
+  }
+}
+
 TEST_F(Products, add_a_bias_that_the_library_refuses) {
   struct Extents {
     int64_t n, k;

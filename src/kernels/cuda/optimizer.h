@@ -42,9 +42,10 @@ __device__ __forceinline__ RawQuad load_raw(const Moment& moment, int64_t i, int
   return raw;
 }
 template <DynamicMap kMap>
-__device__ __forceinline__ Quad quad_of(const Moment& moment, const RawQuad& raw) {
+__device__ __forceinline__ Quad quad_of(const Moment& moment, const RawQuad& raw,
+                                        const CodeTable<kMap>& table) {
   if (moment.codes != nullptr) {
-    return decode_quad<kMap>(__float_as_uint(raw.word[0]), raw.word[1]);
+    return table.decode(__float_as_uint(raw.word[0]), raw.word[1]);
   }
   return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
 }
@@ -53,14 +54,18 @@ inline bool has_whole_quads(const Moment& moment) {
 }
 template <DynamicMap kMap>
 __device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int64_t count) {
-  return quad_of<kMap>(moment, load_raw(moment, i, count));
+  const RawQuad raw = load_raw(moment, i, count);
+  if (moment.codes != nullptr) {
+    return decode_quad<kMap>(__float_as_uint(raw.word[0]), raw.word[1]);
+  }
+  return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
 }
 
 /// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes
 /// whose elements are beyond the end take part with zeros.
-template <DynamicMap kMap, bool kWhole = false>
+template <bool kWhole, DynamicMap kMap>
 __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
-                                             const Quad (&q)[2]) {
+                                             const Quad (&q)[2], const CodeTable<kMap>& table) {
   if (moment.codes == nullptr) {
     if (moment.values != nullptr) {
       store_quad<kWhole>(moment.values, i, count, q[0]);
@@ -69,12 +74,18 @@ __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, in
     return;
   }
   const CodeScale scale = warp_scale(q[0], q[1]);
-  store_codes<kWhole>(moment.codes, i, count, encode_quad<kMap>(q[0], scale.inverse));
-  store_codes<kWhole>(moment.codes, i + 128, count - 128, encode_quad<kMap>(q[1], scale.inverse));
+  store_codes<kWhole>(moment.codes, i, count, table.encode(q[0], scale.inverse));
+  store_codes<kWhole>(moment.codes, i + 128, count - 128, table.encode(q[1], scale.inverse));
   if (threadIdx.x % 32 == 0) {
     moment.scales[i / kQuantizeBlock] = scale.scale;
   }
 }
+
+/// Of both moments.
+struct CodeTables {
+  CodeTable<DynamicMap::with_sign> first;
+  CodeTable<DynamicMap::without_sign> second;
+};
 
 /// The master copy: `value`, or that and the 16 bits below it; see AdamWArgs.
 struct Master {
@@ -202,7 +213,8 @@ __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64
 
 /// The block's elements from `first` and from first + 128 on, a quad each, of `left`.
 template <bool kWhole, class Rule>
-__device__ __forceinline__ void update_quads(const Rule& rule, const State& state, int64_t first,
+__device__ __forceinline__ void update_quads(const Rule& rule, const State& state,
+                                             const CodeTables& tables, int64_t first,
                                              int64_t left) {
   RawQuad raw_gradient[2];
   RawMaster raw_w[2];
@@ -223,8 +235,8 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
   for (int j = 0; j < 2; ++j) {
     const Quad gradient = quad_of(state.gradient.type, raw_gradient[j]);
     w[j] = quad_of(state.master, raw_w[j]);
-    m[j] = quad_of<DynamicMap::with_sign>(state.moment[0], raw_m[j]);
-    v[j] = quad_of<DynamicMap::without_sign>(state.moment[1], raw_v[j]);
+    m[j] = quad_of(state.moment[0], raw_m[j], tables.first);
+    v[j] = quad_of(state.moment[1], raw_v[j], tables.second);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       w[j].x[k] = rule.next(w[j].x[k], gradient.x[k], m[j].x[k], v[j].x[k]);
@@ -243,28 +255,38 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
   for (int j = 0; j < 2; ++j) {
     store_dense<kWhole>(state, first + 128 * j, left - 128 * j, w[j]);
   }
-  store_moment<DynamicMap::with_sign, kWhole>(state.moment[0], first, left, m);
-  store_moment<DynamicMap::without_sign, kWhole>(state.moment[1], first, left, v);
+  store_moment<kWhole>(state.moment[0], first, left, m, tables.first);
+  store_moment<kWhole>(state.moment[1], first, left, v, tables.second);
 }
+
+/// Blocks of a warp, one after the other, where moments are codes: what a table costs is shared.
+inline constexpr int kBlocksOfCodes = 4;
 
 /// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
 template <class Rule>
-__global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
-  const int64_t block = int64_t{blockIdx.x} * kStateWarps + threadIdx.x / 32;
-  if (block * kQuantizeBlock >= state.n) {
-    return;
-  }
+__global__ void __launch_bounds__(32 * kStateWarps)
+    update_state(Rule rule, State state, int blocks_each) {
+  __shared__ CodeTables tables;
   if (state.factor != nullptr) {
     rule.scale = *state.factor;
     if (!(fabsf(rule.scale) <= FLT_MAX)) {
       return;
     }
   }
-  const int64_t first = block * kQuantizeBlock + 4 * (threadIdx.x % 32);
-  if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
-    update_quads<true>(rule, state, first, kQuantizeBlock);
-  } else {
-    update_quads<false>(rule, state, first, state.n - first);
+  if (blocks_each == kBlocksOfCodes) {
+    tables.first.fill();
+    tables.second.fill();
+    __syncthreads();
+  }
+  const unsigned lane = threadIdx.x % 32;
+  int64_t block = int64_t{blockIdx.x} * blocks_each * kStateWarps + threadIdx.x / 32;
+  for (int i = 0; i < blocks_each && block * kQuantizeBlock < state.n; ++i, block += kStateWarps) {
+    const int64_t first = block * kQuantizeBlock + 4 * lane;
+    if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
+      update_quads<true>(rule, state, tables, first, kQuantizeBlock);
+    } else {
+      update_quads<false>(rule, state, tables, first, state.n - first);
+    }
   }
 }
 
@@ -286,11 +308,13 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
       positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
   state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
                 has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
+  const bool codes = state.moment[0].codes != nullptr || state.moment[1].codes != nullptr;
+  const int blocks_each = codes ? kBlocksOfCodes : 1;
   launch(update_state<Rule>,
          {.name = name,
-          .grid = blocks_for(state.n, kStateWarps * kQuantizeBlock),
+          .grid = blocks_for(state.n, blocks_each * kStateWarps * kQuantizeBlock),
           .block = 32 * kStateWarps},
-         stream, rule, state);
+         stream, rule, state, blocks_each);
   if (bitmap) {  // of values that have not changed the copy is the same again
     write_kept(stream, args.value, args.dense, positions);
   }
