@@ -57,6 +57,22 @@ void add_extra(ProductCall& call, std::byte* spare) {
   }
 }
 
+/// Before what products need that are timed.
+size_t workspace_of(const Product& p) {
+  const auto sums = static_cast<size_t>(std::max(p.n, p.m)) * sizeof(float);
+  return (blas_workspace() + sums + 255) / 256 * 256;
+}
+
+/// With its workspace. What is added to c is timed beside it, everything else in c.
+ProductCall call_of(Stream& stream, const Product& p) {
+  ProductCall call{.stream = stream, .product = p, .timed = p.c};
+  call.workspace = stream.workspace(matmul_workspace(stream, p));
+  if (p.accumulate) {
+    call.timed = call.workspace + workspace_of(p);
+  }
+  return call;
+}
+
 /// Asks the library, and once more without the extra if it refuses.
 const ProductPlan& ask(const ProductCall& call) {
   const ProductPlan* plan = &plan_of(call);
@@ -114,16 +130,16 @@ bool takes_fp8(Stream& stream, const Product& p) {
   const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
   return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
          p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c) &&
-         plan_of({.stream = stream, .product = p}).possible;
+         plan_of(call_of(stream, p)).possible;
 }
 
-size_t matmul_workspace(int64_t m, int64_t n) {
-  return blas_workspace() + static_cast<size_t>(std::max(n, m)) * sizeof(float);
+size_t matmul_workspace(const Stream& stream, const Product& p) {
+  const auto result = static_cast<size_t>(p.m * p.c_stride) * size_of(type_of_result(p));
+  return workspace_of(p) + (p.accumulate && chooses_by_clock(stream) ? result : 0);
 }
 
 bool matmul(Stream& stream, const Product& product) {
-  ProductCall call{.stream = stream, .product = product};
-  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
+  ProductCall call = call_of(stream, product);
   if (stream.arena().dry()) {
     return false;  // what it fuses the library knows: a plan counts what is done beside it, too
   }

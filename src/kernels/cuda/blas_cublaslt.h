@@ -55,6 +55,7 @@ struct ProductKey {
   unsigned alignment_a, alignment_b, alignment_c, alignment_extra;  ///< bytes
   DType half;
   bool half_inputs, half_result, tf32, transpose_a, transpose_b, accumulate;
+  bool deterministic;  ///< Stream::deterministic
   Float8 a_format, b_format;
   bool by_factors;
   BlasExtra extra;
@@ -109,13 +110,17 @@ struct ProductCall {
   BlasExtra extra = BlasExtra::none;
   void* beside = nullptr;  ///< of the extra: bias or sums [n or m], of c's type, or gelu's input
   std::byte* workspace = nullptr;
+  void* timed = nullptr;  ///< for results while algorithms are timed: c, or beside it
 };
 
+/// Whether algorithms are chosen by the clock: where results need not be deterministic, or as
+/// ESPALIER_TUNE_PRODUCTS in the environment says, 1 or 0.
+bool chooses_by_clock(const Stream& stream);
 /// What a call shares with others of its kind.
 ProductKey key_of(const ProductCall& call);
 /// The plan of a call, made at its first use. Where the library cannot do the extra, it is for the
-/// product alone. With ESPALIER_TUNE_PRODUCTS=1 in the environment the fastest of the library's
-/// algorithms, which is timed here; else its first choice, the same in every run.
+/// product alone. By the clock the fastest of the library's algorithms, which are timed here; else
+/// its first choice, the same in every run.
 const ProductPlan& plan_of(const ProductCall& call);
 /// Another in its place, for the product alone: the library refused what it had an algorithm for.
 const ProductPlan& plan_without_extra(const ProductCall& call);
