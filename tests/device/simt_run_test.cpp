@@ -111,6 +111,15 @@ const std::vector<testing::Way>& ways() {
          config.train.global_batch = 2;
          config.train.micro_batch = 1;
        }},
+      {"heads of 64 columns, bits that need not repeat",
+       [](io::Config& config) {
+         config.model.width = 64;
+         config.model.heads = 1;
+         config.model.context = 72;
+         config.train.global_batch = 2;
+         config.train.micro_batch = 1;
+         config.run.deterministic = false;
+       }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;
@@ -202,6 +211,7 @@ TEST_P(SimtRuns, HoldWhatWasPlanned) {
       config.train.steps = 3;
       config.train.recompute = later ? "selective" : "none";
       config.optimizer.offload = later;
+      config.run.deterministic = !later;
       const std::string name = storage;
       SCOPED_TRACE(name + (later ? ", later" : ""));
       if (name != "none") {

@@ -273,5 +273,68 @@ TEST_F(Products, take_the_fastest_algorithm_when_asked_to) {
   EXPECT_NEAR(seconds(product(40)), 3e-6, 1e-9);  // what is chosen stays
 }
 
+TEST_F(Products, take_the_fastest_algorithm_where_bits_need_not_repeat) {
+  const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
+  const auto seconds = [&](bool deterministic, const GemmArgs& args) {
+    stream_.set_deterministic(deterministic);
+    const double before = library.seconds;
+    run(args);
+    return library.seconds - before;
+  };
+  for (const bool accumulate : {false, true}) {
+    const GemmArgs args{.a = make(kBf16, {40, 24}),
+                        .b = make(kBf16, {24, 56}),
+                        .c = make(kFp32, {40, 56}),
+                        .accumulate = accumulate};
+    std::vector<float> right = {args.c.get<float>(), args.c.get<float>() + args.c.count()};
+    for (int64_t i = 0; i < args.c.count(); ++i) {
+      double sum = accumulate ? right[static_cast<size_t>(i)] : 0;
+      for (int64_t l = 0; l < 24; ++l) {
+        sum += read(args.a, i / 56 * 24 + l) * read(args.b, 56 * l + i % 56);
+      }
+      right[static_cast<size_t>(i)] = static_cast<float>(sum);
+    }
+    EXPECT_GT(seconds(false, args), 15e-6);  // a few runs of each
+    for (int64_t i = 0; i < args.c.count(); ++i) {
+      ASSERT_NEAR(args.c.get<float>()[i], right[static_cast<size_t>(i)], 1e-5);
+    }
+    EXPECT_NEAR(seconds(false, args), 1e-6, 1e-9);
+    EXPECT_NEAR(seconds(true, args), 3e-6, 1e-9) << "the library's first choice";
+    EXPECT_NEAR(seconds(false, args), 1e-6, 1e-9);
+  }
+  ASSERT_EQ(setenv("ESPALIER_TUNE_PRODUCTS", "0", 1), 0);
+  const GemmArgs other{
+      .a = make(kBf16, {32, 24}), .b = make(kBf16, {24, 64}), .c = make(kFp32, {32, 64})};
+  EXPECT_NEAR(seconds(false, other), 3e-6, 1e-9);
+  ASSERT_EQ(unsetenv("ESPALIER_TUNE_PRODUCTS"), 0);
+}
+
+/// Also for what is timed beside a result that is added to.
+TEST_F(Products, plan_the_workspace_of_runs) {
+  for (const bool deterministic : {true, false}) {
+    for (const auto& [accumulate, code] :
+         {std::pair{false, Float8::none}, {true, Float8::none}, {true, Float8::e4m3}}) {
+      Arena arena, dry(true);
+      const GemmArgs args{.a = make(kBf16, {128, 32}),
+                          .b = make(kBf16, {32, 256}),
+                          .c = make(kFp32, {128, 256}),
+                          .accumulate = accumulate,
+                          .round_a = code,
+                          .round_b = code};
+      {
+        Stream stream(arena, 1, &queue_), planned(dry, 1);
+        stream.set_deterministic(deterministic);
+        planned.set_deterministic(deterministic);
+        cuda_simt::table().gemm(stream, args);
+        stream.synchronize();
+        cuda_simt::table().plan->gemm(planned, args);
+      }
+      EXPECT_EQ(arena.total().peak, dry.total().peak);
+      const size_t result = args.c.bytes();
+      EXPECT_EQ(dry.total().peak > result, accumulate && !deterministic);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace espalier::kernels
