@@ -327,7 +327,7 @@ TEST_F(Products, plan_the_workspace_of_runs) {
         planned.set_deterministic(deterministic);
         cuda_simt::table().gemm(stream, args);
         stream.synchronize();
-        cuda_simt::table().plan->gemm(planned, args);
+        cuda_simt::gemm(planned, args);
       }
       EXPECT_EQ(arena.total().peak, dry.total().peak);
       const size_t result = args.c.bytes();
