@@ -37,8 +37,7 @@ bool takes_fp8(Stream& stream, const Product& product);
 /// Asks the stream for the product. True: the wish is fulfilled, too; false: the caller has it to
 /// do. On a dry arena it asks for its workspace alone.
 bool matmul(Stream& stream, const Product& product);
-/// Bytes of the stream's workspace, from its start, that the product uses; by its m, n, result and
-/// `accumulate` alone.
-size_t matmul_workspace(const Stream& stream, const Product& product);
+/// Bytes of the stream's workspace, from its start, that a product with a result of m x n uses.
+size_t matmul_workspace(int64_t m, int64_t n);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

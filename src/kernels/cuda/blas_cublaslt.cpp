@@ -57,19 +57,10 @@ void add_extra(ProductCall& call, std::byte* spare) {
   }
 }
 
-/// Before what products need that are timed.
-size_t workspace_of(const Product& p) {
-  const auto sums = static_cast<size_t>(std::max(p.n, p.m)) * sizeof(float);
-  return (blas_workspace() + sums + 255) / 256 * 256;
-}
-
-/// With its workspace. What is added to c is timed beside it, everything else in c.
-ProductCall call_of(Stream& stream, const Product& p) {
-  ProductCall call{.stream = stream, .product = p, .timed = p.c};
-  call.workspace = stream.workspace(matmul_workspace(stream, p));
-  if (p.accumulate) {
-    call.timed = call.workspace + workspace_of(p);
-  }
+/// With its workspace.
+ProductCall call_of(Stream& stream, const Product& product) {
+  ProductCall call{.stream = stream, .product = product};
+  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
   return call;
 }
 
@@ -133,9 +124,8 @@ bool takes_fp8(Stream& stream, const Product& p) {
          plan_of(call_of(stream, p)).possible;
 }
 
-size_t matmul_workspace(const Stream& stream, const Product& p) {
-  const auto result = static_cast<size_t>(p.m * p.c_stride) * size_of(type_of_result(p));
-  return workspace_of(p) + (p.accumulate && chooses_by_clock(stream) ? result : 0);
+size_t matmul_workspace(int64_t m, int64_t n) {
+  return blas_workspace() + static_cast<size_t>(std::max(n, m)) * sizeof(float);
 }
 
 bool matmul(Stream& stream, const Product& product) {

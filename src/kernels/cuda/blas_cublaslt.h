@@ -110,7 +110,6 @@ struct ProductCall {
   BlasExtra extra = BlasExtra::none;
   void* beside = nullptr;  ///< of the extra: bias or sums [n or m], of c's type, or gelu's input
   std::byte* workspace = nullptr;
-  void* timed = nullptr;  ///< for results while algorithms are timed: c, or beside it
 };
 
 /// Whether algorithms are chosen by the clock: where results need not be deterministic, or as
@@ -119,8 +118,9 @@ bool chooses_by_clock(const Stream& stream);
 /// What a call shares with others of its kind.
 ProductKey key_of(const ProductCall& call);
 /// The plan of a call, made at its first use. Where the library cannot do the extra, it is for the
-/// product alone. By the clock the fastest of the library's algorithms, which are timed here; else
-/// its first choice, the same in every run.
+/// product alone. Its algorithm is the library's first choice, the same in every run, or by the
+/// clock: the fastest, timed here into c. What is added to c cannot be tried: it has the algorithm
+/// of the same product that is not, where that came before, as in a first micro-batch.
 const ProductPlan& plan_of(const ProductCall& call);
 /// Another in its place, for the product alone: the library refused what it had an algorithm for.
 const ProductPlan& plan_without_extra(const ProductCall& call);

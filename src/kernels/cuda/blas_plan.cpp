@@ -137,7 +137,7 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
   for (int run = 0; run <= kRuns; ++run) {
     bool done = false;
     const double seconds = seconds_of(call.stream, [&] {
-      done = ask(call, plan, algorithm, call.timed) == CUBLAS_STATUS_SUCCESS;
+      done = ask(call, plan, algorithm, call.product.c) == CUBLAS_STATUS_SUCCESS;
     });
     if (!done) {
       return std::numeric_limits<double>::infinity();
@@ -147,7 +147,7 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
   return best;
 }
 
-/// By the clock.
+/// By the clock; c is written again afterwards.
 cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
                              const Algorithms& candidates) {
   double best = std::numeric_limits<double>::infinity();
@@ -160,6 +160,27 @@ cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
     }
   }
   return chosen;
+}
+
+/// Null where that has no plan of this kind.
+const ProductPlan* same_without_adding(const ProductCall& call) {
+  const auto& plans = blas_queue(call.stream).blas.plans();
+  ProductKey key = key_of(call);
+  key.accumulate = false;
+  const auto found = plans.find(key);
+  return found != plans.end() && found->second.extra == call.extra ? &found->second : nullptr;
+}
+
+cublasLtMatmulAlgo_t choose(const ProductCall& call, const ProductPlan& plan,
+                            const Algorithms& candidates) {
+  if (!chooses_by_clock(call.stream)) {
+    return candidates.front();
+  }
+  if (!call.product.accumulate) {
+    return fastest(call, plan, candidates);
+  }
+  const ProductPlan* same = same_without_adding(call);
+  return same != nullptr ? same->algorithm : candidates.front();
 }
 
 ProductPlan make_plan(ProductCall call) {
@@ -177,7 +198,7 @@ ProductPlan make_plan(ProductCall call) {
   }
   check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
         call.product.n, call.product.k);
-  plan.algorithm = found.size() > 1 ? fastest(call, plan, found) : found.front();
+  plan.algorithm = choose(call, plan, found);
   return plan;
 }
 

@@ -44,7 +44,7 @@ Product of_codes(Product product, const GemmArgs& args, const void* memory) {
 /// the library adds it in bf16 alone, so that it comes after.
 void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   // The product's own workspace comes first: it asks for it again, and gets the same memory.
-  const size_t own = (matmul_workspace(stream, product) + 255) / 256 * 256;
+  const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
   std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
   product.half_inputs = true;
   product.tf32 = false;

@@ -42,7 +42,7 @@ void sddmm_by_slabs(Stream& stream, const SddmmArgs& args, int64_t rows_each) {
   const int64_t tokens = args.x.rows();
   const int64_t most = std::min(rows_each, weight.rows);
   // The products' own workspace comes first: they ask for it again, and get the same memory.
-  const size_t products = rounded_up(matmul_workspace(stream, {.m = most, .n = weight.cols}));
+  const size_t products = rounded_up(matmul_workspace(most, weight.cols));
   const size_t lists = rounded_up(rows_bytes(weight));
   std::byte* const memory =
       stream.workspace(products + lists + static_cast<size_t>(most * weight.cols) * sizeof(float));
