@@ -239,8 +239,8 @@ int64_t bytes_of(const Descriptor& tensor) {
   return (last + 1) * (tensor.get<Data>(tensor_type) == Data::bf16 ? 2 : 4);
 }
 
-/// The first has other bits in each run, and computes graphs whose bits are others anyway; the
-/// second computes all.
+/// The first, with other bits in each run, computes graphs that have those anyway; the second all
+/// others.
 constexpr int64_t kEngines = 2;
 
 Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, void* to) {
@@ -305,8 +305,8 @@ Status execute(Handle handle, Object plan_object, Object pack_object) {
     }
   }
   const bool sums = has_sum_of_dq(*graph);
-  if (!sums && config.values.at(engine_index).bytes.front() == std::byte{0}) {
-    return refuse(kNotSupported, "other bits in each run: nobody wants that");
+  if (sums != (config.values.at(engine_index).bytes.front() == std::byte{0})) {
+    return refuse(kNotSupported, "a graph for the other engine");
   }
   if (width_of(*graph) == cudnn_host().broken_width) {
     return refuse(kNotSupported, "a width that is broken");
