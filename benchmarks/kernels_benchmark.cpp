@@ -10,7 +10,7 @@
 // iterations, as the bounds are of the fastest of several runs: the machine may be shared.
 //
 // On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py: by our
-// own kernels, and by cuDNN where it takes it.
+// own kernels, and by cuDNN where it takes it, its gradient also with atomics.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -287,21 +287,23 @@ void add_attention(const std::string& shape, const reference::Attention& s) {
     };
     return made;
   };
-  for (const std::string way : {"own", "cudnn"}) {
-    const auto by = [way](const Build& build) {
-      return [=] {
-        Case made = build();
-        made.run = [way, run = made.run](const Kernels& kernels, Stream& stream, const Tensors& t) {
-          const testing::AttentionWay demanded(way);
-          run(kernels, stream, t);
-        };
-        return made;
+  const auto by = [](const std::string& way, bool deterministic, const Build& build) {
+    return [=] {
+      Case made = build();
+      made.run = [=, run = made.run](const Kernels& kernels, Stream& stream, const Tensors& t) {
+        const testing::AttentionWay demanded(way);
+        stream.set_deterministic(deterministic);
+        run(kernels, stream, t);
       };
+      return made;
     };
-    const std::string name = "attention/" + shape + "/" + way;
-    add(name + "/forward", by(forward), 2 * product);
-    add(name + "/backward", by(backward), 5 * product);
+  };
+  const std::string name = "attention/" + shape;
+  for (const std::string way : {"own", "cudnn"}) {
+    add(name + "/" + way + "/forward", by(way, true, forward), 2 * product);
+    add(name + "/" + way + "/backward", by(way, true, backward), 5 * product);
   }
+  add(name + "/cudnn-atomics/backward", by("cudnn", false, backward), 5 * product);
 }
 
 void add_index() {

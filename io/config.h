@@ -141,8 +141,9 @@ struct ParallelConfig {
 struct RunConfig {
   std::string out = "runs/run";
   std::string backend = "auto";
-  int64_t threads = 0;  ///< a rank; 0: cores / local ranks
-  bool graphs = true;   ///< of a device: replay passes
+  int64_t threads = 0;        ///< a rank; 0: cores / local ranks
+  bool graphs = true;         ///< of a device: replay passes
+  bool deterministic = true;  ///< of a device: two runs have the same bits
   bool trace = true;
 };
 

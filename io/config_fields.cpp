@@ -240,6 +240,8 @@ void run(std::vector<Field>& out) {
   rows.add(
       "graphs", &R::graphs, {},
       "of a device: record the calls of a pass (a CUDA graph), and ask for them at once later");
+  rows.add("deterministic", &R::deterministic, {},
+           "false: on a GPU two runs may have other bits, for speed; of a CPU nothing changes");
   rows.add("trace", &R::trace, {}, "write trace.json");
 }
 

@@ -13,6 +13,7 @@ SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
 
 PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
 STORAGES = {"dense": {},
+            "dense, not deterministic": {"run.deterministic": False},
             "fp8": {"train.fp8": True},
             "fp16": {"train.dtype": "fp16"},
             "dense, no graphs": {"run.graphs": False},

@@ -8,7 +8,8 @@ DENSE_BF16 = [("A100", 312.0), ("H100 PCIe", 756.5), ("H100 NVL", 835.5), ("H100
               ("GH200", 989.5), ("H200", 989.5), ("B200", 2250.0)]
 
 # Storages whose products are dense; of the others the same formula would count flops that nobody does.
-DENSE_PRODUCTS = ("dense", "dense, no graphs", "masked", "expanded", "expanded-8bit", "PyTorch")
+DENSE_PRODUCTS = ("dense", "dense, no graphs", "dense, not deterministic", "masked", "expanded", "expanded-8bit",
+                  "PyTorch")
 CONTEXT = 1024
 
 

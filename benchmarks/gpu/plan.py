@@ -19,6 +19,7 @@ def first():
         Steps("train-124m-dense", 45, "124m", "dense", 12),
         Steps("train-124m-masked", 45, "124m", "masked", 12),
         Steps("train-124m-expanded", 45, "124m", "expanded", 12),
+        Steps("train-124m-fast", 45, "124m", "dense, not deterministic", 12),
         Peer("peer-124m", 150, "124m", 12, ("eager", "blocks", "model")),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",
                   "/bf16/64x64/.*/(576|8192)tokens"),
@@ -33,6 +34,7 @@ def second():
     """The larger model, other storages, and the kernels by themselves."""
     return [
         Steps("train-1.5b-dense", 90, "1.5b", "dense", 6),
+        Steps("train-1.5b-fast", 90, "1.5b", "dense, not deterministic", 6),
         Peer("peer-1.5b", 240, "1.5b", 8, ("eager", "blocks")),
         Benchmark("attention", "attention of GPT-2 124M and 1.5B, ours and cuDNN's", 110, "kernels_benchmark",
                   "^attention/(124m|1.5b)/"),

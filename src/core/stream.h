@@ -50,6 +50,11 @@ class Stream {
   /// cores multiply many times faster. The CPU has no such products, and never does.
   void allow_tf32(bool allow) { tf32_ = allow; }
   bool tf32() const { return tf32_; }
+  /// Whether results must have the same bits each time, which is so unless told otherwise. Else
+  /// kernels of a device may add up in any order and choose algorithms by the clock. The CPU's
+  /// results always repeat.
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  bool deterministic() const { return deterministic_; }
 
   /// For work of the CPU beside a device: its memory is pinned. Without a device this stream.
   Stream& host() { return host_ ? *host_ : *this; }
@@ -66,6 +71,7 @@ class Stream {
   int threads_;
   Queue* queue_;
   bool tf32_ = false;
+  bool deterministic_ = true;
   std::unique_ptr<Stream> host_, side_;
   Buffer workspace_;
 };

@@ -78,6 +78,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
     if (!known.contains(key)) {
       Arena arena = backend.arena().another();
       Stream stream(arena, backend.stream().threads(), backend.stream().queue());
+      stream.set_deterministic(config.run.deterministic);
       const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
       const std::vector<size_t> numbers = parameters_of(layers, parts);
       Stage stage(config, problem, stream, backend.kernels(),

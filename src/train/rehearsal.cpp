@@ -133,6 +133,7 @@ class Rehearsal {
                 .parts = shape.parts}),
         specs_(specs_of(stage_.store())),
         kept_(shape.start.kept) {
+    stream_.set_deterministic(config.run.deterministic);
     if (shape.layout && shape.layout->asynchronous()) {
       weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
     }

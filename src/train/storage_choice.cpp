@@ -76,6 +76,7 @@ class Trial {
         stream_(arena_, threads, arena_.dry() ? nullptr : question.store.stream().queue()),
         store_(stream_, kernels, {spec_of(group)}, options_of(question, group, arena_.dry())),
         weight_(store_, kernels, store_.parameters().front()) {
+    stream_.set_deterministic(question.config.run.deterministic);
     if (!arena_.dry()) {
       store_.initialise(1);
     }

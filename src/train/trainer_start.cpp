@@ -145,6 +145,7 @@ void Trainer::open_data() {
   backend_ =
       std::make_unique<kernels::Backend>(kernels, threads_of(config_, comm_), comm_.local_rank());
   backend_->stream().allow_tf32(config_.train.tf32);
+  backend_->stream().set_deterministic(config_.run.deterministic);
   problem_ = problem_of(*source_);
   layers_ = make_layers(config_, problem_);
   for (const auto& layer : layers_) {

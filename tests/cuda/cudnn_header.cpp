@@ -104,6 +104,7 @@ static_assert(same(Pointwise::divide, CUDNN_POINTWISE_DIV));
 static_assert(same(Pointwise::subtract, CUDNN_POINTWISE_SUB));
 static_assert(same(Pointwise::exp, CUDNN_POINTWISE_EXP));
 static_assert(same(Pointwise::log, CUDNN_POINTWISE_LOG));
+static_assert(same(Pointwise::identity, CUDNN_POINTWISE_IDENTITY));
 static_assert(same(Pointwise::greater_or_equal, CUDNN_POINTWISE_CMP_GE));
 static_assert(same(Pointwise::index, CUDNN_POINTWISE_GEN_INDEX));
 static_assert(same(Pointwise::select, CUDNN_POINTWISE_BINARY_SELECT));

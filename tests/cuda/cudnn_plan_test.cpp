@@ -1,6 +1,6 @@
 // That cuDNN takes our graphs of attention: plans for GPUs that are described to it, on machines
-// without any, with an engine whose results repeat and a workspace as large as is asked for. Skipped
-// where there is no cuDNN.
+// without any, with an engine whose results repeat where they have to, and a workspace as large as is
+// asked for. Skipped where there is no cuDNN.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -54,13 +54,15 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
                                                {77, 2, 96},
                                                {193, 2, 128},
                                                {64, 1, 8}}) {
-      for (const bool backward : {false, true}) {
-        const AttentionKey key{backward, 5, tokens, heads, width};
+      for (const auto& [backward, deterministic] :
+           {std::pair{false, true}, {true, true}, {true, false}}) {
+        const AttentionKey key{backward, deterministic, 5, tokens, heads, width};
         const AttentionPlan made = plan_attention(key, {.device = &device});
         ASSERT_TRUE(made.plan) << gpu.name << " " << tokens << "x" << width << ": " << made.why_not;
         EXPECT_LE(made.plan->workspace, attention_workspace(key));
-        std::cout << fmt::format("{} {} {} positions, {} heads of {}: engine {}, workspace {}\n",
-                                 gpu.name, backward ? "backward" : "forward", tokens, heads, width,
+        std::cout << fmt::format("{} {}{} {} positions, {} heads of {}: engine {}, workspace {}\n",
+                                 gpu.name, backward ? "backward" : "forward",
+                                 deterministic ? "" : " with a sum of dq", tokens, heads, width,
                                  made.plan->engine, made.plan->workspace);
       }
     }
@@ -69,7 +71,7 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
 
 TEST_F(CudnnPlans, a_refusal_has_a_reason) {
   const CudnnObject device = described(kGpus[0]);
-  const AttentionPlan made = plan_attention({false, 1, 128, 2, 12}, {.device = &device});
+  const AttentionPlan made = plan_attention({false, true, 1, 128, 2, 12}, {.device = &device});
   EXPECT_FALSE(made.plan);
   EXPECT_NE(made.why_not.find("cuDNN has no plan"), std::string::npos) << made.why_not;
 }

@@ -103,6 +103,16 @@ TEST_P(DeviceRuns, StayNearTheCpuFor100StepsAndRepeatTheirBits) {
   }
 }
 
+TEST_P(DeviceRuns, StayNearTheCpuWhereBitsNeedNotRepeat) {
+  for (const auto& prune : {testing::prune, testing::prune_sparse}) {
+    const TempDir dir;
+    io::Config config = config_of(dir, GetParam());
+    prune(config);
+    config.run.deterministic = false;
+    expect_near(run_on_device(config), run(config), config);
+  }
+}
+
 /// The device takes passes as recordings: none goes on call by call, but those with dropout.
 TEST_P(DeviceRuns, AreReplayed) {
   constexpr int64_t kFew = 12;

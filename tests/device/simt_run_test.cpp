@@ -111,6 +111,15 @@ const std::vector<testing::Way>& ways() {
          config.train.global_batch = 2;
          config.train.micro_batch = 1;
        }},
+      {"heads of 64 columns, bits that need not repeat",
+       [](io::Config& config) {
+         config.model.width = 64;
+         config.model.heads = 1;
+         config.model.context = 72;
+         config.train.global_batch = 2;
+         config.train.micro_batch = 1;
+         config.run.deterministic = false;
+       }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;
@@ -191,8 +200,25 @@ TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
   }
 }
 
-/// Where masks are known beforehand, the plan is what the arena holds at its peak, to the byte:
-/// workspace, activations, state.
+/// The plan is what the arena holds at its peak, to the byte: workspace, activations, state.
+void expect_planned(const io::Config& config) {
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.kernels = &kernels::cuda_simt::table();
+    train::Trainer trainer(config, comm, options);
+    trainer.run();
+    const train::MemoryPlan& plan = trainer.fit().plan;
+    const Arena& arena = trainer.arena();
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      EXPECT_EQ(arena.at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
+          << name_of(static_cast<Memory>(kind));
+    }
+    EXPECT_EQ(arena.total().peak, plan.needed());
+  });
+}
+
+/// Where masks are known beforehand.
 TEST_P(SimtRuns, HoldWhatWasPlanned) {
   for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
     for (const bool later : {false, true}) {
@@ -202,6 +228,7 @@ TEST_P(SimtRuns, HoldWhatWasPlanned) {
       config.train.steps = 3;
       config.train.recompute = later ? "selective" : "none";
       config.optimizer.offload = later;
+      config.run.deterministic = !later;
       const std::string name = storage;
       SCOPED_TRACE(name + (later ? ", later" : ""));
       if (name != "none") {
@@ -213,21 +240,21 @@ TEST_P(SimtRuns, HoldWhatWasPlanned) {
         config.sparse.storage.fallback = name;
         config.sparse.index.fallback = "bitmap";
       }
-      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-        train::TrainerOptions options;
-        options.resume = "none";
-        options.kernels = &kernels::cuda_simt::table();
-        train::Trainer trainer(config, comm, options);
-        trainer.run();
-        const train::MemoryPlan& plan = trainer.fit().plan;
-        const Arena& arena = trainer.arena();
-        for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-          EXPECT_EQ(arena.at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
-              << name_of(static_cast<Memory>(kind));
-        }
-        EXPECT_EQ(arena.total().peak, plan.needed());
-      });
+      expect_planned(config);
     }
+  }
+}
+
+/// Workspace of cuDNN, with gradients of scores and with a sum of dq.
+TEST(SimtRunsByCudnn, HoldWhatWasPlanned) {
+  for (const bool deterministic : {true, false}) {
+    const TempDir dir;
+    io::Config config = small_config(dir);
+    testing::take_type(config, "bf16");
+    config.model.context = 64;
+    config.train.steps = 1;
+    config.run.deterministic = deterministic;
+    expect_planned(config);
   }
 }
 

@@ -140,6 +140,7 @@ assert peaks.flops_per_token(1_000_000 + 1024 * 64, 2, 64) == 6_000_000 + 12 * 2
 line = {"tokens_per_s": 1e5, "storage": "PyTorch", "parameters": 124439808}
 shape = {"layers": 12, "width": 768}
 assert abs(peaks.mfu(line, shape, "NVIDIA H100 80GB HBM3") - 0.08642) < 1e-4
+assert peaks.mfu({**line, "storage": "dense, not deterministic"}, shape, "NVIDIA H200") is not None
 assert peaks.mfu(line, shape, "") is None and peaks.mfu({**line, "storage": "block"}, shape, "NVIDIA H200") is None
 PYTHON
 run env PYTHONPATH="$root/benchmarks/gpu" PYTHONDONTWRITEBYTECODE=1 python3 "$scratch/peaks_test.py"

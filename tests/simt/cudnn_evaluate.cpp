@@ -162,6 +162,8 @@ class Run {
         return std::exp(x);
       case Pointwise::log:
         return std::log(x);
+      case Pointwise::identity:
+        return x;
       case Pointwise::greater_or_equal:
         return x >= b ? 1.0F : 0.0F;
       case Pointwise::select:

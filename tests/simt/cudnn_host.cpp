@@ -209,18 +209,39 @@ std::map<int64_t, const Descriptor*> tensors_in_memory(const Descriptor& graph) 
 /// Columns of heads: those of the only tensors in bf16 that are in memory as they are.
 int64_t width_of(const Descriptor& graph) { return tensors_in_memory(graph).at(1)->extent(3); }
 
-/// Gradients of scores where a graph has none of its own memory for sums of dq.
+/// A product in fp32 that is in memory: of dq, which all blocks add to.
+bool has_sum_of_dq(const Descriptor& graph) {
+  return std::ranges::any_of(graph.values.at(graph_operations).objects, [](const auto& operation) {
+    return operation->kind == Kind::operation_matmul &&
+           !operation->object(operation_matmul_c).flag(tensor_virtual) &&
+           operation->object(operation_matmul_c).template get<Data>(tensor_type) == Data::fp32;
+  });
+}
+
+/// Gradients of scores, or, as on devices before 9.0, the sum of dq in rows once more.
 int64_t workspace_of(const Descriptor& graph) {
   const auto tensors = tensors_in_memory(graph);
   const Descriptor& q = *tensors.at(1);
   constexpr size_t kForward = 7;
-  const bool backward = tensors.size() > kForward;
-  const int64_t rows = (q.extent(2) + 127) / 128 * 128;
-  return static_cast<int64_t>(cudnn_host().more_workspace) +
-         (backward ? 2 * q.extent(0) * q.extent(1) * rows * rows : 0);
+  const auto rows = [&](int64_t of) { return (q.extent(2) + of - 1) / of * of; };
+  const int64_t each = tensors.size() <= kForward ? 0
+                       : has_sum_of_dq(graph)     ? 4 * rows(8) * q.extent(3)
+                                                  : 2 * rows(128) * rows(128);
+  return static_cast<int64_t>(cudnn_host().more_workspace) + q.extent(0) * q.extent(1) * each;
 }
 
-constexpr int64_t kEngines = 2;  ///< the first has other bits in each run, the second computes
+/// From its first element to its last.
+int64_t bytes_of(const Descriptor& tensor) {
+  int64_t last = 0;
+  for (size_t axis = 0; axis < 4; ++axis) {
+    last += (tensor.extent(axis) - 1) * tensor.stride(axis);
+  }
+  return (last + 1) * (tensor.get<Data>(tensor_type) == Data::bf16 ? 2 : 4);
+}
+
+/// The first, with other bits in each run, computes graphs that have those anyway; the second all
+/// others.
+constexpr int64_t kEngines = 2;
 
 Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, void* to) {
   const Descriptor& of = *own(object);
@@ -276,13 +297,22 @@ Status execute(Handle handle, Object plan_object, Object pack_object) {
   if (places.size() + numbers.size() != tensors.size() || workspace == nullptr) {
     return refuse(kBadParameter, "a tensor is missing or not aligned, or there is no workspace");
   }
-  if (config.values.at(engine_index).bytes.front() == std::byte{0}) {
-    return refuse(kNotSupported, "other bits in each run: nobody wants that");
+  for (const auto& [id, data] : places) {
+    const auto* const begin = static_cast<const std::byte*>(data);
+    const auto* const own = static_cast<const std::byte*>(workspace);
+    if (begin < own + workspace_of(*graph) && own < begin + bytes_of(*tensors.at(id))) {
+      return refuse(kBadParameter, fmt::format("tensor {} is in the workspace", id));
+    }
+  }
+  const bool sums = has_sum_of_dq(*graph);
+  if (sums != (config.values.at(engine_index).bytes.front() == std::byte{0})) {
+    return refuse(kNotSupported, "a graph for the other engine");
   }
   if (width_of(*graph) == cudnn_host().broken_width) {
     return refuse(kNotSupported, "a width that is broken");
   }
   ++cudnn_host().runs;
+  cudnn_host().sums_of_dq += sums ? 1 : 0;
   static_cast<Context*>(handle)->queue->enqueue(
       [graph, places, numbers, workspace, bytes = workspace_of(*graph)] {
         std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // NaN: it is the library's

@@ -19,8 +19,9 @@ struct CudnnHost {
   size_t version = 9'19'00;     ///< 0: there is none
   int64_t refused_width = 0;    ///< heads of so many columns have no plan
   int64_t broken_width = 0;     ///< these have one, whose runs are refused
-  size_t more_workspace = 256;  ///< of a plan, beside gradients of scores
+  size_t more_workspace = 256;  ///< of a plan, beside gradients of scores or a sum of dq
   int64_t plans = 0, runs = 0;
+  int64_t sums_of_dq = 0;  ///< runs of graphs that have one
 };
 CudnnHost& cudnn_host();
 /// As a new process begins: forgets plans, too.

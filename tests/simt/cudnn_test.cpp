@@ -82,6 +82,28 @@ TEST_F(Cudnn, computes_the_cases_of_the_table) {
     buffers_.clear();
   }
   EXPECT_EQ(taken, 2 * 7);
+  EXPECT_EQ(cudnn_host().sums_of_dq, 0) << "two runs have the same bits";
+}
+
+TEST_F(Cudnn, adds_up_dq_in_memory_where_bits_need_not_repeat) {
+  stream_.set_deterministic(false);
+  Cases cases;
+  add_attention_cases(cases, kBf16);
+  for (const Case& one : cases) {
+    expect_right(one);
+    buffers_.clear();
+  }
+  EXPECT_EQ(cudnn_host().runs, 2 * 7);
+  EXPECT_EQ(cudnn_host().sums_of_dq, 7);
+}
+
+TEST_F(Cudnn, has_gradients_of_both_kinds_beside_each_other) {
+  for (const bool deterministic : {true, false, true, false}) {
+    stream_.set_deterministic(deterministic);
+    expect_runs({2, 70, 2, 16}, 1, 1);
+  }
+  EXPECT_EQ(cudnn_host().plans, 3) << "one of them forward";
+  EXPECT_EQ(cudnn_host().sums_of_dq, 2);
 }
 
 TEST_F(Cudnn, keeps_a_plan_for_each_shape) {
@@ -110,6 +132,8 @@ TEST_F(Cudnn, asks_the_queue) {
 TEST_F(Cudnn, backward_takes_as_many_sequences_as_the_workspace_holds) {
   expect_runs({301, 64, 1, 8}, 1, 2);
   EXPECT_EQ(cudnn_host().plans, 3) << "150 and 151 sequences";
+  stream_.set_deterministic(false);
+  expect_runs({301, 64, 1, 8}, 1, 1);
 }
 
 TEST_F(Cudnn, what_it_refuses_is_ours) {
@@ -128,6 +152,17 @@ TEST_F(Cudnn, what_it_refuses_is_ours) {
   expect_runs({1, 70, 1, 12}, 0, 0);
 }
 
+TEST_F(Cudnn, a_sum_of_dq_that_it_refuses_is_ours) {
+  stream_.set_deterministic(false);
+  cudnn_host().refused_width = 24;
+  expect_runs({1, 70, 1, 24}, 0, 0);
+  cudnn_host().broken_width = 16;
+  expect_runs({1, 70, 1, 16}, 0, 0);
+  cudnn_host().more_workspace = size_t{2} << 20;
+  expect_runs({1, 70, 1, 8}, 0, 0);
+  EXPECT_EQ(cudnn_host().sums_of_dq, 0);
+}
+
 TEST_F(Cudnn, a_sequence_that_is_too_long_for_the_workspace_is_ours) {
   constexpr int64_t kTokens = 12000;
   Arena dry(true);
@@ -138,6 +173,10 @@ TEST_F(Cudnn, a_sequence_that_is_too_long_for_the_workspace_is_ours) {
   cuda_simt::attention_backward(
       stream, {qkv.tensor(), out.tensor(), lse.tensor(), out.tensor(), qkv.tensor(), 1});
   EXPECT_LT(dry.total().peak, size_t{2} << 20);
+  stream.set_deterministic(false);
+  cuda_simt::attention_backward(
+      stream, {qkv.tensor(), out.tensor(), lse.tensor(), out.tensor(), qkv.tensor(), 1});
+  EXPECT_GT(dry.total().peak, size_t{2} << 20) << "a sum of dq has no such limit";
 }
 
 TEST_F(Cudnn, an_older_one_has_gradients_of_whole_tiles) {
@@ -190,11 +229,12 @@ TEST_F(Cudnn, operands_that_are_not_aligned_are_ours) {
 
 /// A plan asks for the workspace that a run will have.
 TEST_F(Cudnn, plans_have_the_memory_of_runs) {
-  for (const Case& one :
-       {attention_case({3, 100, 2, 16}, kBf16), attention_backward_case({3, 100, 2, 16}, kBf16)}) {
+  const auto expect_planned = [&](const Case& one, bool deterministic) {
     Arena arena, dry(true);
     {
       Stream stream(arena, 1, &queue_), planned(dry, 1);
+      stream.set_deterministic(deterministic);
+      planned.set_deterministic(deterministic);
       const Tensors tensors = memory(one);
       one.run(cuda_simt::table(), stream, tensors);
       stream.synchronize();
@@ -202,6 +242,10 @@ TEST_F(Cudnn, plans_have_the_memory_of_runs) {
     }
     EXPECT_EQ(arena.total().peak, dry.total().peak) << one.name;
     EXPECT_GT(arena.total().peak, size_t{1} << 20) << one.name;
+  };
+  for (const bool deterministic : {true, false}) {
+    expect_planned(attention_case({3, 100, 2, 16}, kBf16), deterministic);
+    expect_planned(attention_backward_case({3, 100, 2, 16}, kBf16), deterministic);
   }
 }
 

@@ -25,8 +25,9 @@ AttentionShapes shapes_of(const Args& args) {
           .scale = 1.0F / sqrtf(static_cast<float>(width))};
 }
 
-LibraryAttention for_library(const AttentionShapes& s) {
+LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
   return {.half = s.qkv.type == DType::bf16 && s.out.type == DType::bf16,
+          .deterministic = stream.deterministic(),
           .qkv = s.qkv.data,
           .out = s.out.data,
           .dout = s.dout.data,
@@ -45,7 +46,7 @@ LibraryAttention for_library(const AttentionShapes& s) {
 void attention(Stream& stream, const AttentionArgs& args) {
   verify(args);
   const AttentionShapes shapes = shapes_of(args);
-  const LibraryAttention call = for_library(shapes);
+  const LibraryAttention call = for_library(stream, shapes);
   const size_t bytes = library_attention_workspace(call, false);
   std::byte* const memory = bytes > 0 ? stream.workspace(bytes) : nullptr;
   if (!library_attention(stream, call, false, memory)) {
@@ -62,9 +63,9 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   const auto rows = static_cast<size_t>(shapes.pairs() * shapes.tokens);
   const size_t delta = (rows + 1) * sizeof(float);
   std::byte* const memory =
-      stream.workspace(delta + library_attention_workspace(for_library(shapes), true));
+      stream.workspace(delta + library_attention_workspace(for_library(stream, shapes), true));
   shapes.delta = reinterpret_cast<float*>(memory);
-  if (!library_attention(stream, for_library(shapes), true, memory + delta)) {
+  if (!library_attention(stream, for_library(stream, shapes), true, memory + delta)) {
     const auto run =
         attention_fits_tiles(shapes) ? attention_backward_by_tiles : attention_backward_by_rows;
     run(stream, shapes);

@@ -33,17 +33,23 @@ Way chosen_way() {
 
 AttentionKey key_of(const LibraryAttention& call, bool backward) {
   return {.backward = backward,
+          .deterministic = call.deterministic || !backward,
           .sequences = call.sequences,
           .tokens = call.tokens,
           .heads = call.heads,
           .width = call.width};
 }
 
+/// Bytes of the sum of dq, which is at the start of the workspace.
+size_t dq_sum_bytes(const AttentionKey& key) {
+  return (attention_dq_sum(key) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 /// Sequences that one plan takes, as even as can be, so that shapes are few; 0: it takes none.
 int64_t sequences_at_once(AttentionKey key) {
   const int64_t all = std::exchange(key.sequences, 1);
   const auto most = static_cast<int64_t>(kMostWorkspace / attention_workspace(key));
-  if (!key.backward || most >= all) {
+  if (!key.backward || !key.deterministic || most >= all) {
     return all;
   }
   const int64_t calls = most == 0 ? 0 : (all + most - 1) / most;
@@ -91,6 +97,7 @@ LibraryAttention part_of(const LibraryAttention& call, int64_t first, int64_t co
 
 void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call, bool backward,
          std::byte* workspace) {
+  const AttentionKey key = key_of(call, backward);
   using Id = AttentionTensor;
   float scale = call.scale, minus_infinity = -INFINITY, one = 1;
   const int64_t columns = call.heads * call.width;
@@ -116,7 +123,10 @@ void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call
     place(Id::dv, part(call.dqkv, 2));
     place(Id::one, &one);
   }
-  run_plan(cudnn.handle(), plan, places, workspace);
+  if (!key.deterministic) {
+    place(Id::dq_sum, workspace);
+  }
+  run_plan(cudnn.handle(), plan, places, workspace + dq_sum_bytes(key));
 }
 
 /// Empty when all of it was asked for; else why it was not.
@@ -185,7 +195,7 @@ size_t library_attention_workspace(const LibraryAttention& call, bool backward) 
   }
   AttentionKey key = key_of(call, backward);
   key.sequences = sequences_at_once(key);
-  return kAlignment + attention_workspace(key);
+  return kAlignment + dq_sum_bytes(key) + attention_workspace(key);
 }
 
 bool library_attention(Stream& stream, const LibraryAttention& call, bool backward,

@@ -23,11 +23,12 @@ CudnnShape transposed(CudnnShape shape) {
 class Graphs {
  public:
   explicit Graphs(const AttentionKey& key) : key_(key) {
-    const auto& [backward, B, T, H, D] = key;
+    const auto& [backward, deterministic, B, T, H, D] = key;
     square_ = {{B, H, T, T}, {H * T * T, T * T, T, 1}};
     column_ = {{B, H, T, 1}, {H * T, T, 1, 1}};
     part_ = {{B, H, T, D}, {3 * H * D * T, D, 3 * H * D, 1}};
     whole_ = {{B, H, T, D}, {H * D * T, D, H * D, 1}};
+    by_heads_ = {{B, H, T, D}, {H * T * D, T * D, D, 1}};
     graph_.number(id(Id::scale));
     graph_.number(id(Id::minus_infinity));
   }
@@ -67,7 +68,12 @@ class Graphs {
     const int64_t ds = scaled(graph_.pointwise(Pointwise::multiply, centred, p, scores()));
     graph_.matmul(graph_.reshape(ds, turned()), id(Id::q), id(Id::dk));
     const int64_t k = graph_.reshape(id(Id::k), graph_.between(Data::bf16, part_));
-    graph_.matmul(ds, k, id(Id::dq));
+    if (key_.deterministic) {
+      graph_.matmul(ds, k, id(Id::dq));
+    } else {
+      graph_.tensor(id(Id::dq_sum), Data::fp32, by_heads_);
+      graph_.pointwise(Pointwise::identity, graph_.matmul(ds, k, id(Id::dq_sum)), id(Id::dq));
+    }
     return graph_.finish(target);
   }
 
@@ -103,7 +109,7 @@ class Graphs {
   }
 
   AttentionKey key_;
-  CudnnShape square_, column_, part_, whole_;
+  CudnnShape square_, column_, part_, whole_, by_heads_;
   CudnnGraph graph_;
 };
 
@@ -113,8 +119,14 @@ size_t attention_workspace(const AttentionKey& key) {
   constexpr size_t kMore = size_t{1} << 20;  // cuDNN 9.19 and 9.26 take 256 bytes of it
   constexpr int64_t kTile = 128;
   const int64_t rows = (key.tokens + kTile - 1) / kTile * kTile;
-  const int64_t scores = key.backward ? key.sequences * key.heads * rows * rows : 0;
-  return kMore + static_cast<size_t>(scores) * sizeof(uint16_t);
+  const size_t row = key.deterministic ? static_cast<size_t>(rows) * sizeof(uint16_t)
+                                       : static_cast<size_t>(key.width) * sizeof(float);
+  return kMore + (key.backward ? static_cast<size_t>(key.sequences * key.heads * rows) * row : 0);
+}
+
+size_t attention_dq_sum(const AttentionKey& key) {
+  const int64_t elements = key.sequences * key.heads * key.tokens * key.width;
+  return key.deterministic ? 0 : static_cast<size_t>(elements) * sizeof(float);
 }
 
 AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target) {
@@ -125,8 +137,9 @@ AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target)
           "cuDNN before 9.15.1 has gradients of multiples of 128 positions, not of {}", key.tokens);
     Graphs graphs(key);
     const CudnnObject graph = key.backward ? graphs.backward(target) : graphs.forward(target);
-    return {.plan = std::make_shared<const CudnnPlan>(
-                plan_graph(graph, target, attention_workspace(key))),
+    return {.plan = std::make_shared<const CudnnPlan>(plan_graph(
+                graph, target,
+                {.workspace = attention_workspace(key), .deterministic = key.deterministic})),
             .why_not = {}};
   } catch (const Failure& failure) {
     return {.plan = nullptr, .why_not = failure.what()};

@@ -7,9 +7,10 @@
 //   backward   p = exp(s - lse); dv = pᵀ dout; ds = scale p (dout vᵀ - delta); dk = dsᵀ q;
 //              dq = ds k, delta = the sum of out dout by row
 //
-// Each key's gradients are summed by one block. Those of a query come from all keys' blocks: a
-// graph with an fp32 sum of dq would have them added by atomics, in any order. Without one cuDNN
-// keeps ds, bf16, in its workspace, and dq is a product of its own, with the same bits in each run.
+// Each key's gradients are summed by one block. Those of a query come from all keys' blocks: in a
+// graph with an fp32 sum of dq (SDPA's of NVIDIA's frontend, github.com/NVIDIA/cudnn-frontend)
+// atomics add them, in any order. Without one cuDNN keeps ds, bf16, in its workspace, and dq is a
+// product of its own, with the same bits in each run.
 #include <compare>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 /// bf16, with rows as in AttentionArgs and AttentionBackwardArgs.
 struct AttentionKey {
   bool backward = false;
+  bool deterministic = true;  ///< else with a sum of dq; forward is always
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;
   auto operator<=>(const AttentionKey&) const = default;
 };
@@ -39,7 +41,8 @@ enum class AttentionTensor : int64_t {
   dv,
   scale,
   minus_infinity,
-  one
+  one,
+  dq_sum
 };
 
 struct AttentionPlan {
@@ -47,8 +50,11 @@ struct AttentionPlan {
   std::string why_not;
 };
 
-/// Bytes of workspace that a plan may take: ds, with room to spare.
+/// Bytes of workspace that a plan may take, with room to spare: ds, or, on devices before 9.0, as
+/// much as the sum of dq once more.
 size_t attention_workspace(const AttentionKey& key);
+/// Bytes of the sum of dq, where there is one. cuDNN zeroes it.
+size_t attention_dq_sum(const AttentionKey& key);
 
 /// Never throws Failure: a shape that cuDNN refuses has no plan, and a reason.
 AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target);

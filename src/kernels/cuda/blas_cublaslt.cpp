@@ -25,8 +25,8 @@ DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::
 /// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
 /// 16 bytes.
 bool has_slope(const Product& p) {
-  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr && p.c_stride % 8 == 0 &&
-         p.k > 1 && is_aligned(p.gelu_slope_of);
+  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr &&
+         p.c_stride % 8 == 0 && p.k > 1 && is_aligned(p.gelu_slope_of);
 }
 
 bool has_row_sums(const Product& p, int capability) {
@@ -55,6 +55,13 @@ void add_extra(ProductCall& call, std::byte* spare) {
     call.extra = BlasExtra::row_sums;
     call.beside = straight ? p.row_sums.data : spare;
   }
+}
+
+/// With its workspace.
+ProductCall call_of(Stream& stream, const Product& product) {
+  ProductCall call{.stream = stream, .product = product};
+  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
+  return call;
 }
 
 /// Asks the library, and once more without the extra if it refuses.
@@ -99,10 +106,10 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
   const float beta = p.addend != nullptr ? 1 : 0;
   const float* of_product = p.factors != nullptr ? p.factors : &one;
   const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
-  return blas_library().matmul(queue.blas.handle(), plan.product.handle, of_product, p.b,
-                               plan.b.handle, p.a, plan.a.handle, of_c,
-                               p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm, call.workspace, queue.workspace,
-                               queue.native);
+  return blas_library().matmul(
+      queue.blas.handle(), plan.product.handle, of_product, p.b, plan.b.handle, p.a, plan.a.handle,
+      of_c, p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm,
+      call.workspace, queue.workspace, queue.native);
 }
 
 /// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have
@@ -114,7 +121,7 @@ bool takes_fp8(Stream& stream, const Product& p) {
   const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
   return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
          p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c) &&
-         plan_of({.stream = stream, .product = p}).possible;
+         plan_of(call_of(stream, p)).possible;
 }
 
 size_t matmul_workspace(int64_t m, int64_t n) {
@@ -122,8 +129,7 @@ size_t matmul_workspace(int64_t m, int64_t n) {
 }
 
 bool matmul(Stream& stream, const Product& product) {
-  ProductCall call{.stream = stream, .product = product};
-  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
+  ProductCall call = call_of(stream, product);
   if (stream.arena().dry()) {
     return false;  // what it fuses the library knows: a plan counts what is done beside it, too
   }

@@ -55,7 +55,9 @@ struct ProductKey {
   unsigned alignment_a, alignment_b, alignment_c, alignment_addend;  ///< bytes
   unsigned alignment_extra;
   DType half;
-  bool half_inputs, half_result, tf32, transpose_a, transpose_b, adds;
+  bool half_inputs, half_result, tf32, transpose_a, transpose_b;
+  bool adds;
+  bool deterministic;  ///< Stream::deterministic
   Float8 a_format, b_format;
   bool by_factors;
   BlasExtra extra;
@@ -112,11 +114,15 @@ struct ProductCall {
   std::byte* workspace = nullptr;
 };
 
+/// Whether algorithms are chosen by the clock: where results need not be deterministic, or as
+/// ESPALIER_TUNE_PRODUCTS in the environment says, 1 or 0.
+bool chooses_by_clock(const Stream& stream);
 /// What a call shares with others of its kind.
 ProductKey key_of(const ProductCall& call);
 /// The plan of a call, made at its first use. Where the library cannot do the extra, it is for the
-/// product alone. With ESPALIER_TUNE_PRODUCTS=1 in the environment the fastest of the library's
-/// algorithms, which is timed here; else its first choice, the same in every run.
+/// product alone. Its algorithm is the library's first choice, the same in every run, or by the
+/// clock: the fastest, timed here into c. What is added to c cannot be tried: it has the algorithm
+/// of the same product that is not, where that came before, as in a first micro-batch.
 const ProductPlan& plan_of(const ProductCall& call);
 /// Another in its place, for the product alone: the library refused what it had an algorithm for.
 const ProductPlan& plan_without_extra(const ProductCall& call);

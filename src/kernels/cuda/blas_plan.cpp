@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "src/core/arena.h"
 #include "src/kernels/cuda/blas_cublaslt.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -130,20 +129,16 @@ Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int
   return all;
 }
 
-bool tunes() {
-  const char* asked = std::getenv("ESPALIER_TUNE_PRODUCTS");
-  return asked != nullptr && std::string_view(asked) == "1";
-}
-
 /// Seconds of one product, the best of a few, after one that warms up.
 double seconds_by(const ProductCall& call, const ProductPlan& plan,
-                  const cublasLtMatmulAlgo_t& algorithm, void* to) {
+                  const cublasLtMatmulAlgo_t& algorithm) {
   constexpr int kRuns = 5;
   double best = std::numeric_limits<double>::infinity();
   for (int run = 0; run <= kRuns; ++run) {
     bool done = false;
-    const double seconds = seconds_of(
-        call.stream, [&] { done = ask(call, plan, algorithm, to) == CUBLAS_STATUS_SUCCESS; });
+    const double seconds = seconds_of(call.stream, [&] {
+      done = ask(call, plan, algorithm, call.product.c) == CUBLAS_STATUS_SUCCESS;
+    });
     if (!done) {
       return std::numeric_limits<double>::infinity();
     }
@@ -152,17 +147,13 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
   return best;
 }
 
-/// By the clock. Results go to memory of their own: c may be added to.
+/// By the clock; c is written again afterwards.
 cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
                              const Algorithms& candidates) {
-  const Product& p = call.product;
-  const Buffer result =
-      call.stream.arena().allocate(Memory::scratch, "product that is timed",
-                                   p.half_result ? p.half : DType::fp32, Shape{p.m, p.c_stride});
   double best = std::numeric_limits<double>::infinity();
   cublasLtMatmulAlgo_t chosen = candidates.front();
   for (const auto& algorithm : candidates) {
-    const double seconds = seconds_by(call, plan, algorithm, result.tensor().data);
+    const double seconds = seconds_by(call, plan, algorithm);
     if (seconds < best) {
       best = seconds;
       chosen = algorithm;
@@ -171,11 +162,32 @@ cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
   return chosen;
 }
 
+/// Null where that has no plan of this kind.
+const ProductPlan* same_without_adding(const ProductCall& call) {
+  const auto& plans = blas_queue(call.stream).blas.plans();
+  ProductKey key = key_of(call);
+  key.adds = false;
+  const auto found = plans.find(key);
+  return found != plans.end() && found->second.extra == call.extra ? &found->second : nullptr;
+}
+
+cublasLtMatmulAlgo_t choose(const ProductCall& call, const ProductPlan& plan,
+                            const Algorithms& candidates) {
+  if (!chooses_by_clock(call.stream)) {
+    return candidates.front();
+  }
+  if (call.product.addend != call.product.c) {  // trials change c
+    return fastest(call, plan, candidates);
+  }
+  const ProductPlan* same = same_without_adding(call);
+  return same != nullptr ? same->algorithm : candidates.front();
+}
+
 ProductPlan make_plan(ProductCall call) {
   constexpr int kCandidates = 8;
-  const bool tuned = tunes();
   ProductPlan plan = describe(call);
-  const Algorithms found = find_algorithms(call, plan, tuned ? kCandidates : 1);
+  const Algorithms found =
+      find_algorithms(call, plan, chooses_by_clock(call.stream) ? kCandidates : 1);
   if (found.empty() && call.extra != BlasExtra::none) {
     call.extra = BlasExtra::none;
     return make_plan(call);
@@ -186,11 +198,16 @@ ProductPlan make_plan(ProductCall call) {
   }
   check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
         call.product.n, call.product.k);
-  plan.algorithm = found.size() > 1 ? fastest(call, plan, found) : found.front();
+  plan.algorithm = choose(call, plan, found);
   return plan;
 }
 
 }  // namespace
+
+bool chooses_by_clock(const Stream& stream) {
+  const char* asked = std::getenv("ESPALIER_TUNE_PRODUCTS");
+  return asked != nullptr ? std::string_view(asked) == "1" : !stream.deterministic();
+}
 
 ProductKey key_of(const ProductCall& call) {
   const Product& p = call.product;
@@ -212,6 +229,7 @@ ProductKey key_of(const ProductCall& call) {
           p.transpose_a,
           p.transpose_b,
           p.addend != nullptr,
+          call.stream.deterministic(),
           p.a_format,
           p.b_format,
           p.factors != nullptr,

@@ -107,6 +107,7 @@ enum class Pointwise : int {
   subtract = 9,
   exp = 13,
   log = 15,
+  identity = 21,
   greater_or_equal = 303,
   index = 501,
   select = 601

@@ -215,24 +215,28 @@ std::vector<CudnnObject> find_engines(const CudnnObject& graph, const CudnnTarge
   return configs;
 }
 
-/// The engine's number; throws Failure when its results may change from run to run.
-int64_t check_engine(const CudnnObject& config) {
-  CudnnObject engine(Kind::engine);
-  cudnn::Object native = engine.native();
-  static_cast<void>(config.get(Attribute::engine_config_engine, Type::object, 1, &native));
+int64_t number_of(const CudnnObject& engine) {
   int64_t number = 0;
   static_cast<void>(engine.get(Attribute::engine_index, Type::int64, 1, &number));
+  return number;
+}
+
+bool is_deterministic(const CudnnObject& engine) {
   std::array<cudnn::Note, cudnn::kNotes> notes{};
   const int64_t count = engine.get(Attribute::engine_numerical_notes, Type::numerical_note,
                                    cudnn::kNotes, notes.data());
   const auto last = notes.begin() + std::min<int64_t>(count, cudnn::kNotes);
-  check(std::find(notes.begin(), last, cudnn::Note::nondeterministic) == last,
-        "engine {} gives other bits in each run", number);
-  return number;
+  return std::find(notes.begin(), last, cudnn::Note::nondeterministic) == last;
 }
 
-CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target) {
-  const int64_t engine = check_engine(config);
+/// Throws Failure when the limits do not allow this engine.
+CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target, const CudnnLimits& limits) {
+  CudnnObject engine(Kind::engine);
+  cudnn::Object native = engine.native();
+  static_cast<void>(config.get(Attribute::engine_config_engine, Type::object, 1, &native));
+  const int64_t number = number_of(engine);
+  check(!limits.deterministic || is_deterministic(engine), "engine {} gives other bits in each run",
+        number);
   CudnnObject plan(Kind::plan);
   if (target.handle != nullptr) {
     plan.set(Attribute::plan_handle, Type::handle, 1, &target.handle);
@@ -243,19 +247,19 @@ CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target) {
   plan.finish();
   int64_t bytes = 0;
   static_cast<void>(plan.get(Attribute::plan_workspace, Type::int64, 1, &bytes));
-  return {std::move(config), std::move(plan), engine, static_cast<size_t>(bytes)};
+  check(static_cast<size_t>(bytes) <= limits.workspace,
+        "engine {} needs a workspace of {} bytes, not of {}", number, bytes, limits.workspace);
+  return {std::move(config), std::move(plan), number, static_cast<size_t>(bytes)};
 }
 
 }  // namespace
 
-CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target, size_t workspace) {
+CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target,
+                     const CudnnLimits& limits) {
   std::string reasons;
   for (CudnnObject& config : find_engines(graph, target)) {
     try {
-      CudnnPlan made = make_plan(std::move(config), target);
-      check(made.workspace <= workspace, "engine {} needs a workspace of {} bytes, not of {}",
-            made.engine, made.workspace, workspace);
-      return made;
+      return make_plan(std::move(config), target, limits);
     } catch (const Failure& failure) {
       reasons += (reasons.empty() ? "" : "; ") + std::string(failure.what());
     }

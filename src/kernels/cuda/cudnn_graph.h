@@ -124,9 +124,15 @@ struct CudnnPlan {
   size_t workspace = 0;  ///< bytes
 };
 
-/// By the first of the engines that cuDNN expects to be fast whose results do not change from run
-/// to run, and that needs at most `workspace` bytes. Throws Failure when there is none.
-CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target, size_t workspace);
+struct CudnnLimits {
+  size_t workspace = 0;       ///< bytes at most
+  bool deterministic = true;  ///< no engine that is noted as giving other bits in each run
+};
+
+/// By the first within the limits of the engines that cuDNN expects to be fast. Throws Failure when
+/// there is none.
+CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target,
+                     const CudnnLimits& limits);
 
 /// Where a tensor is.
 struct CudnnPlace {

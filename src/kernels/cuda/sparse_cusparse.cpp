@@ -1,9 +1,10 @@
 // Row-major [tokens, features] is column-major [features, tokens], which is what cuSPARSE
 // multiplies by a matrix: yᵀ = W xᵀ. CUSPARSE_SPMM_CSR_ALG3 is the one algorithm with the same bits
-// in each run, and does not transpose; SDDMM has one algorithm, which has. A product of a shape is
-// described, analysed and given its workspace once; later ones bring other values and other
-// operands. What cuSPARSE does not support it says when it is asked for the size of that workspace,
-// or for the product itself.
+// in each run, and does not transpose; where results need not be deterministic it is the library's
+// default. SDDMM has one algorithm, which has the same bits. A product of a shape is described,
+// analysed and given its workspace once; later ones bring other values and other operands. What
+// cuSPARSE does not support it says when it is asked for the size of that workspace, or for the
+// product itself.
 #include "src/kernels/cuda/sparse_cusparse.h"
 
 #include <algorithm>
@@ -93,6 +94,7 @@ class DenseMatrixOf {
 /// What an analysis depends on.
 struct Key {
   bool samples;  ///< SDDMM
+  bool deterministic;
   const int32_t* begin;
   int64_t tokens, first_stride, second_stride;
   DType values, first, second;
@@ -166,9 +168,12 @@ bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
 }
 
 constexpr cusparseOperation_t kAsIs = CUSPARSE_OPERATION_NON_TRANSPOSE;
-constexpr cusparseSpMMAlg_t kSpmm = CUSPARSE_SPMM_CSR_ALG3;
 constexpr cusparseSDDMMAlg_t kSddmm = CUSPARSE_SDDMM_ALG_DEFAULT;
 constexpr float kOne = 1;
+
+cusparseSpMMAlg_t spmm_algorithm(const Key& key) {
+  return key.deterministic ? CUSPARSE_SPMM_CSR_ALG3 : CUSPARSE_SPMM_ALG_DEFAULT;
+}
 
 /// matrix [rows, cols] x [cols, tokens]: a is x, b is y.
 std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpmm& p) {
@@ -181,14 +186,15 @@ std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpm
   size_t bytes = 0;
   plan->refused = !supported(
       call.spmm_size(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(), plan->a.native(), &beta,
-                     plan->b.native(), CUDA_R_32F, kSpmm, &bytes),
+                     plan->b.native(), CUDA_R_32F, spmm_algorithm(key), &bytes),
       "size of SpMM's workspace");
   plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
   if (!plan->refused) {
-    plan->refused = !supported(call.spmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(),
-                                                 plan->a.native(), &beta, plan->b.native(),
-                                                 CUDA_R_32F, kSpmm, plan->workspace.tensor().data),
-                               "analysis for SpMM");
+    plan->refused =
+        !supported(call.spmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(),
+                                     plan->a.native(), &beta, plan->b.native(), CUDA_R_32F,
+                                     spmm_algorithm(key), plan->workspace.tensor().data),
+                   "analysis for SpMM");
   }
   return plan;
 }
@@ -273,6 +279,7 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
     return false;
   }
   const Key key{.samples = false,
+                .deterministic = stream.deterministic(),
                 .begin = p.matrix.begin,
                 .tokens = p.tokens,
                 .first_stride = p.x.stride,
@@ -285,8 +292,8 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
     plan.set(p.matrix.values, p.x, p.y);
     const float beta = p.accumulate ? 1 : 0;
     return cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.matrix.native(),
-                            plan.a.native(), &beta, plan.b.native(), CUDA_R_32F, kSpmm,
-                            plan.workspace.tensor().data);
+                            plan.a.native(), &beta, plan.b.native(), CUDA_R_32F,
+                            spmm_algorithm(key), plan.workspace.tensor().data);
   });
 }
 
@@ -296,6 +303,7 @@ bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepar
     return false;
   }
   const Key key{.samples = true,
+                .deterministic = true,
                 .begin = p.matrix.begin,
                 .tokens = p.tokens,
                 .first_stride = p.dy.stride,

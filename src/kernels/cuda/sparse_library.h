@@ -1,9 +1,9 @@
 #pragma once
 // The sparse products of a library, behind two functions: cuSPARSE (sparse_cusparse.cpp) or, in
-// tests, loops of the host in the harness's queue (tests/simt/sparse_host.cpp). Results do not
-// change from run to run. What a library works out for a matrix before its first product of a shape
-// (an analysis, and the workspace that holds it) is kept in `kept`, which goes with the lists of
-// the matrix.
+// tests, loops of the host in the harness's queue (tests/simt/sparse_host.cpp). Results of a
+// deterministic stream do not change from run to run. What a library works out for a matrix before
+// its first product of a shape (an analysis, and the workspace that holds it) is kept in `kept`,
+// which goes with the lists of the matrix.
 //
 // They return false, and have asked for nothing, where there is no library, or it refuses the
 // product.
