@@ -141,7 +141,8 @@ __device__ __forceinline__ void store_halves(uint16_t* p, int64_t count, uint2 h
       return;
     }
   }
-  *reinterpret_cast<uint2*>(p) = halves;
+  // One number: of a vector's members nvcc may make two stores.
+  *reinterpret_cast<uint64_t*>(p) = uint64_t{halves.y} << 32 | halves.x;
 }
 
 __device__ __forceinline__ Quad quad_of(DType type, uint2 v) {

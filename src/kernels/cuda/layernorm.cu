@@ -1,7 +1,7 @@
-// LayerNorm, a block a row; a thread keeps kHeld quads of its row in registers and reads what is
-// more again. The backward pass gives a block several rows, of which a thread has the same columns:
-// its shares of dweight and dbias stay in registers until they are done, those of columns that it
-// does not hold in shared memory.
+// LayerNorm by row. Forward, a warp has a row, and a lane up to 16 quads of it in registers; wider rows
+// have a block each. Backward, a block has several rows, of which a thread has the same columns: its
+// shares of dweight and dbias stay in registers until they are done, those of columns that it does
+// not hold in shared memory. What is not held is read again.
 #include "src/kernels/cuda/combine.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -18,8 +18,9 @@ struct Forward {
   const float* x;
   Elements weight, bias, y;
   float *mean, *rstd;
-  int64_t cols, x_stride, y_stride;
-  bool whole;  ///< all quads are aligned, and rows whole quads
+  int64_t rows, cols, x_stride, y_stride;
+  float inverse_width;  ///< 1 / cols
+  bool whole;           ///< all quads are aligned, and rows whole quads
 };
 
 __device__ __forceinline__ float quad_sum(const Quad& q) {
@@ -37,44 +38,52 @@ __device__ __forceinline__ float quad_squares(const Quad& q, float centre, int64
   return sum;
 }
 
+/// Threads that have a row together: a warp, or a block.
+struct Lanes {
+  int64_t first, step;  ///< columns of this one's first quad, and from one of its quads to the next
+  bool warp;
+
+  __device__ __forceinline__ float sum(float value) const {
+    return warp ? warp_sum(value) : block_sum(value);
+  }
+};
+
 /// visit(i, quad at column i) for this thread's quads of the row.
-template <bool kWhole, class Visit>
-__device__ __forceinline__ void for_quads(const Quad (&held)[kHeld], const float* row, int64_t cols,
-                                          const Visit& visit) {
-  const int64_t step = 4 * int64_t{blockDim.x};
+template <bool kWhole, int kQuads, class Visit>
+__device__ __forceinline__ void for_quads(const Quad (&held)[kQuads], const float* row,
+                                          int64_t cols, const Lanes& lanes, const Visit& visit) {
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int64_t i = 4 * int64_t{threadIdx.x} + j * step;
+  for (int j = 0; j < kQuads; ++j) {
+    const int64_t i = lanes.first + j * lanes.step;
     if (i < cols) {
       visit(i, held[j]);
     }
   }
-  for (int64_t i = 4 * int64_t{threadIdx.x} + kHeld * step; i < cols; i += step) {
+  for (int64_t i = lanes.first + kQuads * lanes.step; !lanes.warp && i < cols; i += lanes.step) {
     visit(i, load_quad<kWhole>(row, i, cols - i));
   }
 }
 
-template <bool kWhole>
-__device__ __forceinline__ void normalise_row(const Forward& args) {
-  const int64_t row = blockIdx.x;
+template <bool kWhole, int kQuads>
+__device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
+                                              const Lanes& lanes) {
   const int64_t cols = args.cols;
   const float* x = args.x + row * args.x_stride;
-  Quad held[kHeld];
+  Quad held[kQuads];
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int64_t i = 4 * (int64_t{threadIdx.x} + j * int64_t{blockDim.x});
+  for (int j = 0; j < kQuads; ++j) {
+    const int64_t i = lanes.first + j * lanes.step;
     held[j] = i < cols ? load_quad<kWhole>(x, i, cols - i) : Quad{};
   }
-  const auto width = static_cast<float>(cols);
   float sum = 0;
-  for_quads<kWhole>(held, x, cols, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
-  const float mean = block_sum(sum) / width;
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
+  const float mean = lanes.sum(sum) * args.inverse_width;
   float squares = 0;
-  for_quads<kWhole>(held, x, cols, [&](int64_t i, const Quad& q) {
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     squares += quad_squares<kWhole>(q, mean, cols - i);
   });
-  const float rstd = 1.0F / sqrtf(block_sum(squares) / width + kEpsilon);
-  for_quads<kWhole>(held, x, cols, [&](int64_t i, const Quad& q) {
+  const float rstd = quick_inverse_root(lanes.sum(squares) * args.inverse_width + kEpsilon);
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
     const Quad bias = load_quad<kWhole>(args.bias, i, cols - i);
     Quad out;
@@ -83,17 +92,29 @@ __device__ __forceinline__ void normalise_row(const Forward& args) {
     }
     store_quad<kWhole>(args.y, row * args.y_stride + i, cols - i, out);
   });
-  if (threadIdx.x == 0) {
+  if (lanes.first == 0) {
     args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
 }
 
+constexpr int kWarps = 4;
+
+/// Rows of whole quads, 32 kQuads at most.
+template <int kQuads>
+__global__ void __launch_bounds__(32 * kWarps) layernorm_warps(Forward args) {
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row < args.rows) {
+    normalise_row<true, kQuads>(args, row, {4 * (threadIdx.x % 32), 128, true});
+  }
+}
+
 __global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
+  const Lanes lanes{4 * threadIdx.x, 4 * int64_t{blockDim.x}, false};
   if (args.whole) {
-    normalise_row<true>(args);
+    normalise_row<true, kHeld>(args, blockIdx.x, lanes);
   } else {
-    normalise_row<false>(args);
+    normalise_row<false, kHeld>(args, blockIdx.x, lanes);
   }
 }
 
@@ -257,23 +278,33 @@ __global__ void __launch_bounds__(kBackwardThreads, 1) layernorm_rows_backward(B
 void layernorm(Stream& stream, const LayerNormArgs& args) {
   verify(args);
   const int64_t cols = args.x.cols();
+  const int64_t rows = args.x.rows();
   Forward forward{.x = static_cast<const float*>(args.x.data),
                   .weight = elements(args.weight),
                   .bias = elements(args.bias),
                   .y = elements(args.y),
                   .mean = static_cast<float*>(args.mean.data),
                   .rstd = static_cast<float*>(args.rstd.data),
+                  .rows = rows,
                   .cols = cols,
                   .x_stride = args.x.stride,
-                  .y_stride = args.y.stride};
+                  .y_stride = args.y.stride,
+                  .inverse_width = 1.0F / static_cast<float>(cols)};
   forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
                   has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
                   has_whole_quads(forward.y, args.y.stride);
-  launch(layernorm_row,
-         {.name = "layernorm",
-          .grid = blocks_for(args.x.rows(), 1),
-          .block = threads_for_row(divide_up(cols, 4))},
-         stream, forward);
+  const Launch warps{.name = "layernorm", .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
+  if (forward.whole && cols <= 1024) {
+    launch(layernorm_warps<8>, warps, stream, forward);
+  } else if (forward.whole && cols <= 2048) {
+    launch(layernorm_warps<16>, warps, stream, forward);
+  } else {
+    launch(layernorm_row,
+           {.name = "layernorm",
+            .grid = blocks_for(rows, 1),
+            .block = threads_for_row(divide_up(cols, 4))},
+           stream, forward);
+  }
 }
 
 void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {

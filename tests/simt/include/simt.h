@@ -160,6 +160,7 @@ using DeviceQueue = espalier::simt::Queue;
 using espalier::simt::dynamic_shared;
 
 inline float quick_root(float x) { return std::sqrt(x); }
+inline float quick_inverse_root(float x) { return 1.0F / std::sqrt(x); }
 inline float quick_quotient(float a, float b) { return a / b; }
 inline float power_of_2(float x) {
   const float power = std::exp2(x);

@@ -24,6 +24,12 @@ __device__ __forceinline__ float quick_root(float x) {
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
   return root;
 }
+/// 1 / sqrt(x), likewise.
+__device__ __forceinline__ float quick_inverse_root(float x) {
+  float inverse;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
+}
 __device__ __forceinline__ float quick_quotient(float a, float b) { return __fdividef(a, b); }
 /// 2^x, to 2 units in the last place; 0 where that is below 2^-126.
 __device__ __forceinline__ float power_of_2(float x) {
