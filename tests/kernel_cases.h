@@ -236,7 +236,7 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
                    total()};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.layernorm_backward(stream,
-                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate});
+                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], {}, accumulate});
   };
   made.reference = [accumulate](std::vector<Values>& v) {
     Values mean_rstd = v[3];

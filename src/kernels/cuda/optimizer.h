@@ -5,6 +5,7 @@
 // the copy (index.h), since their groups do not begin where blocks do.
 #include "src/kernels/cuda/dynamic_code.h"
 #include "src/kernels/cuda/index.h"
+#include "src/kernels/cuda/philox.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -143,6 +144,42 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   return high;
 }
 
+// Rounding at random, to a number: src/core/random_rounding.h.
+
+__device__ __forceinline__ float bf16_at_random(float w, unsigned word) {
+  const unsigned bits = w != w ? 0x7fc00000U : __float_as_uint(w);
+  const unsigned added = (bits & 0x7fffffffU) > 0x7f7f0000U ? 0x8000U : word >> 16;
+  return __uint_as_float((bits + added) & 0xffff0000U);
+}
+__device__ __forceinline__ float fp16_at_random(float w, unsigned word) {
+  const unsigned bits = __float_as_uint(w);
+  const unsigned magnitude = bits & 0x7fffffffU;
+  const unsigned added = magnitude > 0x477fe000U ? 0x1000U : word >> 19;
+  const unsigned normal = (magnitude - (112U << 23) + added) >> 13;
+  const bool is_small = magnitude < 0x38800000U;
+  const float size = is_small ? fabsf(w) : 0.0F;
+  const auto counted = static_cast<unsigned>(static_cast<int>(size * 0x1p45F));
+  unsigned half = is_small ? (counted + (word >> 11)) >> 21 : normal;
+  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
+  half |= bits >> 16 & 0x8000U;
+  half = magnitude > 0x7f800000U ? 0x7e00U : half;
+  return from_fp16(half);
+}
+
+/// Writes w into values that have no halves below; returns them as they are stored.
+__device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i, int64_t count,
+                                                const Quad& w, const RandomRounding& rounding) {
+  const Words words = words_of_quad(rounding.key, rounding.first + i);
+  Quad stored;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    stored.x[k] = value.type == DType::fp16 ? fp16_at_random(w.x[k], words.word[k])
+                                            : bf16_at_random(w.x[k], words.word[k]);
+  }
+  store_quad(value, i, count, stored);
+  return stored;
+}
+
 /// The arrays of an update.
 struct State {
   Elements gradient;
@@ -153,6 +190,7 @@ struct State {
   int64_t first;        ///< number that the list has for element 0
   int64_t n;
   const float* factor;  ///< null: the rule's
+  RandomRounding rounding;
 };
 
 __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64_t count,
@@ -173,8 +211,9 @@ __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64
   }
 }
 
-/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
-template <class Rule>
+/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2). kAtRandom:
+/// values are of 16 bits, without the halves below.
+template <class Rule, bool kAtRandom>
 __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
   const int64_t block = int64_t{blockIdx.x} * kStateWarps + threadIdx.x / 32;
   if (block * kQuantizeBlock >= state.n) {
@@ -212,7 +251,13 @@ __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, Stat
       v[j].x[k] = there ? v[j].x[k] : 0.0F;
     }
     const int64_t i = first + 128 * j;
-    store_dense(state, i, left - 128 * j, store_master(state.master, i, left - 128 * j, w[j]));
+    const int64_t count = left - 128 * j;
+    if constexpr (kAtRandom) {
+      store_dense(state, i, count,
+                  store_at_random(state.master.value, i, count, w[j], state.rounding));
+    } else {
+      store_dense(state, i, count, store_master(state.master, i, count, w[j]));
+    }
   }
   store_moment<DynamicMap::with_sign>(state.moment[0], first, left, m);
   store_moment<DynamicMap::without_sign>(state.moment[1], first, left, v);
@@ -231,8 +276,12 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
                     .list = positions.list,
                     .first = positions.first,
                     .n = args.value.count(),
-                    .factor = static_cast<const float*>(args.factor.data)};
-  launch(update_state<Rule>,
+                    .factor = static_cast<const float*>(args.factor.data),
+                    .rounding = args.rounding};
+  const bool at_random = args.value.dtype != DType::fp32 && !args.low;
+  void (*const kernel)(Rule, State) =
+      at_random ? update_state<Rule, true> : update_state<Rule, false>;
+  launch(kernel,
          {.name = name,
           .grid = blocks_for(state.n, kStateWarps * kQuantizeBlock),
           .block = 32 * kStateWarps},
