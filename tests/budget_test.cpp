@@ -110,6 +110,9 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   rounded.train.fp8 = true;
   rounded.sparse.storage.fallback = "expanded";
   expect_planned(rounded);
+  rounded.train.fp8 = false;
+  rounded.train.master_copy = false;  // updates round, too
+  expect_planned(rounded);
   io::Config gradual = small_config(dir, "magnitude");
   gradual.train.steps = 8;
   gradual.pruning.from_step = 2;

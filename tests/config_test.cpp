@@ -85,7 +85,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 97U);
+  EXPECT_EQ(keys.size(), 98U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -154,6 +154,18 @@ TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
   }
   expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\ngradient_dtype = \"bf16\"\n"),
                {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
+}
+
+TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
+  for (const std::string type : {"bf16", "fp16"}) {
+    const std::string text = fmt::format("[train]\ndtype = \"{}\"\nmaster_copy = false\n", type);
+    EXPECT_FALSE(parse_config(text, "run.toml").train.master_copy);
+  }
+  expect_parts(failure_of_toml("[train]\nmaster_copy = false\n"),
+               {"train.master_copy = false", "train.dtype = \"fp32\"", "\"bf16\""});
+  expect_parts(failure_of_toml("[train]\ndtype = \"bf16\"\nmaster_copy = false\n[parallel]\nzero "
+                               "= 1\nvalue_codec = \"linear8\"\n"),
+               {"parallel.value_codec = \"linear8\"", "train.master_copy = false"});
 }
 
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {

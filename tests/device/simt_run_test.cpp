@@ -111,6 +111,8 @@ const std::vector<testing::Way>& ways() {
          config.train.global_batch = 2;
          config.train.micro_batch = 1;
        }},
+      {"updates rounded at random",
+       [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;
