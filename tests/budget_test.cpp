@@ -287,8 +287,9 @@ TEST(Budget, RefusesBeforeTheFirstStepAndSaysWhatToChange) {
   made.train.micro_batch = 1;
   const std::string nothing_left =
       failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
-  EXPECT_THAT(nothing_left, AllOf(HasSubstr("is too small"), Not(HasSubstr("state_bits")),
-                                  Not(HasSubstr("bf16")), Not(HasSubstr("the least for"))));
+  EXPECT_THAT(nothing_left,
+              AllOf(HasSubstr("is too small"), Not(HasSubstr("state_bits")), Not(HasSubstr("bf16")),
+                    Not(HasSubstr("the least for")), HasSubstr("train.master_copy = false (")));
 }
 
 TEST(Budget, IsTheLimitOfTheArena) {
