@@ -322,8 +322,8 @@ void add_index() {
   }
 }
 
-/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16); values alone
-/// 12 and, coded with a gradient in bf16, 4.
+/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16); values
+/// alone 14 and, coded with a gradient in bf16, 6.
 void add_states() {
   const auto kept = [] { return std::make_shared<const Kept>(Form::all, sizes().elements, 1.0); };
   for (const StateForm& form :

@@ -49,9 +49,8 @@ void validate_train(const Config& config) {
         "type; set \"auto\" or \"fp32\"",
         train.gradient_dtype, train.dtype);
   check(train.master_copy || train.dtype != "fp32",
-        "train.master_copy = false leaves weights in 16 bits, and values of train.dtype = \"fp32\" "
-        "are "
-        "the master copy; set train.dtype = \"bf16\", or leave master_copy at true");
+        "train.master_copy = false leaves weights in 16 bits, and train.dtype = \"fp32\" has none; "
+        "set train.dtype = \"bf16\", or leave master_copy at true");
   check(!train.fp8 || train.dtype != "fp16",
         "train.fp8 rounds operands of bf16 or fp32 to 8 bits, and train.dtype is \"fp16\"; set "
         "train.dtype = \"bf16\"");

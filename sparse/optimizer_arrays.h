@@ -1,9 +1,9 @@
 #pragma once
 // The optimizer's own state: `low` (the lower half of master copies, where those are halves),
 // `master` (whole fp32 master copies, where they stand apart from values) and the moments, for the
-// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for kernels::kQuantizeBlock
-// elements; those of parameters with fewer than kSmall kept elements stay fp32. Parameters are
-// numbered in forward order.
+// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
+// kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
+// fp32. Parameters are numbered in forward order.
 //
 // Beside a device `master` is always in pinned memory of the host, which sends it in codes, and
 // with `offload` all arrays are: the kernels of the device read and write them there, over its bus.

@@ -1,5 +1,5 @@
-// Rounding at random: probabilities by counting all draws, what stays as it is, and each table's own
-// arithmetic.
+// Rounding at random: probabilities by counting all draws, what stays as it is, and each table's
+// own arithmetic.
 #include "tests/random_rounding_case.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Runs in 16 bits without a master copy beside the values (train.master_copy = false): updates round
-// at random, with the same bits whoever owns what and after a checkpoint.
+// Runs in 16 bits without a master copy beside the values (train.master_copy = false): updates
+// round at random, with the same bits whoever owns what and after a checkpoint.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -192,8 +192,8 @@ TEST(RoundedState, StaysWhereAStepIsLeftOut) {
   EXPECT_EQ(after.values, run(config).values);
 }
 
-/// Half a unit of the last place, 64 times, of numbers in [1, 2): what each element does is a draw of
-/// its own in each step. Its sum has the deviation sqrt(64) / 2 = 4 units, and none is six off.
+/// Half a unit of the last place, 64 times, of numbers in [1, 2): what each element does is a draw
+/// of its own in each step. Its sum has the deviation sqrt(64) / 2 = 4 units, and none is six off.
 TEST(RoundedUpdates, DrawAnewForEachStepElementAndName) {
   constexpr int kSteps = 64;
   constexpr double kUnit = 0x1p-7;

@@ -1,7 +1,7 @@
 #pragma once
-// fp32 numbers rounded to 16 bits at random: to one of the two neighbours, each with the probability
-// that makes the mean exact. A random number below one unit in the last place is added to the
-// magnitude, and what is below that place is cut off.
+// fp32 numbers rounded to 16 bits at random: to one of the two neighbours, each with the
+// probability that makes the mean exact. A random number below one unit in the last place is added
+// to the magnitude, and what is below that place is cut off.
 #include "src/core/types.h"
 
 namespace espalier {

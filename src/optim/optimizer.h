@@ -7,9 +7,9 @@
 // before: then its norm, and so the update, has the same bits everywhere.
 //
 // Where matrices in 16 bits have no master copy beside their values, an update rounds at random
-// (kernels.h, RandomRounding). What it draws for an element is a pure function of (seed, step, name of
-// the parameter, the element's number among its kept ones): the same bits however ranks share out
-// the elements, and after a checkpoint.
+// (kernels.h, RandomRounding). What it draws for an element is a pure function of (seed, step, name
+// of the parameter, the element's number among its kept ones): the same bits however ranks share
+// out the elements, and after a checkpoint.
 //
 // On a device an update is asked for, like all that comes before it, and what came of it is told
 // later (norm.h); the next may be asked for in between.

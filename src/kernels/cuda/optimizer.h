@@ -211,8 +211,8 @@ __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64
   }
 }
 
-/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2). kAtRandom:
-/// values are of 16 bits, without the halves below.
+/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
+/// kAtRandom: values are of 16 bits, without the halves below.
 template <class Rule, bool kAtRandom>
 __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
   const int64_t block = int64_t{blockIdx.x} * kStateWarps + threadIdx.x / 32;
