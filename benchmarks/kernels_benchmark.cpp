@@ -324,18 +324,24 @@ void add_index() {
   }
 }
 
-/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16).
+/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16); values
+/// alone 14 and, coded with a gradient in bf16, 6.
 void add_states() {
   const auto kept = [] { return std::make_shared<const Kept>(Form::all, sizes().elements, 1.0); };
-  for (const StateForm& form : {StateForm{}, StateForm{.split = true}, StateForm{.coded = true},
-                                StateForm{.split = true, .coded = true},
-                                StateForm{.gradient = kBf16, .split = true, .coded = true}}) {
+  for (const StateForm& form :
+       {StateForm{}, StateForm{.split = true}, StateForm{.coded = true},
+        StateForm{.split = true, .coded = true},
+        StateForm{.gradient = kBf16, .split = true, .coded = true}, StateForm{.at_random = true},
+        StateForm{.gradient = kBf16, .coded = true, .at_random = true}}) {
     const std::string name =
-        fmt::format("/states/{}_split{:d}_coded{:d}", text(form.gradient), form.split, form.coded);
+        fmt::format("/states/{}_{}_coded{:d}", text(form.gradient),
+                    form.at_random ? "random" : fmt::format("split{:d}", form.split), form.coded);
     add("adamw" + name, [=] { return adamw_case(kept(), form); });
     add("sgd" + name, [=] { return sgd_case(kept(), form); });
-    add("predict" + name,
-        [=] { return predict_case(sizes().elements, {.split = form.split, .coded = form.coded}); });
+    add("predict" + name, [=] {
+      return predict_case(sizes().elements,
+                          {.split = form.split, .coded = form.coded, .alone = form.at_random});
+    });
   }
 }
 

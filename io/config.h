@@ -45,7 +45,8 @@ struct TrainConfig {
   int64_t micro_batch = 0;    ///< sequences a forward; 0: the rank's share, or what fits
   std::string dtype = "fp32";
   std::string gradient_dtype = "auto";
-  double loss_scale = 0;  ///< of gradients until the update; 0: a moving one in fp16, else none
+  bool master_copy = true;  ///< false: of matrices in 16 bits no more than their values
+  double loss_scale = 0;    ///< of gradients until the update; 0: a moving one in fp16, else none
   int64_t seed = 1;
   int64_t eval_every = 250;  ///< steps; 0: at the end only
   int64_t eval_batches = 100;

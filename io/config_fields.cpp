@@ -72,9 +72,13 @@ void train(std::vector<Field>& out) {
   rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16", "fp16"}),
            "of the gradient that micro-batches and ranks add up; auto: dtype");
   rows.add(
+      "master_copy", &T::master_copy, {},
+      "of bf16, fp16: weights in fp32 beside those that compute; false: updates round at random");
+  rows.add(
       "loss_scale", &T::loss_scale, at_least(0),
       "what gradients are multiplied with until the update; 0: in fp16 as much as fits, else 1");
-  rows.add("seed", &T::seed, at_least(0), "fixes initial weights, data order and dropout");
+  rows.add("seed", &T::seed, at_least(0),
+           "fixes initial weights, data order, dropout and rounding");
   rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),

@@ -48,6 +48,9 @@ void validate_train(const Config& config) {
         "train.gradient_dtype = \"{}\" beside train.dtype = \"{}\": gradients are fp32 or of that "
         "type; set \"auto\" or \"fp32\"",
         train.gradient_dtype, train.dtype);
+  check(train.master_copy || train.dtype != "fp32",
+        "train.master_copy = false leaves weights in 16 bits, and train.dtype = \"fp32\" has none; "
+        "set train.dtype = \"bf16\", or leave master_copy at true");
   check(!train.fp8 || train.dtype != "fp16",
         "train.fp8 rounds operands of bf16 or fp32 to 8 bits, and train.dtype is \"fp16\"; set "
         "train.dtype = \"bf16\"");
@@ -200,11 +203,16 @@ void validate_loss_scale(const Config& config) {
         parallel.error_feedback ? "parallel.error_feedback" : "codec powersgd", kFix);
 }
 
-void validate_value_codec(const ParallelConfig& parallel) {
+void validate_value_codec(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
   const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
   check(plain || parallel.zero == 1,
         "parallel.value_codec = \"{}\" is for the new values that ranks send each other when they "
         "share out the optimizer; set parallel.zero = 1, or leave value_codec at \"fp32\"",
+        parallel.value_codec.fallback);
+  check(plain || config.train.master_copy,
+        "parallel.value_codec = \"{}\" sends what values lack of their owner's master copy, and "
+        "train.master_copy = false leaves none; set one of them back to its default",
         parallel.value_codec.fallback);
 }
 
@@ -232,7 +240,7 @@ void validate(const Config& config) {
   validate_index(config);
   validate_asynchronous(config);
   validate_codecs(config.parallel);
-  validate_value_codec(config.parallel);
+  validate_value_codec(config);
   validate_loss_scale(config);
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }

@@ -56,13 +56,17 @@ bool OptimizerArrays::is_coded(const Place& place) const {
   return options_.state_bits == 8 && place.kept >= kSmall;
 }
 
+bool OptimizerArrays::any(MasterCopy copy) const {
+  return std::ranges::find(options_.copies, copy) != options_.copies.end();
+}
+
 OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents) const {
   Layout layout;
   layout.places.resize(extents.size());
   for (size_t p = 0; p < extents.size(); ++p) {
     layout.places[p].kept = extents[p].kept;
     layout.places[p].owned = {0, extents[p].kept};
-    layout.places[p].apart = !options_.apart.empty() && options_.apart[p];
+    layout.places[p].copy = options_.copies.at(p);
   }
   if (options_.sharding) {
     // The sharding sees the order of the flat arrays.
@@ -89,8 +93,8 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     place.scale = layout.scale;
     const int64_t count = place.owned.count;
     const bool coded = is_coded(place);
-    layout.low += place.apart ? 0 : round_up(count, kLine / 2);
-    layout.master += place.apart ? round_up(count, kLine / 4) : 0;
+    layout.low += place.copy == MasterCopy::halves ? round_up(count, kLine / 2) : 0;
+    layout.master += place.copy == MasterCopy::apart ? round_up(count, kLine / 4) : 0;
     layout.moment += round_up(coded ? count : 4 * count, kLine);
     layout.scale += coded ? round_up(count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock : 0;
   }
@@ -98,7 +102,7 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
 }
 
 Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
-  if (!options_.low) {
+  if (!any(MasterCopy::halves)) {
     return {};
   }
   return arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
@@ -106,7 +110,7 @@ Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
 }
 
 Buffer OptimizerArrays::allocate_master(const Layout& layout) const {
-  if (options_.apart.empty()) {
+  if (!any(MasterCopy::apart)) {
     return {};
   }
   return stream_->arena().host().allocate(Memory::master, "master copy apart from values",
@@ -125,14 +129,14 @@ OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, i
 }
 
 Tensor OptimizerArrays::low_of(const Buffer& low, const Place& place) const {
-  if (!options_.low || place.apart) {
+  if (place.copy != MasterCopy::halves) {
     return {};
   }
   return low.tensor().elements(place.low, place.owned.count);
 }
 
 Tensor OptimizerArrays::master_of(const Buffer& master, const Place& place) const {
-  if (!place.apart) {
+  if (place.copy != MasterCopy::apart) {
     return {};
   }
   return master.tensor().elements(place.master, place.owned.count);
@@ -182,7 +186,7 @@ Tensor OptimizerArrays::scale(size_t p, int which) const {
 
 std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
-  if (options_.low && !place.apart) {
+  if (place.copy == MasterCopy::halves) {
     read<uint16_t>(*stream_, low_of(low, place), whole.data() + place.owned.first);
     collect(place, whole);
   }
@@ -223,7 +227,7 @@ void OptimizerArrays::collect(const Place& place, std::vector<float>& whole) con
 
 void OptimizerArrays::write_low(const Buffer& low, const Place& place,
                                 std::span<const float> packed) const {
-  if (!options_.low || place.apart) {
+  if (place.copy != MasterCopy::halves) {
     return;
   }
   write<uint16_t>(*stream_, owned_of(packed, place.owned), low_of(low, place));

@@ -1,9 +1,9 @@
 #pragma once
-// The optimizer's own state: `low` (the lower half of master copies), `master` (whole fp32
-// master copies, where they stand apart from values) and the moments, for the owned part of each
-// parameter. Moments are fp32, or 8-bit codes with one fp32 scale for kernels::kQuantizeBlock
-// elements; those of parameters with fewer than kSmall kept elements stay fp32. Parameters are
-// numbered in forward order.
+// The optimizer's own state: `low` (the lower half of master copies, where those are halves),
+// `master` (whole fp32 master copies, where they stand apart from values) and the moments, for the
+// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
+// kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
+// fp32. Parameters are numbered in forward order.
 //
 // Beside a device `master` is always in pinned memory of the host, which sends it in codes, and
 // with `offload` all arrays are: the kernels of the device read and write them there, over its bus.
@@ -18,13 +18,19 @@
 
 namespace espalier::sparse {
 
+/// What the master copy of a parameter is.
+enum class MasterCopy : uint8_t {
+  value,   ///< the values that compute reads, and nothing beside them
+  halves,  ///< those, and `low`: in bf16 and fp16
+  apart,   ///< `master`: fp32
+};
+
 class OptimizerArrays {
  public:
   static constexpr int64_t kSmall = 4096;
 
   struct Options {
-    bool low = false;
-    std::vector<bool> apart{};  ///< by parameter: `master` instead of `low`; empty: none
+    std::vector<MasterCopy> copies{};  ///< by parameter
     int moments = 2;
     int state_bits = 32;   ///< or 8
     bool offload = false;  ///< all of it in memory of the host that a device reads, too
@@ -44,7 +50,7 @@ class OptimizerArrays {
   Range owned(size_t p) const { return places_[p].owned; }
   /// What each rank owns of it; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
-  bool apart(size_t p) const { return places_[p].apart; }
+  bool apart(size_t p) const { return places_[p].copy == MasterCopy::apart; }
   /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at
   /// least.
   Tensor low(size_t p) const;
@@ -71,7 +77,7 @@ class OptimizerArrays {
     int64_t kept = 0;
     Range owned;
     std::vector<Range> shares;  ///< by rank; empty: not sharded
-    bool apart = false;
+    MasterCopy copy = MasterCopy::value;
     int64_t low = 0;     ///< elements
     int64_t master = 0;  ///< elements
     int64_t moment = 0;  ///< bytes
@@ -89,6 +95,7 @@ class OptimizerArrays {
   Layout lay_out(std::span<const Extent> extents) const;
   Arena& arena() const { return options_.offload ? stream_->arena().host() : stream_->arena(); }
   bool is_coded(const Place& place) const;
+  bool any(MasterCopy copy) const;
   Buffer allocate_low(const Layout& layout) const;
   Buffer allocate_master(const Layout& layout) const;
   Moment allocate_moment(const Layout& layout, int which) const;

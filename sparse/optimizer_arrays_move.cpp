@@ -7,17 +7,17 @@ namespace espalier::sparse {
 void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& survive) {
   Layout next = lay_out(extents);
   const size_t moved_parameters = stream_->arena().dry() ? 0 : places_.size();
-  if (options_.low) {
+  if (any(MasterCopy::halves)) {
     Buffer low = allocate_low(next);
     for (size_t p = 0; p < moved_parameters; ++p) {
       write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
     }
     low_ = std::move(low);
   }
-  if (!options_.apart.empty()) {
+  if (any(MasterCopy::apart)) {
     Buffer master = allocate_master(next);
     for (size_t p = 0; p < moved_parameters; ++p) {
-      if (places_[p].apart) {
+      if (apart(p)) {
         write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));
       }
     }

@@ -64,8 +64,7 @@ void Store::allocate_all() {
       feedback_ = allocate_feedback();
     }
     optimizer_ = OptimizerArrays(stream_, kernels_,
-                                 {.low = options_.dtype != DType::fp32,
-                                  .apart = parameters_apart(),
+                                 {.copies = master_copies(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
                                   .offload = options_.offload,
@@ -77,14 +76,16 @@ void Store::allocate_all() {
   }
 }
 
-/// By parameter; empty where no master copy stands apart.
-std::vector<bool> Store::parameters_apart() const {
-  std::vector<bool> apart;
+std::vector<MasterCopy> Store::master_copies() const {
+  std::vector<MasterCopy> copies;
   for (const Parameter& parameter : parameters_) {
-    apart.push_back(options_.sharding && options_.apart && !is_vector(parameter) &&
-                    options_.apart(parameter.spec));
+    const bool apart = options_.sharding && options_.apart && !is_vector(parameter) &&
+                       options_.apart(parameter.spec);
+    const bool halves =
+        options_.dtype != DType::fp32 && (options_.master_copy || is_vector(parameter));
+    copies.push_back(apart ? MasterCopy::apart : halves ? MasterCopy::halves : MasterCopy::value);
   }
-  return std::ranges::find(apart, true) == apart.end() ? std::vector<bool>() : apart;
+  return copies;
 }
 
 /// Backward order: the last parameter of the forward pass comes first.
@@ -175,7 +176,8 @@ OptimizerState Store::state(const Parameter& parameter) const {
           .moment2 = two ? optimizer_.moment(p, 1) : Tensor(),
           .scale1 = optimizer_.scale(p, 0),
           .scale2 = two ? optimizer_.scale(p, 1) : Tensor(),
-          .apart = optimizer_.apart(p)};
+          .apart = optimizer_.apart(p),
+          .first = owned.first};
 }
 
 std::span<const Range> Store::shares(const Parameter& parameter) const {

@@ -4,7 +4,8 @@
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
 //   low               bf16 and fp16: what rounding took from the master copy, so that value
-//                     and low together are an exact fp32 number (core/types.h, join)
+//                     and low together are an exact fp32 number (core/types.h, join). On request
+//                     matrices have none: then `value` is all of it, and updates round at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
 //   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
 //                     ranks and is never sharded
@@ -103,6 +104,7 @@ struct StoreOptions {
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
   bool offload = false;          ///< optimizer state of a device in pinned memory of the host
   bool fp8 = false;              ///< dense products of hidden layers in 8 bits (weight.h)
+  bool master_copy = true;       ///< false: of matrices in 16 bits no more than their values
   /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
@@ -144,6 +146,7 @@ struct StateParts {
 struct OptimizerState {
   Tensor gradient, value, low, moment1, moment2, scale1, scale2;
   bool apart = false;  ///< `value` is the master copy apart from what compute reads
+  int64_t first = 0;   ///< number of the first one among the kept elements of the parameter
 };
 
 class Store {
@@ -253,7 +256,7 @@ class Store {
     int64_t offset = 0;
   };
   void allocate_all();
-  std::vector<bool> parameters_apart() const;
+  std::vector<MasterCopy> master_copies() const;
   std::vector<Extent> lay_out();
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   Buffer allocate_feedback();

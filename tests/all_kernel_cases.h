@@ -16,13 +16,16 @@ inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
     cases.push_back(scatter_case(kept, dtype, packed));
   }
   for (const Copy copy : {Copy::absent, Copy::fp32, Copy::bf16}) {
-    const StateForm form{.gradient = copy == Copy::fp32 ? kFp32 : kFp16,
-                         .split = true,
-                         .coded = copy == Copy::bf16,
-                         .copy = copy,
-                         .half = kFp16};
-    cases.push_back(adamw_case(kept, form));
-    cases.push_back(sgd_case(kept, form));
+    for (const bool split : {true, false}) {
+      const StateForm form{.gradient = copy == Copy::fp32 ? kFp32 : kFp16,
+                           .split = split,
+                           .coded = copy == Copy::bf16,
+                           .copy = copy,
+                           .half = kFp16,
+                           .at_random = !split};
+      cases.push_back(adamw_case(kept, form));
+      cases.push_back(sgd_case(kept, form));
+    }
   }
 }
 
@@ -43,6 +46,13 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
       cases.push_back(adamw_case(kept, form));
       cases.push_back(sgd_case(kept, form));
     }
+    for (const bool coded : {false, true}) {
+      const StateForm form{
+          .gradient = coded ? kBf16 : kFp32, .coded = coded, .copy = copy, .at_random = true};
+      cases.push_back(adamw_case(kept, form));
+      cases.push_back(sgd_case(kept, form));
+    }
+    cases.push_back(adamw_case(kept, {.copy = copy, .factor = std::nan(""), .at_random = true}));
     for (const double factor : {0.75, -HUGE_VAL, std::nan("")}) {
       const bool small = copy == Copy::bf16;
       const StateForm form{.gradient = small ? kBf16 : kFp32,
@@ -117,6 +127,8 @@ inline void add_memory_cases(Cases& cases) {
                                        .terms = (flags & 8) != 0 ? 3 : 1}));
     }
     cases.push_back(predict_case(n, {.split = true, .half = kFp16}));
+    cases.push_back(predict_case(n, {.half = kBf16, .alone = true}));
+    cases.push_back(predict_case(n, {.coded = true, .half = kFp16, .alone = true}));
   }
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
     for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{

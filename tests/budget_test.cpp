@@ -110,6 +110,9 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   rounded.train.fp8 = true;
   rounded.sparse.storage.fallback = "expanded";
   expect_planned(rounded);
+  rounded.train.fp8 = false;
+  rounded.train.master_copy = false;  // updates round, too
+  expect_planned(rounded);
   io::Config gradual = small_config(dir, "magnitude");
   gradual.train.steps = 8;
   gradual.pruning.from_step = 2;
@@ -284,8 +287,9 @@ TEST(Budget, RefusesBeforeTheFirstStepAndSaysWhatToChange) {
   made.train.micro_batch = 1;
   const std::string nothing_left =
       failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
-  EXPECT_THAT(nothing_left, AllOf(HasSubstr("is too small"), Not(HasSubstr("state_bits")),
-                                  Not(HasSubstr("bf16")), Not(HasSubstr("the least for"))));
+  EXPECT_THAT(nothing_left,
+              AllOf(HasSubstr("is too small"), Not(HasSubstr("state_bits")), Not(HasSubstr("bf16")),
+                    Not(HasSubstr("the least for")), HasSubstr("train.master_copy = false (")));
 }
 
 TEST(Budget, IsTheLimitOfTheArena) {

@@ -156,6 +156,18 @@ TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
                {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
 }
 
+TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
+  for (const std::string type : {"bf16", "fp16"}) {
+    const std::string text = fmt::format("[train]\ndtype = \"{}\"\nmaster_copy = false\n", type);
+    EXPECT_FALSE(parse_config(text, "run.toml").train.master_copy);
+  }
+  expect_parts(failure_of_toml("[train]\nmaster_copy = false\n"),
+               {"train.master_copy = false", "train.dtype = \"fp32\"", "\"bf16\""});
+  expect_parts(failure_of_toml("[train]\ndtype = \"bf16\"\nmaster_copy = false\n[parallel]\nzero "
+                               "= 1\nvalue_codec = \"linear8\"\n"),
+               {"parallel.value_codec = \"linear8\"", "train.master_copy = false"});
+}
+
 TEST(Config, WhatComesLaterIsCalledNotAvailable) {
   expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
                {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});

@@ -2,6 +2,7 @@
 // The case table, third part: 8-bit codes, and the optimizers in all forms of their state.
 #include <optional>
 
+#include "src/core/random_rounding.h"
 #include "src/kernels/dynamic_map.h"
 #include "tests/kernel_cases_memory.h"
 
@@ -90,7 +91,20 @@ struct StateForm {
   Copy copy = Copy::absent;
   DType half = kBf16;
   std::optional<double> factor{};  ///< of gradients, as an operand
+  bool at_random = false;          ///< the master copy is `half` alone, rounded at random
+  bool in_halves() const { return split || at_random; }
 };
+
+inline constexpr RandomRounding kRounding{.key = 0x9d3c5a7b12345678, .first = 5};
+
+/// What element k of a call becomes.
+inline double at_random(DType half, double master, int64_t k) {
+  const int64_t e = kRounding.first + k;
+  const uint32_t word = philox(kRounding.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
+  const auto w = static_cast<float>(master);
+  return half == kFp16 ? to_float(round_at_random<fp16>(w, word))
+                       : to_float(round_at_random<bf16>(w, word));
+}
 
 /// The master copy with these halves, and the upper half of one, as a number.
 inline double joined(DType half, double value, double low) {
@@ -107,6 +121,7 @@ inline double upper_half(DType half, double master) {
 struct StatePlaces {
   size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0, factor = 0;
   DType half = kBf16;
+  bool at_random = false;
 };
 
 inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
@@ -117,15 +132,15 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
   const int64_t n = kept.count();
   const Tolerance tolerance{1e-6, 2e-6};
   // Near the middle between two numbers of 16 bits `value` may be either: `low` tells them apart, which
-  // tests of states compare bit by bit.
-  const Tolerance value{1e-6, form.split ? 0x1p-7 : 2e-6};
-  StatePlaces places{.half = form.half};
+  // tests of states compare bit by bit. So do tests of rounding at random with a given number.
+  const Tolerance value{1e-6, form.in_halves() ? 0x1p-7 : 2e-6};
+  StatePlaces places{.half = form.half, .at_random = form.at_random};
   const auto add = [&made](Operand operand) {
     made.operands.push_back(std::move(operand));
     return made.operands.size() - 1;
   };
   add(input(form.gradient, {n}));
-  add(in_out(form.split ? form.half : kFp32, {n}, value));
+  add(in_out(form.in_halves() ? form.half : kFp32, {n}, value));
   if (form.split) {
     for (double& x : made.operands[1].values) {
       x = x == 0 ? 0.5 : x;  // the parts of no number are zero and a negative rest
@@ -190,7 +205,9 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
     const double w = at.low == 0 ? value : joined(half, value, v[at.low][k]);
     StateElement element{w, {moments[0][k], moments[1][k]}};
     next(v[0][k], element);
-    value = at.low == 0 ? element.master : upper_half(half, element.master);
+    value = at.at_random  ? at_random(half, element.master, static_cast<int64_t>(k))
+            : at.low == 0 ? element.master
+                          : upper_half(half, element.master);
     moments[0][k] = element.moment[0];
     moments[1][k] = element.moment[1];
     if (at.dense != 0) {
@@ -207,9 +224,9 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
 }
 
 inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
-  return fmt::format("{}_{}_split{:d}{}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
-                     form.split, form.half == kFp16 ? "fp16" : "", form.coded,
-                     static_cast<int>(form.copy),
+  return fmt::format("{}_{}_{}{}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
+                     form.at_random ? "random" : fmt::format("split{:d}", form.split),
+                     form.half == kFp16 ? "fp16" : "", form.coded, static_cast<int>(form.copy),
                      form.factor ? fmt::format("_factor{}", *form.factor) : "");
 }
 
@@ -225,6 +242,7 @@ void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stre
   args.dense = tensor_at(t, at.dense);
   args.factor = tensor_at(t, at.factor);
   args.positions = kept.positions(stream);
+  args.rounding = kRounding;
 }
 
 inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
@@ -277,25 +295,28 @@ struct PredictForm {
   int moments = 2;
   int terms = 1;
   DType half = kBf16;
+  bool alone = false;  ///< values of type `half` without the halves below
 };
 
 /// Operands {value, [low], moments with [scales], out, exact}; none of the state may change.
 inline Case predict_case(int64_t n, const PredictForm& form) {
   Case made;
-  made.name = fmt::format("predict_{}_split{:d}{}_coded{:d}_moments{}_terms{}", n, form.split,
+  made.name = fmt::format("predict_{}_{}{}_coded{:d}_moments{}_terms{}", n,
+                          form.alone ? "alone" : fmt::format("split{:d}", form.split),
                           form.half == kFp16 ? "fp16" : "", form.coded, form.moments, form.terms);
+  const DType type = form.split || form.alone ? form.half : kFp32;
   StatePlaces at{.value = 0};
   const auto add = [&made](Operand operand) {
     made.operands.push_back(std::move(operand));
     return made.operands.size() - 1;
   };
-  add(input(form.split ? form.half : kFp32, {n}, 0.5, 2));
+  add(input(type, {n}, 0.5, 2));
   at.low = form.split ? add(input(DType::uint16, {n}, 0, 65536)) : 0;
   for (int i = 0; i < form.moments; ++i) {
     at.moment[i] = add(form.coded ? input(DType::uint8, {n}, 40, 256) : input(kFp32, {n}, 0, 1));
     at.scale[i] = form.coded ? add(input(kFp32, {blocks_of(n)}, 0.5, 1)) : 0;
   }
-  const size_t out = add(output(form.split ? form.half : kFp32, {n}, {1e-6, 2e-6}));
+  const size_t out = add(output(type, {n}, {1e-6, 2e-6}));
   const size_t exact = add(output(kFp32, {n}, {1e-6, 2e-6}));
   std::vector<PredictArgs::Term> terms;
   for (int i = 0; i < form.terms; ++i) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <random>
 
+#include "src/core/random_rounding.h"
+#include "src/core/rng.h"
 #include "tests/kernel_memory.h"
 
 namespace espalier::kernels {
@@ -13,8 +15,9 @@ constexpr int64_t kCount = 10 * kQuantizeBlock + 77;
 
 /// One parameter in one form; several steps of an optimizer.
 struct State {
-  explicit State(int64_t n, DType type = DType::fp32, bool coded_moments = false)
-      : count(n), dtype(type), split(type != DType::fp32), coded(coded_moments) {
+  explicit State(int64_t n, DType type = DType::fp32, bool coded_moments = false,
+                 bool halves = true)
+      : count(n), dtype(type), split(type != DType::fp32 && halves), coded(coded_moments) {
     const int64_t blocks = (n + kQuantizeBlock - 1) / kQuantizeBlock;
     gradient = make(DType::fp32, n);
     value = make(dtype, n);
@@ -129,6 +132,143 @@ void expect_same_steps(DType dtype) {
 
 TEST(SplitMaster, takes_the_same_steps_as_fp32) { expect_same_steps(DType::bf16); }
 TEST(SplitMaster, in_fp16_takes_the_same_steps_as_fp32) { expect_same_steps(DType::fp16); }
+
+/// The draw of element k of a call.
+uint32_t word_of(const RandomRounding& rounding, int64_t k) {
+  const int64_t e = rounding.first + k;
+  return philox(rounding.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
+}
+
+/// Values alone go where fp32 ones go, and then to a neighbour of 16 bits.
+template <class Half>
+void expect_rounded_steps(bool coded) {
+  for (const Kernels* table : computing_tables()) {
+    for (const bool adamw : {true, false}) {
+      State plain(kCount, DType::fp32, coded);
+      State rounded(kCount, dtype_of<Half>(), coded, false);
+      std::mt19937 random(7);
+      std::normal_distribution<float> normal;
+      for (int64_t k = 0; k < kCount; ++k) {
+        rounded.put(k, SplitFloat<Half>{from_float<Half>(normal(random))});
+      }
+      int64_t moved = 0;
+      for (int step = 0; step < 5; ++step) {
+        for (int64_t k = 0; k < kCount; ++k) {
+          plain.set_master(k, rounded.master(k));
+        }
+        draw_gradient(random, plain);
+        std::ranges::copy(plain.gradient.tensor().span<float>(),
+                          rounded.gradient.tensor().get<float>());
+        const RandomRounding rounding{.key = 77U + static_cast<uint64_t>(step), .first = step};
+        AdamWArgs adamw_args = rounded.adamw();
+        adamw_args.rounding = rounding;
+        SgdArgs sgd_args = rounded.sgd();
+        sgd_args.rounding = rounding;
+        if (adamw) {
+          table->adamw(plain.stream, plain.adamw());
+          table->adamw(rounded.stream, adamw_args);
+        } else {
+          table->sgd(plain.stream, plain.sgd());
+          table->sgd(rounded.stream, sgd_args);
+        }
+        for (int64_t k = 0; k < kCount; ++k) {
+          const float w = plain.master(k);
+          const Half want = round_at_random<Half>(w, word_of(rounding, k));
+          ASSERT_EQ(rounded.value.tensor().get<Half>()[k], want)
+              << table->name << " " << step << " " << k << " " << w;
+          moved += want == from_float<Half>(w) ? 0 : 1;
+        }
+      }
+      EXPECT_GT(moved, kCount) << "they are not rounded to nearest";
+    }
+  }
+}
+
+TEST(ValuesAlone, take_the_steps_of_fp32_and_round_them) {
+  for (const bool coded : {false, true}) {
+    expect_rounded_steps<bf16>(coded);
+    expect_rounded_steps<fp16>(coded);
+  }
+}
+
+/// What slices of any ranks do is what one call does.
+TEST(ValuesAlone, are_rounded_the_same_in_slices) {
+  for (const Kernels* table : computing_tables()) {
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      State whole(kCount, dtype, false, false);
+      State parts(kCount, dtype, false, false);
+      std::mt19937 random(8);
+      for (State* state : {&whole, &parts}) {
+        std::mt19937 same(9);
+        draw_gradient(same, *state);
+      }
+      AdamWArgs args = whole.adamw();
+      args.rounding = {.key = 5, .first = 1};
+      table->adamw(whole.stream, args);
+      for (int64_t first = 0; first < kCount;) {
+        const int64_t count = std::min<int64_t>(
+            kCount - first, std::uniform_int_distribution<int64_t>(1, 700)(random));
+        AdamWArgs part = parts.adamw();
+        for (Tensor* tensor : {&part.gradient, &part.value, &part.moment1, &part.moment2}) {
+          *tensor = tensor->elements(first, count);
+        }
+        part.rounding = {.key = 5, .first = 1 + first};
+        table->adamw(parts.stream, part);
+        first += count;
+      }
+      for (int64_t k = 0; k < kCount; ++k) {
+        ASSERT_EQ(whole.master(k), parts.master(k)) << table->name << " " << k;
+      }
+    }
+  }
+}
+
+/// Steps far below a unit of the last place add up. A value is up with probability f: its mean over
+/// n draws has the deviation sqrt(f (1 - f) / n) <= 1 / (2 sqrt(n)) units, and nothing here is six
+/// deviations off (2e-9 each).
+TEST(ValuesAlone, are_exact_in_the_mean) {
+  constexpr int64_t kElements = 1024;
+  constexpr int kKeys = 1024;
+  for (const Kernels* table : computing_tables()) {
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      const float unit = dtype == DType::bf16 ? 0x1p-7F : 0x1p-10F;
+      State state(kElements, dtype, false, false);
+      const auto gradient = state.gradient.tensor().span<float>();
+      for (size_t k = 0; k < kElements; ++k) {
+        gradient[k] = -unit * (static_cast<float>(k) / kElements);
+      }
+      std::vector<double> sums(kElements);
+      double sum = 0;
+      for (uint64_t key = 0; key < kKeys; ++key) {
+        std::ranges::fill(state.moment[0].tensor().span<float>(), 0.0F);
+        double of_key = 0;
+        for (int64_t k = 0; k < kElements; ++k) {
+          state.set_master(k, 1);
+        }
+        SgdArgs args = state.sgd();
+        args.lr = 1;
+        args.weight_decay = 0;
+        args.rounding = {.key = key, .first = 3};
+        table->sgd(state.stream, args);
+        for (int64_t k = 0; k < kElements; ++k) {
+          const double above =
+              (static_cast<double>(state.master(k)) - 1) / static_cast<double>(unit);
+          const double error = above - static_cast<double>(k) / kElements;
+          sums[static_cast<size_t>(k)] += error;
+          of_key += error;
+        }
+        ASSERT_LT(std::fabs(of_key) / kElements, 6 * 0.5 / std::sqrt(kElements)) << key;
+        sum += of_key;
+      }
+      EXPECT_EQ(sums[0], 0) << "numbers of 16 bits stay";
+      for (const double of_element : sums) {
+        EXPECT_LT(std::fabs(of_element) / kKeys, 6 * 0.5 / std::sqrt(kKeys)) << table->name;
+      }
+      EXPECT_LT(std::fabs(sum) / kElements / kKeys, 6 * 0.5 / std::sqrt(double{kElements} * kKeys))
+          << table->name;
+    }
+  }
+}
 
 /// The fused pass does what decoding, a step on fp32 moments and encoding do one after another.
 TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {

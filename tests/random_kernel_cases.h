@@ -98,11 +98,13 @@ inline void add_random_elements(Cases& cases, testing::Draw& draw) {
   const DynamicMap map = draw.of<DynamicMap>({DynamicMap::with_sign, DynamicMap::without_sign});
   cases.push_back(quantize_case(n, map));
   cases.push_back(dequantize_case(n, map));
-  cases.push_back(predict_case(n, {.split = draw.once_in(2),
+  const bool split = draw.once_in(2);
+  cases.push_back(predict_case(n, {.split = split,
                                    .coded = draw.once_in(2),
                                    .moments = static_cast<int>(draw.between(1, 2)),
                                    .terms = static_cast<int>(draw.between(1, 3)),
-                                   .half = draw.of<DType>({kBf16, kFp16})}));
+                                   .half = draw.of<DType>({kBf16, kFp16}),
+                                   .alone = !split && draw.once_in(2)}));
 }
 
 inline void add_random_states(Cases& cases, testing::Draw& draw) {
@@ -113,13 +115,15 @@ inline void add_random_states(Cases& cases, testing::Draw& draw) {
   cases.push_back(gather_case(kept, dtype, draw.once_in(2), packed));
   cases.push_back(scatter_case(kept, dtype, packed));
   const DType half = draw.of<DType>({kBf16, kFp16});
+  const bool at_random = draw.once_in(3);
   const StateForm form{
       .gradient = draw.once_in(2) ? kFp32 : half,
-      .split = half == kFp16 || draw.once_in(2),
+      .split = !at_random && (half == kFp16 || draw.once_in(2)),
       .coded = draw.once_in(2),
       .copy = draw.of<Copy>({Copy::absent, Copy::fp32, Copy::bf16}),
       .half = half,
-      .factor = draw.once_in(2) ? std::optional<double>() : std::optional<double>(0.75)};
+      .factor = draw.once_in(2) ? std::optional<double>() : std::optional<double>(0.75),
+      .at_random = at_random};
   cases.push_back(adamw_case(kept, form));
   cases.push_back(sgd_case(kept, form));
 }

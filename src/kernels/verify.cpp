@@ -15,16 +15,15 @@ void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int6
   is_flat(name, moment, n);
 }
 
-/// `value` and, where that is rounded, what rounding took away.
+/// `value` and, where that is rounded and there is more, what rounding took away.
 template <class Args>
 void is_master(const Args& args) {
   const int64_t count = args.value.count();
   is_any_vector("value", args.value, count);
-  if (args.value.dtype != DType::fp32) {
+  if (args.low) {
+    require(args.value.dtype != DType::fp32, "fp32 values are the master copy: there is no low");
     require(args.low.dtype == DType::uint16, "low must be uint16", name_of(args.low.dtype));
     is_flat("low", args.low, count);
-  } else {
-    require(!args.low, "fp32 values are the master copy: there is no low");
   }
 }
 
@@ -42,6 +41,7 @@ void is_update(const Args& args) {
   is_any_vector("gradient", args.gradient, count);
   is_beside("value", args.value, args.gradient);
   is_master(args);
+  require(args.rounding.first >= 0, "elements are counted from zero", args.rounding.first);
   is_moment("moment1", args.moment1, args.scale1, count);
   if (args.factor) {
     is_fp32_vector("factor", args.factor, 1);

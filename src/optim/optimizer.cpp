@@ -1,6 +1,10 @@
 #include "src/optim/optimizer.h"
 
+#include <xxhash.h>
+
 #include <cmath>
+
+#include "src/core/rng.h"
 
 namespace espalier::optim {
 namespace {
@@ -15,6 +19,16 @@ Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState&
 
 float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& config) {
   return parameter.spec.decay ? static_cast<float>(config.weight_decay) : 0.0F;
+}
+
+/// Of the elements of `state`.
+kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
+                                    const sparse::OptimizerState& state, uint64_t seed,
+                                    int64_t step) {
+  constexpr uint64_t kRounding = 0x726f756e64;  // a stream of its own
+  const std::string& name = parameter.spec.name;
+  const uint64_t of_step = mix(mix(seed, kRounding), static_cast<uint64_t>(step));
+  return {.key = mix(of_step, XXH64(name.data(), name.size(), 0)), .first = state.first};
 }
 
 }  // namespace
@@ -45,7 +59,7 @@ void Optimizer::update(Stream& stream, sparse::Parameter& parameter, int64_t ste
   if (mine && config_.kind == "adamw") {
     adamw(stream, parameter, step, lr);
   } else if (mine) {
-    sgd(stream, parameter, lr);
+    sgd(stream, parameter, step, lr);
   }
   if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
     store_.refresh(parameter);  // vectors: their copy is the exact master copy
@@ -72,10 +86,11 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
                           .epsilon = static_cast<float>(config_.epsilon),
                           .weight_decay = decay_of(parameter, config_),
                           .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
-                          .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count))});
+                          .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
+                          .rounding = rounding_of(parameter, state, seed_, step)});
 }
 
-void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr) {
+void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
   kernels_.sgd(stream, {.gradient = state.gradient,
@@ -88,7 +103,8 @@ void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, float lr) {
                         .factor = norm_.factor(),
                         .lr = lr,
                         .momentum = static_cast<float>(config_.momentum),
-                        .weight_decay = decay_of(parameter, config_)});
+                        .weight_decay = decay_of(parameter, config_),
+                        .rounding = rounding_of(parameter, state, seed_, step)});
 }
 
 }  // namespace espalier::optim

@@ -6,6 +6,11 @@
 // SGD with momentum. Weight decay acts on matrices only. The gradient must be summed over ranks
 // before: then its norm, and so the update, has the same bits everywhere.
 //
+// Where matrices in 16 bits have no master copy beside their values, an update rounds at random
+// (kernels.h, RandomRounding). What it draws for an element is a pure function of (seed, step, name
+// of the parameter, the element's number among its kept ones): the same bits however ranks share
+// out the elements, and after a checkpoint.
+//
 // On a device an update is asked for, like all that comes before it, and what came of it is told
 // later (norm.h); the next may be asked for in between.
 //
@@ -41,10 +46,13 @@ struct StepHooks {
 
 class Optimizer {
  public:
-  Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config)
+  /// `seed`: of what rounding draws.
+  Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config,
+            uint64_t seed = 0)
       : store_(store),
         kernels_(kernels),
         config_(std::move(config)),
+        seed_(seed),
         norm_(store.stream(), kernels, config_.clip) {}
 
   /// Of what is asked for from now on: gradients are `scale` times too large, and AdamW does not
@@ -68,11 +76,12 @@ class Optimizer {
  private:
   void update(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
   void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
-  void sgd(Stream& stream, sparse::Parameter& parameter, float lr);
+  void sgd(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
+  uint64_t seed_;
   GradientNorm norm_;
   int64_t left_out_ = 0;
 };

@@ -33,6 +33,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .offload = config.optimizer.offload,
           .fp8 = config.train.fp8,
+          .master_copy = config.train.master_copy,
           .encoding = encoding,
           .index_shape = groups,
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
@@ -148,7 +149,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
       kernels_(kernels),
       parts_(make_parts(config, options)),
       store_(make_store(config, options)),
-      optimizer_(*store_, kernels, config.optimizer) {
+      optimizer_(*store_, kernels, config.optimizer, static_cast<uint64_t>(config.train.seed)) {
   std::vector<PassCost> costs(parts_.size());
   if (!options.dry) {
     costs = measure_pass(config, problem, options, stream.arena().on_device());

@@ -6,6 +6,7 @@
 
 #include "src/train/budget.h"
 #include "src/train/exchange.h"
+#include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -46,6 +47,8 @@ std::vector<Way> ways_out(const io::Config& config, const RunShape& run, const P
       [](Changed& to) { to.config.train.dtype = "bf16"; });
   add(config.optimizer.state_bits == 32, "optimizer.state_bits = 8",
       [](Changed& to) { to.config.optimizer.state_bits = 8; });
+  add(config.train.dtype != "fp32" && config.train.master_copy && !codes_values(config),
+      "train.master_copy = false", [](Changed& to) { to.config.train.master_copy = false; });
   add(run.place.device && !config.optimizer.offload, "optimizer.offload = true",
       [](Changed& to) { to.config.optimizer.offload = true; });
   add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1",

@@ -7,6 +7,7 @@
 #include "tests/attention_way.h"
 #include "tests/cuda/place.h"
 #include "tests/random_kernel_cases.h"
+#include "tests/random_rounding_case.h"
 #include "tests/wire_case.h"
 
 namespace espalier::kernels {
@@ -351,6 +352,14 @@ TEST_F(DeviceWire, has_the_bytes_of_the_cpu) {
       }
     }
   }
+}
+
+class DeviceRounding : public testing::OnDevice {};
+
+TEST_F(DeviceRounding, has_the_rule) {
+  Backend backend(*device_table(), 1);
+  testing::expect_rounds_by_the_rule<bf16>(backend.kernels(), backend.stream());
+  testing::expect_rounds_by_the_rule<fp16>(backend.kernels(), backend.stream());
 }
 
 class DeviceQueues : public testing::OnDevice {};

@@ -74,6 +74,8 @@ std::vector<testing::Way> ways(const std::string& dtype) {
          config.train.micro_batch = 3;
        }},
       {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
+      {"updates rounded at random",
+       [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }},
   };
   if (dtype != "fp16") {
     all.push_back({"products in 8 bits", [](io::Config& config) {

@@ -46,6 +46,7 @@ void draw_training(testing::Draw& draw, io::Config& config) {
   train.seed = draw.of<int64_t>({1, 7, 1234567});
   train.dtype = draw.of<const char*>({"fp32", "bf16", "fp16"});
   train.gradient_dtype = draw.of<const char*>({"auto", "auto", "fp32"});
+  train.master_copy = train.dtype == "fp32" || !draw.once_in(3);
   train.loss_scale = draw.of<double>({0, 0, 1, 1024});
   train.global_batch = 12;
   train.micro_batch = draw.of<int64_t>({0, 1, 2});

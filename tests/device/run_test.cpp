@@ -50,6 +50,12 @@ const std::vector<testing::Way>& ways() {
        }},
       {"8 bits", [](io::Config& config) { config.optimizer.state_bits = 8; }},
       {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
+      {"updates rounded at random",
+       [](io::Config& config) {
+         testing::prune_gradually(config);
+         config.train.master_copy = config.train.dtype == "fp32";
+         config.optimizer.offload = true;
+       }},
       {"offload",
        [](io::Config& config) {
          testing::prune_gradually(config);

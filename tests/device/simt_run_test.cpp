@@ -120,6 +120,8 @@ const std::vector<testing::Way>& ways() {
          config.train.micro_batch = 1;
          config.run.deterministic = false;
        }},
+      {"updates rounded at random",
+       [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }},
       {"8 bits and dropout",
        [](io::Config& config) {
          config.optimizer.state_bits = 8;

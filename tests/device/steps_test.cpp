@@ -95,6 +95,9 @@ const std::vector<RanksWay>& ways() {
           config.train.recompute = "full";
         }}},
       {2, {"replicas", [](io::Config&) {}}},
+      {2,
+       {"updates rounded at random",
+        [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }}},
       {3,
        {"codes",
         [](io::Config& config) {

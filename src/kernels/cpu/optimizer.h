@@ -6,7 +6,9 @@
 // read again to be written to the copy.
 #include <type_traits>
 
+#include "src/core/random_rounding.h"
 #include "src/kernels/cpu/dynamic_code.h"
+#include "src/kernels/cpu/philox.h"
 #include "src/kernels/cpu/positions.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -74,6 +76,7 @@ struct State {
   V* value;
   uint16_t* low;
   Moment moment1, moment2;
+  RandomRounding rounding;
   bool coded() const { return moment1.codes != nullptr || moment2.codes != nullptr; }
 };
 
@@ -93,13 +96,46 @@ inline void update(const Rule& rule, const State<G, V>& state, int64_t first, in
   }
 }
 
+/// The same where values are rounded at random.
+template <class Rule, class G, class V>
+inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                             float* const (&moments)[2]) {
+  const Rule step = rule;
+  Words<kQuantizeBlock> words;
+  for (int64_t at = 0; at < n; at += kQuantizeBlock) {
+    const int64_t part = least(kQuantizeBlock, n - at);
+    const uint32_t* word = words.draw(state.rounding.key, state.rounding.first + first + at, part);
+    const G* gradient = state.gradient + first + at;
+    V* value = state.value + first + at;
+    float* m = moments[0] + at;
+    float* v = moments[1] == nullptr ? nullptr : moments[1] + at;
+#pragma omp simd
+    for (int64_t k = 0; k < part; ++k) {
+      const float w = step.next(load(value + k), load(gradient + k), m + k, v + k);
+      value[k] = round_at_random<V>(w, word[k]);
+    }
+  }
+}
+
+/// Either.
+template <class Rule, class G, class V>
+inline void update_part(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                        float* const (&moments)[2]) {
+  if constexpr (sizeof(V) == 2) {
+    if (state.low == nullptr) {
+      return update_at_random(rule, state, first, n, moments);
+    }
+  }
+  update(rule, state, first, n, moments);
+}
+
 /// Elements [first, first + n); `first` is a multiple of kQuantizeBlock if moments are coded.
 template <class Rule, class G, class V>
 inline void update_range(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n) {
   if (!state.coded()) {
-    update(rule, state, first, n,
-           {open<DynamicMap::with_sign>(state.moment1, first, n, nullptr),
-            open<DynamicMap::without_sign>(state.moment2, first, n, nullptr)});
+    update_part(rule, state, first, n,
+                {open<DynamicMap::with_sign>(state.moment1, first, n, nullptr),
+                 open<DynamicMap::without_sign>(state.moment2, first, n, nullptr)});
     return;
   }
   alignas(64) float buffers[2][kQuantizeBlock];
@@ -108,7 +144,7 @@ inline void update_range(const Rule& rule, const State<G, V>& state, int64_t fir
     float* const moments[2] = {
         open<DynamicMap::with_sign>(state.moment1, first, part, buffers[0]),
         open<DynamicMap::without_sign>(state.moment2, first, part, buffers[1])};
-    update(rule, state, first, part, moments);
+    update_part(rule, state, first, part, moments);
     close<DynamicMap::with_sign>(state.moment1, first, part, moments[0]);
     close<DynamicMap::without_sign>(state.moment2, first, part, moments[1]);
   }
@@ -166,8 +202,12 @@ void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
   with_type(args.gradient.dtype, [&](auto gradient) {
     with_type_beside<decltype(gradient)>(args.value.dtype, [&](auto value) {
       const State<decltype(gradient), decltype(value)> state{
-          elements<decltype(gradient)>(args.gradient), elements<decltype(value)>(args.value),
-          elements<uint16_t>(args.low), moment_of(args.moment1, args.scale1), moment2};
+          elements<decltype(gradient)>(args.gradient),
+          elements<decltype(value)>(args.value),
+          elements<uint16_t>(args.low),
+          moment_of(args.moment1, args.scale1),
+          moment2,
+          args.rounding};
       using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
       with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
         run(stream.threads(), rule, state, positions, elements<decltype(dense)>(args.dense));

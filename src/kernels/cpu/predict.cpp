@@ -44,10 +44,17 @@ void predict_block(const PredictArgs& args, const Ahead<V>& arrays, int64_t firs
   const float* m = open<DynamicMap::with_sign>(arrays.moment1, first, n, buffers[0]);
   const float* v = open<DynamicMap::without_sign>(arrays.moment2, first, n, buffers[1]);
   const V* value = arrays.value + first;
-  const uint16_t* low = arrays.low == nullptr ? nullptr : arrays.low + first;
+  if (arrays.low == nullptr) {
 #pragma omp simd
-  for (int64_t k = 0; k < n; ++k) {
-    w[k] = master(value, low, k);
+    for (int64_t k = 0; k < n; ++k) {
+      w[k] = load(value + k);
+    }
+  } else {
+    const uint16_t* low = arrays.low + first;
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k) {
+      w[k] = master(value, low, k);
+    }
   }
   for (int64_t t = 0; t < args.term_count; ++t) {
     advance(args.terms[t], args.epsilon, n, m, v, w);

@@ -39,30 +39,13 @@ struct Message {
   int64_t end_of(int64_t bucket) const { return least(n, (bucket + 1) * layout.bucket); }
 };
 
-/// Random words of elements first … first + n - 1, n <= kPiece.
-class Words {
- public:
-  const uint32_t* draw(uint64_t key, int64_t first, int64_t n) {
-    if (key == 0) {
-      return nullptr;
-    }
-    const int64_t group = first / kDrawnWords * kDrawnWords;
-    draw_words(key, static_cast<uint64_t>(group / 4),
-               divide_up(first + n - group, kDrawnWords) * kDrawnWords, words_);
-    return words_ + (first - group);
-  }
-
- private:
-  alignas(64) uint32_t words_[kPiece + 2 * kDrawnWords];
-};
-
 /// Makes the codes of values [first, first + n), first a multiple of 8; their buckets carry already
 /// what they do.
 void encode_range(const Message& message, int64_t first, int64_t n) {
   const WireFormat& format = message.args.format;
   auto* const codes = message.args.wire.data() + message.layout.codes;
   BucketEncoder bucket;
-  Words words;
+  Words<kPiece> words;
   uint8_t staged[kPiece];
   int64_t prepared = -1;
   for (const int64_t end = first + n; first < end; first += kPiece) {
@@ -76,8 +59,9 @@ void encode_range(const Message& message, int64_t first, int64_t n) {
         prepared = number;
       }
       const int64_t part = least(piece_end, message.end_of(number)) - at;
-      encode_values(format, bucket, message.x + at, part,
-                    words.draw(message.key, message.args.first + at, part), into + (at - first));
+      const uint32_t* const drawn =
+          message.key == 0 ? nullptr : words.draw(message.key, message.args.first + at, part);
+      encode_values(format, bucket, message.x + at, part, drawn, into + (at - first));
       at += part;
     }
     if (into == staged) {

@@ -5,6 +5,7 @@
 // the copy (index.h), since their groups do not begin where blocks do.
 #include "src/kernels/cuda/dynamic_code.h"
 #include "src/kernels/cuda/index.h"
+#include "src/kernels/cuda/philox.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -179,6 +180,43 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   return high;
 }
 
+// Rounding at random, to a number: src/core/random_rounding.h.
+
+__device__ __forceinline__ float bf16_at_random(float w, unsigned word) {
+  const unsigned bits = w != w ? 0x7fc00000U : __float_as_uint(w);
+  const unsigned added = (bits & 0x7fffffffU) > 0x7f7f0000U ? 0x8000U : word >> 16;
+  return __uint_as_float((bits + added) & 0xffff0000U);
+}
+__device__ __forceinline__ float fp16_at_random(float w, unsigned word) {
+  const unsigned bits = __float_as_uint(w);
+  const unsigned magnitude = bits & 0x7fffffffU;
+  const unsigned added = magnitude > 0x477fe000U ? 0x1000U : word >> 19;
+  const unsigned normal = (magnitude - (112U << 23) + added) >> 13;
+  const bool is_small = magnitude < 0x38800000U;
+  const float size = is_small ? fabsf(w) : 0.0F;
+  const auto counted = static_cast<unsigned>(static_cast<int>(size * 0x1p45F));
+  unsigned half = is_small ? (counted + (word >> 11)) >> 21 : normal;
+  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
+  half |= bits >> 16 & 0x8000U;
+  half = magnitude > 0x7f800000U ? 0x7e00U : half;
+  return from_fp16(half);
+}
+
+/// Writes w into values that have no halves below; returns them as they are stored.
+template <bool kWhole>
+__device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i, int64_t count,
+                                                const Quad& w, const RandomRounding& rounding) {
+  const Words words = words_of_quad(rounding.key, rounding.first + i);
+  Quad stored;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    stored.x[k] = value.type == DType::fp16 ? fp16_at_random(w.x[k], words.word[k])
+                                            : bf16_at_random(w.x[k], words.word[k]);
+  }
+  store_quad<kWhole>(value, i, count, stored);
+  return stored;
+}
+
 /// The arrays of an update.
 struct State {
   Elements gradient;
@@ -190,6 +228,7 @@ struct State {
   int64_t n;
   const float* factor;  ///< null: the rule's
   bool whole;           ///< all quads are aligned
+  RandomRounding rounding;
 };
 
 template <bool kWhole>
@@ -212,7 +251,7 @@ __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64
 }
 
 /// The block's elements from `first` and from first + 128 on, a quad each, of `left`.
-template <bool kWhole, class Rule>
+template <bool kWhole, bool kAtRandom, class Rule>
 __device__ __forceinline__ void update_quads(const Rule& rule, const State& state,
                                              const CodeTables& tables, int64_t first,
                                              int64_t left) {
@@ -249,7 +288,12 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int64_t i = first + 128 * j;
-    w[j] = store_master<kWhole>(state.master, i, left - 128 * j, w[j]);
+    const int64_t count = left - 128 * j;
+    if constexpr (kAtRandom) {
+      w[j] = store_at_random<kWhole>(state.master.value, i, count, w[j], state.rounding);
+    } else {
+      w[j] = store_master<kWhole>(state.master, i, count, w[j]);
+    }
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -263,7 +307,8 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
 inline constexpr int kBlocksOfCodes = 4;
 
 /// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
-template <class Rule>
+/// kAtRandom: values are of 16 bits, without the halves below.
+template <class Rule, bool kAtRandom>
 __global__ void __launch_bounds__(32 * kStateWarps)
     update_state(Rule rule, State state, int blocks_each) {
   __shared__ CodeTables tables;
@@ -283,9 +328,9 @@ __global__ void __launch_bounds__(32 * kStateWarps)
   for (int i = 0; i < blocks_each && block * kQuantizeBlock < state.n; ++i, block += kStateWarps) {
     const int64_t first = block * kQuantizeBlock + 4 * lane;
     if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
-      update_quads<true>(rule, state, tables, first, kQuantizeBlock);
+      update_quads<true, kAtRandom>(rule, state, tables, first, kQuantizeBlock);
     } else {
-      update_quads<false>(rule, state, tables, first, state.n - first);
+      update_quads<false, kAtRandom>(rule, state, tables, first, state.n - first);
     }
   }
 }
@@ -303,14 +348,18 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
               .list = positions.list,
               .first = positions.first,
               .n = args.value.count(),
-              .factor = static_cast<const float*>(args.factor.data)};
+              .factor = static_cast<const float*>(args.factor.data),
+              .rounding = args.rounding};
   const bool dense =
       positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
   state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
                 has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
   const bool codes = state.moment[0].codes != nullptr || state.moment[1].codes != nullptr;
   const int blocks_each = codes ? kBlocksOfCodes : 1;
-  launch(update_state<Rule>,
+  const bool at_random = args.value.dtype != DType::fp32 && !args.low;
+  void (*const kernel)(Rule, State, int) =
+      at_random ? update_state<Rule, true> : update_state<Rule, false>;
+  launch(kernel,
          {.name = name,
           .grid = blocks_for(state.n, blocks_each * kStateWarps * kQuantizeBlock),
           .block = 32 * kStateWarps},
