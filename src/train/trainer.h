@@ -173,6 +173,7 @@ class Trainer {
   std::unique_ptr<Source> source_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pruner> pruner_;
+  std::unique_ptr<StageSums> stage_sums_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Pipeline> pipeline_;
   LossScale loss_scale_;

@@ -101,6 +101,7 @@ void Trainer::start() {
     note(
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
+  stage_sums_ = std::make_unique<StageSums>(layout_, *ranks_, *stage_, stage_link_.carriage);
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
   if (!exchange_->way().empty()) {
     note(exchange_->way());
@@ -118,7 +119,8 @@ void Trainer::start() {
   stage_->set_gradient_scale(loss_scale_.value(), loss_scale_.left_out());
   pipeline_ = std::make_unique<Pipeline>(
       config_, layout_, *ranks_, *stage_,
-      Pipeline::Options{.samples = micro_batch_, .carriage = stage_link_.carriage});
+      Pipeline::Options{
+          .samples = micro_batch_, .carriage = stage_link_.carriage, .sums = stage_sums_.get()});
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
   if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {
     make_adaprec();
