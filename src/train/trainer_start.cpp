@@ -102,7 +102,7 @@ void Trainer::start() {
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
   stage_sums_ = std::make_unique<StageSums>(layout_, *ranks_, *stage_, stage_link_.carriage);
-  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards, *stage_sums_);
   if (!exchange_->way().empty()) {
     note(exchange_->way());
   }
