@@ -153,13 +153,9 @@ void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   require(!shards_, "whole gradients on all replicas");
   sparse::Store& store = stage_.store();
   const auto [first, count] = sparse::flat_range(store, range);
-  std::vector<int64_t> ends;
-  for (size_t p = range.end; p-- > range.first;) {
-    ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
-  }
   transfer_->follow(store.gradient().elements(first, count));
   prepare_wire(step);
-  transfer_->sum({.boundaries = ends, .first = first});
+  transfer_->sum({.boundaries = sparse::flat_ends(store, range), .first = first});
   transfer_->finish();
 }
 

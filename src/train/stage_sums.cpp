@@ -51,6 +51,7 @@ void StageSums::exchange_shares(const Tensor& mine) {
     link_->send(peer_, parallel::flat_bytes(mine));
     link_->receive(peer_, parallel::flat_bytes(theirs_.tensor()));
   });
+  link_->trace("tied embeddings");
   link_->lead_compute();
 }
 

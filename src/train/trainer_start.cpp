@@ -6,6 +6,7 @@
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
+#include "src/train/device_transfer.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/planner.h"
 #include "src/train/snapshot.h"
@@ -190,6 +191,7 @@ void Trainer::link_stages() {
   if (config_.parallel.pipeline != 1) {
     stage_link_ = choose_stage_link(config_, comm_, backend_->stream());
   }
+  sums_on_device_ = sums_on_device(config_, comm_, backend_->stream());
 }
 
 void Trainer::tell_stage_link() const {
@@ -215,6 +217,7 @@ void Trainer::plan() {
                          .threads = backend_->stream().threads(),
                          .place = kernels::planning(backend_->kernels()),
                          .carriage = stage_link_.carriage,
+                         .sums_on_device = sums_on_device_,
                          .available = backend_->arena().available()});
   for (const std::string& text : plan.notes) {
     note(text);
