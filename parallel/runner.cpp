@@ -32,7 +32,9 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
   }
   if (shape_.carriage == Carriage::nccl) {
     lookout_.emplace(*stream_.queue(), [this] {
-      if (std::uncaught_exceptions() == 0) {  // else this rank is giving up
+      // Between runs nothing that this rank waits for needs another's messages, who may be at the
+      // end of what it does; and a rank that is giving up takes none.
+      if (work_ != nullptr && std::uncaught_exceptions() == 0) {
         advance();
       }
     });
@@ -323,9 +325,10 @@ void PipelineRunner::advance() {
   }
 }
 
+/// By NCCL a peer may be lost in whatever the device does; one that looks out is this runner.
 void PipelineRunner::progress() {
   comm_->progress();
-  advance();
+  lookout_ ? Lookout::look_all() : advance();
 }
 
 int needed_handed_over(const Schedule& schedule) {

@@ -23,6 +23,15 @@ Range flat_range(const Store& store, const ParameterRange& range) {
   return {.first = first, .count = end - first};
 }
 
+std::vector<int64_t> flat_ends(const Store& store, const ParameterRange& range) {
+  const auto [first, count] = flat_range(store, range);
+  std::vector<int64_t> ends;
+  for (size_t p = range.end; p-- > range.first;) {
+    ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
+  }
+  return ends;
+}
+
 ValueCopy::ValueCopy(Store& store, const ParameterRange& range, std::string_view name)
     : range_(range), flat_(flat_range(store, range)) {
   Arena& arena = store.arena();

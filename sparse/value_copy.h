@@ -10,6 +10,8 @@ namespace espalier::sparse {
 
 /// Elements [first, end) of the flat arrays, padding included.
 Range flat_range(const Store& store, const ParameterRange& range);
+/// Where its parameters end, from its begin on, ascending.
+std::vector<int64_t> flat_ends(const Store& store, const ParameterRange& range);
 
 class ValueCopy {
  public:

@@ -30,20 +30,8 @@ void DeviceBuckets::finish() {
 }
 
 void DeviceBuckets::run(size_t bucket) {
-  const int64_t from = bucket == 0 ? 0 : step_.ends[bucket - 1];
-  std::vector<int64_t> edges;
-  if (!step_.edges.empty()) {
-    const auto width = static_cast<size_t>(link_.size()) + 1;
-    for (const int64_t edge : std::span(step_.edges).subspan(bucket * width, width)) {
-      edges.push_back(edge - from);
-    }
-  }
-  reduction_.run({.data = step_.flat.elements(from, step_.ends[bucket] - from),
-                  .phases = step_.phases,
-                  .edges = edges,
-                  .wire = step_.wire.wire,
-                  .first = step_.wire.first + from},
-                 fmt::format("{} ({} {})", text_.doing, text_.span, bucket));
+  reduction_.run(step_, bucket, fmt::format("{} ({} {})", text_.doing, text_.span, bucket));
+  link_.trace(fmt::format("{} {}", text_.span, bucket));
 }
 
 }  // namespace espalier::parallel

@@ -2,8 +2,9 @@
 // What GradientBuckets and ParameterGather (bucketer.h, parameter_gather.h) do, in the memory of
 // GPUs: the buckets of a flat array, each as soon as kernels that fill it have been asked for. It
 // follows them in the link's queue, so nobody waits: not for kernels, not for messages, nor for the
-// sums.
+// sums. Emits the spans of BucketPipeline, as NcclLink::trace sees them.
 #include "parallel/bucket_pipeline.h"
+#include "parallel/device/nccl_link.h"
 #include "parallel/device/reduction.h"
 
 namespace espalier::parallel {

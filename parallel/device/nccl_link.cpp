@@ -172,6 +172,7 @@ void NcclLink::close() {
 /// gets together.
 void NcclLink::abort() noexcept {
   under_way_.clear();
+  traced_.clear();
   if (group_ == nullptr) {
     return;
   }
@@ -181,6 +182,7 @@ void NcclLink::abort() noexcept {
     if (link->group_ != nullptr) {
       nccl_.call.CommAbort(std::exchange(link->group_, nullptr));
       link->under_way_.clear();
+      link->traced_.clear();
       link->failure_ = failure_ ? failure_ : left_group();
     }
   }
@@ -301,6 +303,31 @@ void NcclLink::sum_counts(const Tensor& counts) {
 void NcclLink::forget_arrived() {
   while (!under_way_.empty() && queue_->passed(under_way_.front().until)) {
     under_way_.pop_front();
+  }
+  end_spans();
+}
+
+void NcclLink::trace(std::string name) {
+  if (Trace* trace = Trace::current(); trace != nullptr && size() > 1) {
+    traced_.push_back({.trace = trace,
+                       .name = std::move(name),
+                       .after = after_,
+                       .until = queue_->mark(),
+                       .begin = now_seconds()});
+  }
+}
+
+void NcclLink::end_spans() {
+  while (!traced_.empty()) {
+    Traced& first = traced_.front();
+    const double now = now_seconds();
+    if (!queue_->passed(first.until)) {
+      first.begin = compute_.passed(first.after) ? first.begin : now;
+      return;
+    }
+    first.trace->add(Track::allreduce, first.name, std::max(first.begin, last_span_), now);
+    last_span_ = now;
+    traced_.pop_front();
   }
 }
 

@@ -27,13 +27,15 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/device/link.h"
 #include "parallel/device/lookout.h"
 #include "parallel/device/nccl_library.h"
 #include "src/core/stream.h"
+#include "src/core/trace.h"
 
 namespace espalier::parallel {
 
-class NcclLink {
+class NcclLink final : public DeviceLink {
  public:
   /// Why these ranks cannot have one, for people, the same on all; empty: they can. Collective.
   static std::string obstacle(Communicator& comm, Stream& compute);
@@ -45,32 +47,32 @@ class NcclLink {
   /// link are places in `members`. What it sends counts as `traffic`.
   NcclLink(Communicator& comm, Stream& compute, std::vector<int> members, Traffic traffic);
   /// Waits for what is under way, unless an exception is.
-  ~NcclLink();
-  NcclLink(const NcclLink&) = delete;
-  NcclLink& operator=(const NcclLink&) = delete;
+  ~NcclLink() override;
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(members_.size()); }
-  /// For kernels between messages.
-  Stream& stream() { return stream_; }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  Stream& stream() override { return stream_; }
 
-  void follow_compute();
+  void follow_compute() override;
   void lead_compute();
 
-  /// `ask` calls what follows. `doing` is text for PeerLost, as in "summing gradients".
-  void group(std::string_view doing, const std::function<void()>& ask);
-  void send(int to, std::span<const std::byte> data) { send(to, data, traffic_); }
+  void group(std::string_view doing, const std::function<void()>& ask) override;
+  void send(int to, std::span<const std::byte> data) override { send(to, data, traffic_); }
   void send(int to, std::span<const std::byte> data, Traffic traffic);
-  void receive(int from, std::span<std::byte> data);
-  /// In place, summed in an order of NCCL's, which all ranks share; fp32, bf16 or fp16.
-  void all_reduce(const Tensor& data);
-  /// The same for rank `root` alone; what the others hold stays.
-  void reduce(int root, const Tensor& data);
+  void receive(int from, std::span<std::byte> data) override;
+  void all_reduce(const Tensor& data) override;
+  void reduce(int root, const Tensor& data) override;
 
   /// In place, counts of exact sums (core/exact_sum.h): digits are added, and of the words that tell
   /// what is not finite the largest stays (a NaN before an infinity). Counted as what ranks on the
   /// CPU send for it.
   void sum_counts(const Tensor& counts);
+
+  /// Makes what was asked for since the last `follow_compute` a span on Track::allreduce, of the
+  /// trace that there is now and that outlives the link. It begins when the kernels before it, and
+  /// the span before it, have ended; as the host sees it, which looks in each call of `group` and
+  /// again and again while it waits.
+  void trace(std::string name);
 
   /// Throws what makes waiting for this link useless, after it has ended what is under way. For who
   /// waits without a queue.
@@ -84,11 +86,21 @@ class NcclLink {
     double since = 0;  ///< seconds; 0: kernels are awaited
   };
 
+  /// Not seen to end.
+  struct Traced {
+    Trace* trace = nullptr;
+    std::string name;
+    Mark after = 0;    ///< of the compute queue
+    Mark until = 0;    ///< of this one
+    double begin = 0;  ///< seconds, when `after` was last seen not to have passed
+  };
+
   void join();
   void share(std::span<std::byte> bytes);
   void close();
   void abort() noexcept;
   void forget_arrived();
+  void end_spans();
   void check_overdue();
   nccl::Status state(std::string_view doing);
   void settle(nccl::Status status, std::string_view doing);
@@ -107,6 +119,8 @@ class NcclLink {
   void* native_ = nullptr;       ///< the queue, for NCCL
   Mark after_ = 0;
   std::deque<UnderWay> under_way_;
+  std::deque<Traced> traced_;
+  double last_span_ = 0;        ///< seconds, its end
   std::exception_ptr failure_;  ///< why it was aborted
   int exceptions_;
   std::optional<Lookout> lookout_;

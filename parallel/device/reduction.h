@@ -1,5 +1,5 @@
 #pragma once
-// Sums of arrays in the memory of GPUs over the ranks of an NcclLink: asked for, like kernels, and
+// Sums of arrays in the memory of GPUs over the ranks of a link: asked for, like kernels, and
 // done in the order of the link's queue. Two ways:
 //
 //   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the versions of
@@ -10,7 +10,8 @@
 // Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those
 // versions, and fp32 sums of the slice. It grows with the largest array so far; only then the host
 // waits.
-#include "parallel/device/nccl_link.h"
+#include "parallel/bucket_pipeline.h"
+#include "parallel/device/link.h"
 #include "parallel/reduction/reduction.h"
 
 namespace espalier::parallel {
@@ -20,13 +21,15 @@ class DeviceReduction {
   enum class Order : uint8_t { by_rank, by_nccl };
 
   /// Both must outlive it. `pieces`: those of the ranks on the CPU whose bytes it shall have.
-  DeviceReduction(NcclLink& link, const kernels::Kernels& kernels, Order order,
+  DeviceReduction(DeviceLink& link, const kernels::Kernels& kernels, Order order,
                   const PieceOptions& pieces = {})
       : link_(link), kernels_(kernels), order_(order), pieces_(pieces) {}
 
   /// After what the link's compute stream has been asked for so far. A wire's stream is the link's.
   /// `doing`: for PeerLost, as in "summing gradients".
   void run(const SliceJob& job, std::string_view doing);
+  /// One bucket of it.
+  void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
 
  private:
   void sum_by_nccl();
@@ -49,7 +52,7 @@ class DeviceReduction {
                                           const std::vector<size_t>& bytes);
   std::vector<size_t> bytes_of_slices() const;
 
-  NcclLink& link_;
+  DeviceLink& link_;
   const kernels::Kernels& kernels_;
   Order order_;
   PieceOptions pieces_;

@@ -34,6 +34,12 @@ std::string host_reason(const io::Config& config) {
   return timed ? "codecs are chosen by times of the host's messages" : "";
 }
 
+bool sums_on_device(const io::Config& config, parallel::Communicator& world, Stream& stream) {
+  const std::string& link = config.parallel.device_link;
+  return world.size() > 1 && stream.arena().on_device() && (link == "auto" || link == "nccl") &&
+         host_reason(config).empty() && parallel::NcclLink::obstacle(world, stream).empty();
+}
+
 DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator& replicas,
                                Stage& stage)
     : bucket_bytes_(bucket_bytes(config)),
@@ -44,7 +50,7 @@ DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator&
       gradients_(link_, reduction_, config.parallel.overlap,
                  {.span = "bucket", .doing = "summing gradients over all ranks"}),
       values_(link_, reduction_, config.parallel.overlap,
-              {.span = "bucket", .doing = "gathering values from all ranks"}),
+              {.span = "gather", .doing = "gathering values from all ranks"}),
       copy_(stage.stream(), true) {}
 
 void DeviceTransfer::follow(const Tensor& gradient) {

@@ -14,6 +14,9 @@ namespace espalier::train {
 /// may go from device to device.
 std::string host_reason(const io::Config& config);
 
+/// Whether they do, as far as NCCL can be had among all of `world`; for plans. Collective.
+bool sums_on_device(const io::Config& config, parallel::Communicator& world, Stream& stream);
+
 class DeviceTransfer final : public Transfer {
  public:
   /// Collective over the replicas. Throws Failure: parallel::NcclLink::obstacle.

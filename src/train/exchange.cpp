@@ -41,11 +41,12 @@ std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank
 }
 
 Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
-                   std::shared_ptr<Shards> shards)
+                   std::shared_ptr<Shards> shards, StageSums& stages)
     : config_(config),
       ranks_(ranks),
       stage_(stage),
       shards_(std::move(shards)),
+      stages_(stages),
       codecs_(config, stage, ranks.data()),
       low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
       transfer_(make_transfer()) {
@@ -152,13 +153,9 @@ void Exchange::sum(const sparse::ParameterRange& range, int64_t step) {
   require(!shards_, "whole gradients on all replicas");
   sparse::Store& store = stage_.store();
   const auto [first, count] = sparse::flat_range(store, range);
-  std::vector<int64_t> ends;
-  for (size_t p = range.end; p-- > range.first;) {
-    ends.push_back(p == range.first ? count : store.parameters()[p - 1].offset - first);
-  }
   transfer_->follow(store.gradient().elements(first, count));
   prepare_wire(step);
-  transfer_->sum({.boundaries = ends, .first = first});
+  transfer_->sum({.boundaries = sparse::flat_ends(store, range), .first = first});
   transfer_->finish();
 }
 
@@ -171,21 +168,32 @@ optim::AskedUpdate Exchange::update(int64_t step, double lr) {
 
 /// Over stages, and over the slices of each where they are shared out.
 optim::GradientNorm::Sum Exchange::sum_of_norms() {
-  if (ranks_.pipeline().size() == 1 && !shards_) {
+  if (!stages_.any() && !shards_) {
     return {};
   }
-  if (ranks_.pipeline().size() == 1 && transfer_->on_device()) {
-    return {.on_device = [this](const Tensor& counts) { transfer_->sum_counts(counts); }};
+  const bool slices_meet = !shards_ || transfer_->on_device();
+  const bool stages_meet = !stages_.any() || stages_.on_device();
+  if (slices_meet && stages_meet) {
+    return {.on_device = [this](const Tensor& counts) { sum_counts(counts); }};
   }
   return {.on_host = [this](std::span<double> words) { sum_words(words); }};
+}
+
+void Exchange::sum_counts(const Tensor& counts) {
+  if (shards_) {
+    transfer_->sum_counts(counts);
+  }
+  if (stages_.any()) {
+    stages_.sum_counts(counts);
+  }
 }
 
 void Exchange::sum_words(std::span<double> words) {
   if (shards_) {
     parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
   }
-  if (ranks_.pipeline().size() > 1) {
-    parallel::all_reduce_small(ranks_.pipeline(), words, parallel::Combine::sum);
+  if (stages_.any()) {
+    stages_.sum_words(words);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
 #include "src/train/stage.h"
+#include "src/train/stage_sums.h"
 #include "src/train/transfer.h"
 
 namespace espalier::train {
@@ -35,7 +36,8 @@ class Exchange {
  public:
   /// Collective. `shards`: those of the stage's store. Throws Failure: NCCL is asked for and cannot
   /// be had.
-  Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards);
+  Exchange(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards,
+           StageSums& stages);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -68,12 +70,14 @@ class Exchange {
   optim::AskedUpdate sharded_update(int64_t step, double lr);
   optim::GradientNorm::Sum sum_of_norms();
   void sum_words(std::span<double> words);
+  void sum_counts(const Tensor& counts);
 
   const io::Config& config_;
   int64_t step_ = 0;
   Ranks& ranks_;
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
+  StageSums& stages_;
   CodecChoice codecs_;
   bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
   double began_ = 0;       ///< seconds, of the step

@@ -5,7 +5,6 @@
 
 #include "parallel/collectives.h"
 #include "parallel/schedule/builders.h"
-#include "src/core/mirror.h"
 #include "src/core/trace.h"
 
 namespace espalier::train {
@@ -13,9 +12,6 @@ namespace {
 
 using parallel::Action;
 using parallel::ActionKind;
-using parallel::Traffic;
-
-constexpr parallel::Tag kTiedTag{parallel::kTagNumbers - 1, Traffic::allreduce};
 
 /// Both ends know what crosses: what a part takes in is what the one before it puts out.
 parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& ranks,
@@ -46,6 +42,7 @@ Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks,
     : layout_(layout),
       ranks_(ranks),
       stage_(stage),
+      sums_(*options.sums),
       samples_(options.samples),
       runner_(ranks.pipeline(), stage.stream(), shape_of(layout, stage, ranks, options.carriage)) {
   if (layout.asynchronous()) {
@@ -85,7 +82,7 @@ void Pipeline::run_step(const Step& step, const parallel::Schedule& schedule) {
   }
   times_ = runner_.times();
   const double begin = now_seconds();
-  add_tied();
+  sums_.add_tied();
   if (step_.exchange != nullptr) {
     step_.exchange->finish();
   }
@@ -249,32 +246,6 @@ void Pipeline::completed(size_t part, size_t layer) {
   sparse::Store& store = stage_.store();
   const int64_t end = stage_.tied_apart() ? store.find(kTiedParameter).offset : store.flat_size();
   step_.exchange->ready(std::min(ready_, end));
-}
-
-/// The first and the last stage each hold a share of the gradient of tied embeddings; both get the
-/// sum.
-void Pipeline::add_tied() {
-  if (!stage_.tied_apart()) {
-    return;
-  }
-  sparse::Store& store = stage_.store();
-  const parallel::Schedule& schedule = layout_.schedule;
-  const int first = schedule.rank_of(0);
-  const int peer = ranks_.stage() == first ? schedule.rank_of(schedule.stages() - 1) : first;
-  const Tensor mine = store.full_gradient(store.find(kTiedParameter));
-  const Buffer theirs =
-      store.arena().allocate(Memory::communication, "tied gradient", mine.dtype, mine.shape);
-  const Mirror received(stage_.stream(), theirs.tensor());
-  const Mirror sent(stage_.stream(), mine);
-  auto bytes = [](const Tensor& tensor) {
-    return std::span(static_cast<std::byte*>(tensor.data), tensor.bytes());
-  };
-  parallel::Request receive = ranks_.pipeline().irecv(peer, kTiedTag, bytes(received.host()));
-  parallel::Request send = ranks_.pipeline().isend(peer, kTiedTag, bytes(sent.read().host()));
-  ranks_.pipeline().wait(receive);
-  ranks_.pipeline().wait(send);
-  received.write();
-  stage_.kernels().cast(stage_.stream(), {.x = theirs.tensor(), .y = mine, .accumulate = true});
 }
 
 }  // namespace espalier::train

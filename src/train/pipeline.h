@@ -21,6 +21,7 @@
 #include "src/train/part_weights.h"
 #include "src/train/ranks.h"
 #include "src/train/stage.h"
+#include "src/train/stage_sums.h"
 
 namespace espalier::train {
 
@@ -29,6 +30,7 @@ class Pipeline final : private parallel::PipelineWork {
   struct Options {
     int64_t samples = 1;  ///< of a micro-batch
     parallel::Carriage carriage = parallel::Carriage::host;
+    StageSums* sums = nullptr;
   };
   /// Collective over the pipeline. All must outlive it.
   Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
@@ -92,7 +94,6 @@ class Pipeline final : private parallel::PipelineWork {
   PartWeights* weights_of(const parallel::Action& action);
   void sum_gradient(size_t part, int64_t number);
   void update(const parallel::Action& action);
-  void add_tied();
   Part& part(const parallel::Action& action) {
     return *stage_.parts()[layout_.part_of(action.stage)];
   }
@@ -100,6 +101,7 @@ class Pipeline final : private parallel::PipelineWork {
   const Layout& layout_;
   Ranks& ranks_;
   Stage& stage_;
+  StageSums& sums_;
   int64_t samples_;  ///< of a micro-batch
   parallel::PipelineRunner runner_;
   parallel::RunTimes times_;

@@ -60,7 +60,9 @@ RunShape Planner::run_shape(const Start& start) const {
                .threads = input_.threads,
                .place = input_.place,
                .start = start,
-               .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data)};
+               .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data),
+               .sums_on_device = input_.sums_on_device && grid.data > 1,
+               .replica = grid.place_of(input_.rank).replica};
   if (grid.pipeline > 1 || config_.parallel.delay_stages > 1) {
     run.stages = [this, &start](int64_t micro_batches) { return stages_for(micro_batches, start); };
   }

@@ -16,11 +16,12 @@ struct PlanInput {
   const Start& start;  ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
-  int rank = 0;               ///< whose part of a shared optimizer counts
+  int rank = 0;               ///< whose part of a shared optimizer, and of sums, counts
   int threads = 1;            ///< of a rank
   kernels::Planning place{};  ///< whose memory is planned
   /// Of messages between ranks.
   parallel::Carriage carriage = parallel::Carriage::host;
+  bool sums_on_device = false;  ///< gradients go from device to device
   /// Bytes of a device that are free; more than that is refused.
   size_t available = std::numeric_limits<size_t>::max();
 };

@@ -4,9 +4,11 @@
 #include "io/codec_spec.h"
 #include "parallel/bucketer.h"
 #include "src/train/budget.h"
+#include "src/train/device_transfer.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/part_weights.h"
+#include "src/train/planned_sums.h"
 #include "src/train/pruner.h"
 #include "src/train/storage_choice.h"
 #include "src/train/value_wire.h"
@@ -151,11 +153,12 @@ class Rehearsal {
       tapes += static_cast<size_t>(part.tapes) * costs[i].tape_bytes +
                static_cast<size_t>(part.waiting) * costs[i].waiting_bytes;
     }
+    if (on_device()) {
+      sums_.emplace(config_, stage_, run_.replica, run_.ranks);
+    }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
-    const Buffer staging = bytes_of(arena_.host(), Memory::communication,
-                                    staging_of_run(config_, stage_, run_.ranks) +
-                                        low_rank_bytes(config_, stage_.store()) + host_copies());
+    const Buffer staging = bytes_of(arena_.host(), Memory::communication, messages_of_sums());
     const Buffer trial =
         bytes_of(arena_, Memory::scratch, trial_bytes(config_, arena_, run_.ranks));
     const Buffer trial_beside =
@@ -198,13 +201,20 @@ class Rehearsal {
     return coded ? 4 * largest(kept_) : 0;
   }
 
-  /// The host's side of the gradient, and of values with a shared optimizer (host_copy.h).
-  size_t host_copies() {
-    if (!run_.place.device || run_.ranks == 1) {
-      return 0;
-    }
+  bool on_device() const { return run_.sums_on_device && host_reason(config_).empty(); }
+
+  /// On the host: what sums there stage, and on a device its side of the gradient, and of values
+  /// with a shared optimizer (host_copy.h).
+  size_t messages_of_sums() {
     const sparse::Store& store = stage_.store();
-    return store.gradient().bytes() + (run_.sharding ? store.value().bytes() : 0);
+    if (on_device()) {  // codecs that are chosen are chosen there
+      const std::string codec = io::parse_codec(config_.parallel.codec.fallback).name;
+      return codec == "adaptive" ? store.gradient().bytes() : 0;
+    }
+    const bool copies = run_.place.device && run_.ranks > 1;
+    return staging_of_run(config_, stage_, run_.ranks) + low_rank_bytes(config_, store) +
+           (copies ? store.gradient().bytes() : 0) +
+           (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
   /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
@@ -273,6 +283,7 @@ class Rehearsal {
   Stream stream_;
   Stage stage_;
   std::vector<PartWeights> weights_;
+  std::optional<PlannedSums> sums_;
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
   size_t heap_peak_ = 0;  ///< largest sum of arena and heap

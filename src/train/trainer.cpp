@@ -4,6 +4,7 @@
 #include <array>
 
 #include "parallel/collectives.h"
+#include "parallel/device/lookout.h"
 #include "src/train/agreement.h"
 #include "src/train/pipeline_record.h"
 #include "src/train/snapshot.h"
@@ -164,7 +165,10 @@ bool Trainer::traced(int64_t step) const {
   return config_.run.trace && (step < 3 || step % spacing < 2);
 }
 
-void Trainer::record_trace(bool on) { Trace::install(on ? &trace_ : nullptr); }
+void Trainer::record_trace(bool on) {
+  parallel::Lookout::look_all();  // sums that have ended are in the trace
+  Trace::install(on ? &trace_ : nullptr);
+}
 
 void Trainer::note(const std::string& text) const {
   if (options_.on_note) {

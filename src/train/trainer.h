@@ -162,6 +162,7 @@ class Trainer {
   Start start_;
   Layout layout_;
   StageLink stage_link_;
+  bool sums_on_device_ = false;  ///< as far as is known before the plan
   std::unique_ptr<Ranks> ranks_;
   Totals totals_;
   int64_t rank_samples_ = 0;  ///< of a global batch
@@ -173,15 +174,16 @@ class Trainer {
   std::unique_ptr<Source> source_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pruner> pruner_;
+  Trace trace_;
+  std::unique_ptr<StageSums> stage_sums_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Pipeline> pipeline_;
   LossScale loss_scale_;
   std::unique_ptr<AdaPrec> adaprec_;  ///< with codec "adaprec" only
-  Trace trace_;
-  std::optional<AskedStep> asked_;  ///< the one that is not finished
-  double finished_ = 0;             ///< seconds, when the last one was
-  int64_t step_ = 0;                ///< steps done, or asked for
-  int64_t last_saved_ = -1;         ///< step of the newest checkpoint
+  std::optional<AskedStep> asked_;    ///< the one that is not finished
+  double finished_ = 0;               ///< seconds, when the last one was
+  int64_t step_ = 0;                  ///< steps done, or asked for
+  int64_t last_saved_ = -1;           ///< step of the newest checkpoint
   bool stopping_ = false;
 };
 

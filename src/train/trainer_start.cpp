@@ -6,6 +6,7 @@
 
 #include "parallel/collectives.h"
 #include "src/train/agreement.h"
+#include "src/train/device_transfer.h"
 #include "src/train/low_rank_codec.h"
 #include "src/train/planner.h"
 #include "src/train/snapshot.h"
@@ -101,7 +102,8 @@ void Trainer::start() {
     note(
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
-  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards);
+  stage_sums_ = std::make_unique<StageSums>(layout_, *ranks_, *stage_, stage_link_.carriage);
+  exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards, *stage_sums_);
   if (!exchange_->way().empty()) {
     note(exchange_->way());
   }
@@ -118,7 +120,8 @@ void Trainer::start() {
   stage_->set_gradient_scale(loss_scale_.value(), loss_scale_.left_out());
   pipeline_ = std::make_unique<Pipeline>(
       config_, layout_, *ranks_, *stage_,
-      Pipeline::Options{.samples = micro_batch_, .carriage = stage_link_.carriage});
+      Pipeline::Options{
+          .samples = micro_batch_, .carriage = stage_link_.carriage, .sums = stage_sums_.get()});
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
   if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {
     make_adaprec();
@@ -189,6 +192,7 @@ void Trainer::link_stages() {
   if (config_.parallel.pipeline != 1) {
     stage_link_ = choose_stage_link(config_, comm_, backend_->stream());
   }
+  sums_on_device_ = sums_on_device(config_, comm_, backend_->stream());
 }
 
 void Trainer::tell_stage_link() const {
@@ -214,6 +218,7 @@ void Trainer::plan() {
                          .threads = backend_->stream().threads(),
                          .place = kernels::planning(backend_->kernels()),
                          .carriage = stage_link_.carriage,
+                         .sums_on_device = sums_on_device_,
                          .available = backend_->arena().available()});
   for (const std::string& text : plan.notes) {
     note(text);

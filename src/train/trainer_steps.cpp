@@ -101,6 +101,7 @@ StepReport Trainer::finish_step(AskedStep asked) {
 void Trainer::recall_gradients(int64_t step) {
   if (std::exchange(step_, step) > step + 1) {
     pipeline_->train(pipeline_step(exchange_.get()));
+    parallel::barrier(comm_);  // nobody ends while others still wait for messages
   }
 }
 

@@ -99,6 +99,36 @@ TEST_P(Pipelines, OfThreeStagesAndReplicas) {
   EXPECT_EQ(run_late(config, 6), run(config, 6));
 }
 
+/// The two ends add up their shares of a gradient, once a step.
+TEST_P(Pipelines, OfTiedEmbeddings) {
+  struct Shape {
+    std::string schedule;
+    int64_t stages = 2;
+    int ranks = 2;
+    int64_t zero = 0;
+  };
+  for (const auto& [schedule, stages, ranks, zero] :
+       std::vector<Shape>{{"1f1b", 2, 4, 0},
+                          {"gpipe", 3, 3, 0},
+                          {"interleaved", 2, 2, 0},
+                          {"zb-h1", 2, 4, 1},
+                          {"zb-v", 2, 2, 0},
+                          {"message-driven", 2, 2, 0}}) {
+    SCOPED_TRACE(fmt::format("{}, {} ranks, zero {}", schedule, ranks, zero));
+    io::Config config = config_for(schedule);
+    config.model.tie_embeddings = true;
+    config.parallel.zero = zero;
+    config.parallel.pipeline = stages;
+    if (stages == 3) {
+      config.parallel.partition = {2, 2, 2};
+    }
+    const Outcome want = run(config, ranks);
+    const auto bytes = bytes_of(config);
+    EXPECT_EQ(run_late(config, ranks), want);
+    EXPECT_EQ(bytes_of(config), bytes);
+  }
+}
+
 TEST_P(Pipelines, OfAsynchronousSteps) {
   for (const std::string prediction : {"none", "stash", "spectrain", "2bw"}) {
     SCOPED_TRACE(prediction);
@@ -147,6 +177,7 @@ TEST_P(Pipelines, TheHostWaitsForNoMessage) {
 TEST_P(Pipelines, HoldWhatWasPlanned) {
   for (const std::string schedule : {"1f1b", "zb-v", "message-driven"}) {
     io::Config config = config_for(schedule);
+    config.model.tie_embeddings = schedule == "1f1b";  // and the other end's share
     config.parallel.device_link = GetParam();
     parallel::run_ranks(
         2,
@@ -160,7 +191,8 @@ TEST_P(Pipelines, HoldWhatWasPlanned) {
           std::array<double, 1> most{static_cast<double>(arena.use(Memory::communication).peak)};
           parallel::all_reduce_small(comm, most, parallel::Combine::max);
           EXPECT_EQ(static_cast<size_t>(most[0]), plan.peak.at(kMessages));
-          EXPECT_EQ(plan.peak.at(kMessages) > 0, GetParam() != "host" || schedule == "zb-v");
+          EXPECT_EQ(plan.peak.at(kMessages) > 0,
+                    GetParam() != "host" || schedule != "message-driven");
           // Beside copies of what micro-batches read and tell.
           constexpr size_t kCopies = 8192;
           EXPECT_EQ(plan.pinned.at(kMessages) > kCopies, GetParam() == "host");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <mutex>
 
 #include "tests/device/fake_nccl.h"
@@ -189,6 +191,26 @@ TEST_P(LateRanks, LinkedByNcclHaveTheBitsOfTheCpu) {
   have_the_bits_of_the_cpu(linked_ways(), GetParam(), "nccl");
 }
 
+/// Names of rank 0's sums, sorted; none begins before the last one's end.
+std::vector<std::string> sums_in_trace(const io::Config& config) {
+  std::ifstream file(std::filesystem::path(config.run.out) / "trace.json");
+  const auto json = nlohmann::json::parse(file);
+  std::vector<std::string> names;
+  double last_end = 0;
+  for (const auto& event : json.at("traceEvents")) {
+    const std::string name = event.at("name");
+    if (event.at("ph") == "X" && event.at("pid") == 0 &&
+        (name.starts_with("bucket ") || name.starts_with("gather "))) {
+      const double begin = event.at("ts");
+      EXPECT_GE(begin, last_end - 1e-3) << name;
+      last_end = begin + event.at("dur").get<double>();
+      names.push_back(name);
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 void resume_is_no_break(const std::string& dtype, const std::string& link) {
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
@@ -215,6 +237,61 @@ TEST_P(LateRanks, ResumeIsNoBreak) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, LateRanks, ::testing::Values("fp32", "bf16"));
+
+/// What sums hold on the device is in the plan, to the byte; but for codecs that are chosen later.
+TEST_P(LateRanks, LinkedByNcclHoldWhatWasPlanned) {
+  const Linked linked;
+  for (const auto& [ranks, way] : linked_ways()) {
+    SCOPED_TRACE(way.name);
+    const TempDir dir;
+    io::Config config = testing::tiny_config(dir);
+    config.train.dtype = GetParam();
+    way.apply(config);
+    config.pruning.method = "none";  // else the peak of all memory may be when masks change
+    const bool chosen = config.parallel.codec.fallback == "adaptive";
+    if (config.parallel.pipeline > 1) {
+      continue;  // whose plan is that of another stage
+    }
+    parallel::run_ranks(ranks,
+                        [&](parallel::Communicator& comm) {
+                          train::Trainer trainer(
+                              config, comm, {.resume = "none", .kernels = &testing::late_table()});
+                          trainer.run();
+                          const train::MemoryPlan& plan = trainer.fit().plan;
+                          constexpr auto kMessages = static_cast<size_t>(Memory::communication);
+                          const size_t used = trainer.arena().use(Memory::communication).peak;
+                          EXPECT_GT(used, 0U);
+                          EXPECT_LE(used, plan.peak.at(kMessages));
+                          EXPECT_TRUE(chosen || used == plan.peak.at(kMessages));
+                          constexpr size_t kCopies = 8192;  // of what micro-batches read and tell
+                          const size_t pinned = plan.pinned.at(kMessages);
+                          EXPECT_EQ(pinned > kCopies, chosen || config.parallel.error_feedback);
+                          EXPECT_LT(trainer.arena().host().use(Memory::communication).peak,
+                                    pinned + kCopies);
+                        },
+                        {.while_waiting = testing::while_ranks_wait()});
+  }
+}
+
+/// The rows of sums in trace.json are those of ranks on the CPU.
+TEST_P(LateRanks, LinkedByNcclTraceTheirSums) {
+  const Linked linked;
+  for (const int64_t zero : {0, 1}) {
+    const TempDir dir;
+    io::Config config = testing::tiny_config(dir);
+    config.train.dtype = GetParam();
+    config.train.steps = 4;
+    config.parallel.zero = zero;
+    config.run.trace = true;
+    run(config, 2);
+    const std::vector<std::string> want = sums_in_trace(config);
+    EXPECT_THAT(want, ::testing::SizeIs(::testing::Gt(8)));
+    train::TrainerOptions late;
+    late.kernels = &testing::late_table();
+    run(config, 2, late);
+    EXPECT_EQ(sums_in_trace(config), want);
+  }
+}
 
 /// What is timed before the start is timed on the device, too.
 TEST(LateRanks, TimeTheirLayers) {

@@ -356,6 +356,30 @@ INSTANTIATE_TEST_SUITE_P(All, Carriages,
                          ::testing::Values(Carriage::host, Carriage::mpi, Carriage::nccl),
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
+/// Beside messages: a rank that waits for one, behind a sum that its device waits for, is patient
+/// with its own kernels, but not with the other end of that sum.
+TEST(NcclCarriage, ASumThatHangsIsNoticedBesideMessages) {
+  const testing::FakeNccl fake;
+  const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 1});
+  const std::string error = error_of(
+      [&](Communicator& comm) {
+        Rank me(comm, schedule, Carriage::nccl);
+        NcclLink link(comm, me.backend.stream(), {0, 1}, Traffic::allreduce);
+        const Buffer sum =
+            me.backend.arena().allocate(Memory::scratch, "sum", DType::fp32, Shape{8});
+        me.runner.run(schedule, me.work);
+        if (comm.rank() == 1) {
+          me.queue().enqueue_until([&comm] { return comm.broken(); });
+        }
+        link.follow_compute();
+        link.group("summing numbers", [&] { link.all_reduce(sum.tensor()); });
+        link.lead_compute();
+        me.runner.run(schedule, me.work);
+      },
+      0.4);
+  EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while summing numbers"));
+}
+
 /// An error of NCCL's own ends the run with its text.
 TEST(NcclCarriage, AnErrorOfNccl) {
   const testing::FakeNccl fake;

@@ -35,8 +35,8 @@ void run_ranks(int ranks, const std::function<void(parallel::Communicator&)>& bo
 }
 
 /// Of the step that was asked for last, the tasks that the host has waited for when the one before
-/// is reported: by step from the third to the last but one, all queues of rank 0's device together.
-std::vector<int64_t> young_waits(const io::Config& config, int ranks) {
+/// is reported: by step from the third to the last but one, all queues of a rank's device together.
+std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_rank = 0) {
   std::vector<int64_t> waits;
   run_ranks(ranks, [&](parallel::Communicator& comm) {
     train::TrainerOptions options;
@@ -50,7 +50,7 @@ std::vector<int64_t> young_waits(const io::Config& config, int ranks) {
         young += std::max<int64_t>(queue->waited_until() - asked[queue], 0);
         asked[queue] = queue->asked();
       }
-      if (comm.rank() == 0 && report.step > 2 && report.step < config.train.steps) {
+      if (comm.rank() == of_rank && report.step > 2 && report.step < config.train.steps) {
         waits.push_back(young);
       }
     };
@@ -143,15 +143,67 @@ TEST_P(Steps, WaitForNothingOfTheirOwn) {
   }
 }
 
+struct PipelineWay {
+  std::string schedule;
+  int ranks = 2;
+  void (*apply)(io::Config& config) = [](io::Config&) {};
+};
+
+/// Of two stages.
+const std::vector<PipelineWay>& pipelines() {
+  static const std::vector<PipelineWay> all{
+      {.schedule = "1f1b"},
+      {.schedule = "gpipe",
+       .apply = [](io::Config& config) { config.model.tie_embeddings = true; }},
+      {.schedule = "zb-h1", .ranks = 4, .apply = testing::prune_sparse},
+      {.schedule = "interleaved",
+       .ranks = 4,
+       .apply =
+           [](io::Config& config) {
+             config.model.tie_embeddings = true;
+             config.train.micro_batch = 1;
+             config.parallel.zero = 1;
+             config.parallel.codec.fallback = "maxmin:8";
+             config.parallel.codec_min_size = 64;
+           }},
+      {.schedule = "message-driven",
+       .apply = [](io::Config& config) { config.parallel.activation_codec = "maxmin:8"; }},
+  };
+  return all;
+}
+
+io::Config pipeline_config(const TempDir& dir, const std::string& dtype, const PipelineWay& way) {
+  io::Config config = testing::tiny_config(dir);
+  config.train.dtype = dtype;
+  config.train.micro_batch = 3;
+  config.parallel.pipeline = 2;
+  config.parallel.schedule = way.schedule;
+  config.parallel.partition =
+      way.schedule == "interleaved" ? std::vector<int64_t>{1, 1, 1, 1} : std::vector<int64_t>{2, 2};
+  config.parallel.check_every = 0;
+  way.apply(config);
+  config.pruning.at_step = 0;
+  return config;
+}
+
+TEST_P(Steps, OfPipelinesWaitForNothingOfTheirOwn) {
+  const Linked linked;
+  for (const PipelineWay& way : pipelines()) {
+    SCOPED_TRACE(way.schedule);
+    const TempDir dir;
+    for (const int rank : {0, way.ranks - 1}) {
+      EXPECT_THAT(young_waits(pipeline_config(dir, GetParam(), way), way.ranks, rank),
+                  AllOf(SizeIs(9), Each(0)));
+    }
+  }
+}
+
 /// Whose norm the host has to add up: the test sees that, too.
-TEST_P(Steps, WaitForTheNormWhereStagesHaveAPart) {
+TEST_P(Steps, WaitForTheNormWhereStagesHaveNoNccl) {
   const Linked linked;
   const TempDir dir;
-  io::Config config = testing::tiny_config(dir);
-  config.train.dtype = GetParam();
-  config.parallel.pipeline = 2;
-  config.parallel.partition = {2, 2};
-  config.parallel.check_every = 0;
+  io::Config config = pipeline_config(dir, GetParam(), {.schedule = "1f1b"});
+  config.parallel.device_link = "host";
   EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
 }
 
@@ -229,7 +281,7 @@ struct End {
   Outcome state;
   std::vector<nlohmann::json> told;
   std::vector<std::string> checkpoints;
-  int64_t calls = 0;  ///< of each rank
+  int64_t calls = 0;  ///< of the last rank
   bool operator==(const End&) const = default;
 };
 
@@ -254,6 +306,8 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
     if (comm.rank() == 0) {
       end.message = message;
       end.state = std::move(state);
+    }
+    if (comm.rank() + 1 == ranks) {
       end.calls = plan.begun;
     }
   });
@@ -342,6 +396,21 @@ TEST_P(Steps, ThatGoWrongOnOneRankChangeNothingOnAny) {
       save_at_three(config);
       config.parallel.zero = zero;
       ends_as_on_the_cpu(config, 2, link);
+    }
+  }
+}
+
+TEST_P(Steps, ThatGoWrongInAPipelineChangeNothingOnAny) {
+  const Linked linked;
+  for (const bool tied : {false, true}) {
+    for (const char* link : {"nccl", "host"}) {
+      SCOPED_TRACE(fmt::format("tied {} by {}", tied, link));
+      const TempDir dir;
+      io::Config config = pipeline_config(dir, GetParam(), {.schedule = "1f1b", .ranks = 4});
+      save_at_three(config);
+      config.model.tie_embeddings = tied;
+      config.parallel.zero = tied ? 1 : 0;
+      ends_as_on_the_cpu(config, 4, link);
     }
   }
 }

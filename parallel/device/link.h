@@ -1,0 +1,54 @@
+#pragma once
+// What sums between devices ask of a group of ranks: that they move memory of their devices, in the
+// order of a queue (nccl_link.h). And the same for plans, where nothing moves.
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "src/core/stream.h"
+
+namespace espalier::parallel {
+
+class DeviceLink {
+ public:
+  DeviceLink() = default;
+  DeviceLink(const DeviceLink&) = delete;
+  DeviceLink& operator=(const DeviceLink&) = delete;
+  virtual ~DeviceLink() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// For kernels between messages.
+  virtual Stream& stream() = 0;
+  /// What its compute stream has been asked for so far comes first.
+  virtual void follow_compute() = 0;
+  /// `ask` calls what follows. `doing` is text for PeerLost, as in "summing gradients".
+  virtual void group(std::string_view doing, const std::function<void()>& ask) = 0;
+  virtual void send(int to, std::span<const std::byte> data) = 0;
+  virtual void receive(int from, std::span<std::byte> data) = 0;
+  /// In place, summed in an order that all ranks share; fp32, bf16 or fp16.
+  virtual void all_reduce(const Tensor& data) = 0;
+  /// The same for rank `root` alone; what the others hold stays.
+  virtual void reduce(int root, const Tensor& data) = 0;
+};
+
+/// A rank of so many, on a dry arena.
+class PlannedLink final : public DeviceLink {
+ public:
+  PlannedLink(int rank, int size, Stream& stream) : rank_(rank), size_(size), stream_(stream) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Stream& stream() override { return stream_; }
+  void follow_compute() override {}
+  void group(std::string_view, const std::function<void()>& ask) override { ask(); }
+  void send(int, std::span<const std::byte>) override {}
+  void receive(int, std::span<std::byte>) override {}
+  void all_reduce(const Tensor&) override {}
+  void reduce(int, const Tensor&) override {}
+
+ private:
+  int rank_, size_;
+  Stream& stream_;
+};
+
+}  // namespace espalier::parallel

@@ -1,0 +1,26 @@
+#pragma once
+// The sums of a step from device to device (device_transfer.h), asked for on a dry arena, where
+// they hold from then on what those of a run hold. Of values that are gathered there is nothing:
+// they are sent from, and come to, where they are. Codecs that a run chooses by gradients count as
+// the widest there is; else a plan has the bytes of the run.
+#include "parallel/device/reduction.h"
+#include "src/train/stage.h"
+
+namespace espalier::train {
+
+class PlannedSums {
+ public:
+  /// Of replica `rank` of `ranks`. Without slices of a shared optimizer (Stage::Options) sums are
+  /// whole, and in an asynchronous schedule those of each part by themselves.
+  PlannedSums(const io::Config& config, Stage& stage, int rank, int ranks);
+
+ private:
+  void ask(const parallel::BucketPipeline::Step& step);
+
+  Stream stream_;
+  parallel::PlannedLink link_;
+  parallel::Wire wire_;
+  parallel::DeviceReduction reduction_;
+};
+
+}  // namespace espalier::train
