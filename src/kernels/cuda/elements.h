@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_quad(float* p, int64_t i, int64_t count, c
       return;
     }
   }
-  *reinterpret_cast<float4*>(p + i) = make_float4(q.x[0], q.x[1], q.x[2], q.x[3]);
+  store_vector(p + i, make_float4(q.x[0], q.x[1], q.x[2], q.x[3]));
 }
 
 /// Four halves, the first in the lower half of x.
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_halves(uint16_t* p, int64_t count, uint2 h
       return;
     }
   }
-  // One number: of a vector's members nvcc may make two stores.
+  // One number, for the reason that store_vector has.
   *reinterpret_cast<uint64_t*>(p) = uint64_t{halves.y} << 32 | halves.x;
 }
 

@@ -123,8 +123,9 @@ struct Backward {
   const float *x, *mean, *rstd;
   float *dx, *shares;
   int64_t rows, cols, rows_each, dy_stride, x_stride, dx_stride, rounded_stride;
-  bool in_shared;  ///< shares of columns that are not held have room in shared memory
-  bool whole;      ///< as in Forward
+  float inverse_width;  ///< 1 / cols
+  bool in_shared;       ///< shares of columns that are not held have room in shared memory
+  bool whole;           ///< as in Forward
 };
 
 /// Quads of one row at column i.
@@ -216,9 +217,8 @@ __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
     project<kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
   }
-  const auto width = static_cast<float>(cols);
-  const RowNumbers numbers{mean, rstd, block_sum(sums.centre) / width,
-                           block_sum(sums.slope) / width};
+  const RowNumbers numbers{mean, rstd, block_sum(sums.centre) * args.inverse_width,
+                           block_sum(sums.slope) * args.inverse_width};
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (first + j * step < cols) {
@@ -336,6 +336,7 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
                     .x_stride = args.x.stride,
                     .dx_stride = args.dx.stride,
                     .rounded_stride = args.rounded.stride,
+                    .inverse_width = 1.0F / static_cast<float>(cols),
                     .in_shared = !all_held && share_bytes <= kSharedBytes};
   backward.whole = cols % 4 == 0 && has_whole_quads(backward.dy, args.dy.stride) &&
                    has_whole_quads(backward.weight) &&

@@ -159,6 +159,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 using DeviceQueue = espalier::simt::Queue;
 using espalier::simt::dynamic_shared;
 
+inline void store_vector(float* to, float4 v) { *reinterpret_cast<float4*>(to) = v; }
 inline float quick_root(float x) { return std::sqrt(x); }
 inline float quick_inverse_root(float x) { return 1.0F / std::sqrt(x); }
 inline float quick_quotient(float a, float b) { return a / b; }

@@ -17,6 +17,15 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(espalier_dynamic_shared);
 }
 
+/// 16 bytes at once: of an assignment nvcc makes four stores where it sees fit, each of which
+/// touches all sectors that the warp writes.
+__device__ __forceinline__ void store_vector(float* to, float4 v) {
+  asm volatile("st.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
 /// sqrt(x) and a / b, to 2 units in the last place; numbers below 2^-126 count as 0, and |b| is below
 /// 2^126.
 __device__ __forceinline__ float quick_root(float x) {
