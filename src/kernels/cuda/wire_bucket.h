@@ -39,8 +39,15 @@ struct Message {
   int64_t kept;
   bool half_meta;
   const WireTables* tables;
+  /// Values are aligned to 16 bytes, what buckets carry and codes to 4, and quads lie in one bucket.
+  bool whole;
+  int shift;  ///< of a bucket of 2^shift values, else -1
 
   __device__ std::byte* carried_by(int64_t number) const { return wire + number * carried; }
+  /// The bucket of value i.
+  __device__ __forceinline__ int64_t bucket_of(int64_t i) const {
+    return buckets == 1 ? 0 : shift >= 0 ? i >> shift : quotient(i, bucket);
+  }
 };
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x);
 
@@ -63,8 +70,9 @@ __device__ __forceinline__ uint16_t get_half(const std::byte* p) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(p);
   return static_cast<uint16_t>(bytes[0] | bytes[1] << 8);
 }
+template <bool kAligned = false>
 __device__ __forceinline__ float get_float(const std::byte* p) {
-  if (aligned(p, 4)) {
+  if (kAligned || aligned(p, 4)) {
     return *reinterpret_cast<const float*>(p);
   }
   return __uint_as_float(unsigned{get_half(p)} | unsigned{get_half(p + 2)} << 16);
@@ -92,12 +100,20 @@ __device__ __forceinline__ Scaling scaling(float unit, float parts) {
   return {before, parts / (unit * before)};
 }
 
-struct Range {
-  float least, unit;
+/// What one bucket carries.
+struct Carried {
+  const std::byte* wire;
+  float scale;  ///< the first number; NaN: a value was not finite; of maxmin the unit
+  float least;  ///< of maxmin
 };
-__device__ __forceinline__ Range read_range(const Message& message, const std::byte* wire) {
-  return message.half_meta ? Range{from_fp16(get_half(wire + 2)), from_fp16(get_half(wire))}
-                           : Range{get_float(wire + 4), get_float(wire)};
+template <bool kAligned = false>
+__device__ __forceinline__ Carried read_carried(const Message& message, int64_t number) {
+  const std::byte* wire = message.carried_by(number);
+  if (message.half_meta) {
+    return {wire, from_fp16(get_half(wire)), from_fp16(get_half(wire + 2))};
+  }
+  const bool two = message.code == WireCode::maxmin;
+  return {wire, get_float<kAligned>(wire), two ? get_float<kAligned>(wire + 4) : 0.0F};
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,6 +1,6 @@
 #pragma once
 // Numbers to codes, for a number at a time; see cpu/wire_values.cpp. A coder is what one code needs
-// of a bucket, read from the bytes that it carries. And those of fp8 back: fp8.cu has both.
+// of a bucket, from what that carries; a code is in the lowest byte, above are any bits. And those of fp8 back: fp8.cu has both.
 #include "src/kernels/cuda/wire_carry.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -14,12 +14,12 @@ __device__ __forceinline__ float dither(uint32_t word) {
   return static_cast<float>(static_cast<int32_t>(word >> 17)) * 0x1p-15F + (0x1p-16F - 0.5F);
 }
 __device__ __forceinline__ float scaled(float x, Scaling to) { return x * to.before * to.after; }
-__device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound) & 255U; }
+__device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound); }
 
 struct LinearCoder {
   Scaling to;
-  __device__ LinearCoder(const Message&, const std::byte* wire)
-      : to(scaling(get_float(wire), 127)) {}
+  __device__ LinearCoder(const Message&, const Carried& carried)
+      : to(scaling(carried.scale, 127)) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t word) const {
     float t = scaled(x, to);
@@ -35,10 +35,9 @@ struct LinearCoder {
 struct MaxminCoder {
   Scaling to;
   float low, top;
-  __device__ MaxminCoder(const Message& message, const std::byte* wire) {
-    const Range range = read_range(message, wire);
-    to = scaling(range.unit, 1);
-    low = range.least * to.before;
+  __device__ MaxminCoder(const Message& message, const Carried& carried) {
+    to = scaling(carried.scale, 1);
+    low = carried.least * to.before;
     top = static_cast<float>((1 << message.bits) - 1);
   }
   template <bool kRandom>
@@ -59,10 +58,10 @@ struct Fp8Coder {
   Scaling to;
   float top;
   __device__ Fp8Coder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
-  __device__ Fp8Coder(const Message&, const std::byte* wire) {
+  __device__ Fp8Coder(const Message&, const Carried& carried) {
     constexpr int kExponent = kExponentBits == 5 ? kExponentE5M2 : kExponentE4M3;
     constexpr float kMost = 1.75F * static_cast<float>(1 << kExponent);
-    const float scale = get_float(wire);
+    const float scale = carried.scale;
     to = scaling(scale, 1);
     // The largest that may be used: the largest there is, unless that times the scale overflows.
     top = kMost <= kLargest / scale || scale == 0 ? kMost : 0.5F * kMost;
@@ -98,7 +97,6 @@ template <int kExponentBits>
 struct Fp8Decoder {
   float scale;
   __device__ explicit Fp8Decoder(float of_all) : scale(of_all) {}
-  __device__ Fp8Decoder(const Message&, const std::byte* wire) : scale(get_float(wire)) {}
   __device__ __forceinline__ float value(unsigned code) const {
     constexpr int kMantissaBits = 7 - kExponentBits;
     constexpr uint32_t kRebias = (127U - ((1U << (kExponentBits - 1)) - 1)) << 23;
@@ -121,8 +119,8 @@ template <bool kOffset>
 struct MagnitudeCoder {
   Scaling to;
   const MagnitudeTable* table;
-  __device__ MagnitudeCoder(const Message& message, const std::byte* wire)
-      : to(scaling(get_float(wire), 1)), table(&message.tables->of(message.code)) {}
+  __device__ MagnitudeCoder(const Message& message, const Carried& carried)
+      : to(scaling(carried.scale, 1)), table(&message.tables->of(message.code)) {}
 
   __device__ __forceinline__ int nearest(float a) const {
     int cell = (__float_as_int(a) >> table->shift) - table->first;
@@ -147,7 +145,7 @@ struct MagnitudeCoder {
     const bool negative = __float_as_int(x) < 0;
     if constexpr (kOffset) {
       const int down = rank < 127 ? rank : 127;
-      return static_cast<unsigned>(127 + (negative ? -down : rank)) & 255U;
+      return static_cast<unsigned>(127 + (negative ? -down : rank));
     }
     return static_cast<unsigned>(rank) | (negative ? 0x80U : 0U);
   }
@@ -157,8 +155,8 @@ struct MagnitudeCoder {
 struct TableCoder {
   const std::byte* wire;
   int steps;
-  __device__ TableCoder(const Message& message, const std::byte* carried)
-      : wire(carried), steps(message.bits - 1) {}
+  __device__ TableCoder(const Message& message, const Carried& carried)
+      : wire(carried.wire), steps(message.bits - 1) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
     const float a = fabsf(x);
@@ -176,7 +174,7 @@ struct TableCoder {
 };
 
 struct SignCoder {
-  __device__ SignCoder(const Message&, const std::byte*) {}
+  __device__ SignCoder(const Message&, const Carried&) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
     return __float_as_uint(x) >> 31;

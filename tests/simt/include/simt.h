@@ -139,6 +139,14 @@ inline int __ffsll(long long x) {
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((uint64_t{a} * b) >> 32);
 }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = low | uint64_t{high} << 32;
+  unsigned made = 0;
+  for (unsigned k = 0; k < 4; ++k) {
+    made |= (static_cast<unsigned>(bytes >> 8 * (selector >> 4 * k & 7U)) & 255U) << 8 * k;
+  }
+  return made;
+}
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
