@@ -19,7 +19,7 @@ struct WireTables {
   MagnitudeTable dynamic8, dynamic8_bnb, static8, mantissa8;
   float powers_of_ten[kPowers];
 
-  __device__ const MagnitudeTable& of(WireCode code) const {
+  __host__ __device__ const MagnitudeTable& of(WireCode code) const {
     return code == WireCode::dynamic8       ? dynamic8
            : code == WireCode::dynamic8_bnb ? dynamic8_bnb
            : code == WireCode::static8      ? static8
@@ -39,15 +39,13 @@ struct Message {
   int64_t kept;
   bool half_meta;
   const WireTables* tables;
-  /// Values are aligned to 16 bytes, what buckets carry and codes to 4, and quads lie in one bucket.
+  const MagnitudeTable* table;  ///< of the code, among these
+  /// Values are aligned to 16 bytes, what buckets carry and codes to 4, and a bucket has 2^shift >= 4
+  /// values, or there is one bucket (shift 63).
   bool whole;
-  int shift;  ///< of a bucket of 2^shift values, else -1
+  int shift;
 
   __device__ std::byte* carried_by(int64_t number) const { return wire + number * carried; }
-  /// The bucket of value i.
-  __device__ __forceinline__ int64_t bucket_of(int64_t i) const {
-    return buckets == 1 ? 0 : shift >= 0 ? i >> shift : quotient(i, bucket);
-  }
 };
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x);
 
@@ -100,20 +98,22 @@ __device__ __forceinline__ Scaling scaling(float unit, float parts) {
   return {before, parts / (unit * before)};
 }
 
-/// What one bucket carries.
+/// What one bucket carries. kRange: of maxmin.
 struct Carried {
   const std::byte* wire;
   float scale;  ///< the first number; NaN: a value was not finite; of maxmin the unit
   float least;  ///< of maxmin
 };
-template <bool kAligned = false>
+template <bool kRange, bool kAligned = false>
 __device__ __forceinline__ Carried read_carried(const Message& message, int64_t number) {
   const std::byte* wire = message.carried_by(number);
+  if constexpr (!kRange) {
+    return {wire, get_float<kAligned>(wire), 0.0F};
+  }
   if (message.half_meta) {
     return {wire, from_fp16(get_half(wire)), from_fp16(get_half(wire + 2))};
   }
-  const bool two = message.code == WireCode::maxmin;
-  return {wire, get_float<kAligned>(wire), two ? get_float<kAligned>(wire + 4) : 0.0F};
+  return {wire, get_float<kAligned>(wire), get_float<kAligned>(wire + 4)};
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

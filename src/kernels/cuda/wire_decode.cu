@@ -16,7 +16,8 @@ constexpr unsigned kThreads = 256;
 constexpr int64_t kBlock = 4 * kQuads * kThreads;
 
 struct MaxminDecoder {
-  static constexpr bool kTable = false;
+  static constexpr bool kTable = false, kRange = true;
+  static constexpr int kBits = 0;
   float least, unit;
   bool huge;  ///< sums may overflow on the way
   __device__ MaxminDecoder(const Message& message, const Carried& carried, const float*)
@@ -38,7 +39,8 @@ struct MaxminDecoder {
 };
 
 struct LinearDecoder {
-  static constexpr bool kTable = false;
+  static constexpr bool kTable = false, kRange = false;
+  static constexpr int kBits = 8;
   float scale;
   __device__ LinearDecoder(const Message&, const Carried& carried, const float*)
       : scale(carried.scale) {}
@@ -49,7 +51,8 @@ struct LinearDecoder {
 
 /// `values` of each code are in shared memory, where lanes that ask for different ones wait less.
 struct MagnitudeDecoder {
-  static constexpr bool kTable = true;
+  static constexpr bool kTable = true, kRange = false;
+  static constexpr int kBits = 8;
   float scale;
   const float* values;
   __device__ MagnitudeDecoder(const Message&, const Carried& carried, const float* table)
@@ -59,14 +62,16 @@ struct MagnitudeDecoder {
 
 template <int kExponentBits>
 struct ScaledFp8 : Fp8Decoder<kExponentBits> {
-  static constexpr bool kTable = false;
+  static constexpr bool kTable = false, kRange = false;
+  static constexpr int kBits = 8;
   __device__ ScaledFp8(const Message&, const Carried& carried, const float*)
       : Fp8Decoder<kExponentBits>(carried.scale) {}
 };
 
 /// The bucket's own magnitudes, one of them for sign; the highest bit of a code is the sign.
 struct OwnDecoder {
-  static constexpr bool kTable = false;
+  static constexpr bool kTable = false, kRange = false;
+  static constexpr int kBits = 0;
   const std::byte* wire;
   float first;
   unsigned sign;
@@ -91,9 +96,9 @@ __device__ __forceinline__ void decode_eight(const Message& message, bool accumu
     y[1] = load_quad(message.x, i + 4, count - 4);
   }
   for (int64_t at = i; at < i + count;) {
-    const int64_t number = message.bucket_of(at);
+    const int64_t number = quotient(at, message.bucket);
     const int64_t end = least(i + count, (number + 1) * message.bucket);
-    const Decoder decoder(message, read_carried(message, number), table);
+    const Decoder decoder(message, read_carried<Decoder::kRange>(message, number), table);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       if (i + k >= at && i + k < end) {
@@ -116,13 +121,21 @@ struct Asked {
 };
 
 /// From value `first` on, a block's quads apart; all there, and aligned.
+template <class Decoder>
+__device__ __forceinline__ int bits_of(const Message& message) {
+  return Decoder::kBits == 0 ? message.bits : Decoder::kBits;
+}
+
+template <class Decoder>
 __device__ __forceinline__ Asked ask(const Message& message, bool accumulate, int64_t first) {
   constexpr int64_t kStep = 4 * kThreads;
   Asked made{};
-  load_fours(message.wire + message.codes, first / 4, kStep / 4, message.bits, made.codes);
+  load_fours(message.wire + message.codes, first / 4, kStep / 4, bits_of<Decoder>(message),
+             made.codes);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
-    made.carried[j] = read_carried<true>(message, message.bucket_of(first + j * kStep));
+    made.carried[j] =
+        read_carried<Decoder::kRange, true>(message, (first + j * kStep) >> message.shift);
   }
   if (accumulate) {
 #pragma unroll
@@ -136,11 +149,11 @@ template <class Decoder>
 __device__ __forceinline__ void decode_quads(const Message& message, bool accumulate, int64_t first,
                                              const float* table, const Asked& asked) {
   constexpr int64_t kStep = 4 * kThreads;
+  const int bits = bits_of<Decoder>(message);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     const Decoder decoder(message, asked.carried[j], table);
-    const uint32_t codes =
-        message.bits == 8 ? asked.codes[j] : opened_four(asked.codes[j], message.bits);
+    const uint32_t codes = bits == 8 ? asked.codes[j] : opened_four(asked.codes[j], bits);
     Quad y = asked.y[j];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -160,10 +173,10 @@ __global__ void __launch_bounds__(kThreads) decode_values(Message message, bool 
   const bool whole = message.whole && end - begin == kBlock;
   Asked asked;
   if (whole) {
-    asked = ask(message, accumulate, first);
+    asked = ask<Decoder>(message, accumulate, first);
   }
   if constexpr (Decoder::kTable) {
-    table[threadIdx.x] = message.tables->of(message.code).value[threadIdx.x];
+    table[threadIdx.x] = message.table->value[threadIdx.x];
     __syncthreads();
   }
   if (whole) {

@@ -34,7 +34,7 @@ struct Eight {
 template <class Coder, bool kRandom>
 __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t number,
                                              const Eight& values, int low, int high) {
-  const Carried carried = read_carried(message, number);
+  const Carried carried = read_carried<Coder::kRange>(message, number);
   if (carried.scale != carried.scale) {  // a value was not finite: codes are zero
     return 0;
   }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void encode_eight(const Message& message, const Draw&
   }
   uint64_t codes = 0;
   for (int64_t at = i; at < i + count;) {
-    const int64_t number = message.bucket_of(at);
+    const int64_t number = quotient(at, message.bucket);
     const int64_t end = least(i + count, (number + 1) * message.bucket);
     codes |= codes_of<Coder, kRandom>(message, number, values, static_cast<int>(at - i),
                                       static_cast<int>(end - i));
@@ -84,12 +84,13 @@ template <class Coder, bool kRandom>
 __device__ __forceinline__ void encode_quads(const Message& message, const Draw& draw,
                                              int64_t first) {
   constexpr int64_t kStep = 4 * kThreads;
+  const int bits = Coder::kBits == 0 ? message.bits : Coder::kBits;
   Quad values[kQuads];
   Carried carried[kQuads];
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     values[j] = load_quad<true>(message.x, first + j * kStep, 4);
-    carried[j] = read_carried<true>(message, message.bucket_of(first + j * kStep));
+    carried[j] = read_carried<Coder::kRange, true>(message, (first + j * kStep) >> message.shift);
   }
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
@@ -105,8 +106,8 @@ __device__ __forceinline__ void encode_quads(const Message& message, const Draw&
     }
     uint32_t codes = pack_bytes(code[0], code[1], code[2], code[3]);
     codes = carried[j].scale != carried[j].scale ? 0U : codes;  // a value was not finite
-    codes = message.bits == 8 ? codes : closed_four(codes, message.bits);
-    store_four(message.wire + message.codes, (first + j * kStep) / 4, message.bits, codes);
+    codes = bits == 8 ? codes : closed_four(codes, bits);
+    store_four(message.wire + message.codes, (first + j * kStep) / 4, bits, codes);
   }
 }
 
@@ -203,6 +204,7 @@ struct PlainEncode {
 
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x) {
   const WireLayout layout = wire_layout(format, x.count());
+  const WireTables* tables = wire_tables(stream);
   const auto bucket = static_cast<uint64_t>(layout.bucket);
   const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        (reinterpret_cast<uintptr_t>(wire) | static_cast<uintptr_t>(layout.carried) |
@@ -220,9 +222,10 @@ Message message_of(Stream& stream, const WireFormat& format, const void* wire, c
           .bits = format.bits,
           .kept = format.kept,
           .half_meta = format.half_meta,
-          .tables = wire_tables(stream),
-          .whole = aligned && (layout.buckets == 1 || bucket % 4 == 0),
-          .shift = std::has_single_bit(bucket) ? std::countr_zero(bucket) : -1};
+          .tables = tables,
+          .table = tables == nullptr ? nullptr : &tables->of(format.code),
+          .whole = aligned && (layout.buckets == 1 || (std::has_single_bit(bucket) && bucket >= 4)),
+          .shift = layout.buckets == 1 ? 63 : std::countr_zero(bucket)};
 }
 
 const WireTables* wire_tables(Stream& stream) {

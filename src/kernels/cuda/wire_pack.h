@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_four(std::byte* codes, int64_t quad, int b
   } else {
     const uint64_t next = __shfl_down_sync(0xffffffffU, v, 1);
     if (quad % 2 == 0) {
-      store_bytes(codes + quad / 2 * bits, v | next << 4 * bits, bits);
+      store_words<uint8_t>(codes + quad / 2 * bits, v | next << 4 * bits, bits);
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Numbers to codes, for a number at a time; see cpu/wire_values.cpp. A coder is what one code needs
-// of a bucket, from what that carries; a code is in the lowest byte, above are any bits. And those of fp8 back: fp8.cu has both.
+// of a bucket, from what that carries; a code is in the lowest byte, above it are any bits. kBits:
+// of every code, or 0: the message says how many. And those of fp8 back: fp8.cu has both.
 #include "src/kernels/cuda/wire_carry.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -17,6 +18,8 @@ __device__ __forceinline__ float scaled(float x, Scaling to) { return x * to.bef
 __device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound); }
 
 struct LinearCoder {
+  static constexpr bool kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
   __device__ LinearCoder(const Message&, const Carried& carried)
       : to(scaling(carried.scale, 127)) {}
@@ -33,6 +36,8 @@ struct LinearCoder {
 };
 
 struct MaxminCoder {
+  static constexpr bool kRange = true;
+  static constexpr int kBits = 0;
   Scaling to;
   float low, top;
   __device__ MaxminCoder(const Message& message, const Carried& carried) {
@@ -55,6 +60,8 @@ struct MaxminCoder {
 /// whose last bit is their unit.
 template <int kExponentBits>
 struct Fp8Coder {
+  static constexpr bool kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
   float top;
   __device__ Fp8Coder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
@@ -117,10 +124,12 @@ struct Fp8Decoder {
 /// Codes with a table. kOffset: ranks are counted from 127, of which there are only 127 below.
 template <bool kOffset>
 struct MagnitudeCoder {
+  static constexpr bool kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
   const MagnitudeTable* table;
   __device__ MagnitudeCoder(const Message& message, const Carried& carried)
-      : to(scaling(carried.scale, 1)), table(&message.tables->of(message.code)) {}
+      : to(scaling(carried.scale, 1)), table(message.table) {}
 
   __device__ __forceinline__ int nearest(float a) const {
     int cell = (__float_as_int(a) >> table->shift) - table->first;
@@ -153,6 +162,8 @@ struct MagnitudeCoder {
 
 /// A search by halves among the bucket's own magnitudes.
 struct TableCoder {
+  static constexpr bool kRange = false;
+  static constexpr int kBits = 0;
   const std::byte* wire;
   int steps;
   __device__ TableCoder(const Message& message, const Carried& carried)
@@ -174,6 +185,8 @@ struct TableCoder {
 };
 
 struct SignCoder {
+  static constexpr bool kRange = false;
+  static constexpr int kBits = 0;
   __device__ SignCoder(const Message&, const Carried&) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
