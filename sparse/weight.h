@@ -36,7 +36,7 @@ class Weight {
 
   struct Apply {
     Tensor x, y;
-    Tensor bias;  ///< fp32 [N] or empty
+    Tensor bias;    ///< fp32 [N] or empty
     Tensor addend;  ///< like y, beside it; or empty
     /// With `activated`: also activated = f(y), in the compute type.
     kernels::Activation activation = kernels::Activation::none;

@@ -42,10 +42,9 @@ void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
 }
 
 void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend) {
-  weight_->apply(pass.stream, {.x = x,
-                               .y = y,
-                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
-                               .addend = addend});
+  weight_->apply(
+      pass.stream,
+      {.x = x, .y = y, .bias = bias_ != nullptr ? bias_->dense : Tensor(), .addend = addend});
 }
 
 void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,

@@ -25,8 +25,8 @@ DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::
 /// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
 /// 16 bytes.
 bool has_slope(const Product& p) {
-  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr && p.c_stride % 8 == 0 &&
-         p.k > 1 && is_aligned(p.gelu_slope_of);
+  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr &&
+         p.c_stride % 8 == 0 && p.k > 1 && is_aligned(p.gelu_slope_of);
 }
 
 bool has_row_sums(const Product& p, int capability) {
@@ -99,10 +99,10 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
   const float beta = p.addend != nullptr ? 1 : 0;
   const float* of_product = p.factors != nullptr ? p.factors : &one;
   const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
-  return blas_library().matmul(queue.blas.handle(), plan.product.handle, of_product, p.b,
-                               plan.b.handle, p.a, plan.a.handle, of_c,
-                               p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm, call.workspace, queue.workspace,
-                               queue.native);
+  return blas_library().matmul(
+      queue.blas.handle(), plan.product.handle, of_product, p.b, plan.b.handle, p.a, plan.a.handle,
+      of_c, p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm,
+      call.workspace, queue.workspace, queue.native);
 }
 
 /// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have

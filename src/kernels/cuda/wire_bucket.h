@@ -80,6 +80,10 @@ __device__ __forceinline__ void put_half(std::byte* p, unsigned half) {
   p[1] = static_cast<std::byte>(half >> 8);
 }
 __device__ __forceinline__ void put_float(std::byte* p, float x) {
+  if (aligned(p, 4)) {
+    *reinterpret_cast<float*>(p) = x;
+    return;
+  }
   const unsigned bits = __float_as_uint(x);
   put_half(p, bits & 0xffffU);
   put_half(p + 2, bits >> 16);

@@ -63,8 +63,8 @@ void gemm(Stream& stream, const GemmArgs& args) {
   const bool widens = args.a.dtype == DType::fp16 && !stream.arena().on_device();
   const Buffer panels = widens ? cpu::fp16_panels(stream, args) : Buffer();
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
-  add(2 * inner * elements(args.c),
-      traffic(args.a, args.b, args.c, args.bias, args.addend) + (args.accumulate ? traffic(args.c) : 0));
+  add(2 * inner * elements(args.c), traffic(args.a, args.b, args.c, args.bias, args.addend) +
+                                        (args.accumulate ? traffic(args.c) : 0));
   if (args.activated) {
     activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
   }
