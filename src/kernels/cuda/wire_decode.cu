@@ -16,7 +16,7 @@ constexpr unsigned kThreads = 256;
 constexpr int64_t kBlock = 4 * kQuads * kThreads;
 
 struct MaxminDecoder {
-  static constexpr bool kTable = false, kRange = true;
+  static constexpr bool kFp8 = false, kTable = false, kRange = true;
   static constexpr int kBits = 0;
   float least, unit;
   bool huge;  ///< sums may overflow on the way
@@ -36,10 +36,26 @@ struct MaxminDecoder {
     sum = sum < -kMost ? -kMost : sum;
     return 4.0F * sum;
   }
+  /// The same of four codes: one branch, as few buckets are huge.
+  __device__ __forceinline__ Quad four(uint32_t codes) const {
+    Quad q;
+    if (!huge) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        q.x[k] = least + unit * static_cast<float>(static_cast<int>(codes >> (8 * k) & 255U));
+      }
+      return q;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.x[k] = value(codes >> (8 * k) & 255U);
+    }
+    return q;
+  }
 };
 
 struct LinearDecoder {
-  static constexpr bool kTable = false, kRange = false;
+  static constexpr bool kFp8 = false, kTable = false, kRange = false;
   static constexpr int kBits = 8;
   float scale;
   __device__ LinearDecoder(const Message&, const Carried& carried, const float*)
@@ -51,7 +67,7 @@ struct LinearDecoder {
 
 /// `values` of each code are in shared memory, where lanes that ask for different ones wait less.
 struct MagnitudeDecoder {
-  static constexpr bool kTable = true, kRange = false;
+  static constexpr bool kFp8 = false, kTable = true, kRange = false;
   static constexpr int kBits = 8;
   float scale;
   const float* values;
@@ -62,24 +78,34 @@ struct MagnitudeDecoder {
 
 template <int kExponentBits>
 struct ScaledFp8 : Fp8Decoder<kExponentBits> {
-  static constexpr bool kTable = false, kRange = false;
+  static constexpr bool kFp8 = true, kTable = false, kRange = false;
   static constexpr int kBits = 8;
   __device__ ScaledFp8(const Message&, const Carried& carried, const float*)
       : Fp8Decoder<kExponentBits>(carried.scale) {}
 };
 
-/// The bucket's own magnitudes, one of them for sign; the highest bit of a code is the sign.
+/// The bucket's own magnitudes; the highest bit of a code is the sign.
 struct OwnDecoder {
-  static constexpr bool kTable = false, kRange = false;
+  static constexpr bool kFp8 = false, kTable = false, kRange = false;
   static constexpr int kBits = 0;
   const std::byte* wire;
-  float first;
   unsigned sign;
   __device__ OwnDecoder(const Message& message, const Carried& carried, const float*)
-      : wire(carried.wire), first(carried.scale), sign(1U << (message.bits - 1)) {}
+      : wire(carried.wire), sign(1U << (message.bits - 1)) {}
   __device__ __forceinline__ float value(unsigned code) const {
-    const float magnitude = sign == 1 ? first : get_float(wire + 4 * (code & (sign - 1)));
+    const float magnitude = get_float(wire + 4 * (code & (sign - 1)));
     return (code & sign) != 0 ? -magnitude : magnitude;
+  }
+};
+
+struct SignDecoder {
+  static constexpr bool kFp8 = false, kTable = false, kRange = false;
+  static constexpr int kBits = 1;
+  float magnitude;
+  __device__ SignDecoder(const Message&, const Carried& carried, const float*)
+      : magnitude(carried.scale) {}
+  __device__ __forceinline__ float value(unsigned code) const {
+    return __uint_as_float(__float_as_uint(magnitude) ^ code << 31);
   }
 };
 
@@ -146,6 +172,20 @@ __device__ __forceinline__ Asked ask(const Message& message, bool accumulate, in
   return made;
 }
 template <class Decoder>
+__device__ __forceinline__ Quad four_values(const Decoder& decoder, uint32_t codes) {
+  if constexpr (Decoder::kRange || (Decoder::kFp8 && kConvertsFp8)) {
+    return decoder.four(codes);
+  } else {
+    Quad q;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.x[k] = decoder.value(codes >> (8 * k) & 255U);
+    }
+    return q;
+  }
+}
+
+template <class Decoder>
 __device__ __forceinline__ void decode_quads(const Message& message, bool accumulate, int64_t first,
                                              const float* table, const Asked& asked) {
   constexpr int64_t kStep = 4 * kThreads;
@@ -154,11 +194,11 @@ __device__ __forceinline__ void decode_quads(const Message& message, bool accumu
   for (int j = 0; j < kQuads; ++j) {
     const Decoder decoder(message, asked.carried[j], table);
     const uint32_t codes = bits == 8 ? asked.codes[j] : opened_four(asked.codes[j], bits);
+    const Quad values = four_values(decoder, codes);
     Quad y = asked.y[j];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float value = decoder.value(codes >> (8 * k) & 255U);
-      y.x[k] = accumulate ? y.x[k] + value : value;
+      y.x[k] = accumulate ? y.x[k] + values.x[k] : values.x[k];
     }
     store_quad<true>(message.x, first + j * kStep, 4, y);
   }
@@ -206,8 +246,9 @@ void decode_buckets(Stream& stream, const DecodeArgs& args) {
       return decode_as<ScaledFp8<4>>(stream, message, args.accumulate);
     case WireCode::linear8:
       return decode_as<LinearDecoder>(stream, message, args.accumulate);
-    case WireCode::table:
     case WireCode::sign:
+      return decode_as<SignDecoder>(stream, message, args.accumulate);
+    case WireCode::table:
       return decode_as<OwnDecoder>(stream, message, args.accumulate);
     default:
       return decode_as<MagnitudeDecoder>(stream, message, args.accumulate);

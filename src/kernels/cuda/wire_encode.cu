@@ -79,6 +79,21 @@ __device__ __forceinline__ void encode_eight(const Message& message, const Draw&
               bytes);
 }
 
+template <class Coder, bool kRandom>
+__device__ __forceinline__ uint32_t four_codes(const Coder& coder, const Quad& q,
+                                               const Words& words) {
+  if constexpr (Coder::kFp8 && kConvertsFp8 && !kRandom) {
+    return coder.four(q);
+  } else {
+    uint32_t code[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      code[k] = coder.template code<kRandom>(q.x[k], words.word[k]);
+    }
+    return pack_bytes(code[0], code[1], code[2], code[3]);
+  }
+}
+
 /// kQuads quads from value `first` on, a block's quads apart; all there, and aligned.
 template <class Coder, bool kRandom>
 __device__ __forceinline__ void encode_quads(const Message& message, const Draw& draw,
@@ -99,14 +114,8 @@ __device__ __forceinline__ void encode_quads(const Message& message, const Draw&
     if constexpr (kRandom) {
       words = words_of_quad(draw.key, draw.first + first + j * kStep);
     }
-    uint32_t code[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      code[k] = coder.template code<kRandom>(values[j].x[k], words.word[k]);
-    }
-    uint32_t codes = pack_bytes(code[0], code[1], code[2], code[3]);
+    uint32_t codes = four_codes<Coder, kRandom>(coder, values[j], words);
     codes = carried[j].scale != carried[j].scale ? 0U : codes;  // a value was not finite
-    codes = bits == 8 ? codes : closed_four(codes, bits);
     store_four(message.wire + message.codes, (first + j * kStep) / 4, bits, codes);
   }
 }

@@ -82,16 +82,17 @@ __device__ __forceinline__ uint64_t load_bytes(const std::byte* from, int bytes)
   return load_words<uint8_t>(from, bytes);
 }
 
-/// Stores quad number `quad` of codes: v is as closed_four made it. By whole warps, which have
+/// Stores quad number `quad` of codes: v has one in each byte. By whole warps, which have
 /// neighbouring quads from an even one on: two that share a byte are stored together.
 __device__ __forceinline__ void store_four(std::byte* codes, int64_t quad, int bits, uint32_t v) {
   if (bits == 8) {
     reinterpret_cast<uint32_t*>(codes)[quad] = v;
   } else if (bits == 4) {
-    reinterpret_cast<uint16_t*>(codes)[quad] = static_cast<uint16_t>(v);
+    reinterpret_cast<uint16_t*>(codes)[quad] = static_cast<uint16_t>(closed_four(v, 4));
   } else if (bits == 2) {
-    reinterpret_cast<uint8_t*>(codes)[quad] = static_cast<uint8_t>(v);
+    reinterpret_cast<uint8_t*>(codes)[quad] = static_cast<uint8_t>(closed_four(v, 2));
   } else {
+    v = closed_four(v, bits);
     const uint64_t next = __shfl_down_sync(0xffffffffU, v, 1);
     if (quad % 2 == 0) {
       store_words<uint8_t>(codes + quad / 2 * bits, v | next << 4 * bits, bits);
@@ -117,6 +118,12 @@ __device__ __forceinline__ void load_fours(const std::byte* codes, int64_t first
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       v[j] = reinterpret_cast<const uint8_t*>(codes)[first + j * step];
+    }
+  } else if (bits == 1) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int64_t quad = first + j * step;
+      v[j] = reinterpret_cast<const uint8_t*>(codes)[quad / 2] >> quad % 2 * 4;
     }
   } else {
 #pragma unroll

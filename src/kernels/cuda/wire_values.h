@@ -18,7 +18,7 @@ __device__ __forceinline__ float scaled(float x, Scaling to) { return x * to.bef
 __device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound); }
 
 struct LinearCoder {
-  static constexpr bool kRange = false;
+  static constexpr bool kFp8 = false, kRange = false;
   static constexpr int kBits = 8;
   Scaling to;
   __device__ LinearCoder(const Message&, const Carried& carried)
@@ -36,7 +36,7 @@ struct LinearCoder {
 };
 
 struct MaxminCoder {
-  static constexpr bool kRange = true;
+  static constexpr bool kFp8 = false, kRange = true;
   static constexpr int kBits = 0;
   Scaling to;
   float low, top;
@@ -48,7 +48,7 @@ struct MaxminCoder {
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t word) const {
     float t = (x * to.before - low) * to.after;
-    t = t > top ? top : t;
+    t = fminf(t, top);
     if constexpr (kRandom) {
       t += dither(word);
     }
@@ -60,7 +60,7 @@ struct MaxminCoder {
 /// whose last bit is their unit.
 template <int kExponentBits>
 struct Fp8Coder {
-  static constexpr bool kRange = false;
+  static constexpr bool kFp8 = true, kRange = false;
   static constexpr int kBits = 8;
   Scaling to;
   float top;
@@ -98,6 +98,15 @@ struct Fp8Coder {
     const uint32_t code = v < kLeastNormal ? units : normal;
     return (code & 0x7fU) | (__float_as_uint(x) >> 24 & 0x80U);
   }
+  /// Four codes to nearest, as `code` makes them, where the device has instructions for that.
+  __device__ __forceinline__ uint32_t four(const Quad& q) const {
+    float v[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      v[k] = fminf(fmaxf(scaled(q.x[k], to), -top), top);
+    }
+    return to_fp8_pair<kExponentBits>(v[0], v[1]) | to_fp8_pair<kExponentBits>(v[2], v[3]) << 16;
+  }
 };
 
 template <int kExponentBits>
@@ -119,12 +128,22 @@ struct Fp8Decoder {
     bits |= (code & 0x80U) << 24;
     return __uint_as_float(bits) * scale;
   }
+  /// The same of four codes, where the device has instructions for that.
+  __device__ __forceinline__ Quad four(uint32_t codes) const {
+    Quad q = quad_of(DType::fp16, make_uint2(from_fp8_pair<kExponentBits>(codes & 0xffffU),
+                                             from_fp8_pair<kExponentBits>(codes >> 16)));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.x[k] *= scale;
+    }
+    return q;
+  }
 };
 
 /// Codes with a table. kOffset: ranks are counted from 127, of which there are only 127 below.
 template <bool kOffset>
 struct MagnitudeCoder {
-  static constexpr bool kRange = false;
+  static constexpr bool kFp8 = false, kRange = false;
   static constexpr int kBits = 8;
   Scaling to;
   const MagnitudeTable* table;
@@ -162,7 +181,7 @@ struct MagnitudeCoder {
 
 /// A search by halves among the bucket's own magnitudes.
 struct TableCoder {
-  static constexpr bool kRange = false;
+  static constexpr bool kFp8 = false, kRange = false;
   static constexpr int kBits = 0;
   const std::byte* wire;
   int steps;
@@ -185,8 +204,8 @@ struct TableCoder {
 };
 
 struct SignCoder {
-  static constexpr bool kRange = false;
-  static constexpr int kBits = 0;
+  static constexpr bool kFp8 = false, kRange = false;
+  static constexpr int kBits = 1;
   __device__ SignCoder(const Message&, const Carried&) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
