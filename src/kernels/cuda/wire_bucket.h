@@ -40,7 +40,7 @@ struct Message {
   bool half_meta;
   const WireTables* tables;
   const MagnitudeTable* table;  ///< of the code, among these
-  /// Values are aligned to 16 bytes, what buckets carry and codes to 4, and a bucket has 2^shift >= 4
+  /// Values are aligned to 16 bytes, what buckets carry and codes to 4; a bucket has 2^shift >= 4
   /// values, or there is one bucket (shift 63).
   bool whole;
   int shift;
