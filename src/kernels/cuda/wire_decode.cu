@@ -1,4 +1,4 @@
-// Values of codes. Where all is aligned a thread makes several quads of them, else eights, of `bits`
+// Values of codes. Where all is aligned a thread makes several quads of them, else eights, `bits`
 // bytes each. A kernel for each kind of code.
 #include "src/kernels/cuda/elementwise.h"
 #include "src/kernels/cuda/table.h"

@@ -1,5 +1,5 @@
-// A block a bucket. The kept-th largest magnitude is found digit by digit, of 11, 10 and 10 bits: as
-// many values as have each digit after those found are counted in shared memory. Then values are
+// A block a bucket. The kept-th largest magnitude is found digit by digit, of 11, 10 and 10 bits:
+// as many values as have each digit after those found are counted in shared memory. Then values are
 // written in their order, each to the number of kept ones before it: a thread has eight neighbours
 // of a tile, and a scan counts those of the threads before.
 #include "src/kernels/cuda/wire_topk.h"
