@@ -156,6 +156,49 @@ TEST(SimtEdges, runs_cut_out_of_larger_positions) {
   }
 }
 
+/// Tiles of 2,048 elements of which some are not there, packed runs longer than a warp asks for at
+/// once, arrays that begin anywhere, and a bitmap that goes on with what is another array's (the
+/// CPU's ends).
+TEST(SimtEdges, bitmaps_of_any_size_and_address) {
+  for (const int64_t size : {1, 63, 511, 512, 513, 1023, 2047, 2048, 2049, 6200}) {
+    for (const double density : {0.0, 0.1, 0.4, 1.0}) {
+      const int64_t shift = size % 4;
+      SCOPED_TRACE(fmt::format("size {} density {}", size, density));
+      const Kept kept(Form::bitmap, size + 70, density);
+      const int64_t count =
+          std::ranges::lower_bound(kept.list, static_cast<int32_t>(size)) - kept.list.begin();
+      std::vector<uint64_t> ends = kept.bitmap;
+      if (size % 64 != 0) {
+        ends[static_cast<size_t>(size / 64)] &= (uint64_t{1} << size % 64) - 1;
+      }
+      Twice t;
+      for (const DType dtype : {DType::fp32, DType::bf16}) {
+        t.add(input(dtype, {size + shift}));
+        t.add(in_out(dtype, {count + shift}, {}));
+        t.add(in_out(DType::bf16, {size + shift}, {}));
+        t.add(in_out(DType::fp32, {size + 4}, {}));
+      }
+      t.run([&](const Kernels& kernels, Stream& stream, const Tensors& x) {
+        const bool device = &kernels == &cuda_simt::table();
+        const Positions positions{.size = size,
+                                  .count = count,
+                                  .bitmap = device ? kept.bitmap.data() : ends.data(),
+                                  .ranks = kept.ranks.data()};
+        for (const size_t first : {size_t{0}, size_t{4}}) {
+          const Tensor packed = x[first + 1].elements(shift, count);
+          kernels.gather(stream,
+                         {x[first].elements(shift, size), packed, positions, size % 2 == 1});
+          kernels.scatter(stream, {packed, x[first + 2].elements(shift, size), positions});
+          kernels.scatter(stream, {packed, x[first + 3].elements(4, size), positions});
+        }
+      });
+      for (size_t which = 0; which < 8; ++which) {
+        t.expect_near(which, 0);
+      }
+    }
+  }
+}
+
 /// Digits of a sum have the CPU's bits: of the smallest and the largest numbers, of numbers that
 /// are none, and of more elements than a grid takes at once.
 TEST(SimtEdges, squares_are_summed_to_the_last_bit) {

@@ -129,6 +129,19 @@ TEST(SimtWire, large_buckets_are_measured_as_the_cpu_does) {
   }
 }
 
+/// Of equal magnitudes those at lower places are kept, also across tiles of a block.
+TEST(SimtWire, topk_of_few_different_magnitudes) {
+  Floats x(20000);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(static_cast<int>(philox(1, 2, i)[0] % 7) - 3);
+  }
+  for (const int64_t bucket : {int64_t{100}, int64_t{1024}, int64_t{20000}}) {
+    for (const int64_t kept : {int64_t{1}, bucket / 16, bucket / 2, bucket - 1, bucket}) {
+      expect_same({.code = WireCode::topk, .bits = 0, .bucket = bucket, .kept = kept}, x, {}, {});
+    }
+  }
+}
+
 TEST(SimtWire, any_bytes_decode_to_what_the_cpu_makes_of_them) {
   std::mt19937 random(5);
   for (const WireFormat& format : all_formats({0, 9, 100})) {

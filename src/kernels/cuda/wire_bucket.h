@@ -19,7 +19,7 @@ struct WireTables {
   MagnitudeTable dynamic8, dynamic8_bnb, static8, mantissa8;
   float powers_of_ten[kPowers];
 
-  __device__ const MagnitudeTable& of(WireCode code) const {
+  __host__ __device__ const MagnitudeTable& of(WireCode code) const {
     return code == WireCode::dynamic8       ? dynamic8
            : code == WireCode::dynamic8_bnb ? dynamic8_bnb
            : code == WireCode::static8      ? static8
@@ -39,6 +39,11 @@ struct Message {
   int64_t kept;
   bool half_meta;
   const WireTables* tables;
+  const MagnitudeTable* table;  ///< of the code, among these
+  /// Values are aligned to 16 bytes, what buckets carry and codes to 4; a bucket has 2^shift >= 4
+  /// values, or there is one bucket (shift 63).
+  bool whole;
+  int shift;
 
   __device__ std::byte* carried_by(int64_t number) const { return wire + number * carried; }
 };
@@ -63,8 +68,9 @@ __device__ __forceinline__ uint16_t get_half(const std::byte* p) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(p);
   return static_cast<uint16_t>(bytes[0] | bytes[1] << 8);
 }
+template <bool kAligned = false>
 __device__ __forceinline__ float get_float(const std::byte* p) {
-  if (aligned(p, 4)) {
+  if (kAligned || aligned(p, 4)) {
     return *reinterpret_cast<const float*>(p);
   }
   return __uint_as_float(unsigned{get_half(p)} | unsigned{get_half(p + 2)} << 16);
@@ -74,6 +80,10 @@ __device__ __forceinline__ void put_half(std::byte* p, unsigned half) {
   p[1] = static_cast<std::byte>(half >> 8);
 }
 __device__ __forceinline__ void put_float(std::byte* p, float x) {
+  if (aligned(p, 4)) {
+    *reinterpret_cast<float*>(p) = x;
+    return;
+  }
   const unsigned bits = __float_as_uint(x);
   put_half(p, bits & 0xffffU);
   put_half(p + 2, bits >> 16);
@@ -92,12 +102,22 @@ __device__ __forceinline__ Scaling scaling(float unit, float parts) {
   return {before, parts / (unit * before)};
 }
 
-struct Range {
-  float least, unit;
+/// What one bucket carries. kRange: of maxmin.
+struct Carried {
+  const std::byte* wire;
+  float scale;  ///< the first number; NaN: a value was not finite; of maxmin the unit
+  float least;  ///< of maxmin
 };
-__device__ __forceinline__ Range read_range(const Message& message, const std::byte* wire) {
-  return message.half_meta ? Range{from_fp16(get_half(wire + 2)), from_fp16(get_half(wire))}
-                           : Range{get_float(wire + 4), get_float(wire)};
+template <bool kRange, bool kAligned = false>
+__device__ __forceinline__ Carried read_carried(const Message& message, int64_t number) {
+  const std::byte* wire = message.carried_by(number);
+  if constexpr (!kRange) {
+    return {wire, get_float<kAligned>(wire), 0.0F};
+  }
+  if (message.half_meta) {
+    return {wire, from_fp16(get_half(wire)), from_fp16(get_half(wire + 2))};
+  }
+  return {wire, get_float<kAligned>(wire), get_float<kAligned>(wire + 4)};
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

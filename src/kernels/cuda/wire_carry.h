@@ -15,6 +15,10 @@ __device__ inline unsigned half_below(float x) {
 }
 __device__ inline unsigned half_above(float x) { return half_below(-x) ^ 0x8000U; }
 
+struct Range {
+  float least, unit;
+};
+
 /// unit = (most - least) / levels; such that least + levels unit reaches most also where unit is a
 /// subnormal number, of few bits.
 __device__ inline Range range_of(float least_value, float most_value, float levels) {

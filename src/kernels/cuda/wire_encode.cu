@@ -1,5 +1,8 @@
-// Codes of values: a thread makes eight of them, `bits` bytes; their bucket carries already what it
-// does. A kernel for each code, so that none pays for another's registers.
+// Codes of values; their bucket carries already what it does. Where all is aligned a thread makes
+// several quads of them, else eights, `bits` bytes each. A kernel for each code, so that none pays
+// for another's registers.
+#include <bit>
+
 #include "src/kernels/cuda/elementwise.h"
 #include "src/kernels/cuda/philox.h"
 #include "src/kernels/cuda/table.h"
@@ -12,6 +15,16 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
+constexpr int kQuads = 4;  ///< of a thread
+constexpr unsigned kThreads = 256;
+constexpr int64_t kBlock = 4 * kQuads * kThreads;
+
+/// What rounding needs of a call.
+struct Draw {
+  uint64_t key;
+  int64_t first;
+};
+
 struct Eight {
   float x[8];
   uint32_t word[8];
@@ -21,35 +34,30 @@ struct Eight {
 template <class Coder, bool kRandom>
 __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t number,
                                              const Eight& values, int low, int high) {
-  const std::byte* wire = message.carried_by(number);
-  const float first = message.half_meta ? from_fp16(get_half(wire)) : get_float(wire);
-  if (first != first) {  // a value was not finite: codes are zero
+  const Carried carried = read_carried<Coder::kRange>(message, number);
+  if (carried.scale != carried.scale) {  // a value was not finite: codes are zero
     return 0;
   }
-  const Coder coder(message, wire);
+  const Coder coder(message, carried);
   uint64_t codes = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const uint64_t code = coder.template code<kRandom>(values.x[k], values.word[k]);
+    const uint64_t code = coder.template code<kRandom>(values.x[k], values.word[k]) & 255U;
     codes |= k >= low && k < high ? code << (8 * k) : 0;
   }
   return codes;
 }
 
 template <class Coder, bool kRandom>
-__global__ void __launch_bounds__(256) encode_eights(Message message, uint64_t key, int64_t first) {
-  const int64_t i = 8 * (int64_t{blockIdx.x} * blockDim.x + threadIdx.x);
-  if (i >= message.n) {
-    return;
-  }
+__device__ __forceinline__ void encode_eight(const Message& message, const Draw& draw, int64_t i) {
   const int64_t count = least(8, message.n - i);
   const Quad a = load_quad(message.x, i, count);
   const Quad b = load_quad(message.x, i + 4, count - 4);
   Eight values{};
   Words words[2] = {};
   if constexpr (kRandom) {
-    words[0] = words_of_quad(key, first + i);
-    words[1] = words_of_quad(key, first + i + 4);
+    words[0] = words_of_quad(draw.key, draw.first + i);
+    words[1] = words_of_quad(draw.key, draw.first + i + 4);
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -71,16 +79,72 @@ __global__ void __launch_bounds__(256) encode_eights(Message message, uint64_t k
               bytes);
 }
 
+template <class Coder, bool kRandom>
+__device__ __forceinline__ uint32_t four_codes(const Coder& coder, const Quad& q,
+                                               const Words& words) {
+  if constexpr (Coder::kFp8 && kConvertsFp8 && !kRandom) {
+    return coder.four(q);
+  } else {
+    uint32_t code[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      code[k] = coder.template code<kRandom>(q.x[k], words.word[k]);
+    }
+    return pack_bytes(code[0], code[1], code[2], code[3]);
+  }
+}
+
+/// kQuads quads from value `first` on, a block's quads apart; all there, and aligned.
+template <class Coder, bool kRandom>
+__device__ __forceinline__ void encode_quads(const Message& message, const Draw& draw,
+                                             int64_t first) {
+  constexpr int64_t kStep = 4 * kThreads;
+  const int bits = Coder::kBits == 0 ? message.bits : Coder::kBits;
+  Quad values[kQuads];
+  Carried carried[kQuads];
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    values[j] = load_quad<true>(message.x, first + j * kStep, 4);
+    carried[j] = read_carried<Coder::kRange, true>(message, (first + j * kStep) >> message.shift);
+  }
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const Coder coder(message, carried[j]);
+    Words words{};
+    if constexpr (kRandom) {
+      words = words_of_quad(draw.key, draw.first + first + j * kStep);
+    }
+    uint32_t codes = four_codes<Coder, kRandom>(coder, values[j], words);
+    codes = carried[j].scale != carried[j].scale ? 0U : codes;  // a value was not finite
+    store_four(message.wire + message.codes, (first + j * kStep) / 4, bits, codes);
+  }
+}
+
+template <class Coder, bool kRandom>
+__global__ void __launch_bounds__(kThreads) encode_values(Message message, Draw draw) {
+  const int64_t begin = blockIdx.x * kBlock;
+  const int64_t end = least(begin + kBlock, message.n);
+  if (message.whole && end - begin == kBlock) {
+    encode_quads<Coder, kRandom>(message, draw, begin + 4 * int64_t{threadIdx.x});
+    return;
+  }
+#pragma unroll 1
+  for (int64_t i = begin + 8 * int64_t{threadIdx.x}; i < end; i += 8 * int64_t{kThreads}) {
+    encode_eight<Coder, kRandom>(message, draw, i);
+  }
+}
+
 template <class Coder, bool kMayBeRandom>
 void encode_as(Stream& stream, const Message& message, const EncodeArgs& args) {
-  const Launch shape{.name = "encode", .grid = blocks_for(message.n, 8 * 256)};
+  const Launch shape{.name = "encode", .grid = blocks_for(message.n, kBlock), .block = kThreads};
+  const Draw draw{args.key, args.first};
   if constexpr (kMayBeRandom) {
     if (args.key != 0) {
-      launch(encode_eights<Coder, true>, shape, stream, message, args.key, args.first);
+      launch(encode_values<Coder, true>, shape, stream, message, draw);
       return;
     }
   }
-  launch(encode_eights<Coder, false>, shape, stream, message, args.key, args.first);
+  launch(encode_values<Coder, false>, shape, stream, message, draw);
 }
 
 void encode_buckets(Stream& stream, const EncodeArgs& args) {
@@ -149,6 +213,13 @@ struct PlainEncode {
 
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x) {
   const WireLayout layout = wire_layout(format, x.count());
+  const WireTables* tables = wire_tables(stream);
+  const auto bucket = static_cast<uint64_t>(layout.bucket);
+  const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+                       (reinterpret_cast<uintptr_t>(wire) | static_cast<uintptr_t>(layout.carried) |
+                        static_cast<uintptr_t>(layout.codes)) %
+                               4 ==
+                           0;
   return {.wire = static_cast<std::byte*>(const_cast<void*>(wire)),
           .x = static_cast<float*>(x.data),
           .n = x.count(),
@@ -160,7 +231,10 @@ Message message_of(Stream& stream, const WireFormat& format, const void* wire, c
           .bits = format.bits,
           .kept = format.kept,
           .half_meta = format.half_meta,
-          .tables = wire_tables(stream)};
+          .tables = tables,
+          .table = tables == nullptr ? nullptr : &tables->of(format.code),
+          .whole = aligned && (layout.buckets == 1 || (std::has_single_bit(bucket) && bucket >= 4)),
+          .shift = layout.buckets == 1 ? 63 : std::countr_zero(bucket)};
 }
 
 const WireTables* wire_tables(Stream& stream) {

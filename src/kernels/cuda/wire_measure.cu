@@ -17,42 +17,108 @@ struct Parts {
   Message message;
   Measured* found;  ///< [buckets, parts]; null: one part, which carries at once
   int64_t parts;
+  bool whole;  ///< parts begin at aligned quads
 };
 
-/// Lane j < 16 has the sum of x[j], x[j + 16], …; all lanes get the sum of those, in their order.
-__device__ double sum_of_magnitudes(const float* x, int64_t n) {
-  const unsigned lane = threadIdx.x % 32;
+/// What a lane has found.
+struct Extremes {
+  uint32_t largest = 0;  ///< twice the bits of a magnitude
+  int32_t low = INT32_MAX, high = INT32_MIN;
+};
+
+__device__ __forceinline__ void add_magnitude(Extremes& found, float x) {
+  const uint32_t twice = __float_as_uint(x) << 1;
+  found.largest = twice > found.largest ? twice : found.largest;
+}
+__device__ __forceinline__ void add_ordered(Extremes& found, float x) {
+  const int32_t ordered = ordered_bits(__float_as_int(x));
+  found.low = ordered < found.low ? ordered : found.low;
+  found.high = ordered > found.high ? ordered : found.high;
+}
+
+/// By a warp; each lane has found something of its own. kRange: least and largest value, else
+/// magnitudes.
+template <bool kRange>
+__device__ __forceinline__ Extremes extremes_of(const float* x, int64_t n, bool whole) {
+  constexpr int kTogether = 4;  // quads that a lane asks for at a time
+  Extremes found;
+  const auto add = [&](float value) {
+    if constexpr (kRange) {
+      add_ordered(found, value);
+    } else {
+      add_magnitude(found, value);
+    }
+  };
+  int64_t i = 4 * (threadIdx.x % 32);
+  for (; whole && i + 128 * (kTogether - 1) < n / 4 * 4; i += 128 * kTogether) {
+    Quad q[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      q[j] = load_quad<true>(x, i + 128 * j, 4);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      add(q[j].x[0]);
+      add(q[j].x[1]);
+      add(q[j].x[2]);
+      add(q[j].x[3]);
+    }
+  }
+#pragma unroll 1
+  for (; i < n; i += 128) {
+    const int count = static_cast<int>(least(4, n - i));
+    const Quad q = load_quad(x, i, count);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      add(q.x[k < count ? k : 0]);
+    }
+  }
+  return found;
+}
+
+/// Of `sign`: lane j < 16 has the sum of |x[j]|, |x[j + 16]|, …; all lanes get the sum of those, in
+/// their order. Each lane reads rows of 32 values and hands those of the upper half down.
+__device__ __forceinline__ Measured sum_of_magnitudes(const float* x, int64_t n) {
+  constexpr int kTogether = 8;
+  const int64_t lane = threadIdx.x % 32;
+  Extremes found;
   double own = 0;
-  for (int64_t i = lane; i < n && lane < 16; i += 16) {
-    own += fabsf(x[i]);
+  for (int64_t row = 0; row < n; row += 32 * kTogether) {
+    float values[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int64_t i = row + 32 * j + lane;
+      values[j] = i < n ? x[i] : 0.0F;
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      add_magnitude(found, values[j]);
+      own += fabsf(values[j]);
+      own += fabsf(__shfl_down_sync(kAllLanes, values[j], 16));
+    }
   }
-  double sum = 0;
+  Measured made;
+  made.largest = warp_max(static_cast<int32_t>(found.largest >> 1));
   for (int j = 0; j < 16; ++j) {
-    sum += __shfl_sync(kAllLanes, own, j);
+    made.sum += __shfl_sync(kAllLanes, own, j);
   }
-  return sum;
+  return made;
 }
 
 /// By a warp; every lane gets the result.
-__device__ Measured measure(WireCode code, const float* x, int64_t n) {
-  Measured found;
-  for (int64_t i = 4 * (threadIdx.x % 32); i < n; i += 128) {
-    const Quad q = load_quad(x, i, n - i);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int32_t bits = __float_as_int(q.x[k]);
-      const int32_t magnitude = bits & 0x7fffffff;
-      const int32_t ordered = ordered_bits(bits);
-      found.largest = magnitude > found.largest ? magnitude : found.largest;
-      found.low = i + k < n && ordered < found.low ? ordered : found.low;
-      found.high = i + k < n && ordered > found.high ? ordered : found.high;
-    }
+__device__ __forceinline__ Measured measure(WireCode code, const float* x, int64_t n, bool whole) {
+  if (code == WireCode::sign) {
+    return sum_of_magnitudes(x, n);
   }
-  found.largest = warp_max(found.largest);
-  found.low = warp_min(found.low);
-  found.high = warp_max(found.high);
-  found.sum = code == WireCode::sign ? sum_of_magnitudes(x, n) : 0.0;
-  return found;
+  Measured made;
+  if (code == WireCode::maxmin) {
+    const Extremes found = extremes_of<true>(x, n, whole);
+    made.low = warp_min(found.low);
+    made.high = warp_max(found.high);
+  } else {
+    made.largest = warp_max(static_cast<int32_t>(extremes_of<false>(x, n, whole).largest >> 1));
+  }
+  return made;
 }
 
 /// Values of part `part` of bucket `number`.
@@ -69,7 +135,8 @@ __global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
   const int64_t number = quotient(i, args.parts);
   const int64_t begin = number * args.message.bucket + (i - number * args.parts) * kPart;
   const int64_t n = part_length(args, number, begin);
-  const Measured found = n > 0 ? measure(args.message.code, args.message.x + begin, n) : Measured{};
+  const Measured found =
+      n > 0 ? measure(args.message.code, args.message.x + begin, n, args.whole) : Measured{};
   if (threadIdx.x % 32 != 0) {
     return;
   }
@@ -180,7 +247,8 @@ void measure_buckets(Stream& stream, const Message& message) {
   const int64_t bucket = message.bucket;
   const int64_t unit = bucket == message.n || bucket % 8 == 0 ? bucket : 8 * bucket;
   const bool whole = message.code == WireCode::sign && unit <= kLargeUnit;
-  Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart)};
+  Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart),
+              has_whole_quads(message.x) && (message.buckets == 1 || bucket % 4 == 0)};
   const int64_t all = message.buckets * parts.parts;
   const bool carries_at_once = parts.parts == 1 && message.code != WireCode::table;
   if (!carries_at_once) {

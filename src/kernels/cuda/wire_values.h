@@ -1,6 +1,7 @@
 #pragma once
 // Numbers to codes, for a number at a time; see cpu/wire_values.cpp. A coder is what one code needs
-// of a bucket, read from the bytes that it carries. And those of fp8 back: fp8.cu has both.
+// of a bucket, from what that carries; a code is in the lowest byte, above it are any bits. kBits:
+// of every code, or 0: the message says how many. And those of fp8 back: fp8.cu has both.
 #include "src/kernels/cuda/wire_carry.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -14,12 +15,14 @@ __device__ __forceinline__ float dither(uint32_t word) {
   return static_cast<float>(static_cast<int32_t>(word >> 17)) * 0x1p-15F + (0x1p-16F - 0.5F);
 }
 __device__ __forceinline__ float scaled(float x, Scaling to) { return x * to.before * to.after; }
-__device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound) & 255U; }
+__device__ __forceinline__ unsigned rounded(float t) { return __float_as_uint(t + kRound); }
 
 struct LinearCoder {
+  static constexpr bool kFp8 = false, kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
-  __device__ LinearCoder(const Message&, const std::byte* wire)
-      : to(scaling(get_float(wire), 127)) {}
+  __device__ LinearCoder(const Message&, const Carried& carried)
+      : to(scaling(carried.scale, 127)) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t word) const {
     float t = scaled(x, to);
@@ -33,18 +36,19 @@ struct LinearCoder {
 };
 
 struct MaxminCoder {
+  static constexpr bool kFp8 = false, kRange = true;
+  static constexpr int kBits = 0;
   Scaling to;
   float low, top;
-  __device__ MaxminCoder(const Message& message, const std::byte* wire) {
-    const Range range = read_range(message, wire);
-    to = scaling(range.unit, 1);
-    low = range.least * to.before;
+  __device__ MaxminCoder(const Message& message, const Carried& carried) {
+    to = scaling(carried.scale, 1);
+    low = carried.least * to.before;
     top = static_cast<float>((1 << message.bits) - 1);
   }
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t word) const {
     float t = (x * to.before - low) * to.after;
-    t = t > top ? top : t;
+    t = fminf(t, top);
     if constexpr (kRandom) {
       t += dither(word);
     }
@@ -56,13 +60,15 @@ struct MaxminCoder {
 /// whose last bit is their unit.
 template <int kExponentBits>
 struct Fp8Coder {
+  static constexpr bool kFp8 = true, kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
   float top;
   __device__ Fp8Coder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
-  __device__ Fp8Coder(const Message&, const std::byte* wire) {
+  __device__ Fp8Coder(const Message&, const Carried& carried) {
     constexpr int kExponent = kExponentBits == 5 ? kExponentE5M2 : kExponentE4M3;
     constexpr float kMost = 1.75F * static_cast<float>(1 << kExponent);
-    const float scale = get_float(wire);
+    const float scale = carried.scale;
     to = scaling(scale, 1);
     // The largest that may be used: the largest there is, unless that times the scale overflows.
     top = kMost <= kLargest / scale || scale == 0 ? kMost : 0.5F * kMost;
@@ -92,13 +98,21 @@ struct Fp8Coder {
     const uint32_t code = v < kLeastNormal ? units : normal;
     return (code & 0x7fU) | (__float_as_uint(x) >> 24 & 0x80U);
   }
+  /// Four codes to nearest, as `code` makes them, where the device has instructions for that.
+  __device__ __forceinline__ uint32_t four(const Quad& q) const {
+    float v[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      v[k] = fminf(fmaxf(scaled(q.x[k], to), -top), top);
+    }
+    return to_fp8_pair<kExponentBits>(v[0], v[1]) | to_fp8_pair<kExponentBits>(v[2], v[3]) << 16;
+  }
 };
 
 template <int kExponentBits>
 struct Fp8Decoder {
   float scale;
   __device__ explicit Fp8Decoder(float of_all) : scale(of_all) {}
-  __device__ Fp8Decoder(const Message&, const std::byte* wire) : scale(get_float(wire)) {}
   __device__ __forceinline__ float value(unsigned code) const {
     constexpr int kMantissaBits = 7 - kExponentBits;
     constexpr uint32_t kRebias = (127U - ((1U << (kExponentBits - 1)) - 1)) << 23;
@@ -114,15 +128,27 @@ struct Fp8Decoder {
     bits |= (code & 0x80U) << 24;
     return __uint_as_float(bits) * scale;
   }
+  /// The same of four codes, where the device has instructions for that.
+  __device__ __forceinline__ Quad four(uint32_t codes) const {
+    Quad q = quad_of(DType::fp16, make_uint2(from_fp8_pair<kExponentBits>(codes & 0xffffU),
+                                             from_fp8_pair<kExponentBits>(codes >> 16)));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.x[k] *= scale;
+    }
+    return q;
+  }
 };
 
 /// Codes with a table. kOffset: ranks are counted from 127, of which there are only 127 below.
 template <bool kOffset>
 struct MagnitudeCoder {
+  static constexpr bool kFp8 = false, kRange = false;
+  static constexpr int kBits = 8;
   Scaling to;
   const MagnitudeTable* table;
-  __device__ MagnitudeCoder(const Message& message, const std::byte* wire)
-      : to(scaling(get_float(wire), 1)), table(&message.tables->of(message.code)) {}
+  __device__ MagnitudeCoder(const Message& message, const Carried& carried)
+      : to(scaling(carried.scale, 1)), table(message.table) {}
 
   __device__ __forceinline__ int nearest(float a) const {
     int cell = (__float_as_int(a) >> table->shift) - table->first;
@@ -147,7 +173,7 @@ struct MagnitudeCoder {
     const bool negative = __float_as_int(x) < 0;
     if constexpr (kOffset) {
       const int down = rank < 127 ? rank : 127;
-      return static_cast<unsigned>(127 + (negative ? -down : rank)) & 255U;
+      return static_cast<unsigned>(127 + (negative ? -down : rank));
     }
     return static_cast<unsigned>(rank) | (negative ? 0x80U : 0U);
   }
@@ -155,10 +181,12 @@ struct MagnitudeCoder {
 
 /// A search by halves among the bucket's own magnitudes.
 struct TableCoder {
+  static constexpr bool kFp8 = false, kRange = false;
+  static constexpr int kBits = 0;
   const std::byte* wire;
   int steps;
-  __device__ TableCoder(const Message& message, const std::byte* carried)
-      : wire(carried), steps(message.bits - 1) {}
+  __device__ TableCoder(const Message& message, const Carried& carried)
+      : wire(carried.wire), steps(message.bits - 1) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
     const float a = fabsf(x);
@@ -176,7 +204,9 @@ struct TableCoder {
 };
 
 struct SignCoder {
-  __device__ SignCoder(const Message&, const std::byte*) {}
+  static constexpr bool kFp8 = false, kRange = false;
+  static constexpr int kBits = 1;
+  __device__ SignCoder(const Message&, const Carried&) {}
   template <bool kRandom>
   __device__ __forceinline__ unsigned code(float x, uint32_t) const {
     return __float_as_uint(x) >> 31;

@@ -139,6 +139,14 @@ inline int __ffsll(long long x) {
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((uint64_t{a} * b) >> 32);
 }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = low | uint64_t{high} << 32;
+  unsigned made = 0;
+  for (unsigned k = 0; k < 4; ++k) {
+    made |= (static_cast<unsigned>(bytes >> 8 * (selector >> 4 * k & 7U)) & 255U) << 8 * k;
+  }
+  return made;
+}
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
@@ -173,5 +181,47 @@ inline uint32_t to_bf16_pair(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 inline uint32_t to_fp16_bits(float x) { return to_fp16(x).bits; }
+
+inline constexpr bool kConvertsFp8 = true;
+/// Of a code without its sign.
+template <int kExponentBits>
+float fp8_magnitude(unsigned code) {
+  constexpr int kBits = 7 - kExponentBits;
+  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  const auto exponent = static_cast<int>(code >> kBits);
+  const auto mantissa = static_cast<int>(code & ((1U << kBits) - 1));
+  if (kExponentBits == 5 ? exponent == 31 : code == 127) {
+    return kExponentBits == 5 && mantissa == 0 ? HUGE_VALF : NAN;
+  }
+  const int whole = exponent == 0 ? mantissa : mantissa + (1 << kBits);
+  return std::ldexp(static_cast<float>(whole), (exponent == 0 ? 1 : exponent) - kBias - kBits);
+}
+template <int kExponentBits>
+uint32_t to_fp8(float x) {
+  const unsigned last = kExponentBits == 5 ? 0x7b : 0x7e;
+  const float a = std::fabs(x);
+  unsigned code = 0;
+  while (code < last && fp8_magnitude<kExponentBits>(code + 1) <= a) {
+    ++code;
+  }
+  if (code < last) {
+    const float below = a - fp8_magnitude<kExponentBits>(code);
+    const float above = fp8_magnitude<kExponentBits>(code + 1) - a;
+    code += below > above || (below == above && code % 2 == 1) ? 1 : 0;
+  }
+  return code | (std::signbit(x) ? 0x80U : 0U);
+}
+template <int kExponentBits>
+uint32_t to_fp8_pair(float low, float high) {
+  return to_fp8<kExponentBits>(low) | to_fp8<kExponentBits>(high) << 8;
+}
+template <int kExponentBits>
+uint32_t from_fp8_pair(uint32_t codes) {
+  const auto half = [](uint32_t code) {
+    const float magnitude = fp8_magnitude<kExponentBits>(code & 0x7fU);
+    return to_fp16_bits((code & 0x80U) != 0 ? -magnitude : magnitude);
+  };
+  return half(codes) | half(codes >> 8) << 16;
+}
 
 }  // namespace espalier::kernels::ESPALIER_GPU

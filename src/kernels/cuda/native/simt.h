@@ -64,6 +64,41 @@ __device__ __forceinline__ uint32_t to_fp16_bits(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return x != x ? 0x7e00U | (__float_as_uint(x) >> 16 & 0x8000U) : bits;
 }
+
+/// Whether the device has the instructions of the next two, from compute capability 8.9 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define ESPALIER_CONVERTS_FP8
+inline constexpr bool kConvertsFp8 = true;
+#else
+inline constexpr bool kConvertsFp8 = false;
+#endif
+/// Codes of E5M2 or E4M3 (5 or 4 bits of exponent), to nearest even, `low` in the lower byte.
+/// Beyond the largest number: that.
+template <int kExponentBits>
+__device__ __forceinline__ uint32_t to_fp8_pair(float low, float high) {
+  uint16_t pair = 0;
+#ifdef ESPALIER_CONVERTS_FP8
+  if constexpr (kExponentBits == 5) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  }
+#endif
+  return pair;
+}
+/// Their numbers, in fp16.
+template <int kExponentBits>
+__device__ __forceinline__ uint32_t from_fp8_pair(uint32_t codes) {
+  uint32_t halves = 0;
+#ifdef ESPALIER_CONVERTS_FP8
+  if constexpr (kExponentBits == 5) {
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
+  } else {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
+  }
+#endif
+  return halves;
+}
 #endif
 
 }  // namespace espalier::kernels::ESPALIER_GPU
