@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "src/kernels/cuda/blas_cublaslt.h"
 #include "src/kernels/cuda/table.h"
@@ -132,9 +133,7 @@ TEST_F(Products, read_the_residual_stream_and_write_beside_it) {
   onto.addend = {};
   onto.accumulate = true;
   onto.c = make(kFp32, {32, 48});
-  for (int64_t i = 0; i < x.count(); ++i) {
-    ASSERT_EQ(read(x, i), read(onto.c, i)) << "operands of a shape are the same";
-  }
+  std::memcpy(onto.c.data, x.data, static_cast<size_t>(x.count()) * sizeof(float));
   run(onto);
   for (int64_t i = 0; i < x.count(); ++i) {
     ASSERT_EQ(read(args.c, i), read(onto.c, i));
