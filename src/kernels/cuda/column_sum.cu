@@ -1,5 +1,6 @@
 // A block sums 128 columns of a part of the rows: 8 rows side by side, a quad of columns a lane.
 #include "src/kernels/cuda/combine.h"
+#include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
 
@@ -72,22 +73,31 @@ __global__ void __launch_bounds__(32 * kSide) column_shares(Columns args) {
   }
 }
 
-__global__ void __launch_bounds__(32 * kSide) add_shares(CombineArgs args) {
-  __shared__ float sums[kSide][32];
-  const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
+/// 32 columns to a block, whose warps have every 32nd part each and then a column each: so few blocks
+/// have enough under way, and there are no more of them.
+__global__ void __launch_bounds__(1024) add_shares(CombineArgs args) {
+  __shared__ float sums[32][33];
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+  const int64_t cols = args.cols * (args.more.data != nullptr ? 2 : 1);
+  const int64_t first = int64_t{blockIdx.x} * 32;
   float sum = 0;
-#pragma unroll 4
-  for (int64_t part = threadIdx.y; part < args.parts; part += kSide) {
-    sum += c < args.cols ? args.shares[part * args.stride + c] : 0.0F;
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && c < args.cols) {
-    float total = args.accumulate ? load(args.out, c) : 0.0F;
-    for (unsigned side = 0; side < kSide; ++side) {
-      total += sums[side][threadIdx.x];
+  if (first + lane < cols) {
+    const float* share = args.shares + first + lane;
+#pragma unroll 8
+    for (int64_t part = warp; part < args.parts; part += 32) {
+      sum += share[part * args.stride];
     }
-    store(args.out, c, total);
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  const float total = warp_sum(sums[lane][warp]);
+  const int64_t column = first + warp;
+  if (lane == 0 && column < cols) {
+    const bool more = column >= args.cols;
+    const Elements out = more ? args.more : args.out;
+    const int64_t c = column - (more ? args.cols : 0);
+    store(out, c, (args.accumulate ? load(out, c) : 0.0F) + total);
   }
 }
 
@@ -95,7 +105,9 @@ __global__ void __launch_bounds__(32 * kSide) add_shares(CombineArgs args) {
 
 void combine_shares(Stream& stream, const CombineArgs& args) {
   launch(add_shares,
-         {.name = "combine_shares", .grid = blocks_for(args.cols, 32), .block = dim3(32, kSide)},
+         {.name = "combine_shares",
+          .grid = blocks_for(args.cols * (args.more.data != nullptr ? 2 : 1), 32),
+          .block = 1024},
          stream, args);
 }
 

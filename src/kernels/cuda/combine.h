@@ -5,12 +5,14 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// out[c] (+)= sum over p < parts of shares[p stride + c], c < cols; rounded once.
+/// out[c] (+)= sum over p < parts of shares[p stride + c], c < cols; rounded once. With `more`, also
+/// more[c] (+)= that of shares[p stride + cols + c].
 struct CombineArgs {
   const float* shares;
   int64_t parts, stride, cols;
   Elements out;
   bool accumulate;
+  Elements more{};
 };
 void combine_shares(Stream& stream, const CombineArgs& args);
 

@@ -349,9 +349,8 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
           .block = threads,
           .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
          stream, backward);
-  combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate});
-  combine_shares(stream,
-                 {shares + cols, parts, 2 * cols, cols, elements(args.dbias), args.accumulate});
+  combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate,
+                          elements(args.dbias)});
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU
