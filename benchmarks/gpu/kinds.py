@@ -7,9 +7,17 @@ import statistics
 import sys
 import time
 
-# tokens/s are of these, one sequence of 1,024 tokens wide; micro-batches that fit an 80 GB device.
+# tokens/s are of these, sequences of 1,024 tokens; batches that fit an 80 GB device, ours and PyTorch's.
 SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
           "1.5b": dict(layers=48, heads=25, width=1600, batch=4)}
+
+LARGE_DEVICE = 110 * 2**30  # free bytes from which on batches are four times as large
+
+
+def batch_of(bundle, shape):
+    """Sequences of a step, all in one micro-batch. An update takes as long for few as for many, and users have many."""
+    return shape["batch"] * (4 if bundle.device_free >= LARGE_DEVICE else 1)
+
 
 PRUNED = {"pruning.method": "random", "pruning.sparsity": 0.9, "pruning.at_step": 0, "pruning.scope": "layer"}
 STORAGES = {"dense": {},
@@ -61,6 +69,7 @@ class Facts(Step):
         try:
             found["info"] = json_in(log)
             answers = "cuda" in found["info"]["backends"]
+            bundle.device_free = max(found["info"].get("device_free_bytes", []), default=0)
         except (ValueError, KeyError, TypeError) as error:
             answers = driver == 0
             if code == 0:
@@ -216,24 +225,27 @@ class Steps(Step):
         write_tokens(bundle.scratch / "tokens.bin")
         shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
 
-    def settings(self):
+    def batch(self, bundle):
+        return batch_of(bundle, SHAPES[self.shape])
+
+    def settings(self, batch):
         shape = SHAPES[self.shape]
         return {"model.kind": "gpt", "model.layers": shape["layers"], "model.heads": shape["heads"],
                 "model.width": shape["width"], "model.context": 1024, "model.tie_embeddings": True,
                 "model.vocabulary": 50257, "data.kind": "tokens", "data.train": ["tokens.bin"],
                 "data.validation": ["tokens.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
-                "train.steps": self.steps, "train.global_batch": shape["batch"],
-                "train.micro_batch": shape["batch"], "train.eval_every": 0, "train.eval_batches": 1,
+                "train.steps": self.steps, "train.global_batch": batch,
+                "train.micro_batch": batch, "train.eval_every": 0, "train.eval_batches": 1,
                 "train.checkpoint_every": -1, "optimizer.lr": 6e-4, "optimizer.warmup_steps": 2,
                 "parallel.check_every": 0, "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
 
     def command(self, bundle):
-        return train_command(bundle, {**self.settings(), **STORAGES[self.storage]})
+        return train_command(bundle, {**self.settings(self.batch(bundle)), **STORAGES[self.storage]})
 
     def read(self, bundle, code, log, state):
         folder = bundle.scratch / self.name
         rates = [row["tokens_per_s"] for row in metrics(folder) if "tokens_per_s" in row]
-        found = {"shape": self.shape, "storage": self.storage, "steps": len(rates)}
+        found = {"shape": self.shape, "storage": self.storage, "batch": self.batch(bundle), "steps": len(rates)}
         if len(rates) > 1:
             found["tokens_per_s"] = round(statistics.median(rates[len(rates) // 2:]), 1)
         if (folder / "summary.json").exists():
@@ -327,7 +339,7 @@ class Peer(Step):
         return "" if code == 0 else "python3 has no PyTorch"
 
     def command(self, bundle):
-        shape = SHAPES[self.shape]
+        shape = {**SHAPES[self.shape], "batch": batch_of(bundle, SHAPES[self.shape])}
         return [sys.executable, str(bundle.folder / "peers" / "gpu_step.py"), "--steps", str(self.steps),
                 *(word for key, value in shape.items() for word in ("--" + key, str(value))), *self.ways]
 

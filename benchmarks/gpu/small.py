@@ -13,9 +13,12 @@ class SmallSteps(Steps):
         super().prepare(bundle, end)
         write_text(bundle.scratch / "text.txt")
 
-    def settings(self):
-        large = {key: value for key, value in Steps("", 0, "124m", "dense", self.steps).settings().items()
+    def batch(self, bundle):
+        return 64
+
+    def settings(self, batch):
+        large = {key: value for key, value in Steps("", 0, "124m", "dense", self.steps).settings(batch).items()
                  if key not in ("data.validation", "data.token_type", "model.vocabulary")}
         return {**large, "model.layers": 6, "model.heads": 6, "model.width": 384, "model.context": 256,
-                "data.kind": "bytes", "data.train": ["text.txt"], "train.global_batch": 64, "train.micro_batch": 8,
+                "data.kind": "bytes", "data.train": ["text.txt"], "train.micro_batch": 8,
                 "run.out": self.name}

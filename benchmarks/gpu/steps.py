@@ -28,6 +28,7 @@ class Bundle:
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = pathlib.Path(folder).resolve(), pathlib.Path(scratch)
+        self.device_free = 0  # bytes; known when the first step has found the device
 
     def command(self, program, *arguments):
         """A program of the bundle, with its libraries."""

@@ -66,7 +66,7 @@ def measure(a, way, attention):
         wait()
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds[len(seconds) // 2:])  # the first steps allocate and compile
-    line = {"way": way, "attention": attention, "torch": torch.__version__,
+    line = {"way": way, "attention": attention, "batch": a.batch, "torch": torch.__version__,
             "parameters": sum(q.numel() for q in net.parameters()), "steps": steps, "loss": round(loss.item(), 4),
             "first_step_s": round(seconds[0], 2), "step_ms": round(1e3 * median, 3),
             "tokens_per_s": round(a.batch * a.context / median, 1)}

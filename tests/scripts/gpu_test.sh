@@ -162,6 +162,18 @@ found = peer.read(None, None, log, {})
 assert found["way"] == "blocks" and found["tokens_per_s_of_ways"] == {"eager": 5, "blocks": 9}
 assert "tokens_per_s" not in peer.read(None, 1, "no GPU", {})
 attention = kinds.AttentionPeer("peer-attention", 9)
+
+# Both have the same batch, a larger one where there is room.
+class Room:
+    folder = scratch = steps.pathlib.Path(__file__).parent
+    def __init__(self, free):
+        self.device_free = free
+    def command(self, *words):
+        return [str(word) for word in words]
+for free, batch in (0, 16), (80 * 2**30, 16), (139 * 2**30, 64):
+    ours, theirs = kinds.Steps("ours", 9, "124m", "dense", 4).command(Room(free)), peer.command(Room(free))
+    assert f"train.global_batch={batch}" in ours and f"train.micro_batch={batch}" in ours, ours
+    assert theirs[theirs.index("--batch") + 1] == str(batch), theirs
 assert attention.read(None, 0, '{"torch": "2", "rows": {"a": 1}}\n{"torch": "2", "rows": {"b": 2}}\n', {}) == {
     "torch": "2", "rows": {"a": 1, "b": 2}}
 
