@@ -73,27 +73,38 @@ struct GemmShape {
   }
 };
 
-/// Added to a matrix beside the result; rounding to 8 bits is for the result's sake alone.
-inline Case gemm_addend_case(const GemmShape& s, bool bias) {
+/// Added to a matrix beside the result; rows of both end in `gap` columns that are others'.
+inline Case gemm_addend_case(const GemmShape& s, bool bias, int64_t gap = 0) {
   const Tolerance tolerance = of_product(s.out, bias);
+  const Shape with_gap{s.m, s.n + gap};
   Case made;
-  made.name = s.name("addend") + fmt::format("_bias{:d}", bias);
-  made.operands = {input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, {s.m, s.n}),
-                   output(s.out, {s.m, s.n}, tolerance), input(kFp32, {s.n})};
+  made.name = s.name("addend") + fmt::format("_bias{:d}_gap{}", bias, gap);
+  made.operands = {
+      input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, with_gap),
+      gap > 0 ? in_out(s.out, with_gap, tolerance) : output(s.out, with_gap, tolerance),
+      input(kFp32, {s.n})};
   if (!bias) {
     made.operands.pop_back();
   }
-  made.run = [bias](const Kernels& kernels, Stream& stream, const Tensors& t) {
+  made.run = [s, bias](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.gemm(stream, {.a = t[0],
                           .b = t[1],
-                          .c = t[3],
-                          .addend = t[2],
+                          .c = t[3].column_range(0, s.n),
+                          .addend = t[2].column_range(0, s.n),
                           .bias = bias ? t[4] : Tensor{},
                           .transpose_b = true});
   };
-  made.reference = [s, bias](std::vector<Values>& v) {
-    v[3] = v[2];
-    reference::gemm({s.m, s.n, s.k, false, true, true}, v[0], v[1], bias ? v[4] : Values{}, v[3]);
+  made.reference = [s, bias, gap](std::vector<Values>& v) {
+    Values sum;
+    for (size_t i = 0; i < v[2].size(); ++i) {
+      if (static_cast<int64_t>(i) % (s.n + gap) < s.n) {
+        sum.push_back(v[2][i]);
+      }
+    }
+    reference::gemm({s.m, s.n, s.k, false, true, true}, v[0], v[1], bias ? v[4] : Values{}, sum);
+    for (int64_t i = 0; i < s.m * s.n; ++i) {
+      v[3][static_cast<size_t>(i / s.n * (s.n + gap) + i % s.n)] = sum[static_cast<size_t>(i)];
+    }
   };
   made.any_thread_count = false;
   return made;
@@ -189,6 +200,7 @@ inline void add_gemm_extra_cases(Cases& cases, DType in, DType out) {
     cases.push_back(gemm_activated_case(shape, Activation::gelu, true));
     cases.push_back(gemm_addend_case(shape, false));
     cases.push_back(gemm_addend_case(shape, true));
+    cases.push_back(gemm_addend_case(shape, true, 8));
     for (const DType sums : {kFp32, in == kFp32 ? kBf16 : in}) {
       cases.push_back(gemm_sums_case(shape, sums, false));
       cases.push_back(gemm_sums_case(shape, sums, true));

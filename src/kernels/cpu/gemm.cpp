@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "src/kernels/cpu/fp8.h"
 #include "src/kernels/cpu/gemm_fp16.h"
 #include "src/kernels/cpu/loops.h"
@@ -75,7 +77,13 @@ void product(Stream& stream, const GemmArgs& args) {
 void gemm(Stream& stream, const GemmArgs& args) {
   verify(args);
   if (args.addend) {  // oneDNN adds to what is there
-    cast(stream, {.x = args.addend, .y = args.c});
+    with_type(args.c.dtype, [&](auto type) {
+      using T = decltype(type);
+      for_rows(stream.threads(), args.c.rows(), args.c.cols(), [&](int64_t row) {
+        std::memcpy(row_of<T>(args.c, row), row_of<T>(args.addend, row),
+                    static_cast<size_t>(args.c.cols()) * sizeof(T));
+      });
+    });
     GemmArgs onto = args;
     onto.accumulate = true;
     product(stream, onto);
