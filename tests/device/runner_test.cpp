@@ -182,16 +182,26 @@ TEST_P(Carriages, NeedTheirWaits) {
   const float whole = run();
   const int64_t follows = simt::follows();
   EXPECT_EQ(follows > 0, GetParam() == Carriage::nccl);
-  for (int64_t number = 0; number < follows; ++number) {
+  // Which wait has a number is the threads' doing, and now and then what one waits for is seen to be
+  // done before: so one is missed when any of a few runs misses it.
+  const auto is_missed = [&](int64_t number) {
     simt::forget_follow(number);
     try {
       EXPECT_EQ(run(), whole);
-      ADD_FAILURE() << "nobody misses wait " << number;
+      return false;
     } catch (const Bug& bug) {
       EXPECT_THAT(bug.what(), HasSubstr("race: "));
     } catch (const PeerLost& lost) {
       EXPECT_THAT(lost.what(), HasSubstr("race: "));
     }
+    return true;
+  };
+  for (int64_t number = 0; number < follows; ++number) {
+    bool missed = false;
+    for (int runs = 0; !missed && runs < 5; ++runs) {
+      missed = is_missed(number);
+    }
+    EXPECT_TRUE(missed) << "nobody misses wait " << number;
   }
   simt::forget_follow(-1);
 }
