@@ -7,16 +7,9 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-struct Apply {
+struct Apply : OneToOne {
   Activation kind;
-  Elements x, y;
 
-  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
-  using Loaded = RawQuad;
-  template <bool kWhole>
-  __device__ __forceinline__ RawQuad load(int64_t i, int64_t count) const {
-    return load_raw<kWhole>(x, i, count);
-  }
   template <bool kWhole>
   __device__ __forceinline__ void store(int64_t i, int64_t count, const RawQuad& raw) const {
     Quad q = quad_of(x.type, raw);
@@ -54,7 +47,7 @@ struct ApplySlope {
 
 void activation(Stream& stream, const ActivationArgs& args) {
   verify(args);
-  for_each_quad("activation", stream, Apply{args.kind, elements(args.x), elements(args.y)},
+  for_each_quad("activation", stream, Apply{{elements(args.x), elements(args.y)}, args.kind},
                 args.x.count());
 }
 

@@ -25,7 +25,7 @@ __device__ __forceinline__ float gelu_slope(float beyond) {
 __device__ __forceinline__ float activate(Activation kind, float x) {
   switch (kind) {
     case Activation::gelu:
-      return __fdividef(x, 1.0F + gelu_decay(x));
+      return quick_quotient(x, 1.0F + gelu_decay(x));
     case Activation::relu:
       return x < 0.0F ? 0.0F : x;
     case Activation::none:

@@ -217,15 +217,6 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kM][kD / 8][4], u
   }
 }
 
-/// 2^x, to a few units in the last place.
-__device__ __forceinline__ float power_of_two(float x) {
-#ifdef __CUDA_ARCH__
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-  return x;
-#else
-  return exp2f(x);
-#endif
-}
 inline constexpr float kLog2E = 1.4426950408889634F;
 
 /// Which tile of which pair a block has. Blocks start in the order of their numbers: so many pairs

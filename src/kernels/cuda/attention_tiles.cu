@@ -60,7 +60,7 @@ struct Softmax {
       }
       high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 1));
       high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 2));
-      shrink[m][h] = power_of_two((top[m][h] - high) * scale2);
+      shrink[m][h] = power_of_2((top[m][h] - high) * scale2);
       top[m][h] = high;
       const float base = high * scale2;
       float total = 0;
@@ -68,7 +68,7 @@ struct Softmax {
       for (int n = 0; n < kN; ++n) {
 #pragma unroll
         for (int e = 2 * h; e < 2 * h + 2; ++e) {
-          scores[m][n][e] = power_of_two(scores[m][n][e] * scale2 - base);
+          scores[m][n][e] = power_of_2(scores[m][n][e] * scale2 - base);
           total += scores[m][n][e];
         }
       }

@@ -51,7 +51,7 @@ __device__ __forceinline__ void score_gradient(float (&scores)[1][kStep / 8][4],
     const QueryRow row = row_of(i / 4, i % 4);
     float& p = scores[0][i / 4][i % 4];
     float& ds = dp[0][i / 4][i % 4];
-    p = power_of_two(p * scale2 - row.lse2);
+    p = power_of_2(p * scale2 - row.lse2);
     ds = p * (ds - row.delta);
   }
 }

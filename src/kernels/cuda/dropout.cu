@@ -8,18 +8,11 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-struct Drop {
-  Elements x, y;
+struct Drop : OneToOne {
   uint64_t key;
   int64_t offset;
   float probability, scale;
 
-  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
-  using Loaded = RawQuad;
-  template <bool kWhole>
-  __device__ __forceinline__ RawQuad load(int64_t i, int64_t count) const {
-    return load_raw<kWhole>(x, i, count);
-  }
   template <bool kWhole>
   __device__ __forceinline__ void store(int64_t i, int64_t count, const RawQuad& raw) const {
     Quad q = quad_of(x.type, raw);
@@ -36,8 +29,11 @@ struct Drop {
 
 void dropout(Stream& stream, const DropoutArgs& args) {
   verify(args);
-  const Drop drop{elements(args.x), elements(args.y), args.key,
-                  args.offset,      args.probability, 1.0F / (1.0F - args.probability)};
+  const Drop drop{{elements(args.x), elements(args.y)},
+                  args.key,
+                  args.offset,
+                  args.probability,
+                  1.0F / (1.0F - args.probability)};
   for_each_quad("dropout", stream, drop, args.x.count());
 }
 

@@ -10,6 +10,18 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 inline constexpr int kQuadsEach = 4;  ///< quads of a thread
 
+/// The part of operations that read x and write y.
+struct OneToOne {
+  Elements x, y;
+
+  bool aligned() const { return has_whole_quads(x) && has_whole_quads(y); }
+  using Loaded = RawQuad;
+  template <bool kWhole>
+  __device__ __forceinline__ RawQuad load(int64_t i, int64_t count) const {
+    return load_raw<kWhole>(x, i, count);
+  }
+};
+
 template <class Operation>
 __global__ void __launch_bounds__(256) elementwise(Operation operation, int64_t n, bool aligned) {
   const int64_t step = 4 * int64_t{blockDim.x};

@@ -140,22 +140,16 @@ __device__ __forceinline__ unsigned code_of(bool wide, float x, float inverse) {
   return wide ? coder_of<5>(inverse).code<false>(x, 0) : coder_of<4>(inverse).code<false>(x, 0);
 }
 
-/// Two codes, the first in the lower byte. From compute capability 8.9 on by the instruction for
-/// it, which has the same bits of finite numbers: to nearest even, and at most the largest.
+/// Two codes, the first in the lower byte. What has the instruction for it has the same bits of
+/// finite numbers: to nearest even, and at most the largest.
 __device__ __forceinline__ uint32_t two_codes(bool wide, float first, float second, float inverse) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  uint16_t pair = 0;
-  const float low = first * inverse;
-  const float high = second * inverse;
-  if (wide) {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  if constexpr (kConvertsFp8) {
+    const float low = first * inverse;
+    const float high = second * inverse;
+    return wide ? to_fp8_pair<5>(low, high) : to_fp8_pair<4>(low, high);
   } else {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return code_of(wide, first, inverse) | code_of(wide, second, inverse) << 8;
   }
-  return pair;
-#else
-  return code_of(wide, first, inverse) | code_of(wide, second, inverse) << 8;
-#endif
 }
 __device__ __forceinline__ uint32_t four_codes(bool wide, const float (&x)[4], float inverse) {
   return two_codes(wide, x[0], x[1], inverse) | two_codes(wide, x[2], x[3], inverse) << 16;
