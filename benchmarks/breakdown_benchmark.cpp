@@ -36,6 +36,10 @@ void timed(Stream& stream, const Args& args, const char* name) {
 
 #define ESPALIER_TIMED(row, Args) \
   .row = [](Stream& stream, const kernels::Args& args) { timed<&Kernels::row>(stream, args, #row); }
+#define ESPALIER_TIMED_EACH(row, Args)                          \
+  .row = [](Stream& stream, kernels::Each<kernels::Args> all) { \
+    timed<&Kernels::row>(stream, all, #row);                    \
+  }
 
 constexpr Kernels kTimed{
     .name = "timed",
@@ -53,7 +57,7 @@ constexpr Kernels kTimed{
     ESPALIER_TIMED(dropout, DropoutArgs),
     ESPALIER_TIMED(cast, CastArgs),
     ESPALIER_TIMED(fill, FillArgs),
-    ESPALIER_TIMED(sum_squares, SumSquaresArgs),
+    ESPALIER_TIMED_EACH(sum_squares, SumSquaresArgs),
     ESPALIER_TIMED(clip, ClipArgs),
     ESPALIER_TIMED(gather, GatherArgs),
     ESPALIER_TIMED(scatter, ScatterArgs),
@@ -62,11 +66,12 @@ constexpr Kernels kTimed{
     ESPALIER_TIMED(sddmm, SddmmArgs),
     ESPALIER_TIMED(quantize, QuantizeArgs),
     ESPALIER_TIMED(dequantize, DequantizeArgs),
-    ESPALIER_TIMED(adamw, AdamWArgs),
-    ESPALIER_TIMED(sgd, SgdArgs),
+    ESPALIER_TIMED_EACH(adamw, AdamWArgs),
+    ESPALIER_TIMED_EACH(sgd, SgdArgs),
 };
 
 #undef ESPALIER_TIMED
+#undef ESPALIER_TIMED_EACH
 
 struct Case {
   const char* name;

@@ -227,7 +227,7 @@ inline Case sum_squares_case(int64_t n, DType dtype = kFp32) {
   counts.values.assign(ExactSum::kWords, 0);
   made.operands = {input(dtype, {n}), std::move(counts)};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.sum_squares(stream, {t[0], t[1]});
+    kernels.sum_squares(stream, SumSquaresArgs{t[0], t[1]});
   };
   made.reference = [](std::vector<Values>& v) {
     ExactSum sum;

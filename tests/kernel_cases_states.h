@@ -81,7 +81,7 @@ inline Case dequantize_case(int64_t n, DynamicMap map) {
   return made;
 }
 
-/// Where an optimizer writes the rounded values; bf16: in the type of halves.
+/// Where an optimizer writes the values; fp32: all of the master copy; bf16: in the type of halves.
 enum class Copy : uint8_t { absent, fp32, bf16 };
 
 struct StateForm {
@@ -122,6 +122,7 @@ struct StatePlaces {
   size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0, factor = 0;
   DType half = kBf16;
   bool at_random = false;
+  bool copies_all = false;  ///< both halves
 };
 
 inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
@@ -157,7 +158,9 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
     }
   }
   if (form.copy != Copy::absent) {
-    places.dense = add(in_out(form.copy == Copy::bf16 ? form.half : kFp32, {kept.size}, value));
+    const DType type = form.copy == Copy::bf16 ? form.half : kFp32;
+    places.copies_all = form.split && type == kFp32;
+    places.dense = add(in_out(type, {kept.size}, places.copies_all ? tolerance : value));
     made.operands.back().input = false;
   }
   if (form.factor) {
@@ -211,7 +214,7 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
     moments[0][k] = element.moment[0];
     moments[1][k] = element.moment[1];
     if (at.dense != 0) {
-      v[at.dense][kept.list[k]] = value;
+      v[at.dense][kept.list[k]] = at.copies_all ? element.master : value;
     }
   }
   for (size_t i = 0; i < 2; ++i) {
@@ -221,6 +224,13 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
       v[at.moment[i]] = moments[i];
     }
   }
+}
+
+/// A copy of all of a master copy in halves is for all kept.
+inline StateForm fitted(const Kept& kept, StateForm form) {
+  const bool whole = form.split && form.copy == Copy::fp32;
+  form.copy = whole && kept.form != Form::all ? Copy::bf16 : form.copy;
+  return form;
 }
 
 inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
@@ -245,7 +255,8 @@ void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stre
   args.rounding = kRounding;
 }
 
-inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
+inline Case adamw_case(const KeptPointer& kept, const StateForm& wanted) {
+  const StateForm form = fitted(*kept, wanted);
   Case made;
   made.name = state_name("adamw", *kept, form);
   const StatePlaces at = add_state(made, *kept, form, 2);
@@ -270,7 +281,8 @@ inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
   return made;
 }
 
-inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
+inline Case sgd_case(const KeptPointer& kept, const StateForm& wanted) {
+  const StateForm form = fitted(*kept, wanted);
   Case made;
   made.name = state_name("sgd", *kept, form);
   const StatePlaces at = add_state(made, *kept, form, 1);

@@ -54,6 +54,8 @@ std::vector<std::string> null_rows(const Kernels& k) {
       {"adamw", k.adamw},
       {"sgd", k.sgd},
       {"predict", k.predict},
+      {"orthonormalise", k.orthonormalise},
+      {"keep_factor", k.keep_factor},
   };
   static_assert(sizeof(Kernels) == sizeof(std::string_view) + (2 + std::size(rows)) * sizeof(void*),
                 "every row of Kernels is listed here");

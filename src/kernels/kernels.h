@@ -1,7 +1,8 @@
 #pragma once
 // All arithmetic, as one table of operations per backend. Read this first.
 //
-// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks.
+// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks; or
+// Each<XArgs>, what it does for several arrays in one call.
 // Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls
 // return before they are done, and every pointer is the device's, or pinned memory's:
 // core/device.h), "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable" (the same sources
@@ -14,6 +15,7 @@
 // so results do not depend on the number of threads (GEMMs: oneDNN's own).
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -278,7 +280,7 @@ struct RandomRounding {
 /// again, rounded at random. g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
-/// and dense[position k] = value[k] unless `dense` is empty. bias_i = 1 - beta_i^t. Moments are
+/// and dense[position k] = value[k] unless `dense` is empty; all of w if that is fp32. bias_i = 1 - beta_i^t. Moments are
 /// fp32, or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the
 /// pass. With `factor`, that is `scale` instead; one that is not finite changes nothing at all.
 /// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in
@@ -289,7 +291,7 @@ struct AdamWArgs {
   Tensor low;               ///< uint16 [count]; empty when value is fp32, or all there is
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
-  Tensor dense;             ///< any [positions.size], or fp32 [count] for all kept; or empty
+  Tensor dense;  ///< any [positions.size]; with `low` in fp32 only for all kept; or empty
   Positions positions;
   Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
@@ -325,8 +327,36 @@ struct PredictArgs {
   float epsilon = 1e-8F;
 };
 
+/// Makes the rows of x, fp32 [r, n], orthonormal, from the first on: twice modified Gram-Schmidt in
+/// double. A row that depends on those before it (what is left of it is 2^-18 of its length or less)
+/// becomes zero; if any number is not finite, x is NaN somewhere afterwards.
+struct OrthonormaliseArgs {
+  Tensor x;
+};
+
+/// What PowerSGD keeps of a matrix [m, n] when its factors p, fp32 [r, m], and q, fp32 [r, n], have
+/// been summed. Where all of both is finite: row k of `factor`, fp32 [r, n], becomes that of q, or
+/// where row k of p is zero numbers 2 u - 1, of the uniform u of word i % 4 of Philox(key, k, i / 4).
+/// Else `factor` stays, `error`, fp32 [m n], becomes zero, and `gradient`, any [m n], NaN.
+struct KeepFactorArgs {
+  Tensor p, q, factor, error, gradient;
+  uint64_t key = 0;
+};
+
 template <class Args>
 using Op = void (*)(Stream&, const Args&);
+
+/// What an operation does for each of several arrays: as if one call came after the other, but none
+/// may read or write what another one writes; sums that all add to are the exception.
+template <class Args>
+class Each : public std::span<const Args> {
+ public:
+  Each(const Args& one) : std::span<const Args>(&one, 1) {}
+  Each(const std::vector<Args>& all) : std::span<const Args>(all) {}
+  Each(std::span<const Args> all) : std::span<const Args>(all) {}
+};
+template <class Args>
+using OpOfEach = void (*)(Stream&, Each<Args>);
 
 struct Kernels {
   std::string_view name;
@@ -353,7 +383,7 @@ struct Kernels {
   Op<OrderedSumArgs> ordered_sum = nullptr;
   Op<DifferenceArgs> difference = nullptr;
   Op<FillArgs> fill = nullptr;
-  Op<SumSquaresArgs> sum_squares = nullptr;
+  OpOfEach<SumSquaresArgs> sum_squares = nullptr;
   Op<ClipArgs> clip = nullptr;
   Op<GatherArgs> gather = nullptr;
   Op<ScatterArgs> scatter = nullptr;
@@ -368,9 +398,11 @@ struct Kernels {
   Op<DequantizeArgs> dequantize = nullptr;
   Op<EncodeArgs> encode = nullptr;
   Op<DecodeArgs> decode = nullptr;
-  Op<AdamWArgs> adamw = nullptr;
-  Op<SgdArgs> sgd = nullptr;
+  OpOfEach<AdamWArgs> adamw = nullptr;
+  OpOfEach<SgdArgs> sgd = nullptr;
   Op<PredictArgs> predict = nullptr;
+  Op<OrthonormaliseArgs> orthonormalise = nullptr;
+  Op<KeepFactorArgs> keep_factor = nullptr;
 };
 
 /// All tables of this build that run on this machine: those of the CPU, fastest first; "cuda",

@@ -21,7 +21,8 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   for (const sparse::Parameter& parameter :
        store.parameters().subspan(range.first, range.end - range.first)) {
     if (!parameter.spec.borrowed) {
-      kernels_.sum_squares(stream_, {.x = store.state(parameter).gradient, .counts = counts});
+      kernels_.sum_squares(
+          stream_, kernels::SumSquaresArgs{.x = store.state(parameter).gradient, .counts = counts});
     }
   }
   const Tensor clip = clip_.tensor();

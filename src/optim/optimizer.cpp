@@ -70,41 +70,43 @@ void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step
   const auto count = static_cast<double>(step + 1 - left_out_);
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
-  kernels_.adamw(stream, {.gradient = state.gradient,
-                          .value = state.value,
-                          .low = state.low,
-                          .moment1 = state.moment1,
-                          .moment2 = state.moment2,
-                          .scale1 = state.scale1,
-                          .scale2 = state.scale2,
-                          .dense = copy,
-                          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                          .factor = norm_.factor(),
-                          .lr = lr,
-                          .beta1 = static_cast<float>(config_.beta1),
-                          .beta2 = static_cast<float>(config_.beta2),
-                          .epsilon = static_cast<float>(config_.epsilon),
-                          .weight_decay = decay_of(parameter, config_),
-                          .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
-                          .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
-                          .rounding = rounding_of(parameter, state, seed_, step)});
+  kernels_.adamw(stream, kernels::AdamWArgs{
+                             .gradient = state.gradient,
+                             .value = state.value,
+                             .low = state.low,
+                             .moment1 = state.moment1,
+                             .moment2 = state.moment2,
+                             .scale1 = state.scale1,
+                             .scale2 = state.scale2,
+                             .dense = copy,
+                             .positions = copy ? store_.positions(parameter) : kernels::Positions(),
+                             .factor = norm_.factor(),
+                             .lr = lr,
+                             .beta1 = static_cast<float>(config_.beta1),
+                             .beta2 = static_cast<float>(config_.beta2),
+                             .epsilon = static_cast<float>(config_.epsilon),
+                             .weight_decay = decay_of(parameter, config_),
+                             .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
+                             .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
+                             .rounding = rounding_of(parameter, state, seed_, step)});
 }
 
 void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor copy = copy_of(parameter, state);
-  kernels_.sgd(stream, {.gradient = state.gradient,
-                        .value = state.value,
-                        .low = state.low,
-                        .moment1 = state.moment1,
-                        .scale1 = state.scale1,
-                        .dense = copy,
-                        .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                        .factor = norm_.factor(),
-                        .lr = lr,
-                        .momentum = static_cast<float>(config_.momentum),
-                        .weight_decay = decay_of(parameter, config_),
-                        .rounding = rounding_of(parameter, state, seed_, step)});
+  kernels_.sgd(stream, kernels::SgdArgs{
+                           .gradient = state.gradient,
+                           .value = state.value,
+                           .low = state.low,
+                           .moment1 = state.moment1,
+                           .scale1 = state.scale1,
+                           .dense = copy,
+                           .positions = copy ? store_.positions(parameter) : kernels::Positions(),
+                           .factor = norm_.factor(),
+                           .lr = lr,
+                           .momentum = static_cast<float>(config_.momentum),
+                           .weight_decay = decay_of(parameter, config_),
+                           .rounding = rounding_of(parameter, state, seed_, step)});
 }
 
 }  // namespace espalier::optim

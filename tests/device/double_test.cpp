@@ -51,7 +51,9 @@ TEST_F(Double, AddressesOfTheHostAreRefused) {
   const Buffer numbers = this->numbers(8, 1);
   std::vector<uint64_t> counts(ExactSum::kWords);
   const Tensor sum(counts.data(), DType::uint64, Shape{ExactSum::kWords});
-  EXPECT_THROW(table().sum_squares(stream(), {.x = numbers.tensor(), .counts = sum}), Bug);
+  EXPECT_THROW(
+      table().sum_squares(stream(), kernels::SumSquaresArgs{.x = numbers.tensor(), .counts = sum}),
+      Bug);
 }
 
 TEST_F(Double, NothingIsDoneBeforeSomebodyWaits) {

@@ -81,8 +81,24 @@ void keep(Stream& stream, const kernels::PredictArgs& args,
   });
 }
 
+/// Those of one call may come in any order; the CPU's are one after the other.
+template <class Args>
+void keep(Stream& stream, kernels::Each<Args> all, kernels::OpOfEach<Args> Kernels::*row) {
+  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
+  require(queue != nullptr, "a stream with a queue of this kind of device");
+  for (const Args& args : all) {
+    queue->enqueue([call = opened(*queue, args), row, threads = stream.threads()] {
+      (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
+    });
+  }
+}
+
 template <auto Row>
 struct Late;
+template <class Args, kernels::OpOfEach<Args> Kernels::*Row>
+struct Late<Row> {
+  static void call(Stream& stream, kernels::Each<Args> all) { keep(stream, all, Row); }
+};
 template <class Args, kernels::Op<Args> Kernels::*Row>
 struct Late<Row> {
   static void call(Stream& stream, const Args& args) { keep(stream, args, Row); }

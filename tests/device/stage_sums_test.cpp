@@ -80,7 +80,8 @@ std::vector<float> sums_of(const io::Config& config) {
           table.cast(stream, {.x = gradient, .y = read.tensor()});
           table.fill(stream, {.x = counts.tensor().as(DType::fp32, Shape{2 * ExactSum::kWords}),
                               .value = 0});
-          table.sum_squares(stream, {.x = gradient, .counts = counts.tensor()});
+          table.sum_squares(stream,
+                            kernels::SumSquaresArgs{.x = gradient, .counts = counts.tensor()});
           sums.sum_counts(counts.tensor());
           table.clip(stream, {.counts = counts.tensor(),
                               .norm = norm.tensor().elements(0, 1),

@@ -216,8 +216,8 @@ TEST(SimtEdges, squares_are_summed_to_the_last_bit) {
       t.add(x);
       t.add(counts);
       t.run([](const Kernels& kernels, Stream& stream, const Tensors& at) {
-        kernels.sum_squares(stream, {at[0], at[1]});
-        kernels.sum_squares(stream, {at[0].elements(7, 300), at[1]});
+        kernels.sum_squares(stream, SumSquaresArgs{at[0], at[1]});
+        kernels.sum_squares(stream, SumSquaresArgs{at[0].elements(7, 300), at[1]});
       });
       t.expect_near(1, 0);
     }
@@ -232,7 +232,8 @@ TEST(SimtEdges, squares_are_summed_to_the_last_bit) {
     Arena arena;
     simt::Queue queue;
     Stream stream(arena, 1, &queue);
-    cuda_simt::table().sum_squares(stream, {memories.tensors()[0], memories.tensors()[1]});
+    cuda_simt::table().sum_squares(stream,
+                                   SumSquaresArgs{memories.tensors()[0], memories.tensors()[1]});
     stream.synchronize();
     const auto words = memories.tensors()[1].span<uint64_t>();
     const double sum = ExactSum::of(words.first<ExactSum::kWords>()).value();

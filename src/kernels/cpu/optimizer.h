@@ -150,10 +150,21 @@ inline void update_range(const Rule& rule, const State<G, V>& state, int64_t fir
   }
 }
 
-/// dense[position k] = value[k] for the elements of a block.
+/// dense[position k] = value[k] for the elements of a block, or in fp32 all of the master copy.
 template <class V, class T>
-inline void write_dense(const KeptBlock& block, const V* value, T* dense) {
+inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* low, T* dense) {
   const V* packed = value + block.first;
+  if constexpr (sizeof(V) == 2 && sizeof(T) == 4) {
+    if (low != nullptr) {  // all are kept
+      T* out = dense + block.dense_first;
+      const uint16_t* rest = low + block.first;
+#pragma omp simd
+      for (int64_t k = 0; k < block.count; ++k) {
+        out[k] = master(packed, rest, k);
+      }
+      return;
+    }
+  }
   if (block.words != nullptr) {
     scatter_words(block.run(), packed, dense + block.dense_first, false);
   } else if (block.list != nullptr) {
@@ -176,14 +187,15 @@ void run(int threads, const Rule& rule, const State<G, V>& state, const Position
     for_ranges(threads, positions.count, kBlock,
                [&](int64_t first, int64_t n) { update_range(rule, state, first, n); });
     if (dense != nullptr) {
-      for_kept_blocks(threads, positions,
-                      [&](const KeptBlock& block) { write_dense(block, state.value, dense); });
+      for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
+        write_dense(block, state.value, state.low, dense);
+      });
     }
     return;
   }
   for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
     update_range(rule, state, block.first, block.count);
-    write_dense(block, state.value, dense);
+    write_dense(block, state.value, state.low, dense);
   });
 }
 

@@ -18,11 +18,13 @@ struct Sgd {
 
 }  // namespace
 
-void sgd(Stream& stream, const SgdArgs& args) {
-  verify(args);
-  const Sgd rule{
-      .scale = args.scale, .lr = args.lr, .momentum = args.momentum, .decay = args.weight_decay};
-  step(stream, rule, args, Moment{});
+void sgd(Stream& stream, Each<SgdArgs> all) {
+  for (const SgdArgs& args : all) {
+    verify(args);
+    const Sgd rule{
+        .scale = args.scale, .lr = args.lr, .momentum = args.momentum, .decay = args.weight_decay};
+    step(stream, rule, args, Moment{});
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -32,9 +32,7 @@ double block_sum(const T* x, int64_t n) {
   return sums[0];
 }
 
-}  // namespace
-
-void sum_squares(Stream& stream, const SumSquaresArgs& args) {
+void sum(Stream& stream, const SumSquaresArgs& args) {
   static_assert(kRange % kSumBlock == 0);
   verify(args);
   const std::span<uint64_t, ExactSum::kWords> counts(elements<uint64_t>(args.counts),
@@ -49,6 +47,14 @@ void sum_squares(Stream& stream, const SumSquaresArgs& args) {
       sum.add_to(counts);
     });
   });
+}
+
+}  // namespace
+
+void sum_squares(Stream& stream, Each<SumSquaresArgs> all) {
+  for (const SumSquaresArgs& args : all) {
+    sum(stream, args);
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -25,16 +25,18 @@ struct AdamW {
 
 }  // namespace
 
-void adamw(Stream& stream, const AdamWArgs& args) {
-  verify(args);
-  const AdamW rule{.scale = args.scale,
-                   .beta1 = args.beta1,
-                   .beta2 = args.beta2,
-                   .epsilon = args.epsilon,
-                   .keep = 1.0F - args.lr * args.weight_decay,
-                   .step = args.lr / args.bias1,
-                   .root = 1.0F / std::sqrt(args.bias2)};
-  step("adamw", stream, rule, args, moment_of(args.moment2, args.scale2));
+void adamw(Stream& stream, Each<AdamWArgs> all) {
+  for (const AdamWArgs& args : all) {
+    verify(args);
+    const AdamW rule{.scale = args.scale,
+                     .beta1 = args.beta1,
+                     .beta2 = args.beta2,
+                     .epsilon = args.epsilon,
+                     .keep = 1.0F - args.lr * args.weight_decay,
+                     .step = args.lr / args.bias1,
+                     .root = 1.0F / std::sqrt(args.bias2)};
+    step("adamw", stream, rule, args, moment_of(args.moment2, args.scale2));
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

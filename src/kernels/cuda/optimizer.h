@@ -124,6 +124,12 @@ __device__ __forceinline__ unsigned split_fp16(float w, float& high) {
   return static_cast<unsigned>(static_cast<int>(rest * units)) & 0xffffU;
 }
 
+__device__ __forceinline__ float join(DType half, float high, unsigned low) {
+  const int rest = static_cast<int16_t>(low);
+  return half == DType::fp16 ? join_fp16(high, rest)
+                             : __uint_as_float(__float_as_uint(high) + static_cast<unsigned>(rest));
+}
+
 /// A quad of it as memory has it.
 struct RawMaster {
   RawQuad value;
@@ -142,10 +148,7 @@ __device__ __forceinline__ Quad quad_of(const Master& master, const RawMaster& r
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const unsigned bits = (k < 2 ? raw.low.x : raw.low.y) >> 16 * (k % 2);
-    const int rest = static_cast<int16_t>(bits & 0xffffU);
-    w.x[k] = master.value.type == DType::fp16
-                 ? join_fp16(w.x[k], rest)
-                 : __uint_as_float(__float_as_uint(w.x[k]) + static_cast<unsigned>(rest));
+    w.x[k] = join(master.value.type, w.x[k], bits & 0xffffU);
   }
   return w;
 }
@@ -153,10 +156,10 @@ __device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int
   return quad_of(master, load_raw(master, i, count));
 }
 
-/// Writes w; returns the values as they are stored.
+/// Writes w; returns the values as they are stored, or with `joined` both halves of them.
 template <bool kWhole>
 __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, int64_t count,
-                                             const Quad& w) {
+                                             const Quad& w, bool joined) {
   if (master.low == nullptr) {
     store_quad<kWhole>(master.value, i, count, w);
     return w;
@@ -177,6 +180,12 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   store_quad<kWhole>(master.value, i, count, high);
   store_halves<kWhole>(master.low + i, count,
                        make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16));
+  if (joined) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      high.x[k] = join(master.value.type, high.x[k], low[k]);
+    }
+  }
   return high;
 }
 
@@ -228,6 +237,7 @@ struct State {
   int64_t n;
   const float* factor;  ///< null: the rule's
   bool whole;           ///< all quads are aligned
+  bool joined;          ///< `dense` takes both halves of the master copy
   RandomRounding rounding;
 };
 
@@ -292,7 +302,7 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
     if constexpr (kAtRandom) {
       w[j] = store_at_random<kWhole>(state.master.value, i, count, w[j], state.rounding);
     } else {
-      w[j] = store_master<kWhole>(state.master, i, count, w[j]);
+      w[j] = store_master<kWhole>(state.master, i, count, w[j], state.joined);
     }
   }
 #pragma unroll
@@ -354,6 +364,7 @@ void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
       positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
   state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
                 has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
+  state.joined = args.low && args.dense.dtype == DType::fp32;
   const bool codes = state.moment[0].codes != nullptr || state.moment[1].codes != nullptr;
   const int blocks_each = codes ? kBlocksOfCodes : 1;
   const bool at_random = args.value.dtype != DType::fp32 && !args.low;

@@ -116,15 +116,17 @@ __global__ void __launch_bounds__(32 * kWarps) exact_squares(Elements x, int64_t
 
 }  // namespace
 
-void sum_squares(Stream& stream, const SumSquaresArgs& args) {
-  verify(args);
-  const int64_t n = args.x.count();
-  const unsigned blocks = blocks_for(n, kWarps * kTogether * kSumBlock);
-  launch(exact_squares,
-         {.name = "sum_squares",
-          .grid = blocks < kMostBlocks ? blocks : kMostBlocks,
-          .block = 32 * kWarps},
-         stream, elements(args.x), n, static_cast<Count*>(args.counts.data));
+void sum_squares(Stream& stream, Each<SumSquaresArgs> all) {
+  for (const SumSquaresArgs& args : all) {
+    verify(args);
+    const int64_t n = args.x.count();
+    const unsigned blocks = blocks_for(n, kWarps * kTogether * kSumBlock);
+    launch(exact_squares,
+           {.name = "sum_squares",
+            .grid = blocks < kMostBlocks ? blocks : kMostBlocks,
+            .block = 32 * kWarps},
+           stream, elements(args.x), n, static_cast<Count*>(args.counts.data));
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -12,6 +12,12 @@ void planned(Stream& stream, const Args& args) {
   Call(stream, args);
 }
 
+template <auto Row, auto Call, class Args>
+void planned(Stream& stream, Each<Args> all) {
+  (dry::table().*Row)(stream, all);
+  Call(stream, all);
+}
+
 constexpr Kernels kPlan{
     .name = ESPALIER_GPU_NAME "-plan",
     .gemm = planned<&Kernels::gemm, gemm>,

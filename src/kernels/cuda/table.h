@@ -20,7 +20,7 @@ void cast(Stream& stream, const CastArgs& args);
 void ordered_sum(Stream& stream, const OrderedSumArgs& args);
 void difference(Stream& stream, const DifferenceArgs& args);
 void fill(Stream& stream, const FillArgs& args);
-void sum_squares(Stream& stream, const SumSquaresArgs& args);
+void sum_squares(Stream& stream, Each<SumSquaresArgs> all);
 void clip(Stream& stream, const ClipArgs& args);
 void gather(Stream& stream, const GatherArgs& args);
 void scatter(Stream& stream, const ScatterArgs& args);
@@ -35,8 +35,8 @@ void quantize(Stream& stream, const QuantizeArgs& args);
 void dequantize(Stream& stream, const DequantizeArgs& args);
 void encode(Stream& stream, const EncodeArgs& args);
 void decode(Stream& stream, const DecodeArgs& args);
-void adamw(Stream& stream, const AdamWArgs& args);
-void sgd(Stream& stream, const SgdArgs& args);
+void adamw(Stream& stream, Each<AdamWArgs> all);
+void sgd(Stream& stream, Each<SgdArgs> all);
 void predict(Stream& stream, const PredictArgs& args);
 
 /// The device of a rank; throws Failure when there is none for it.

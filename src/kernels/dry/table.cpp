@@ -158,9 +158,11 @@ void fill(Stream&, const FillArgs& args) {
   add(0, traffic(args.x));
 }
 
-void sum_squares(Stream&, const SumSquaresArgs& args) {
-  verify(args);
-  add(2 * elements(args.x), traffic(args.x));
+void sum_squares(Stream&, Each<SumSquaresArgs> all) {
+  for (const SumSquaresArgs& args : all) {
+    verify(args);
+    add(2 * elements(args.x), traffic(args.x));
+  }
 }
 
 void clip(Stream&, const ClipArgs& args) {
@@ -230,14 +232,18 @@ double update_traffic(const Args& args) {
          copy;
 }
 
-void adamw(Stream&, const AdamWArgs& args) {
-  verify(args);
-  add(15 * elements(args.value), update_traffic(args) + 2 * traffic(args.moment2, args.scale2));
+void adamw(Stream&, Each<AdamWArgs> all) {
+  for (const AdamWArgs& args : all) {
+    verify(args);
+    add(15 * elements(args.value), update_traffic(args) + 2 * traffic(args.moment2, args.scale2));
+  }
 }
 
-void sgd(Stream&, const SgdArgs& args) {
-  verify(args);
-  add(7 * elements(args.value), update_traffic(args));
+void sgd(Stream&, Each<SgdArgs> all) {
+  for (const SgdArgs& args : all) {
+    verify(args);
+    add(7 * elements(args.value), update_traffic(args));
+  }
 }
 
 void predict(Stream&, const PredictArgs& args) {
