@@ -30,6 +30,7 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     : stream_(stream),
       kernels_(kernels),
       options_(options),
+      panels_(stream),
       expander_(stream, options.dtype, [this](Stream& with, size_t number, const Tensor& to) {
         write_dense(with, parameters_[number], to);
       }) {
@@ -200,10 +201,6 @@ kernels::Positions Store::positions(const Parameter& parameter) {
   return decoded_positions_;
 }
 
-Tensor Store::dense_gradient(const Shape& shape) {
-  return scratch(dense_gradient_, "dense gradient", DType::fp32, shape);
-}
-
 /// Grows to the largest tensor asked for.
 Tensor Store::scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
   if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
@@ -229,13 +226,17 @@ Store::Pass::~Pass() {
     store_.expander_.end_pass();
   } catch (const Error&) {  // of the device: whoever needs results synchronizes, and is told
   }
+  try {
+    store_.panels_.end_pass();
+  } catch (const Error&) {
+  }
 }
 
 void Store::set_gradient_probe(GradientProbe probe) {
   ++changes_;
   gradient_probe_ = std::move(probe);
   if (!gradient_probe_) {
-    dense_gradient_.release();  // sparse storages need it for probes alone
+    panels_.release();  // sparse storages need it for probes alone
   }
 }
 

@@ -33,6 +33,7 @@
 #include "sparse/csr_list.h"
 #include "sparse/device_index.h"
 #include "sparse/expander.h"
+#include "sparse/gradient_panels.h"
 #include "sparse/index.h"
 #include "sparse/mask.h"
 #include "sparse/optimizer_arrays.h"
@@ -168,7 +169,7 @@ class Store {
   StateParts parts() const;
   /// Grows with every change of masks, storages or addresses: calls for weights that were right
   /// before would be others now.
-  int64_t changes() const { return changes_ + expander_.grown(); }
+  int64_t changes() const { return changes_ + expander_.grown() + panels_.grown(); }
   const StoreOptions& options() const { return options_; }
   Stream& stream() const { return stream_; }
   Arena& arena() const { return stream_.arena(); }
@@ -191,16 +192,22 @@ class Store {
   /// What kernels read; compressed indices are decoded into a scratch that stays valid until
   /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
-  /// Scratch for dense gradients of pruned parameters, fp32, of this shape; valid until the next
-  /// call.
-  Tensor dense_gradient(const Shape& shape);
+  bool decodes_positions(const Parameter& parameter) const {
+    return !parameter.device_index && parameter.index.scratch_bytes() > 0;
+  }
+  /// Scratch for dense gradients of pruned parameters.
+  GradientPanels& panels() { return panels_; }
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
-  /// While it lives values do not change, and expand may look ahead (expander.h): a forward or
-  /// backward of some layers. `key` names what asks for its weights in the same order each time.
+  /// While it lives values do not change, expand may look ahead (expander.h), and gradients may be
+  /// gathered beside the stream (gradient_panels.h; until `panels().join()`): a forward or backward
+  /// of some layers. `key` names what asks for its weights in the same order each time.
   class Pass {
    public:
-    Pass(Store& store, int key) : store_(store) { store_.expander_.begin_pass(key); }
+    Pass(Store& store, int key) : store_(store) {
+      store_.expander_.begin_pass(key);
+      store_.panels_.begin_pass();
+    }
     ~Pass();
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
@@ -305,7 +312,7 @@ class Store {
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
   kernels::Positions decoded_positions_;
-  Buffer dense_gradient_;  ///< fp32, the largest so far
+  GradientPanels panels_;
   Expander expander_;
   GradientProbe gradient_probe_;
 };

@@ -42,7 +42,7 @@ void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
 void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
   if (store_.gradient_probe() && !parameter_.full()) {
     require(!args.accumulate, "a probe sees the whole gradient at once", parameter_.spec.name);
-    const Tensor gradient = store_.dense_gradient(parameter_.spec.shape);
+    const Tensor gradient = store_.panels().take(DType::fp32, parameter_.spec.shape);
     kernels_.gemm(stream, {.a = args.dy,
                            .b = args.x,
                            .c = gradient,

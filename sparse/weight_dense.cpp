@@ -91,9 +91,11 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
                            : panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
   const kernels::Positions positions = store.positions(parts.parameter);
   const Tensor packed = store.part(store.gradient(), parts.parameter);
+  // Sums are rounded once, here or where they are gathered: as narrow as they will be in the end.
+  const DType sums = args.accumulate ? DType::fp32 : packed.dtype;
   for (int64_t row = 0; row < shape.rows(); row += step) {
     const int64_t rows = std::min(step, shape.rows() - row);
-    const Tensor panel = store.dense_gradient(Shape{rows, shape.cols()});
+    const Tensor panel = store.panels().take(sums, Shape{rows, shape.cols()});
     parts.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
                                 .b = args.x,
                                 .c = panel,
@@ -105,10 +107,12 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
     const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
                                         : run_of(parts.parameter.index, positions,
                                                  row * shape.cols(), rows * shape.cols());
-    parts.kernels.gather(stream, {.dense = panel,
+    store.panels().gather([&](Stream& with) {
+      parts.kernels.gather(with, {.dense = panel,
                                   .packed = packed.elements(run.before, run.positions.count),
                                   .positions = run.positions,
                                   .accumulate = args.accumulate});
+    });
   }
 }
 

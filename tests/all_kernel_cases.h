@@ -66,7 +66,42 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
   }
 }
 
+/// Updates of many arrays in a call, of all forms; and of arrays that are large enough for a launch
+/// of their own on a GPU.
+inline void add_update_cases(Cases& cases) {
+  std::vector<Update<AdamWArgs>> adamw;
+  std::vector<Update<SgdArgs>> sgd;
+  for (int i = 0; i < 47; ++i) {
+    const std::array<int64_t, 6> sizes{1, 300, 64, 5000, 0, 2048};
+    const auto kept = std::make_shared<const Kept>(static_cast<Form>(i % 3),
+                                                   sizes.at(static_cast<size_t>(i) % 6), 0.3);
+    const StateForm form{.gradient = i % 2 == 0 ? kFp32 : kBf16,
+                         .split = i % 4 < 2,
+                         .coded = i % 5 == 0,
+                         .copy = static_cast<Copy>(i / 3 % 3),
+                         .at_random = i % 4 == 2};
+    adamw.push_back(adamw_update(kept, form));
+    sgd.push_back(sgd_update(kept, form));
+  }
+  cases.push_back(together("adamw", &Kernels::adamw, std::move(adamw)));
+  cases.push_back(together("sgd", &Kernels::sgd, std::move(sgd)));
+  const auto large = std::make_shared<const Kept>(Form::all, (1 << 18) + 333, 1);
+  for (const Copy copy : {Copy::fp32, Copy::bf16}) {
+    const bool coded = copy == Copy::bf16;
+    const StateForm form{.gradient = kBf16, .split = true, .coded = coded, .copy = copy};
+    cases.push_back(adamw_case(large, form));
+    cases.push_back(sgd_case(large, form));
+  }
+  for (const DType dtype : {kFp32, kBf16}) {
+    std::vector<int64_t> sizes(120, 77);
+    sizes[3] = 0;
+    sizes[60] = 50001;
+    cases.push_back(sums_case(sizes, dtype));
+  }
+}
+
 inline void add_memory_cases(Cases& cases) {
+  add_update_cases(cases);
   for (const DType dtype : kNumbers) {
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));

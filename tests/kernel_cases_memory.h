@@ -219,37 +219,53 @@ inline Case clip_case(double scale, double clip, double loss_scale = 1) {
   return made;
 }
 
-/// Digits have the same bits from every table; a uint64 operand is read as the bits of a double.
-inline Case sum_squares_case(int64_t n, DType dtype = kFp32) {
+/// Adds the squares of x, block by block.
+inline void add_squares(const Values& x, ExactSum& sum) {
+  for (size_t first = 0; first < x.size(); first += kSumBlock) {
+    std::array<double, kSumColumns> columns{};
+    for (size_t i = first; i < std::min<size_t>(x.size(), first + kSumBlock); ++i) {
+      columns.at(i % kSumColumns) += x[i] * x[i];
+    }
+    for (size_t half = kSumColumns / 2; half > 0; half /= 2) {
+      for (size_t c = 0; c < half; ++c) {
+        columns.at(c) += columns.at(c + half);
+      }
+    }
+    sum.add(columns[0]);
+  }
+}
+
+/// Of arrays of these sizes in one call. Digits have the same bits from every table; a uint64
+/// operand is read as the bits of a double.
+inline Case sums_case(const std::vector<int64_t>& sizes, DType dtype) {
   Case made;
-  made.name = fmt::format("sum_squares_{}_{}", n, text(dtype));
+  made.name = fmt::format("sum_squares_{}_{}_of_{}", sizes.front(), text(dtype), sizes.size());
   Operand counts = in_out(DType::uint64, {ExactSum::kWords}, {0, 0});
   counts.values.assign(ExactSum::kWords, 0);
-  made.operands = {input(dtype, {n}), std::move(counts)};
+  for (const int64_t n : sizes) {
+    made.operands.push_back(input(dtype, {n}));
+  }
+  made.operands.push_back(std::move(counts));
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.sum_squares(stream, SumSquaresArgs{t[0], t[1]});
+    std::vector<SumSquaresArgs> all;
+    for (size_t i = 0; i + 1 < t.size(); ++i) {
+      all.push_back({.x = t[i], .counts = t.back()});
+    }
+    kernels.sum_squares(stream, all);
   };
   made.reference = [](std::vector<Values>& v) {
     ExactSum sum;
-    for (size_t first = 0; first < v[0].size(); first += kSumBlock) {
-      std::array<double, kSumColumns> columns{};
-      for (size_t i = first; i < std::min<size_t>(v[0].size(), first + kSumBlock); ++i) {
-        columns.at(i % kSumColumns) += v[0][i] * v[0][i];
-      }
-      for (size_t half = kSumColumns / 2; half > 0; half /= 2) {
-        for (size_t c = 0; c < half; ++c) {
-          columns.at(c) += columns.at(c + half);
-        }
-      }
-      sum.add(columns[0]);
+    for (size_t i = 0; i + 1 < v.size(); ++i) {
+      add_squares(v[i], sum);
     }
     std::array<uint64_t, ExactSum::kWords> digits{};
     sum.add_to(digits);
-    std::ranges::transform(digits, v[1].begin(),
+    std::ranges::transform(digits, v.back().begin(),
                            [](uint64_t x) { return std::bit_cast<double>(x); });
   };
   return made;
 }
+inline Case sum_squares_case(int64_t n, DType dtype = kFp32) { return sums_case({n}, dtype); }
 
 using KeptPointer = std::shared_ptr<const Kept>;
 

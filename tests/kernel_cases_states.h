@@ -81,7 +81,7 @@ inline Case dequantize_case(int64_t n, DynamicMap map) {
   return made;
 }
 
-/// Where an optimizer writes the values; fp32: all of the master copy; bf16: in the type of halves.
+/// Where an optimizer writes the values; bf16: in the type of halves.
 enum class Copy : uint8_t { absent, fp32, bf16 };
 
 struct StateForm {
@@ -159,7 +159,7 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
   }
   if (form.copy != Copy::absent) {
     const DType type = form.copy == Copy::bf16 ? form.half : kFp32;
-    places.copies_all = form.split && type == kFp32;
+    places.copies_all = form.split && type == kFp32 && kept.form == Form::all;
     places.dense = add(in_out(type, {kept.size}, places.copies_all ? tolerance : value));
     made.operands.back().input = false;
   }
@@ -226,13 +226,6 @@ void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Value
   }
 }
 
-/// A copy of all of a master copy in halves is for all kept.
-inline StateForm fitted(const Kept& kept, StateForm form) {
-  const bool whole = form.split && form.copy == Copy::fp32;
-  form.copy = whole && kept.form != Form::all ? Copy::bf16 : form.copy;
-  return form;
-}
-
 inline std::string state_name(const std::string& name, const Kept& kept, const StateForm& form) {
   return fmt::format("{}_{}_{}{}_coded{:d}_copy{:d}{}", name, suffix(kept, form.gradient),
                      form.at_random ? "random" : fmt::format("split{:d}", form.split),
@@ -255,20 +248,19 @@ void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stre
   args.rounding = kRounding;
 }
 
-inline Case adamw_case(const KeptPointer& kept, const StateForm& wanted) {
-  const StateForm form = fitted(*kept, wanted);
+/// An update of one array: a case but for its call, and the arguments of that.
+template <class Args>
+struct Update {
+  Case made;
+  std::function<Args(Stream&, const Tensors&)> args;
+};
+
+inline Update<AdamWArgs> adamw_update(const KeptPointer& kept, const StateForm& form) {
   Case made;
   made.name = state_name("adamw", *kept, form);
   const StatePlaces at = add_state(made, *kept, form, 2);
   const AdamWArgs flags{
       .scale = 0.5F, .lr = 0.01F, .weight_decay = 0.1F, .bias1 = 0.271F, .bias2 = 0.142625F};
-  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    AdamWArgs args = flags;
-    set_state(args, at, *kept, stream, t);
-    args.moment2 = t[at.moment[1]];
-    args.scale2 = tensor_at(t, at.scale[1]);
-    kernels.adamw(stream, args);
-  };
   made.reference = [=](std::vector<Values>& v) {
     AdamWArgs scaled = flags;
     scaled.scale = static_cast<float>(factor_of(at, v, flags.scale));
@@ -278,25 +270,83 @@ inline Case adamw_case(const KeptPointer& kept, const StateForm& wanted) {
       e = {master, {moment1, moment2}};
     });
   };
-  return made;
+  return {.made = std::move(made), .args = [=](Stream& stream, const Tensors& t) {
+            AdamWArgs args = flags;
+            set_state(args, at, *kept, stream, t);
+            args.moment2 = t[at.moment[1]];
+            args.scale2 = tensor_at(t, at.scale[1]);
+            return args;
+          }};
 }
 
-inline Case sgd_case(const KeptPointer& kept, const StateForm& wanted) {
-  const StateForm form = fitted(*kept, wanted);
+inline Update<SgdArgs> sgd_update(const KeptPointer& kept, const StateForm& form) {
   Case made;
   made.name = state_name("sgd", *kept, form);
   const StatePlaces at = add_state(made, *kept, form, 1);
   const SgdArgs flags{.scale = 0.5F, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F};
-  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    SgdArgs args = flags;
-    set_state(args, at, *kept, stream, t);
-    kernels.sgd(stream, args);
-  };
   made.reference = [=](std::vector<Values>& v) {
     const double scale = factor_of(at, v, flags.scale);
     reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
       e.moment[0] = flags.momentum * e.moment[0] + gradient * scale + flags.weight_decay * e.master;
       e.master -= flags.lr * e.moment[0];
+    });
+  };
+  return {.made = std::move(made), .args = [=](Stream& stream, const Tensors& t) {
+            SgdArgs args = flags;
+            set_state(args, at, *kept, stream, t);
+            return args;
+          }};
+}
+
+template <class Args>
+Case one_call(OpOfEach<Args> Kernels::*row, Update<Args> update) {
+  update.made.run = [row, args = std::move(update.args)](const Kernels& kernels, Stream& stream,
+                                                         const Tensors& t) {
+    (kernels.*row)(stream, args(stream, t));
+  };
+  return std::move(update.made);
+}
+inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
+  return one_call(&Kernels::adamw, adamw_update(kept, form));
+}
+inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
+  return one_call(&Kernels::sgd, sgd_update(kept, form));
+}
+
+/// All in one call.
+template <class Args>
+Case together(const std::string& name, OpOfEach<Args> Kernels::*row,
+              std::vector<Update<Args>> updates) {
+  Case made;
+  made.name = fmt::format("{}_of_{}", name, updates.size());
+  made.passes_nan = false;  // one array in its gradient, not all
+  for (const Update<Args>& update : updates) {
+    made.operands.insert(made.operands.end(), update.made.operands.begin(),
+                         update.made.operands.end());
+  }
+  /// fn(update, its part of the operands)
+  const auto for_each = [updates = std::move(updates)](auto& operands, const auto& fn) {
+    auto from = operands.begin();
+    for (const Update<Args>& update : updates) {
+      const auto to = from + static_cast<std::ptrdiff_t>(update.made.operands.size());
+      std::remove_cvref_t<decltype(operands)> mine(from, to);
+      fn(update, mine);
+      if constexpr (!std::is_const_v<std::remove_reference_t<decltype(operands)>>) {
+        std::ranges::move(mine, from);
+      }
+      from = to;
+    }
+  };
+  made.run = [row, for_each](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    std::vector<Args> all;
+    for_each(t, [&](const Update<Args>& update, const Tensors& mine) {
+      all.push_back(update.args(stream, mine));
+    });
+    (kernels.*row)(stream, all);
+  };
+  made.reference = [for_each](std::vector<Values>& v) {
+    for_each(v, [](const Update<Args>& update, std::vector<Values>& mine) {
+      update.made.reference(mine);
     });
   };
   return made;

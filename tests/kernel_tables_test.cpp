@@ -118,7 +118,7 @@ TEST(Tables, wrong_arguments_are_bugs_in_every_table) {
                                         .packed = b.tensor().reshaped({20}),
                                         .positions = {.size = 24, .count = 24}}),
                  Bug);
-    EXPECT_THROW(table->sum_squares(stream, {.x = a.tensor()}), Bug);
+    EXPECT_THROW(table->sum_squares(stream, SumSquaresArgs{.x = a.tensor()}), Bug);
   }
 }
 

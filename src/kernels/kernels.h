@@ -280,18 +280,18 @@ struct RandomRounding {
 /// again, rounded at random. g = gradient * scale, then
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
 ///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
-/// and dense[position k] = value[k] unless `dense` is empty; all of w if that is fp32. bias_i = 1 - beta_i^t. Moments are
-/// fp32, or uint8 codes with their scales (m with_sign, v without_sign), decoded and encoded in the
-/// pass. With `factor`, that is `scale` instead; one that is not finite changes nothing at all.
-/// Source: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in
-/// PyTorch).
+/// and dense[position k] = value[k] unless `dense` is empty; all of w where that is fp32 and all are
+/// kept. bias_i = 1 - beta_i^t. Moments are fp32, or uint8 codes with their scales (m with_sign, v
+/// without_sign), decoded and encoded in the pass. With `factor`, that is `scale` instead; one that
+/// is not finite changes nothing at all. Source: Loshchilov and Hutter, ICLR 2019, algorithm 2
+/// (decoupled decay, times lr as in PyTorch).
 struct AdamWArgs {
   Tensor gradient;          ///< any [count]
   Tensor value;             ///< any [count]
   Tensor low;               ///< uint16 [count]; empty when value is fp32, or all there is
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]
   Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
-  Tensor dense;  ///< any [positions.size]; with `low` in fp32 only for all kept; or empty
+  Tensor dense;             ///< any [positions.size], or empty
   Positions positions;
   Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;

@@ -52,9 +52,6 @@ void is_update(const Args& args) {
     is_any_vector("dense", args.dense, args.positions.size);
     is_beside("dense", args.dense, args.value);
     is_beside("dense", args.dense, args.gradient);
-    const bool all_kept = args.positions.list == nullptr && args.positions.bitmap == nullptr;
-    require(!args.low || args.dense.dtype != DType::fp32 || all_kept,
-            "a whole master copy is written where all is kept", args.positions.count);
     require(args.dense.data != args.value.data, "dense must not be the values themselves");
   }
 }

@@ -18,13 +18,14 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   const Tensor counts = counts_.tensor();
   // Not the last word, which keeps what is not finite.
   kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});
+  std::vector<kernels::SumSquaresArgs> squares;
   for (const sparse::Parameter& parameter :
        store.parameters().subspan(range.first, range.end - range.first)) {
     if (!parameter.spec.borrowed) {
-      kernels_.sum_squares(
-          stream_, kernels::SumSquaresArgs{.x = store.state(parameter).gradient, .counts = counts});
+      squares.push_back({.x = store.state(parameter).gradient, .counts = counts});
     }
   }
+  kernels_.sum_squares(stream_, squares);
   const Tensor clip = clip_.tensor();
   if (sum.on_device) {
     sum.on_device(counts);

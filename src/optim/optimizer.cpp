@@ -9,12 +9,17 @@
 namespace espalier::optim {
 namespace {
 
-/// The copy that the update writes in the same pass, where that is one of the rounded values. Where
-/// only a part of the values is updated here, it follows when the rest has come (Store::refresh).
-Tensor copy_of(const sparse::Parameter& parameter, const sparse::OptimizerState& state) {
+/// Where values of other ranks are waited for, no more elements than this are updated at a time.
+constexpr int64_t kElementsTogether = int64_t{4} << 20;
+
+/// The copy that the update writes in the same pass: of the values, or of vectors of runs in 16
+/// bits the exact master copy. Where only a part of the values is updated here, or they are not the
+/// master copy, it follows when the rest has come (Store::refresh_all).
+Tensor copy_of(const sparse::Store& store, const sparse::Parameter& parameter,
+               const sparse::OptimizerState& state) {
   const bool here = state.value.count() == parameter.kept() && !state.apart;
-  return parameter.copied() && here && parameter.dense.dtype == state.value.dtype ? parameter.dense
-                                                                                  : Tensor();
+  const bool follows = parameter.exact_copy() && store.options().sharding;
+  return parameter.copied() && here && !follows ? parameter.dense : Tensor();
 }
 
 float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& config) {
@@ -39,11 +44,13 @@ AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
   if (norm_.take(store_, range, hooks.sum)) {
-    for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
-      update(stream, store_.parameters()[p], step, static_cast<float>(lr));
-      if (hooks.stepped) {
-        hooks.stepped(p == 0 ? store_.flat_size() : store_.parameters()[p - 1].offset);
-      }
+    const auto rate = static_cast<float>(lr);
+    if (config_.kind == "adamw") {
+      update(stream, range, hooks, kernels_.adamw,
+             [&](const auto& parameter) { return adamw(parameter, step, rate); });
+    } else {
+      update(stream, range, hooks, kernels_.sgd,
+             [&](const auto& parameter) { return sgd(parameter, step, rate); });
     }
   }
   return norm_.fetch();
@@ -54,59 +61,70 @@ StepResult Optimizer::result(const AskedUpdate& asked) {
   return {.gradient_norm = clip.norm, .applied = std::isfinite(clip.factor)};
 }
 
-void Optimizer::update(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
-  const bool mine = store_.state(parameter).value.count() > 0;
-  if (mine && config_.kind == "adamw") {
-    adamw(stream, parameter, step, lr);
-  } else if (mine) {
-    sgd(stream, parameter, step, lr);
-  }
-  if (parameter.dense.dtype != store_.value().dtype && !store_.options().sharding) {
-    store_.refresh(parameter);  // vectors: their copy is the exact master copy
+template <class Args, class ArgsOf>
+void Optimizer::update(Stream& stream, const sparse::ParameterRange& range, const StepHooks& hooks,
+                       kernels::OpOfEach<Args> rule, const ArgsOf& args_of) {
+  std::vector<Args> together;
+  int64_t elements = 0;
+  const auto parameters = store_.parameters();
+  for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
+    if (store_.state(parameters[p]).value.count() > 0) {
+      together.push_back(args_of(parameters[p]));
+    }
+    elements += parameters[p].kept();
+    const bool waited_for = hooks.stepped && elements >= kElementsTogether;
+    if (p > range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
+      continue;  // positions that are decoded last until the next ones are
+    }
+    rule(stream, together);
+    together.clear();
+    elements = 0;
+    if (hooks.stepped) {
+      hooks.stepped(p == 0 ? store_.flat_size() : parameters[p - 1].offset);
+    }
   }
 }
 
-void Optimizer::adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
+kernels::AdamWArgs Optimizer::adamw(const sparse::Parameter& parameter, int64_t step,
+                                    float lr) const {
   const auto count = static_cast<double>(step + 1 - left_out_);
   const sparse::OptimizerState state = store_.state(parameter);
-  const Tensor copy = copy_of(parameter, state);
-  kernels_.adamw(stream, kernels::AdamWArgs{
-                             .gradient = state.gradient,
-                             .value = state.value,
-                             .low = state.low,
-                             .moment1 = state.moment1,
-                             .moment2 = state.moment2,
-                             .scale1 = state.scale1,
-                             .scale2 = state.scale2,
-                             .dense = copy,
-                             .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                             .factor = norm_.factor(),
-                             .lr = lr,
-                             .beta1 = static_cast<float>(config_.beta1),
-                             .beta2 = static_cast<float>(config_.beta2),
-                             .epsilon = static_cast<float>(config_.epsilon),
-                             .weight_decay = decay_of(parameter, config_),
-                             .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
-                             .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
-                             .rounding = rounding_of(parameter, state, seed_, step)});
+  const Tensor copy = copy_of(store_, parameter, state);
+  return {.gradient = state.gradient,
+          .value = state.value,
+          .low = state.low,
+          .moment1 = state.moment1,
+          .moment2 = state.moment2,
+          .scale1 = state.scale1,
+          .scale2 = state.scale2,
+          .dense = copy,
+          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
+          .factor = norm_.factor(),
+          .lr = lr,
+          .beta1 = static_cast<float>(config_.beta1),
+          .beta2 = static_cast<float>(config_.beta2),
+          .epsilon = static_cast<float>(config_.epsilon),
+          .weight_decay = decay_of(parameter, config_),
+          .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
+          .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
+          .rounding = rounding_of(parameter, state, seed_, step)};
 }
 
-void Optimizer::sgd(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr) {
+kernels::SgdArgs Optimizer::sgd(const sparse::Parameter& parameter, int64_t step, float lr) const {
   const sparse::OptimizerState state = store_.state(parameter);
-  const Tensor copy = copy_of(parameter, state);
-  kernels_.sgd(stream, kernels::SgdArgs{
-                           .gradient = state.gradient,
-                           .value = state.value,
-                           .low = state.low,
-                           .moment1 = state.moment1,
-                           .scale1 = state.scale1,
-                           .dense = copy,
-                           .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-                           .factor = norm_.factor(),
-                           .lr = lr,
-                           .momentum = static_cast<float>(config_.momentum),
-                           .weight_decay = decay_of(parameter, config_),
-                           .rounding = rounding_of(parameter, state, seed_, step)});
+  const Tensor copy = copy_of(store_, parameter, state);
+  return {.gradient = state.gradient,
+          .value = state.value,
+          .low = state.low,
+          .moment1 = state.moment1,
+          .scale1 = state.scale1,
+          .dense = copy,
+          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
+          .factor = norm_.factor(),
+          .lr = lr,
+          .momentum = static_cast<float>(config_.momentum),
+          .weight_decay = decay_of(parameter, config_),
+          .rounding = rounding_of(parameter, state, seed_, step)};
 }
 
 }  // namespace espalier::optim

@@ -1,8 +1,8 @@
 #pragma once
 // The optimizer: one fused pass over the flat arrays of a store.
 //
-// For each parameter a single kernel scales the gradient (clipping), updates the moments and the
-// master copy, rounds, and writes the new values into the dense copy. AdamW (decoupled decay) or
+// One call for all parameters scales the gradient (clipping), updates the moments and the master
+// copy, rounds, and writes the new values into dense copies. AdamW (decoupled decay) or
 // SGD with momentum. Weight decay acts on matrices only. The gradient must be summed over ranks
 // before: then its norm, and so the update, has the same bits everywhere.
 //
@@ -74,9 +74,12 @@ class Optimizer {
   }
 
  private:
-  void update(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
-  void adamw(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
-  void sgd(Stream& stream, sparse::Parameter& parameter, int64_t step, float lr);
+  /// A step of `rule` with args_of(parameter) of each parameter that this rank owns.
+  template <class Args, class ArgsOf>
+  void update(Stream& stream, const sparse::ParameterRange& range, const StepHooks& hooks,
+              kernels::OpOfEach<Args> rule, const ArgsOf& args_of);
+  kernels::AdamWArgs adamw(const sparse::Parameter& parameter, int64_t step, float lr) const;
+  kernels::SgdArgs sgd(const sparse::Parameter& parameter, int64_t step, float lr) const;
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;

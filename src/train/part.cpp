@@ -224,7 +224,11 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
   }
   const bool stops = done && !done_at_end_ && !defer;
   const Tensor dx = run_pass(slot, pass, {.backward = true, .stops = stops}, [&](model::Pass& now) {
-    return network_.backward(now, dy, stops ? done : Done());
+    const auto settled = [&](size_t layer) {
+      store_->panels().join();  // whoever sends gradients comes after their gathers
+      done(layer);
+    };
+    return network_.backward(now, dy, stops ? Done(settled) : Done());
   });
   if (!stops && !defer) {
     tell_all(done);

@@ -150,26 +150,22 @@ inline void update_range(const Rule& rule, const State<G, V>& state, int64_t fir
   }
 }
 
-/// dense[position k] = value[k] for the elements of a block, or in fp32 all of the master copy.
+/// dense[position k] = value[k] for the elements of a block; of all kept in fp32 the master copy.
 template <class V, class T>
 inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* low, T* dense) {
   const V* packed = value + block.first;
-  if constexpr (sizeof(V) == 2 && sizeof(T) == 4) {
-    if (low != nullptr) {  // all are kept
-      T* out = dense + block.dense_first;
-      const uint16_t* rest = low + block.first;
-#pragma omp simd
-      for (int64_t k = 0; k < block.count; ++k) {
-        out[k] = master(packed, rest, k);
-      }
-      return;
-    }
-  }
   if (block.words != nullptr) {
     scatter_words(block.run(), packed, dense + block.dense_first, false);
   } else if (block.list != nullptr) {
     for (int64_t k = 0; k < block.count; ++k) {
       store(dense + block.list[k], load(packed + k));
+    }
+  } else if (sizeof(V) == 2 && sizeof(T) == 4 && low != nullptr) {
+    T* out = dense + block.dense_first;
+    const uint16_t* rest = low + block.first;
+#pragma omp simd
+    for (int64_t k = 0; k < block.count; ++k) {
+      store(out + k, master(packed, rest, k));
     }
   } else {
     T* out = dense + block.dense_first;

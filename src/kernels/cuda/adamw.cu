@@ -2,7 +2,6 @@
 
 #include "src/kernels/cuda/optimizer.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -23,20 +22,21 @@ struct AdamW {
   }
 };
 
+AdamW rule_of(const AdamWArgs& args) {
+  return {.scale = args.scale,
+          .beta1 = args.beta1,
+          .beta2 = args.beta2,
+          .epsilon = args.epsilon,
+          .keep = 1.0F - args.lr * args.weight_decay,
+          .step = args.lr / args.bias1,
+          .root = 1.0F / std::sqrt(args.bias2)};
+}
+
 }  // namespace
 
 void adamw(Stream& stream, Each<AdamWArgs> all) {
-  for (const AdamWArgs& args : all) {
-    verify(args);
-    const AdamW rule{.scale = args.scale,
-                     .beta1 = args.beta1,
-                     .beta2 = args.beta2,
-                     .epsilon = args.epsilon,
-                     .keep = 1.0F - args.lr * args.weight_decay,
-                     .step = args.lr / args.bias1,
-                     .root = 1.0F / std::sqrt(args.bias2)};
-    step("adamw", stream, rule, args, moment_of(args.moment2, args.scale2));
-  }
+  step_each("adamw", stream, all, rule_of,
+            [](const AdamWArgs& args) { return moment_of(args.moment2, args.scale2); });
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

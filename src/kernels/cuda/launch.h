@@ -33,6 +33,8 @@ template <class... Params, class... Arguments>
 void launch(void (*kernel)(Params...), const Launch& shape, Stream& stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Params) == sizeof...(Arguments));
+  static_assert((size_t{0} + ... + sizeof(Params)) <= 4000,
+                "any driver passes as much to a kernel");
   if (stream.arena().dry()) {
     return;
   }

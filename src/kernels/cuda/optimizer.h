@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/dynamic_code.h"
 #include "src/kernels/cuda/index.h"
 #include "src/kernels/cuda/philox.h"
+#include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -316,11 +317,14 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
 /// Blocks of a warp, one after the other, where moments are codes: what a table costs is shared.
 inline constexpr int kBlocksOfCodes = 4;
 
-/// One step of `rule`, which has float next(w, gradient, float& moment1, float& moment2).
-/// kAtRandom: values are of 16 bits, without the halves below.
-template <class Rule, bool kAtRandom>
-__global__ void __launch_bounds__(32 * kStateWarps)
-    update_state(Rule rule, State state, int blocks_each) {
+__device__ __host__ __forceinline__ int blocks_each(const State& state) {
+  return state.moment[0].codes != nullptr || state.moment[1].codes != nullptr ? kBlocksOfCodes : 1;
+}
+
+/// The part of block of threads `number` in one step of `rule`, which has
+/// float next(w, gradient, float& moment1, float& moment2).
+template <bool kAtRandom, class Rule>
+__device__ __forceinline__ void update_part(Rule rule, const State& state, unsigned number) {
   __shared__ CodeTables tables;
   if (state.factor != nullptr) {
     rule.scale = *state.factor;
@@ -328,14 +332,15 @@ __global__ void __launch_bounds__(32 * kStateWarps)
       return;
     }
   }
-  if (blocks_each == kBlocksOfCodes) {
+  const int each = blocks_each(state);
+  if (each == kBlocksOfCodes) {
     tables.first.fill();
     tables.second.fill();
     __syncthreads();
   }
   const unsigned lane = threadIdx.x % 32;
-  int64_t block = int64_t{blockIdx.x} * blocks_each * kStateWarps + threadIdx.x / 32;
-  for (int i = 0; i < blocks_each && block * kQuantizeBlock < state.n; ++i, block += kStateWarps) {
+  int64_t block = int64_t{number} * each * kStateWarps + threadIdx.x / 32;
+  for (int i = 0; i < each && block * kQuantizeBlock < state.n; ++i, block += kStateWarps) {
     const int64_t first = block * kQuantizeBlock + 4 * lane;
     if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
       update_quads<true, kAtRandom>(rule, state, tables, first, kQuantizeBlock);
@@ -345,38 +350,113 @@ __global__ void __launch_bounds__(32 * kStateWarps)
   }
 }
 
-/// `rule` on the arrays of `args`, whatever their types.
-template <class Rule, class Args>
-void step(const char* name, Stream& stream, const Rule& rule, const Args& args,
-          const Moment& moment2) {
+/// kAtRandom: values are of 16 bits, without the halves below.
+template <class Rule, bool kAtRandom>
+__global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
+  update_part<kAtRandom>(rule, state, blockIdx.x);
+}
+
+/// States that share a launch, each with blocks of threads of its own. Most parameters of a model
+/// are vectors, whose updates are shorter than launches; of large ones this takes more registers.
+template <class Rule>
+struct States {
+  static constexpr int kMost = 20;  ///< of 4 KiB, what any driver passes to a kernel
+  Rule rule[kMost];
+  State state[kMost];
+  unsigned end[kMost];  ///< number of the block of threads after its last
+};
+inline constexpr int64_t kFewElements = 1 << 18;
+
+template <class Rule>
+__global__ void __launch_bounds__(32 * kStateWarps) update_states(States<Rule> states) {
+  int which = 0;
+  unsigned begin = 0;
+  while (blockIdx.x >= states.end[which]) {
+    begin = states.end[which++];
+  }
+  update_part<false>(states.rule[which], states.state[which], blockIdx.x - begin);
+}
+
+template <class Args>
+bool copies_by_bitmap(const Args& args) {
+  return args.dense && args.positions.bitmap != nullptr;
+}
+
+/// The arrays of `args`, whatever their types.
+template <class Args>
+State state_of(const Args& args, const Moment& moment2) {
   const Positions& positions = args.positions;
-  const bool bitmap = args.dense && positions.bitmap != nullptr;
   State state{.gradient = elements(args.gradient),
               .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
               .moment = {moment_of(args.moment1, args.scale1), moment2},
-              .dense = bitmap ? Elements{} : elements(args.dense),
+              .dense = copies_by_bitmap(args) ? Elements{} : elements(args.dense),
               .list = positions.list,
               .first = positions.first,
               .n = args.value.count(),
               .factor = static_cast<const float*>(args.factor.data),
+              .joined = args.low && args.dense.dtype == DType::fp32 && positions.list == nullptr,
               .rounding = args.rounding};
   const bool dense =
       positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
   state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
                 has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
-  state.joined = args.low && args.dense.dtype == DType::fp32;
-  const bool codes = state.moment[0].codes != nullptr || state.moment[1].codes != nullptr;
-  const int blocks_each = codes ? kBlocksOfCodes : 1;
-  const bool at_random = args.value.dtype != DType::fp32 && !args.low;
-  void (*const kernel)(Rule, State, int) =
-      at_random ? update_state<Rule, true> : update_state<Rule, false>;
-  launch(kernel,
-         {.name = name,
-          .grid = blocks_for(state.n, blocks_each * kStateWarps * kQuantizeBlock),
-          .block = 32 * kStateWarps},
-         stream, rule, state, blocks_each);
-  if (bitmap) {  // of values that have not changed the copy is the same again
-    write_kept(stream, args.value, args.dense, positions);
+  return state;
+}
+
+/// Asks for steps of rules of one kind, of small states together.
+template <class Rule>
+class Updates {
+ public:
+  Updates(const char* name, Stream& stream) : name_(name), stream_(stream) {}
+
+  void add(const Rule& rule, const State& state, bool at_random) {
+    const unsigned blocks = blocks_for(state.n, blocks_each(state) * kStateWarps * kQuantizeBlock);
+    if (at_random || state.n >= kFewElements) {
+      void (*const kernel)(Rule, State) =
+          at_random ? update_state<Rule, true> : update_state<Rule, false>;
+      launch(kernel, shape(blocks), stream_, rule, state);
+      return;
+    }
+    together_.rule[count_] = rule;
+    together_.state[count_] = state;
+    together_.end[count_] = blocks_ += blocks;
+    if (++count_ == States<Rule>::kMost) {
+      finish();
+    }
+  }
+  void finish() {
+    launch(update_states<Rule>, shape(blocks_), stream_, together_);
+    count_ = 0;
+    blocks_ = 0;
+  }
+
+ private:
+  Launch shape(unsigned blocks) const {
+    return {.name = name_, .grid = blocks, .block = 32 * kStateWarps};
+  }
+
+  const char* name_;
+  Stream& stream_;
+  States<Rule> together_;
+  int count_ = 0;
+  unsigned blocks_ = 0;
+};
+
+/// A step of each of `all`, by rule_of(args) with moment2_of(args).
+template <class Args, class RuleOf, class Moment2Of>
+void step_each(const char* name, Stream& stream, Each<Args> all, const RuleOf& rule_of,
+               const Moment2Of& moment2_of) {
+  Updates<decltype(rule_of(all.front()))> updates(name, stream);
+  for (const Args& args : all) {
+    verify(args);
+    const bool at_random = args.value.dtype != DType::fp32 && !args.low;
+    updates.add(rule_of(args), state_of(args, moment2_of(args)), at_random);
+  }
+  updates.finish();
+  for (const Args& args : all) {  // of values that have not changed the copy is the same again
+    if (copies_by_bitmap(args)) {
+      write_kept(stream, args.value, args.dense, args.positions);
+    }
   }
 }
 

@@ -1,6 +1,5 @@
 #include "src/kernels/cuda/optimizer.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -14,15 +13,15 @@ struct Sgd {
   }
 };
 
+Sgd rule_of(const SgdArgs& args) {
+  return {
+      .scale = args.scale, .lr = args.lr, .momentum = args.momentum, .decay = args.weight_decay};
+}
+
 }  // namespace
 
 void sgd(Stream& stream, Each<SgdArgs> all) {
-  for (const SgdArgs& args : all) {
-    verify(args);
-    const Sgd rule{
-        .scale = args.scale, .lr = args.lr, .momentum = args.momentum, .decay = args.weight_decay};
-    step("sgd", stream, rule, args, Moment{});
-  }
+  step_each("sgd", stream, all, rule_of, [](const SgdArgs&) { return Moment{}; });
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

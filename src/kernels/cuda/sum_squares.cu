@@ -2,6 +2,8 @@
 // block counts the digits of its sums in shared memory, and adds those that are not 0 to the counts
 // at its end.
 // Atomics act on whole numbers alone, so the order of warps does not matter.
+#include <algorithm>
+
 #include "src/core/exact_sum.h"
 #include "src/kernels/cuda/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -85,18 +87,37 @@ __device__ __forceinline__ double squares_together(const Elements& x, int64_t fi
   return sum;
 }
 
-__global__ void __launch_bounds__(32 * kWarps) exact_squares(Elements x, int64_t n, Count* counts) {
-  constexpr int64_t kEach = kTogether * kSumBlock;
+/// Arrays of one launch, cut into chunks that thread blocks take in turn.
+struct Arrays {
+  static constexpr int kMost = 96;
+  static constexpr int64_t kChunk = int64_t{kWarps} * kTogether * kSumBlock;
+  Elements x[kMost];
+  int64_t n[kMost];
+  int64_t end[kMost];  ///< number of the chunk after its last
+};
+
+__global__ void __launch_bounds__(32 * kWarps)
+    exact_squares(Arrays arrays, int64_t chunks, Count* counts) {
   __shared__ Count mine[ExactSum::kWords];
   for (unsigned i = threadIdx.x; i < ExactSum::kWords; i += 32 * kWarps) {
     mine[i] = 0;
   }
   __syncthreads();
-  const int64_t step = int64_t{gridDim.x} * kWarps * kEach;
-  for (int64_t i = (int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kEach; i < n; i += step) {
+  int which = 0;
+  int64_t begin = 0;
+  for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+    while (chunk >= arrays.end[which]) {
+      begin = arrays.end[which++];
+    }
+    const int64_t n = arrays.n[which];
+    const int64_t i = (chunk - begin) * Arrays::kChunk + threadIdx.x / 32 * kTogether * kSumBlock;
+    if (i >= n) {
+      continue;
+    }
+    const Elements& x = arrays.x[which];
     const int64_t first = i + threadIdx.x % 32;
-    const double sum =
-        i + kEach <= n ? squares_together<true>(x, first, n) : squares_together<false>(x, first, n);
+    const double sum = i + kTogether * kSumBlock <= n ? squares_together<true>(x, first, n)
+                                                      : squares_together<false>(x, first, n);
     if (threadIdx.x % 8 == 0 && sum != 0) {
       add_exactly(mine, sum);
     }
@@ -114,18 +135,30 @@ __global__ void __launch_bounds__(32 * kWarps) exact_squares(Elements x, int64_t
   }
 }
 
+/// Of as many as a launch takes, which are added to the same counts.
+void sum_some(Stream& stream, std::span<const SumSquaresArgs> some) {
+  Arrays arrays;
+  int64_t chunks = 0;
+  for (size_t k = 0; k < some.size(); ++k) {
+    verify(some[k]);
+    require(some[k].counts.data == some.front().counts.data, "sums of one call are one", k);
+    chunks += divide_up(some[k].x.count(), Arrays::kChunk);
+    arrays.x[k] = elements(some[k].x);
+    arrays.n[k] = some[k].x.count();
+    arrays.end[k] = chunks;
+  }
+  launch(exact_squares,
+         {.name = "sum_squares",
+          .grid = static_cast<unsigned>(std::min<int64_t>(chunks, kMostBlocks)),
+          .block = 32 * kWarps},
+         stream, arrays, chunks, static_cast<Count*>(some.front().counts.data));
+}
+
 }  // namespace
 
 void sum_squares(Stream& stream, Each<SumSquaresArgs> all) {
-  for (const SumSquaresArgs& args : all) {
-    verify(args);
-    const int64_t n = args.x.count();
-    const unsigned blocks = blocks_for(n, kWarps * kTogether * kSumBlock);
-    launch(exact_squares,
-           {.name = "sum_squares",
-            .grid = blocks < kMostBlocks ? blocks : kMostBlocks,
-            .block = 32 * kWarps},
-           stream, elements(args.x), n, static_cast<Count*>(args.counts.data));
+  for (size_t k = 0; k < all.size(); k += Arrays::kMost) {
+    sum_some(stream, all.subspan(k, std::min<size_t>(Arrays::kMost, all.size() - k)));
   }
 }
 
