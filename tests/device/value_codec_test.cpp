@@ -93,9 +93,9 @@ TEST_P(ValueCodes, OfEachKindAreThoseOfTheCpu) {
     SCOPED_TRACE(codec);
     io::Config made = config(codec);
     made.train.steps = 4;
-    const End want = here(made, 3);
+    const End want = here(made, 2);
     EXPECT_NE(want.common, want.state.values) << "codes lose something";
-    EXPECT_EQ(there(made, 3), want);
+    EXPECT_EQ(there(made, 2), want);
   }
 }
 
