@@ -130,7 +130,7 @@ void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
     const Tensor target =
         flat_part(part.segment->target, first + part.begin - part.segment->first, part.count);
     const Tensor value = flat_part(x, part.begin, part.count);
-    kernels_.difference(stream_, {.a = target, .b = value, .y = value});
+    kernels_.difference(stream_, {.a = target, .b = value, .y = value, .factor = factor_});
   });
 }
 

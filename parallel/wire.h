@@ -16,8 +16,9 @@
 // Changes: of a segment with `change` all ranks hold the same elements x, and one of them knows
 // what they are to become (`target`). It sends code(target - x), and on every rank, its own too, x
 // becomes x + decode(code): added in fp32, then rounded once to x's type. What a code lost is in
-// the next target - x again, so nothing is kept for it. Source: Koloskova and others, "CHOCO-SGD",
-// ICML 2019.
+// the next target - x again, so nothing is kept for it. With a factor that is not finite (that of
+// an update which changed no target) the change is zero: x stays, but that -0 becomes 0. Source:
+// Koloskova and others, "CHOCO-SGD", ICML 2019.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -54,6 +55,8 @@ class Wire {
   /// For rounding at random; different on each rank and in each step. 0: to nearest.
   void set_key(uint64_t key) { key_ = key; }
   uint64_t key() const { return key_; }
+  /// Of changes, fp32 [1], as kernels find it; empty: none.
+  void set_factor(const Tensor& factor) { factor_ = factor; }
 
   /// Of elements [first, first + count).
   size_t bytes(int64_t first, int64_t count) const;
@@ -85,7 +88,7 @@ class Wire {
   Stream& stream_;
   std::vector<WireSegment> segments_;
   bool changes_ = false;  ///< some segments are changes
-  Tensor feedback_;
+  Tensor feedback_, factor_;
   uint64_t key_ = 0;
   Buffer values_, decoded_;  ///< fp32, of the longest message so far
 };

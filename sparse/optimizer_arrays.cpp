@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "src/core/mirror.h"
 
@@ -45,7 +46,7 @@ OptimizerArrays::OptimizerArrays(Stream& stream, const kernels::Kernels& kernels
     : stream_(&stream), kernels_(&kernels), options_(options) {
   Layout layout = lay_out(extents);
   low_ = allocate_low(layout);
-  master_ = allocate_master(layout);
+  master_ = allocate_master(layout.master);
   for (int which = 0; which < options_.moments; ++which) {
     moments_.push_back(allocate_moment(layout, which));
   }
@@ -109,12 +110,23 @@ Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
                           Shape{layout.low});
 }
 
-Buffer OptimizerArrays::allocate_master(const Layout& layout) const {
+Buffer OptimizerArrays::allocate_master(int64_t count) const {
   if (!any(MasterCopy::apart)) {
     return {};
   }
-  return stream_->arena().host().allocate(Memory::master, "master copy apart from values",
-                                          DType::fp32, Shape{layout.master});
+  Arena& where = options_.codecs_on_device ? arena() : stream_->arena().host();
+  return where.allocate(Memory::master, "master copy apart from values", DType::fp32, Shape{count});
+}
+
+void OptimizerArrays::bring_master_to_device() {
+  if (std::exchange(options_.codecs_on_device, true) || options_.offload ||
+      !any(MasterCopy::apart)) {
+    return;
+  }
+  Buffer there = allocate_master(master_.tensor().count());
+  stream_->copy(master_.tensor(), there.tensor());
+  stream_->synchronize();
+  master_ = std::move(there);
 }
 
 OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, int which) const {

@@ -5,8 +5,9 @@
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
 //
-// Beside a device `master` is always in pinned memory of the host, which sends it in codes, and
-// with `offload` all arrays are: the kernels of the device read and write them there, over its bus.
+// Beside a device `master` is in pinned memory of the host, which sends it in codes, until those
+// are made on the device; with `offload` all arrays are: the kernels of the device read and write
+// them there, over its bus.
 #include <array>
 #include <functional>
 #include <memory>
@@ -32,8 +33,9 @@ class OptimizerArrays {
   struct Options {
     std::vector<MasterCopy> copies{};  ///< by parameter
     int moments = 2;
-    int state_bits = 32;   ///< or 8
-    bool offload = false;  ///< all of it in memory of the host that a device reads, too
+    int state_bits = 32;            ///< or 8
+    bool offload = false;           ///< all of it in memory of the host that a device reads, too
+    bool codecs_on_device = false;  ///< and `master` with them
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
   };
   OptimizerArrays() = default;
@@ -67,6 +69,9 @@ class OptimizerArrays {
   void set_master(size_t p, std::span<const float> packed);
   void set_moment(size_t p, int which, std::span<const float> packed);
 
+  /// As if `codecs_on_device` had been said: `master` moves to the device, unless offloaded.
+  void bring_master_to_device();
+
   /// Maps the packed elements of parameter p from the old kept elements to the new ones.
   using Survive = std::function<std::vector<float>(size_t p, std::span<const float> old)>;
   /// Moves everything to a new layout, one array at a time. Collective when sharded.
@@ -97,7 +102,7 @@ class OptimizerArrays {
   bool is_coded(const Place& place) const;
   bool any(MasterCopy copy) const;
   Buffer allocate_low(const Layout& layout) const;
-  Buffer allocate_master(const Layout& layout) const;
+  Buffer allocate_master(int64_t count) const;
   Moment allocate_moment(const Layout& layout, int which) const;
   Tensor low_of(const Buffer& low, const Place& place) const;
   Tensor master_of(const Buffer& master, const Place& place) const;

@@ -15,7 +15,7 @@ void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& s
     low_ = std::move(low);
   }
   if (any(MasterCopy::apart)) {
-    Buffer master = allocate_master(next);
+    Buffer master = allocate_master(next.master);
     for (size_t p = 0; p < moved_parameters; ++p) {
       if (apart(p)) {
         write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace espalier::sparse {
 namespace {
@@ -69,6 +70,7 @@ void Store::allocate_all() {
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
                                   .offload = options_.offload,
+                                  .codecs_on_device = codecs_on_device_,
                                   .sharding = options_.sharding},
                                  extents);
   }
@@ -109,19 +111,21 @@ Buffer Store::allocate_flat(Memory kind, std::string_view name, DType dtype) {
 }
 
 Buffer Store::allocate_feedback() {
-  Arena& where = feedback_on_device_ ? arena() : arena().host();
+  Arena& where = codecs_on_device_ ? arena() : arena().host();
   return where.allocate(Memory::communication, "error feedback", DType::fp32, Shape{flat_size_});
 }
 
-void Store::bring_feedback_to_device() {
-  if (!feedback() || feedback_on_device_) {
+void Store::bring_codecs_to_device() {
+  if (std::exchange(codecs_on_device_, true)) {
     return;
   }
-  feedback_on_device_ = true;
-  Buffer there = allocate_feedback();
-  stream_.copy(feedback(), there.tensor());
-  stream_.synchronize();
-  feedback_ = std::move(there);
+  if (feedback()) {
+    Buffer there = allocate_feedback();
+    stream_.copy(feedback(), there.tensor());
+    stream_.synchronize();
+    feedback_ = std::move(there);
+  }
+  optimizer_.bring_master_to_device();
 }
 
 /// Gives a parameter what its storage keeps resident beside the flat arrays.

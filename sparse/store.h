@@ -179,8 +179,9 @@ class Store {
   Tensor value() const { return value_.tensor(); }
   /// fp32, of this rank alone; empty unless asked for.
   Tensor feedback() const { return feedback_.tensor(); }
-  /// It is the host's, until codecs run on the device: from this call on, with what it holds.
-  void bring_feedback_to_device();
+  /// What codecs read and write, `feedback` and `master`, is the host's until they run on the
+  /// device: from this call on, with what it holds. Offloaded master copies stay.
+  void bring_codecs_to_device();
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
@@ -307,7 +308,7 @@ class Store {
   int64_t flat_size_ = 0;
   int64_t changes_ = 0;
   Buffer gradient_, value_, feedback_;
-  bool feedback_on_device_ = false;
+  bool codecs_on_device_ = false;
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;

@@ -131,6 +131,8 @@ inline void add_memory_cases(Cases& cases) {
   }
   for (const int64_t n : {1, 100, 50001}) {
     cases.push_back(difference_case(n, n == 100));
+    cases.push_back(difference_case(n, false, 0.5));
+    cases.push_back(difference_case(n, n == 100, std::nan("")));
   }
   for (const DType dtype : kNumbers) {
     cases.push_back(embedding_backward_case({2, 3, 5}, 4, dtype));

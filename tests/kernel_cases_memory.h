@@ -156,19 +156,29 @@ inline Case ordered_sum_case(int64_t rows, int64_t n, int64_t mine, DType dtype)
   return made;
 }
 
-inline Case difference_case(int64_t n, bool finite) {
+inline Case difference_case(int64_t n, bool finite, std::optional<double> factor = {}) {
   Case made;
-  made.name = fmt::format("difference_{}_finite{:d}", n, finite);
+  made.name = fmt::format("difference_{}_finite{:d}{}", n, finite,
+                          factor ? fmt::format("_factor{}", *factor) : "");
   made.operands = {input(kFp32, {n}), input(kFp32, {n}), output(kFp32, {n}, {1e-7, 1e-7})};
+  if (factor) {
+    made.operands.push_back(input(kFp32, {1}));
+    made.operands.back().values = {*factor};
+  }
   made.run = [finite](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.difference(stream, {.a = t[0], .b = t[1], .y = t[2], .finite = finite});
+    kernels.difference(stream, {.a = t[0],
+                                .b = t[1],
+                                .y = t[2],
+                                .finite = finite,
+                                .factor = t.size() > 3 ? t[3] : Tensor()});
   };
   made.reference = [](std::vector<Values>& v) {
+    const bool applies = v.size() == 3 || std::isfinite(v[3][0]);
     for (size_t i = 0; i < v[0].size(); ++i) {
-      v[2][i] = v[0][i] - v[1][i];
+      v[2][i] = applies ? v[0][i] - v[1][i] : 0;
     }
   };
-  made.passes_nan = !finite;
+  made.passes_nan = !finite && !factor;  // one that is NaN makes all of it zero
   return made;
 }
 

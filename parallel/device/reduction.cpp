@@ -20,7 +20,8 @@ void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
     return;
   }
   const bool coded = job.wire != nullptr && !job.wire->plain(job.data.dtype);
-  require(!coded || order_ == Order::by_rank, "NCCL's own sums know no codes", job.first);
+  require(!coded || order_ == Order::by_rank || job.phases == Phases::gather,
+          "NCCL's own sums know no codes", job.first);
   job_ = job;
   doing_ = doing;
   edges_ = edges_of(job, link_.size());

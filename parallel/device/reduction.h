@@ -5,7 +5,8 @@
 //   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the versions of
 //             its slice in rank order, in fp32, rounded once. The same bits, and with a Wire the same
 //             bytes, as among ranks on the CPU. Sends 2 (p-1)/p n.
-//   by_nccl   NCCL's own sums, in an order of its own, which all ranks share. No codes.
+//   by_nccl   NCCL's own sums, in an order of its own, which all ranks share. No codes, but of what
+//             is gathered.
 //
 // Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those
 // versions, and fp32 sums of the slice. It grows with the largest array so far; only then the host

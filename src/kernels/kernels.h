@@ -154,10 +154,12 @@ struct OrderedSumArgs {
   int64_t mine = 0;
 };
 
-/// y = a - b, fp32; with `finite`, zero where that is not a finite number. y may be a or b.
+/// y = a - b, fp32; with `finite`, zero where that is not a finite number; all zeros with a `factor`
+/// that is not finite (AdamWArgs). y may be a or b.
 struct DifferenceArgs {
   Tensor a, b, y;
   bool finite = false;
+  Tensor factor;  ///< fp32 [1], or empty
 };
 
 /// x = value; any type.

@@ -54,6 +54,8 @@ void verify(const DifferenceArgs& args) {
     require(one.dtype == DType::fp32 && one.count() == args.y.count() && one.contiguous(),
             "fp32 numbers side by side", one.shape.text(), args.y.shape.text());
   }
+  require(!args.factor || (args.factor.dtype == DType::fp32 && args.factor.count() == 1),
+          "one fp32 factor", args.factor.shape.text());
 }
 
 void verify(const DecodeArgs& args) { is_message(args.y, args.wire.size(), args.format); }

@@ -66,6 +66,8 @@ class Optimizer {
   /// are clipped by their own norm. Collective when the store is sharded, which needs hooks.
   AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
                   const StepHooks& hooks = {});
+  /// Of the update asked for last, fp32 [1], as kernels find it.
+  Tensor clip_factor() const { return norm_.factor(); }
   /// Waits for it; once each, in their order.
   StepResult result(const AskedUpdate& asked);
   /// Both, of all parameters.

@@ -4,7 +4,6 @@
 #include "parallel/flat.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
-#include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -24,9 +23,6 @@ std::string host_reason(const io::Config& config) {
   }
   if (uses_low_rank(config)) {
     return "codec powersgd multiplies on the host";
-  }
-  if (codes_values(config)) {
-    return "parallel.value_codec is the host's";
   }
   const bool timed = codec == "fastest" || codec == "adaprec" ||
                      (codec == "adaptive" && parallel.codec_goal == "time") ||

@@ -79,7 +79,7 @@ std::unique_ptr<Transfer> Exchange::make_transfer() {
     }
     if (why.empty()) {
       way_ = fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
-      stage_.store().bring_feedback_to_device();
+      stage_.store().bring_codecs_to_device();
       return std::make_unique<DeviceTransfer>(config_, replicas, stage_);
     }
     if (needed) {
@@ -200,7 +200,11 @@ void Exchange::sum_words(std::span<double> words) {
 void Exchange::begin_gather() {
   const bool coded = codes_values(config_);
   if (coded) {
-    transfer_->value_wire().set_segments(value_segments(config_, stage_.store()));
+    parallel::Wire& wire = transfer_->value_wire();
+    wire.set_segments(value_segments(config_, stage_.store()));
+    if (transfer_->on_device()) {  // the host would know that nothing was stepped
+      wire.set_factor(stage_.clip_factor());
+    }
   }
   transfer_->gather(stage_.store().value(), shards_->partition(), coded);
 }

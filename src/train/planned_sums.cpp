@@ -4,6 +4,7 @@
 #include "sparse/value_copy.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/shards.h"
+#include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
@@ -34,16 +35,22 @@ PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int r
     : stream_(stage.store().arena(), 1),
       link_(rank, ranks, stream_),
       wire_(stage.kernels(), stream_, segments_of(config, stage)),
+      value_wire_(stage.kernels(), stream_),
       reduction_(link_, stage.kernels(), order_of(config)) {
   sparse::Store& store = stage.store();
+  store.bring_codecs_to_device();
   if (config.parallel.error_feedback) {
-    store.bring_feedback_to_device();
     wire_.set_feedback(store.feedback());
   }
   const parallel::WireView wire{.wire = &wire_};
   if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
     ask(parallel::half_step(store.gradient(), parallel::Phases::scatter, shards->partition(),
                             wire));
+    if (codes_values(config)) {
+      value_wire_.set_segments(value_segments(config, store));
+      ask(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
+                              {.wire = &value_wire_}));
+    }
   } else if (config.parallel.schedule != "async") {
     ask(parallel::all_reduce_step(store.gradient(), stage.boundaries(), bucket_bytes(config),
                                   wire));

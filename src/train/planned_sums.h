@@ -1,8 +1,8 @@
 #pragma once
 // The sums of a step from device to device (device_transfer.h), asked for on a dry arena, where
-// they hold from then on what those of a run hold. Of values that are gathered there is nothing:
-// they are sent from, and come to, where they are. Codecs that a run chooses by gradients count as
-// the widest there is; else a plan has the bytes of the run.
+// they hold from then on what those of a run hold. Values that are gathered as they are take
+// nothing: they are sent from, and come to, where they are. Codecs that a run chooses by gradients
+// count as the widest there is; else a plan has the bytes of the run.
 #include "parallel/device/reduction.h"
 #include "src/train/stage.h"
 
@@ -19,7 +19,7 @@ class PlannedSums {
 
   Stream stream_;
   parallel::PlannedLink link_;
-  parallel::Wire wire_;
+  parallel::Wire wire_, value_wire_;
   parallel::DeviceReduction reduction_;
 };
 

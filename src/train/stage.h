@@ -96,6 +96,8 @@ class Stage {
   /// Of updates from now on; see Optimizer.
   void set_gradient_scale(double scale, int64_t left_out) { optimizer_.set_scale(scale, left_out); }
   optim::StepResult result(const optim::AskedUpdate& asked) { return optimizer_.result(asked); }
+  /// Of the update asked for last, as kernels find it (optim/norm.h).
+  Tensor clip_factor() const { return optimizer_.clip_factor(); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
     const bool last = part + 1 == parts_.size();
     return {.first = first_parameter_[part].front(),

@@ -6,8 +6,9 @@
 //   c   the common value, of the compute type, the same bits on all ranks: what is computed with
 //   the owner sends code(m - c); all ranks, the owner too:  c = round(c + decode(code))
 //
-// On a device the master copies are in pinned memory: kernels write them there, and the host, which
-// encodes, reads them (sparse/optimizer_arrays.h).
+// Between devices kernels make the codes, and m is in the device's memory. Where values go through
+// the host, it encodes: m is in pinned memory, where kernels write it (sparse/optimizer_arrays.h).
+// An update that changed nothing, as its norm was not finite, has changes of zero, too (Wire).
 //
 // So what a code and the rounding lost, m - c, is in the next message: nothing is forgotten, and c
 // follows m however coarse the code is. A parameter's codec does not change during a run: matrices

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "parallel/bucketer.h"
 #include "parallel/codec.h"
 #include "parallel/device/buckets.h"
@@ -33,6 +35,8 @@ struct Sum {
   std::vector<int64_t> edges = {};
   bool feedback = false;
   uint64_t key = 0;
+  bool changes = false;  ///< of what all ranks hold, towards what its owner knows
+  float factor = 1;      ///< of them
 };
 
 /// Two parameters in this code, padding, and one that travels as it is.
@@ -42,6 +46,21 @@ std::vector<WireSegment> segments_of(const Sum& sum) {
   return {{.first = 0, .count = third, .format = format},
           {.first = third, .count = third - 5, .format = format},
           {.first = 2 * third, .count = sum.count - 2 * third, .format = plain_format(sum.dtype)}};
+}
+
+/// The slice of each rank in this code; only its owner knows what it is to become.
+std::vector<WireSegment> changes_of(const Sum& sum, const Tensor& targets, int me) {
+  const std::vector<int64_t> edges = edges_of({.data = targets, .edges = sum.edges}, sum.ranks);
+  std::vector<WireSegment> segments;
+  for (int rank = 0; rank < sum.ranks; ++rank) {
+    const int64_t count = edges[rank + 1] - edges[rank];
+    segments.push_back({.first = edges[rank],
+                        .count = count,
+                        .format = format_of(io::parse_codec(sum.codec)),
+                        .change = true,
+                        .target = rank == me ? targets.elements(edges[rank], count) : Tensor()});
+  }
+  return segments;
 }
 
 /// Results of a rank.
@@ -86,6 +105,15 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
   if (!sum.codec.empty()) {
     wire.set_segments(segments_of(sum));
   }
+  Buffer targets;
+  const Mirror factor =
+      Mirror::of_host(stream, Tensor(const_cast<float*>(&sum.factor), DType::fp32, Shape{1}));
+  if (sum.changes) {
+    targets = filled(stream, sum, 0, 7, DType::fp32);
+    wire.set_segments(changes_of(sum, targets.tensor(), comm.rank()));
+    factor.write();
+    wire.set_factor(factor.device());
+  }
   Result result;
   const int64_t before = comm.sent(Traffic::allreduce).bytes;
   Buffer feedback;
@@ -94,7 +122,7 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
     wire.set_feedback(feedback.tensor());
   }
   for (int step = 0; step < 2; ++step) {
-    const Buffer data = filled(stream, sum, comm.rank(), step, sum.dtype);
+    const Buffer data = filled(stream, sum, sum.changes ? 0 : comm.rank(), step, sum.dtype);
     wire.set_key(sum.key == 0 ? 0 : sum.key + static_cast<uint64_t>(comm.rank()));
     reduce(SliceJob{.data = data.tensor(),
                     .phases = sum.phases,
@@ -113,6 +141,18 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
   }
   result.bytes = comm.sent(Traffic::allreduce).bytes - before;
   return result;
+}
+
+/// What all hold before the changes of `sum`, of both steps.
+std::vector<float> unchanged(const Sum& sum) {
+  Arena arena;
+  Stream stream(arena, 1);
+  std::vector<float> all;
+  for (int step = 0; step < 2; ++step) {
+    const std::vector<float> one = floats(stream, filled(stream, sum, 0, step, sum.dtype).tensor());
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
 }
 
 Result on_cpu(const Sum& sum, Communicator& comm) {
@@ -138,9 +178,9 @@ Result on_device(const Sum& sum, Communicator& comm, const kernels::Kernels& tab
 }
 
 void expect_equal(const Sum& sum, const kernels::Kernels& table) {
-  SCOPED_TRACE(fmt::format("{} ranks, {}, codec {}, phases {}, feedback {}, key {}", sum.ranks,
-                           name_of(sum.dtype), sum.codec, static_cast<int>(sum.phases),
-                           sum.feedback, sum.key));
+  SCOPED_TRACE(fmt::format("{} ranks, {}, codec {}, phases {}, feedback {}, key {}, factor {}",
+                           sum.ranks, name_of(sum.dtype), sum.codec, static_cast<int>(sum.phases),
+                           sum.feedback, sum.key, sum.factor));
   const testing::FakeNccl fake;
   run_ranks(sum.ranks, [&](Communicator& comm) {
     const Result want = on_cpu(sum, comm);
@@ -149,6 +189,9 @@ void expect_equal(const Sum& sum, const kernels::Kernels& table) {
     EXPECT_TRUE(same_bits(got.feedback, want.feedback));
     EXPECT_EQ(got.bytes, want.bytes);
     EXPECT_FALSE(want.data.empty() && sum.edges.empty());
+    if (sum.changes) {
+      EXPECT_NE(same_bits(want.data, unchanged(sum)), std::isfinite(sum.factor));
+    }
   });
 }
 
@@ -196,6 +239,27 @@ TEST(DeviceSums, WithKeptErrorsAndRandomRounding) {
                testing::late_table());
 }
 
+/// What all ranks hold moves towards what its owner knows, unless the factor is not finite.
+void changes_are_equal(Sum sum, const kernels::Kernels& table) {
+  sum.phases = Phases::gather;
+  sum.changes = true;
+  for (const float factor : {0.25F, std::nanf("")}) {
+    sum.factor = factor;
+    expect_equal(sum, table);
+  }
+}
+
+TEST(DeviceSums, OfChanges) {
+  for (const char* codec : {"fp32", "bf16", "fp8-e4m3", "dynamic8", "static8", "linear8",
+                            "maxmin:3:64", "table:2:512", "sign", "topk:0.1:256"}) {
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+      changes_are_equal(
+          {.codec = codec, .ranks = 3, .dtype = dtype, .count = 1000, .edges = {0, 700, 700, 1000}},
+          testing::late_table());
+    }
+  }
+}
+
 /// The kernels of table cuda, by the harness.
 TEST(DeviceSums, ByKernelsOfCuda) {
   const kernels::Kernels& table = kernels::cuda_simt::table();
@@ -206,6 +270,9 @@ TEST(DeviceSums, ByKernelsOfCuda) {
   }
   expect_equal({.codec = "table:2:512", .ranks = 2, .count = 3000}, table);
   expect_equal({.codec = "fp8-e5m2", .ranks = 2, .count = 3000, .key = 9}, table);
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    changes_are_equal({.codec = "linear8", .ranks = 2, .dtype = dtype, .count = 3000}, table);
+  }
 }
 
 /// In another order than ours, but the same on all ranks.

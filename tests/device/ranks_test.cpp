@@ -53,24 +53,6 @@ void pipe(io::Config& config, const std::string& schedule) {
 /// Whose sums, or whose codes, are the host's.
 const std::vector<RanksWay>& host_ways() {
   static const std::vector<RanksWay> all{
-      {3,
-       {"values in codes",
-        [](io::Config& config) {
-          testing::prune_gradually(config);
-          config.parallel.zero = 1;
-          config.parallel.value_codec.fallback = "maxmin:4";
-          config.parallel.codec_min_size = 64;
-        }}},
-      {2,
-       {"values and gradients in codes, offloaded",
-        [](io::Config& config) {
-          testing::prune_sparse(config);
-          code(config, "maxmin:8");
-          config.parallel.zero = 1;
-          config.parallel.value_codec.fallback = "linear8";
-          config.optimizer.state_bits = 8;
-          config.optimizer.offload = true;
-        }}},
       {2,
        {"asynchronous, offloaded",
         [](io::Config& config) {
@@ -143,6 +125,24 @@ const std::vector<RanksWay>& linked_ways() {
           code(config, "fp8-e5m2");
           config.parallel.zero = 1;
           config.parallel.overlap = false;
+        }}},
+      {3,
+       {"values in codes",
+        [](io::Config& config) {
+          testing::prune_gradually(config);
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "maxmin:4";
+          config.parallel.codec_min_size = 64;
+        }}},
+      {2,
+       {"values and gradients in codes, offloaded",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          code(config, "maxmin:8");
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "linear8";
+          config.optimizer.state_bits = 8;
+          config.optimizer.offload = true;
         }}},
       {2,
        {"adaptive",

@@ -122,6 +122,14 @@ const std::vector<RanksWay>& ways() {
           config.parallel.codec.fallback = "maxmin:8";
           config.parallel.codec_min_size = 64;
         }}},
+      {3,
+       {"zero, values in codes",
+        [](io::Config& config) {
+          testing::prune_sparse(config);
+          config.parallel.zero = 1;
+          config.parallel.value_codec.fallback = "maxmin:4";
+          config.parallel.codec_min_size = 64;
+        }}},
   };
   return all;
 }
@@ -279,6 +287,7 @@ const kernels::Kernels& table_of(bool late) {
 struct End {
   std::string message;
   Outcome state;
+  std::vector<std::vector<float>> common;  ///< what compute reads of each parameter
   std::vector<nlohmann::json> told;
   std::vector<std::string> checkpoints;
   int64_t calls = 0;  ///< of the last rank
@@ -303,7 +312,11 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
       message = failure.what();
     }
     Outcome state = testing::outcome_of(trainer);  // which waits for the device
+    sparse::Store& store = trainer.stage().store();
     if (comm.rank() == 0) {
+      for (const sparse::Parameter& parameter : store.parameters()) {
+        end.common.push_back(store.values(parameter));
+      }
       end.message = message;
       end.state = std::move(state);
     }
@@ -343,6 +356,7 @@ void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& 
                                               : "the gradient norm is nan at step 5, in "));
     EXPECT_THAT(here.message, HasSubstr("step-000003.h5"));
     EXPECT_EQ(here.state, before.state);
+    EXPECT_EQ(here.common, before.common);
     EXPECT_THAT(here.told, SizeIs(kStep - 1));
     EXPECT_THAT(here.checkpoints, ::testing::ElementsAre("step-000003.h5"));
     EXPECT_EQ(here.calls, kStep * a_step);
@@ -387,14 +401,15 @@ TEST_P(Steps, ThatGoWrongChangeNothing) {
 
 TEST_P(Steps, ThatGoWrongOnOneRankChangeNothingOnAny) {
   const Linked linked;
-  for (const int64_t zero : {0, 1}) {
+  for (const auto& [zero, values] : {std::pair{0, "fp32"}, {1, "fp32"}, {1, "maxmin:2"}}) {
     for (const char* link : {"nccl", "host"}) {
-      SCOPED_TRACE(fmt::format("zero {} by {}", zero, link));
+      SCOPED_TRACE(fmt::format("zero {}, values in {}, by {}", zero, values, link));
       const TempDir dir;
       io::Config config = testing::tiny_config(dir);
       config.train.dtype = GetParam();
       save_at_three(config);
       config.parallel.zero = zero;
+      config.parallel.value_codec.fallback = values;
       ends_as_on_the_cpu(config, 2, link);
     }
   }

@@ -130,6 +130,7 @@ std::string visit_operands(DifferenceArgs& a, Fn&& fn) {
   fn("a", Use::in, a.a);
   fn("b", Use::in, a.b);
   fn("y", Use::out, a.y);
+  fn("factor", Use::in, a.factor);
   return "difference";
 }
 template <class Fn>
