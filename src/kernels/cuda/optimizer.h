@@ -394,7 +394,7 @@ State state_of(const Args& args, const Moment& moment2) {
               .first = positions.first,
               .n = args.value.count(),
               .factor = static_cast<const float*>(args.factor.data),
-              .joined = args.low && args.dense.dtype == DType::fp32 && positions.list == nullptr,
+              .joined = args.low && args.dense.dtype == DType::fp32 && positions.all(),
               .rounding = args.rounding};
   const bool dense =
       positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
