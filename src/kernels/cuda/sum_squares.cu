@@ -1,7 +1,6 @@
 // A warp sums the squares of kTogether blocks of kSumBlock elements, a lane a column of each; a thread
 // block counts the digits of its sums in shared memory, and adds those that are not 0 to the counts
-// at its end.
-// Atomics act on whole numbers alone, so the order of warps does not matter.
+// at its end. Atomics act on whole numbers alone, so the order of warps does not matter.
 #include <algorithm>
 
 #include "src/core/exact_sum.h"
@@ -39,16 +38,21 @@ __device__ __forceinline__ void add_exactly(Count* counts, double x) {
   atomicAdd(digit + 2, upper >> 32);
 }
 
-/// Of a lane's column, from element `first` on. kWhole: the block is all there.
+__device__ __forceinline__ Elements from_element(const Elements& x, int64_t first) {
+  return {static_cast<std::byte*>(x.data) + first * x.bytes_each(), x.type};
+}
+
+/// Of a lane's column of a block that begins at element `first`; `left`: elements from x on. kWhole:
+/// the block is all there.
 template <bool kWhole>
-__device__ __forceinline__ double column_squares(const Elements& x, int64_t first, int64_t n) {
+__device__ __forceinline__ double column_squares(const Elements& x, int first, int64_t left) {
   constexpr int kRows = kSumBlock / kSumColumns;
   uint32_t bits[kRows];  // asked for before any is looked at
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    const int64_t i = first + row * kSumColumns;
+    const int i = first + row * static_cast<int>(kSumColumns);
     bits[row] = 0;
-    if (kWhole || i < n) {
+    if (kWhole || i < left) {
       bits[row] = x.half() ? static_cast<const uint16_t*>(x.data)[i]
                            : static_cast<const uint32_t*>(x.data)[i];
     }
@@ -69,15 +73,15 @@ __device__ __forceinline__ double halve(double a, double b, unsigned distance) {
   return (second ? b : a) + __shfl_xor_sync(kAllLanes, second ? a : b, distance);
 }
 
-/// A lane's columns of kTogether blocks from element `first` on; lane 8 (i % 2 * 2 + i / 2) gets the
+/// A lane's columns of kTogether blocks, from its element x on; lane 8 (i % 2 * 2 + i / 2) gets the
 /// sum of block i.
 template <bool kWhole>
-__device__ __forceinline__ double squares_together(const Elements& x, int64_t first, int64_t n) {
+__device__ __forceinline__ double squares_together(const Elements& x, int64_t left) {
   static_assert(kTogether == 4 && kSumColumns == 32);
   double sums[kTogether];
 #pragma unroll
   for (int block = 0; block < kTogether; ++block) {
-    sums[block] = column_squares<kWhole>(x, first + block * kSumBlock, n);
+    sums[block] = column_squares<kWhole>(x, block * static_cast<int>(kSumBlock), left);
   }
   double sum = halve(halve(sums[0], sums[1], 16), halve(sums[2], sums[3], 16), 8);
 #pragma unroll
@@ -93,31 +97,31 @@ struct Arrays {
   static constexpr int64_t kChunk = int64_t{kWarps} * kTogether * kSumBlock;
   Elements x[kMost];
   int64_t n[kMost];
-  int64_t end[kMost];  ///< number of the chunk after its last
+  unsigned end[kMost];  ///< number of the chunk after its last
 };
 
 __global__ void __launch_bounds__(32 * kWarps)
-    exact_squares(Arrays arrays, int64_t chunks, Count* counts) {
+    exact_squares(Arrays arrays, unsigned chunks, Count* counts) {
   __shared__ Count mine[ExactSum::kWords];
   for (unsigned i = threadIdx.x; i < ExactSum::kWords; i += 32 * kWarps) {
     mine[i] = 0;
   }
   __syncthreads();
   int which = 0;
-  int64_t begin = 0;
-  for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+  unsigned begin = 0;
+  for (unsigned chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     while (chunk >= arrays.end[which]) {
       begin = arrays.end[which++];
     }
-    const int64_t n = arrays.n[which];
     const int64_t i = (chunk - begin) * Arrays::kChunk + threadIdx.x / 32 * kTogether * kSumBlock;
-    if (i >= n) {
+    const int64_t left = arrays.n[which] - i;
+    const int64_t lane = threadIdx.x % 32;
+    if (left <= 0) {
       continue;
     }
-    const Elements& x = arrays.x[which];
-    const int64_t first = i + threadIdx.x % 32;
-    const double sum = i + kTogether * kSumBlock <= n ? squares_together<true>(x, first, n)
-                                                      : squares_together<false>(x, first, n);
+    const Elements x = from_element(arrays.x[which], i + lane);
+    const double sum = left >= kTogether * kSumBlock ? squares_together<true>(x, left - lane)
+                                                     : squares_together<false>(x, left - lane);
     if (threadIdx.x % 8 == 0 && sum != 0) {
       add_exactly(mine, sum);
     }
@@ -138,19 +142,17 @@ __global__ void __launch_bounds__(32 * kWarps)
 /// Of as many as a launch takes, which are added to the same counts.
 void sum_some(Stream& stream, std::span<const SumSquaresArgs> some) {
   Arrays arrays;
-  int64_t chunks = 0;
+  unsigned chunks = 0;
   for (size_t k = 0; k < some.size(); ++k) {
     verify(some[k]);
     require(some[k].counts.data == some.front().counts.data, "sums of one call are one", k);
-    chunks += divide_up(some[k].x.count(), Arrays::kChunk);
+    chunks += blocks_for(some[k].x.count(), Arrays::kChunk);
     arrays.x[k] = elements(some[k].x);
     arrays.n[k] = some[k].x.count();
     arrays.end[k] = chunks;
   }
   launch(exact_squares,
-         {.name = "sum_squares",
-          .grid = static_cast<unsigned>(std::min<int64_t>(chunks, kMostBlocks)),
-          .block = 32 * kWarps},
+         {.name = "sum_squares", .grid = std::min(chunks, kMostBlocks), .block = 32 * kWarps},
          stream, arrays, chunks, static_cast<Count*>(some.front().counts.data));
 }
 
