@@ -15,6 +15,7 @@
 #include "parallel/collectives.h"
 #include "parallel/device/nccl_api.h"
 #include "src/core/mirror.h"
+#include "src/kernels/cuda/table.h"
 #include "src/train/codec_candidates.h"
 #include "src/train/device_transfer.h"
 #include "src/train/exchange_timer.h"
@@ -252,6 +253,37 @@ TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
       EXPECT_LE(trainer.arena().total().peak, plan.needed());
       EXPECT_LE(trainer.arena().host().use(Memory::communication).peak,
                 plan.pinned.at(kMessages) + 8192);  // what micro-batches read and tell
+    });
+  }
+}
+
+/// The kernels of table cuda, by the harness; `check_every` compares replicas.
+TEST(TimedSumsOfCuda, AreThoseOfARun) {
+  testing::FakeNccl nccl;
+  const TempDir dir;
+  io::Config config = testing::tiny_config(dir);
+  config.model.layers = 1;
+  config.model.context = 8;
+  config.train.global_batch = 4;
+  config.train.steps = 2;
+  config.train.eval_batches = 1;
+  config.parallel.check_every = 1;
+  const std::map<std::string, std::string> told{
+      {"fastest", "fastest codecs: "}, {"adaptive", "codecs chosen: "}, {"topk:0.1", "pay"}};
+  for (const auto& [codec, words] : told) {
+    config.parallel.codec.fallback = codec;
+    config.parallel.codec_goal = "time";
+    config.parallel.reduction = codec == "topk:0.1" ? "auto" : "sra";
+    on_ranks(2, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options{.resume = "none", .kernels = &kernels::cuda_simt::table()};
+      std::string notes;
+      options.on_note = [&](const std::string& note) { notes += note + "\n"; };
+      train::Trainer trainer(config, comm, options);
+      trainer.run();
+      EXPECT_LE(trainer.arena().total().peak, trainer.fit().plan.needed());
+      if (comm.rank() == 0) {
+        EXPECT_THAT(notes, AllOf(HasSubstr("from GPU to GPU"), HasSubstr(words)));
+      }
     });
   }
 }
