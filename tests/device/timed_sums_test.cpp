@@ -257,6 +257,32 @@ TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
   }
 }
 
+/// Any choice of "fastest" is planned: each matrix in codes while all others travel as they are.
+TEST_P(TimedSums, OfFastestArePlannedForAnyChoice) {
+  const auto planned = [&] {
+    size_t bytes = 0;
+    on_ranks(3, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(config_, comm,
+                                   {.resume = "none", .kernels = &testing::late_table()});
+      if (comm.rank() == 0) {
+        bytes = trainer.fit().plan.peak.at(kMessages);
+      }
+    });
+    return bytes;
+  };
+  for (const int zero : {0, 1}) {
+    config_.parallel.zero = zero;
+    config_.parallel.codec.patterns.clear();
+    config_.parallel.codec.fallback = "fastest";
+    const size_t most = planned();
+    config_.parallel.codec.fallback = "fp32";
+    for (const char* name : {"embedding.token", "blocks.0.mlp.expand.weight", "head.weight"}) {
+      config_.parallel.codec.patterns = {{name, "maxmin:4"}};
+      EXPECT_LE(planned(), most) << name;
+    }
+  }
+}
+
 /// The kernels of table cuda, by the harness; `check_every` compares replicas.
 TEST(TimedSumsOfCuda, AreThoseOfARun) {
   testing::FakeNccl nccl;
@@ -288,6 +314,18 @@ TEST(TimedSumsOfCuda, AreThoseOfARun) {
   }
 }
 
+std::vector<float> numbers(Stream& stream, const Tensor& tensor) {
+  const Mirror mirror(stream, tensor);
+  mirror.read();
+  std::vector<float> all;
+  with_number(tensor.dtype, [&]<class Number>(Number) {
+    for (const Number x : mirror.host().span<Number>()) {
+      all.push_back(to_float(x));
+    }
+  });
+  return all;
+}
+
 /// A transfer of its own beside that of a run that has not begun.
 struct Beside {
   Beside(const io::Config& config, parallel::Communicator& with)
@@ -297,17 +335,7 @@ struct Beside {
         timer(with, transfer, trainer.stage().store().gradient().dtype) {}
 
   Stream& stream() { return trainer.stage().stream(); }
-  std::vector<float> gradient() {
-    const Mirror mirror(stream(), trainer.stage().store().gradient());
-    mirror.read();
-    std::vector<float> all;
-    with_number(mirror.host().dtype, [&]<class Number>(Number) {
-      for (const Number x : mirror.host().span<Number>()) {
-        all.push_back(to_float(x));
-      }
-    });
-    return all;
-  }
+  std::vector<float> gradient() { return numbers(stream(), trainer.stage().store().gradient()); }
 
   parallel::Communicator& comm;
   train::Trainer trainer;
@@ -327,7 +355,10 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
     const kernels::WireFormat plain = parallel::plain_format(dtype);
     const kernels::WireFormat code = parallel::format_of(io::parse_codec("maxmin:4"));
     const std::vector<parallel::WireSegment> segments{{.first = 0, .count = 7, .format = code}};
+    const Buffer lost = me.stream().arena().allocate(Memory::communication, "what codecs lost",
+                                                     DType::fp32, Shape{count});
     me.transfer.gradient_wire().set_segments(segments);
+    me.transfer.gradient_wire().set_feedback(lost.tensor());
     me.transfer.gradient_wire().set_key(9);
     for (const kernels::WireFormat& format : {plain, code}) {
       const auto sum = me.transfer.timed_sum(format, count / 4);
@@ -348,6 +379,8 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
       const std::vector<float> left = me.gradient();
       EXPECT_THAT(std::vector<float>(left.begin(), left.begin() + count / 4), Each(0.0F));
       EXPECT_EQ(me.transfer.gradient_wire().segments().front().count, 7);
+      EXPECT_EQ(me.transfer.gradient_wire().feedback().data, lost.tensor().data);
+      EXPECT_THAT(numbers(me.stream(), lost.tensor()), Each(0.0F));
       EXPECT_EQ(me.transfer.gradient_wire().key(), 9U);
       me.trainer.stage().kernels().fill(me.stream(),
                                         {.x = me.trainer.stage().store().gradient(), .value = 0});
