@@ -119,11 +119,14 @@ std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage
     timings.push_back({.format = *format, .elements = longest_in_doubt(stage)});
   }
   if (kind_of(config) == "fastest") {
+    int64_t longest = 0;
     for (const sparse::Parameter& parameter : store.parameters()) {
-      for (const kernels::WireFormat& format : candidates) {
-        if (!gradient_format(config, stage, parameter)) {
-          timings.push_back({.format = format, .elements = parameter.kept()});
-        }
+      const bool open = !gradient_format(config, stage, parameter);
+      longest = std::max(longest, open ? parameter.kept() : 0);
+    }
+    for (const kernels::WireFormat& format : candidates) {
+      if (longest > 0) {
+        timings.push_back({.format = format, .elements = longest});
       }
     }
   }
