@@ -85,8 +85,8 @@ void DeviceReduction::sum_by_rank() {
   const int64_t stride = whole_lines(mine.count() * element) / element;
   Tensor versions;
   if (mine.count() > 0) {
-    reserve(link_.stream().arena(), staging_, "slices of other ranks", mine.dtype,
-            link_.size() * stride);
+    reserve(link_.stream().arena(), staging_, "slices of other ranks", DType::uint8,
+            link_.size() * stride * element);
     versions = staging_.tensor().as(mine.dtype, Shape{link_.size(), mine.count()});
     versions.stride = stride;
   }

@@ -3,57 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <optional>
 
 #include "parallel/codec.h"
 #include "parallel/collectives.h"
-#include "parallel/reduction/by_name.h"
 #include "src/kernels/backend.h"
-#include "src/train/exchange_timer.h"
+#include "src/train/codec_candidates.h"
+#include "src/train/transfer.h"
 
 namespace espalier::train {
 namespace {
 
-constexpr int64_t kFewestBits = 2;
-constexpr int64_t kMostBits = 8;
-constexpr int64_t kUniformBits = 4;
 /// What a choice of adaptive looks at of a parameter, at most.
 constexpr int64_t kBlocksSeen = 4;
 constexpr int64_t kBlock = 16'384;
-/// No gradient is larger for the question whether compressing pays.
-constexpr int64_t kLongestProbe = int64_t{4} << 20;
-
-std::vector<kernels::WireFormat> candidates_of(const io::Config& config, const std::string& kind) {
-  std::vector<kernels::WireFormat> formats;
-  const parallel::CodecDefaults defaults = codec_defaults(config);
-  if (kind == "fastest") {
-    for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
-      formats.push_back(parallel::format_of(io::parse_codec(name), defaults));
-    }
-    return formats;
-  }
-  if (kind == "adaptive") {
-    const std::vector<int64_t> buckets = config.parallel.bucket > 0
-                                             ? std::vector<int64_t>{config.parallel.bucket}
-                                             : std::vector<int64_t>{512, 128, 64};
-    for (int64_t bits = kFewestBits; bits <= kMostBits; ++bits) {
-      for (const int64_t bucket : buckets) {
-        formats.push_back(
-            parallel::format_of({.name = "maxmin", .bits = bits, .bucket = bucket}, defaults));
-      }
-    }
-  }
-  return formats;
-}
-
-/// The choice of adaptive that its budget is measured by: as many bits in their usual buckets.
-int uniform_of(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
-  const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
-  const kernels::WireFormat uniform =
-      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMostBits)},
-                          codec_defaults(config));
-  return static_cast<int>(std::ranges::find(candidates, uniform) - candidates.begin());
-}
 
 parallel::ErrorScale scale_of(const io::Config& config) {
   const std::string& wanted = config.parallel.codec_error;
@@ -64,30 +27,32 @@ parallel::ErrorScale scale_of(const io::Config& config) {
 
 }  // namespace
 
-CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas)
+CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
+                         Transfer& transfer)
     : config_(config),
       stage_(stage),
       replicas_(replicas),
-      timer_(replicas, kernels::beside(stage.kernels()), stage.stream().host(),
-             reduction_name(config, replicas)),
+      timer_(replicas, transfer, stage.store().gradient().dtype),
       kind_(io::parse_codec(config.parallel.codec.fallback).name),
-      candidates_(candidates_of(config, kind_)),
+      candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
   if (kind_ == "adaprec") {
     use(config.parallel.codec_candidates.front());
   }
-  if (replicas_.size() == 1) {
-    return;
-  }
-  if (kind_ == "adaptive") {
-    uniform_ = uniform_of(config, candidates_);
+  if (replicas_.size() > 1 && kind_ == "adaptive") {
+    uniform_ = uniform_candidate(config, candidates_);
     std::ranges::fill(chosen_, uniform_);
-    if (config.parallel.codec_goal == "time") {
-      link_ = timer_.link();
-      for (const kernels::WireFormat& format : candidates_) {
-        codec_seconds_.push_back(timer_.codec_seconds(format));
-      }
+    if (times_link(config)) {
+      measure_link(transfer.on_device());
     }
+  }
+}
+
+void CodecChoice::measure_link(bool on_device) {
+  const int64_t longest = longest_on_link(stage_, on_device);
+  link_ = timer_.link(longest);
+  for (const kernels::WireFormat& format : candidates_) {
+    codec_seconds_.push_back(timer_.codec_seconds(format, elements_of_codes(longest)));
   }
 }
 
@@ -97,32 +62,24 @@ void CodecChoice::use(const std::string& codec) { config_.parallel.codec.fallbac
 void CodecChoice::decide_whether_to_compress() {
   decided_for_ = stage_.store().flat_size();
   compresses_ = true;
-  kernels::WireFormat format;
-  if (kind_ == "adaptive") {
-    format = candidates_[static_cast<size_t>(uniform_)];
-  } else if (kind_ == "fastest" || kind_ == "adaprec") {
-    return;  // they measure times anyway
-  } else {
-    const auto codecs = segments();
-    const auto widest = std::ranges::max_element(codecs, {}, [](const auto& segment) {
-      return segment.format.code == kernels::WireCode::fp32 ? 0 : segment.count;
-    });
-    format = widest->format;
+  std::optional<kernels::WireFormat> format;
+  if (kind_ != "adaprec") {  // whose present codec is no codec of the config's
+    format = doubted_format(config_, stage_);
+  }
+  if (!format) {
+    return;
   }
   const kernels::WireFormat plain = parallel::plain_format(stage_.store().gradient().dtype);
-  if (format == plain) {
-    return;  // codecs that are none of single values
-  }
-  const int64_t longest = std::min(decided_for_, kLongestProbe);
+  const int64_t longest = longest_in_doubt(stage_);
   std::vector<parallel::ExchangePair> pairs;
   for (int64_t size = std::max<int64_t>(longest / 64, 1); size <= longest; size *= 8) {
     pairs.push_back({.elements = size,
                      .plain = timer_.seconds(plain, size),
-                     .compressed = timer_.seconds(format, size)});
+                     .compressed = timer_.seconds(*format, size)});
   }
   const int64_t pays_from = parallel::break_even(pairs);
   compresses_ = pays_from <= longest;
-  const std::string name = parallel::text_of(format);
+  const std::string name = parallel::text_of(*format);
   news_ =
       pays_from == parallel::kNeverPays
           ? fmt::format(
@@ -144,17 +101,10 @@ std::vector<parallel::WireSegment> CodecChoice::segments() const {
     parallel::WireSegment segment{.first = parameter.offset, .count = parameter.kept()};
     const auto fixed =
         compresses_ ? gradient_format(config_, stage_, parameter) : parallel::plain_format(dtype);
-    segment.format = fixed ? *fixed : format(candidates_[static_cast<size_t>(chosen_[p])]);
+    segment.format = fixed ? *fixed : candidates_[static_cast<size_t>(chosen_[p])];
     segments.push_back(segment);
   }
   return segments;
-}
-
-/// The one that stands for elements as they are has the gradient's type.
-kernels::WireFormat CodecChoice::format(const kernels::WireFormat& candidate) const {
-  return candidate.code == kernels::WireCode::fp32
-             ? parallel::plain_format(stage_.store().gradient().dtype)
-             : candidate;
 }
 
 void CodecChoice::prepare() {
@@ -178,11 +128,11 @@ void CodecChoice::prepare() {
     if (!fastest_.contains(size)) {
       std::vector<double> seconds;
       for (const kernels::WireFormat& candidate : candidates_) {
-        seconds.push_back(timer_.seconds(format(candidate), size));
+        seconds.push_back(timer_.seconds(candidate, size));
       }
       fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
       news_ += fmt::format("{}{} elements: {}", news_.empty() ? "fastest codecs: " : ", ", size,
-                           parallel::text_of(format(candidates_[fastest_[size]])));
+                           parallel::text_of(candidates_[fastest_[size]]));
     }
     chosen_[p] = fastest_[size];
   }

@@ -12,8 +12,9 @@
 //   adaprec    the one that AdaPrec's rounds have chosen (adaprec.h); before the first, the first candidate
 //   any, with reduction = "auto"   not at all where plain sums are measured to be no slower
 //
-// Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0 of the replicas
-// decides, the others are told; a stage of a pipeline decides for itself. Sources:
+// Times are those of sums as the run's gradients go, through the host or from device to device
+// (exchange_timer.h). Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0
+// of the replicas decides, the others are told; a stage of a pipeline decides for itself. Sources:
 // parallel/choice/bit_choice.h.
 #include <map>
 #include <string>
@@ -25,29 +26,26 @@
 #include "parallel/choice/error_table.h"
 #include "src/train/exchange_timer.h"
 #include "src/train/gradient_wire.h"
+#include "src/train/readiness.h"
 
 namespace espalier::train {
 
 class CodecChoice {
  public:
-  /// Collective over the replicas. All must outlive it.
-  CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas);
+  /// Collective over the replicas. All must outlive it. `transfer`: of the run's gradients. It, and
+  /// `prepare`, may write to the gradient.
+  CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
+              Transfer& transfer);
 
   /// From now on this codec instead of the config's default.
   void use(const std::string& codec);
   /// Of the flat gradient with the present masks.
   std::vector<parallel::WireSegment> segments() const;
-  /// Collective, before each step: measures what is new since the last one.
+  /// Collective, before each step, while gradients have no meaning: measures what is new since the
+  /// last one.
   void prepare();
   /// Whether the gradients of this step are to be measured before any is sent.
   bool due(int64_t step) const;
-  /// When gradients are final: `ready` [buckets] seconds after backward began, of flat elements up
-  /// to `ends`; `backward`: of all.
-  struct Readiness {
-    std::vector<int64_t> ends;
-    std::vector<double> ready;
-    double backward = 0;
-  };
   /// Collective: chooses by this rank's `gradient`, in the host's memory, and those of the others.
   /// `key`: of random rounding.
   void choose(const Tensor& gradient, const Readiness& readiness, uint64_t key);
@@ -60,8 +58,8 @@ class CodecChoice {
   void restore(const std::string& state);
 
  private:
+  void measure_link(bool on_device);
   void decide_whether_to_compress();
-  kernels::WireFormat format(const kernels::WireFormat& candidate) const;
   parallel::ExchangeTimes times_of(const parallel::ChoiceTable& table, std::span<const size_t> open,
                                    const Readiness& readiness) const;
   std::string describe(const parallel::ChoiceTable& table, const parallel::BitChoice& made) const;

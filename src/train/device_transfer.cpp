@@ -1,6 +1,5 @@
 #include "src/train/device_transfer.h"
 
-#include "io/codec_spec.h"
 #include "parallel/flat.h"
 #include "src/train/gradient_wire.h"
 #include "src/train/low_rank_codec.h"
@@ -17,17 +16,13 @@ parallel::DeviceReduction::Order order_of(const io::Config& config) {
 
 std::string host_reason(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
-  const std::string codec = io::parse_codec(parallel.codec.fallback).name;
   if (parallel.reduction != "auto" && parallel.reduction != "sra" && parallel.reduction != "nccl") {
     return fmt::format("parallel.reduction = \"{}\" is a way of the host's", parallel.reduction);
   }
   if (uses_low_rank(config)) {
     return "codec powersgd multiplies on the host";
   }
-  const bool timed = codec == "fastest" || codec == "adaprec" ||
-                     (codec == "adaptive" && parallel.codec_goal == "time") ||
-                     (parallel.reduction == "auto" && loses(config));
-  return timed ? "codecs are chosen by times of the host's messages" : "";
+  return {};
 }
 
 bool sums_on_device(const io::Config& config, parallel::Communicator& world, Stream& stream) {
@@ -38,7 +33,8 @@ bool sums_on_device(const io::Config& config, parallel::Communicator& world, Str
 
 DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator& replicas,
                                Stage& stage)
-    : bucket_bytes_(bucket_bytes(config)),
+    : stage_(stage),
+      bucket_bytes_(bucket_bytes(config)),
       link_(replicas, stage.stream()),
       gradient_wire_(stage.kernels(), link_.stream()),
       value_wire_(stage.kernels(), link_.stream()),
@@ -103,6 +99,13 @@ void DeviceTransfer::collect(std::span<const sparse::SharedVector> vectors) {
 void DeviceTransfer::gather(const Tensor& value, const parallel::Partition& partition, bool coded) {
   values_.begin(half_step(value, parallel::Phases::gather, partition,
                           {.wire = coded ? &value_wire_ : nullptr}));
+}
+
+std::unique_ptr<TimedSum> DeviceTransfer::timed_sum(const kernels::WireFormat& format,
+                                                    int64_t elements) {
+  const DeviceTimedSum::Means means{
+      .link = link_, .reduction = reduction_, .wire = gradient_wire_, .stage = stage_};
+  return std::make_unique<DeviceTimedSum>(means, format, elements);
 }
 
 }  // namespace espalier::train

@@ -32,11 +32,13 @@ class DeviceTransfer final : public Transfer {
   void gather(const Tensor& value, const parallel::Partition& partition, bool coded) override;
   void stepped(int64_t end) override { values_.ready(end); }
   void finish_gather() override { values_.finish(); }
+  std::unique_ptr<TimedSum> timed_sum(const kernels::WireFormat& format, int64_t elements) override;
   bool on_device() const override { return true; }
   void sum_counts(const Tensor& counts) override;
   void collect(std::span<const sparse::SharedVector> vectors) override;
 
  private:
+  Stage& stage_;
   size_t bucket_bytes_;
   parallel::NcclLink link_;
   parallel::Wire gradient_wire_, value_wire_;

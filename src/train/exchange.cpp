@@ -1,11 +1,8 @@
 #include "src/train/exchange.h"
 
-#include <utility>
-
 #include "parallel/collectives.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
-#include "src/core/trace.h"
 #include "src/kernels/backend.h"
 #include "src/train/agreement.h"
 #include "src/train/device_transfer.h"
@@ -47,9 +44,10 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       stage_(stage),
       shards_(std::move(shards)),
       stages_(stages),
-      codecs_(config, stage, ranks.data()),
+      clock_(stage.stream()),
       low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
-      transfer_(make_transfer()) {
+      transfer_(make_transfer()),
+      codecs_(config, stage, ranks.data(), *transfer_) {
   if (uses_low_rank(config)) {
     set_low_rank(low_rank_, config, stage, 0);
   }
@@ -117,10 +115,9 @@ void Exchange::prepare_wire(int64_t step) {
 
 void Exchange::begin(int64_t step) {
   step_ = step;
-  codecs_.prepare();
+  prepare();
   measures_ = codecs_.due(step);
-  before_ = std::exchange(readiness_, {});
-  began_ = now_seconds();
+  clock_.begin(measures_);
   transfer_->follow(stage_.store().gradient());
   if (!measures_) {
     begin_buckets();
@@ -134,16 +131,14 @@ void Exchange::begin_buckets() {
 }
 
 void Exchange::ready(int64_t end) {
-  readiness_.ends.push_back(end);
-  readiness_.ready.push_back(now_seconds() - began_);
+  clock_.ready(end);
   transfer_->ready(end);
 }
 
 void Exchange::finish() {
-  readiness_.backward = now_seconds() - began_;
+  clock_.finish();
   if (measures_) {
-    // The step before tells when gradients are ready while others are on their way.
-    codecs_.choose(transfer_->on_host(), before_.ends.empty() ? readiness_ : before_, key(step_));
+    codecs_.choose(transfer_->on_host(), clock_.found(), key(step_));
     begin_buckets();
   }
   transfer_->finish();

@@ -42,6 +42,9 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
+  /// Before gradients are computed, after masks may have changed: codecs measure what is new, with
+  /// the gradient's memory. `begin` does it itself.
+  void prepare() { codecs_.prepare(); }
   /// A step begins: gradients are about to be computed.
   void begin(int64_t step);
   /// The gradients of flat elements [0, end) are final.
@@ -78,14 +81,12 @@ class Exchange {
   Stage& stage_;
   std::shared_ptr<Shards> shards_;
   StageSums& stages_;
-  CodecChoice codecs_;
   bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
-  double began_ = 0;       ///< seconds, of the step
-  CodecChoice::Readiness readiness_;  ///< of this step so far
-  CodecChoice::Readiness before_;     ///< of the one before
-  parallel::LowRank low_rank_;        ///< of those whose codec is powersgd
+  ReadinessClock clock_;
+  parallel::LowRank low_rank_;  ///< of those whose codec is powersgd
   std::string way_;
   std::unique_ptr<Transfer> transfer_;
+  CodecChoice codecs_;
 };
 
 }  // namespace espalier::train

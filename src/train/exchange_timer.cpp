@@ -1,79 +1,65 @@
 #include "src/train/exchange_timer.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <vector>
 
 #include "parallel/collectives.h"
-#include "parallel/reduction/by_name.h"
-#include "src/core/rng.h"
+#include "parallel/wire.h"
 #include "src/core/trace.h"
+#include "src/train/transfer.h"
 
 namespace espalier::train {
 namespace {
 
 constexpr int kRepeats = 3;  // and one to warm up
 
-std::vector<float> drawn(int64_t count) {
-  std::vector<float> x(static_cast<size_t>(count));
-  for (size_t i = 0; i < x.size(); ++i) {
-    x[i] = static_cast<float>(static_cast<int32_t>(mix(1, i) >> 32)) * 0x1p-31F;
-  }
-  return x;
-}
-
-Tensor view_of(std::vector<float>& x) {
-  return {x.data(), DType::fp32, Shape{static_cast<int64_t>(x.size())}};
-}
-
 }  // namespace
 
-ExchangeTimer::ExchangeTimer(parallel::Communicator& comm, const kernels::Kernels& kernels,
-                             Stream& stream, std::string reduction)
-    : comm_(comm), kernels_(kernels), stream_(stream), reduction_(std::move(reduction)) {}
+ExchangeTimer::ExchangeTimer(parallel::Communicator& comm, Transfer& transfer, DType type)
+    : comm_(comm), transfer_(transfer), type_(type) {}
 
 double ExchangeTimer::seconds(const kernels::WireFormat& format, int64_t elements) {
-  std::vector<float> x = drawn(elements);
-  parallel::Wire wire(kernels_, stream_, {{.first = 0, .count = elements, .format = format}});
-  const auto reduction = parallel::make_reduction(reduction_, comm_, stream_.arena());
+  const std::unique_ptr<TimedSum> sum = transfer_.timed_sum(format, elements);
   double best = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
     parallel::barrier(comm_);
     const double begin = now_seconds();
-    reduction->start({.data = view_of(x), .wire = &wire});
-    reduction->wait(comm_);
+    sum->sum();
     double taken = now_seconds() - begin;
     parallel::all_reduce_small(comm_, {&taken, 1}, parallel::Combine::max);
     best = repeat > 0 ? std::min(best, taken) : best;
   }
+  sum->end();
   return best;
 }
 
-double ExchangeTimer::codec_seconds(const kernels::WireFormat& format) {
-  constexpr int64_t kElements = 65'536;
-  std::vector<float> x = drawn(kElements);
-  std::vector<std::byte> message(kernels::wire_bytes(format, kElements));
+double ExchangeTimer::codec_seconds(const kernels::WireFormat& format, int64_t elements) {
+  const std::unique_ptr<TimedSum> sum = transfer_.timed_sum(format, elements);
   double best = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
     const double begin = now_seconds();
-    kernels_.encode(stream_, {.x = view_of(x), .wire = message, .format = format});
-    kernels_.decode(stream_, {.wire = message, .y = view_of(x), .format = format});
+    sum->code();
     best = std::min(best, now_seconds() - begin);
   }
+  sum->end();
   parallel::all_reduce_small(comm_, {&best, 1}, parallel::Combine::max);
-  return best / static_cast<double>(kElements);
+  return best / static_cast<double>(elements);
 }
 
-plan::Link ExchangeTimer::link() {
-  const kernels::WireFormat plain = parallel::plain_format(DType::fp32);
-  constexpr std::array<int64_t, 4> kSizes{1024, 16'384, 65'536, 262'144};
+plan::Link ExchangeTimer::link(int64_t longest) {
+  const kernels::WireFormat plain = parallel::plain_format(type_);
+  const double sent = 2.0 * (comm_.size() - 1) / comm_.size() * static_cast<double>(size_of(type_));
   std::vector<plan::LinkSample> samples;
-  const double sent = 2.0 * (comm_.size() - 1) / comm_.size() * sizeof(float);  // an element
-  for (const int64_t size : kSizes) {
+  for (const int64_t part : {256, 16, 4, 1}) {
+    const int64_t size = std::max<int64_t>(longest / part, 1);
     samples.push_back({.bytes = sent * static_cast<double>(size), .seconds = seconds(plain, size)});
   }
-  return plan::fit_link(samples).link;
+  try {
+    return plan::fit_link(samples).link;
+  } catch (const Failure&) {
+    return {.latency_s = std::ranges::min(samples, {}, &plan::LinkSample::seconds).seconds};
+  }
 }
 
 }  // namespace espalier::train

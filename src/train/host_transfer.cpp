@@ -35,7 +35,12 @@ parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
 
 HostTransfer::HostTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage,
                            parallel::LowRank& low_rank)
-    : gradient_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
+    : timed_{.comm = replicas,
+             .kernels = kernels::beside(stage.kernels()),
+             .stream = stage.stream().host(),
+             .reduction = reduction_name(config, replicas),
+             .type = stage.store().gradient().dtype},
+      gradient_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
       value_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
       buckets_(replicas, stage.store().arena().host(), bucket_options(config),
                reduction_of(config, replicas, low_rank)),
@@ -94,6 +99,11 @@ void HostTransfer::finish_gather() {
   value_.fetch_all();
   gather_.finish();
   value_.give_back();
+}
+
+std::unique_ptr<TimedSum> HostTransfer::timed_sum(const kernels::WireFormat& format,
+                                                  int64_t elements) {
+  return std::make_unique<HostTimedSum>(timed_, format, elements);
 }
 
 }  // namespace espalier::train

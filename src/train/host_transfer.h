@@ -25,8 +25,10 @@ class HostTransfer final : public Transfer {
   void gather(const Tensor& value, const parallel::Partition& partition, bool coded) override;
   void stepped(int64_t end) override;
   void finish_gather() override;
+  std::unique_ptr<TimedSum> timed_sum(const kernels::WireFormat& format, int64_t elements) override;
 
  private:
+  HostTimedSum::Means timed_;
   parallel::Wire gradient_wire_, value_wire_;
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;

@@ -94,6 +94,9 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(const Step& first,
   training_ = true;
   collective_ = 0;
   outcomes_.assign(static_cast<size_t>(steps), {});
+  if (step_.exchange != nullptr) {
+    step_.exchange->prepare();
+  }
   for (PartWeights& weights : weights_) {
     weights.begin(first.step);
   }

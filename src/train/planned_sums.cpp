@@ -1,27 +1,55 @@
 #include "src/train/planned_sums.h"
 
-#include "io/codec_spec.h"
 #include "sparse/value_copy.h"
-#include "src/train/gradient_wire.h"
+#include "src/train/codec_candidates.h"
 #include "src/train/shards.h"
+#include "src/train/timed_sum.h"
 #include "src/train/value_wire.h"
 
 namespace espalier::train {
 namespace {
 
-/// As the first steps send them (CodecChoice::segments).
-std::vector<parallel::WireSegment> segments_of(const io::Config& config, const Stage& stage) {
+using Segments = std::vector<parallel::WireSegment>;
+
+/// With this format for what is to be chosen.
+Segments segments_of(const io::Config& config, const Stage& stage,
+                     const kernels::WireFormat& chosen) {
   const sparse::Store& store = stage.store();
-  const kernels::WireFormat widest =
-      parallel::format_of(io::parse_codec("maxmin:8"), codec_defaults(config));
-  std::vector<parallel::WireSegment> segments;
+  Segments segments;
   for (size_t p = store.parameters().size(); p-- > 0;) {
     const sparse::Parameter& parameter = store.parameters()[p];
     segments.push_back({.first = parameter.offset,
                         .count = parameter.kept(),
-                        .format = gradient_format(config, stage, parameter).value_or(widest)});
+                        .format = gradient_format(config, stage, parameter).value_or(chosen)});
   }
   return segments;
+}
+
+/// As steps may send them (CodecChoice::segments). Formats beside each other take no more than the
+/// widest of them for all.
+std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage) {
+  const sparse::Store& store = stage.store();
+  const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
+  std::vector<Segments> ways;
+  for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
+    ways.push_back(segments_of(config, stage, format));
+    if (format == plain && config.parallel.codec.fallback != "adaprec") {
+      // What travels as it is beside codes goes another way than where nothing is in codes.
+      ways.push_back(ways.back());
+      ways.back().push_back(
+          {.first = store.flat_size(), .format = {.code = kernels::WireCode::maxmin}});
+    }
+  }
+  if (ways.empty()) {
+    ways.push_back(segments_of(config, stage, plain));
+  }
+  if (config.parallel.reduction == "auto" && loses(config)) {
+    ways.push_back(ways.front());
+    for (parallel::WireSegment& segment : ways.back()) {
+      segment.format = plain;
+    }
+  }
+  return ways;
 }
 
 parallel::DeviceReduction::Order order_of(const io::Config& config) {
@@ -34,7 +62,7 @@ parallel::DeviceReduction::Order order_of(const io::Config& config) {
 PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int ranks)
     : stream_(stage.store().arena(), 1),
       link_(rank, ranks, stream_),
-      wire_(stage.kernels(), stream_, segments_of(config, stage)),
+      wire_(stage.kernels(), stream_),
       value_wire_(stage.kernels(), stream_),
       reduction_(link_, stage.kernels(), order_of(config)) {
   sparse::Store& store = stage.store();
@@ -42,6 +70,25 @@ PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int r
   if (config.parallel.error_feedback) {
     wire_.set_feedback(store.feedback());
   }
+  time(config, stage);
+  for (Segments& way : ways_to_send(config, stage)) {
+    wire_.set_segments(std::move(way));
+    ask(config, stage);
+  }
+}
+
+void PlannedSums::time(const io::Config& config, Stage& stage) {
+  const DeviceTimedSum::Means means{
+      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage};
+  for (const Timing& timing : longest_timings(config, stage)) {
+    DeviceTimedSum sum(means, timing.format, timing.elements);
+    timing.code ? sum.code() : sum.sum();
+    sum.end();
+  }
+}
+
+void PlannedSums::ask(const io::Config& config, Stage& stage) {
+  sparse::Store& store = stage.store();
   const parallel::WireView wire{.wire = &wire_};
   if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
     ask(parallel::half_step(store.gradient(), parallel::Phases::scatter, shards->partition(),

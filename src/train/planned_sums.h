@@ -1,8 +1,8 @@
 #pragma once
 // The sums of a step from device to device (device_transfer.h), asked for on a dry arena, where
 // they hold from then on what those of a run hold. Values that are gathered as they are take
-// nothing: they are sent from, and come to, where they are. Codecs that a run chooses by gradients
-// count as the widest there is; else a plan has the bytes of the run.
+// nothing: they are sent from, and come to, where they are. Where a run chooses codecs, all count
+// that it may choose, and what it times; else a plan has the bytes of the run.
 #include "parallel/device/reduction.h"
 #include "src/train/stage.h"
 
@@ -15,6 +15,8 @@ class PlannedSums {
   PlannedSums(const io::Config& config, Stage& stage, int rank, int ranks);
 
  private:
+  void time(const io::Config& config, Stage& stage);
+  void ask(const io::Config& config, Stage& stage);
   void ask(const parallel::BucketPipeline::Step& step);
 
   Stream stream_;

@@ -159,11 +159,14 @@ class Rehearsal {
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
     const Buffer staging = bytes_of(arena_.host(), Memory::communication, messages_of_sums());
-    const Buffer trial =
-        bytes_of(arena_, Memory::scratch, trial_bytes(config_, arena_, run_.ranks));
+    const Tensor feedback = stage_.store().feedback();
+    const size_t trial_feedback = trial_feedback_bytes(config_, feedback, run_.ranks);
+    const Buffer trial = bytes_of(
+        arena_, Memory::scratch,
+        trial_bytes(config_, arena_, run_.ranks) + (feedback.on_device ? trial_feedback : 0));
     const Buffer trial_beside =
         bytes_of(arena_.host(), Memory::scratch,
-                 trial_feedback_bytes(config_, stage_.store().feedback(), run_.ranks) +
+                 (feedback.on_device ? 0 : trial_feedback) +
                      (run_.place.device ? trial_bytes(config_, host_, run_.ranks) : 0));
     const Buffer numbers = bytes_of(arena_, Memory::scratch, moment_numbers());
     plan.start = bytes_now(arena_);

@@ -118,6 +118,7 @@ void Trainer::train_trial(int64_t step) {
   } back{*this, step_, loss_scale_};
   step_ = step;
   finish_step(ask_step());
+  stage_->stream().synchronize();  // its time is that of the update and of gathered values, too
 }
 
 /// Whether something reads the state after `step` steps, or changes it.

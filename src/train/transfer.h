@@ -14,6 +14,7 @@
 #include "parallel/partition.h"
 #include "parallel/wire.h"
 #include "sparse/sharding.h"
+#include "src/train/timed_sum.h"
 
 namespace espalier::train {
 
@@ -47,6 +48,11 @@ class Transfer {
   /// Those within [0, end) have been asked of kernels.
   virtual void stepped(int64_t end) = 0;
   virtual void finish_gather() = 0;
+
+  /// `elements` numbers that travel as gradients do, in this format. No array is on its way, and the
+  /// gradient has no meaning, until it ends. Collective.
+  virtual std::unique_ptr<TimedSum> timed_sum(const kernels::WireFormat& format,
+                                              int64_t elements) = 0;
 
   /// Whether what follows can be called, for kernels asked for from now on.
   virtual bool on_device() const { return false; }

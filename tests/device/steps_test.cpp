@@ -66,6 +66,14 @@ struct RanksWay {
   testing::Way way;
 };
 
+/// All that is timed is timed by the first step.
+void time_codecs(io::Config& config, const std::string& codec) {
+  config.parallel.codec.fallback = codec;
+  config.parallel.codec_min_size = 64;
+  config.parallel.codec_goal = "time";
+  config.parallel.codec_trial = 5;
+}
+
 const std::vector<RanksWay>& ways() {
   static const std::vector<RanksWay> all{
       {1, {"dense", [](io::Config&) {}}},
@@ -108,6 +116,15 @@ const std::vector<RanksWay>& ways() {
           config.parallel.rounding = "stochastic";
         }}},
       {2, {"NCCL's sums", [](io::Config& config) { config.parallel.reduction = "nccl"; }}},
+      {2, {"fastest codecs", [](io::Config& config) { time_codecs(config, "fastest"); }}},
+      {3, {"codecs by time", [](io::Config& config) { time_codecs(config, "adaptive"); }}},
+      {2, {"codecs by trials", [](io::Config& config) { time_codecs(config, "adaprec"); }}},
+      {2,
+       {"codecs where they pay",
+        [](io::Config& config) {
+          time_codecs(config, "maxmin:4");
+          config.parallel.reduction = "auto";
+        }}},
       {3,
        {"zero",
         [](io::Config& config) {
