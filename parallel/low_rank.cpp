@@ -6,15 +6,6 @@
 
 namespace espalier::parallel {
 
-namespace {
-
-/// Elements of a panel of fp32 sums. On a device each panel is two calls.
-int64_t panel_elements(Stream& stream) {
-  return int64_t{1} << (stream.arena().on_device() ? 22 : 16);
-}
-
-}  // namespace
-
 void LowRank::set_matrices(std::vector<LowRankMatrix> matrices) {
   std::map<uint64_t, Kept> kept;
   int64_t end = 0;
@@ -145,7 +136,7 @@ void LowRank::multiply(const Tensor& p, const Tensor& q, const Tensor& gradient)
     return;
   }
   const int64_t cols = gradient.cols();
-  const int64_t height = std::clamp<int64_t>(panel_elements(stream_) / cols, 1, gradient.rows());
+  const int64_t height = std::clamp<int64_t>(panel_elements_ / cols, 1, gradient.rows());
   reserve(stream_.arena(), panel_, "rows of a sum", DType::fp32, height * cols);
   for (int64_t row = 0; row < gradient.rows(); row += height) {
     const int64_t rows = std::min(height, gradient.rows() - row);

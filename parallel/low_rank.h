@@ -44,8 +44,10 @@ struct LowRankMatrix {
 /// for e.
 class LowRank {
  public:
-  /// Both must outlive it.
-  LowRank(const kernels::Kernels& kernels, Stream& stream) : kernels_(kernels), stream_(stream) {}
+  /// Both must outlive it. `panel`: elements of a sum that are made in fp32 at once, in whole rows,
+  /// where the array has 16 bits.
+  LowRank(const kernels::Kernels& kernels, Stream& stream, int64_t panel = int64_t{1} << 16)
+      : kernels_(kernels), stream_(stream), panel_elements_(panel) {}
   LowRank(const LowRank&) = delete;
   LowRank& operator=(const LowRank&) = delete;
 
@@ -101,6 +103,7 @@ class LowRank {
 
   const kernels::Kernels& kernels_;
   Stream& stream_;
+  int64_t panel_elements_;
   std::vector<LowRankMatrix> matrices_;
   std::map<uint64_t, Kept> kept_;  ///< by key
   std::vector<Range> released_;

@@ -8,6 +8,9 @@
 
 namespace espalier::parallel {
 
+/// For its LowRank: each panel is two calls.
+inline constexpr int64_t kDevicePanel = int64_t{1} << 22;
+
 class DeviceLowRankReduction final : public DeviceSum {
  public:
   /// All must outlive it; the stream of `low_rank` is the link's. A job without matrices, or of

@@ -42,7 +42,7 @@ DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator&
       link_(replicas, stage.stream()),
       gradient_wire_(stage.kernels(), link_.stream()),
       value_wire_(stage.kernels(), link_.stream()),
-      low_rank_(stage.kernels(), link_.stream()),
+      low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
       reduction_(link_, stage.kernels(), order_of(config)),
       factored_(link_, low_rank_, reduction_),
       gradients_(link_, factored_, config.parallel.overlap,

@@ -39,7 +39,7 @@ PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int r
       stream_(stage.store().arena(), 1),
       link_(rank, ranks, stream_),
       wire_(stage.kernels(), stream_),
-      low_rank_(stage.kernels(), stream_),
+      low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
       reduction_(link_, stage.kernels(), order_of(config)),
       factored_(link_, low_rank_, reduction_) {
   stage.store().bring_feedback_to_device();

@@ -40,6 +40,7 @@ struct Sum {
   bool leaves = false;    ///< a matrix travels as it is in the last step
   double bad = 0;         ///< what the last rank has in a matrix in the second step
   bool inactive = false;  ///< in the first step all travel as they are
+  int64_t panel = kDevicePanel;
 };
 
 /// Of a rank.
@@ -166,7 +167,7 @@ Result on_device(const Sum& sum, Communicator& comm, const kernels::Kernels& tab
                  DeviceReduction::Order order = DeviceReduction::Order::by_rank) {
   kernels::Backend backend(table, 1);
   NcclLink link(comm, backend.stream());
-  LowRank low_rank(table, link.stream());
+  LowRank low_rank(table, link.stream(), sum.panel);
   Wire wire(table, link.stream());
   DeviceReduction rest(link, table, order);
   DeviceLowRankReduction reduction(link, low_rank, rest);
@@ -220,6 +221,13 @@ TEST(DeviceLowRankSums, BeginAndLeave) {
                 .leaves = true,
                 .inactive = true});
   expect_equal({.ranks = 2, .phases = Phases::scatter, .leaves = true});
+}
+
+/// Sums of 16 bits are made some rows at a time, or one; panels are no part of the bits.
+TEST(DeviceLowRankSums, BySomeRows) {
+  for (const int64_t panel : {1, 300, 1000}) {
+    expect_equal({.ranks = 2, .dtype = DType::bf16, .panel = panel});
+  }
 }
 
 /// Loud in the step, on all ranks alike, and forgotten afterwards.
