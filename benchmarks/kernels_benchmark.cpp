@@ -19,6 +19,7 @@
 #include "src/core/mirror.h"
 #include "tests/attention_way.h"
 #include "tests/kernel_cases_fp8.h"
+#include "tests/kernel_cases_low_rank.h"
 #include "tests/kernel_cases_states.h"
 
 namespace espalier::kernels {
@@ -262,6 +263,8 @@ void add_math() {
   for (const DType dtype : {kFp32, kBf16}) {
     add("sum_squares/" + text(dtype), [=] { return sum_squares_case(size.elements, dtype); });
   }
+  add("orthonormalise", [=] { return orthonormalise_case(4, 4 * width); });
+  add("keep_factor", [=] { return keep_factor_case({4, 4 * width, width, kBf16}); });
   for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {
     add("quantize/" + name_of(map), [=] { return quantize_case(size.elements, map); });
     add("dequantize/" + name_of(map), [=] { return dequantize_case(size.elements, map); });

@@ -14,6 +14,7 @@
 // on all, and e and Q forget the step. All ranks compute P Qᵀ from the same numbers: its bits are
 // the same on machines of the same kind, as the optimizer's are.
 //
+// All of it is asked of kernels on one stream, so memory is that stream's: the host's, or a device's.
 // Factors lie transposed: a column is contiguous. Cost of a matrix: 8 m n r + 4 m r² flops, eight
 // passes over m n numbers, 4 r n bytes of memory and e; 4 r (m + n) bytes are summed instead of 4 m
 // n. One core takes 7 ms for the 10.6 M elements of a GPT of 6 layers of 384 with r = 4, in fp32 or
@@ -43,13 +44,15 @@ struct LowRankMatrix {
 /// for e.
 class LowRank {
  public:
-  /// Both must outlive it.
-  LowRank(const kernels::Kernels& kernels, Stream& stream) : kernels_(kernels), stream_(stream) {}
+  /// Both must outlive it. `panel`: elements of a sum that are made in fp32 at once, in whole rows,
+  /// where the array has 16 bits.
+  LowRank(const kernels::Kernels& kernels, Stream& stream, int64_t panel = int64_t{1} << 16)
+      : kernels_(kernels), stream_(stream), panel_elements_(panel) {}
   LowRank(const LowRank&) = delete;
   LowRank& operator=(const LowRank&) = delete;
 
   const kernels::Kernels& kernels() const { return kernels_; }
-  Stream& stream() { return stream_; }
+  Stream& stream() const { return stream_; }
   /// Ascending, not overlapping, `key`s differ. A matrix that was there under its key with the same
   /// columns and rank keeps its Q; one that no longer is loses it.
   void set_matrices(std::vector<LowRankMatrix> matrices);
@@ -72,14 +75,16 @@ class LowRank {
   Tensor factor(const LowRankMatrix& matrix) const;
 
   // Steps of a reduction; `gradient` is the matrix's part of the array, fp32, bf16 or fp16, p is Pᵀ
-  // [rank, rows] and q is Qᵀ [rank, cols], both fp32.
+  // [rank, rows] and q is Qᵀ [rank, cols], both fp32 and without gaps.
 
   /// gradient += e, and e = 0, in the released part of these elements.
   void release(const Range& elements, const Tensor& gradient);
   /// M := gradient + e; p = (M Q)ᵀ
   void project(const LowRankMatrix& matrix, const Tensor& gradient, const Tensor& p);
-  /// q = (Mᵀ P)ᵀ
+  /// p becomes orthonormal; q = (Mᵀ P)ᵀ
   void project_back(const LowRankMatrix& matrix, const Tensor& p, const Tensor& q);
+  /// y = -x, fp32.
+  void negate(const Tensor& x, const Tensor& y);
   /// e := M + P Qᵀ, where q is that of `project_back` with its sign changed.
   void keep_rest(const LowRankMatrix& matrix, const Tensor& p, const Tensor& minus_q);
   /// gradient := P Qᵀ; Q is kept.
@@ -91,12 +96,14 @@ class LowRank {
     int64_t cols = 0, rank = 0;
     Buffer factor;
   };
+  Tensor error_of(const LowRankMatrix& matrix) const;
   Tensor matrix_of(const LowRankMatrix& matrix) const;
   Kept begin(const LowRankMatrix& matrix);
   void multiply(const Tensor& p, const Tensor& q, const Tensor& gradient);
 
   const kernels::Kernels& kernels_;
   Stream& stream_;
+  int64_t panel_elements_;
   std::vector<LowRankMatrix> matrices_;
   std::map<uint64_t, Kept> kept_;  ///< by key
   std::vector<Range> released_;
@@ -104,10 +111,5 @@ class LowRank {
   bool active_ = true;
   Buffer panel_;  ///< fp32 rows of a sum that becomes 16 bits
 };
-
-/// Makes the rows of p (fp32 [rank, rows]: the columns of P) orthonormal, from the first on: twice
-/// modified Gram-Schmidt in double. One that depends on those before it becomes zero; if any is not
-/// finite, p is NaN somewhere afterwards.
-void orthonormalise(const Tensor& p);
 
 }  // namespace espalier::parallel

@@ -2,6 +2,7 @@
 // All kernel cases; see kernel_cases.h.
 #include "tests/kernel_cases_block.h"
 #include "tests/kernel_cases_fp8.h"
+#include "tests/kernel_cases_low_rank.h"
 #include "tests/kernel_cases_memory.h"
 #include "tests/kernel_cases_sparse.h"
 #include "tests/kernel_cases_states.h"
@@ -185,6 +186,7 @@ inline Cases all_cases() {
   add_fp8_cases(cases);
   add_block_cases(cases);
   add_memory_cases(cases);
+  add_low_rank_cases(cases);
   add_sparse_cases(cases);
   return cases;
 }

@@ -119,6 +119,14 @@ TEST(Tables, wrong_arguments_are_bugs_in_every_table) {
                                         .positions = {.size = 24, .count = 24}}),
                  Bug);
     EXPECT_THROW(table->sum_squares(stream, SumSquaresArgs{.x = a.tensor()}), Bug);
+    EXPECT_THROW(table->orthonormalise(stream, {.x = c.tensor()}), Bug);
+    EXPECT_THROW(table->orthonormalise(stream, {.x = a.tensor().column_range(0, 3)}), Bug);
+    EXPECT_THROW(table->keep_factor(stream, {.p = a.tensor(),
+                                             .q = b.tensor(),
+                                             .factor = b.tensor(),
+                                             .error = a.tensor().reshaped({24}),
+                                             .gradient = a.tensor().reshaped({24})}),
+                 Bug);
   }
 }
 

@@ -78,6 +78,11 @@ TEST(LowRankMatrices, AreFoundWhole) {
 TEST(Orthonormalise, MakesAnOrthonormalBasisOfNearlyDependentColumns) {
   constexpr int64_t kRows = 200;
   constexpr int64_t kRank = 5;
+  Alone alone;
+  const auto orthonormalise = [&](std::vector<float>& x) {
+    kernels::by_name("cpu").orthonormalise(alone.stream,
+                                           {.x = flat_of(x).reshaped(Shape{kRank, kRows})});
+  };
   std::vector<float> p(kRank * kRows);
   const auto first = values(0, 0, kRows);
   for (int64_t k = 0; k < kRank; ++k) {
@@ -91,7 +96,7 @@ TEST(Orthonormalise, MakesAnOrthonormalBasisOfNearlyDependentColumns) {
   std::vector<float> large(p);
   std::ranges::transform(large, large.begin(), [](float x) { return x * 1e30F; });
   for (std::vector<float>* columns : {&p, &large}) {
-    orthonormalise(flat_of(*columns).reshaped(Shape{kRank, kRows}));
+    orthonormalise(*columns);
     for (int64_t a = 0; a < kRank; ++a) {
       for (int64_t b = 0; b < kRank; ++b) {
         const auto begin = columns->begin();
@@ -103,7 +108,7 @@ TEST(Orthonormalise, MakesAnOrthonormalBasisOfNearlyDependentColumns) {
     }
   }
   p[3] = NAN;
-  orthonormalise(flat_of(p).reshaped(Shape{kRank, kRows}));
+  orthonormalise(p);
   EXPECT_TRUE(std::isnan(p[0]));
 }
 

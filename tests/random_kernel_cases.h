@@ -161,6 +161,15 @@ inline void add_random_blocks(Cases& cases, testing::Draw& draw) {
   cases.push_back(block_sddmm_case(pattern, call));
 }
 
+inline void add_random_factors(Cases& cases, testing::Draw& draw) {
+  const SpecialRow special = draw.of<SpecialRow>(
+      {{}, {}, {.repeats = true}, {.zero = true}, {.holds = HUGE_VAL}, {.holds = std::nan("")}});
+  const int64_t rank = draw.between(2, 9);
+  cases.push_back(orthonormalise_case(rank, draw_extent(draw, 2000), special));
+  const FactorShape shape{rank, draw_extent(draw, 70), draw_extent(draw, 300), draw_number(draw)};
+  cases.push_back(keep_factor_case(shape, special, draw.once_in(2)));
+}
+
 inline Cases random_cases(uint64_t number) {
   testing::Draw draw(number);
   Cases cases;
@@ -171,6 +180,7 @@ inline Cases random_cases(uint64_t number) {
   add_random_states(cases, draw);
   add_random_sparse(cases, draw);
   add_random_blocks(cases, draw);
+  add_random_factors(cases, draw);
   return cases;
 }
 

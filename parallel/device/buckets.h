@@ -12,7 +12,7 @@ namespace espalier::parallel {
 class DeviceBuckets {
  public:
   /// `overlap` = false: everything is asked for in `finish`. `text`: see BucketPipeline.
-  DeviceBuckets(NcclLink& link, DeviceReduction& reduction, bool overlap, const PipelineText& text)
+  DeviceBuckets(NcclLink& link, DeviceSum& reduction, bool overlap, const PipelineText& text)
       : link_(link), reduction_(reduction), overlap_(overlap), text_(text) {}
 
   /// The step before must be finished.
@@ -26,7 +26,7 @@ class DeviceBuckets {
   void run(size_t bucket);
 
   NcclLink& link_;
-  DeviceReduction& reduction_;
+  DeviceSum& reduction_;
   bool overlap_;
   PipelineText text_;
   BucketPipeline::Step step_;

@@ -15,6 +15,23 @@ int64_t whole_lines(int64_t bytes) {
 
 }  // namespace
 
+void DeviceSum::run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing) {
+  const int64_t from = bucket == 0 ? 0 : step.ends[bucket - 1];
+  std::vector<int64_t> edges;
+  if (!step.edges.empty()) {
+    const size_t width = step.edges.size() / step.ends.size();
+    for (const int64_t edge : std::span(step.edges).subspan(bucket * width, width)) {
+      edges.push_back(edge - from);
+    }
+  }
+  run({.data = step.flat.elements(from, step.ends[bucket] - from),
+       .phases = step.phases,
+       .edges = edges,
+       .wire = step.wire.wire,
+       .first = step.wire.first + from},
+      doing);
+}
+
 void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
   if (link_.size() == 1 || flat_count(job.data) == 0) {
     return;
@@ -42,23 +59,6 @@ void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
   if (job.phases == Phases::gather || (job.phases == Phases::both && order_ == Order::by_rank)) {
     gather();
   }
-}
-
-void DeviceReduction::run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing) {
-  const int64_t from = bucket == 0 ? 0 : step.ends[bucket - 1];
-  std::vector<int64_t> edges;
-  if (!step.edges.empty()) {
-    const auto width = static_cast<size_t>(link_.size()) + 1;
-    for (const int64_t edge : std::span(step.edges).subspan(bucket * width, width)) {
-      edges.push_back(edge - from);
-    }
-  }
-  run({.data = step.flat.elements(from, step.ends[bucket] - from),
-       .phases = step.phases,
-       .edges = edges,
-       .wire = step.wire.wire,
-       .first = step.wire.first + from},
-      doing);
 }
 
 Tensor DeviceReduction::slice(int rank) const {

@@ -17,7 +17,22 @@
 
 namespace espalier::parallel {
 
-class DeviceReduction {
+/// A way to ask for them. A wire's stream is the link's.
+class DeviceSum {
+ public:
+  DeviceSum() = default;
+  DeviceSum(const DeviceSum&) = delete;
+  DeviceSum& operator=(const DeviceSum&) = delete;
+  virtual ~DeviceSum() = default;
+
+  /// After what the link's compute stream has been asked for so far. `doing`: for PeerLost, as in
+  /// "summing gradients".
+  virtual void run(const SliceJob& job, std::string_view doing) = 0;
+  /// One bucket of it.
+  void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
+};
+
+class DeviceReduction final : public DeviceSum {
  public:
   enum class Order : uint8_t { by_rank, by_nccl };
 
@@ -26,11 +41,8 @@ class DeviceReduction {
                   const PieceOptions& pieces = {})
       : link_(link), kernels_(kernels), order_(order), pieces_(pieces) {}
 
-  /// After what the link's compute stream has been asked for so far. A wire's stream is the link's.
-  /// `doing`: for PeerLost, as in "summing gradients".
-  void run(const SliceJob& job, std::string_view doing);
-  /// One bucket of it.
-  void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
+  using DeviceSum::run;
+  void run(const SliceJob& job, std::string_view doing) override;
 
  private:
   void sum_by_nccl();

@@ -33,6 +33,12 @@ void is_exact_sum(const char* name, const Tensor& counts) {
       "tensor must hold the digits of an exact sum", name, name_of(counts.dtype), counts.count());
 }
 
+/// A matrix whose rows lie side by side.
+void is_rows(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
+  is_matrix(name, t, rows, cols);
+  is_flat(name, t, rows * cols);
+}
+
 /// The part that AdamW and SGD share.
 template <class Args>
 void is_update(const Args& args) {
@@ -314,6 +320,25 @@ void verify(const PredictArgs& args) {
   if (args.exact) {
     is_fp32_vector("exact", args.exact, count);
   }
+}
+
+void verify(const OrthonormaliseArgs& args) {
+  is_fp32("x", args.x);
+  is_rows("x", args.x, args.x.rows(), args.x.cols());
+}
+
+void verify(const KeepFactorArgs& args) {
+  const int64_t rank = args.factor.rows();
+  const int64_t rows = args.p.cols();
+  const int64_t cols = args.factor.cols();
+  is_fp32("p", args.p);
+  is_rows("p", args.p, rank, rows);
+  is_fp32("q", args.q);
+  is_rows("q", args.q, rank, cols);
+  is_fp32("factor", args.factor);
+  is_rows("factor", args.factor, rank, cols);
+  is_fp32_vector("error", args.error, rows * cols);
+  is_any_vector("gradient", args.gradient, rows * cols);
 }
 
 }  // namespace espalier::kernels

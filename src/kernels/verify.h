@@ -40,5 +40,7 @@ void verify(const DecodeArgs& args);
 void verify(const AdamWArgs& args);
 void verify(const SgdArgs& args);
 void verify(const PredictArgs& args);
+void verify(const OrthonormaliseArgs& args);
+void verify(const KeepFactorArgs& args);
 
 }  // namespace espalier::kernels

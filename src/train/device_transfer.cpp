@@ -2,7 +2,6 @@
 
 #include "parallel/flat.h"
 #include "src/train/gradient_wire.h"
-#include "src/train/low_rank_codec.h"
 
 namespace espalier::train {
 namespace {
@@ -18,9 +17,6 @@ std::string host_reason(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
   if (parallel.reduction != "auto" && parallel.reduction != "sra" && parallel.reduction != "nccl") {
     return fmt::format("parallel.reduction = \"{}\" is a way of the host's", parallel.reduction);
-  }
-  if (uses_low_rank(config)) {
-    return "codec powersgd multiplies on the host";
   }
   return {};
 }
@@ -38,8 +34,10 @@ DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator&
       link_(replicas, stage.stream()),
       gradient_wire_(stage.kernels(), link_.stream()),
       value_wire_(stage.kernels(), link_.stream()),
+      low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
       reduction_(link_, stage.kernels(), order_of(config)),
-      gradients_(link_, reduction_, config.parallel.overlap,
+      factored_(link_, low_rank_, reduction_),
+      gradients_(link_, factored_, config.parallel.overlap,
                  {.span = "bucket", .doing = "summing gradients over all ranks"}),
       values_(link_, reduction_, config.parallel.overlap,
               {.span = "gather", .doing = "gathering values from all ranks"}),

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "parallel/device/buckets.h"
+#include "parallel/device/low_rank.h"
 #include "src/train/host_copy.h"
 #include "src/train/stage.h"
 #include "src/train/transfer.h"
@@ -24,6 +25,7 @@ class DeviceTransfer final : public Transfer {
 
   parallel::Wire& gradient_wire() override { return gradient_wire_; }
   parallel::Wire& value_wire() override { return value_wire_; }
+  parallel::LowRank& low_rank() override { return low_rank_; }
   void follow(const Tensor& gradient) override;
   void sum(const Cut& cut) override;
   void ready(int64_t end) override;
@@ -42,7 +44,9 @@ class DeviceTransfer final : public Transfer {
   size_t bucket_bytes_;
   parallel::NcclLink link_;
   parallel::Wire gradient_wire_, value_wire_;
+  parallel::LowRank low_rank_;
   parallel::DeviceReduction reduction_;
+  parallel::DeviceLowRankReduction factored_;
   parallel::DeviceBuckets gradients_, values_;
   Tensor gradient_;
   HostCopy copy_;      ///< for codecs that are chosen by gradients

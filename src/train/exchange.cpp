@@ -3,7 +3,6 @@
 #include "parallel/collectives.h"
 #include "sparse/value_copy.h"
 #include "src/core/rng.h"
-#include "src/kernels/backend.h"
 #include "src/train/agreement.h"
 #include "src/train/device_transfer.h"
 #include "src/train/gradient_wire.h"
@@ -45,11 +44,10 @@ Exchange::Exchange(const io::Config& config, Ranks& ranks, Stage& stage,
       shards_(std::move(shards)),
       stages_(stages),
       clock_(stage.stream()),
-      low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
       transfer_(make_transfer()),
       codecs_(config, stage, ranks.data(), *transfer_) {
   if (uses_low_rank(config)) {
-    set_low_rank(low_rank_, config, stage, 0);
+    set_low_rank(low_rank(), config, stage, 0);
   }
   if (shards_ && transfer_->on_device()) {
     shards_->set_way([this](const auto& vectors) { transfer_->collect(vectors); });
@@ -86,7 +84,7 @@ std::unique_ptr<Transfer> Exchange::make_transfer() {
     }
     way_ = fmt::format("gradients go through the host: {}", why);
   }
-  return std::make_unique<HostTransfer>(config_, replicas, stage_, low_rank_);
+  return std::make_unique<HostTransfer>(config_, replicas, stage_);
 }
 
 /// Of random rounding: 0 where there is none.
@@ -102,8 +100,8 @@ uint64_t Exchange::key(int64_t step) const {
 void Exchange::prepare_wire(int64_t step) {
   std::vector<parallel::WireSegment> segments = codecs_.segments();
   if (uses_low_rank(config_)) {
-    set_low_rank(low_rank_, config_, stage_, step);
-    std::erase_if(segments, [this](const auto& s) { return low_rank_.holds(s.first); });
+    set_low_rank(low_rank(), config_, stage_, step);
+    std::erase_if(segments, [this](const auto& s) { return low_rank().holds(s.first); });
   }
   parallel::Wire& wire = transfer_->gradient_wire();
   wire.set_segments(std::move(segments));

@@ -9,14 +9,13 @@
 //            biases once more in fp32
 //
 // Gradients travel in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`;
-// the factors of powersgd by sra, whatever that says. Between devices they go by NCCL
+// the factors of powersgd as by sra, whatever that says. Between devices they go by NCCL
 // (device_transfer.h) where `parallel.device_link` and the machine allow it, else through the host
 // (host_transfer.h). Both modes give the same bits on all ranks, and without codecs the same as
 // each other. Over a pipeline the norm is that of all stages.
 #include <memory>
 
 #include "io/config.h"
-#include "parallel/low_rank.h"
 #include "src/train/codec_choice.h"
 #include "src/train/ranks.h"
 #include "src/train/shards.h"
@@ -62,7 +61,7 @@ class Exchange {
   const std::string& way() const { return way_; }
 
   /// What codec powersgd keeps of matrices, for checkpoints.
-  parallel::LowRank& low_rank() { return low_rank_; }
+  parallel::LowRank& low_rank() { return transfer_->low_rank(); }
 
  private:
   std::unique_ptr<Transfer> make_transfer();
@@ -83,7 +82,6 @@ class Exchange {
   StageSums& stages_;
   bool measures_ = false;  ///< nothing is sent before all gradients of this step have been seen
   ReadinessClock clock_;
-  parallel::LowRank low_rank_;  ///< of those whose codec is powersgd
   std::string way_;
   std::unique_ptr<Transfer> transfer_;
   CodecChoice codecs_;

@@ -33,8 +33,7 @@ parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
 
 }  // namespace
 
-HostTransfer::HostTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage,
-                           parallel::LowRank& low_rank)
+HostTransfer::HostTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage)
     : timed_{.comm = replicas,
              .kernels = kernels::beside(stage.kernels()),
              .stream = stage.stream().host(),
@@ -42,8 +41,9 @@ HostTransfer::HostTransfer(const io::Config& config, parallel::Communicator& rep
              .type = stage.store().gradient().dtype},
       gradient_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
       value_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
+      low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
       buckets_(replicas, stage.store().arena().host(), bucket_options(config),
-               reduction_of(config, replicas, low_rank)),
+               reduction_of(config, replicas, low_rank_)),
       gather_(replicas, stage.store().arena().host(), bucket_options(config)),
       gradient_(stage.stream(), replicas.size() > 1),
       value_(stage.stream(), replicas.size() > 1) {}

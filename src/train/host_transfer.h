@@ -2,7 +2,6 @@
 // The host's messages: those of the communicator, with the host's codecs. On a device the host has
 // copies of the arrays (host_copy.h), which cross the bus as they are.
 #include "parallel/bucketer.h"
-#include "parallel/low_rank.h"
 #include "parallel/parameter_gather.h"
 #include "src/train/host_copy.h"
 #include "src/train/stage.h"
@@ -12,11 +11,11 @@ namespace espalier::train {
 
 class HostTransfer final : public Transfer {
  public:
-  HostTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage,
-               parallel::LowRank& low_rank);
+  HostTransfer(const io::Config& config, parallel::Communicator& replicas, Stage& stage);
 
   parallel::Wire& gradient_wire() override { return gradient_wire_; }
   parallel::Wire& value_wire() override { return value_wire_; }
+  parallel::LowRank& low_rank() override { return low_rank_; }
   void follow(const Tensor& gradient) override;
   void sum(const Cut& cut) override;
   void ready(int64_t end) override;
@@ -30,6 +29,7 @@ class HostTransfer final : public Transfer {
  private:
   HostTimedSum::Means timed_;
   parallel::Wire gradient_wire_, value_wire_;
+  parallel::LowRank low_rank_;
   parallel::GradientBuckets buckets_;
   parallel::ParameterGather gather_;
   HostCopy gradient_, value_;

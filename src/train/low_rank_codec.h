@@ -22,8 +22,8 @@ bool uses_low_rank(const io::Config& config);
 /// The columns of a parameter's factors; 0: it has none.
 int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter);
 
-/// What powersgd takes of memory beside `store`, about: factors, and copies of what is not
-/// factored.
+/// What powersgd takes of the host's memory beside `store`, about: factors, and copies of what is
+/// not factored. From device to device: planned_sums.h.
 size_t low_rank_bytes(const io::Config& config, const sparse::Store& store);
 
 /// Sets what `low_rank` reduces in this step: the matrices that the masks leave, none in the

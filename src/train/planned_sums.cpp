@@ -1,7 +1,10 @@
 #include "src/train/planned_sums.h"
 
+#include <algorithm>
+
 #include "sparse/value_copy.h"
 #include "src/train/codec_candidates.h"
+#include "src/train/low_rank_codec.h"
 #include "src/train/shards.h"
 #include "src/train/timed_sum.h"
 #include "src/train/value_wire.h"
@@ -60,61 +63,80 @@ parallel::DeviceReduction::Order order_of(const io::Config& config) {
 }  // namespace
 
 PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int ranks)
-    : stream_(stage.store().arena(), 1),
+    : config_(config),
+      stage_(stage),
+      stream_(stage.store().arena(), 1),
       link_(rank, ranks, stream_),
       wire_(stage.kernels(), stream_),
       value_wire_(stage.kernels(), stream_),
-      reduction_(link_, stage.kernels(), order_of(config)) {
-  sparse::Store& store = stage.store();
-  store.bring_codecs_to_device();
-  if (config.parallel.error_feedback) {
-    wire_.set_feedback(store.feedback());
-  }
-  time(config, stage);
-  for (Segments& way : ways_to_send(config, stage)) {
-    wire_.set_segments(std::move(way));
-    ask(config, stage);
-  }
+      low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
+      reduction_(link_, stage.kernels(), order_of(config)),
+      factored_(link_, low_rank_, reduction_) {
+  stage.store().bring_codecs_to_device();
+  time();
 }
 
-void PlannedSums::time(const io::Config& config, Stage& stage) {
+void PlannedSums::time() {
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
   const DeviceTimedSum::Means means{
-      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage};
-  for (const Timing& timing : longest_timings(config, stage)) {
+      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
+  for (const Timing& timing : longest_timings(config_, stage_)) {
     DeviceTimedSum sum(means, timing.format, timing.elements);
     timing.code ? sum.code() : sum.sum();
     sum.end();
   }
 }
 
-void PlannedSums::ask(const io::Config& config, Stage& stage) {
-  sparse::Store& store = stage.store();
-  const parallel::WireView wire{.wire = &wire_};
+void PlannedSums::ask() {
+  ask_in(0);
+  if (uses_low_rank(config_)) {
+    ask_in(std::max<int64_t>(config_.train.steps - 1, 0));
+  }
+}
+
+void PlannedSums::ask_in(int64_t step) {
+  if (uses_low_rank(config_)) {
+    set_low_rank(low_rank_, config_, stage_, step);
+  }
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
+  for (Segments& way : ways_to_send(config_, stage_)) {
+    std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
+    wire_.set_segments(std::move(way));
+    ask_with({.wire = &wire_});
+  }
+}
+
+void PlannedSums::ask_with(const parallel::WireView& wire) {
+  sparse::Store& store = stage_.store();
   if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
     ask(parallel::half_step(store.gradient(), parallel::Phases::scatter, shards->partition(),
                             wire));
-    if (codes_values(config)) {
-      value_wire_.set_segments(value_segments(config, store));
+    if (codes_values(config_)) {
+      value_wire_.set_segments(value_segments(config_, store));
       ask(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
                               {.wire = &value_wire_}));
     }
-  } else if (config.parallel.schedule != "async") {
-    ask(parallel::all_reduce_step(store.gradient(), stage.boundaries(), bucket_bytes(config),
+  } else if (config_.parallel.schedule != "async") {
+    ask(parallel::all_reduce_step(store.gradient(), stage_.boundaries(), bucket_bytes(config_),
                                   wire));
   } else {
-    for (size_t part = 0; part < stage.parts().size(); ++part) {
-      const sparse::ParameterRange range = stage.parameters_of_part(part);
+    for (size_t part = 0; part < stage_.parts().size(); ++part) {
+      const sparse::ParameterRange range = stage_.parameters_of_part(part);
       const auto [first, count] = sparse::flat_range(store, range);
       ask(parallel::all_reduce_step(store.gradient().elements(first, count),
-                                    sparse::flat_ends(store, range), bucket_bytes(config),
-                                    {.wire = &wire_, .first = first}));
+                                    sparse::flat_ends(store, range), bucket_bytes(config_),
+                                    {.wire = wire.wire, .first = first}));
     }
   }
 }
 
 void PlannedSums::ask(const parallel::BucketPipeline::Step& step) {
   for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-    reduction_.run(step, bucket, "planning");
+    factored_.run(step, bucket, "planning");
   }
 }
 

@@ -155,6 +155,7 @@ class Rehearsal {
     }
     if (on_device()) {
       sums_.emplace(config_, stage_, run_.replica, run_.ranks);
+      sums_->ask();
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
@@ -204,7 +205,9 @@ class Rehearsal {
     return coded ? 4 * largest(kept_) : 0;
   }
 
-  bool on_device() const { return run_.sums_on_device && host_reason(config_).empty(); }
+  bool on_device() const {
+    return run_.sums_on_device && run_.ranks > 1 && host_reason(config_).empty();
+  }
 
   /// On the host: what sums there stage, and on a device its side of the gradient, and of values
   /// with a shared optimizer (host_copy.h).
@@ -274,6 +277,9 @@ class Rehearsal {
     kept_ = std::move(next);
     for (PartWeights& weights : weights_) {
       weights.allocate();
+    }
+    if (sums_) {
+      sums_->ask();
     }
   }
 

@@ -217,9 +217,11 @@ void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& stor
           reader.path().string(), kind, name, saved.text());
     std::vector<float> columns(static_cast<size_t>(saved.count()));
     reader.optimizer(name, kind, Tensor(columns.data(), DType::fp32, saved));
-    const auto kept = low_rank.factor(*matrix).span<float>();
+    const Mirror factor(low_rank.stream(), low_rank.factor(*matrix));
+    const auto kept = factor.read().host().span<float>();
     columns.resize(std::min(columns.size(), kept.size()));  // another rank: those that both have
     std::ranges::copy(columns, kept.begin());
+    factor.write();
   }
 }
 

@@ -68,7 +68,8 @@ void add_factor(Saved& saved, const sparse::Parameter& parameter,
                 const parallel::LowRank* low_rank) {
   const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
   if (matrix != nullptr) {
-    const auto columns = low_rank->factor(*matrix).span<float>();
+    const Mirror factor(low_rank->stream(), low_rank->factor(*matrix));
+    const auto columns = factor.read().host().span<float>();
     saved.factor.assign(columns.begin(), columns.end());
     saved.factor_width = matrix->cols;
   }

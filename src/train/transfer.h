@@ -8,9 +8,10 @@
 //   transfer.finish();                         kernels asked for from now on find sums
 //
 // Sums of whole arrays may begin late: `sum` after the last `ready`. Codecs go by `gradient_wire`
-// and `value_wire`, whose segments the caller sets.
+// and `value_wire`, whose segments the caller sets, and matrices of `low_rank` as factors.
 #include <span>
 
+#include "parallel/low_rank.h"
 #include "parallel/partition.h"
 #include "parallel/wire.h"
 #include "sparse/sharding.h"
@@ -27,6 +28,8 @@ class Transfer {
 
   virtual parallel::Wire& gradient_wire() = 0;
   virtual parallel::Wire& value_wire() = 0;
+  /// Of gradients whose codec is powersgd.
+  virtual parallel::LowRank& low_rank() = 0;
 
   /// Where gradients are cut: at ends of parameters, for sums on all ranks, or, with a partition,
   /// as that says, for those of a rank's slices.

@@ -148,6 +148,8 @@ constexpr Kernels kTable{
     .adamw = Late<&Kernels::adamw>::call,
     .sgd = Late<&Kernels::sgd>::call,
     .predict = Late<&Kernels::predict>::call,
+    .orthonormalise = Late<&Kernels::orthonormalise>::call,
+    .keep_factor = Late<&Kernels::keep_factor>::call,
 };
 
 }  // namespace

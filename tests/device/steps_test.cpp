@@ -115,6 +115,15 @@ const std::vector<RanksWay>& ways() {
           config.parallel.error_feedback = true;
           config.parallel.rounding = "stochastic";
         }}},
+      {2,
+       {"factors beside codes",
+        [](io::Config& config) {
+          config.parallel.codec.fallback = "powersgd:2";
+          config.parallel.codec.patterns = {{"*.mlp.*", "maxmin:4"}};
+          config.parallel.codec_min_size = 64;
+          config.parallel.powersgd_warmup = 0;
+          config.parallel.error_feedback = true;
+        }}},
       {2, {"NCCL's sums", [](io::Config& config) { config.parallel.reduction = "nccl"; }}},
       {2, {"fastest codecs", [](io::Config& config) { time_codecs(config, "fastest"); }}},
       {3, {"codecs by time", [](io::Config& config) { time_codecs(config, "adaptive"); }}},

@@ -232,6 +232,20 @@ std::string visit_operands(PredictArgs& a, Fn&& fn) {
   fn("exact", Use::out, a.exact);
   return "predict";
 }
+template <class Fn>
+std::string visit_operands(OrthonormaliseArgs& a, Fn&& fn) {
+  fn("x", Use::both, a.x);
+  return "orthonormalise";
+}
+template <class Fn>
+std::string visit_operands(KeepFactorArgs& a, Fn&& fn) {
+  fn("p", Use::in, a.p);
+  fn("q", Use::in, a.q);
+  fn("factor", Use::both, a.factor);
+  fn("error", Use::both, a.error);
+  fn("gradient", Use::both, a.gradient);
+  return "keep_factor";
+}
 
 inline std::string named(const SparseMatrix&, const char* name) { return name; }
 inline std::string named(const BlockMatrix&, const char* name) {

@@ -13,7 +13,9 @@ std::byte* workspace(Stream& stream, size_t bytes);
 /// Throws Bug unless all of `ids` (int32) are in [0, limit); `what` names them.
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 
-/// The row of that name, of all tables.
+/// The rows of these names, of all tables.
 void clip(Stream& stream, const ClipArgs& args);
+void orthonormalise(Stream& stream, const OrthonormaliseArgs& args);
+void keep_factor(Stream& stream, const KeepFactorArgs& args);
 
 }  // namespace espalier::kernels::cpu

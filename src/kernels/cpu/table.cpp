@@ -41,6 +41,8 @@ constexpr Kernels kTable{
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,
+    .orthonormalise = cpu::orthonormalise,
+    .keep_factor = cpu::keep_factor,
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 # harness (tests/simt).
 set(cuda_kernels activation adamw attention attention_rows attention_tiles attention_tiles_backward bias
   block_columns block_sddmm block_spmm cast clip column_sum cross_entropy csr difference dropout embedding fill fp8
-  index layernorm ordered_sum predict quantize sddmm sddmm_slabs sgd sort sparse_by_library sparse_rows spmm sum_squares
+  index keep_factor layernorm ordered_sum orthonormalise predict quantize sddmm sddmm_slabs sgd sort sparse_by_library sparse_rows spmm sum_squares
   wire_decode wire_encode wire_measure wire_topk)
 list(TRANSFORM cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM cuda_kernels APPEND .cu)

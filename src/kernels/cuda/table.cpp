@@ -54,6 +54,8 @@ constexpr Kernels kPlan{
     .adamw = planned<&Kernels::adamw, adamw>,
     .sgd = planned<&Kernels::sgd, sgd>,
     .predict = planned<&Kernels::predict, predict>,
+    .orthonormalise = planned<&Kernels::orthonormalise, orthonormalise>,
+    .keep_factor = planned<&Kernels::keep_factor, keep_factor>,
 };
 
 constexpr Kernels kTable{
@@ -94,6 +96,8 @@ constexpr Kernels kTable{
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,
+    .orthonormalise = orthonormalise,
+    .keep_factor = keep_factor,
 };
 
 }  // namespace

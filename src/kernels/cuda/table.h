@@ -38,6 +38,8 @@ void decode(Stream& stream, const DecodeArgs& args);
 void adamw(Stream& stream, Each<AdamWArgs> all);
 void sgd(Stream& stream, Each<SgdArgs> all);
 void predict(Stream& stream, const PredictArgs& args);
+void orthonormalise(Stream& stream, const OrthonormaliseArgs& args);
+void keep_factor(Stream& stream, const KeepFactorArgs& args);
 
 /// The device of a rank; throws Failure when there is none for it.
 std::unique_ptr<Device> open_device(int local_rank);

@@ -253,6 +253,19 @@ void predict(Stream&, const PredictArgs& args) {
           traffic(args.moment2, args.scale2) + traffic(args.out, args.exact));
 }
 
+/// Twice each row's projection on those before it, and its length before and after.
+void orthonormalise(Stream&, const OrthonormaliseArgs& args) {
+  verify(args);
+  const auto rows = static_cast<double>(args.x.rows());
+  add(4 * rows * elements(args.x), 2 * traffic(args.x));
+}
+
+/// Of numbers that are finite: gradient and error are not touched.
+void keep_factor(Stream&, const KeepFactorArgs& args) {
+  verify(args);
+  add(0, traffic(args.p, args.q, args.factor));
+}
+
 constexpr Kernels kTable{
     .name = "dry",
     .gemm = gemm,
@@ -289,6 +302,8 @@ constexpr Kernels kTable{
     .adamw = adamw,
     .sgd = sgd,
     .predict = predict,
+    .orthonormalise = orthonormalise,
+    .keep_factor = keep_factor,
 };
 
 }  // namespace
