@@ -26,7 +26,7 @@
 namespace espalier {
 namespace {
 
-using namespace parallel;  // NOLINT: the test is about its classes
+using namespace parallel;
 using testing::Outcome;
 using testing::TempDir;
 
