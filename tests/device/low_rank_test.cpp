@@ -26,7 +26,7 @@
 namespace espalier {
 namespace {
 
-using namespace parallel;  // NOLINT: the test is about its classes
+using namespace parallel;
 using testing::Outcome;
 using testing::TempDir;
 
@@ -453,6 +453,9 @@ TEST_P(LateLowRank, ResumesWhereverItBegan) {
     const std::vector<std::string> links{"", "nccl", "host"};  // the first: on the CPU
     for (const std::string& begins : links) {
       for (const std::string& goes_on : links) {
+        if (begins != "nccl" && goes_on != "nccl") {
+          continue;
+        }
         SCOPED_TRACE(fmt::format("{}: {} {}", warmup, begins, goes_on));
         config.run.out = (dir / ("from-" + begins + "-to-" + goes_on)).string();
         const auto part = [&](const std::string& link, const std::string& resume, int64_t stop) {
