@@ -2,6 +2,7 @@
 // The case table, second part: operations that are mostly memory traffic; see kernel_cases.h.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "src/core/exact_sum.h"
 #include "tests/kernel_cases.h"
