@@ -2,7 +2,7 @@
 // terms, which travel with the call.
 #include <algorithm>
 
-#include "src/kernels/cuda/optimizer.h"
+#include "src/kernels/cuda/optimizer_state.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/verify.h"
 
