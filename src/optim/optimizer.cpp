@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include "src/core/rng.h"
 
@@ -44,14 +45,9 @@ AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
   if (norm_.take(store_, range, hooks.sum)) {
-    const auto rate = static_cast<float>(lr);
-    if (config_.kind == "adamw") {
-      update(stream, range, hooks, kernels_.adamw,
-             [&](const auto& parameter) { return adamw(parameter, step, rate); });
-    } else {
-      update(stream, range, hooks, kernels_.sgd,
-             [&](const auto& parameter) { return sgd(parameter, step, rate); });
-    }
+    const Update update{.step = step, .lr = static_cast<float>(lr), .range = range, .hooks = hooks};
+    config_.kind == "adamw" ? apply(stream, kernels_.adamw, update)
+                            : apply(stream, kernels_.sgd, update);
   }
   return norm_.fetch();
 }
@@ -61,70 +57,56 @@ StepResult Optimizer::result(const AskedUpdate& asked) {
   return {.gradient_norm = clip.norm, .applied = std::isfinite(clip.factor)};
 }
 
-template <class Args, class ArgsOf>
-void Optimizer::update(Stream& stream, const sparse::ParameterRange& range, const StepHooks& hooks,
-                       kernels::OpOfEach<Args> rule, const ArgsOf& args_of) {
+template <class Args>
+void Optimizer::apply(Stream& stream, kernels::OpOfEach<Args> rule, const Update& update) {
   std::vector<Args> together;
   int64_t elements = 0;
   const auto parameters = store_.parameters();
-  for (size_t p = range.end; p-- > range.first;) {  // ascending offsets
+  for (size_t p = update.range.end; p-- > update.range.first;) {  // ascending offsets
     if (store_.state(parameters[p]).value.count() > 0) {
-      together.push_back(args_of(parameters[p]));
+      together.push_back(args_of<Args>(parameters[p], update.step, update.lr));
     }
     elements += parameters[p].kept();
-    const bool waited_for = hooks.stepped && elements >= kElementsTogether;
-    if (p > range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
+    const bool waited_for = update.hooks.stepped && elements >= kElementsTogether;
+    if (p > update.range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
       continue;  // positions that are decoded last until the next ones are
     }
     rule(stream, together);
     together.clear();
     elements = 0;
-    if (hooks.stepped) {
-      hooks.stepped(p == 0 ? store_.flat_size() : parameters[p - 1].offset);
+    if (update.hooks.stepped) {
+      update.hooks.stepped(p == 0 ? store_.flat_size() : parameters[p - 1].offset);
     }
   }
 }
 
-kernels::AdamWArgs Optimizer::adamw(const sparse::Parameter& parameter, int64_t step,
-                                    float lr) const {
-  const auto count = static_cast<double>(step + 1 - left_out_);
+template <class Args>
+Args Optimizer::args_of(const sparse::Parameter& parameter, int64_t step, float lr) const {
   const sparse::OptimizerState state = store_.state(parameter);
-  const Tensor copy = copy_of(store_, parameter, state);
-  return {.gradient = state.gradient,
-          .value = state.value,
-          .low = state.low,
-          .moment1 = state.moment1,
-          .moment2 = state.moment2,
-          .scale1 = state.scale1,
-          .scale2 = state.scale2,
-          .dense = copy,
-          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-          .factor = norm_.factor(),
-          .lr = lr,
-          .beta1 = static_cast<float>(config_.beta1),
-          .beta2 = static_cast<float>(config_.beta2),
-          .epsilon = static_cast<float>(config_.epsilon),
-          .weight_decay = decay_of(parameter, config_),
-          .bias1 = static_cast<float>(1 - std::pow(config_.beta1, count)),
-          .bias2 = static_cast<float>(1 - std::pow(config_.beta2, count)),
-          .rounding = rounding_of(parameter, state, seed_, step)};
-}
-
-kernels::SgdArgs Optimizer::sgd(const sparse::Parameter& parameter, int64_t step, float lr) const {
-  const sparse::OptimizerState state = store_.state(parameter);
-  const Tensor copy = copy_of(store_, parameter, state);
-  return {.gradient = state.gradient,
-          .value = state.value,
-          .low = state.low,
-          .moment1 = state.moment1,
-          .scale1 = state.scale1,
-          .dense = copy,
-          .positions = copy ? store_.positions(parameter) : kernels::Positions(),
-          .factor = norm_.factor(),
-          .lr = lr,
-          .momentum = static_cast<float>(config_.momentum),
-          .weight_decay = decay_of(parameter, config_),
-          .rounding = rounding_of(parameter, state, seed_, step)};
+  Args args{.gradient = state.gradient,
+            .value = state.value,
+            .low = state.low,
+            .moment1 = state.moment1,
+            .scale1 = state.scale1,
+            .dense = copy_of(store_, parameter, state)};
+  args.positions = args.dense ? store_.positions(parameter) : kernels::Positions();
+  args.factor = norm_.factor();
+  args.lr = lr;
+  args.weight_decay = decay_of(parameter, config_);
+  args.rounding = rounding_of(parameter, state, seed_, step);
+  if constexpr (std::is_same_v<Args, kernels::AdamWArgs>) {
+    const auto count = static_cast<double>(step + 1 - left_out_);
+    args.moment2 = state.moment2;
+    args.scale2 = state.scale2;
+    args.beta1 = static_cast<float>(config_.beta1);
+    args.beta2 = static_cast<float>(config_.beta2);
+    args.epsilon = static_cast<float>(config_.epsilon);
+    args.bias1 = static_cast<float>(1 - std::pow(config_.beta1, count));
+    args.bias2 = static_cast<float>(1 - std::pow(config_.beta2, count));
+  } else {
+    args.momentum = static_cast<float>(config_.momentum);
+  }
+  return args;
 }
 
 }  // namespace espalier::optim

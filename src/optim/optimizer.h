@@ -76,12 +76,17 @@ class Optimizer {
   }
 
  private:
-  /// A step of `rule` with args_of(parameter) of each parameter that this rank owns.
-  template <class Args, class ArgsOf>
-  void update(Stream& stream, const sparse::ParameterRange& range, const StepHooks& hooks,
-              kernels::OpOfEach<Args> rule, const ArgsOf& args_of);
-  kernels::AdamWArgs adamw(const sparse::Parameter& parameter, int64_t step, float lr) const;
-  kernels::SgdArgs sgd(const sparse::Parameter& parameter, int64_t step, float lr) const;
+  struct Update {
+    int64_t step;
+    float lr;
+    sparse::ParameterRange range;
+    const StepHooks& hooks;
+  };
+  /// Of each parameter in the range that this rank owns.
+  template <class Args>
+  void apply(Stream& stream, kernels::OpOfEach<Args> rule, const Update& update);
+  template <class Args>
+  Args args_of(const sparse::Parameter& parameter, int64_t step, float lr) const;
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;
