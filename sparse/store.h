@@ -193,7 +193,7 @@ class Store {
   /// What kernels read; compressed indices are decoded into a scratch that stays valid until
   /// positions of another parameter are asked for.
   kernels::Positions positions(const Parameter& parameter);
-  bool decodes_positions(const Parameter& parameter) const {
+  bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
   }
   /// Scratch for dense gradients of pruned parameters.

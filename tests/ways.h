@@ -48,4 +48,12 @@ inline void move_masks(io::Config& config) {
   config.pruning.every = 3;
 }
 
+/// The network over two ranks, in micro-batches of three sequences.
+inline void in_two_stages(io::Config& config, const std::string& schedule) {
+  config.parallel.pipeline = 2;
+  config.parallel.partition = {2, 2};
+  config.parallel.schedule = schedule;
+  config.train.micro_batch = 3;
+}
+
 }  // namespace espalier::testing

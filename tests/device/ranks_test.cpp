@@ -43,20 +43,13 @@ void code(io::Config& config, const std::string& codec) {
   config.parallel.codec_min_size = 64;
 }
 
-void pipe(io::Config& config, const std::string& schedule) {
-  config.parallel.pipeline = 2;
-  config.parallel.partition = {2, 2};
-  config.parallel.schedule = schedule;
-  config.train.micro_batch = 3;
-}
-
 /// Whose sums, or whose codes, are the host's.
 const std::vector<RanksWay>& host_ways() {
   static const std::vector<RanksWay> all{
       {2,
        {"asynchronous, offloaded",
         [](io::Config& config) {
-          pipe(config, "async");
+          testing::in_two_stages(config, "async");
           config.parallel.weight_prediction = "spectrain";
           config.optimizer.offload = true;
         }}},
@@ -73,25 +66,25 @@ const std::vector<RanksWay>& host_ways() {
           code(config, "powersgd:2");
           config.parallel.error_feedback = true;
         }}},
-      {2, {"pipeline", [](io::Config& config) { pipe(config, "1f1b"); }}},
+      {2, {"pipeline", [](io::Config& config) { testing::in_two_stages(config, "1f1b"); }}},
       {2,
        {"codes between stages",
         [](io::Config& config) {
-          pipe(config, "gpipe");
+          testing::in_two_stages(config, "gpipe");
           config.parallel.activation_codec = "maxmin:8";
           testing::prune_expanded(config);
         }}},
       {2,
        {"deferred",
         [](io::Config& config) {
-          pipe(config, "zb-h1");
+          testing::in_two_stages(config, "zb-h1");
           testing::prune_sparse(config);
           config.pruning.at_step = 0;
         }}},
       {2,
        {"asynchronous",
         [](io::Config& config) {
-          pipe(config, "async");
+          testing::in_two_stages(config, "async");
           config.parallel.weight_prediction = "spectrain-consistent";
           config.parallel.drain_every = 4;
         }}},
@@ -150,11 +143,11 @@ const std::vector<RanksWay>& linked_ways() {
           code(config, "adaptive");
           config.parallel.codec_every = 3;
         }}},
-      {4, {"grid", [](io::Config& config) { pipe(config, "1f1b"); }}},
+      {4, {"grid", [](io::Config& config) { testing::in_two_stages(config, "1f1b"); }}},
       {4,
        {"asynchronous grid",
         [](io::Config& config) {
-          pipe(config, "async");
+          testing::in_two_stages(config, "async");
           config.parallel.drain_every = 4;
           code(config, "maxmin:8");
         }}},
@@ -298,7 +291,7 @@ TEST(LateRanks, TimeTheirLayers) {
   const Driven driven;
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
-  pipe(config, "1f1b");
+  testing::in_two_stages(config, "1f1b");
   config.parallel.partition.clear();
   config.parallel.activation_codec = "maxmin:8";
   train::TrainerOptions late;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <regex>
@@ -19,7 +18,6 @@
 #include "src/train/codec_candidates.h"
 #include "src/train/device_transfer.h"
 #include "src/train/exchange_timer.h"
-#include "src/train/readiness.h"
 #include "src/train/snapshot.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
@@ -448,64 +446,6 @@ TEST_P(TimedSums, EndARunWithAnErrorOfNccl) {
     });
   };
   EXPECT_THAT(run, ThrowsMessage<Failure>(HasSubstr("failed while timing sums of gradients")));
-}
-
-/// A queue whose tasks end at given times.
-struct Slow {
-  simt::Queue queue;
-  Arena arena;
-  Stream stream{arena, 1, &queue};
-  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-
-  void until(int milliseconds) {
-    queue.enqueue_until([end = begin + std::chrono::milliseconds(milliseconds)] {
-      return std::chrono::steady_clock::now() > end;
-    });
-  }
-};
-
-TEST(Readiness, OnADeviceIsWhenKernelsAreDone) {
-  Slow slow;
-  train::ReadinessClock clock(slow.stream);
-  slow.until(100);  // the step before
-  clock.begin(true);
-  for (const int i : {1, 2}) {
-    slow.until(100 + 200 * i);
-    clock.ready(10 * i);
-  }
-  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0) << "nobody waits in between";
-  slow.until(700);
-  clock.finish();
-  const train::Readiness& found = clock.found();
-  EXPECT_EQ(found.ends, (std::vector<int64_t>{10, 20}));
-  EXPECT_NEAR(found.ready.at(0), 0.2, 0.1);
-  EXPECT_NEAR(found.ready.at(1), 0.4, 0.1);
-  EXPECT_NEAR(found.backward, 0.6, 0.1);
-}
-
-TEST(Readiness, OnADeviceIsNotAwaitedInOtherSteps) {
-  Slow slow;
-  train::ReadinessClock clock(slow.stream);
-  clock.begin(false);
-  slow.until(500);
-  clock.ready(10);
-  clock.finish();
-  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0);
-  EXPECT_TRUE(clock.found().ends.empty());
-}
-
-/// Sums are on their way in the step before, if there was one.
-TEST(Readiness, OnTheCpuIsThatOfTheStepBefore) {
-  Arena arena;
-  Stream stream(arena, 1);
-  train::ReadinessClock clock(stream);
-  for (const int64_t step : {1, 2, 3}) {
-    clock.begin(step == 3);
-    clock.ready(step);
-    clock.finish();
-    EXPECT_EQ(clock.found().ends, (std::vector<int64_t>{step == 1 ? 1 : step - 1}));
-    EXPECT_GE(clock.found().backward, clock.found().ready.at(0));
-  }
 }
 
 }  // namespace

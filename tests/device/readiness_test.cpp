@@ -1,0 +1,84 @@
+// When gradients of a step are final: on a device when its kernels are done, not when they are asked
+// for, and nobody waits for that but in steps that wait anyway.
+#include "src/train/readiness.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "tests/simt/queue.h"
+
+namespace espalier {
+namespace {
+
+/// A queue whose tasks end at given times.
+struct Slow {
+  simt::Queue queue;
+  Arena arena;
+  Stream stream{arena, 1, &queue};
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+
+  void until(int milliseconds) {
+    queue.enqueue_until([end = begin + std::chrono::milliseconds(milliseconds)] {
+      return std::chrono::steady_clock::now() > end;
+    });
+  }
+};
+
+/// Of gradients that are final 200 and 400 ms after a step's begin, and the last kernel after 600.
+train::Readiness watched() {
+  Slow slow;
+  train::ReadinessClock clock(slow.stream);
+  slow.until(100);  // the step before
+  clock.begin(true);
+  for (const int i : {1, 2}) {
+    slow.until(100 + 200 * i);
+    clock.ready(10 * i);
+  }
+  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0) << "nobody waits in between";
+  slow.until(700);
+  clock.finish();
+  return clock.found();
+}
+
+/// On a machine that does something else meanwhile the host may look late, but not each time.
+TEST(Readiness, OnADeviceIsWhenKernelsAreDone) {
+  const auto near = [](double seconds, double right) { return std::fabs(seconds - right) < 0.1; };
+  bool right = false;
+  for (int attempt = 0; attempt < 5 && !right; ++attempt) {
+    const train::Readiness found = watched();
+    ASSERT_EQ(found.ends, (std::vector<int64_t>{10, 20}));
+    right =
+        near(found.ready.at(0), 0.2) && near(found.ready.at(1), 0.4) && near(found.backward, 0.6);
+  }
+  EXPECT_TRUE(right);
+}
+
+TEST(Readiness, OnADeviceIsNotAwaitedInOtherSteps) {
+  Slow slow;
+  train::ReadinessClock clock(slow.stream);
+  clock.begin(false);
+  slow.until(500);
+  clock.ready(10);
+  clock.finish();
+  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0);
+  EXPECT_TRUE(clock.found().ends.empty());
+}
+
+/// Sums are on their way in the step before, if there was one.
+TEST(Readiness, OnTheCpuIsThatOfTheStepBefore) {
+  Arena arena;
+  Stream stream(arena, 1);
+  train::ReadinessClock clock(stream);
+  for (const int64_t step : {1, 2, 3}) {
+    clock.begin(step == 3);
+    clock.ready(step);
+    clock.finish();
+    EXPECT_EQ(clock.found().ends, (std::vector<int64_t>{step == 1 ? 1 : step - 1}));
+    EXPECT_GE(clock.found().backward, clock.found().ready.at(0));
+  }
+}
+
+}  // namespace
+}  // namespace espalier
