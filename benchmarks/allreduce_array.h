@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/parameter_gather.h"
-#include "parallel/sum.h"
+#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/sum.h"
 
 namespace espalier::parallel {
 

@@ -16,10 +16,10 @@
 #include <memory>
 #include <optional>
 
-#include "parallel/collectives.h"
-#include "parallel/mpi_communicator.h"
 #include "parallel/reduction/sra.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/mpi_communicator.h"
+#include "parallel/transport/thread_communicator.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {

@@ -21,7 +21,7 @@
 #include "benchmarks/block_ell.h"
 #include "benchmarks/bounds.h"
 #include "src/core/mirror.h"
-#include "tests/kernel_cases_block.h"
+#include "tests/kernels/kernel_cases_block.h"
 
 namespace espalier::kernels {
 namespace {

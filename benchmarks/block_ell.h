@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "src/kernels/backend.h"
-#include "tests/kernel_cases_block.h"
+#include "tests/kernels/kernel_cases_block.h"
 
 namespace espalier::bench {
 

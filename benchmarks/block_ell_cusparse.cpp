@@ -8,7 +8,7 @@
 #include "benchmarks/block_ell.h"
 #include "src/core/mirror.h"
 #include "src/core/shared_library.h"
-#include "src/kernels/cuda/toolkit.h"
+#include "src/kernels/cuda/device/toolkit.h"
 
 namespace espalier::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "benchmarks/backend.h"
 #include "src/core/mirror.h"
-#include "tests/kernel_case.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace espalier::bench {
 

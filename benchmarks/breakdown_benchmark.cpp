@@ -14,8 +14,8 @@
 
 #include "benchmarks/bounds.h"
 #include "src/core/rng.h"
-#include "src/train/pruner.h"
-#include "src/train/stage.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/stage/stage.h"
 
 namespace espalier {
 namespace {

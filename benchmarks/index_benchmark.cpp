@@ -21,10 +21,10 @@
 #include <map>
 #include <vector>
 
-#include "sparse/index.h"
-#include "sparse/index_file.h"
+#include "sparse/index/file_index.h"
+#include "sparse/index/index.h"
 #include "src/core/error.h"
-#include "tests/index_example.h"
+#include "tests/sparse/index_example.h"
 
 namespace espalier::sparse {
 namespace {

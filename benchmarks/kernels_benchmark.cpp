@@ -17,10 +17,10 @@
 
 #include "benchmarks/bounds.h"
 #include "src/core/mirror.h"
-#include "tests/attention_way.h"
-#include "tests/kernel_cases_fp8.h"
-#include "tests/kernel_cases_low_rank.h"
-#include "tests/kernel_cases_states.h"
+#include "tests/kernels/attention_way.h"
+#include "tests/kernels/kernel_cases_fp8.h"
+#include "tests/kernels/kernel_cases_low_rank.h"
+#include "tests/kernels/kernel_cases_states.h"
 
 namespace espalier::kernels {
 namespace {

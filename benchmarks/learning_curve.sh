@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How well src/train/learning_curve.h predicts real validation losses: trains small networks of different rates,
+# How well src/train/codec_choice/learning_curve.h predicts real validation losses: trains small networks of different rates,
 # schedules, optimizers, widths and precisions, then predicts from the first part of each curve what comes later.
 #   benchmarks/learning_curve.sh TEXT [RUNS_DIR]     needs ./build; about 2 minutes; curves in RUNS_DIR are used again
 # Prints Markdown: errors beside those of the last value and of a straight line, and how often the truth lies within

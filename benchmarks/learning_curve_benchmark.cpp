@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <map>
 
-#include "io/metrics.h"
+#include "io/run/metrics.h"
 #include "src/core/trace.h"
-#include "src/train/learning_curve.h"
+#include "src/train/codec_choice/learning_curve.h"
 
 namespace espalier::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <random>
 
-#include "sparse/weight.h"
+#include "sparse/weight/weight.h"
 
 namespace espalier {
 namespace {

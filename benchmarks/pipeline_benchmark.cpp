@@ -14,10 +14,10 @@
 #include <string>
 
 #include "benchmarks/sleeping_work.h"
-#include "parallel/collectives.h"
-#include "parallel/schedule/builders.h"
-#include "parallel/schedule/check.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/check.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/thread_communicator.h"
 
 namespace espalier::parallel {
 namespace {

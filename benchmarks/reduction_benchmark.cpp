@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "parallel/codec.h"
-#include "parallel/collectives.h"
-#include "parallel/flat.h"
-#include "parallel/mpi_communicator.h"
 #include "parallel/reduction/by_name.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/reduction/flat.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/mpi_communicator.h"
+#include "parallel/transport/thread_communicator.h"
+#include "parallel/wire/codec.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/runner.h"
+#include "parallel/pipeline/runner.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {

@@ -18,7 +18,7 @@
 
 #include "benchmarks/backend.h"
 #include "src/core/mirror.h"
-#include "tests/kernel_case.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace espalier::kernels {
 namespace {
@@ -246,7 +246,7 @@ void add_all() {
       add({Verb::spmm, 0.1, Form::bitmap, DType::bf16, n, n, 576});
     }
     // Gradients of bf16 on either side of the density from which on they go by slabs, whose time
-    // does not depend on it (src/kernels/cuda/sddmm.cu): where the two ways cost the same.
+    // does not depend on it (src/kernels/cuda/sparse/sddmm.cu): where the two ways cost the same.
     for (const double density : {0.0005, 0.0009, 0.0011, 0.002}) {
       add({Verb::sddmm, density, Form::bitmap, DType::bf16, 4096, 4096, 8192});
     }

@@ -16,11 +16,11 @@
 #include <string>
 
 #include "benchmarks/sleeping_work.h"
-#include "parallel/bucketer.h"
-#include "parallel/collectives.h"
-#include "parallel/thread_communicator.h"
-#include "src/train/planner.h"
-#include "src/train/ranks.h"
+#include "parallel/reduction/bucketer.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/thread_communicator.h"
+#include "src/train/memory/planner.h"
+#include "src/train/stage/ranks.h"
 
 namespace espalier::train {
 namespace {

@@ -1,7 +1,9 @@
 # One folder, one library, one direction.
 #
-#   espalier_layer(NAME SOURCES a.cpp … [DEPENDS layer …] [LINKS target …])
-#     the static library espalier_NAME, exported as espalier::NAME. DEPENDS and LINKS are public.
+#   espalier_layer(NAME [DEPENDS layer …] [LINKS target …] [EXCLUDE regex] [SOURCES file …] [PRECOMPILE header …])
+#     the static library espalier_NAME, exported as espalier::NAME, of all *.cpp files below the folder
+#     (but for paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. PRECOMPILE: headers
+#     of others that most sources include and that are slow to read.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -21,12 +23,19 @@ target_compile_options(espalier_warnings INTERFACE
   -Woverloaded-virtual -Wno-missing-field-initializers $<$<BOOL:${ESPALIER_WERROR}>:-Werror>)
 
 function(espalier_layer name)
-  cmake_parse_arguments(layer "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})
-  add_library(espalier_${name} STATIC ${layer_SOURCES})
+  cmake_parse_arguments(layer "" "EXCLUDE" "SOURCES;DEPENDS;LINKS;PRECOMPILE" ${ARGN})
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.cpp)
+  if(layer_EXCLUDE)
+    list(FILTER found EXCLUDE REGEX "${layer_EXCLUDE}")
+  endif()
+  add_library(espalier_${name} STATIC ${found} ${layer_SOURCES})
   add_library(espalier::${name} ALIAS espalier_${name})
   set_target_properties(espalier_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(espalier_${name} PUBLIC espalier_options ${layer_LINKS}
     PRIVATE $<BUILD_INTERFACE:espalier_warnings>)
+  if(layer_PRECOMPILE)
+    target_precompile_headers(espalier_${name} PRIVATE ${layer_PRECOMPILE})
+  endif()
   foreach(dependency IN LISTS layer_DEPENDS)
     target_link_libraries(espalier_${name} PUBLIC espalier_${dependency})
   endforeach()

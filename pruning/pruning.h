@@ -23,8 +23,8 @@
 #include <string_view>
 #include <vector>
 
-#include "sparse/index.h"
-#include "sparse/mask.h"
+#include "sparse/index/index.h"
+#include "sparse/index/mask.h"
 #include "src/core/types.h"
 
 namespace espalier::pruning {

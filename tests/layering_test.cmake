@@ -1,26 +1,26 @@
 # cmake -D ROOT=checkout -P layering_test.cmake
 # Fails on an #include that goes against the direction of the layers, on a header of one backend seen from outside
 # the kernels, on a path that is not from the root, on a header without #pragma once, and on a source of
-# more than 400 lines.
+# more than 800 lines.
 
 cmake_minimum_required(VERSION 3.25)
 
 # LAYER: what its files may include besides their own: layers (folders) and single headers.
-set(layers src/core src/kernels io sparse pruning src/optim src/model parallel src/plan src/train src/report src/cli)
-set(below_models src/core src/kernels sparse io/config.h)
+set(layers src/core src/kernels io sparse pruning src/optim src/model parallel src/communication_cost src/train src/report src/cli)
+set(below_models src/core src/kernels sparse io/config/config.h)
 set(allow_src/core "")
 set(allow_src/kernels src/core)
 set(allow_io src/core)
-set(allow_sparse src/core src/kernels io/config.h)
+set(allow_sparse src/core src/kernels io/config/config.h)
 set(allow_pruning ${below_models})
 set(allow_src/optim ${below_models})
 set(allow_src/model ${below_models})
-set(allow_parallel src/core src/kernels io/config.h io/codec_spec.h)
-set(allow_src/plan ${below_models} src/model parallel/schedule.h)
-set(allow_src/train src/plan src/core src/kernels io sparse pruning src/optim src/model parallel)
+set(allow_parallel src/core src/kernels io/config/config.h io/config/codec_spec.h)
+set(allow_src/communication_cost src/core)
+set(allow_src/train src/communication_cost src/core src/kernels io sparse pruning src/optim src/model parallel)
 set(allow_src/report src/core io)
 set(allow_src/cli ${layers})
-set(largest_file 400)
+set(largest_file 800)
 
 set(mistakes "")
 set(edges 0)
@@ -47,7 +47,7 @@ function(check_edge file layer included)
     set(problem "includes \"${included}\", which is in no layer")
   elseif(target STREQUAL layer)
     # its own
-  elseif(included MATCHES "^src/kernels/.+/")
+  elseif(included MATCHES "^src/kernels/(cpu|cuda|dry)/")
     set(problem "includes \"${included}\", which is private to one backend: use src/kernels/kernels.h")
   elseif(NOT target IN_LIST allow_${layer} AND NOT included IN_LIST allow_${layer})
     set(problem "includes \"${included}\": ${layer} must not see ${target}")

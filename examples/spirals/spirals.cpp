@@ -5,8 +5,8 @@
 
 #include "pruning/pruning.h"
 #include "src/core/rng.h"
-#include "src/model/mlp.h"
 #include "src/model/network.h"
+#include "src/model/networks/mlp.h"
 #include "src/optim/optimizer.h"
 
 using namespace espalier;

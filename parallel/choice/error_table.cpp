@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "parallel/flat.h"
+#include "parallel/reduction/flat.h"
 #include "src/core/error.h"
 
 namespace espalier::parallel {

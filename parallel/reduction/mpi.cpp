@@ -1,6 +1,6 @@
 #include "parallel/reduction/mpi.h"
 
-#include "parallel/flat.h"
+#include "parallel/reduction/flat.h"
 
 namespace espalier::parallel {
 

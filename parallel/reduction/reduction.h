@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "parallel/communicator.h"
-#include "parallel/wire.h"
+#include "parallel/transport/communicator.h"
+#include "parallel/wire/wire.h"
 #include "src/core/arena.h"
 
 namespace espalier::parallel {

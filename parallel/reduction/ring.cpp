@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/flat.h"
+#include "parallel/reduction/flat.h"
 
 namespace espalier::parallel {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/flat.h"
-#include "parallel/sum.h"
+#include "parallel/reduction/flat.h"
+#include "parallel/reduction/sum.h"
 
 namespace espalier::parallel {
 

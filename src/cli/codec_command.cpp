@@ -2,13 +2,13 @@
 // errors, speed.
 #include <cmath>
 
-#include "io/codec_spec.h"
-#include "parallel/codec.h"
-#include "parallel/codec_report.h"
+#include "io/config/codec_spec.h"
+#include "parallel/wire/codec.h"
+#include "parallel/wire/codec_report.h"
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
 #include "src/core/error.h"
-#include "src/train/codec_values.h"
+#include "src/train/codec_choice/codec_values.h"
 
 namespace espalier::cli {
 namespace {

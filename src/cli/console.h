@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/train/trainer.h"
+#include "src/train/run/trainer.h"
 
 namespace espalier::cli {
 

@@ -1,11 +1,11 @@
 // espalier import and export: checkpoints from and to plain HDF5 files of dense arrays, zeros where
 // pruned.
-#include "io/plain_hdf5.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
-#include "src/train/snapshot.h"
+#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -1,6 +1,6 @@
 // espalier data tokenize and inspect: token files, and what a run would see of data files.
-#include "io/raw_file.h"
-#include "io/tokens.h"
+#include "io/data/tokens.h"
+#include "io/files/raw_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"

@@ -2,10 +2,10 @@
 #include <fstream>
 #include <thread>
 
-#include "io/checkpoint.h"
-#include "io/config.h"
-#include "parallel/device/nccl_library.h"
-#include "parallel/mpi_communicator.h"
+#include "io/checkpoint/checkpoint.h"
+#include "io/config/config.h"
+#include "parallel/transport/device/nccl_library.h"
+#include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
 #include "src/kernels/backend.h"

@@ -2,13 +2,13 @@
 // dataset; damaged ones are named, and the exit code is 1.
 #include <algorithm>
 
-#include "io/checkpoint.h"
-#include "io/plain_hdf5.h"
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/core/error.h"
-#include "src/train/snapshot.h"
+#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "src/cli/console.h"
 #include "src/cli/output.h"
-#include "src/train/budget.h"
-#include "src/train/planner.h"
-#include "src/train/pruner.h"
-#include "src/train/stage_link.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/memory/budget.h"
+#include "src/train/memory/planner.h"
+#include "src/train/stage/stage_link.h"
 
 namespace espalier::cli {
 namespace {

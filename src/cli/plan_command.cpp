@@ -7,14 +7,14 @@
 
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
+#include "src/communication_cost/communication_model.h"
+#include "src/communication_cost/link.h"
 #include "src/core/error.h"
-#include "src/plan/communication_model.h"
-#include "src/plan/link.h"
 
 namespace espalier::cli {
 namespace {
 
-using namespace plan;
+using namespace cost;
 using Json = nlohmann::ordered_json;
 
 /// "1.1:0.3" → {1.1, 0.3}; `form` is text for the error.

@@ -5,12 +5,12 @@
 #include <cmath>
 
 #include "src/cli/output.h"
-#include "src/plan/alexnet.h"
+#include "src/communication_cost/alexnet.h"
 
 namespace espalier::cli {
 namespace {
 
-using namespace plan;
+using namespace cost;
 using Json = nlohmann::ordered_json;
 
 constexpr ConvKernels kKernels[] = {ConvKernels::nervana, ConvKernels::convnet2};

@@ -6,17 +6,17 @@
 #include <cmath>
 #include <functional>
 
-#include "io/codec_spec.h"
-#include "parallel/codec.h"
+#include "io/config/codec_spec.h"
+#include "parallel/wire/codec.h"
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
+#include "src/communication_cost/exchange_model.h"
 #include "src/core/error.h"
-#include "src/plan/exchange_model.h"
 
 namespace espalier::cli {
 namespace {
 
-using namespace plan;
+using namespace cost;
 using Json = nlohmann::ordered_json;
 
 constexpr double kFloatBytes = 4;

@@ -8,15 +8,15 @@
 #include <array>
 #include <optional>
 
-#include "io/plain_hdf5.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "pruning/prunable.h"
 #include "pruning/report.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
-#include "src/train/pruner.h"
-#include "src/train/snapshot.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -1,10 +1,10 @@
 // espalier schedule NAME: a pipeline schedule drawn and counted, without a network or ranks.
 #include <fstream>
 
-#include "parallel/schedule/builders.h"
-#include "parallel/schedule/check.h"
-#include "parallel/schedule/draw.h"
-#include "parallel/schedule/simulate.h"
+#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/draw.h"
+#include "parallel/pipeline/schedule/simulate.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
 #include "src/core/error.h"

@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "parallel/grid.h"
-#include "parallel/mpi_communicator.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/transport/mpi_communicator.h"
+#include "parallel/transport/thread_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
-#include "src/train/agreement.h"
-#include "src/train/trainer.h"
+#include "src/train/run/agreement.h"
+#include "src/train/run/trainer.h"
 
 namespace espalier::cli {
 namespace {

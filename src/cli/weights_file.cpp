@@ -3,10 +3,10 @@
 #include <functional>
 #include <thread>
 
-#include "io/plain_hdf5.h"
-#include "sparse/index_file.h"
-#include "src/train/pruner.h"
-#include "src/train/snapshot.h"
+#include "io/checkpoint/plain_hdf5.h"
+#include "sparse/index/file_index.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint.h"
-#include "io/config.h"
-#include "io/tokens.h"
-#include "sparse/store.h"
+#include "io/checkpoint/checkpoint.h"
+#include "io/config/config.h"
+#include "io/data/tokens.h"
+#include "sparse/store/store.h"
 #include "src/kernels/backend.h"
-#include "src/train/stage.h"
+#include "src/train/stage/stage.h"
 
 namespace espalier::cli {
 

@@ -1,6 +1,6 @@
 #include "src/kernels/wire_format.h"
 
-#include "src/kernels/wire_layout.h"
+#include "src/kernels/rules/wire_layout.h"
 
 namespace espalier::kernels {
 

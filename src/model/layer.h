@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "sparse/store.h"
+#include "sparse/store/store.h"
 #include "src/kernels/kernels.h"
 #include "src/model/tape.h"
 

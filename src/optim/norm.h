@@ -13,10 +13,10 @@
 #include <functional>
 #include <span>
 
-#include "sparse/store.h"
+#include "sparse/store/store.h"
 #include "src/core/exact_sum.h"
 #include "src/core/staging.h"
-#include "src/kernels/clip.h"
+#include "src/kernels/rules/clip.h"
 
 namespace espalier::optim {
 

@@ -18,8 +18,8 @@
 // bring the values of the other ranks. Copies of values then follow by Store::refresh_all.
 #include <functional>
 
-#include "io/config.h"
-#include "sparse/store.h"
+#include "io/config/config.h"
+#include "sparse/store/store.h"
 #include "src/optim/norm.h"
 
 namespace espalier::optim {

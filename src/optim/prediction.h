@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/config.h"
+#include "io/config/config.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::optim {

@@ -7,7 +7,7 @@
 //   constant  lr
 #include <cstdint>
 
-#include "io/config.h"
+#include "io/config/config.h"
 
 namespace espalier::optim {
 

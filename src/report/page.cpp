@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "io/metrics.h"
+#include "io/run/metrics.h"
 #include "src/core/arena.h"
 #include "src/core/error.h"
 #include "src/report/curves.h"

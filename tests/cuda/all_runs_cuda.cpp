@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "tests/cuda/place.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

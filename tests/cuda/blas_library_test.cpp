@@ -1,12 +1,12 @@
 // How cuBLASLt is found when a first product needs it. No device is needed.
-#include "src/kernels/cuda/blas_library.h"
+#include "src/kernels/cuda/dense/blas_library.h"
 
 #include <gmock/gmock.h>
 
 #include <cstdlib>
 
-#include "src/kernels/cuda/toolkit.h"
-#include "tests/failure.h"
+#include "src/kernels/cuda/device/toolkit.h"
+#include "tests/support/failure.h"
 
 namespace espalier::kernels::cuda {
 namespace {

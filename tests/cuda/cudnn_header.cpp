@@ -1,10 +1,10 @@
-// What src/kernels/cuda/cudnn_api.h states is what cuDNN's headers say: compiled where there are
+// What src/kernels/cuda/cudnn/api.h states is what cuDNN's headers say: compiled where there are
 // some.
 #include <cudnn.h>
 
 #include <array>
 
-#include "src/kernels/cuda/cudnn_api.h"
+#include "src/kernels/cuda/cudnn/api.h"
 
 namespace espalier::kernels::cudnn {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "src/core/error.h"
-#include "src/kernels/cuda/cudnn_library.h"
+#include "src/kernels/cuda/cudnn/library.h"
 
 namespace espalier::kernels::cuda {
 namespace {

@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "src/core/mirror.h"
-#include "tests/attention_way.h"
 #include "tests/cuda/place.h"
-#include "tests/random_kernel_cases.h"
-#include "tests/random_rounding_case.h"
-#include "tests/wire_case.h"
+#include "tests/kernels/attention_way.h"
+#include "tests/kernels/random_kernel_cases.h"
+#include "tests/kernels/random_rounding_case.h"
+#include "tests/kernels/wire_case.h"
 
 namespace espalier::kernels {
 namespace {

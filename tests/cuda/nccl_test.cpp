@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "parallel/device/nccl_link.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/transport/device/nccl_link.h"
+#include "parallel/transport/thread_communicator.h"
 #include "src/core/mirror.h"
 #include "tests/cuda/place.h"
 

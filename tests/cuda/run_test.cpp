@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tests/cuda/place.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

@@ -1,7 +1,7 @@
 // cuSPARSE as it is loaded, which needs no GPU: skipped where this machine has no such library.
 #include <gtest/gtest.h>
 
-#include "src/kernels/cuda/sparse_cusparse.h"
+#include "src/kernels/cuda/sparse/cusparse.h"
 
 namespace espalier::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
 """Writes plain_hdf5.h5 beside this file: what an h5py user's dense, partly pruned arrays look like.
 
-Run with Python 3, numpy and h5py; tests/checkpoint_test.cpp reads the result.
+Run with Python 3, numpy and h5py; tests/io/checkpoint_test.cpp reads the result.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 // Linked to a test of whole runs: they compute with table "cpu-late".
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/device/nccl_api.h"
+#include "parallel/transport/device/nccl_api.h"
 #include "src/core/types.h"
 #include "tests/simt/device.h"
 

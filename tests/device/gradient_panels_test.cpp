@@ -1,6 +1,6 @@
 // Panels of dense gradients beside a device: two in turn, gathered by the second queue, with no wait
 // that can be left out; and one, in order, everywhere else.
-#include "sparse/gradient_panels.h"
+#include "sparse/weight/gradient_panels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,12 +5,12 @@
 
 #include <mutex>
 
-#include "io/checkpoint.h"
+#include "io/checkpoint/checkpoint.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
-#include "tests/grid.h"
 #include "tests/simt/device.h"
-#include "tests/ways.h"
+#include "tests/support/grid.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

@@ -5,20 +5,20 @@
 
 #include <cmath>
 
-#include "parallel/codec.h"
-#include "parallel/device/buckets.h"
-#include "parallel/device/low_rank.h"
 #include "parallel/reduction/by_name.h"
-#include "parallel/reduction/low_rank.h"
+#include "parallel/reduction/device/buckets.h"
+#include "parallel/reduction/powersgd/device.h"
+#include "parallel/reduction/powersgd/reduction.h"
+#include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
 #include "src/kernels/cuda/table.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
-#include "tests/grid.h"
-#include "tests/low_rank_array.h"
-#include "tests/rank_gradients.h"
+#include "tests/parallel/low_rank_array.h"
+#include "tests/parallel/rank_gradients.h"
 #include "tests/simt/device.h"
+#include "tests/support/grid.h"
 
 namespace espalier {
 namespace {

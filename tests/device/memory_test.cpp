@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/device/late_table.h"
-#include "tests/failure.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

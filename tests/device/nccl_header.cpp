@@ -1,10 +1,10 @@
-// What parallel/device/nccl_api.h states is what nccl.h says: compiled where there is one.
+// What parallel/transport/device/nccl_api.h states is what nccl.h says: compiled where there is one.
 #include <nccl.h>
 
 #include <array>
 #include <cstddef>
 
-#include "parallel/device/nccl_api.h"
+#include "parallel/transport/device/nccl_api.h"
 
 namespace espalier::parallel::nccl {
 namespace {

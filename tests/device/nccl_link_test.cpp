@@ -7,9 +7,9 @@
 #include <chrono>
 #include <thread>
 
-#include "parallel/collectives.h"
-#include "parallel/device/nccl_link.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/device/nccl_link.h"
+#include "parallel/transport/thread_communicator.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
 #include "tests/device/fake_nccl.h"

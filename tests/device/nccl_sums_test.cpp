@@ -6,18 +6,18 @@
 
 #include <cmath>
 
-#include "parallel/bucketer.h"
-#include "parallel/codec.h"
-#include "parallel/device/buckets.h"
-#include "parallel/parameter_gather.h"
+#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/device/buckets.h"
+#include "parallel/reduction/parameter_gather.h"
 #include "parallel/reduction/sra.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/transport/thread_communicator.h"
+#include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
 #include "src/kernels/cuda/table.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
-#include "tests/rank_gradients.h"
+#include "tests/parallel/rank_gradients.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::parallel {

@@ -7,13 +7,13 @@
 #include <fstream>
 #include <mutex>
 
-#include "parallel/collectives.h"
+#include "parallel/transport/collectives.h"
 #include "src/kernels/backend.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

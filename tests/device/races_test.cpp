@@ -6,8 +6,8 @@
 #include "src/kernels/backend.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

@@ -9,9 +9,9 @@
 #include "src/core/error.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
-#include "tests/draw.h"
-#include "tests/grid.h"
 #include "tests/simt/device.h"
+#include "tests/support/draw.h"
+#include "tests/support/grid.h"
 
 namespace espalier {
 namespace {

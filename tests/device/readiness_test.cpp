@@ -1,6 +1,6 @@
 // When gradients of a step are final: on a device when its kernels are done, not when they are asked
 // for, and nobody waits for that but in steps that wait anyway.
-#include "src/train/readiness.h"
+#include "src/train/exchange/gradient_timeline.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Work that is recorded and replayed (train/replays.h), on a device that is not there, and what that
+// Work that is recorded and replayed (stage/graph_cache.h), on a device that is not there, and what that
 // device says to recordings that are not as they must be.
-#include "src/train/replays.h"
+#include "src/train/stage/graph_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 #include "tests/device/late_table.h"
 #include "tests/device/told.h"
 #include "tests/simt/queue.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

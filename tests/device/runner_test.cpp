@@ -1,6 +1,6 @@
 // The runner of pipelines on pretended devices: contents by NCCL, by a transport that takes memory
 // of devices, or through the host. What arrives, who waits, what is counted; and every fault.
-#include "parallel/runner.h"
+#include "parallel/pipeline/runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,11 +8,11 @@
 #include <atomic>
 #include <thread>
 
-#include "parallel/collectives.h"
-#include "parallel/device/nccl_carrier.h"
-#include "parallel/schedule/builders.h"
-#include "parallel/schedule/check.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/pipeline/nccl_carrier.h"
+#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/check.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/thread_communicator.h"
 #include "src/core/mirror.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"

@@ -8,8 +8,8 @@
 
 #include "src/kernels/cuda/table.h"
 #include "tests/simt/queue.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

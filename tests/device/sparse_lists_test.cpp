@@ -3,7 +3,7 @@
 // them.
 #include <gtest/gtest.h>
 
-#include "sparse/weight.h"
+#include "sparse/weight/weight.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/kernels/backend.h"

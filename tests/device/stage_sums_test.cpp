@@ -5,18 +5,18 @@
 
 #include <cmath>
 
-#include "parallel/collectives.h"
-#include "parallel/device/nccl_api.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/device/nccl_api.h"
 #include "src/core/exact_sum.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
-#include "src/train/layer_times.h"
-#include "src/train/source.h"
-#include "src/train/stage_sums.h"
+#include "src/train/run/source.h"
+#include "src/train/stage/layer_times.h"
+#include "src/train/stage/stage_sums.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace espalier {
 namespace {

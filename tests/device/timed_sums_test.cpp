@@ -10,20 +10,20 @@
 #include <regex>
 #include <thread>
 
-#include "parallel/codec.h"
-#include "parallel/collectives.h"
-#include "parallel/device/nccl_api.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/device/nccl_api.h"
+#include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/cuda/table.h"
-#include "src/train/codec_candidates.h"
-#include "src/train/device_transfer.h"
-#include "src/train/exchange_timer.h"
-#include "src/train/snapshot.h"
+#include "src/train/codec_choice/codec_candidates.h"
+#include "src/train/exchange/device_transfer.h"
+#include "src/train/exchange/exchange_timer.h"
+#include "src/train/run/snapshot.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
-#include "tests/support.h"
-#include "tests/ways.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

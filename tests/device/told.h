@@ -1,6 +1,6 @@
 #pragma once
 // What metrics.jsonl tells of each step, in order, but for times.
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace espalier::testing {
 

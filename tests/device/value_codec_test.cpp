@@ -8,7 +8,7 @@
 #include "tests/device/late_table.h"
 #include "tests/device/told.h"
 #include "tests/simt/device.h"
-#include "tests/ways.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {

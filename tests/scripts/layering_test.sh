@@ -6,12 +6,12 @@ set -eu
 tree=$scratch/tree
 reset() {
   rm -rf "$tree"
-  mkdir -p "$tree/src/core" "$tree/src/kernels/cpu" "$tree/src/model" "$tree/parallel" "$tree/io"
-  for header in src/core/error.h src/kernels/kernels.h src/kernels/cpu/product.h io/config.h io/tokens.h; do
+  mkdir -p "$tree/src/core" "$tree/src/kernels/cpu/dense" "$tree/src/model" "$tree/parallel" "$tree/io/config"
+  for header in src/core/error.h src/kernels/kernels.h src/kernels/cpu/dense/product.h io/config/config.h io/tokens.h; do
     printf '#pragma once\nint array[] = {1, 2};\n' >"$tree/$header"
   done
-  echo '#include "src/kernels/cpu/product.h"' >"$tree/src/kernels/backends.cpp"
-  printf '#include <vector>\n#include "src/core/error.h"\n  #  include "io/config.h"\n' >"$tree/src/model/gpt.cpp"
+  echo '#include "src/kernels/cpu/dense/product.h"' >"$tree/src/kernels/backends.cpp"
+  printf '#include <vector>\n#include "src/core/error.h"\n  #  include "io/config/config.h"\n' >"$tree/src/model/gpt.cpp"
 }
 check() { run cmake -D "ROOT=$tree" -P "$root/tests/layering_test.cmake"; }
 refuses() { # WHAT, WORDS OF THE MESSAGE
@@ -35,7 +35,7 @@ echo '#include "io/tokens.h"' >>"$tree/src/model/gpt.cpp"
 refuses "another header of io" "src/model must not see io"
 
 reset
-echo '#include "src/kernels/cpu/product.h"' >>"$tree/src/model/gpt.cpp"
+echo '#include "src/kernels/cpu/dense/product.h"' >>"$tree/src/model/gpt.cpp"
 refuses "private header" "private to one backend"
 
 reset
@@ -47,8 +47,8 @@ echo 'int x;' >"$tree/parallel/grid.h"
 refuses "no pragma" "parallel/grid.h has no #pragma once"
 
 reset
-yes '// a line; with [brackets' | head -n 401 >"$tree/parallel/long.cpp"
-refuses "long file" "parallel/long.cpp has 401 lines"
+yes '// a line; with [brackets' | head -n 801 >"$tree/parallel/long.cpp"
+refuses "long file" "parallel/long.cpp has 801 lines"
 
 rm -rf "$tree"
 mkdir "$tree"

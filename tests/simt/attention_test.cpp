@@ -8,11 +8,11 @@
 #include <limits>
 #include <set>
 
-#include "src/kernels/cuda/attention_tile.h"
+#include "src/kernels/cuda/attention/tile.h"
 #include "src/kernels/cuda/table.h"
-#include "tests/attention_way.h"
-#include "tests/kernel_cases.h"
-#include "tests/kernel_memory.h"
+#include "tests/kernels/attention_way.h"
+#include "tests/kernels/kernel_cases.h"
+#include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

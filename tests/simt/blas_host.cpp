@@ -1,6 +1,6 @@
 // cuBLASLt for the harness: the library's place is taken by functions of the host.
-#include "src/kernels/cuda/blas_cublaslt.h"
-#include "src/kernels/cuda/launch.h"
+#include "src/kernels/cuda/dense/blas_cublaslt.h"
+#include "src/kernels/cuda/device/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 

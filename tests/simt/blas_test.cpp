@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "src/kernels/cuda/blas_cublaslt.h"
+#include "src/kernels/cuda/dense/blas_cublaslt.h"
 #include "src/kernels/cuda/table.h"
-#include "tests/kernel_case.h"
-#include "tests/kernel_reference.h"
+#include "tests/kernels/kernel_case.h"
+#include "tests/kernels/kernel_reference.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/table.h"
-#include "tests/kernel_cases_block.h"
-#include "tests/kernel_memory.h"
+#include "tests/kernels/kernel_cases_block.h"
+#include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "src/core/error.h"
-#include "src/kernels/cuda/cudnn_library.h"
-#include "src/kernels/cuda/launch.h"
+#include "src/kernels/cuda/cudnn/library.h"
+#include "src/kernels/cuda/device/launch.h"
 
 namespace espalier::simt {
 

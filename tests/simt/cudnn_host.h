@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "src/kernels/cuda/cudnn_api.h"
+#include "src/kernels/cuda/cudnn/api.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::simt {

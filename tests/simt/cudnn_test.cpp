@@ -5,11 +5,11 @@
 #include <limits>
 
 #include "src/kernels/cuda/table.h"
-#include "tests/attention_way.h"
-#include "tests/failure.h"
-#include "tests/kernel_cases.h"
+#include "tests/kernels/attention_way.h"
+#include "tests/kernels/kernel_cases.h"
 #include "tests/simt/cudnn_host.h"
 #include "tests/simt/queue.h"
+#include "tests/support/failure.h"
 
 namespace espalier::kernels {
 namespace {

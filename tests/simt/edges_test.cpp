@@ -7,7 +7,7 @@
 
 #include "src/core/exact_sum.h"
 #include "src/kernels/cuda/table.h"
-#include "tests/kernel_memory.h"
+#include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "src/kernels/cuda/launch.h"
+#include "src/kernels/cuda/device/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {

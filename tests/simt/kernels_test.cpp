@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "src/kernels/cuda/table.h"
-#include "tests/all_kernel_cases.h"
-#include "tests/kernel_memory.h"
+#include "tests/kernels/all_kernel_cases.h"
+#include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

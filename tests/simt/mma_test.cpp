@@ -1,7 +1,7 @@
 // Tensor cores and asynchronous copies as the harness has them: products against plain loops,
 // matrices from shared memory in all four orders, copies that arrive when they are waited for,
 // broken rules.
-#include "src/kernels/cuda/mma.h"
+#include "src/kernels/cuda/simt/mma.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "src/kernels/cuda/table.h"
-#include "tests/kernel_memory.h"
-#include "tests/random_kernel_cases.h"
+#include "tests/kernels/kernel_memory.h"
+#include "tests/kernels/random_kernel_cases.h"
 #include "tests/simt/queue.h"
 
 namespace espalier::kernels {

@@ -1,5 +1,5 @@
 // Updates that round at random on the table "cuda-simt": the rule, bit by bit.
-#include "tests/random_rounding_case.h"
+#include "tests/kernels/random_rounding_case.h"
 
 #include "src/kernels/cuda/table.h"
 #include "tests/simt/queue.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/kernels/cuda/launch.h"
+#include "src/kernels/cuda/device/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "src/kernels/cuda/launch.h"
-#include "src/kernels/cuda/sparse_library.h"
+#include "src/kernels/cuda/device/launch.h"
+#include "src/kernels/cuda/sparse/library.h"
 
 namespace espalier::simt {
 

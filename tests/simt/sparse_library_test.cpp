@@ -3,9 +3,9 @@
 // its lists.
 #include <gtest/gtest.h>
 
-#include "src/kernels/cuda/sparse_products.h"
+#include "src/kernels/cuda/sparse/products.h"
 #include "src/kernels/cuda/table.h"
-#include "tests/kernel_cases_sparse.h"
+#include "tests/kernels/kernel_cases_sparse.h"
 #include "tests/simt/queue.h"
 #include "tests/simt/sparse_host.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 // mma.sync and ldmatrix for the harness, done once by the last of the 32 lanes that meet, with the
-// fragments of the PTX ISA (src/kernels/cuda/mma.h shows them).
+// fragments of the PTX ISA (src/kernels/cuda/simt/mma.h shows them).
 #include <cstdint>
 #include <string>
 

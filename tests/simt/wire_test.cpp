@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/table.h"
+#include "tests/kernels/wire_case.h"
 #include "tests/simt/queue.h"
-#include "tests/wire_case.h"
 
 namespace espalier::kernels {
 namespace {

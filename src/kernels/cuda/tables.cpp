@@ -2,9 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "src/kernels/cuda/cudnn_library.h"
-#include "src/kernels/cuda/device.h"
-#include "src/kernels/cuda/sparse_cusparse.h"
+#include "src/kernels/cuda/cudnn/library.h"
+#include "src/kernels/cuda/device/device.h"
+#include "src/kernels/cuda/sparse/cusparse.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/device_rates.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/kernels/dry/count.h"
-#include "src/kernels/verify.h"
+#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::dry {
 namespace {

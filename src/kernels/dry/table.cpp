@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "src/kernels/cpu/product_fp16.h"
+#include "src/kernels/cpu/dense/product_fp16.h"
 #include "src/kernels/dry/count.h"
 #include "src/kernels/dry/products.h"
-#include "src/kernels/verify.h"
+#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels {
 

@@ -1,5 +1,5 @@
 #pragma once
-// What src/kernels/cuda/mma.h promises, for the harness: lanes meet (tests/simt/tensor_core.h), and
+// What src/kernels/cuda/simt/mma.h promises, for the harness: lanes meet (tests/simt/tensor_core.h), and
 // copies arrive when they are waited for (tests/simt/async_copies.h).
 #include <type_traits>
 

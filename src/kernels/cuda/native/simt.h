@@ -3,7 +3,7 @@
 // (tests/simt/include/simt.h) with the same things for the host.
 #include <cuda_runtime.h>
 
-#include "src/kernels/cuda/queue.h"
+#include "src/kernels/cuda/device/queue.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 

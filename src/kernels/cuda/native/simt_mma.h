@@ -1,5 +1,5 @@
 #pragma once
-// What src/kernels/cuda/mma.h promises, in PTX.
+// What src/kernels/cuda/simt/mma.h promises, in PTX.
 #ifdef __CUDACC__
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -1,0 +1,194 @@
+// Reading: TOML text and --set assignments into Config, row by row of the field list.
+#include "io/config/config.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "io/config/fields.h"
+#include "src/core/error.h"
+
+namespace espalier::io {
+namespace {
+
+std::string type_name(const toml::node& node) {
+  std::ostringstream out;
+  out << node.type();
+  return out.str();
+}
+
+std::string source_text(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  return out.str();
+}
+
+/// Writes one TOML value into a slot; throws Failure when its type does not fit.
+struct Assign {
+  const toml::node& node;
+  const Field& field;
+  std::string_view where;
+
+  [[noreturn]] void mismatch(std::string_view expected) const {
+    fail("{}: {} = {} is a {}, expected {}", where, field.key(), source_text(node), type_name(node),
+         expected);
+  }
+  template <class T>
+  T exact(const toml::node& value, std::string_view expected) const {
+    const auto found = value.value_exact<T>();
+    if (!found) {
+      mismatch(expected);
+    }
+    return *found;
+  }
+  template <class T>
+  std::vector<T> list(std::string_view expected) const {
+    const toml::array* array = node.as_array();
+    if (array == nullptr) {
+      return {exact<T>(node, expected)};  // one value stands for a list of one
+    }
+    std::vector<T> out;
+    for (const toml::node& element : *array) {
+      out.push_back(exact<T>(element, expected));
+    }
+    return out;
+  }
+
+  void operator()(bool* slot) const { *slot = exact<bool>(node, "true or false"); }
+  /// "auto", where that is a value.
+  bool automatic() const {
+    return field.limits.automatic && node.value_exact<std::string>() == "auto";
+  }
+  void operator()(int64_t* slot) const {
+    *slot = automatic() ? 0 : exact<int64_t>(node, "an integer");
+  }
+  void operator()(double* slot) const {
+    const auto integer = node.value_exact<int64_t>();
+    *slot = integer ? static_cast<double>(*integer) : exact<double>(node, "a number");
+  }
+  void operator()(std::string* slot) const { *slot = exact<std::string>(node, "a string"); }
+  void operator()(std::vector<std::string>* slot) const {
+    *slot = list<std::string>("a list of strings");
+  }
+  void operator()(std::vector<int64_t>* slot) const {
+    *slot = automatic() ? std::vector<int64_t>() : list<int64_t>("a list of integers");
+  }
+  void operator()(Patterned* slot) const {
+    constexpr std::string_view kExpected =
+        "a string or a table such as {default = \"…\", \"blocks.*\" = \"…\"}";
+    const toml::table* table = node.as_table();
+    if (table == nullptr) {
+      *slot = {.fallback = exact<std::string>(node, kExpected), .patterns = {}};
+      return;
+    }
+    // toml++ sorts its tables by key; the order of patterns is the order in the source.
+    std::vector<std::pair<toml::source_position, std::pair<std::string, std::string>>> found;
+    for (const auto& [key, value] : *table) {
+      const auto text = exact<std::string>(value, kExpected);
+      if (key.str() == "default") {
+        slot->fallback = text;
+      } else {
+        found.push_back({key.source().begin, {std::string(key.str()), text}});
+      }
+    }
+    std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.first < b.first; });
+    slot->patterns.clear();
+    for (auto& [position, pattern] : found) {
+      slot->patterns.push_back(std::move(pattern));
+    }
+  }
+};
+
+void assign(Config& config, const Field& field, const toml::node& node, std::string_view where) {
+  std::visit(Assign{node, field, where}, field.slot(config));
+  check_limits(field, config, where);
+}
+
+void assign_section(Config& config, const std::string& section, const toml::table& table,
+                    std::string_view file) {
+  for (const auto& [key, node] : table) {
+    const auto line = key.source().begin.line;
+    const Field* field = find_field(section, key.str());
+    check(field != nullptr, "unknown key \"{}.{}\" in {}:{}{}", section, key.str(), file, line,
+          suggestion(section, key.str()));
+    assign(config, *field, node, fmt::format("{}:{}", file, line));
+  }
+}
+
+/// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
+/// word, and so is what a string field gets without quotes (`run.out=2024`).
+toml::table override_value(const std::string& text, bool wants_string) {
+  toml::table bare{{"v", text}};
+  try {
+    toml::table parsed = toml::parse("v = " + text + "\n");
+    const bool one_value = parsed.size() == 1 && parsed.contains("v");
+    if (one_value && (!wants_string || parsed["v"].is_string() || !parsed["v"].is_value())) {
+      return parsed;
+    }
+    return bare;
+  } catch (const toml::parse_error&) {
+    const bool meant_as_toml = text.find_first_of("\"'[{") == 0;
+    check(!meant_as_toml, "--set: {} is not a TOML value", text);
+    return bare;
+  }
+}
+
+}  // namespace
+
+void apply_override(Config& config, std::string_view assignment) {
+  const std::string where = fmt::format("--set {}", assignment);
+  const size_t equals = assignment.find('=');
+  const std::string_view key = assignment.substr(0, equals);
+  const size_t dot = key.find('.');
+  check(equals != std::string_view::npos && dot != std::string_view::npos,
+        "{}: expected section.key=value, for example train.steps=100", where);
+  const std::string_view section = key.substr(0, dot);
+  const std::string_view name = key.substr(dot + 1);
+  const Field* field = find_field(section, name);
+  check(field != nullptr, "unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
+  const Slot slot = field->slot(config);
+  const bool wants_string = std::holds_alternative<std::string*>(slot);
+  const toml::table value =
+      override_value(std::string(assignment.substr(equals + 1)), wants_string);
+  assign(config, *field, *value.get("v"), where);
+}
+
+Config parse_config(std::string_view text, std::string_view name,
+                    std::span<const std::string> overrides) {
+  Config config;
+  try {
+    const toml::table document = toml::parse(text, name);
+    for (const auto& [key, node] : document) {
+      const auto line = key.source().begin.line;
+      const std::string section(key.str());
+      const toml::table* table = node.as_table();
+      check(table != nullptr, "unknown key \"{}\" outside a section in {}:{}{}", section, name,
+            line, suggestion("", section));
+      check(is_section(section), "unknown section [{}] in {}:{}{}", section, name, line,
+            suggestion(section, ""));
+      assign_section(config, section, *table, name);
+    }
+  } catch (const toml::parse_error& error) {
+    fail("{}:{}: not valid TOML: {}", name, error.source().begin.line, error.description());
+  }
+  for (const std::string& assignment : overrides) {
+    apply_override(config, assignment);
+  }
+  validate(config);
+  return config;
+}
+
+Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+  std::error_code error;
+  check(!std::filesystem::is_directory(path, error), "config {} is a directory, not a file",
+        path.string());
+  std::ifstream file(path, std::ios::binary);
+  check(file.good(), "config {} cannot be read: {}", path.string(),
+        std::generic_category().message(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_config(text.str(), path.string(), overrides);
+}
+
+}  // namespace espalier::io

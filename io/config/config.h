@@ -1,0 +1,184 @@
+#pragma once
+// The configuration of a run: plain structs, read by every layer. A member holds the default; its
+// row in fields.cpp holds name, limits and help, and drives parsing, --set, help, dumps and
+// hash.
+//
+// Sources in order of strength: defaults, the TOML file, `--set section.key=value`. Unknown keys,
+// wrong types and values out of range throw Failure with file:line, the value and what is allowed.
+// Paths in a config are relative to the working directory.
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/config/patterned.h"
+
+namespace espalier::io {
+
+struct ModelConfig {
+  std::string kind = "gpt";
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t width = 128;
+  int64_t context = 64;
+  bool tie_embeddings = false;
+  double dropout = 0.0;
+  int64_t mlp_ratio = 4;
+  std::vector<int64_t> hidden{256, 256};  ///< widths of the hidden layers of "mlp"
+  int64_t vocabulary = 0;                 ///< 0: from the data
+};
+
+struct DataConfig {
+  std::string kind = "bytes";
+  std::vector<std::string> train{};
+  std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
+  double validation_fraction = 0.1;
+  std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t global_batch = 12;  ///< sequences a step, over all ranks
+  int64_t micro_batch = 0;    ///< sequences a forward; 0: the rank's share, or what fits
+  std::string dtype = "fp32";
+  std::string gradient_dtype = "auto";
+  bool master_copy = true;  ///< false: of matrices in 16 bits no more than their values
+  double loss_scale = 0;    ///< of gradients until the update; 0: a moving one in fp16, else none
+  int64_t seed = 1;
+  int64_t eval_every = 250;  ///< steps; 0: at the end only
+  int64_t eval_batches = 100;
+  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
+  int64_t keep_checkpoints = 2;
+  std::string recompute = "none";
+  bool tf32 = false;            ///< of a device: dense products of fp32 in TF32
+  bool fp8 = false;             ///< dense products of hidden layers in 8 bits
+  std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
+};
+
+struct OptimizerConfig {
+  std::string kind = "adamw";
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_steps = 100;
+  std::string schedule = "cosine";
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double momentum = 0.9;
+  double weight_decay = 0.1;
+  double clip = 1.0;  ///< global gradient norm; 0: off
+  int64_t state_bits = 32;
+  bool offload = false;  ///< of a device: optimizer state in pinned memory of the host
+};
+
+struct PruningConfig {
+  std::string method = "none";
+  double sparsity = 0.9;
+  int64_t at_step = -1;
+  int64_t from_step = -1;  ///< gradual when from_step and to_step are given
+  int64_t to_step = -1;    ///< also the end of moving masks
+  int64_t every = 0;       ///< steps between two changes of masks; 0: see interval()
+  double drop_fraction = 0.3;
+  std::string distribution = "erk";
+  std::string scope = "global";
+  std::vector<std::string> exclude{};  ///< globs of parameter names, besides those never pruned
+  int64_t n = 2;
+  int64_t m = 4;
+  int64_t block = 16;
+  std::string file{};  ///< of method "file"
+
+  bool gradual() const { return from_step >= 0 && to_step >= 0; }
+  /// Masks of the same density move while training goes on.
+  bool moving() const { return method == "rigl" || method == "set"; }
+  /// The step after which moving masks stay, in a run of `steps`.
+  int64_t last_move(int64_t steps) const { return to_step >= 0 ? to_step : steps / 4 * 3; }
+  int64_t interval() const { return every > 0 ? every : moving() ? 100 : 10; }
+};
+
+struct SparseConfig {
+  Patterned storage{.fallback = "dense", .patterns = {}};
+  Patterned index{.fallback = "auto", .patterns = {}};
+  std::string file_index = "auto";
+  int64_t block = 0;
+};
+
+struct ParallelConfig {
+  int64_t pipeline = 1;
+  std::string schedule = "auto";
+  int64_t virtual_stages = 2;
+  int64_t in_flight = 0;
+  std::string weight_prediction = "none";
+  int64_t drain_every = 100;
+  int64_t delay_stages = 1;
+  std::vector<int64_t> partition{};  ///< layers of each stage; empty: "auto"
+  double bucket_mb = 0;              ///< 0: by the gradient's size
+  bool overlap = true;
+  int64_t zero = 0;
+  Patterned value_codec{.fallback = "fp32", .patterns = {}};
+  std::string reduction = "sra";
+  std::string device_link = "auto";
+  Patterned codec{.fallback = "fp32", .patterns = {}};
+  int64_t bits = 0;
+  int64_t bucket = 0;
+  std::string codec_meta = "fp32";
+  int64_t codec_min_size = 1024;  ///< kept elements
+  int64_t codec_every = 100;      ///< steps
+  std::vector<std::string> codec_candidates{"fp32", "fp8-e5m2", "table:1"};
+  int64_t codec_trial = 20;  ///< steps
+  double codec_budget = 1;
+  std::string codec_error = "auto";
+  std::string codec_goal = "bytes";
+  std::string rounding = "nearest";
+  bool error_feedback = false;
+  int64_t powersgd_warmup = 10;  ///< steps
+  std::string activation_codec = "fp32";
+  double timeout_s = 120;
+  int64_t check_every = 50;  ///< steps between checksum comparisons across ranks; 0: off
+};
+
+struct RunConfig {
+  std::string out = "runs/run";
+  std::string backend = "auto";
+  int64_t threads = 0;        ///< a rank; 0: cores / local ranks
+  bool graphs = true;         ///< of a device: replay passes
+  bool deterministic = true;  ///< of a device: two runs have the same bits
+  bool trace = true;
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  PruningConfig pruning;
+  SparseConfig sparse;
+  ParallelConfig parallel;
+  RunConfig run;
+};
+
+/// Reads a file, applies `overrides` ("section.key=value") in order, and validates.
+Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+/// The same from text; `name` stands for the file in messages.
+Config parse_config(std::string_view text, std::string_view name,
+                    std::span<const std::string> overrides = {});
+/// "section.key=value": a TOML value; a bare word is a string. Does not validate across fields.
+void apply_override(Config& config, std::string_view assignment);
+
+/// What one field alone cannot tell (width divisible by heads, from < to, …). Throws Failure.
+void validate(const Config& config);
+
+/// Complete; parse_config gives the same config back.
+std::string to_toml(const Config& config);
+nlohmann::json to_json(const Config& config);
+/// Of the complete dump.
+uint64_t hash(const Config& config);
+/// Every key with default, limits and meaning.
+std::string config_help();
+
+/// "16GiB", "500 MB", "1024" → bytes. Throws Failure that names the units.
+int64_t parse_bytes(std::string_view text);
+
+}  // namespace espalier::io

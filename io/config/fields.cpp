@@ -1,0 +1,265 @@
+// The rows. A member's default stands in config.h; all else about a key stands here, once.
+#include "io/config/fields.h"
+
+#include "io/config/codec_spec.h"
+
+namespace espalier::io {
+namespace {
+
+/// Adds rows of one section.
+template <class Section>
+struct Rows {
+  std::vector<Field>& out;
+  std::string name;
+  Section Config::*section;
+
+  template <class Value>
+  void add(std::string key, Value Section::*value, Limits limits, std::string help) {
+    out.push_back(
+        {name, std::move(key),
+         [section = section, value](Config& config) { return Slot(&(config.*section.*value)); },
+         std::move(limits), std::move(help)});
+  }
+};
+
+Limits at_least(double low) { return {.at_least = low}; }
+Limits above(double low) { return {.above = low}; }
+Limits range(double low, double high) { return {.at_least = low, .at_most = high}; }
+Limits fraction() { return {.at_least = 0, .below = 1}; }
+Limits one_of(std::vector<std::string> values, std::vector<std::string> later = {}) {
+  return {.values = std::move(values), .later = std::move(later)};
+}
+Limits codec(std::vector<std::string> names, std::vector<std::string> later = {}) {
+  return {.values = std::move(names), .later = std::move(later), .codec = true};
+}
+
+void model(std::vector<Field>& out) {
+  using M = ModelConfig;
+  Rows<M> rows{out, "model", &Config::model};
+  rows.add("kind", &M::kind, one_of({"gpt", "mlp"}, {"conv"}), "network");
+  rows.add("layers", &M::layers, range(1, 10'000), "blocks");
+  rows.add("heads", &M::heads, at_least(1), "attention heads; must divide width");
+  rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
+  rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
+  rows.add("tie_embeddings", &M::tie_embeddings, {}, "the output head is the token embedding");
+  rows.add("dropout", &M::dropout, fraction(), "probability of dropping an activation");
+  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "width of a block's MLP / width");
+  rows.add("hidden", &M::hidden, range(1, 1 << 24), "widths of the hidden layers of kind mlp");
+  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "tokens known; 0: from the data");
+}
+
+void data(std::vector<Field>& out) {
+  using D = DataConfig;
+  Rows<D> rows{out, "data", &Config::data};
+  rows.add("kind", &D::kind, one_of({"bytes", "chars", "tokens", "images"}),
+           "any files as bytes, bytes that occur, token binaries, IDX images");
+  rows.add("train", &D::train, {}, "files, from the working directory");
+  rows.add("validation", &D::validation, {}, "files; none: the last part of train");
+  rows.add("validation_fraction", &D::validation_fraction, fraction(),
+           "that last part, when validation is empty");
+  rows.add("token_type", &D::token_type, one_of({"uint16", "uint32"}),
+           "of token files without a header");
+}
+
+void train(std::vector<Field>& out) {
+  using T = TrainConfig;
+  Rows<T> rows{out, "train", &Config::train};
+  rows.add("steps", &T::steps, at_least(1), "optimizer updates");
+  rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
+  rows.add("micro_batch", &T::micro_batch, at_least(0),
+           "sequences a forward; 0: all of the rank's share, or what memory_budget allows");
+  rows.add("dtype", &T::dtype, one_of({"fp32", "bf16", "fp16"}), "of weights and activations");
+  rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16", "fp16"}),
+           "of the gradient that micro-batches and ranks add up; auto: dtype");
+  rows.add(
+      "master_copy", &T::master_copy, {},
+      "of bf16, fp16: weights in fp32 beside those that compute; false: updates round at random");
+  rows.add(
+      "loss_scale", &T::loss_scale, at_least(0),
+      "what gradients are multiplied with until the update; 0: in fp16 as much as fits, else 1");
+  rows.add("seed", &T::seed, at_least(0),
+           "fixes initial weights, data order, dropout and rounding");
+  rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
+  rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
+  rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
+           "steps; 0: at the end only; -1: never");
+  rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
+  rows.add("recompute", &T::recompute, one_of({"none", "selective", "full", "auto"}),
+           "what backward computes again instead of keeping it; auto: as memory_budget needs");
+  rows.add("tf32", &T::tf32, {},
+           "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");
+  rows.add("fp8", &T::fp8, {},
+           "dense products of hidden layers round operands to 8 bits: E4M3, gradients E5M2");
+  rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
+}
+
+void optimizer(std::vector<Field>& out) {
+  using O = OptimizerConfig;
+  Rows<O> rows{out, "optimizer", &Config::optimizer};
+  rows.add("kind", &O::kind, one_of({"adamw", "sgd"}), "AdamW, or SGD with momentum");
+  rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
+  rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
+  rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
+  rows.add("schedule", &O::schedule, one_of({"cosine", "linear", "constant"}), "lr to min_lr");
+  rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
+  rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
+  rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
+  rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
+  rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
+  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
+  rows.add("state_bits", &O::state_bits, one_of({"8", "32"}), "bits of an optimizer moment");
+  rows.add(
+      "offload", &O::offload, {},
+      "of a GPU: moments and master copies in pinned memory of the host; of a CPU nothing changes");
+}
+
+void pruning(std::vector<Field>& out) {
+  using P = PruningConfig;
+  Rows<P> rows{out, "pruning", &Config::pruning};
+  rows.add("method", &P::method,
+           one_of({"none", "magnitude", "random", "nm", "block", "file", "rigl", "set"},
+                  {"snip", "early-bird", "lottery"}),
+           "who decides which elements are kept");
+  rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
+  rows.add("at_step", &P::at_step, at_least(-1),
+           "prune once, after this step; -1: before the first (rigl, set: at random)");
+  rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
+  rows.add("to_step", &P::to_step, at_least(-1),
+           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)");
+  rows.add("every", &P::every, at_least(0), "steps between changes; 0: 10, or 100 for rigl, set");
+  rows.add("drop_fraction", &P::drop_fraction, fraction(),
+           "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step");
+  rows.add("distribution", &P::distribution, one_of({"erk", "uniform"}),
+           "of rigl, set from a random start: densities of layers by shape, or all the same");
+  rows.add("scope", &P::scope, one_of({"global", "layer"}), "where elements compete");
+  rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
+  rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
+  rows.add("m", &P::m, at_least(2), "of method nm");
+  rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square");
+  rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken");
+}
+
+void sparse(std::vector<Field>& out) {
+  using S = SparseConfig;
+  Rows<S> rows{out, "sparse", &Config::sparse};
+  rows.add("storage", &S::storage, one_of({"dense", "expanded", "sparse", "block", "auto"}),
+           "how a pruned weight is held for compute; may differ by parameter");
+  rows.add("index", &S::index,
+           one_of({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
+           "how positions are encoded; may differ by parameter");
+  rows.add("file_index", &S::file_index,
+           one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
+           "the same in checkpoints; same: as in memory");
+  rows.add("block", &S::block, range(0, 1024),
+           "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
+}
+
+/// Those of single values, and those that choose among them.
+Limits gradient_codecs() {
+  std::vector<std::string> names(value_codecs().begin(), value_codecs().end());
+  names.insert(names.end(), {"powersgd", "adaptive", "fastest", "adaprec"});
+  return codec(std::move(names));
+}
+
+void parallel(std::vector<Field>& out) {
+  using P = ParallelConfig;
+  Rows<P> rows{out, "parallel", &Config::parallel};
+  rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
+           "ranks that share the layers, the rest are data parallel; \"auto\": as few as fit "
+           "memory_budget");
+  rows.add("schedule", &P::schedule,
+           one_of({"auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2", "zb-v",
+                   "dualpipe-v", "message-driven", "async"}),
+           "order of micro-batches in the pipeline; async: stages step by themselves");
+  rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
+           "stages a rank, of schedule interleaved");
+  rows.add("in_flight", &P::in_flight, at_least(0),
+           "micro-batches under way, of schedule message-driven; 0: automatic");
+  rows.add("weight_prediction", &P::weight_prediction,
+           one_of({"none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim",
+                   "future-zero"}),
+           "of schedule async: the weights that stages compute with");
+  rows.add("drain_every", &P::drain_every, at_least(1),
+           "of schedule async: most steps between two ends of the pipeline's work");
+  rows.add("delay_stages", &P::delay_stages, range(1, 1024),
+           "of schedule async with pipeline = 1: train with the delays of so many stages");
+  rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
+           "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
+  rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
+           "MiB of gradient reduced at once; 0: a 16th of it, at least 1/16 and at most 4 MiB");
+  rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
+  rows.add("zero", &P::zero, one_of({"0", "1"}),
+           "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
+  rows.add("value_codec", &P::value_codec, codec({value_codecs().begin(), value_codecs().end()}),
+           "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
+  rows.add("reduction", &P::reduction,
+           one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
+           "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
+  rows.add("device_link", &P::device_link, one_of({"auto", "nccl", "mpi", "host"}),
+           "with run.backend = \"cuda\": how gradients, values and messages between stages get to "
+           "other GPUs; auto: by NCCL where it is there and each rank has a GPU of its own, else "
+           "messages by an MPI that takes addresses of GPUs, else through the host");
+  rows.add("codec", &P::codec, gradient_codecs(),
+           "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
+  rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
+  rows.add("bucket", &P::bucket, range(0, 1 << 30),
+           "values a scale of a codec; 0: the codec's own");
+  rows.add("codec_meta", &P::codec_meta, one_of({"fp32", "fp16"}),
+           "of maxmin: unit and least value");
+  rows.add("codec_min_size", &P::codec_min_size, at_least(0),
+           "kept elements; smaller parameters, biases and norms are sent as they are");
+  rows.add("codec_every", &P::codec_every, at_least(1),
+           "of codecs adaptive, adaprec: steps between two choices");
+  rows.add("codec_candidates", &P::codec_candidates,
+           codec({value_codecs().begin(), value_codecs().end()}),
+           "of codec adaprec: to choose from");
+  rows.add("codec_trial", &P::codec_trial, at_least(5),
+           "of codec adaprec: steps that each candidate is tried, from the same state");
+  rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
+           "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
+  rows.add("codec_error", &P::codec_error, one_of({"auto", "relative", "squares"}),
+           "of codec adaptive: what is added up; relative: shares of the gradient, each 64 values "
+           "alike, the default with adamw; squares: squared errors");
+  rows.add("codec_goal", &P::codec_goal, one_of({"bytes", "time"}),
+           "of codec adaptive: what is made small; time: what communication adds to a step");
+  rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
+  rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
+  rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
+           "steps before codec powersgd, in which matrices are sent as they are");
+  rows.add("activation_codec", &P::activation_codec,
+           codec({value_codecs().begin(), value_codecs().end()}),
+           "of activations and their gradients between stages");
+  rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
+           "seconds a rank waits for another");
+  rows.add("check_every", &P::check_every, at_least(0),
+           "steps between checksum comparisons of all ranks; 0: off");
+}
+
+void run(std::vector<Field>& out) {
+  using R = RunConfig;
+  Rows<R> rows{out, "run", &Config::run};
+  rows.add("out", &R::out, {}, "run directory");
+  rows.add("backend", &R::backend, one_of({"auto", "cpu", "cuda"}), "where kernels run");
+  rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
+  rows.add(
+      "graphs", &R::graphs, {},
+      "of a device: record the calls of a pass (a CUDA graph), and ask for them at once later");
+  rows.add("deterministic", &R::deterministic, {},
+           "false: on a GPU two runs may have other bits, for speed; of a CPU nothing changes");
+  rows.add("trace", &R::trace, {}, "write trace.json");
+}
+
+}  // namespace
+
+std::span<const Field> config_fields() {
+  static const std::vector<Field> kFields = [] {
+    std::vector<Field> fields;
+    for (auto* section : {model, data, train, optimizer, pruning, sparse, parallel, run}) {
+      section(fields);
+    }
+    return fields;
+  }();
+  return kFields;
+}
+
+}  // namespace espalier::io

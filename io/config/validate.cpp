@@ -1,0 +1,268 @@
+// Rules across fields, and sizes written as text.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "io/config/codec_spec.h"
+#include "io/config/config.h"
+#include "src/core/error.h"
+
+namespace espalier::io {
+namespace {
+
+void validate_model(const ModelConfig& model) {
+  if (model.kind == "gpt") {
+    check(
+        model.width % model.heads == 0,
+        "model.width = {} is not divisible by model.heads = {}; choose a width that is a multiple",
+        model.width, model.heads);
+  } else {
+    check(!model.hidden.empty(), "model.hidden is empty; give at least one width, e.g. [256, 256]");
+  }
+}
+
+void validate_data(const Config& config) {
+  const DataConfig& data = config.data;
+  const bool images = data.kind == "images";
+  check(
+      images == (config.model.kind == "mlp"),
+      "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; \"mlp\" takes \"images\", \"gpt\" "
+      "takes \"bytes\", \"chars\" or \"tokens\"",
+      config.model.kind, data.kind);
+  check(!data.validation.empty() || data.validation_fraction > 0,
+        "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
+        "validation files or set a fraction such as 0.1");
+  check(data.kind != "bytes" || config.model.vocabulary == 0 || config.model.vocabulary >= 256,
+        "model.vocabulary = {} is too small for data.kind = \"bytes\", which has 256 tokens; set 0",
+        config.model.vocabulary);
+}
+
+void validate_train(const Config& config) {
+  const TrainConfig& train = config.train;
+  check(train.micro_batch == 0 || train.global_batch % train.micro_batch == 0,
+        "train.global_batch = {} is not divisible by train.micro_batch = {}", train.global_batch,
+        train.micro_batch);
+  check(train.gradient_dtype == "auto" || train.gradient_dtype == "fp32" ||
+            train.gradient_dtype == train.dtype,
+        "train.gradient_dtype = \"{}\" beside train.dtype = \"{}\": gradients are fp32 or of that "
+        "type; set \"auto\" or \"fp32\"",
+        train.gradient_dtype, train.dtype);
+  check(train.master_copy || train.dtype != "fp32",
+        "train.master_copy = false leaves weights in 16 bits, and train.dtype = \"fp32\" has none; "
+        "set train.dtype = \"bf16\", or leave master_copy at true");
+  check(!train.fp8 || train.dtype != "fp16",
+        "train.fp8 rounds operands of bf16 or fp32 to 8 bits, and train.dtype is \"fp16\"; set "
+        "train.dtype = \"bf16\"");
+  if (!train.memory_budget.empty()) {
+    parse_bytes(train.memory_budget);
+  }
+  const OptimizerConfig& optimizer = config.optimizer;
+  check(optimizer.schedule == "constant" || optimizer.min_lr <= optimizer.lr,
+        "optimizer.min_lr = {} is above optimizer.lr = {}", optimizer.min_lr, optimizer.lr);
+}
+
+/// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
+void validate_moving(const PruningConfig& pruning, int64_t steps) {
+  const bool given = pruning.to_step >= 0;
+  const int64_t from = std::max({pruning.at_step, pruning.from_step, int64_t{0}});
+  check(pruning.last_move(steps) > from,
+        "the masks of pruning.method = \"{}\" would move from step {} to step {}{}; set "
+        "pruning.to_step to a later one",
+        pruning.method, from, pruning.last_move(steps),
+        given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
+}
+
+void validate_pruning(const PruningConfig& pruning, int64_t steps) {
+  if (pruning.moving()) {
+    validate_moving(pruning, steps);
+  }
+  const bool ends_alone = pruning.moving() && pruning.from_step < 0;
+  check(ends_alone || (pruning.from_step >= 0) == (pruning.to_step >= 0),
+        "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {})",
+        pruning.from_step, pruning.to_step);
+  check(!pruning.gradual() || pruning.from_step < pruning.to_step,
+        "pruning.from_step = {} must be below pruning.to_step = {}", pruning.from_step,
+        pruning.to_step);
+  check(!pruning.gradual() || pruning.at_step < 0,
+        "pruning.at_step = {} (once) and from_step, to_step (gradual) exclude each other; set one",
+        pruning.at_step);
+  if (pruning.method == "nm") {
+    check(pruning.n < pruning.m, "pruning.n = {} must be below pruning.m = {}", pruning.n,
+          pruning.m);
+    check(!pruning.gradual(), "pruning.method = \"nm\" has one sparsity, 1 - n/m; use at_step");
+  }
+  check((pruning.method == "file") == !pruning.file.empty(),
+        "pruning.file = \"{}\" and pruning.method = \"{}\" do not belong together; method \"file\" "
+        "needs a file and no other method takes one",
+        pruning.file, pruning.method);
+  check(pruning.method != "file" || !pruning.gradual(),
+        "pruning.method = \"file\" takes its masks as they are; use at_step");
+}
+
+/// Encodings of groups and of blocks are of masks that have them.
+void validate_index(const Config& config) {
+  const std::string& method = config.pruning.method;
+  const auto check_encoding = [&](const std::string& encoding) {
+    const bool regular = encoding == "nm" || encoding == "block";
+    check(!regular || method == encoding || method == "none",
+          "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
+          "set \"auto\"",
+          encoding, method);
+  };
+  check_encoding(config.sparse.index.fallback);
+  for (const auto& [glob, encoding] : config.sparse.index.patterns) {
+    check_encoding(encoding);
+  }
+}
+
+void validate_asynchronous(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  const bool predicts = parallel.weight_prediction != "none";
+  if (parallel.schedule != "async") {
+    check(!predicts,
+          "parallel.weight_prediction = \"{}\" is for stages that step by themselves; set "
+          "parallel.schedule = \"async\"",
+          parallel.weight_prediction);
+    check(parallel.delay_stages == 1,
+          "parallel.delay_stages = {} puts the delays of a pipeline on one rank; set "
+          "parallel.schedule = \"async\"",
+          parallel.delay_stages);
+    return;
+  }
+  check(parallel.delay_stages == 1 || parallel.pipeline == 1,
+        "parallel.delay_stages = {} stands for a pipeline, and parallel.pipeline = {} is one; set "
+        "one of them to 1",
+        parallel.delay_stages, parallel.pipeline);
+  check(parallel.zero == 0,
+        "parallel.schedule = \"async\" steps each stage alone; set parallel.zero = 0");
+  const bool stages = parallel.pipeline != 1 || parallel.delay_stages > 1;
+  check(!stages || config.model.kind != "gpt" || !config.model.tie_embeddings,
+        "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
+        "they share tied embeddings; set model.tie_embeddings = false");
+  const bool needs_momentum =
+      predicts && parallel.weight_prediction != "stash" && parallel.weight_prediction != "2bw";
+  check(!needs_momentum || config.optimizer.kind == "adamw" || config.optimizer.momentum > 0,
+        "parallel.weight_prediction = \"{}\" goes on along the momentum, and optimizer.momentum is "
+        "0; set it, e.g. to 0.9, or use \"none\", \"stash\" or \"2bw\"",
+        parallel.weight_prediction);
+}
+
+void validate_codecs(const ParallelConfig& parallel) {
+  for (const auto& [glob, value] : parallel.codec.patterns) {
+    const std::string name = parse_codec(value).name;
+    check(std::ranges::find(choosing_codecs(), name) == choosing_codecs().end(),
+          "parallel.codec = {{\"{}\" = \"{}\"}}: \"{}\" chooses for all parameters; make it the "
+          "default and give patterns for those that are to have another codec",
+          glob, value, name);
+  }
+  const std::string codec = parse_codec(parallel.codec.fallback).name;
+  check((codec != "adaptive" && codec != "adaprec") || parallel.schedule != "async",
+        "parallel.codec = \"{}\" looks at all gradients of a step at once, and with "
+        "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
+        codec);
+  check(codec != "adaprec" || parallel.codec_candidates.size() >= 2,
+        "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
+        parallel.codec_candidates.size());
+  const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
+  const bool foreign = parallel.reduction == "mpi" || parallel.reduction == "nccl";
+  check(
+      plain || !foreign,
+      "parallel.reduction = \"{0}\" leaves sums to {0}, which knows no codecs and keeps no errors "
+      "(now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set parallel.reduction = "
+      "\"sra\"",
+      parallel.reduction, parallel.codec.fallback, parallel.error_feedback);
+  const bool other_link = parallel.device_link == "host" || parallel.device_link == "mpi";
+  check(parallel.reduction != "nccl" || !other_link,
+        "parallel.reduction = \"nccl\" sums from GPU to GPU, and parallel.device_link = \"{}\" "
+        "keeps sums with the host; set one of them to \"auto\"",
+        parallel.device_link);
+}
+
+/// What moves with the loss of earlier steps has to be in the unit of the present ones.
+void validate_loss_scale(const Config& config) {
+  if (config.train.dtype != "fp16" || config.train.loss_scale > 0) {
+    return;
+  }
+  constexpr std::string_view kFix = "set train.loss_scale to a number, e.g. 1024";
+  const ParallelConfig& parallel = config.parallel;
+  const auto is_powersgd = [](const std::string& codec) {
+    return parse_codec(codec).name == "powersgd";
+  };
+  const bool low_rank = is_powersgd(parallel.codec.fallback) ||
+                        std::ranges::any_of(parallel.codec.patterns, [&](const auto& pattern) {
+                          return is_powersgd(pattern.second);
+                        });
+  check(parallel.schedule != "async",
+        "train.dtype = \"fp16\" leaves out steps whose gradients overflow, which stages of "
+        "parallel.schedule = \"async\" cannot agree on; {}",
+        kFix);
+  check(!parallel.error_feedback && !low_rank,
+        "train.dtype = \"fp16\" changes the scale of gradients between steps, and {} keeps errors "
+        "of earlier ones; {}",
+        parallel.error_feedback ? "parallel.error_feedback" : "codec powersgd", kFix);
+}
+
+void validate_value_codec(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
+  check(plain || parallel.zero == 1,
+        "parallel.value_codec = \"{}\" is for the new values that ranks send each other when they "
+        "share out the optimizer; set parallel.zero = 1, or leave value_codec at \"fp32\"",
+        parallel.value_codec.fallback);
+  check(plain || config.train.master_copy,
+        "parallel.value_codec = \"{}\" sends what values lack of their owner's master copy, and "
+        "train.master_copy = false leaves none; set one of them back to its default",
+        parallel.value_codec.fallback);
+}
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+constexpr std::array<Unit, 9> kUnits{{{"", 1},
+                                      {"B", 1},
+                                      {"kB", 1e3},
+                                      {"MB", 1e6},
+                                      {"GB", 1e9},
+                                      {"TB", 1e12},
+                                      {"KiB", 0x1p10},
+                                      {"MiB", 0x1p20},
+                                      {"GiB", 0x1p30}}};
+
+}  // namespace
+
+void validate(const Config& config) {
+  validate_model(config.model);
+  validate_data(config);
+  validate_train(config);
+  validate_pruning(config.pruning, config.train.steps);
+  validate_index(config);
+  validate_asynchronous(config);
+  validate_codecs(config.parallel);
+  validate_value_codec(config);
+  validate_loss_scale(config);
+  check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
+}
+
+int64_t parse_bytes(std::string_view text) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double amount = std::strtod(copy.c_str(), &end);
+  std::string_view unit(end);
+  while (!unit.empty() && unit.front() == ' ') {
+    unit.remove_prefix(1);
+  }
+  for (const Unit& known : kUnits) {
+    const double bytes = amount * known.bytes;
+    if (end != copy.c_str() && unit == known.name && bytes >= 1 && bytes < 0x1p62) {
+      return static_cast<int64_t>(bytes);
+    }
+  }
+  fail(
+      "\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
+      "\"16GiB\"",
+      text);
+}
+
+}  // namespace espalier::io

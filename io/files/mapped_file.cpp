@@ -1,0 +1,42 @@
+#include "io/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace espalier::io {
+
+MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
+  const auto cause = [] { return std::generic_category().message(errno); };
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  check(file >= 0, "data file {} cannot be opened: {}; paths are relative to the working directory",
+        path_.string(), cause());
+  struct stat status {};
+  const bool ordinary = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  const auto size = static_cast<size_t>(status.st_size);
+  void* memory =
+      ordinary && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+  const std::string why = cause();
+  ::close(file);
+  check(ordinary, "data file {} is not an ordinary file", path_.string());
+  check(size > 0, "data file {} is empty", path_.string());
+  check(memory != MAP_FAILED, "data file {} cannot be mapped: {}", path_.string(), why);
+  bytes_ = {static_cast<const uint8_t*>(memory), size};
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) {
+    ::munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
+  }
+}
+
+}  // namespace espalier::io

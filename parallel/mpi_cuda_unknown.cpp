@@ -1,8 +1,0 @@
-// With MPI libraries that do not tell.
-#include "parallel/mpi_communicator.h"
-
-namespace espalier::parallel {
-
-std::string mpi_cuda_support() { return "unknown"; }
-
-}  // namespace espalier::parallel

@@ -1,0 +1,360 @@
+#include "parallel/pipeline/runner.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "parallel/pipeline/nccl_carrier.h"
+#include "src/core/trace.h"
+
+namespace espalier::parallel {
+namespace {
+
+/// Numbers of the channels of a stage: its incoming activations and gradients.
+int channel_of(int stage, bool gradient) { return 2 * stage + (gradient ? 1 : 0); }
+constexpr int kMostChannels = kTagNumbers / 2;  // envelopes have tags, too
+
+}  // namespace
+
+PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineShape shape)
+    : comm_(pipeline.split(0, pipeline.rank())), stream_(stream), shape_(std::move(shape)) {
+  grid_ = {.name = {},
+           .ranks = pipeline.size(),
+           .chunks = shape_.chunks,
+           .placement = shape_.placement,
+           .programs = {}};
+  require(shape_.message_bytes.size() + 1 == static_cast<size_t>(grid_.stages()),
+          "the bytes of each boundary between stages", shape_.message_bytes.size(), grid_.stages());
+  require(channel_of(grid_.stages(), false) <= kMostChannels, "as many channels as tags",
+          grid_.stages());
+  open_channels();
+  for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
+    connect(grid_.stage_of(pipeline.rank(), chunk));
+  }
+  if (shape_.carriage == Carriage::nccl) {
+    lookout_.emplace(*stream_.queue(), [this] {
+      // Between runs nothing that this rank waits for needs another's messages, who may be at the
+      // end of what it does; and a rank that is giving up takes none.
+      if (work_ != nullptr && std::uncaught_exceptions() == 0) {
+        advance();
+      }
+    });
+  }
+}
+
+/// Every run has waited for what it sent. What both ends of a channel have to close they close in
+/// the same order.
+PipelineRunner::~PipelineRunner() {
+  lookout_.reset();
+  while (!channels_.empty()) {
+    channels_.erase(channels_.begin());
+  }
+}
+
+/// In the order of their numbers, on all ranks: a carrier may have to wait for its other end.
+void PipelineRunner::open_channels() {
+  for (int stage = 0; stage < grid_.stages(); ++stage) {
+    if (stage > 0 && grid_.crosses(stage - 1)) {
+      open(channel_of(stage, false), stage - 1, stage);
+    }
+    if (!last(stage) && grid_.crosses(stage)) {
+      open(channel_of(stage, true), stage + 1, stage);
+    }
+  }
+}
+
+void PipelineRunner::open(int number, int from, int to) {
+  const bool sends = grid_.rank_of(from) == comm_->rank();
+  if (!sends && grid_.rank_of(to) != comm_->rank()) {
+    return;
+  }
+  auto carrier =
+      make_carrier({.peer = grid_.rank_of(sends ? to : from),
+                    .number = number,
+                    .bytes = shape_.message_bytes[static_cast<size_t>(std::min(from, to))],
+                    .buffers = shape_.buffers,
+                    .sends = sends});
+  Channel& channel = channels_[number];
+  if (sends) {
+    channel.out = std::make_unique<Outbox>(stream_, std::move(carrier));
+  } else {
+    channel.in = std::make_unique<Inbox>(stream_, std::move(carrier));
+  }
+}
+
+std::unique_ptr<Carrier> PipelineRunner::make_carrier(const ChannelShape& shape) {
+  switch (shape_.carriage) {
+    case Carriage::host:
+      return std::make_unique<HostCarrier>(*comm_, stream_.arena().host(), shape);
+    case Carriage::mpi:
+      return std::make_unique<MpiCarrier>(*comm_, stream_.arena(), shape);
+    case Carriage::nccl:
+      return std::make_unique<NcclCarrier>(*comm_, stream_, shape);
+  }
+  throw Bug("a carriage that is known");
+}
+
+void PipelineRunner::connect(int stage) {
+  Stage& mine = stages_[stage];
+  auto hand_over = [&](int boundary) {
+    return std::make_unique<LocalBox>(
+        stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)], shape_.handed_over);
+  };
+  if (stage > 0) {
+    if (grid_.crosses(stage - 1)) {
+      mine.activation = channels_.at(channel_of(stage, false)).in.get();
+      mine.next_gradient = channels_.at(channel_of(stage - 1, true)).out.get();
+    } else {
+      mine.handed_activation = hand_over(stage - 1);
+    }
+  }
+  if (!last(stage)) {
+    if (grid_.crosses(stage)) {
+      mine.gradient = channels_.at(channel_of(stage, true)).in.get();
+      mine.next_activation = channels_.at(channel_of(stage + 1, false)).out.get();
+    } else {
+      mine.handed_gradient = hand_over(stage);
+    }
+  }
+}
+
+void PipelineRunner::run(const Schedule& schedule, PipelineWork& work) {
+  require(schedule.ranks == grid_.ranks && schedule.chunks == grid_.chunks &&
+              schedule.placement == grid_.placement,
+          "a schedule of this pipeline", schedule.name, schedule.ranks, schedule.chunks);
+  begin(work);
+  for (const Action& action : schedule.programs[static_cast<size_t>(comm_->rank())]) {
+    perform(action);
+  }
+  end();
+}
+
+void PipelineRunner::run(const MessageDriven& policy, PipelineWork& work) {
+  require(policy.ranks == grid_.ranks && grid_.chunks == 1, "a policy of this pipeline",
+          policy.ranks, grid_.chunks);
+  const int mine = comm_->rank();
+  Stage& here = stage(mine);
+  int forwards = 0;
+  int backwards = 0;
+  auto backward_ready = [&] {
+    return backwards < forwards && (last(mine) || here.gradient->arrived());
+  };
+  auto forward_ready = [&] {
+    return forwards < policy.micro_batches &&
+           (mine > 0 ? here.activation->arrived() : forwards - backwards < policy.in_flight);
+  };
+  begin(work);
+  while (backwards < policy.micro_batches) {
+    if (backward_ready()) {
+      const Action action{ActionKind::backward, mine, backwards++};
+      compute(action);
+      if (mine > 0) {
+        send({ActionKind::send_gradient, mine, action.micro_batch});
+      }
+    } else if (forward_ready()) {
+      const Action action{ActionKind::forward, mine, forwards++};
+      compute(action);
+      if (!last(mine)) {
+        send({ActionKind::send_activation, mine, action.micro_batch});
+      }
+    } else {
+      const bool from_next = backwards < forwards;
+      wait([&] { return backward_ready() || forward_ready(); }, from_next ? mine + 1 : mine - 1,
+           fmt::format("waiting for the {} of micro-batch {}",
+                       from_next ? "gradient" : "activation", from_next ? backwards : forwards));
+    }
+  }
+  perform({ActionKind::reduce, mine, policy.micro_batches - 1});
+  perform({ActionKind::step, mine, policy.micro_batches - 1});
+  end();
+}
+
+void PipelineRunner::begin(PipelineWork& work) {
+  work_ = &work;
+  times_ = {};
+  times_.begin = now_seconds();
+  ++runs_;
+}
+
+/// What was sent must leave before this rank turns to other things: nobody would drive it.
+void PipelineRunner::end() {
+  if (const std::optional<int> peer = unsent(); peer) {
+    wait([this] { return !unsent(); }, *peer, "sending the last messages of a step");
+  }
+  times_.total = now_seconds() - times_.begin;
+  work_ = nullptr;
+}
+
+void PipelineRunner::perform(const Action& action) {
+  if (computes(action.kind)) {
+    compute(action);
+  } else if (sends(action.kind)) {
+    send(action);
+  } else if (receives(action.kind)) {
+    receive(action);
+  } else {
+    const double begin = now_seconds();
+    work_->run(action, {}, {});
+    times_.reduced += now_seconds() - begin;
+  }
+}
+
+Envelope PipelineRunner::envelope(bool gradient, int stage, int micro_batch) const {
+  return {.run = runs_,
+          .micro_batch = static_cast<uint32_t>(micro_batch),
+          .stage = static_cast<uint16_t>(stage),
+          .gradient = static_cast<uint16_t>(gradient ? 1 : 0)};
+}
+
+void PipelineRunner::compute(const Action& action) {
+  const std::span<std::byte> out = room_for(action);
+  const std::span<const std::byte> in = input_of(action);
+  const double begin = now_seconds();
+  const Mark read = work_->run(action, in, out);
+  computed_ = stream_.mark();
+  const double end = now_seconds();
+  times_.compute += end - begin;
+  times_.actions.push_back({action, begin - times_.begin, end - times_.begin});
+  release_input(action, read);
+  progress();
+}
+
+/// Where the result of a compute action goes; waits for a send that occupies the buffer.
+std::span<std::byte> PipelineRunner::room_for(const Action& action) {
+  Stage& mine = stage(action.stage);
+  const bool forward = action.kind == ActionKind::forward;
+  const int to = action.stage + (forward ? 1 : -1);
+  if ((!forward && !makes_input_gradient(action.kind)) || to < 0 || to >= grid_.stages()) {
+    return {};
+  }
+  Outbox* box = forward ? mine.next_activation : mine.next_gradient;
+  if (box == nullptr) {
+    Stage& neighbour = stage(to);
+    return (forward ? neighbour.handed_activation : neighbour.handed_gradient)->push();
+  }
+  wait([box] { return box->free(); }, box->peer(),
+       fmt::format("sending what was computed before the {}", describe(action)));
+  return box->content();
+}
+
+std::span<const std::byte> PipelineRunner::input_of(const Action& action) {
+  Stage& mine = stage(action.stage);
+  const bool forward = action.kind == ActionKind::forward;
+  const bool end = forward ? action.stage == 0 : last(action.stage);
+  if ((!forward && !makes_input_gradient(action.kind)) || end) {
+    return {};
+  }
+  Inbox* box = forward ? mine.activation : mine.gradient;
+  return box != nullptr ? box->content(envelope(!forward, action.stage, action.micro_batch))
+                        : (forward ? mine.handed_activation : mine.handed_gradient)->front();
+}
+
+void PipelineRunner::release_input(const Action& action, Mark read) {
+  Stage& mine = stage(action.stage);
+  const bool forward = action.kind == ActionKind::forward;
+  if (!forward && !makes_input_gradient(action.kind)) {
+    return;
+  }
+  if (Inbox* box = forward ? mine.activation : mine.gradient; box != nullptr) {
+    box->release(read);
+  } else if (LocalBox* local = (forward ? mine.handed_activation : mine.handed_gradient).get();
+             local != nullptr) {
+    local->pop();
+  }
+}
+
+void PipelineRunner::receive(const Action& action) {
+  Stage& mine = stage(action.stage);
+  Inbox* box = action.kind == ActionKind::receive_activation ? mine.activation : mine.gradient;
+  wait([box] { return box->arrived(); }, box->peer(), describe(action));
+}
+
+void PipelineRunner::send(const Action& action) {
+  Stage& mine = stage(action.stage);
+  const bool ahead = action.kind == ActionKind::send_activation;
+  (ahead ? mine.next_activation : mine.next_gradient)
+      ->send(envelope(!ahead, action.stage + (ahead ? 1 : -1), action.micro_batch), computed_);
+}
+
+void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const std::string& doing) {
+  if (ready()) {
+    return;
+  }
+  const double begin = now_seconds();
+  const Mark asked = stream_.mark();
+  double patient_since = begin;
+  comm_->wait_until(
+      [&] {
+        progress();
+        if (ready()) {
+          return Progress::done;
+        }
+        // Others may wait for what this rank still computes. As progress that counts now and then,
+        // since it would keep the host from idling.
+        const double now = now_seconds();
+        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(asked)) {
+          patient_since = now;
+          return Progress::moved;
+        }
+        return Progress::stuck;
+      },
+      [peer] { return std::vector<int>{peer}; }, doing);
+  const double end = now_seconds();
+  times_.waited += end - begin;
+  if (Trace* trace = Trace::current(); trace != nullptr) {
+    trace->add(Track::pipeline, doing, begin, end);
+  }
+}
+
+/// Whether all that was sent has left; else the rank that has not taken it.
+std::optional<int> PipelineRunner::unsent() {
+  for (auto& [number, channel] : channels_) {
+    if (channel.out && !channel.out->flushed()) {
+      return channel.out->peer();
+    }
+  }
+  return std::nullopt;
+}
+
+void PipelineRunner::advance() {
+  for (auto& [number, channel] : channels_) {
+    if (channel.in) {
+      channel.in->advance();
+    } else {
+      channel.out->advance();
+    }
+  }
+}
+
+/// By NCCL a peer may be lost in whatever the device does; one that looks out is this runner.
+void PipelineRunner::progress() {
+  comm_->progress();
+  lookout_ ? Lookout::look_all() : advance();
+}
+
+int needed_handed_over(const Schedule& schedule) {
+  int most = 1;
+  for (const std::vector<Action>& program : schedule.programs) {
+    std::map<int, int> waiting;  // by channel
+    for (const Action& action : program) {
+      const bool forward = action.kind == ActionKind::forward;
+      if (!forward && !makes_input_gradient(action.kind)) {
+        continue;
+      }
+      auto local = [&](int from) {
+        return from >= 0 && from + 1 < schedule.stages() && !schedule.crosses(from);
+      };
+      // What it takes, then what it leaves; its input is released after it ran.
+      const int to = forward ? action.stage + 1 : action.stage - 1;
+      if (local(std::min(action.stage, to))) {
+        most = std::max(most, ++waiting[channel_of(to, !forward)]);
+      }
+      const int from = forward ? action.stage - 1 : action.stage + 1;
+      if (local(std::min(action.stage, from))) {
+        --waiting[channel_of(action.stage, !forward)];
+      }
+    }
+  }
+  return most;
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,39 @@
+#pragma once
+// Proves a schedule by running it with tokens instead of tensors, and counts what it holds. Cost:
+// the number of actions.
+//
+// `check_schedule` throws Failure that names rank and action unless
+//   - each rank only acts for stages that it owns, on micro-batches 0 … m - 1,
+//   - every stage computes every micro-batch's forward, input gradient and weight gradient exactly once,
+//     each after what it needs is there (activation, gradient of the output, the kept forward),
+//   - every message that is sent is received, in the order of sending, which on each channel is that of
+//     the micro-batches,
+//   - all ranks come to their end although no more than `buffers` messages wait on a channel (one
+//     direction between two stages): a sender waits for room,
+//   - `reduce` and `step` come once for each stage, behind its last gradient (synchronous), or
+//     behind each backward (not synchronous).
+#include "parallel/pipeline/schedule/schedule.h"
+
+namespace espalier::parallel {
+
+/// What a schedule costs, whatever its times.
+struct ScheduleFacts {
+  /// [ranks] Most forwards whose input gradient is still to come, in micro-batches of one stage.
+  std::vector<int> activations;
+  /// [ranks] Most backward_inputs whose weight gradient is still to come.
+  std::vector<int> weight_parts;
+  /// [ranks] Most of both together: tapes a rank needs.
+  std::vector<int> tapes;
+  std::vector<int> stage_activations;   ///< [stages] the first, of each stage alone
+  std::vector<int> stage_weight_parts;  ///< [stages]
+  /// [stages] Most updates of a stage between a forward and the update with its gradient.
+  std::vector<int> delay;
+  std::vector<int> messages;  ///< [ranks] sent in a step
+};
+
+ScheduleFacts check_schedule(const Schedule& schedule, int buffers);
+
+/// The fewest messages that must be able to wait on a channel.
+int needed_buffers(const Schedule& schedule);
+
+}  // namespace espalier::parallel

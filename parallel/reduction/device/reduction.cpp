@@ -1,0 +1,239 @@
+#include "parallel/reduction/device/reduction.h"
+
+#include <algorithm>
+
+#include "parallel/reduction/flat.h"
+#include "parallel/reduction/sra.h"
+
+namespace espalier::parallel {
+namespace {
+
+int64_t whole_lines(int64_t bytes) {
+  constexpr auto kBytes = static_cast<int64_t>(kLine);
+  return (bytes + kBytes - 1) / kBytes * kBytes;
+}
+
+}  // namespace
+
+void DeviceSum::run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing) {
+  const int64_t from = bucket == 0 ? 0 : step.ends[bucket - 1];
+  std::vector<int64_t> edges;
+  if (!step.edges.empty()) {
+    const size_t width = step.edges.size() / step.ends.size();
+    for (const int64_t edge : std::span(step.edges).subspan(bucket * width, width)) {
+      edges.push_back(edge - from);
+    }
+  }
+  run({.data = step.flat.elements(from, step.ends[bucket] - from),
+       .phases = step.phases,
+       .edges = edges,
+       .wire = step.wire.wire,
+       .first = step.wire.first + from},
+      doing);
+}
+
+void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
+  if (link_.size() == 1 || flat_count(job.data) == 0) {
+    return;
+  }
+  const bool coded = job.wire != nullptr && !job.wire->plain(job.data.dtype);
+  require(!coded || order_ == Order::by_rank || job.phases == Phases::gather,
+          "NCCL's own sums know no codes", job.first);
+  job_ = job;
+  doing_ = doing;
+  edges_ = edges_of(job, link_.size());
+  link_.follow_compute();
+  if (coded) {
+    piece_elements_ = sra_piece(edges_, job.data.dtype, job.phases, true, pieces_);
+    if (job.phases != Phases::gather) {
+      sum_coded();
+    }
+    if (job.phases != Phases::scatter) {
+      gather_coded();
+    }
+    return;
+  }
+  if (job.phases != Phases::gather) {
+    order_ == Order::by_nccl ? sum_by_nccl() : sum_by_rank();
+  }
+  if (job.phases == Phases::gather || (job.phases == Phases::both && order_ == Order::by_rank)) {
+    gather();
+  }
+}
+
+Tensor DeviceReduction::slice(int rank) const {
+  return job_.data.elements(edges_[rank], edges_[rank + 1] - edges_[rank]);
+}
+
+/// Slices have any sizes: NCCL's reduce-scatter, which wants equal ones, will not do.
+void DeviceReduction::sum_by_nccl() {
+  link_.group(doing_, [&] {
+    if (job_.phases == Phases::both) {
+      return link_.all_reduce(job_.data);
+    }
+    for (int r = 0; r < link_.size(); ++r) {
+      if (slice(r).count() > 0) {
+        link_.reduce(r, slice(r));
+      }
+    }
+  });
+}
+
+void DeviceReduction::sum_by_rank() {
+  const Tensor mine = slice(link_.rank());
+  const auto element = static_cast<int64_t>(size_of(mine.dtype));
+  const int64_t stride = whole_lines(mine.count() * element) / element;
+  Tensor versions;
+  if (mine.count() > 0) {
+    reserve(link_.stream().arena(), staging_, "slices of other ranks", DType::uint8,
+            link_.size() * stride * element);
+    versions = staging_.tensor().as(mine.dtype, Shape{link_.size(), mine.count()});
+    versions.stride = stride;
+  }
+  link_.group(doing_, [&] {
+    for (int r = 0; r < link_.size(); ++r) {
+      if (r != link_.rank()) {
+        link_.send(r, flat_bytes(slice(r)));
+        if (mine.count() > 0) {
+          link_.receive(r, flat_bytes(versions.row_range(r, 1)));
+        }
+      }
+    }
+  });
+  if (mine.count() > 0) {
+    kernels_.ordered_sum(link_.stream(), {.x = versions, .y = mine, .mine = link_.rank()});
+  }
+}
+
+void DeviceReduction::gather() {
+  link_.group(doing_, [&] {
+    for (int r = 0; r < link_.size(); ++r) {
+      if (r != link_.rank()) {
+        link_.send(r, flat_bytes(slice(link_.rank())));
+        link_.receive(r, flat_bytes(slice(r)));
+      }
+    }
+  });
+}
+
+std::vector<DeviceReduction::Piece> DeviceReduction::cut(int rank) const {
+  std::vector<Piece> pieces;
+  size_t at = 0;
+  for (int64_t begin = edges_[rank]; begin < edges_[rank + 1]; begin += piece_elements_) {
+    const int64_t count = std::min(piece_elements_, edges_[rank + 1] - begin);
+    const size_t bytes = job_.wire->bytes(job_.first + begin, count);
+    pieces.push_back({.elements = job_.data.elements(begin, count),
+                      .number = job_.first + begin,
+                      .at = at,
+                      .bytes = bytes});
+    at += bytes;
+  }
+  return pieces;
+}
+
+size_t DeviceReduction::message_bytes(int rank) const {
+  const std::vector<Piece> pieces = cut(rank);
+  return pieces.empty() ? 0 : pieces.back().at + pieces.back().bytes;
+}
+
+/// Memory for messages of these sizes, each at the begin of a line.
+std::vector<std::span<std::byte>> DeviceReduction::rooms(Buffer& buffer, std::string_view name,
+                                                         const std::vector<size_t>& bytes) {
+  int64_t total = 0;
+  for (const size_t some : bytes) {
+    total += whole_lines(static_cast<int64_t>(some));
+  }
+  std::vector<std::span<std::byte>> made(bytes.size());
+  if (total == 0) {
+    return made;
+  }
+  reserve(link_.stream().arena(), buffer, name, DType::uint8, total);
+  auto* at = static_cast<std::byte*>(buffer.tensor().data);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    made[i] = {at, bytes[i]};
+    at += whole_lines(static_cast<int64_t>(bytes[i]));
+  }
+  return made;
+}
+
+/// Of the other ranks.
+std::vector<size_t> DeviceReduction::bytes_of_slices() const {
+  std::vector<size_t> bytes;
+  for (int r = 0; r < link_.size(); ++r) {
+    bytes.push_back(r == link_.rank() ? 0 : message_bytes(r));
+  }
+  return bytes;
+}
+
+/// Sums of this rank's slice, in fp32; rounded in place where nobody else gets them.
+void DeviceReduction::sum_coded() {
+  Wire& wire = *job_.wire;
+  const int me = link_.rank();
+  std::vector<size_t> incoming(static_cast<size_t>(link_.size()), message_bytes(me));
+  incoming[me] = 0;
+  const auto out = rooms(messages_, "codes of slices", bytes_of_slices());
+  const auto in = rooms(staging_, "slices of other ranks", incoming);
+  for (int r = 0; r < link_.size(); ++r) {
+    for (const Piece& piece : r == me ? std::vector<Piece>() : cut(r)) {
+      wire.encode(piece.elements, piece.number, out[r].subspan(piece.at, piece.bytes));
+    }
+  }
+  link_.group(doing_, [&] {
+    for (int r = 0; r < link_.size(); ++r) {
+      link_.send(r, out[r]);  // nothing to this rank
+      link_.receive(r, in[r]);
+    }
+  });
+  const Tensor mine = slice(me);
+  if (mine.count() == 0) {
+    return;
+  }
+  reserve(link_.stream().arena(), sums_, "sums of a slice", DType::fp32, mine.count());
+  int64_t done = 0;
+  for (const Piece& piece : cut(me)) {
+    const Tensor sum = sums_.tensor().elements(done, piece.elements.count());
+    for (int r = 0; r < link_.size(); ++r) {
+      if (r == me) {
+        r == 0 ? wire.copy(piece.elements, sum) : wire.add(piece.elements, sum);
+      } else {
+        const std::span<const std::byte> codes = in[r].subspan(piece.at, piece.bytes);
+        r == 0 ? wire.decode(codes, piece.number, sum) : wire.add(codes, piece.number, sum);
+      }
+    }
+    done += sum.count();
+  }
+  if (job_.phases == Phases::scatter) {
+    wire.copy(sums_.tensor().elements(0, mine.count()), mine);
+  }
+}
+
+/// This rank's slice goes to all; every rank, this one too, holds what its codes say.
+void DeviceReduction::gather_coded() {
+  Wire& wire = *job_.wire;
+  const int me = link_.rank();
+  const auto out = rooms(sent_, "codes of a slice", {message_bytes(me)});
+  const auto in = rooms(messages_, "codes of slices", bytes_of_slices());
+  int64_t done = 0;
+  for (const Piece& piece : cut(me)) {
+    const Tensor sum = job_.phases == Phases::gather
+                           ? piece.elements
+                           : sums_.tensor().elements(done, piece.elements.count());
+    wire.encode(sum, piece.number, out[0].subspan(piece.at, piece.bytes), piece.elements);
+    done += sum.count();
+  }
+  link_.group(doing_, [&] {
+    for (int r = 0; r < link_.size(); ++r) {
+      if (r != me) {
+        link_.send(r, out[0]);
+        link_.receive(r, in[r]);
+      }
+    }
+  });
+  for (int r = 0; r < link_.size(); ++r) {
+    for (const Piece& piece : r == me ? std::vector<Piece>() : cut(r)) {
+      wire.decode(in[r].subspan(piece.at, piece.bytes), piece.number, piece.elements);
+    }
+  }
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,81 @@
+#pragma once
+// Sums of arrays in the memory of GPUs over the ranks of a link: asked for, like kernels, and
+// done in the order of the link's queue. Two ways:
+//
+//   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the versions of
+//             its slice in rank order, in fp32, rounded once. The same bits, and with a Wire the same
+//             bytes, as among ranks on the CPU. Sends 2 (p-1)/p n.
+//   by_nccl   NCCL's own sums, in an order of its own, which all ranks share. No codes, but of what
+//             is gathered.
+//
+// Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those
+// versions, and fp32 sums of the slice. It grows with the largest array so far; only then the host
+// waits.
+#include "parallel/reduction/bucket_pipeline.h"
+#include "parallel/reduction/reduction.h"
+#include "parallel/transport/device/link.h"
+
+namespace espalier::parallel {
+
+/// A way to ask for them. A wire's stream is the link's.
+class DeviceSum {
+ public:
+  DeviceSum() = default;
+  DeviceSum(const DeviceSum&) = delete;
+  DeviceSum& operator=(const DeviceSum&) = delete;
+  virtual ~DeviceSum() = default;
+
+  /// After what the link's compute stream has been asked for so far. `doing`: for PeerLost, as in
+  /// "summing gradients".
+  virtual void run(const SliceJob& job, std::string_view doing) = 0;
+  /// One bucket of it.
+  void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
+};
+
+class DeviceReduction final : public DeviceSum {
+ public:
+  enum class Order : uint8_t { by_rank, by_nccl };
+
+  /// Both must outlive it. `pieces`: those of the ranks on the CPU whose bytes it shall have.
+  DeviceReduction(DeviceLink& link, const kernels::Kernels& kernels, Order order,
+                  const PieceOptions& pieces = {})
+      : link_(link), kernels_(kernels), order_(order), pieces_(pieces) {}
+
+  using DeviceSum::run;
+  void run(const SliceJob& job, std::string_view doing) override;
+
+ private:
+  void sum_by_nccl();
+  void sum_by_rank();
+  void gather();
+  void sum_coded();
+  void gather_coded();
+  Tensor slice(int rank) const;
+
+  /// Of a slice that travels in codes.
+  struct Piece {
+    Tensor elements;
+    int64_t number = 0;  ///< as the wire counts
+    size_t at = 0;       ///< bytes from the message's begin
+    size_t bytes = 0;
+  };
+  std::vector<Piece> cut(int rank) const;
+  size_t message_bytes(int rank) const;
+  std::vector<std::span<std::byte>> rooms(Buffer& buffer, std::string_view name,
+                                          const std::vector<size_t>& bytes);
+  std::vector<size_t> bytes_of_slices() const;
+
+  DeviceLink& link_;
+  const kernels::Kernels& kernels_;
+  Order order_;
+  PieceOptions pieces_;
+  SliceJob job_;  ///< the present one
+  std::string_view doing_;
+  std::vector<int64_t> edges_;
+  int64_t piece_elements_ = 1;
+  Buffer staging_;      ///< versions of this rank's slice: elements, or codes
+  Buffer messages_;     ///< codes of the other slices
+  Buffer sums_, sent_;  ///< of this rank's slice: fp32, and its codes
+};
+
+}  // namespace espalier::parallel

@@ -1,0 +1,45 @@
+#pragma once
+// Small collectives over any communicator, built from its messages; all ranks must call them in the
+// same order. Sizes from 0 bytes to beyond 2 GiB. p ranks, n bytes a rank (docs/collectives.md):
+//
+//   barrier            1 step          p-1 empty messages a rank; the timeout names all who did not arrive
+//   broadcast          ⌈log2 p⌉ steps  n bytes to each rank (binomial tree)
+//   all_gather         1 step          (p-1) n bytes sent a rank
+//   gather             2 steps         n + 8 bytes sent a rank, to rank 0
+//   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all; sizes are known
+//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits on all ranks
+#include <span>
+#include <vector>
+
+#include "parallel/reduction/partition.h"
+#include "parallel/transport/communicator.h"
+
+namespace espalier::parallel {
+
+void barrier(Communicator& comm);
+
+/// Afterwards every rank holds root's bytes. `data` has the same size everywhere.
+void broadcast(Communicator& comm, int root, std::span<std::byte> data);
+
+/// `all` holds size() blocks of mine.size() bytes, in rank order.
+void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
+
+/// On rank 0: one vector a rank, of any size each; elsewhere empty.
+std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine);
+
+/// One array of bytes of which every rank holds a range.
+struct SliceGather {
+  std::span<const Range> ranges;    ///< of each rank in the whole, in bytes; equal on all ranks
+  std::span<const std::byte> mine;  ///< this rank's range: in its place in `whole`, or elsewhere
+  std::span<std::byte> whole;       ///< empty on ranks that receive nothing
+  bool everywhere = true;           ///< false: only rank 0 receives
+};
+/// For state that is sharded: afterwards `whole` holds all ranges, on all ranks or on rank 0. What
+/// no range covers stays as it was.
+void gather_slices(Communicator& comm, const SliceGather& slices);
+
+enum class Combine : uint8_t { sum, max };
+/// In place, for a few numbers (norms, losses, counters). NaN is contagious in both.
+void all_reduce_small(Communicator& comm, std::span<double> values, Combine combine);
+
+}  // namespace espalier::parallel

@@ -1,0 +1,151 @@
+#include "parallel/transport/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/core/trace.h"
+
+namespace espalier::parallel {
+
+Communicator::Communicator(Membership members)
+    : members_(std::move(members)), shared_(std::make_shared<Shared>()) {}
+
+Communicator::Communicator(Membership members, const Communicator& root)
+    : members_(std::move(members)), timeout_(root.timeout_), shared_(root.shared_) {}
+
+int Communicator::local_rank() const {
+  const auto& node = members_.node;
+  return static_cast<int>(std::count(node.begin(), node.begin() + rank(), node[rank()]));
+}
+
+int Communicator::local_size() const {
+  const auto& node = members_.node;
+  return static_cast<int>(std::count(node.begin(), node.end(), node[rank()]));
+}
+
+Sent Communicator::sent() const {
+  Sent total;
+  for (const Sent& kind : shared_->sent) {
+    total.bytes += kind.bytes;
+    total.messages += kind.messages;
+  }
+  return total;
+}
+
+void Communicator::count(Traffic kind, size_t bytes) {
+  Sent& sent = shared_->sent[static_cast<size_t>(kind)];
+  sent.bytes += static_cast<int64_t>(bytes);
+  sent.messages += 1;
+}
+
+Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
+  require(to >= 0 && to < size(), "no such rank to send to", to, size());
+  require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
+  Request request;
+  request.operation_ = start_send(to, tag, data);
+  request.peer_ = to;
+  request.bytes_ = data.size();
+  request.sends_ = true;
+  require(tag.envelope <= data.size(), "the envelope is part of the message", tag.envelope);
+  count(tag.kind, data.size() - tag.envelope);
+  shared_->sent[static_cast<size_t>(Traffic::other)].bytes += static_cast<int64_t>(tag.envelope);
+  return request;
+}
+
+Request Communicator::irecv(int from, Tag tag, std::span<std::byte> data) {
+  require(from >= 0 && from < size(), "no such rank to receive from", from, size());
+  require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
+  Request request;
+  request.operation_ = start_receive(from, tag, data);
+  request.peer_ = from;
+  request.bytes_ = data.size();
+  return request;
+}
+
+std::unique_ptr<Operation> Communicator::start_all_reduce(const Tensor&) { return nullptr; }
+
+Request Communicator::iall_reduce(const Tensor& data) {
+  Request request;
+  request.operation_ = start_all_reduce(data);
+  check(request.operation_ != nullptr,
+        "ranks over \"{}\" have no all-reduce of their own; set parallel.reduction = \"sra\"",
+        name());
+  request.bytes_ = data.bytes();
+  request.sends_ = true;
+  // What the least that any algorithm sends is; how many bytes the library sends it does not tell.
+  const auto ranks = static_cast<size_t>(size());
+  count(Traffic::allreduce, 2 * (ranks - 1) * data.bytes() / ranks);
+  return request;
+}
+
+bool Communicator::test(Request& request) {
+  if (request.done()) {
+    return true;
+  }
+  if (!request.operation_->test()) {
+    return false;
+  }
+  request.operation_.reset();
+  return true;
+}
+
+void Communicator::wait(Request& request) {
+  if (test(request)) {
+    return;
+  }
+  wait_until([&] { return test(request) ? Progress::done : Progress::stuck; },
+             [&] { return std::vector<int>{request.peer_}; },
+             fmt::format(fmt::runtime(request.sends_ ? "sending {} bytes to it"
+                                                     : "receiving {} bytes from it"),
+                         request.bytes_));
+}
+
+void Communicator::wait_until(const std::function<Progress()>& step,
+                              const std::function<std::vector<int>()>& missing,
+                              std::string_view doing) try {
+  double stuck_since = now_seconds();
+  for (int round = 0;;) {
+    const Progress progress = step();
+    if (progress == Progress::done) {
+      return;
+    }
+    if (progress == Progress::moved) {
+      round = 0;
+      stuck_since = now_seconds();
+      continue;
+    }
+    if (now_seconds() - stuck_since > timeout_) {
+      give_up(missing(), doing);
+    }
+    idle(round++);
+  }
+} catch (const PeerLost&) {
+  set_broken();
+  throw;
+}
+
+void Communicator::check_peers() try { progress(); } catch (const PeerLost&) {
+  set_broken();
+  throw;
+}
+
+void Communicator::lose(std::vector<int> ranks, const std::string& why) {
+  set_broken();
+  std::ranges::transform(ranks, ranks.begin(), [&](int r) { return members_.world[r]; });
+  throw PeerLost(std::move(ranks), why);
+}
+
+void Communicator::give_up(std::vector<int> ranks, std::string_view doing) {
+  std::vector<int> in_world;
+  for (const int rank : ranks) {
+    in_world.push_back(members_.world[rank]);
+  }
+  const std::string who =
+      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(in_world, ", "));
+  lose(std::move(ranks),
+       fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or hangs, or "
+                   "needs a longer timeout; its own output tells which",
+                   who, members_.world[rank()], timeout_, doing));
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,312 @@
+#include "parallel/transport/mpi_communicator.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "parallel/reduction/reduction.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/mpi_message.h"
+#include "src/core/trace.h"
+
+namespace espalier::parallel {
+
+namespace {
+
+/// The text by which a failed rank tells the others why; kept short so that it is sent at once.
+using Notice = std::array<char, 1024>;
+
+/// What a world and the communicators split from it share. A receive for a notice is always posted.
+class MpiWorld {
+ public:
+  explicit MpiWorld(size_t part) : part_bytes(part) {
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Irecv(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR, MPI_ANY_SOURCE,
+                        kPoisonTag, comm, &request_),
+              "MPI_Irecv");
+  }
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+  /// Forgets everything: after an error nothing of MPI may be waited for. `close` tidies up.
+  ~MpiWorld() = default;
+
+  /// Collective, as all of finalizing.
+  void close() {
+    if (request_ != MPI_REQUEST_NULL) {
+      MPI_Cancel(&request_);
+      MPI_Wait(&request_, MPI_STATUS_IGNORE);
+    }
+    for (MPI_Comm& part : parts) {
+      MPI_Comm_free(&part);
+    }
+    MPI_Comm_free(&comm);
+  }
+
+  /// Whether all ranks come here within the timeout.
+  bool all_arrive(double timeout) const {
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    int flag = 0;
+    if (MPI_Ibarrier(comm, &barrier) != MPI_SUCCESS) {
+      return false;
+    }
+    for (const double begin = now_seconds(); flag == 0 && now_seconds() - begin < timeout;) {
+      MPI_Test(&barrier, &flag, MPI_STATUS_IGNORE);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return flag != 0;
+  }
+
+  void throw_if_poisoned() {
+    int flag = 0;
+    MPI_Status status{};
+    check_mpi(MPI_Test(&request_, &flag, &status), "MPI_Test");
+    if (flag == 0 || status.MPI_SOURCE < 0) {
+      return;
+    }
+    throw PeerLost({status.MPI_SOURCE},
+                   fmt::format("rank {} has failed: {}", status.MPI_SOURCE, notice_.data()));
+  }
+
+  /// Sends the notice to all, from the thread of this rank.
+  void poison(std::string_view why) {
+    int rank = 0;
+    int size = 0;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    Notice notice{};
+    std::memcpy(notice.data(), why.data(), std::min(why.size(), notice.size() - 1));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank) {
+        MPI_Request sent = MPI_REQUEST_NULL;
+        MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, peer, kPoisonTag, comm,
+                  &sent);
+        drive(sent);
+      }
+    }
+  }
+
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::vector<MPI_Comm> parts;  ///< made by split; freed together at the end
+  size_t part_bytes;
+
+ private:
+  /// A message this short leaves at once, unless its receiver is stuck.
+  static void drive(MPI_Request& sent) {
+    const double begin = now_seconds();
+    int flag = 0;
+    while (flag == 0 && now_seconds() - begin < 0.1) {
+      MPI_Test(&sent, &flag, MPI_STATUS_IGNORE);
+    }
+    if (sent != MPI_REQUEST_NULL) {
+      MPI_Request_free(&sent);
+    }
+  }
+
+  Notice notice_{};
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+/// A message between stages travels in parts that MPI sends eagerly: they leave at once, and arrive
+/// while both sides compute. A longer one would wait until both ends call MPI again, several times.
+constexpr size_t kEagerPart = size_t{64} << 10U;
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, Membership members)
+      : Communicator(std::move(members)), world_(std::move(world)), comm_(world_->comm) {}
+  MpiCommunicator(const MpiCommunicator& root, MPI_Comm comm, Membership members)
+      : Communicator(std::move(members), root), world_(root.world_), comm_(comm) {}
+
+  std::string_view name() const override { return "mpi"; }
+  std::string takes_device_memory() const override { return mpi_cuda_support(); }
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void progress() override { world_->throw_if_poisoned(); }  // any call drives all of MPI
+  void poison(std::string_view why) noexcept override {
+    set_broken();
+    world_->poison(why);
+  }
+  void abort(int code) noexcept override { MPI_Abort(MPI_COMM_WORLD, code); }
+
+  /// Whether MPI could be finalized: all ranks have come to their end, none is lost.
+  bool close() {
+    // Who lost a peer may wait in vain for the others; who did not waits as long as finalizing
+    // would.
+    const double patience = broken() ? timeout() : std::numeric_limits<double>::infinity();
+    if (!world_->all_arrive(patience)) {
+      return false;
+    }
+    world_->close();
+    return true;
+  }
+
+ private:
+  MpiAddress address(int peer, Tag tag) const {
+    const bool eager = tag.kind == Traffic::point_to_point && !tag.whole;
+    const size_t most = eager ? kEagerPart : world_->part_bytes;
+    return {.comm = comm_,
+            .peer = peer,
+            .tag = mpi_tag(tag),
+            .part_bytes = std::min(most, world_->part_bytes)};
+  }
+  std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
+    return std::make_unique<MpiOperation>(address(to, tag), data);
+  }
+  std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
+    return std::make_unique<MpiOperation>(address(from, tag), data);
+  }
+  std::unique_ptr<Operation> start_all_reduce(const Tensor& data) override {
+    return std::make_unique<MpiAllReduce>(comm_, data);
+  }
+  void idle(int round) override;
+
+  std::shared_ptr<MpiWorld> world_;
+  MPI_Comm comm_;
+};
+
+void MpiCommunicator::idle(int round) {
+  // Most waits are short: poll. Only then offer the core to others, who may keep it for
+  // milliseconds; long waits (a peer computes or writes a checkpoint) sleep between polls.
+  constexpr int kSpins = 200;
+  constexpr int kPolls = 2000;
+  if (round < kSpins) {
+    return;
+  }
+  if (round % 16 == 0) {
+    world_->throw_if_poisoned();  // also while yielding: on a loaded machine that lasts for seconds
+  }
+  if (round < kPolls) {
+    std::this_thread::yield();
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+  check_mpi(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  world_->parts.push_back(part);
+  Membership mine;
+  int size = 0;
+  MPI_Comm_rank(part, &mine.rank);
+  MPI_Comm_size(part, &size);
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group whole = MPI_GROUP_NULL;
+  MPI_Comm_group(part, &group);
+  MPI_Comm_group(comm_, &whole);
+  for (int r = 0; r < size; ++r) {
+    int here = 0;
+    MPI_Group_translate_ranks(group, 1, &r, whole, &here);
+    mine.world.push_back(members().world[here]);
+    mine.node.push_back(members().node[here]);
+  }
+  MPI_Group_free(&group);
+  MPI_Group_free(&whole);
+  return std::make_unique<MpiCommunicator>(*this, part, std::move(mine));
+}
+
+/// Machines are told apart by the lowest rank on them, then numbered in order of appearance.
+Membership world_membership() {
+  Membership members;
+  int size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &members.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, members.rank, MPI_INFO_NULL, &node);
+  int lowest = members.rank;
+  MPI_Bcast(&lowest, 1, MPI_INT, 0, node);
+  MPI_Comm_free(&node);
+  members.node.resize(static_cast<size_t>(size));
+  MPI_Allgather(&lowest, 1, MPI_INT, members.node.data(), 1, MPI_INT, MPI_COMM_WORLD);
+  std::map<int, int> number;
+  for (int r = 0; r < size; ++r) {
+    members.world.push_back(r);
+    members.node[r] =
+        number.try_emplace(members.node[r], static_cast<int>(number.size())).first->second;
+  }
+  return members;
+}
+
+int environment_number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+}  // namespace
+
+bool launched_by_mpi() {
+  constexpr std::array kMarks{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
+  return std::ranges::any_of(kMarks,
+                             [](const char* name) { return std::getenv(name) != nullptr; }) ||
+         environment_number("SLURM_STEP_NUM_TASKS") > 1;
+}
+
+/// Before MPI reads it; a user's own setting stays. Other MPI libraries have such limits already.
+void raise_eager_limit() {
+  const std::string limit = fmt::format("{}", kEagerPart + 512);  // with MPI's own headers
+  for (const char* transport : {"vader", "sm"}) {
+    setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
+  }
+  // Over TCP a longer message asks before it is sent, and the answer waits behind all that is
+  // already on its way: on a slow link pieces of 256 KiB lost a third of the bandwidth
+  // (docs/collectives.md).
+  const std::string piece = fmt::format("{}", PieceOptions().piece_bytes + 1024);
+  for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"}) {
+    setenv(fmt::format("OMPI_MCA_btl_tcp_{}", name).c_str(), piece.c_str(), 0);
+  }
+}
+
+MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_exceptions()) {
+  require(options.part_bytes >= 1 && options.part_bytes <= size_t{1} << 30U,
+          "MPI counts bytes in an int", options.part_bytes);
+  int before = 0;
+  MPI_Initialized(&before);
+  require(before == 0, "MPI starts once in a process");
+  int provided = 0;
+  raise_eager_limit();
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check(provided >= MPI_THREAD_FUNNELED,
+        "this MPI library ({}) allows no threads beside it: use one built with thread support",
+        mpi_library());
+  auto world = std::make_unique<MpiCommunicator>(std::make_shared<MpiWorld>(options.part_bytes),
+                                                 world_membership());
+  world->set_timeout(options.timeout);
+  const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
+  check(world->size() > 1 || tasks <= 1,
+        "srun started {} tasks but each is alone in its MPI world: start with srun --mpi=pmix, or "
+        "with "
+        "mpirun",
+        tasks);
+  world_ = std::move(world);
+}
+
+MpiScope::~MpiScope() {
+  auto& world = static_cast<MpiCommunicator&>(*world_);
+  if (std::uncaught_exceptions() <= exceptions_ && world.close()) {
+    MPI_Finalize();
+  }
+}
+
+void MpiScope::abort(int code) noexcept {
+  world_->abort(code);
+  std::_Exit(code);
+}
+
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  return {text.data(), std::min(static_cast<size_t>(length), std::strcspn(text.data(), ","))};
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,12 @@
+// With MPI libraries that tell (Open MPI's mpi-ext.h).
+#include <mpi.h>
+// After mpi.h:
+#include <mpi-ext.h>
+
+#include "parallel/transport/mpi_communicator.h"
+
+namespace espalier::parallel {
+
+std::string mpi_cuda_support() { return MPIX_Query_cuda_support() != 0 ? "yes" : "no"; }
+
+}  // namespace espalier::parallel

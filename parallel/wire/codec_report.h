@@ -1,0 +1,90 @@
+#pragma once
+// What a codec does to given values x, which come back as y: bits on the wire, errors, speed.
+//
+//   bits a value     8 Σ wire_bytes / Σ values, exact
+//   relative L2      sqrt(Σ (y - x)² / Σ x²)
+//   mean relative    mean of |y - x| / |x| over x ≠ 0
+//   largest          max |y - x| / max |x|
+//   cosine           Σ x y / sqrt(Σ x² Σ y²)
+//   bias             Σ (y - x) / Σ |x|
+//
+// Sums are in double, over values that are finite before and after. A value that was finite and
+// comes back as NaN or infinite is `lost`, and counted. Ratios to zero are 0 when nothing was
+// wrong (all zeros decode to zeros), else infinite; of no values they are NaN. Each part (a
+// parameter, say) is a message of its own. Rounding is to nearest.
+//
+// Cost: one encode, decode and pass over the values, then passes for the time that is given.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "parallel/reduction/partition.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::parallel {
+
+/// Sums over values and what they come back as; those of parts add up.
+struct CodecErrors {
+  int64_t values = 0;    ///< all of them
+  int64_t bytes = 0;     ///< on the wire
+  int64_t finite = 0;    ///< before
+  int64_t lost = 0;      ///< finite before, not after
+  int64_t nonzero = 0;   ///< of those compared: finite before and after
+  double error_sum = 0;  ///< Σ (y - x)
+  double error_squares = 0;
+  double relative_sum = 0;   ///< Σ |y - x| / |x| over x ≠ 0
+  double magnitude_sum = 0;  ///< Σ |x|
+  double squares = 0;        ///< Σ x²
+  double back_squares = 0;   ///< Σ y²
+  double products = 0;       ///< Σ x y
+  double largest_error = 0;
+  double largest = 0;  ///< max |x|
+
+  int64_t compared() const { return finite - lost; }
+  double bits() const;
+  double relative_l2() const;
+  double mean_relative() const;
+  double relative_largest() const;
+  double cosine() const;
+  double bias() const;
+  void add(const CodecErrors& other);
+};
+
+/// `bytes` is left to the caller. compare(x, x) tells what x is like: largest, squares, nonzero.
+CodecErrors compare(std::span<const float> x, std::span<const float> y);
+
+/// Bytes of fp32 a second, by the fastest of many passes over all parts, on the threads of the
+/// stream. A part is decoded right after it was encoded, always to the same memory.
+struct CodecSpeed {
+  double encode = 0;
+  double decode = 0;
+};
+
+struct CodecReport {
+  std::vector<CodecErrors> parts;
+  CodecErrors all;
+  CodecSpeed speed;
+};
+
+class CodecMeter {
+ public:
+  /// `values`: fp32 [n], contiguous; `parts` lie within them. Kernels, stream and values must
+  /// outlive it. Scratch: the largest part, and its message.
+  CodecMeter(const kernels::Kernels& kernels, Stream& stream, const Tensor& values,
+             std::vector<Range> parts);
+
+  /// `seconds`: how long passes are repeated for the speed (there is always one).
+  CodecReport measure(const kernels::WireFormat& format, double seconds);
+  /// Bytes a second of memcpy, part by part, in the same way.
+  double copy_speed(double seconds);
+
+ private:
+  const kernels::Kernels& kernels_;
+  Stream& stream_;
+  Tensor values_;
+  std::vector<Range> parts_;
+  int64_t count_ = 0;  ///< values of all parts
+  Buffer decoded_;
+};
+
+}  // namespace espalier::parallel

@@ -1,0 +1,140 @@
+#include "sparse/index/codings.h"
+
+#include <algorithm>
+#include <array>
+
+#include "src/core/error.h"
+
+namespace espalier::sparse {
+namespace {
+
+using Chunk = std::array<int32_t, kRestartEvery>;
+
+/// Makes words from ascending positions, each zeroed, set and counted while it is in the cache.
+class WordMaker {
+ public:
+  WordMaker(const Words& out, int64_t kept_before) : out_(out), kept_(kept_before) {}
+
+  /// Bits are set by bytes: the next position is rarely in the same one, so few reads wait for the
+  /// write before.
+  void set(std::span<const int32_t> positions, int64_t base) {
+    const auto last = static_cast<size_t>((positions.back() - base) / 64);
+    clear(last + 1);
+    auto* bytes = reinterpret_cast<uint8_t*>(out_.words.data());
+    for (const int32_t position : positions) {
+      const auto bit = static_cast<uint32_t>(position) - static_cast<uint32_t>(base);
+      bytes[bit >> 3] = static_cast<uint8_t>(bytes[bit >> 3] | 1U << (bit & 7));
+    }
+    rank(last);
+  }
+  void finish() {
+    clear(out_.words.size());
+    rank(out_.words.size());
+    if (ranked_ < out_.ranks.size()) {  // of words that fill no whole block
+      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
+    }
+  }
+
+ private:
+  static constexpr size_t kBlock = bitmap_coding::kWordsPerRank;
+
+  void clear(size_t end) {
+    std::fill(out_.words.begin() + static_cast<int64_t>(cleared_),
+              out_.words.begin() + static_cast<int64_t>(end), 0);
+    cleared_ = end;
+  }
+  /// Words before `end` are done.
+  void rank(size_t end) {
+    for (; ranked_ < out_.ranks.size() && (ranked_ + 1) * kBlock <= end; ++ranked_) {
+      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
+      kept_ += count_ones(out_.words.subspan(ranked_ * kBlock, kBlock));
+    }
+  }
+
+  Words out_;
+  int64_t kept_;
+  size_t cleared_ = 0;
+  size_t ranked_ = 0;
+};
+
+}  // namespace
+
+const Coding& coding_of(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::int32:
+      return kInt32Coding;
+    case Encoding::delta:
+      return kDeltaCoding;
+    case Encoding::bitmap:
+      return kBitmapCoding;
+    case Encoding::golomb:
+      return kGolombCoding;
+    case Encoding::elias_fano:
+      return kEliasFanoCoding;
+    case Encoding::nm:
+      return kNmCoding;
+    case Encoding::block:
+      return kBlockCoding;
+    case Encoding::full:
+    case Encoding::entropy:
+      break;
+  }
+  require(false, "an index can be held in this encoding", static_cast<int>(encoding));
+  return kBitmapCoding;
+}
+
+int64_t restart_count(int64_t kept) { return (kept + kRestartEvery - 1) / kRestartEvery; }
+
+void decode_by_restarts(const Coded& coded, DecodeFrom decode_from, int64_t first,
+                        std::span<int32_t> out) {
+  Chunk chunk;
+  for (auto done = size_t{0}; done < out.size();) {
+    const int64_t at = first + static_cast<int64_t>(done);
+    const auto skip = static_cast<size_t>(at % kRestartEvery);
+    const size_t count = std::min(out.size() - done, static_cast<size_t>(kRestartEvery) - skip);
+    if (skip == 0) {
+      decode_from(coded, at / kRestartEvery, out.subspan(done, count));
+    } else {
+      decode_from(coded, at / kRestartEvery, std::span(chunk).first(skip + count));
+      std::copy_n(chunk.begin() + static_cast<int64_t>(skip), count,
+                  out.begin() + static_cast<int64_t>(done));
+    }
+    done += count;
+  }
+}
+
+int64_t kept_before_from(const Coded& coded, DecodeFrom decode_from, int64_t j, int64_t dense) {
+  Chunk chunk;
+  const int64_t begin = j * kRestartEvery;
+  const auto part =
+      std::span(chunk).first(static_cast<size_t>(std::min(coded.kept - begin, kRestartEvery)));
+  decode_from(coded, j, part);
+  return begin + (std::ranges::lower_bound(part, dense) - part.begin());
+}
+
+void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out) {
+  if (out.words.empty()) {
+    return;
+  }
+  const int64_t base = 64 * first;
+  const int64_t end_bit = std::min(coded.size, base + 64 * static_cast<int64_t>(out.words.size()));
+  const auto kept_before = [&](int64_t dense) {
+    return dense == 0 || coded.kept == 0 ? 0
+           : dense == coded.size         ? coded.kept
+                                         : coding.kept_before(coded, dense);
+  };
+  int64_t k = kept_before(base);
+  const int64_t end = kept_before(end_bit);
+  WordMaker maker(out, k);
+  Chunk chunk;
+  while (k < end) {
+    const auto part = std::span(chunk).first(
+        static_cast<size_t>(std::min(end - k, kRestartEvery - k % kRestartEvery)));
+    coding.decode(coded, k, part);
+    maker.set(part, base);
+    k += static_cast<int64_t>(part.size());
+  }
+  maker.finish();
+}
+
+}  // namespace espalier::sparse

@@ -1,0 +1,216 @@
+// Entropy code of a mask: every element is a bit of an arithmetic code (range_coder.h) whose
+// probability is learnt, by context, while coding. All contexts begin at the density kept / size,
+// so that a random mask costs its entropy and little for learning.
+//
+// Context of an element of a row of `cols`: how dense its column has been so far, how dense its row
+// has been so far (7 classes each, around the density of all), whether the element to the left and
+// the one above are kept. Of an N:M mask: its place in the group of m, and how many of the group
+// are kept so far. The bytes begin with cols (4 bytes) and m (1 byte; 0: no groups).
+// Counters after lpaq's (Mahoney 2007): rate 1/n, at least 1/1024.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "sparse/index/codings.h"
+#include "sparse/index/range_coder.h"
+
+namespace espalier::sparse {
+namespace {
+
+constexpr std::string_view kName = "entropy index";
+constexpr size_t kHeaderBytes = 5;
+constexpr int64_t kMostPlaces = 64;
+/// Without columns, rows of that many: a row then tells of a change of density along the array.
+constexpr int64_t kDefaultCols = 4096;
+/// Elements that one bit of code can stand for, at most: -1 / log2(1 - 2^-20).
+constexpr int64_t kElementsPerBit = 726'818;
+
+/// Probability 1, in units of 2^-32.
+constexpr uint64_t kOne = 0xffffffff;
+
+/// A probability of one, of 2^32.
+struct Counter {
+  uint32_t one = 0;
+  uint32_t seen = 0;
+};
+
+class CounterSet {
+ public:
+  CounterSet(size_t count, uint32_t first) : counters_(count, Counter{first, kFirstSeen}) {
+    for (size_t n = 0; n < rate_.size(); ++n) {
+      rate_[n] = static_cast<uint32_t>(65536 * 2 / (2 * n + 3));
+    }
+  }
+  uint32_t probability(size_t context) const {
+    const uint32_t one = counters_[context].one >> (32 - kProbabilityBits);
+    return std::clamp(one, 1U, (1U << kProbabilityBits) - 1);
+  }
+  void update(size_t context, bool bit) {
+    Counter& counter = counters_[context];
+    const int64_t target = bit ? kOne : 0;
+    const int64_t step = (target - counter.one) * rate_[counter.seen];
+    counter.one = static_cast<uint32_t>(counter.one + (step >> 16));
+    counter.seen += counter.seen < kMostSeen ? 1 : 0;
+  }
+
+ private:
+  static constexpr uint32_t kFirstSeen = 32;  // the density is known before any element is
+  static constexpr uint32_t kMostSeen = 1023;
+  std::vector<Counter> counters_;
+  std::array<uint32_t, kMostSeen + 1> rate_;
+};
+
+/// Seven classes of densities, by their ratio to that of the whole mask.
+class Classes {
+ public:
+  explicit Classes(uint32_t density) {
+    constexpr std::array<uint64_t, 6> kRatios{90, 154, 218, 302, 422, 717};  // of 256
+    for (size_t i = 0; i < kRatios.size(); ++i) {
+      bounds_[i] = static_cast<uint32_t>(std::min<uint64_t>(kRatios[i] * density >> 8, kOne));
+    }
+  }
+  static constexpr size_t kCount = 7;
+  size_t operator()(uint32_t density) const {
+    size_t found = 0;
+    for (const uint32_t bound : bounds_) {
+      found += density > bound ? 1 : 0;
+    }
+    return found;
+  }
+
+ private:
+  std::array<uint32_t, 6> bounds_{};
+};
+
+uint32_t density_of(int64_t size, int64_t kept) {
+  return static_cast<uint32_t>(kept * kOne / std::max<int64_t>(size, 1));
+}
+
+/// Goes over the rows of a matrix; code(context) says and codes the next bit.
+template <class Code>
+void for_each_element(int64_t size, uint32_t density, int64_t cols, Code&& code) {
+  const Classes classes(density);
+  struct Column {
+    uint32_t density;
+    uint32_t above;
+  };
+  std::vector<Column> columns(static_cast<size_t>(cols), Column{density, 0});
+  constexpr int64_t kRowPrior = 32;  // elements that the density of all counts for
+  constexpr int64_t kRowEvery = 16;  // elements between looks at the density of the row
+  constexpr int64_t kLongest = 256;  // rows that the density of a column is a mean of
+  for (int64_t row = 0; row * cols < size; ++row) {
+    const int64_t length = std::min(cols, size - row * cols);
+    const auto rate = static_cast<int64_t>(65536 / (std::min(row, kLongest) + 8));
+    int64_t kept = 0;
+    size_t row_class = classes(density);
+    size_t left = 0;
+    for (int64_t c = 0; c < length; ++c) {
+      if (c % kRowEvery == 0) {
+        const int64_t prior = static_cast<int64_t>(density) * kRowPrior;
+        row_class = classes(static_cast<uint32_t>((kept * kOne + prior) / (c + kRowPrior)));
+      }
+      Column& column = columns[static_cast<size_t>(c)];
+      const size_t context =
+          ((classes(column.density) * Classes::kCount + row_class) * 2 + left) * 2 + column.above;
+      const bool bit = code(row * cols + c, context);
+      const int64_t target = bit ? kOne : 0;
+      column.density =
+          static_cast<uint32_t>(column.density + (((target - column.density) * rate) >> 16));
+      column.above = bit ? 1 : 0;
+      left = column.above;
+      kept += bit ? 1 : 0;
+    }
+  }
+}
+
+/// The same where groups of m are known.
+template <class Code>
+void for_each_place(int64_t size, int64_t cols, int64_t m, Code&& code) {
+  for (int64_t begin = 0; begin < size; begin += cols) {
+    const int64_t length = std::min(cols, size - begin);
+    int64_t place = 0;
+    int64_t kept = 0;
+    for (int64_t c = 0; c < length; ++c) {
+      const bool bit = code(begin + c, static_cast<size_t>(place * (m + 1) + kept));
+      kept += bit ? 1 : 0;
+      if (++place == m) {
+        place = kept = 0;
+      }
+    }
+  }
+}
+
+struct Header {
+  uint32_t cols = 0;
+  uint8_t m = 0;
+};
+
+/// Calls code(element, probability of one) -> bit for all elements in order.
+template <class Code>
+void run_model(int64_t size, int64_t kept, Header header, Code&& code) {
+  const uint32_t density = density_of(size, kept);
+  const size_t contexts = header.m == 0 ? Classes::kCount * Classes::kCount * 4
+                                        : static_cast<size_t>(header.m) * (header.m + 1U);
+  CounterSet counters(contexts, density);
+  const auto next = [&](int64_t element, size_t context) {
+    const bool bit = code(element, counters.probability(context));
+    counters.update(context, bit);
+    return bit;
+  };
+  if (header.m == 0) {
+    for_each_element(size, density, header.cols, next);
+  } else {
+    for_each_place(size, header.cols, header.m, next);
+  }
+}
+
+}  // namespace
+
+namespace entropy_coding {
+
+std::vector<uint8_t> encode(const Mask& mask, const IndexShape& shape) {
+  const int64_t cols = shape.cols > 0 ? shape.cols : kDefaultCols;
+  const Header header{static_cast<uint32_t>(std::clamp<int64_t>(mask.size(), 1, cols)),
+                      static_cast<uint8_t>(is_nm(mask, shape) ? shape.m : 0)};
+  RangeEncoder encoder;
+  run_model(mask.size(), mask.kept(), header, [&](int64_t element, uint32_t one) {
+    const bool bit = mask[element];
+    encoder.put(bit, one);
+    return bit;
+  });
+  std::vector<uint8_t> bytes(kHeaderBytes);
+  std::memcpy(bytes.data(), &header.cols, sizeof(header.cols));
+  bytes[4] = header.m;
+  const std::vector<uint8_t> code = encoder.finish();
+  bytes.insert(bytes.end(), code.begin(), code.end());
+  return bytes;
+}
+
+Mask decode(int64_t size, int64_t kept, std::span<const uint8_t> bytes) {
+  check_counts(size, kept);
+  check(bytes.size() >= kHeaderBytes, "{}: {} bytes are too few for its header", kName,
+        bytes.size());
+  Header header;
+  std::memcpy(&header.cols, bytes.data(), sizeof(header.cols));
+  header.m = bytes[4];
+  check(header.cols >= 1 && header.cols <= std::max<int64_t>(size, 1) && header.m <= kMostPlaces,
+        "{}: rows of {} elements and groups of {} in {} elements", kName, header.cols, header.m,
+        size);
+  const auto code = bytes.subspan(kHeaderBytes);
+  check(size / kElementsPerBit <= static_cast<int64_t>(code.size()) * 8 + 64,
+        "{}: {} bytes are too few for {} elements", kName, code.size(), size);
+  RangeDecoder decoder(code, kName);
+  std::vector<uint64_t> words(static_cast<size_t>(bitmap_coding::word_count(size)));
+  run_model(size, kept, header, [&](int64_t element, uint32_t one) {
+    const bool bit = decoder.get(one);
+    words[static_cast<size_t>(element / 64)] |= static_cast<uint64_t>(bit) << (element % 64);
+    return bit;
+  });
+  decoder.finish();
+  const int64_t found = count_ones(words);
+  check(found == kept, "{}: {} elements are kept, but {} should be", kName, found, kept);
+  return Mask::from_words(size, words);
+}
+
+}  // namespace entropy_coding
+}  // namespace espalier::sparse

@@ -1,0 +1,270 @@
+#include "sparse/index/index.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "sparse/index/codings.h"
+#include "src/core/error.h"
+
+namespace espalier::sparse {
+namespace {
+
+/// What kernels get for the list of an index that keeps nothing: null would say "all".
+constexpr int32_t kNoPositions = 0;
+
+/// Whether files hold the shape before the data: {cols, n, m} or {cols, height, width}.
+bool is_shaped(Encoding encoding) {
+  return encoding == Encoding::nm || encoding == Encoding::block;
+}
+
+using ShapeHeader = std::array<uint32_t, 3>;
+
+ShapeHeader header_of(Encoding encoding, const IndexShape& shape) {
+  const auto number = [](int64_t value) { return static_cast<uint32_t>(value); };
+  return encoding == Encoding::nm
+             ? ShapeHeader{number(shape.cols), number(shape.n), number(shape.m)}
+             : ShapeHeader{number(shape.cols), number(shape.height), number(shape.width)};
+}
+
+/// Takes the header off `bytes`.
+IndexShape read_shape(Encoding encoding, std::span<const uint8_t>& bytes) {
+  ShapeHeader header{};
+  check(bytes.size() >= sizeof(header), "{} index: {} bytes are too few for its shape",
+        name_of(encoding), bytes.size());
+  std::memcpy(header.data(), bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  const bool small = std::ranges::all_of(header, [](uint32_t x) { return x <= kMaxElements; });
+  check(small, "{} index: its shape [{}] is too large", name_of(encoding), fmt::join(header, ", "));
+  if (encoding == Encoding::nm) {
+    return {.cols = header[0], .n = static_cast<int>(header[1]), .m = static_cast<int>(header[2])};
+  }
+  return {.cols = header[0], .height = header[1], .width = header[2]};
+}
+
+void check_shape(Encoding encoding, int64_t size, const IndexShape& shape) {
+  if (encoding == Encoding::nm) {
+    check_nm_shape(size, shape);
+  } else if (encoding == Encoding::block) {
+    check_block_shape(size, shape);
+  }
+}
+
+}  // namespace
+
+Index::Index(int64_t size, int64_t kept, Encoding encoding, const IndexShape& shape)
+    : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept), shape_(shape) {
+  check_counts(size, kept);
+  require(encoding_ != Encoding::full || kept == size, "a full index keeps everything", kept, size);
+  require(encoding_ != Encoding::entropy, "the entropy code is for files");
+  check_shape(encoding_, size, shape);
+}
+
+Index::Index(Arena& arena, const Mask& mask, Encoding encoding, const IndexShape& shape)
+    : Index(mask.size(), mask.kept(), encoding, shape) {
+  if (encoding_ == Encoding::full) {
+    return;
+  }
+  const Coding& coding = coding_of(encoding_);
+  const Counts counts{size_, kept_, shape_};
+  allocate(arena, coding.exact_bytes(mask, counts));
+  if (!dry_) {
+    coding.encode(mask, counts, data_.tensor().span<uint8_t>());
+    build_ranks();
+  }
+}
+
+Index Index::full(int64_t size) { return {size, size, Encoding::full, {}}; }
+
+Index Index::planned(Arena& arena, int64_t size, int64_t kept, Encoding encoding,
+                     const IndexShape& shape) {
+  Index index(size, kept, encoding, shape);
+  if (index.encoding_ != Encoding::full) {
+    const size_t ranks =
+        sizeof(uint32_t) * static_cast<size_t>(coding_of(encoding).rank_count({size, kept, shape}));
+    index.allocate(arena, predicted_bytes(encoding, size, kept, shape) - ranks);
+    index.dry_ = true;
+  }
+  return index;
+}
+
+void Index::allocate(Arena& arena, size_t data_bytes) {
+  dry_ = arena.dry();
+  data_ =
+      arena.allocate(Memory::index, "index", DType::uint8, Shape{static_cast<int64_t>(data_bytes)});
+  ranks_ = arena.allocate(Memory::index, "index ranks", DType::int32,
+                          Shape{coding_of(encoding_).rank_count({size_, kept_, shape_})});
+}
+
+Coded Index::coded() const {
+  return {.size = size_,
+          .kept = kept_,
+          .shape = shape_,
+          .data = data_.tensor().span<const uint8_t>(),
+          .ranks = {reinterpret_cast<const uint32_t*>(ranks_.tensor().get<int32_t>()),
+                    static_cast<size_t>(ranks_.tensor().count())}};
+}
+
+void Index::build_ranks() {
+  coding_of(encoding_).build_ranks(coded(),
+                                   {reinterpret_cast<uint32_t*>(ranks_.tensor().get<int32_t>()),
+                                    static_cast<size_t>(ranks_.tensor().count())});
+}
+
+double Index::density() const {
+  return size_ == 0 ? 1.0 : static_cast<double>(kept_) / static_cast<double>(size_);
+}
+
+size_t Index::bytes() const {
+  return encoding_ == Encoding::full ? 0 : data_.tensor().bytes() + ranks_.tensor().bytes();
+}
+
+void Index::require_positions() const {
+  require(!dry_, "an index in a dry arena holds no positions", size_, kept_);
+}
+
+Mask Index::mask() const {
+  require_positions();
+  if (encoding_ == Encoding::full) {
+    return Mask(size_);
+  }
+  std::vector<uint64_t> words(static_cast<size_t>(bitmap_coding::word_count(size_)));
+  decode_words(0, words);
+  return Mask::from_words(size_, words);
+}
+
+std::vector<int32_t> Index::positions() const {
+  std::vector<int32_t> all(static_cast<size_t>(kept_));
+  decode(0, all);
+  return all;
+}
+
+void Index::decode(int64_t first, std::span<int32_t> out) const {
+  require_positions();
+  const auto count = static_cast<int64_t>(out.size());
+  require(first >= 0 && first <= kept_ && count <= kept_ - first, "within the kept elements", first,
+          count, kept_);
+  if (encoding_ != Encoding::full) {
+    coding_of(encoding_).decode(coded(), first, out);
+    return;
+  }
+  for (size_t k = 0; k < out.size(); ++k) {
+    out[k] = static_cast<int32_t>(first + static_cast<int64_t>(k));
+  }
+}
+
+void Index::decode_words(int64_t first, std::span<uint64_t> out) const {
+  require_positions();
+  const auto count = static_cast<int64_t>(out.size());
+  require(first >= 0 && first + count <= bitmap_coding::word_count(size_), "within the parameter",
+          first, count, size_);
+  if (encoding_ == Encoding::full || encoding_ == Encoding::bitmap) {
+    const Mask all(encoding_ == Encoding::full ? size_ : 0);
+    const auto words = encoding_ == Encoding::full ? all.words() : coded().words();
+    std::ranges::copy(words.subspan(static_cast<size_t>(first), out.size()), out.begin());
+  } else {
+    sparse::decode_words(coding_of(encoding_), coded(), first, {out, {}});
+  }
+}
+
+size_t Index::scratch_bytes(Encoding encoding, int64_t size) {
+  if (encoding == Encoding::full || encoding == Encoding::int32 || encoding == Encoding::bitmap) {
+    return 0;
+  }
+  return static_cast<size_t>(bitmap_coding::word_count(size)) * sizeof(uint64_t) +
+         static_cast<size_t>(bitmap_coding::rank_count(size)) * sizeof(uint32_t);
+}
+
+kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
+  kernels::Positions positions{.size = size_, .count = kept_};
+  if (encoding_ == Encoding::full) {
+    return positions;
+  }
+  if (encoding_ == Encoding::int32) {
+    positions.list =
+        kept_ == 0 ? &kNoPositions : reinterpret_cast<const int32_t*>(coded().data.data());
+    return positions;
+  }
+  if (encoding_ == Encoding::bitmap) {
+    positions.bitmap = coded().words().data();
+    positions.ranks = coded().ranks.data();
+    return positions;
+  }
+  require(scratch.size() >= scratch_bytes() && reinterpret_cast<uintptr_t>(scratch.data()) % 8 == 0,
+          "scratch holds a bitmap and its ranks", scratch.size(), scratch_bytes());
+  const int64_t count = bitmap_coding::word_count(size_);
+  const std::span words(reinterpret_cast<uint64_t*>(scratch.data()), static_cast<size_t>(count));
+  const std::span ranks(reinterpret_cast<uint32_t*>(words.data() + words.size()),
+                        static_cast<size_t>(bitmap_coding::rank_count(size_)));
+  if (!dry_) {
+#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
+    for (int64_t part = 0; part < threads; ++part) {
+      const auto blocks = static_cast<int64_t>(ranks.size());
+      const auto first = static_cast<size_t>(blocks * part / threads);
+      const auto end = static_cast<size_t>(blocks * (part + 1) / threads);
+      const size_t first_word = first * bitmap_coding::kWordsPerRank;
+      const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerRank);
+      sparse::decode_words(
+          coding_of(encoding_), coded(), static_cast<int64_t>(first_word),
+          {words.subspan(first_word, end_word - first_word), ranks.subspan(first, end - first)});
+    }
+  }
+  positions.bitmap = words.data();
+  positions.ranks = ranks.data();
+  return positions;
+}
+
+int64_t Index::kept_before(int64_t dense) const {
+  require_positions();
+  require(dense >= 0 && dense <= size_, "within the parameter", dense, size_);
+  if (kept_ == 0 || encoding_ == Encoding::full) {
+    return kept_ == 0 ? 0 : dense;
+  }
+  return coding_of(encoding_).kept_before(coded(), dense);
+}
+
+std::vector<uint8_t> Index::to_bytes() const {
+  require_positions();
+  std::vector<uint8_t> bytes;
+  if (encoding_ == Encoding::full) {
+    return bytes;
+  }
+  if (is_shaped(encoding_)) {
+    const ShapeHeader header = header_of(encoding_, shape_);
+    bytes.resize(sizeof(header));
+    std::memcpy(bytes.data(), header.data(), sizeof(header));
+  }
+  const auto data = coded().data;
+  bytes.insert(bytes.end(), data.begin(), data.end());
+  return bytes;
+}
+
+Index Index::from_bytes(Arena& arena, Encoding encoding, int64_t size, int64_t kept,
+                        std::span<const uint8_t> bytes) {
+  check_counts(size, kept);
+  check(encoding <= Encoding::entropy, "index: unknown encoding {}", static_cast<int>(encoding));
+  if (encoding == Encoding::full) {
+    check(kept == size, "full index: {} of {} elements are kept", kept, size);
+    check(bytes.empty(), "full index: {} bytes where none belong", bytes.size());
+    return full(size);
+  }
+  IndexShape shape;
+  if (is_shaped(encoding)) {
+    shape = read_shape(encoding, bytes);
+  }
+  check_shape(encoding, size, shape);
+  coding_of(encoding).check(
+      {.size = size, .kept = kept, .shape = shape, .data = bytes, .ranks = {}});
+  Index index(size, kept, encoding, shape);
+  if (index.encoding_ == Encoding::full) {
+    return index;
+  }
+  index.allocate(arena, bytes.size());
+  if (!index.dry_) {
+    std::ranges::copy(bytes, index.data_.tensor().span<uint8_t>().begin());
+    index.build_ranks();
+  }
+  return index;
+}
+
+}  // namespace espalier::sparse

@@ -1,0 +1,257 @@
+// N:M masks: for each group of m consecutive elements of a row (the last one of a row may be
+// shorter) the places of at most n kept ones, ascending, ceil(log2 m) bits each; 2:4 takes the four
+// bits that NVIDIA's sparse tensor cores take. A group that keeps fewer ends its list early: the
+// last place is repeated; an empty one reads 1, 0, 0, ... With n = 1 there is nothing to repeat:
+// places then have bit_width(m) bits, and m means none. ranks[j] = kept elements before group
+// kPerRank * j. Source: Mishra et al., "Accelerating sparse deep neural networks", 2021, section 3.
+#include <algorithm>
+#include <array>
+
+#include "sparse/index/bit_stream.h"
+#include "sparse/index/codings.h"
+#include "src/core/error.h"
+
+namespace espalier::sparse {
+namespace {
+
+constexpr int64_t kPerRank = 128;
+constexpr int kMostBits = 56;    // of a group: one load reads them from any bit
+constexpr int kTableBits = 8;    // groups of that many bits are looked up
+constexpr int kMostPlaces = 64;  // m: the kept elements of a group are the bits of a word
+
+/// Groups of a matrix, and the code of one.
+struct Groups {
+  int n, m;
+  int place_bits;
+  int64_t cols, per_row, count;
+
+  explicit Groups(int64_t size, const IndexShape& shape)
+      : n(shape.n),
+        m(shape.m),
+        place_bits(std::bit_width(static_cast<unsigned>(n == 1 ? m : m - 1))),
+        cols(shape.cols),
+        per_row((cols + m - 1) / m),
+        count(size / cols * per_row) {}
+
+  int bits() const { return n * place_bits; }
+  int64_t first_position(int64_t group) const {
+    return group / per_row * cols + group % per_row * m;
+  }
+  /// Elements of a group: fewer at the end of a row.
+  int length(int64_t group) const {
+    return static_cast<int>(std::min<int64_t>(m, cols - group % per_row * m));
+  }
+
+  uint64_t encode(uint64_t kept) const {
+    if (kept == 0) {
+      return n == 1 ? static_cast<uint64_t>(m) : 1;
+    }
+    uint64_t code = 0;
+    uint64_t place = 0;
+    for (int i = 0; i < n; ++i) {
+      if (kept != 0) {
+        place = static_cast<uint64_t>(std::countr_zero(kept));
+        kept &= kept - 1;
+      }
+      code |= place << (i * place_bits);
+    }
+    return code;
+  }
+  uint64_t decode(uint64_t code) const {
+    const uint64_t mask = low_mask(place_bits);
+    uint64_t last = code & mask;
+    if (n == 1) {
+      return last >= static_cast<uint64_t>(m) ? 0 : uint64_t{1} << last;
+    }
+    uint64_t kept = uint64_t{1} << last;
+    for (int i = 1; i < n; ++i) {
+      const uint64_t place = (code >> (i * place_bits)) & mask;
+      if (place <= last) {
+        return place < last ? 0 : kept;
+      }
+      kept |= uint64_t{1} << place;
+      last = place;
+    }
+    return kept;
+  }
+};
+
+/// Reads groups one after the other; short codes through a table.
+class GroupReader {
+ public:
+  GroupReader(const Coded& coded, const Groups& groups) : data_(coded.data), groups_(groups) {
+    for (uint64_t code = 0; tabled() && code <= low_mask(groups.bits()); ++code) {
+      table_[code] = groups.decode(code);
+    }
+  }
+  uint64_t operator()(int64_t group) const {
+    const uint64_t code = load_bits(data_, group * groups_.bits()) & low_mask(groups_.bits());
+    return tabled() ? table_[code] : groups_.decode(code);
+  }
+
+ private:
+  bool tabled() const { return groups_.bits() <= kTableBits; }
+  std::span<const uint8_t> data_;
+  const Groups& groups_;
+  std::array<uint64_t, 1 << kTableBits> table_;
+};
+
+/// The bits of `mask` that belong to a group.
+uint64_t kept_of(const Mask& mask, const Groups& groups, int64_t group) {
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(mask.words().data()),
+                                       mask.words().size_bytes());
+  const int64_t begin = groups.first_position(group);
+  uint64_t bits = load_bits(bytes, begin);
+  if (groups.m > 57) {  // more than one load gives for sure
+    bits = (bits & low_mask(32)) | load_bits(bytes, begin + 32) << 32;
+  }
+  return bits & low_mask(groups.length(group));
+}
+
+size_t exact_bytes(const Mask&, const Counts& counts) {
+  const Groups groups(counts.size, counts.shape);
+  return word_bytes(groups.count * groups.bits());
+}
+
+double expected_bytes(const Counts& counts) {
+  return static_cast<double>(exact_bytes(Mask(), counts));
+}
+
+int64_t rank_count(const Counts& counts) {
+  return (Groups(counts.size, counts.shape).count + kPerRank - 1) / kPerRank;
+}
+
+void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
+  const Groups groups(counts.size, counts.shape);
+  BitWriter out(data);
+  for (int64_t group = 0; group < groups.count; ++group) {
+    const uint64_t kept = kept_of(mask, groups, group);
+    check(std::popcount(kept) <= groups.n,
+          "nm index: {} elements are kept in the group of {} at {}, more than {}: the mask is not "
+          "{}:{}, use another encoding",
+          std::popcount(kept), groups.m, groups.first_position(group), groups.n, groups.n,
+          groups.m);
+    out.put(groups.encode(kept), groups.bits());
+  }
+  out.finish();
+}
+
+void check_data(const Coded& coded) {
+  const Groups groups(coded.size, coded.shape);
+  const size_t bytes = word_bytes(groups.count * groups.bits());
+  check(coded.data.size() == bytes, "nm index: {} groups need {} bytes, there are {}", groups.count,
+        bytes, coded.data.size());
+  int64_t kept = 0;
+  for (int64_t group = 0; group < groups.count; ++group) {
+    const uint64_t code = load_bits(coded.data, group * groups.bits()) & low_mask(groups.bits());
+    const uint64_t bits = groups.decode(code);
+    check(groups.encode(bits) == code && (bits & ~low_mask(groups.length(group))) == 0,
+          "nm index: group {} is no list of at most {} ascending places below {}", group, groups.n,
+          groups.length(group));
+    kept += std::popcount(bits);
+  }
+  const auto used = static_cast<int>(groups.count * groups.bits() % 64);
+  check(used == 0 || load_word(coded.data, bytes - 8) >> used == 0,
+        "nm index: a bit is set behind the last group");
+  check(kept == coded.kept, "nm index: {} elements are listed, but {} should be kept", kept,
+        coded.kept);
+}
+
+void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+  const Groups groups(coded.size, coded.shape);
+  const GroupReader read(coded, groups);
+  int64_t kept = 0;
+  for (int64_t group = 0; group < groups.count; ++group) {
+    if (group % kPerRank == 0) {
+      ranks[static_cast<size_t>(group / kPerRank)] = static_cast<uint32_t>(kept);
+    }
+    kept += std::popcount(read(group));
+  }
+}
+
+void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
+  if (out.empty()) {
+    return;
+  }
+  const Groups groups(coded.size, coded.shape);
+  const GroupReader read(coded, groups);
+  const auto rank = std::ranges::upper_bound(coded.ranks, first) - coded.ranks.begin() - 1;
+  int64_t group = rank * kPerRank;
+  int64_t skip = first - coded.ranks[static_cast<size_t>(rank)];
+  int64_t column = group % groups.per_row;
+  auto row = static_cast<int32_t>(group / groups.per_row * groups.cols);
+  for (size_t done = 0; done < out.size(); ++group) {
+    uint64_t kept = read(group);
+    for (; kept != 0 && skip > 0; --skip) {
+      kept &= kept - 1;
+    }
+    const auto base = row + static_cast<int32_t>(column) * groups.m;
+    for (; kept != 0 && done < out.size(); kept &= kept - 1) {
+      out[done++] = base + std::countr_zero(kept);
+    }
+    if (++column == groups.per_row) {
+      column = 0;
+      row += static_cast<int32_t>(groups.cols);
+    }
+  }
+}
+
+int64_t kept_before(const Coded& coded, int64_t dense) {
+  const Groups groups(coded.size, coded.shape);
+  const GroupReader read(coded, groups);
+  const int64_t column = dense % groups.cols;
+  const int64_t end = dense / groups.cols * groups.per_row + column / groups.m;
+  const int64_t rank = std::min(end / kPerRank, static_cast<int64_t>(coded.ranks.size()) - 1);
+  int64_t before = coded.ranks[static_cast<size_t>(rank)];
+  for (int64_t group = rank * kPerRank; group < end; ++group) {
+    before += std::popcount(read(group));
+  }
+  const auto within = static_cast<int>(column % groups.m);
+  return within == 0 ? before : before + std::popcount(read(end) & low_mask(within));
+}
+
+}  // namespace
+
+const Coding kNmCoding{.exact_bytes = exact_bytes,
+                       .expected_bytes = expected_bytes,
+                       .rank_count = rank_count,
+                       .encode = encode,
+                       .check = check_data,
+                       .build_ranks = build_ranks,
+                       .decode = decode,
+                       .kept_before = kept_before};
+
+void check_nm_shape(int64_t size, const IndexShape& shape) {
+  check(shape.cols > 0 && size % shape.cols == 0,
+        "nm index: {} elements are no rows of {}: it needs the columns of the matrix", size,
+        shape.cols);
+  check(shape.m >= 2 && shape.m <= kMostPlaces && shape.n >= 1 && shape.n <= shape.m,
+        "nm index: {} of {} elements: n lies in 1 to m, m in 2 to {}", shape.n, shape.m,
+        kMostPlaces);
+  check(Groups(size, shape).bits() <= kMostBits,
+        "nm index: {} of {} elements take more than {} bits a group: use bitmap", shape.n, shape.m,
+        kMostBits);
+}
+
+bool has_groups(int64_t size, const IndexShape& shape) {
+  const bool known = shape.cols > 0 && size % shape.cols == 0 && shape.n >= 1 && shape.m >= 2 &&
+                     shape.n < shape.m && shape.m <= kMostPlaces;
+  return known && Groups(size, shape).bits() <= kMostBits;
+}
+
+bool is_nm(const Mask& mask, const IndexShape& shape) {
+  return has_groups(mask.size(), shape) && fits_nm(mask, shape.cols, shape.n, shape.m);
+}
+
+bool fits_nm(const Mask& mask, int64_t cols, int n, int m) {
+  check_nm_shape(mask.size(), {.cols = cols, .n = n, .m = m});
+  const Groups groups(mask.size(), {.cols = cols, .n = n, .m = m});
+  for (int64_t group = 0; group < groups.count; ++group) {
+    if (std::popcount(kept_of(mask, groups, group)) > n) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace espalier::sparse

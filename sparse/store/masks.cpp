@@ -1,0 +1,220 @@
+// The store under new masks: everything moves to the new layout, survivors keep their state.
+#include <algorithm>
+
+#include "sparse/store/store.h"
+#include "src/core/mirror.h"
+
+namespace espalier::sparse {
+namespace {
+
+/// The elements that both indices keep, in the order of `now`; the others are zero.
+template <class T>
+std::vector<T> survivors(const Index& before, const Index& now, std::span<const T> old) {
+  const std::vector<int32_t> old_positions = before.positions();
+  const std::vector<int32_t> positions = now.positions();
+  std::vector<T> kept(positions.size());
+  size_t from = 0;
+  for (size_t k = 0; k < positions.size(); ++k) {
+    while (from < old_positions.size() && old_positions[from] < positions[k]) {
+      ++from;
+    }
+    if (from < old_positions.size() && old_positions[from] == positions[k]) {
+      kept[k] = old[from];
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+IndexShape Store::index_shape(const Parameter& parameter) const {
+  IndexShape shape = options_.index_shape;
+  shape.cols = parameter.spec.shape.cols();
+  return shape;
+}
+
+/// `block`: those that the mask is known to consist of, if any.
+Index Store::make_index(const Parameter& parameter, const Mask& mask,
+                        const BlockSize& block) const {
+  IndexShape shape = index_shape(parameter);
+  if (block.height > 0) {
+    shape.height = block.height;
+    shape.width = block.width;
+  }
+  const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  try {
+    return Index(arena().host(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
+  } catch (const Failure& failure) {
+    fail("sparse.index of \"{}\": {}; use index = \"auto\"", parameter.spec.name, failure.what());
+  }
+}
+
+Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
+  const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
+  const IndexShape shape = index_shape(parameter);
+  return Index::planned(arena().host(), parameter.size(), kept,
+                        wanted.value_or(best_encoding(parameter.size(), kept, shape)), shape);
+}
+
+/// The list behind storage block; none for thin blocks, which are computed as single elements.
+/// Throws Failure when the mask does not consist of blocks.
+BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const {
+  const Shape& shape = parameter.spec.shape;
+  try {
+    const BlockSize block = choose_blocks(mask, shape, options_.block);
+    if (is_thin(block)) {
+      return {};
+    }
+    BlockList list(arena().host(), mask, shape, block);
+    list.move_to(stream_);
+    return list;
+  } catch (const Failure& failure) {
+    fail("\"{}\": {}", parameter.spec.name, failure.what());
+  }
+}
+
+BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
+  const BlockSize square{options_.block.edge, options_.block.edge};
+  return is_thin(square) ? BlockList()
+                         : BlockList::planned(arena(), parameter.spec.shape, kept, square);
+}
+
+Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask) const {
+  require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter", mask.size(),
+          parameter.spec.shape.count(), parameter.spec.name);
+  const bool in_blocks = parameter.storage == Storage::block && mask.kept() < mask.size();
+  BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
+  Index index = make_index(parameter, mask, blocks.block());
+  return with_lists(parameter, std::move(index), std::move(blocks));
+}
+
+/// What kernels of a device read beside.
+Store::Pattern Store::with_lists(const Parameter& parameter, Index index, BlockList blocks) const {
+  DeviceIndex for_kernels = device_index(index);
+  CsrList csr = csr_list(parameter, for_kernels, blocks);
+  return {std::move(index), std::move(blocks), std::move(for_kernels), std::move(csr)};
+}
+
+DeviceIndex Store::device_index(const Index& index) const {
+  const bool needed = arena().on_device() && index.encoding() != Encoding::full;
+  return needed ? DeviceIndex(stream_, index) : DeviceIndex();
+}
+
+CsrList Store::csr_list(const Parameter& parameter, const DeviceIndex& index,
+                        const BlockList& blocks) const {
+  const bool by_elements =
+      parameter.storage == Storage::sparse || (parameter.storage == Storage::block && !blocks);
+  return index && by_elements ? CsrList(stream_, kernels_, parameter.spec.shape, index.positions())
+                              : CsrList();
+}
+
+void Store::keep(Parameter& parameter, Pattern pattern) {
+  parameter.index = std::move(pattern.index);
+  parameter.blocks = std::move(pattern.blocks);
+  parameter.device_index = std::move(pattern.device_index);
+  parameter.csr = std::move(pattern.csr);
+}
+
+Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
+  const bool in_blocks = parameter.storage == Storage::block && kept < parameter.spec.shape.count();
+  Index index = plan_index(parameter, kept);
+  BlockList blocks = in_blocks ? plan_blocks(parameter, kept) : BlockList();
+  return with_lists(parameter, std::move(index), std::move(blocks));
+}
+
+std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {
+  require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
+          parameters_.size());
+  std::vector<Pattern> patterns;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    patterns.push_back(make_pattern(parameters_[p], masks[p]));
+  }
+  return patterns;
+}
+
+void Store::restart(std::span<const Mask> masks) {
+  std::vector<Pattern> next = make_patterns(masks);
+  gradient_.release();
+  value_.release();
+  feedback_.release();
+  optimizer_ = {};
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    keep(parameters_[p], std::move(next[p]));
+    parameters_[p].memory.release();
+  }
+  allocate_all();
+}
+
+void Store::set_masks(std::span<const Mask> masks) { move_to(make_patterns(masks)); }
+
+void Store::plan(std::span<const int64_t> kept) {
+  require(arena().dry(), "only a dry store is planned");
+  require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
+          parameters_.size());
+  std::vector<Pattern> patterns;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    patterns.push_back(plan_pattern(parameters_[p], kept[p]));
+  }
+  move_to(std::move(patterns));
+}
+
+void Store::move_to(std::vector<Pattern> patterns) {
+  ++changes_;
+  std::vector<Before> before;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    before.push_back({std::move(parameter.index), parameter.offset});
+    keep(parameter, std::move(patterns[p]));
+  }
+  const std::vector<Extent> extents = lay_out();
+  gradient_.release();
+  carry_values(before);
+  if (options_.training) {
+    optimizer_.relocate(extents, [&](size_t p, std::span<const float> old) {
+      return survivors(before[p].index, parameters_[p].index, old);
+    });
+    gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
+  }
+  for (Parameter& parameter : parameters_) {
+    hold(parameter);
+    if (!arena().dry() && (parameter.spec.shape.rank() > 1 || !parameter.full())) {
+      refresh(parameter);
+    }
+  }
+}
+
+/// The flat arrays in the present layout; elements that were not kept start at zero.
+void Store::carry_values(std::span<const Before> before) {
+  value_ = carried(value(), before, allocate_flat(Memory::weight, "value", options_.dtype));
+  if (feedback_.tensor()) {
+    feedback_ = carried(feedback(), before, allocate_feedback());
+  }
+}
+
+Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer room) const {
+  auto move = [&]<class T>(T) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const Mirror old(stream_, flat.elements(before[p].offset, before[p].index.kept()));
+      const Mirror now(stream_, part(room.tensor(), parameters_[p]));
+      const std::span<const T> values = old.read().host().template span<T>();
+      std::ranges::copy(survivors(before[p].index, parameters_[p].index, values),
+                        now.host().template get<T>());
+      now.write();
+    }
+  };
+  if (!arena().dry()) {
+    with_number(flat.dtype, move);
+  }
+  return room;
+}
+
+std::vector<Mask> Store::masks() const {
+  std::vector<Mask> all;
+  all.reserve(parameters_.size());
+  for (const Parameter& parameter : parameters_) {
+    all.push_back(parameter.index.mask());
+  }
+  return all;
+}
+
+}  // namespace espalier::sparse

@@ -1,0 +1,268 @@
+#include "sparse/store/store.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace espalier::sparse {
+namespace {
+
+constexpr std::array<std::string_view, 4> kStorages{"dense", "expanded", "sparse", "block"};
+
+int64_t aligned(int64_t count) {
+  return (count + Store::kAlign - 1) / Store::kAlign * Store::kAlign;
+}
+
+bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
+
+}  // namespace
+
+std::string_view name_of(Storage storage) { return kStorages.at(static_cast<size_t>(storage)); }
+
+Storage storage_by_name(std::string_view name) {
+  const auto found = std::ranges::find(kStorages, name);
+  check(found != kStorages.end(), "unknown storage \"{}\"; there are {}", name,
+        fmt::join(kStorages, ", "));
+  return static_cast<Storage>(found - kStorages.begin());
+}
+
+Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
+             const StoreOptions& options)
+    : stream_(stream),
+      kernels_(kernels),
+      options_(options),
+      panels_(stream),
+      expander_(stream, options.dtype, [this](Stream& with, size_t number, const Tensor& to) {
+        write_dense(with, parameters_[number], to);
+      }) {
+  require(options.planned.empty() || arena().dry(), "only a dry store is planned");
+  require(options.gradient == DType::fp32 || options.gradient == options.dtype,
+          "gradients are fp32 or of the compute type", name_of(options.gradient));
+  parameters_.reserve(specs.size());
+  for (ParameterSpec& spec : specs) {
+    Parameter parameter;
+    parameter.spec = std::move(spec);
+    parameter.storage = choose_storage(parameter);
+    Pattern pattern{Index::full(parameter.spec.shape.count()), {}, {}};
+    if (options.start) {
+      pattern = make_pattern(parameter, options.start(parameters_.size()));
+    } else if (!options.planned.empty()) {
+      pattern = plan_pattern(parameter, options.planned.at(parameters_.size()));
+    }
+    keep(parameter, std::move(pattern));
+    parameters_.push_back(std::move(parameter));
+  }
+  options_.start = {};
+  allocate_all();
+}
+
+void Store::allocate_all() {
+  ++changes_;
+  const std::vector<Extent> extents = lay_out();
+  value_ = allocate_flat(Memory::weight, "value", options_.dtype);
+  if (options_.training) {
+    gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
+    if (options_.feedback) {
+      feedback_ = allocate_feedback();
+    }
+    optimizer_ = OptimizerArrays(stream_, kernels_,
+                                 {.copies = master_copies(),
+                                  .moments = options_.moments,
+                                  .state_bits = options_.state_bits,
+                                  .offload = options_.offload,
+                                  .codecs_on_device = codecs_on_device_,
+                                  .sharding = options_.sharding},
+                                 extents);
+  }
+  for (Parameter& parameter : parameters_) {
+    hold(parameter);
+  }
+}
+
+std::vector<MasterCopy> Store::master_copies() const {
+  std::vector<MasterCopy> copies;
+  for (const Parameter& parameter : parameters_) {
+    const bool apart = options_.sharding && options_.apart && !is_vector(parameter) &&
+                       options_.apart(parameter.spec);
+    const bool halves =
+        options_.dtype != DType::fp32 && (options_.master_copy || is_vector(parameter));
+    copies.push_back(apart ? MasterCopy::apart : halves ? MasterCopy::halves : MasterCopy::value);
+  }
+  return copies;
+}
+
+/// Backward order: the last parameter of the forward pass comes first.
+std::vector<Extent> Store::lay_out() {
+  flat_size_ = 0;
+  for (auto parameter = parameters_.rbegin(); parameter != parameters_.rend(); ++parameter) {
+    parameter->offset = flat_size_;
+    flat_size_ += aligned(parameter->kept());
+  }
+  decoded_for_ = nullptr;
+  std::vector<Extent> extents;
+  for (const Parameter& parameter : parameters_) {
+    extents.push_back({parameter.offset, parameter.kept()});
+  }
+  return extents;
+}
+
+Buffer Store::allocate_flat(Memory kind, std::string_view name, DType dtype) {
+  return arena().allocate(kind, name, dtype, Shape{flat_size_});
+}
+
+Buffer Store::allocate_feedback() {
+  Arena& where = codecs_on_device_ ? arena() : arena().host();
+  return where.allocate(Memory::communication, "error feedback", DType::fp32, Shape{flat_size_});
+}
+
+void Store::bring_codecs_to_device() {
+  if (std::exchange(codecs_on_device_, true)) {
+    return;
+  }
+  if (feedback()) {
+    Buffer there = allocate_feedback();
+    stream_.copy(feedback(), there.tensor());
+    stream_.synchronize();
+    feedback_ = std::move(there);
+  }
+  optimizer_.bring_master_to_device();
+}
+
+/// Gives a parameter what its storage keeps resident beside the flat arrays.
+void Store::hold(Parameter& parameter) {
+  const DType dtype = is_vector(parameter) ? DType::fp32 : options_.dtype;
+  if (parameter.full() && dtype == options_.dtype) {
+    parameter.memory.release();
+    parameter.dense = part(value(), parameter).reshaped(parameter.spec.shape);
+  } else if (parameter.full() || parameter.storage == Storage::dense) {
+    if (!parameter.copied()) {
+      parameter.memory =
+          arena().allocate(Memory::weight, parameter.spec.name, dtype, parameter.spec.shape);
+    }
+    parameter.dense = parameter.memory.tensor();
+  } else {
+    parameter.memory.release();
+    parameter.dense = {};
+  }
+}
+
+size_t Store::number_of(const Parameter& parameter) const {
+  return static_cast<size_t>(&parameter - parameters_.data());
+}
+
+Parameter& Store::find(std::string_view name) {
+  const auto found = std::ranges::find(parameters_, name, [](const Parameter& parameter) {
+    return std::string_view(parameter.spec.name);
+  });
+  require(found != parameters_.end(), "the store has this parameter", name);
+  return *found;
+}
+
+Tensor Store::part(const Tensor& flat, const Parameter& parameter) const {
+  return flat.elements(parameter.offset, parameter.kept());
+}
+
+Tensor Store::full_gradient(const Parameter& parameter) const {
+  require(parameter.full(), "the parameter is not pruned", parameter.spec.name);
+  return part(gradient(), parameter).reshaped(parameter.spec.shape);
+}
+
+OptimizerState Store::state(const Parameter& parameter) const {
+  const size_t p = number_of(parameter);
+  const Range owned = optimizer_.owned(p);
+  auto owned_part = [&](const Tensor& flat) {
+    return part(flat, parameter).elements(owned.first, owned.count);
+  };
+  const bool two = options_.moments == 2;
+  return {.gradient = owned_part(gradient()),
+          .value = optimizer_.apart(p) ? optimizer_.master(p) : owned_part(value()),
+          .low = optimizer_.low(p),
+          .moment1 = optimizer_.moment(p, 0),
+          .moment2 = two ? optimizer_.moment(p, 1) : Tensor(),
+          .scale1 = optimizer_.scale(p, 0),
+          .scale2 = two ? optimizer_.scale(p, 1) : Tensor(),
+          .apart = optimizer_.apart(p),
+          .first = owned.first};
+}
+
+std::span<const Range> Store::shares(const Parameter& parameter) const {
+  return optimizer_.shares(number_of(parameter));
+}
+
+kernels::Positions Store::positions(const Parameter& parameter) {
+  if (parameter.device_index) {
+    return parameter.device_index.positions();
+  }
+  const auto bytes = static_cast<int64_t>(parameter.index.scratch_bytes());
+  if (bytes == 0) {
+    return parameter.index.view();
+  }
+  if (decoded_for_ != &parameter) {
+    const Tensor decoded = scratch(decoded_, "decoded index", DType::uint8, Shape{bytes});
+    decoded_positions_ = parameter.index.view(decoded.span<uint8_t>(), stream_.threads());
+    decoded_for_ = &parameter;
+  }
+  return decoded_positions_;
+}
+
+/// Grows to the largest tensor asked for.
+Tensor Store::scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
+  if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
+    ++changes_;
+    buffer.release();
+    buffer = arena().allocate(Memory::scratch, name, dtype, Shape{shape.count()});
+  }
+  return buffer.tensor().as(dtype, shape);
+}
+
+Tensor Store::expand(const Parameter& parameter) {
+  return expander_.take({.number = number_of(parameter), .shape = parameter.spec.shape});
+}
+
+/// Kept values into a dense matrix, by kernels of a stream.
+void Store::write_dense(Stream& stream, const Parameter& parameter, const Tensor& to) {
+  kernels_.scatter(
+      stream, {.packed = part(value(), parameter), .dense = to, .positions = positions(parameter)});
+}
+
+Store::Pass::~Pass() {
+  try {
+    store_.expander_.end_pass();
+  } catch (const Error&) {  // of the device: whoever needs results synchronizes, and is told
+  }
+  try {
+    store_.panels_.end_pass();
+  } catch (const Error&) {
+  }
+}
+
+void Store::set_gradient_probe(GradientProbe probe) {
+  ++changes_;
+  gradient_probe_ = std::move(probe);
+  if (!gradient_probe_) {
+    panels_.release();  // sparse storages need it for probes alone
+  }
+}
+
+Storage Store::choose_storage(const Parameter& parameter) const {
+  return options_.storage && !parameter.spec.lookup && !is_vector(parameter)
+             ? options_.storage(parameter.spec.name)
+             : Storage::dense;
+}
+
+void Store::set_storage(Parameter& parameter, Storage storage) {
+  BlockList blocks;
+  if (storage == Storage::block && !parameter.full()) {
+    blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
+                                   : make_blocks(parameter, parameter.index.mask());
+  }
+  ++changes_;
+  parameter.storage = storage;
+  parameter.blocks = std::move(blocks);
+  parameter.csr = {};
+  parameter.csr = csr_list(parameter, parameter.device_index, parameter.blocks);
+  hold(parameter);
+  refresh(parameter);
+}
+
+}  // namespace espalier::sparse

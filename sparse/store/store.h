@@ -1,0 +1,321 @@
+#pragma once
+// The parameter store: every tensor of the model state, as flat arrays over kept elements.
+//
+//   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
+//                     compute type; in fp32 it is the master copy.
+//   low               bf16 and fp16: what rounding took from the master copy, so that value
+//                     and low together are an exact fp32 number (core/types.h, join). On request
+//                     matrices have none: then `value` is all of it, and updates round at random
+//   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
+//   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
+//                     ranks and is never sharded
+//   master            of parameters that are wanted apart, fp32, instead of low: the whole master copy,
+//                     which `value` then only follows (new values that travel in codes: Wire's changes)
+//
+// A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
+// and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
+// call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`,
+// `master` and moments are held for the owned part of each parameter only, which is all of it
+// unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
+// stays zero. What is resident beside the flat arrays depends on the Storage of a parameter
+// (weight.h). Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
+// 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
+// section III.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sparse/index/block_list.h"
+#include "sparse/index/csr_list.h"
+#include "sparse/index/device_index.h"
+#include "sparse/index/index.h"
+#include "sparse/index/mask.h"
+#include "sparse/store/optimizer_arrays.h"
+#include "sparse/weight/expander.h"
+#include "sparse/weight/gradient_panels.h"
+#include "src/core/arena.h"
+#include "src/kernels/kernels.h"
+
+namespace espalier::sparse {
+
+/// How a pruned weight is held for compute. Unpruned ones are dense views of their values.
+enum class Storage : uint8_t {
+  dense,     ///< a resident dense copy with zeros (SAMO)
+  expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
+  sparse,    ///< kept values only; sparse products
+  block,     ///< kept values only; products of whole blocks (of elements where blocks are thin)
+};
+std::string_view name_of(Storage storage);
+/// Throws Failure that lists the names.
+Storage storage_by_name(std::string_view name);
+
+/// How a parameter starts: zeros, ones, or normal numbers of the given standard deviation.
+enum class Initial : uint8_t { zeros, ones, normal };
+
+/// What a network declares.
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+  Initial initial = Initial::zeros;
+  float deviation = 0;
+  bool prunable = false;  ///< by default; configs may exclude more
+  bool decay = false;     ///< weight decay applies
+  bool lookup = false;    ///< rows are looked up (embeddings): always storage dense
+  /// Another rank's, read here as well (tied embeddings over a pipeline): held and stepped like any
+  /// other, but neither counted nor saved.
+  bool borrowed = false;
+};
+
+struct Parameter {
+  ParameterSpec spec;
+  Index index;
+  DeviceIndex device_index;          ///< beside a device, where the index is not full
+  Storage storage = Storage::dense;  ///< matters when the index is not full
+  int64_t offset = 0;                ///< of the first kept element in gradient and value
+  /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
+  /// values themselves); of a pruned one with storage dense the resident copy; else empty.
+  Tensor dense;
+  Buffer memory;     ///< behind `dense`, where it is a copy
+  BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
+  CsrList csr;       ///< beside a device, of a pruned one that is computed by elements
+
+  int64_t size() const { return spec.shape.count(); }
+  int64_t kept() const { return index.kept(); }
+  bool full() const { return index.encoding() == Encoding::full; }
+  /// `dense` exists and has to follow the values.
+  bool copied() const { return static_cast<bool>(memory.tensor()); }
+  /// Vectors that are not pruned have an fp32 copy in runs of 16 bits, equal to the master copy.
+  bool exact_copy() const { return copied() && spec.shape.rank() == 1 && full(); }
+};
+
+/// Parameters [first, end) of a store, in its order.
+struct ParameterRange {
+  size_t first = 0, end = 0;
+};
+
+struct StoreOptions {
+  DType dtype = DType::fp32;     ///< of values
+  DType gradient = DType::fp32;  ///< fp32, or dtype
+  bool training = true;          ///< false: values only
+  int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
+  int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
+  bool offload = false;          ///< optimizer state of a device in pinned memory of the host
+  bool fp8 = false;              ///< dense products of hidden layers in 8 bits (weight.h)
+  bool master_copy = true;       ///< false: of matrices in 16 bits no more than their values
+  /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
+  std::function<std::optional<Encoding>(const std::string&)> encoding;
+  /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
+  IndexShape index_shape;
+  BlockWish block;                  ///< of storage block
+  std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
+  /// The storage of a pruned parameter, by name; empty: dense.
+  std::function<Storage(const std::string&)> storage;
+  bool feedback = false;  ///< with an array for what codecs lost of this rank's gradients
+  /// Who owns what; empty: this rank owns all.
+  std::shared_ptr<Sharding> sharding;
+  /// Of a sharded store: the matrices whose master copy stands apart from values; empty: none.
+  std::function<bool(const ParameterSpec&)> apart;
+  /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
+  /// that starts pruned never holds dense state, nor more than one mask.
+  std::function<Mask(size_t p)> start;
+  /// For dry stores, instead: how many elements of each parameter are kept; empty: all.
+  std::vector<int64_t> planned;
+};
+
+/// What the kept elements start with: a pure function of (seed, name, element), so that they start
+/// as they would without a mask.
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
+                                  int threads = 1);
+
+/// Bytes of the model state by part; their sum is what the arena counts as model state.
+struct StateParts {
+  size_t value = 0;   ///< of kept elements, in the compute type
+  size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of runs of 16 bits
+  size_t gradient = 0;
+  size_t low = 0;     ///< the lower halves of master copies
+  size_t master = 0;  ///< master copies apart from values
+  size_t moments = 0;
+  size_t scales = 0;  ///< of 8-bit moments
+  size_t index = 0;
+};
+
+/// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
+struct OptimizerState {
+  Tensor gradient, value, low, moment1, moment2, scale1, scale2;
+  bool apart = false;  ///< `value` is the master copy apart from what compute reads
+  int64_t first = 0;   ///< number of the first one among the kept elements of the parameter
+};
+
+class Store {
+ public:
+  static constexpr int64_t kAlign = 16;
+
+  /// `specs` in the order of the forward pass. All values are zero.
+  Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
+        const StoreOptions& options);
+
+  /// In forward order. The addresses of parameters never change.
+  std::span<Parameter> parameters() { return parameters_; }
+  std::span<const Parameter> parameters() const { return parameters_; }
+  /// Throws Bug for an unknown name.
+  Parameter& find(std::string_view name);
+  int64_t total_size() const;  ///< dense elements of all parameters but borrowed ones
+  int64_t total_kept() const;
+  int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
+  StateParts parts() const;
+  /// Grows with every change of masks, storages or addresses: calls for weights that were right
+  /// before would be others now.
+  int64_t changes() const { return changes_ + expander_.grown() + panels_.grown(); }
+  const StoreOptions& options() const { return options_; }
+  Stream& stream() const { return stream_; }
+  Arena& arena() const { return stream_.arena(); }
+
+  /// The flat arrays, [flat_size()].
+  Tensor gradient() const { return gradient_.tensor(); }
+  Tensor value() const { return value_.tensor(); }
+  /// fp32, of this rank alone; empty unless asked for.
+  Tensor feedback() const { return feedback_.tensor(); }
+  /// What codecs read and write, `feedback` and `master`, is the host's until they run on the
+  /// device: from this call on, with what it holds. Offloaded master copies stay.
+  void bring_codecs_to_device();
+  /// The part of a flat array that belongs to `parameter`, [kept].
+  Tensor part(const Tensor& flat, const Parameter& parameter) const;
+  /// The gradient of a parameter that is not pruned, in its own shape.
+  Tensor full_gradient(const Parameter& parameter) const;
+  /// For one optimizer step of `parameter`; with 8-bit moments their scales as well.
+  OptimizerState state(const Parameter& parameter) const;
+  /// The kept elements of a parameter that each rank owns; empty when not sharded.
+  std::span<const Range> shares(const Parameter& parameter) const;
+  /// What kernels read; compressed indices are decoded into a scratch that stays valid until
+  /// positions of another parameter are asked for.
+  kernels::Positions positions(const Parameter& parameter);
+  bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
+    return !parameter.device_index && parameter.index.scratch_bytes() > 0;
+  }
+  /// Scratch for dense gradients of pruned parameters.
+  GradientPanels& panels() { return panels_; }
+  /// The dense matrix in scratch, compute type: valid until the next call.
+  Tensor expand(const Parameter& parameter);
+  /// While it lives values do not change, expand may look ahead (expander.h), and gradients may be
+  /// gathered beside the stream (gradient_panels.h; until `panels().join()`): a forward or backward
+  /// of some layers. `key` names what asks for its weights in the same order each time.
+  class Pass {
+   public:
+    Pass(Store& store, int key) : store_(store) {
+      store_.expander_.begin_pass(key);
+      store_.panels_.begin_pass();
+    }
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Store& store_;
+  };
+  /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
+  /// shape, free to be changed during the call) and writes none to the flat array. Takes the
+  /// scratch of one layer, whatever the storage. Empty: off.
+  using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
+  void set_gradient_probe(GradientProbe probe);
+  const GradientProbe& gradient_probe() const { return gradient_probe_; }
+
+  /// Draws the initial values of all parameters.
+  void initialise(uint64_t seed);
+  /// Packed fp32 values of a parameter → values, low, master and dense.
+  void set_values(Parameter& parameter, std::span<const float> packed);
+  /// The values alone, rounded: of a matrix whose master copy stands apart.
+  void set_common(Parameter& parameter, std::span<const float> packed);
+  /// The packed values that compute reads.
+  std::vector<float> values(const Parameter& parameter);
+  /// The packed master copy: exact. Collective when sharded.
+  std::vector<float> master(const Parameter& parameter);
+  /// The packed moments as fp32. Collective when sharded.
+  std::vector<float> moment(const Parameter& parameter, int which);
+  void set_moment(const Parameter& parameter, int which, std::span<const float> packed);
+  /// Writes values into `dense` where that is a copy.
+  void refresh(Parameter& parameter);
+  /// The same for all parameters, after the values of other ranks have come. Collective when
+  /// sharded: the exact vectors of runs of 16 bits travel once more, in fp32.
+  void refresh_all();
+
+  /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
+  /// come back start at zero. Peak memory: the old arrays and one new one. Collective when sharded.
+  /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
+  void set_masks(std::span<const Mask> masks);
+  /// As a new store with these masks: values and state are zero. Not collective, and without the
+  /// extra memory of carrying anything over. Throws as set_masks does.
+  void restart(std::span<const Mask> masks);
+  std::vector<Mask> masks() const;
+  /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
+  /// nothing, when that cannot hold its mask.
+  void set_storage(Parameter& parameter, Storage storage);
+  /// For dry stores: the allocations of `set_masks` for masks that keep so many elements of each
+  /// parameter.
+  void plan(std::span<const int64_t> kept);
+
+ private:
+  /// A parameter before its mask changed.
+  struct Before {
+    Index index;
+    int64_t offset = 0;
+  };
+  void allocate_all();
+  std::vector<MasterCopy> master_copies() const;
+  std::vector<Extent> lay_out();
+  Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
+  Buffer allocate_feedback();
+  Tensor scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape);
+  DeviceIndex device_index(const Index& index) const;
+  CsrList csr_list(const Parameter& parameter, const DeviceIndex& index,
+                   const BlockList& blocks) const;
+  void hold(Parameter& parameter);
+  /// What a mask becomes.
+  struct Pattern {
+    Index index;
+    BlockList blocks;
+    DeviceIndex device_index;
+    CsrList csr;
+  };
+  static void keep(Parameter& parameter, Pattern pattern);
+  Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
+  Pattern with_lists(const Parameter& parameter, Index index, BlockList blocks) const;
+  Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
+  std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
+  void move_to(std::vector<Pattern> patterns);
+  void carry_values(std::span<const Before> before);
+  Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer room) const;
+  void write_exact(const Parameter& parameter, const Tensor& to);
+  void refresh_exact_vectors();
+  void refresh_on_device(std::span<const size_t> vectors);
+  void refresh_by_host(std::span<const size_t> vectors);
+  size_t number_of(const Parameter& parameter) const;
+  void write_dense(Stream& stream, const Parameter& parameter, const Tensor& to);
+  Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
+  Index plan_index(const Parameter& parameter, int64_t kept) const;
+  IndexShape index_shape(const Parameter& parameter) const;
+  Storage choose_storage(const Parameter& parameter) const;
+  BlockList make_blocks(const Parameter& parameter, const Mask& mask) const;
+  BlockList plan_blocks(const Parameter& parameter, int64_t kept) const;
+
+  Stream& stream_;
+  const kernels::Kernels& kernels_;
+  StoreOptions options_;
+  std::vector<Parameter> parameters_;
+  int64_t flat_size_ = 0;
+  int64_t changes_ = 0;
+  Buffer gradient_, value_, feedback_;
+  bool codecs_on_device_ = false;
+  OptimizerArrays optimizer_;
+  Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
+  const Parameter* decoded_for_ = nullptr;
+  kernels::Positions decoded_positions_;
+  GradientPanels panels_;
+  Expander expander_;
+  GradientProbe gradient_probe_;
+};
+
+}  // namespace espalier::sparse

@@ -1,0 +1,43 @@
+#pragma once
+// A copy of what compute reads of neighbouring parameters of a store: their values, and the exact
+// vectors of runs of 16 bits. For weights that change under a computation that must go on with the old
+// ones, or that are replaced for a while. Resident dense copies (storage dense) are not kept: they
+// follow when values come back. Bytes: those of the kept values, 4 more an element of exact
+// vectors.
+#include "sparse/store/store.h"
+
+namespace espalier::sparse {
+
+/// Elements [first, end) of the flat arrays, padding included.
+Range flat_range(const Store& store, const ParameterRange& range);
+/// Where its parameters end, from its begin on, ascending.
+std::vector<int64_t> flat_ends(const Store& store, const ParameterRange& range);
+
+class ValueCopy {
+ public:
+  ValueCopy() = default;
+  /// For the present masks of `range`; empty until `take`.
+  ValueCopy(Store& store, const ParameterRange& range, std::string_view name);
+
+  /// From the store.
+  void take(Stream& stream, const kernels::Kernels& kernels, const Store& store);
+  /// To the store, dense copies included. The master copy of a run of 16 bits, whose upper half the
+  /// values are, is whole again only with the values it had.
+  void give(Stream& stream, const kernels::Kernels& kernels, Store& store) const;
+
+  /// Of a parameter in the range: its values here.
+  Tensor part(const Parameter& parameter) const;
+  /// Whether masks are still those of the construction, by their sizes.
+  bool fits(const Store& store) const;
+  size_t bytes() const { return value_.bytes() + exact_.bytes(); }
+
+ private:
+  template <class Each>
+  void each_exact(const Store& store, const Each& each) const;
+
+  ParameterRange range_;
+  Range flat_;
+  Buffer value_, exact_;
+};
+
+}  // namespace espalier::sparse

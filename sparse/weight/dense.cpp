@@ -1,0 +1,153 @@
+// Storage "dense": compute reads the resident dense copy, and only the gradient is compressed.
+#include <algorithm>
+#include <numeric>
+
+#include "sparse/weight/storages.h"
+
+namespace espalier::sparse {
+
+namespace {
+
+using kernels::Float8;
+
+/// What an operand of the weight's products is rounded to: `wanted`, if anything.
+Float8 rounding(const WeightParts& parts, Float8 wanted) {
+  return in_fp8(parts.store, parts.parameter) ? wanted : Float8::none;
+}
+
+}  // namespace
+
+void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
+                 const Weight::Apply& args) {
+  parts.kernels.gemm(stream, {.a = args.x,
+                              .b = weight,
+                              .c = args.y,
+                              .addend = args.addend,
+                              .bias = args.bias,
+                              .transpose_b = true,
+                              .activation = args.activation,
+                              .activated = args.activated,
+                              .round_a = rounding(parts, Float8::e4m3),
+                              .round_b = rounding(parts, Float8::e4m3)});
+}
+
+void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tensor& weight,
+                            const Weight::ApplyTransposed& args) {
+  parts.kernels.gemm(stream, {.a = args.dy,
+                              .b = weight,
+                              .c = args.dx,
+                              .accumulate = args.accumulate,
+                              .activation = args.activation,
+                              .preactivation = args.preactivation,
+                              .round_a = rounding(parts, Float8::e5m2),
+                              .round_b = rounding(parts, Float8::e4m3)});
+}
+
+namespace {
+
+/// Of dW at a time: what one product writes the gather still finds in cache. On a device a product
+/// has to be large enough to occupy it.
+int64_t panel_bytes(const Arena& arena) { return int64_t{arena.on_device() ? 64 : 2} << 20U; }
+
+/// Rows of a panel. Bitmaps are cut at multiples of 512 elements.
+int64_t panel_rows(int64_t bytes, int64_t rows, int64_t cols) {
+  const int64_t step = 512 / std::gcd<int64_t, int64_t>(512, cols);
+  return std::min(rows, std::max(step, bytes / 4 / cols / step * step));
+}
+
+/// The positions of dense elements [first, first + size), and the kept ones before them.
+struct Run {
+  kernels::Positions positions;
+  int64_t before = 0;
+};
+
+Run run_of(const Index& index, const kernels::Positions& all, int64_t first, int64_t size) {
+  Run run{.positions = {.size = size, .first = all.first + first}};
+  run.before = index.kept_before(first);
+  run.positions.count = index.kept_before(first + size) - run.before;
+  if (all.bitmap != nullptr) {
+    run.positions.bitmap = all.bitmap + first / 64;
+    run.positions.ranks = all.ranks + first / 512;
+  } else {
+    run.positions.list = all.list + run.before;
+  }
+  return run;
+}
+
+/// On a dry arena, where positions cannot be read: as if they were spread evenly.
+Run share_of(const kernels::Positions& all, int64_t size) {
+  Run run{.positions = all};
+  run.positions.size = size;
+  run.positions.count = all.size == 0 ? 0 : all.count * size / all.size;
+  return run;
+}
+
+void gathered_gradient(Stream& stream, const WeightParts& parts,
+                       const Weight::AccumulateGradient& args) {
+  Store& store = parts.store;
+  const Shape& shape = parts.parameter.spec.shape;
+  const int64_t step = in_fp8(store, parts.parameter)
+                           ? shape.rows()
+                           : panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
+  const kernels::Positions positions = store.positions(parts.parameter);
+  const Tensor packed = store.part(store.gradient(), parts.parameter);
+  // Sums are rounded once, here or where they are gathered: as narrow as they will be in the end.
+  const DType sums = args.accumulate ? DType::fp32 : packed.dtype;
+  for (int64_t row = 0; row < shape.rows(); row += step) {
+    const int64_t rows = std::min(step, shape.rows() - row);
+    const Tensor panel = store.panels().take(sums, Shape{rows, shape.cols()});
+    parts.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
+                                .b = args.x,
+                                .c = panel,
+                                .transpose_a = true,
+                                .row_sums = args.bias_gradient.elements(row, rows),
+                                .accumulate_sums = args.accumulate,
+                                .round_a = rounding(parts, Float8::e5m2),
+                                .round_b = rounding(parts, Float8::e4m3)});
+    const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
+                                        : run_of(parts.parameter.index, positions,
+                                                 row * shape.cols(), rows * shape.cols());
+    store.panels().gather([&](Stream& with) {
+      parts.kernels.gather(with, {.dense = panel,
+                                  .packed = packed.elements(run.before, run.positions.count),
+                                  .positions = run.positions,
+                                  .accumulate = args.accumulate});
+    });
+  }
+}
+
+}  // namespace
+
+void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
+                               const Weight::AccumulateGradient& args) {
+  if (!parts.parameter.full()) {
+    gathered_gradient(stream, parts, args);
+    return;
+  }
+  parts.kernels.gemm(stream, {.a = args.dy,
+                              .b = args.x,
+                              .c = parts.store.full_gradient(parts.parameter),
+                              .transpose_a = true,
+                              .accumulate = args.accumulate,
+                              .row_sums = args.bias_gradient,
+                              .accumulate_sums = args.accumulate,
+                              .round_a = rounding(parts, Float8::e5m2),
+                              .round_b = rounding(parts, Float8::e4m3)});
+}
+
+namespace {
+
+void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
+  dense_apply(stream, parts, parts.parameter.dense, args);
+}
+
+void apply_transposed(Stream& stream, const WeightParts& parts,
+                      const Weight::ApplyTransposed& args) {
+  dense_apply_transposed(stream, parts, parts.parameter.dense, args);
+}
+
+}  // namespace
+
+constinit const Verbs kDenseVerbs{apply, apply_transposed, dense_accumulate_gradient};
+
+}  // namespace espalier::sparse

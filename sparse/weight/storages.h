@@ -1,0 +1,47 @@
+#pragma once
+// The storages behind Weight, for weight*.cpp alone: the three verbs of each; see weight.h.
+#include "sparse/weight/weight.h"
+
+namespace espalier::sparse {
+
+/// What the verbs work on.
+struct WeightParts {
+  Store& store;
+  const kernels::Kernels& kernels;
+  Parameter& parameter;
+};
+
+struct Verbs {
+  void (*apply)(Stream&, const WeightParts&, const Weight::Apply&);
+  void (*apply_transposed)(Stream&, const WeightParts&, const Weight::ApplyTransposed&);
+  void (*accumulate_gradient)(Stream&, const WeightParts&, const Weight::AccumulateGradient&);
+};
+extern const Verbs kDenseVerbs, kExpandedVerbs, kSparseVerbs, kBlockVerbs;
+
+/// The first two verbs with a given dense W [N, K], epilogues included, and dW by a dense product.
+void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
+                 const Weight::Apply& args);
+void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tensor& weight,
+                            const Weight::ApplyTransposed& args);
+void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
+                               const Weight::AccumulateGradient& args);
+
+/// For products that add to what is there: y is a copy of the addend, if any.
+inline bool begins_with_addend(Stream& stream, const kernels::Kernels& kernels,
+                               const Weight::Apply& args) {
+  if (args.addend) {
+    kernels.cast(stream, {.x = args.addend, .y = args.y});
+  }
+  return static_cast<bool>(args.addend);
+}
+
+/// args.bias_gradient, if any, for products that do not bring it along.
+inline void sum_bias_gradient(Stream& stream, const kernels::Kernels& kernels,
+                              const Weight::AccumulateGradient& args) {
+  if (args.bias_gradient) {
+    kernels.column_sum(stream,
+                       {.x = args.dy, .out = args.bias_gradient, .accumulate = args.accumulate});
+  }
+}
+
+}  // namespace espalier::sparse

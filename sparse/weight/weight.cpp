@@ -1,0 +1,57 @@
+#include "sparse/weight/weight.h"
+
+#include "sparse/weight/storages.h"
+
+namespace espalier::sparse {
+namespace {
+
+const Verbs& verbs_of(const Parameter& parameter) {
+  if (parameter.full()) {
+    return kDenseVerbs;
+  }
+  switch (parameter.storage) {
+    case Storage::dense:
+      return kDenseVerbs;
+    case Storage::expanded:
+      return kExpandedVerbs;
+    case Storage::sparse:
+      return kSparseVerbs;
+    case Storage::block:
+      return parameter.blocks ? kBlockVerbs : kSparseVerbs;
+  }
+  return kDenseVerbs;
+}
+
+}  // namespace
+
+bool in_fp8(const Store& store, const Parameter& parameter) {
+  const Verbs& verbs = verbs_of(parameter);
+  return store.options().fp8 && parameter.spec.prunable &&
+         (&verbs == &kDenseVerbs || &verbs == &kExpandedVerbs);
+}
+
+void Weight::apply(Stream& stream, const Apply& args) {
+  verbs_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
+}
+
+void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
+  require(!args.accumulate || !args.preactivation, "the slope multiplies the product alone");
+  verbs_of(parameter_).apply_transposed(stream, {store_, kernels_, parameter_}, args);
+}
+
+void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
+  if (store_.gradient_probe() && !parameter_.full()) {
+    require(!args.accumulate, "a probe sees the whole gradient at once", parameter_.spec.name);
+    const Tensor gradient = store_.panels().take(DType::fp32, parameter_.spec.shape);
+    kernels_.gemm(stream, {.a = args.dy,
+                           .b = args.x,
+                           .c = gradient,
+                           .transpose_a = true,
+                           .row_sums = args.bias_gradient});
+    store_.gradient_probe()(parameter_, gradient);
+    return;
+  }
+  verbs_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
+}
+
+}  // namespace espalier::sparse

@@ -1,0 +1,69 @@
+#pragma once
+// A weight as a layer sees it: three verbs, whatever the storage behind them. W is [N, K]; x, dx
+// are [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
+//
+//   apply                 y = x Wᵀ + b (+ addend)      y may be fp32 in any compute type
+//   apply_transposed      dx = dy W          likewise; `accumulate` adds to dx
+//   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
+//                                            and that of a bias, (+)= column sums of dy
+//
+// Storages (store.h), each a file weight_NAME.cpp:
+//   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
+//   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
+//   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
+//   block      the same for whole blocks; as `sparse` where blocks are thin (block_list.h)
+// A weight that is not pruned is dense in all of them, and its gradient is a product straight into
+// the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
+// a pruned weight is one dense product for the probe instead.
+//
+// Where `in_fp8`, operands are rounded in each call, with one scale for all of an operand
+// (kernels.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is one
+// product, not by panels, each of which would round x again; a probe's is not rounded.
+// Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
+#include "sparse/store/store.h"
+
+namespace espalier::sparse {
+
+/// Whether products with the weight are rounded to 8 bits: with StoreOptions::fp8 dense ones of
+/// hidden layers, which are those that are prunable by default (not logits' and embeddings').
+bool in_fp8(const Store& store, const Parameter& parameter);
+
+class Weight {
+ public:
+  /// The weight behind a parameter of `store`; both must outlive it.
+  Weight(Store& store, const kernels::Kernels& kernels, Parameter& parameter)
+      : store_(store), kernels_(kernels), parameter_(parameter) {}
+
+  struct Apply {
+    Tensor x, y;
+    Tensor bias;    ///< fp32 [N] or empty
+    Tensor addend;  ///< like y, beside it; or empty
+    /// With `activated`: also activated = f(y), in the compute type.
+    kernels::Activation activation = kernels::Activation::none;
+    Tensor activated;
+  };
+  void apply(Stream& stream, const Apply& args);
+
+  struct ApplyTransposed {
+    Tensor dy, dx;
+    bool accumulate = false;
+    /// With `preactivation` [R, K]: dx = (dy W) f'(preactivation). Not with `accumulate`.
+    kernels::Activation activation = kernels::Activation::none;
+    Tensor preactivation;
+  };
+  void apply_transposed(Stream& stream, const ApplyTransposed& args);
+
+  struct AccumulateGradient {
+    Tensor dy, x;
+    bool accumulate = false;  ///< false: overwrites
+    Tensor bias_gradient;     ///< any [N]: also (+)= column sums of dy; or empty
+  };
+  void accumulate_gradient(Stream& stream, const AccumulateGradient& args);
+
+ private:
+  Store& store_;
+  const kernels::Kernels& kernels_;
+  Parameter& parameter_;
+};
+
+}  // namespace espalier::sparse

@@ -1,0 +1,154 @@
+#include "src/communication_cost/alexnet.h"
+
+#include <array>
+
+#include "src/core/error.h"
+
+namespace espalier::cost {
+namespace {
+
+/// Tables 3 and 4: a convolution on one GPU, ms.
+struct Convolution {
+  double update;  ///< its weight gradient
+  double sync;    ///< its gradient to all other GPUs, in 32 bits
+};
+constexpr std::array<Convolution, 5> kConvolutions{
+    {{3.5, 0.05}, {11, 0.45}, {5, 1}, {6.5, 1.3}, {5, 0.9}}};
+
+/// Tables 3 and 4: a fully connected layer, ms.
+struct FullyConnected {
+  double whole[3];  ///< forward, backward, update on one GPU
+  double forward;   ///< cut over 4 GPUs, one sub-batch
+  double backward;
+  double update;
+  double sync32, sync8;  ///< its activations to all other GPUs
+};
+constexpr std::array<FullyConnected, 3> kFullyConnected{
+    {{{1.3, 1.3, 1.5}, 0.9, 0.9, 0.43, 1.1, 0.5},
+     {{0.45, 0.45, 0.5}, 0.3, 0.3, 0.13, 1.1, 0.5},
+     {{0.4, 0.4, 0.2}, 0.15, 0.15, 0.08, 0.4, 0.25}}};
+
+constexpr int kGpus = 4;
+constexpr double kActivations32 = 0.9;  ///< of the last convolution, to all other GPUs
+constexpr double kActivations8 = 0.4;
+
+/// Table 6, and what tables 6 and 7 print as results.
+struct SubBatch {
+  int64_t size;
+  double sync32, sync8;
+  Printed exposed32, exposed8;
+  Printed nervana32, nervana8, convnet32, convnet8;
+};
+constexpr std::array<SubBatch, 6> kSubBatches{
+    {{128, 2.1, 0.35, {24.8, 1}, {0.35, 2}, {13.4, 1}, {13.8, 1}, {20.7, 1}, {21.4, 1}},
+     {256, 4.2, 0.55, {89.9, 1}, {0.55, 2}, {20, 0}, {24.4, 1}, {29.7, 1}, {35.2, 1}},
+     {512, 7.15, 1.13, {181, 0}, {1.13, 2}, {23, 0}, {39.3, 1}, {33.5, 1}, {51.9, 1}},
+     {1024, 17.4, 2.25, {499, 0}, {29.5, 1}, {14.8, 1}, {48.6, 1}, {22.7, 1}, {61, 0}},
+     {2048, 25.5, 3.26, {750, 0}, {60.8, 1}, {11.3, 1}, {50.6, 1}, {17.7, 1}, {62.8, 1}},
+     {12288, 250, 31, {7750, 0}, {921, 0}, {1.3, 1}, {9.7, 1}, {2.15, 2}, {15.5, 1}}}};
+constexpr std::array<int64_t, 6> kSizes{128, 256, 512, 1024, 2048, 12288};
+constexpr double kFirstProduct = 1.3;  ///< ms: forward of the first fully connected layer
+
+void require_bits(int bits) { require(bits == 32 || bits == 8, "32 or 8 bits are sent", bits); }
+
+const SubBatch& row(int64_t sub_batch) {
+  for (const SubBatch& found : kSubBatches) {
+    if (found.size == sub_batch) {
+      return found;
+    }
+  }
+  fail("the paper has no sub-batch of {} samples; it has 128, 256, 512, 1024, 2048 and 12288",
+       sub_batch);
+}
+
+/// A pass of a batch on one GPU, ms: NervanaGPU (table 4), and the kernels of Krizhevsky.
+double total(ConvKernels kernels) { return kernels == ConvKernels::nervana ? 104.1 : 177; }
+
+double fully_connected_total() {
+  double sum = 0;
+  for (const FullyConnected& layer : kFullyConnected) {
+    sum += layer.whole[0] + layer.whole[1] + layer.whole[2];
+  }
+  return sum;
+}
+
+}  // namespace
+
+const char* name_of(ConvKernels kernels) {
+  return kernels == ConvKernels::nervana ? "NervanaGPU" : "convnet2";
+}
+
+NodeTimes alexnet_node(ConvKernels kernels, int bits) {
+  require_bits(bits);
+  NodeTimes times{.gpus = kGpus,
+                  .total_ms = total(kernels),
+                  .fc_ms = fully_connected_total(),
+                  .sub_batches = kGpus};
+  // Backward runs from the last convolution to the first: a gradient travels while the one before
+  // it is computed, and the first layer's while nothing is.
+  for (size_t layer = 0; layer < kConvolutions.size(); ++layer) {
+    times.conv.push_back({.sync_ms = kConvolutions[layer].sync,
+                          .under_ms = layer == 0 ? 0 : kConvolutions[layer - 1].update});
+  }
+  const auto& [first, second, third] = kFullyConnected;
+  auto sync = [bits](const FullyConnected& layer) {
+    return bits == 8 ? layer.sync8 : layer.sync32;
+  };
+  const double activations = bits == 8 ? kActivations8 : kActivations32;
+  times.parallel_fc_ms = 0;
+  double updates = 0;
+  for (const FullyConnected& layer : kFullyConnected) {
+    times.parallel_fc_ms += layer.forward + layer.backward + layer.update;
+    updates += layer.update;
+  }
+  times.fc = {{activations, first.forward},
+              {sync(first), second.forward},
+              {sync(second), third.forward},
+              {sync(third), second.backward},
+              {sync(second), first.backward},
+              {sync(first), updates},
+              // the first activations, and the last errors of each sub-batch
+              {activations, 0, 1 + times.sub_batches}};
+  return times;
+}
+
+ClusterTimes alexnet_cluster(ConvKernels kernels, int bits, int64_t sub_batch) {
+  require_bits(bits);
+  const SubBatch& found = row(sub_batch);
+  return {.nodes = 32,
+          .gpus_per_node = 3,
+          .total_ms = total(kernels),
+          .fc_ms = fully_connected_total(),
+          .pass_ms = fully_connected_total(),
+          .batch = 12288,
+          .sub_batch = sub_batch,
+          .sync_ms = bits == 8 ? found.sync8 : found.sync32,
+          .under_ms = kFirstProduct};
+}
+
+std::span<const int64_t> alexnet_sub_batches() { return kSizes; }
+
+Printed printed_speedup(ConvKernels kernels, int bits) {
+  require_bits(bits);
+  if (kernels == ConvKernels::nervana) {
+    return {bits == 8 ? 3.67 : 3.53, 2};
+  }
+  return bits == 8 ? Printed{3.8, 1} : Printed{3.71, 2};
+}
+
+Printed printed_speedup(ConvKernels kernels, int bits, int64_t sub_batch) {
+  require_bits(bits);
+  const SubBatch& found = row(sub_batch);
+  if (kernels == ConvKernels::nervana) {
+    return bits == 8 ? found.nervana8 : found.nervana32;
+  }
+  return bits == 8 ? found.convnet8 : found.convnet32;
+}
+
+Printed printed_exposed(int bits, int64_t sub_batch) {
+  require_bits(bits);
+  const SubBatch& found = row(sub_batch);
+  return bits == 8 ? found.exposed8 : found.exposed32;
+}
+
+}  // namespace espalier::cost

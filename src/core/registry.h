@@ -1,0 +1,62 @@
+#pragma once
+// Registries: the one list of the members of a kind (networks, optimizers, pruning methods, codecs,
+// schedules, storages, index encodings). A member is an aggregate of functions and facts with
+//
+//   std::string_view name;   as configs and command lines write it
+//   std::string_view help;   one line for --help and docs/config.md
+//
+// and is defined in a file of its own. The kind's `registry.cpp` lists the members; everything that
+// chooses by name goes through `find`, everything that prints choices through `names` and `help_of`.
+// Adding a member: its file, its line in `registry.cpp`, a row of a test.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/core/error.h"
+
+namespace espalier {
+
+template <class Entry>
+using Registry = std::span<const Entry* const>;
+
+/// The member's names, in the order of the list.
+template <class Entry>
+std::vector<std::string> names(Registry<Entry> all) {
+  std::vector<std::string> found;
+  for (const Entry* entry : all) {
+    found.emplace_back(entry->name);
+  }
+  return found;
+}
+
+/// "a: help of a; b: help of b".
+template <class Entry>
+std::string help_of(Registry<Entry> all) {
+  std::vector<std::string> lines;
+  for (const Entry* entry : all) {
+    lines.push_back(fmt::format("{}: {}", entry->name, entry->help));
+  }
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+/// Null when there is none of that name.
+template <class Entry>
+const Entry* find_or_null(Registry<Entry> all, std::string_view name) {
+  const auto found = std::ranges::find(all, name, [](const Entry* entry) { return entry->name; });
+  return found == all.end() ? nullptr : *found;
+}
+
+/// Throws Failure that lists the names. `kind` is for the message: "schedule", "codec", …
+template <class Entry>
+const Entry& find(Registry<Entry> all, std::string_view kind, std::string_view name) {
+  const Entry* found = find_or_null(all, name);
+  check(found != nullptr, "unknown {} \"{}\": use one of {}", kind, name,
+        fmt::join(names(all), ", "));
+  return *found;
+}
+
+}  // namespace espalier

@@ -1,0 +1,100 @@
+#pragma once
+// Tiles of attention and their products: scores = rows of queries against keys, and sums of a tile
+// with a panel over its keys or over its queries. The same for every precision; what differs is in
+// TileMath (tile.h) and in the panels' words (panels.h).
+#include "src/kernels/cpu/attention/panels.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+struct FloatProduct {
+  [[gnu::always_inline]] static Vector add(Vector sum, float word, Vector b) {
+    return sum + word * b;
+  }
+};
+
+inline const float* as_it_is(const TileValues& tile, float*) { return tile.values; }
+
+inline constexpr TileMath kFloatMath{.elements = 1,
+                                     .product = tile_product<FloatProduct>,
+                                     .along_keys = as_it_is,
+                                     .along_queries = as_it_is};
+
+inline const TileMath& math_for(DType dtype) {
+  const TileMath* pairs = dtype == DType::bf16 ? pair_math() : nullptr;
+  return pairs != nullptr ? *pairs : kFloatMath;
+}
+
+inline Head head_of(const Tensor& qkv, int heads, const TileMath& math) {
+  const int64_t width = qkv.cols() / 3 / heads;
+  return {.tokens = qkv.shape[1],
+          .width = width,
+          .padded_tokens = padded(qkv.shape[1]),
+          .padded_width = padded(width),
+          .elements = math.elements,
+          .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width))};
+}
+
+/// A tile of queries [q0, q0 + queries) against keys [k0, k0 + keys); `keys` is padded to vectors,
+/// and row i sees the first `visible(i)` of them.
+struct Tile {
+  int64_t q0, queries, k0, keys;
+  int64_t visible(int64_t i) const { return least(q0 + i - k0 + 1, keys); }
+};
+
+inline Tile tile_at(const Head& head, int64_t q0, int64_t k0) {
+  const int64_t queries = least(kQueryTile, head.tokens - q0);
+  const int64_t keys = least(kKeyTile, q0 + queries - k0);
+  return {.q0 = q0, .queries = queries, .k0 = k0, .keys = padded(keys)};
+}
+
+/// Products of the tiles of one head.
+struct Products {
+  const Head& head;
+  const TileMath& math;
+
+  /// scores [queries, kKeyTile] = q kᵀ: rows against a transposed panel.
+  void scores(const Tile& tile, const float* q, const float* kt, float* scores) const {
+    math.product({.m = tile.queries,
+                  .n = tile.keys,
+                  .k = head.words(),
+                  .a = q + tile.q0 * head.row(),
+                  .a_row = head.row(),
+                  .a_col = 1,
+                  .b = kt + tile.k0,
+                  .b_row = head.padded_tokens,
+                  .c = scores,
+                  .c_row = kKeyTile,
+                  .accumulate = false});
+  }
+  /// Rows q0... of `out` (+)= tile * joined keys.
+  void along_keys(const Tile& tile, const float* words, const float* joined, float* out,
+                  bool accumulate) const {
+    math.product({.m = tile.queries,
+                  .n = head.padded_width,
+                  .k = tile.keys / head.elements,
+                  .a = words,
+                  .a_row = kKeyTile,
+                  .a_col = 1,
+                  .b = joined + tile.k0 * head.row(),
+                  .b_row = head.padded_width,
+                  .c = out + tile.q0 * head.padded_width,
+                  .c_row = head.padded_width,
+                  .accumulate = accumulate});
+  }
+  /// Rows k0... of `out` += tileᵀ * joined queries.
+  void along_queries(const Tile& tile, const float* words, const float* joined, float* out) const {
+    math.product({.m = tile.keys,
+                  .n = head.padded_width,
+                  .k = divide_up(tile.queries, head.elements),
+                  .a = words,
+                  .a_row = 1,
+                  .a_col = kKeyTile,
+                  .b = joined + tile.q0 * head.row(),
+                  .b_row = head.padded_width,
+                  .c = out + tile.k0 * head.padded_width,
+                  .c_row = head.padded_width,
+                  .accumulate = true});
+  }
+};
+
+}  // namespace espalier::kernels::ESPALIER_ISA

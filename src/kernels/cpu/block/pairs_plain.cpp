@@ -1,0 +1,8 @@
+// Without an instruction that multiplies pairs of bf16 numbers, these are widened to fp32.
+#include "src/kernels/cpu/block/tile.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+BlockTiles pair_tiles() { return {nullptr, nullptr}; }
+
+}  // namespace espalier::kernels::ESPALIER_ISA

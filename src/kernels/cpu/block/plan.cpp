@@ -1,0 +1,190 @@
+#include "src/kernels/cpu/block/plan.h"
+
+#include <algorithm>
+
+namespace espalier::kernels::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+/// Elements of block `index` along an axis of `size` elements.
+int64_t extent(int64_t size, int64_t block, int64_t index) {
+  return std::min(block, size - index * block);
+}
+
+int64_t strips_of(int64_t extent) { return (extent + kWideStrip - 1) / kWideStrip; }
+int32_t lanes_of(int64_t count) { return count > kThinStrip ? kWideStrip : kThinStrip; }
+
+/// Outputs in one line of blocks, inputs kept by it.
+struct Line {
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+};
+
+Line row_line(const BlockMatrix& weight, int64_t row) {
+  const int64_t height = extent(weight.rows, weight.height, row);
+  return {height, (weight.value_begin[row + 1] - weight.value_begin[row]) / height};
+}
+
+/// Inputs of each column of blocks are counted through its blocks.
+Line column_line(const BlockMatrix& weight, const BlockPlan& plan, int64_t column) {
+  Line line{extent(weight.cols, weight.width, column), 0};
+  for (int32_t e = plan.entry_begin[column]; e < plan.entry_begin[column + 1]; ++e) {
+    line.inputs += extent(weight.rows, weight.height, plan.entries[e].row);
+  }
+  return line;
+}
+
+/// Hands out parts of one allocation; counts only while there is none.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t count) {
+    T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+/// What the parts of a plan hold at most.
+struct Sizes {
+  int64_t strips = 0, words = 0, lanes = 0, entries = 0, lines = 0;
+};
+
+Sizes sizes_of(const BlockMatrix& weight, const BlockPlanOptions& options) {
+  const int64_t rows = block_rows(weight);
+  Sizes sizes;
+  sizes.entries = weight.block_begin[rows];
+  const int64_t outputs = options.transposed ? weight.cols : weight.rows;
+  const int64_t block = options.transposed ? weight.width : weight.height;
+  const int64_t step = options.pairs ? 2 : 1;
+  sizes.lines = options.transposed ? block_columns(weight) : rows;
+  sizes.strips = sizes.lines * strips_of(std::min(block, outputs));
+  for (int64_t row = 0; row < rows; ++row) {
+    const Line line = row_line(weight, row);
+    const int64_t blocks = weight.block_begin[row + 1] - weight.block_begin[row];
+    sizes.words += options.transposed ? blocks * line.outputs / step : line.inputs / step;
+  }
+  // A line of `block` outputs takes at most this many lanes.
+  const int64_t rest = block % kWideStrip;
+  sizes.lanes = sizes.words * (block / kWideStrip * kWideStrip + (rest == 0 ? 0 : lanes_of(rest)));
+  return sizes;
+}
+
+BlockPlan carve(Carver& carver, const Sizes& sizes, const BlockPlanOptions& options) {
+  BlockPlan plan;
+  plan.strips = carver.take<BlockStrip>(sizes.strips);
+  plan.offsets = carver.take<int32_t>(sizes.words);
+  plan.panels = carver.take<uint32_t>(sizes.lanes);
+  if (options.transposed) {
+    plan.entry_begin = carver.take<int32_t>(sizes.lines + 1);
+    plan.entries = carver.take<BlockEntry>(sizes.entries);
+  }
+  plan.extra = carver.take<std::byte>(static_cast<int64_t>(options.extra_bytes));
+  return plan;
+}
+
+/// Sorts the blocks by column, by counting; within a column their rows ascend.
+void fill_entries(const BlockMatrix& weight, const BlockPlan& plan) {
+  const int64_t columns = block_columns(weight);
+  const int64_t rows = block_rows(weight);
+  std::fill(plan.entry_begin, plan.entry_begin + columns + 1, 0);
+  for (int32_t b = 0; b < weight.block_begin[rows]; ++b) {
+    ++plan.entry_begin[weight.block_column[b] + 1];
+  }
+  for (int64_t column = 0; column < columns; ++column) {
+    plan.entry_begin[column + 1] += plan.entry_begin[column];
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t place = 0;
+    for (int32_t b = weight.block_begin[row]; b < weight.block_begin[row + 1]; ++b) {
+      const int32_t column = weight.block_column[b];
+      plan.entries[plan.entry_begin[column]++] = {static_cast<int32_t>(row),
+                                                  static_cast<int32_t>(place)};
+      place += extent(weight.cols, weight.width, column);
+    }
+  }
+  // Each beginning has moved to the next one's.
+  std::copy_backward(plan.entry_begin, plan.entry_begin + columns, plan.entry_begin + columns + 1);
+  plan.entry_begin[0] = 0;
+}
+
+/// The words of inputs [first, first + count).
+int32_t* list(int64_t first, int64_t count, const BlockPlanOptions& options, int32_t* out) {
+  const int64_t step = options.pairs ? 2 : 1;
+  for (int64_t i = first; i < first + count; i += step) {
+    *out++ = static_cast<int32_t>(i * options.element_bytes);
+  }
+  return out;
+}
+
+int32_t* list_row(const BlockMatrix& weight, int64_t row, const BlockPlanOptions& options,
+                  int32_t* out) {
+  for (int32_t b = weight.block_begin[row]; b < weight.block_begin[row + 1]; ++b) {
+    const int32_t column = weight.block_column[b];
+    out = list(column * weight.width, extent(weight.cols, weight.width, column), options, out);
+  }
+  return out;
+}
+
+int32_t* list_column(const BlockMatrix& weight, const BlockPlan& plan, int64_t column,
+                     const BlockPlanOptions& options, int32_t* out) {
+  for (int32_t e = plan.entry_begin[column]; e < plan.entry_begin[column + 1]; ++e) {
+    const int32_t row = plan.entries[e].row;
+    out = list(row * weight.height, extent(weight.rows, weight.height, row), options, out);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t block_rows(const BlockMatrix& weight) {
+  return (weight.rows + weight.height - 1) / weight.height;
+}
+
+int64_t block_columns(const BlockMatrix& weight) {
+  return (weight.cols + weight.width - 1) / weight.width;
+}
+
+BlockPlan plan_blocks(Stream& stream, const BlockMatrix& weight, const BlockPlanOptions& options) {
+  const Sizes sizes = sizes_of(weight, options);
+  Carver counter(nullptr);
+  carve(counter, sizes, options);
+  Carver carver(stream.workspace(counter.used()));
+  BlockPlan plan = carve(carver, sizes, options);
+  if (options.transposed) {
+    fill_entries(weight, plan);
+  }
+  const int64_t block = options.transposed ? weight.width : weight.height;
+  const int64_t step = options.pairs ? 2 : 1;
+  int32_t* offsets = plan.offsets;
+  int64_t panel = 0;
+  for (int64_t at = 0; at < sizes.lines; ++at) {
+    const Line line = options.transposed ? column_line(weight, plan, at) : row_line(weight, at);
+    const int64_t begin = offsets - plan.offsets;
+    offsets = options.transposed ? list_column(weight, plan, at, options, offsets)
+                                 : list_row(weight, at, options, offsets);
+    for (int64_t inside = 0; inside < line.outputs; inside += kWideStrip) {
+      const int64_t count = std::min<int64_t>(kWideStrip, line.outputs - inside);
+      const BlockStrip strip{.first = at * block + inside,
+                             .count = static_cast<int32_t>(count),
+                             .lanes = lanes_of(count),
+                             .line = static_cast<int32_t>(at),
+                             .inside = static_cast<int32_t>(inside),
+                             .words = line.inputs / step,
+                             .offsets = begin,
+                             .panel = panel};
+      plan.strips[plan.strip_count++] = strip;
+      panel += strip.words * strip.lanes;
+    }
+  }
+  return plan;
+}
+
+}  // namespace espalier::kernels::cpu

@@ -1,0 +1,239 @@
+// Products with a BlockMatrix. Outputs lie in vector lanes, tokens in the rows of a tile: weights
+// are packed once a call into panels (each is then read by all tokens), activations are read where
+// they lie. Tiles of tokens, small enough that their activations stay in L2, are shared out to
+// threads.
+#include "src/kernels/cpu/block/panel.h"
+#include "src/kernels/cpu/elementwise/activation.h"
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr int64_t kTileBytes = 256 << 10;  ///< activations of a tile of tokens: half of an L2 cache
+constexpr int64_t kMostTokens = 128;       ///< of a tile: multiples of kThinRows
+constexpr int64_t kLine = 64;
+
+/// Rows of activations as the tiles read them.
+struct Inputs {
+  const Tensor& x;
+  Words words = Words::fp32;
+  int64_t tokens = 0;     ///< of a tile
+  int64_t row_bytes = 0;  ///< of a row in a copy of the tile
+  bool copied = false;  ///< all tiles are copied, not only those whose rows do not fill the shapes
+  std::byte* copies = nullptr;  ///< [threads][tokens][row_bytes]
+
+  int64_t tile_bytes() const { return tokens * row_bytes; }
+  int64_t element_bytes() const { return x.dtype == DType::fp32 ? 4 : 2; }
+  const std::byte* row(int64_t token) const {
+    return elements<std::byte>(x) + token * x.stride * element_bytes();
+  }
+};
+
+Inputs inputs_of(const Tensor& x, Words words, int threads) {
+  Inputs inputs{.x = x, .words = words};
+  const int64_t bytes = x.cols() * (words == Words::pairs ? 2 : 4);
+  // An odd number of lines: rows must not fall on each other in the sets of a cache.
+  inputs.row_bytes = (divide_up(bytes, kLine) | 1) * kLine;
+  const int64_t fitting = least(kMostTokens, kTileBytes / inputs.row_bytes);
+  const int64_t share = divide_up(x.rows(), 4 * int64_t{threads});
+  inputs.tokens = most(1, least(fitting, share) / kThinRows) * kThinRows;
+  inputs.copied = is_widened(words);
+  return inputs;
+}
+
+/// Copies rows [first, first + n); rows beyond them stay as they are: nobody reads their sums.
+void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
+  for (int64_t t = 0; t < n; ++t, to += inputs.row_bytes) {
+    const std::byte* from = inputs.row(first + t);
+    if (inputs.copied) {
+      with_words(inputs.words, [&](auto kind) {
+        pack_words<decltype(kind)::value>(from, nullptr, inputs.x.cols(),
+                                          reinterpret_cast<uint32_t*>(to));
+      });
+    } else {
+      __builtin_memcpy(to, from, static_cast<size_t>(inputs.x.cols() * inputs.element_bytes()));
+    }
+  }
+}
+
+/// All strips for tokens [first, first + n).
+template <class Finish>
+void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t first, int64_t n,
+                     const Finish& finish) {
+  alignas(64) float sums[kWideRows * cpu::kWideStrip];
+  const BlockTiles tiles = inputs.words == Words::pairs ? pair_tiles() : fp32_tiles();
+  BlockTile tile{
+      .a = inputs.row(first), .stride = inputs.x.stride * inputs.element_bytes(), .sums = sums};
+  if (inputs.copied || n % kThinRows != 0) {
+    std::byte* copy = inputs.copies + thread_index() * inputs.tile_bytes();
+    copy_rows(inputs, first, n, copy);
+    tile.a = copy;
+    tile.stride = inputs.row_bytes;
+  }
+  const std::byte* begin = tile.a;
+  // Thin strips make half as many tiles: the rest of the region is then left to the machine.
+  Prefetcher prefetcher(
+      {inputs.x, first + inputs.tokens, inputs.tokens, 0, inputs.x.cols()},
+      plan.strip_count *
+          divide_up(n, plan.strips[0].lanes == cpu::kWideStrip ? kWideRows : kThinRows));
+  for (int64_t s = 0; s < plan.strip_count; ++s) {
+    const cpu::BlockStrip& strip = plan.strips[s];
+    const bool wide = strip.lanes == cpu::kWideStrip;
+    const int64_t step = wide ? kWideRows : kThinRows;
+    tile.offsets = plan.offsets + strip.offsets;
+    tile.words = strip.words;
+    tile.b = reinterpret_cast<const std::byte*>(plan.panels + strip.panel);
+    tile.step = strip.lanes * int64_t{sizeof(uint32_t)};
+    for (int64_t t = 0; t < n; t += step) {
+      tile.a = begin + t * tile.stride;
+      prefetcher.next();
+      wide ? tiles.wide(tile) : tiles.thin(tile);
+      finish(strip, first + t, least(step, n - t), sums);
+    }
+  }
+}
+
+/// The whole product: finish(strip, first token, tokens, sums [tokens][lanes]) gets all sums.
+template <class Finish>
+void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool transposed,
+              const Finish& finish) {
+  const bool even = transposed ? weight.height % 2 == 0 && weight.rows % 2 == 0
+                               : weight.width % 2 == 0 && weight.cols % 2 == 0;
+  Inputs inputs = inputs_of(x, words_of(x.dtype, even), stream.threads());
+  const bool pairs = inputs.words == Words::pairs;
+  const cpu::BlockPlan plan = cpu::plan_blocks(
+      stream, weight,
+      {.transposed = transposed,
+       .pairs = pairs,
+       .element_bytes = pairs ? 2 : 4,
+       .extra_bytes = static_cast<size_t>(stream.threads() * inputs.tile_bytes())});
+  inputs.copies = plan.extra;
+  const int64_t kept = weight.values.count();
+  for_blocks(stream.threads(), plan.strip_count, kept, [&](int64_t s) {
+    transposed ? pack_strip_transposed(weight, plan, plan.strips[s], inputs.words)
+               : pack_strip(weight, plan, plan.strips[s], inputs.words);
+  });
+  const int64_t work = x.rows() * (kept / kThinRows + weight.rows + weight.cols);
+  for_blocks(stream.threads(), divide_up(x.rows(), inputs.tokens), work, [&](int64_t i) {
+    const int64_t first = i * inputs.tokens;
+    multiply_tokens(plan, inputs, first, least(inputs.tokens, x.rows() - first), finish);
+  });
+}
+
+/// finish_row(row, first output, outputs, sums) for each row.
+template <class FinishRow>
+void finish_rows(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums,
+                 const FinishRow& finish_row) {
+  with_count(strip.count, [&](int64_t count) {
+    for (int64_t i = 0; i < rows; ++i) {
+      finish_row(row + i, strip.first, count, sums + i * strip.lanes);
+    }
+  });
+}
+
+/// One row of y = sums + bias (+ y), activated = f(y).
+template <Activation kKind, class In, class Out>
+struct Apply {
+  const BlockSpmmArgs& args;
+  [[gnu::always_inline]] void operator()(int64_t row, int64_t first, int64_t n, float* sums) const {
+    Out* y = row_of<Out>(args.y, row) + first;
+    if (args.bias) {
+      const float* bias = elements<float>(args.bias) + first;
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] += bias[c];
+      }
+    }
+    if (args.accumulate) {
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] += load(y + c);
+      }
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) {
+      store(y + c, sums[c]);
+    }
+    if (args.activated) {
+      In* activated = row_of<In>(args.activated, row) + first;
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        store(activated + c, activate(kKind, load(y + c)));
+      }
+    }
+  }
+};
+
+/// One row of dx = sums f'(preactivation) (+ dx).
+template <Activation kKind, class In, class Out>
+struct ApplyTransposed {
+  const BlockSpmmTransposedArgs& args;
+  [[gnu::always_inline]] void operator()(int64_t row, int64_t first, int64_t n, float* sums) const {
+    Out* dx = row_of<Out>(args.dx, row) + first;
+    if (args.preactivation) {
+      const In* before = row_of<In>(args.preactivation, row) + first;
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] *= activation_slope(kKind, load(before + c));
+      }
+    }
+    if (args.accumulate) {
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] += load(dx + c);
+      }
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) {
+      store(dx + c, sums[c]);
+    }
+  }
+};
+
+/// Calls body(finish_row) with the row's function for these types and this activation.
+template <template <Activation, class, class> class Row, Activation kKind, class Args, class Body>
+void with_row_types(const Args& args, DType in, DType out, const Body& body) {
+  with_type(in, [&](auto in_type) {
+    with_type_beside<decltype(in_type)>(
+        out, [&](auto out_type) { body(Row<kKind, decltype(in_type), decltype(out_type)>{args}); });
+  });
+}
+
+template <template <Activation, class, class> class Row, class Args, class Body>
+void with_row(const Args& args, Activation kind, const Tensor& in, const Tensor& out,
+              const Body& body) {
+  switch (kind) {
+    case Activation::none:
+      return with_row_types<Row, Activation::none>(args, in.dtype, out.dtype, body);
+    case Activation::gelu:
+      return with_row_types<Row, Activation::gelu>(args, in.dtype, out.dtype, body);
+    case Activation::relu:
+      return with_row_types<Row, Activation::relu>(args, in.dtype, out.dtype, body);
+  }
+}
+
+}  // namespace
+
+void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
+  verify(args);
+  with_row<Apply>(args, args.activation, args.x, args.y, [&](const auto& finish_row) {
+    multiply(stream, args.weight, args.x, false,
+             [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
+               finish_rows(strip, row, rows, sums, finish_row);
+             });
+  });
+}
+
+void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
+  verify(args);
+  with_row<ApplyTransposed>(args, args.activation, args.dy, args.dx, [&](const auto& finish_row) {
+    multiply(stream, args.weight, args.dy, true,
+             [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
+               finish_rows(strip, row, rows, sums, finish_row);
+             });
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,8 +1,0 @@
-// Without an instruction that multiplies pairs of bf16 numbers, these are widened to fp32.
-#include "src/kernels/cpu/block_tile.h"
-
-namespace espalier::kernels::ESPALIER_ISA {
-
-BlockTiles pair_tiles() { return {nullptr, nullptr}; }
-
-}  // namespace espalier::kernels::ESPALIER_ISA

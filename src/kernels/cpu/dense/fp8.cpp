@@ -1,0 +1,106 @@
+// Two passes: the largest magnitude, then the codes, decoded again at once: they are never stored.
+#include "src/kernels/cpu/dense/fp8.h"
+
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/wire/values.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr int64_t kPiece = 2048;  ///< values that are worked on at a time
+constexpr int64_t kShares = 64;   ///< of the rows, measured side by side
+constexpr float kLeastScale = 0x1p-126F;
+
+const float* as_floats(const float* x, int64_t /*n*/, float* /*staged*/) { return x; }
+template <class Half>
+const float* as_floats(const Half* x, int64_t n, float* staged) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    staged[i] = load(x + i);
+  }
+  return staged;
+}
+
+/// body(x, n, row, col) for all pieces of rows [first, end), as fp32.
+template <class T, class Body>
+void for_pieces(const Tensor& x, int64_t first, int64_t end, const Body& body) {
+  float staged[kPiece];
+  for (int64_t row = first; row < end; ++row) {
+    for (int64_t col = 0; col < x.cols(); col += kPiece) {
+      const int64_t n = least(kPiece, x.cols() - col);
+      body(as_floats(row_of<T>(x, row) + col, n, staged), n, row, col);
+    }
+  }
+}
+
+/// body(share, first, end): rows of each share.
+template <class Body>
+void for_shares(Stream& stream, const Tensor& x, const Body& body) {
+  for_blocks(stream.threads(), kShares, x.count(), [&](int64_t share) {
+    body(share, share * x.rows() / kShares, (share + 1) * x.rows() / kShares);
+  });
+}
+
+template <class T>
+Measured measure_all(Stream& stream, const Tensor& x, WireCode code) {
+  Measured found[kShares];
+  for_shares(stream, x, [&](int64_t share, int64_t first, int64_t end) {
+    for_pieces<T>(x, first, end, [&](const float* values, int64_t n, int64_t, int64_t) {
+      measure(code, values, n, found[share]);
+    });
+  });
+  for (int64_t share = 1; share < kShares; ++share) {
+    join(found[0], found[share]);
+  }
+  return found[0];
+}
+
+template <class T>
+void round_all(Stream& stream, const Tensor& x, const WireFormat& format,
+               const BucketEncoder& encoder, const Tensor& to) {
+  BucketDecoder decoder;
+  decoder.scale = 1;
+  for_shares(stream, x, [&](int64_t, int64_t first, int64_t end) {
+    for_pieces<T>(x, first, end, [&](const float* values, int64_t n, int64_t row, int64_t col) {
+      uint8_t codes[kPiece];
+      float numbers[kPiece];
+      encode_values(format, encoder, values, n, nullptr, codes);
+      decode_values(format, decoder, codes, n, numbers);
+      auto* out = row_of<bf16>(to, row) + col;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        store(out + i, numbers[i]);
+      }
+    });
+  });
+}
+
+float scale_of(const Measured& found, float most) {
+  if (static_cast<uint32_t>(found.largest) >= kInfinite) {
+    return __builtin_nanf("");
+  }
+  const float scale = __builtin_bit_cast(float, found.largest) / most;
+  return found.largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
+}
+
+}  // namespace
+
+float round_to_fp8(Stream& stream, const Tensor& x, Float8 format, const Tensor& to) {
+  const bool wide = format == Float8::e5m2;
+  const float most = wide ? 57344.0F : 448.0F;
+  WireFormat wire;
+  wire.code = wide ? WireCode::fp8_e5m2 : WireCode::fp8_e4m3;
+  float scale = 1;
+  with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    scale = scale_of(measure_all<T>(stream, x, wire.code), most);
+    BucketEncoder encoder;
+    encoder.bad = false;
+    encoder.to = {1, 1 / scale};
+    encoder.top = most;
+    round_all<T>(stream, x, wire, encoder, to);
+  });
+  return scale;
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

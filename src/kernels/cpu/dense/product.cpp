@@ -1,0 +1,166 @@
+#include "src/kernels/cpu/dense/product.h"
+
+#include <omp.h>
+
+#include <array>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+#include "src/core/rng.h"
+
+namespace espalier::kernels::cpu {
+namespace {
+
+using dnnl::memory;
+
+/// All that a primitive is specialised for.
+struct Key {
+  int64_t m, n, k;
+  int64_t a_stride, b_stride, c_stride;
+  DType input, output;
+  bool transpose_a, transpose_b, accumulate, bias;
+  int threads;
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    uint64_t hash = 0;
+    auto add = [&hash](auto value) { hash = mix(hash, static_cast<uint64_t>(value)); };
+    add(key.m), add(key.n), add(key.k);
+    add(key.a_stride), add(key.b_stride), add(key.c_stride);
+    add(key.input), add(key.output), add(key.threads);
+    add(key.transpose_a + 2 * key.transpose_b + 4 * key.accumulate + 8 * key.bias);
+    return hash;
+  }
+};
+
+struct Product {
+  dnnl::matmul primitive;
+  memory a, b, c, bias, scratch;
+  size_t scratch_bytes = 0;
+};
+
+const dnnl::engine& engine() {
+  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
+  return the_engine;
+}
+
+memory::data_type type_of(DType dtype) {
+  require(dtype == DType::fp32 || dtype == DType::bf16, "gemm takes fp32 or bf16", name_of(dtype));
+  return dtype == DType::fp32 ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+/// A row-major matrix with a row stride; `transposed` describes its transpose.
+memory::desc matrix(int64_t rows, int64_t cols, DType dtype, int64_t stride, bool transposed) {
+  const memory::dims strides = transposed ? memory::dims{1, stride} : memory::dims{stride, 1};
+  return {memory::dims{rows, cols}, type_of(dtype), strides};
+}
+
+Product create(const Key& key) {
+  const auto a = matrix(key.m, key.k, key.input, key.a_stride, key.transpose_a);
+  const auto b = matrix(key.k, key.n, key.input, key.b_stride, key.transpose_b);
+  const auto c = matrix(key.m, key.n, key.output, key.c_stride, false);
+  const auto bias = key.bias ? matrix(1, key.n, DType::fp32, key.n, false) : memory::desc();
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (key.accumulate) {
+    dnnl::post_ops add_to_c;
+    add_to_c.append_sum(1.0F);
+    attributes.set_post_ops(add_to_c);
+  }
+  const auto description =
+      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  const dnnl::matmul::primitive_desc primitive(description, attributes, engine());
+  auto view = [](const memory::desc& shape) { return memory(shape, engine(), nullptr); };
+  return {.primitive = dnnl::matmul(primitive),
+          .a = view(a),
+          .b = view(b),
+          .c = view(c),
+          .bias = key.bias ? view(bias) : memory(),
+          .scratch = view(primitive.scratchpad_desc()),
+          .scratch_bytes = primitive.scratchpad_desc().get_size()};
+}
+
+/// The product for `key`, created at its first use on this thread.
+Product& product_for(const Key& key) {
+  thread_local std::unordered_map<Key, Product, KeyHash> products;
+  auto found = products.find(key);
+  if (found == products.end()) {
+    found = products.emplace(key, create(key)).first;
+  }
+  return found->second;
+}
+
+Key key_of(const Stream& stream, const GemmArgs& args) {
+  const Tensor& a = args.a;
+  const Tensor& b = args.b;
+  const Tensor& c = args.c;
+  const int64_t m = c.rows();
+  const int64_t k = args.transpose_a ? a.rows() : a.cols();
+  const int64_t n = c.cols();
+  return {.m = m,
+          .n = n,
+          .k = k,
+          .a_stride = a.stride,
+          .b_stride = b.stride,
+          .c_stride = c.stride,
+          .input = a.dtype,
+          .output = c.dtype,
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .accumulate = args.accumulate,
+          .bias = static_cast<bool>(args.bias),
+          .threads = stream.threads()};
+}
+
+/// oneDNN has no other way to be told.
+void set_threads(int threads) {
+  if (omp_get_max_threads() != threads) {
+    omp_set_num_threads(threads);
+  }
+}
+
+}  // namespace
+
+size_t product_scratch(const Stream& stream, const GemmArgs& args) {
+  const Key key = key_of(stream, args);
+  set_threads(key.threads);
+  return key.m == 0 || key.n == 0 ? 0 : product_for(key).scratch_bytes;
+}
+
+void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
+  const Key key = key_of(stream, args);
+  if (key.m == 0 || key.n == 0) {
+    return;
+  }
+  set_threads(key.threads);
+  Product& made = product_for(key);
+  made.a.set_data_handle(args.a.data);
+  made.b.set_data_handle(args.b.data);
+  made.c.set_data_handle(args.c.data);
+  made.scratch.set_data_handle(scratch);
+  std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, made.a.get()},
+                                            {DNNL_ARG_WEIGHTS, made.b.get()},
+                                            {DNNL_ARG_DST, made.c.get()},
+                                            {DNNL_ARG_SCRATCHPAD, made.scratch.get()},
+                                            {}}};
+  int count = 4;
+  if (key.bias) {
+    made.bias.set_data_handle(args.bias.data);
+    arguments[4] = {DNNL_ARG_BIAS, made.bias.get()};
+    count = 5;
+  }
+  thread_local dnnl::stream queue(engine());
+  const auto status =
+      dnnl_primitive_execute(made.primitive.get(), queue.get(), count, arguments.data());
+  require(status == dnnl_success, "oneDNN runs the product", static_cast<int>(status));
+  queue.wait();
+}
+
+}  // namespace espalier::kernels::cpu
+
+std::string espalier::kernels::gemm_library() {
+  const dnnl_version_t& version = *dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version.major, version.minor, version.patch);
+}

@@ -1,0 +1,46 @@
+// Element e = index + offset is kept when word e % 4 of philox(key, 0, e / 4), as a number in [0,
+// 1), is not below the probability.
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/simd/philox.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr int64_t kStage = 1024;  ///< words drawn at once
+
+template <class T>
+void drop(const DropoutArgs& args, int64_t first, int64_t n) {
+  const T* x = elements<T>(args.x);
+  T* y = elements<T>(args.y);
+  const float scale = 1.0F / (1.0F - args.probability);
+  alignas(64) uint32_t words[kStage];
+  // Words come in groups of kDrawnWords that start at multiples of it; the range starts anywhere.
+  int64_t group = (first + args.offset) / kDrawnWords * kDrawnWords;
+  for (; group < first + n + args.offset; group += kStage) {
+    const int64_t begin = most(first, group - args.offset);
+    const int64_t end = least(first + n, group - args.offset + kStage);
+    const int64_t needed = end + args.offset - group;
+    draw_words(args.key, static_cast<uint64_t>(group / 4),
+               divide_up(needed, kDrawnWords) * kDrawnWords, words);
+    const uint32_t* word = words + (begin + args.offset - group);
+#pragma omp simd
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const float drawn = static_cast<float>(static_cast<int32_t>(word[i] >> 8)) * 0x1.0p-24F;
+      store(y + begin + i, load(x + begin + i) * (drawn >= args.probability ? scale : 0.0F));
+    }
+  }
+}
+
+}  // namespace
+
+void dropout(Stream& stream, const DropoutArgs& args) {
+  verify(args);
+  with_type(args.x.dtype, [&](auto type) {
+    for_ranges(stream.threads(), args.x.count(), kBlock,
+               [&](int64_t first, int64_t n) { drop<decltype(type)>(args, first, n); });
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,53 @@
+#include "src/kernels/cpu/optimizer/dynamic_code.h"
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+/// body(block, first, n) for the blocks that share a scale.
+template <class Body>
+void for_scales(int threads, int64_t count, const Body& body) {
+  for_ranges(threads, count, kBlock, [&](int64_t begin, int64_t length) {
+    for (int64_t first = begin; first < begin + length; first += kQuantizeBlock) {
+      body(first / kQuantizeBlock, first, least(kQuantizeBlock, begin + length - first));
+    }
+  });
+}
+
+template <DynamicMap kMap>
+void quantize_as(Stream& stream, const QuantizeArgs& args) {
+  const float* x = elements<float>(args.x);
+  auto* codes = elements<uint8_t>(args.codes);
+  float* scales = elements<float>(args.scales);
+  for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
+    scales[block] = encode<kMap>(x + first, n, codes + first);
+  });
+}
+
+template <DynamicMap kMap>
+void dequantize_as(Stream& stream, const DequantizeArgs& args) {
+  const auto* codes = elements<uint8_t>(args.codes);
+  const float* scales = elements<float>(args.scales);
+  float* x = elements<float>(args.x);
+  for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
+    decode<kMap>(codes + first, scales[block], n, x + first);
+  });
+}
+
+}  // namespace
+
+void quantize(Stream& stream, const QuantizeArgs& args) {
+  verify(args);
+  args.map == DynamicMap::with_sign ? quantize_as<DynamicMap::with_sign>(stream, args)
+                                    : quantize_as<DynamicMap::without_sign>(stream, args);
+}
+
+void dequantize(Stream& stream, const DequantizeArgs& args) {
+  verify(args);
+  args.map == DynamicMap::with_sign ? dequantize_as<DynamicMap::with_sign>(stream, args)
+                                    : dequantize_as<DynamicMap::without_sign>(stream, args);
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

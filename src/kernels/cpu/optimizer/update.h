@@ -1,0 +1,227 @@
+#pragma once
+// What the fused optimizers share. A block of kept elements is updated in one vector loop, with its
+// 8-bit moments decoded before it and encoded after it through buffers in L1; its new values are
+// written to the dense copy while they are near. Every array crosses the memory bus once, but for
+// one case: a bitmap's blocks do not begin where a scale's blocks do, so that there the values are
+// read again to be written to the copy.
+#include <type_traits>
+
+#include "src/core/random_rounding.h"
+#include "src/kernels/cpu/index/positions.h"
+#include "src/kernels/cpu/optimizer/dynamic_code.h"
+#include "src/kernels/cpu/simd/philox.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+/// fp32 values, or codes with a scale a block.
+struct Moment {
+  float* values;
+  uint8_t* codes;
+  float* scales;
+};
+
+inline Moment moment_of(const Tensor& moment, const Tensor& scales) {
+  const bool coded = moment.dtype == DType::uint8;
+  return {coded ? nullptr : elements<float>(moment), coded ? elements<uint8_t>(moment) : nullptr,
+          elements<float>(scales)};
+}
+
+/// The moment from element `first` on: in place, or decoded into `buffer`.
+template <DynamicMap kMap>
+inline float* open(const Moment& moment, int64_t first, int64_t n, float* buffer) {
+  if (moment.codes == nullptr) {
+    return moment.values == nullptr ? nullptr : moment.values + first;
+  }
+  decode<kMap>(moment.codes + first, moment.scales[first / kQuantizeBlock], n, buffer);
+  return buffer;
+}
+
+template <DynamicMap kMap>
+inline void close(const Moment& moment, int64_t first, int64_t n, const float* buffer) {
+  if (moment.codes != nullptr) {
+    moment.scales[first / kQuantizeBlock] = encode<kMap>(buffer, n, moment.codes + first);
+  }
+}
+
+/// The master copy of element k; see AdamWArgs.
+[[gnu::always_inline]] inline float master(const float* value, const uint16_t* /*low*/, int64_t k) {
+  return value[k];
+}
+[[gnu::always_inline]] inline float master(const bf16* value, const uint16_t* low, int64_t k) {
+  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low[k])});
+  return __builtin_bit_cast(float, (uint32_t{value[k].bits} << 16) + rest);
+}
+[[gnu::always_inline]] inline float master(const fp16* value, const uint16_t* low, int64_t k) {
+  return join(value[k], low[k]);
+}
+[[gnu::always_inline]] inline void set_master(float* value, uint16_t* /*low*/, int64_t k, float w) {
+  value[k] = w;
+}
+[[gnu::always_inline]] inline void set_master(bf16* value, uint16_t* low, int64_t k, float w) {
+  // Rounding would carry some NaNs into a number.
+  const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
+  value[k].bits = static_cast<uint16_t>((bits + 0x8000U) >> 16);
+  low[k] = static_cast<uint16_t>(bits);
+}
+[[gnu::always_inline]] inline void set_master(fp16* value, uint16_t* low, int64_t k, float w) {
+  const SplitFloat<fp16> halves = split<fp16>(w);
+  value[k] = halves.high;
+  low[k] = halves.low;
+}
+
+/// The arrays of an update, by their element types.
+template <class G, class V>
+struct State {
+  const G* gradient;
+  V* value;
+  uint16_t* low;
+  Moment moment1, moment2;
+  RandomRounding rounding;
+  bool coded() const { return moment1.codes != nullptr || moment2.codes != nullptr; }
+};
+
+/// Elements [first, first + n), whose moments are m and v.
+template <class Rule, class G, class V>
+inline void update(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                   float* const (&moments)[2]) {
+  const Rule step = rule;  // local copies: the loop's stores cannot change them
+  const G* gradient = state.gradient + first;
+  V* value = state.value + first;
+  uint16_t* low = state.low == nullptr ? nullptr : state.low + first;
+  float* m = moments[0];
+  float* v = moments[1];
+#pragma omp simd
+  for (int64_t k = 0; k < n; ++k) {
+    set_master(value, low, k, step.next(master(value, low, k), load(gradient + k), m + k, v + k));
+  }
+}
+
+/// The same where values are rounded at random.
+template <class Rule, class G, class V>
+inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                             float* const (&moments)[2]) {
+  const Rule step = rule;
+  Words<kQuantizeBlock> words;
+  for (int64_t at = 0; at < n; at += kQuantizeBlock) {
+    const int64_t part = least(kQuantizeBlock, n - at);
+    const uint32_t* word = words.draw(state.rounding.key, state.rounding.first + first + at, part);
+    const G* gradient = state.gradient + first + at;
+    V* value = state.value + first + at;
+    float* m = moments[0] + at;
+    float* v = moments[1] == nullptr ? nullptr : moments[1] + at;
+#pragma omp simd
+    for (int64_t k = 0; k < part; ++k) {
+      const float w = step.next(load(value + k), load(gradient + k), m + k, v + k);
+      value[k] = round_at_random<V>(w, word[k]);
+    }
+  }
+}
+
+/// Either.
+template <class Rule, class G, class V>
+inline void update_part(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                        float* const (&moments)[2]) {
+  if constexpr (sizeof(V) == 2) {
+    if (state.low == nullptr) {
+      return update_at_random(rule, state, first, n, moments);
+    }
+  }
+  update(rule, state, first, n, moments);
+}
+
+/// Elements [first, first + n); `first` is a multiple of kQuantizeBlock if moments are coded.
+template <class Rule, class G, class V>
+inline void update_range(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n) {
+  if (!state.coded()) {
+    update_part(rule, state, first, n,
+                {open<DynamicMap::with_sign>(state.moment1, first, n, nullptr),
+                 open<DynamicMap::without_sign>(state.moment2, first, n, nullptr)});
+    return;
+  }
+  alignas(64) float buffers[2][kQuantizeBlock];
+  for (const int64_t end = first + n; first < end; first += kQuantizeBlock) {
+    const int64_t part = least(kQuantizeBlock, end - first);
+    float* const moments[2] = {
+        open<DynamicMap::with_sign>(state.moment1, first, part, buffers[0]),
+        open<DynamicMap::without_sign>(state.moment2, first, part, buffers[1])};
+    update_part(rule, state, first, part, moments);
+    close<DynamicMap::with_sign>(state.moment1, first, part, moments[0]);
+    close<DynamicMap::without_sign>(state.moment2, first, part, moments[1]);
+  }
+}
+
+/// dense[position k] = value[k] for the elements of a block; of all kept in fp32 the master copy.
+template <class V, class T>
+inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* low, T* dense) {
+  const V* packed = value + block.first;
+  if (block.words != nullptr) {
+    scatter_words(block.run(), packed, dense + block.dense_first, false);
+  } else if (block.list != nullptr) {
+    for (int64_t k = 0; k < block.count; ++k) {
+      store(dense + block.list[k], load(packed + k));
+    }
+  } else if (sizeof(V) == 2 && sizeof(T) == 4 && low != nullptr) {
+    T* out = dense + block.dense_first;
+    const uint16_t* rest = low + block.first;
+#pragma omp simd
+    for (int64_t k = 0; k < block.count; ++k) {
+      store(out + k, master(packed, rest, k));
+    }
+  } else {
+    T* out = dense + block.dense_first;
+#pragma omp simd
+    for (int64_t k = 0; k < block.count; ++k) {
+      store(out + k, load(packed + k));
+    }
+  }
+}
+
+template <class Rule, class G, class V, class T>
+void run(int threads, const Rule& rule, const State<G, V>& state, const Positions& positions,
+         T* dense) {
+  if (dense == nullptr || (positions.bitmap != nullptr && state.coded())) {
+    for_ranges(threads, positions.count, kBlock,
+               [&](int64_t first, int64_t n) { update_range(rule, state, first, n); });
+    if (dense != nullptr) {
+      for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
+        write_dense(block, state.value, state.low, dense);
+      });
+    }
+    return;
+  }
+  for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
+    update_range(rule, state, block.first, block.count);
+    write_dense(block, state.value, state.low, dense);
+  });
+}
+
+/// `rule` on the arrays of `args`, whatever their types.
+template <class Rule, class Args>
+void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
+  if (args.factor) {
+    rule.scale = *elements<float>(args.factor);
+    if (!__builtin_isfinite(rule.scale)) {
+      return;
+    }
+  }
+  const int64_t count = args.value.count();
+  const Positions positions =
+      args.dense ? args.positions : Positions{.size = count, .count = count};
+  with_type(args.gradient.dtype, [&](auto gradient) {
+    with_type_beside<decltype(gradient)>(args.value.dtype, [&](auto value) {
+      const State<decltype(gradient), decltype(value)> state{
+          elements<decltype(gradient)>(args.gradient),
+          elements<decltype(value)>(args.value),
+          elements<uint16_t>(args.low),
+          moment_of(args.moment1, args.scale1),
+          moment2,
+          args.rounding};
+      using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
+      with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
+        run(stream.threads(), rule, state, positions, elements<decltype(dense)>(args.dense));
+      });
+    });
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

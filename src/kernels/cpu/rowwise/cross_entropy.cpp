@@ -1,0 +1,139 @@
+// Softmax and cross-entropy by row. Logits go through a buffer in L1: their maximum, exponentials
+// and sum are taken there. A row that fits is read and exponentiated once; a longer one goes part
+// by part, with a running maximum and sum (online softmax), and is exponentiated again for the
+// gradient.
+#include <cfloat>
+
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/simd/reduce.h"
+#include "src/kernels/cpu/support.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr int64_t kPart = 1024;
+
+/// The softmax of a row is exp(x - top) / sum.
+struct Normaliser {
+  float top = -FLT_MAX;  ///< finite, so that -inf logits give exp(-inf) = 0, not NaN
+  float sum = 0;
+};
+
+/// part = x; returns the largest of `least` and its elements.
+template <class T>
+float load_part(const T* x, int64_t n, float least, float* part) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    part[c] = load(x + c);
+  }
+  return maximum_over(part, n, least);
+}
+
+void exponentiate(float* part, int64_t n, float top) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    part[c] = exp_below(part[c] - top);
+  }
+}
+
+template <class T>
+Normaliser long_row(const T* x, int64_t n, float* part) {
+  Normaliser total;
+  for (int64_t first = 0; first < n; first += kPart) {
+    const int64_t count = least(kPart, n - first);
+    const float top = load_part(x + first, count, total.top, part);
+    exponentiate(part, count, top);
+    const float sum = sum_over(part, count, [](auto e) { return e; });
+    total = {top, total.sum * exp_below(total.top - top) + sum};
+  }
+  return total;
+}
+
+template <class T, class D>
+void long_row_gradient(const T* x, int64_t n, const Normaliser& total, float factor, D* dx) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    store(dx + c, factor * exp_below(load(x + c) - total.top));
+  }
+}
+
+template <class D>
+void short_row_gradient(const float* exponentials, int64_t n, float factor, D* dx) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) {
+    store(dx + c, factor * exponentials[c]);
+  }
+}
+
+template <class T>
+class Rows {
+ public:
+  explicit Rows(const CrossEntropyArgs& args) : args_(args), cols_(args.logits.cols()) {}
+
+  /// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
+  void run(int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n && !fits(); ++i) {
+      totals_[i] = long_row(row_of<T>(args_.logits, first + i), cols_, parts_[i]);
+    }
+    for (int64_t i = 0; i < n && fits(); ++i) {
+      totals_[i].top = load_part(row_of<T>(args_.logits, first + i), cols_, -FLT_MAX, parts_[i]);
+    }
+    for (int64_t i = 0; i < n && fits(); ++i) {
+      exponentiate(parts_[i], cols_, totals_[i].top);
+    }
+    for (int64_t i = 0; i < n && fits(); ++i) {
+      totals_[i].sum = sum_over(parts_[i], cols_, [](auto e) { return e; });
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      finish(first + i, i);
+    }
+  }
+
+ private:
+  bool fits() const { return cols_ <= kPart; }
+
+  /// Loss and gradient of `row`, which is number i of its group.
+  void finish(int64_t row, int64_t i) {
+    const T* x = row_of<T>(args_.logits, row);
+    const Normaliser& total = totals_[i];
+    const int32_t target = elements<int32_t>(args_.targets)[row];
+    const float distance = total.top - load(x + target);
+    const float loss = distance + __builtin_logf(total.sum);
+    elements<float>(args_.losses)[row] = loss;
+    if (args_.dlogits.data == nullptr) {
+      return;
+    }
+    const float scale = __builtin_isfinite(loss) ? args_.scale : __builtin_nanf("");
+    const float factor = scale / total.sum;
+    const float at_target = scale * (exp_below(-distance) / total.sum - 1.0F);
+    with_type_beside<T>(args_.dlogits.dtype, [&](auto type) {
+      auto* dx = row_of<decltype(type)>(args_.dlogits, row);
+      if (fits()) {
+        short_row_gradient(parts_[i], cols_, factor, dx);
+      } else {
+        long_row_gradient(x, cols_, total, factor, dx);
+      }
+      store(dx + target, at_target);
+    });
+  }
+
+  const CrossEntropyArgs& args_;
+  int64_t cols_;
+  Normaliser totals_[kRowGroup];
+  alignas(64) float parts_[kRowGroup][kPart];
+};
+
+}  // namespace
+
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
+  verify(args);
+  cpu::require_ids_below("target", args.targets, args.logits.cols());
+  with_type(args.logits.dtype, [&](auto type) {
+    for_row_groups(stream.threads(), args.logits.rows(), args.logits.cols(),
+                   [&](int64_t first, int64_t n) { Rows<decltype(type)>(args).run(first, n); });
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,185 @@
+// LayerNorm by row. The backward pass reads each row once from memory: sums, dx, and the row's
+// share of dweight and dbias while it is in L1; the shares are summed by at most kParts blocks of
+// rows, whose number depends on the rows alone, and the blocks are combined in order.
+#include <cstring>
+
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/simd/reduce.h"
+#include "src/kernels/cpu/support.h"
+#include "src/kernels/cpu/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr float kEpsilon = 1e-5F;
+constexpr int64_t kParts = 32;
+constexpr int64_t kPartRows = 16;  ///< at least so many rows in a block
+
+template <class T, class W>
+void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
+  const int64_t cols = args.x.cols();
+  const float* x = row_of<float>(args.x, row);
+  const W* weight = elements<W>(args.weight);
+  const W* bias = elements<W>(args.bias);
+  T* y = row_of<T>(args.y, row);
+#pragma omp simd
+  for (int64_t c = 0; c < cols; ++c) {
+    store(y + c, (x[c] - mean) * rstd * load(weight + c) + load(bias + c));
+  }
+}
+
+/// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
+template <class T, class W>
+void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
+  const int64_t cols = args.x.cols();
+  const auto width = static_cast<float>(cols);
+  float* mean = elements<float>(args.mean) + first;
+  float* rstd = elements<float>(args.rstd) + first;
+  for (int64_t i = 0; i < n; ++i) {
+    mean[i] = sum_over(row_of<float>(args.x, first + i), cols, [](auto x) { return x; }) / width;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const float centre = mean[i];
+    const float squares = sum_over(row_of<float>(args.x, first + i), cols, [centre](auto x) {
+      const auto distance = x - centre;
+      return distance * distance;
+    });
+    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + kEpsilon);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    write_row<T, W>(args, first + i, mean[i], rstd[i]);
+  }
+}
+
+/// Means over a row of g = dy weight (`centre`) and of g times the normalised x (`slope`).
+struct Projection {
+  float centre, slope;
+};
+
+template <class T, class W>
+Projection project_row(const LayerNormBackwardArgs& args, int64_t row) {
+  const int64_t cols = args.x.cols();
+  const T* dy = row_of<T>(args.dy, row);
+  const float* x = row_of<float>(args.x, row);
+  const W* weight = elements<W>(args.weight);
+  const float mean = elements<float>(args.mean)[row];
+  const float rstd = elements<float>(args.rstd)[row];
+  float sum = 0;
+  float projection = 0;
+#pragma omp simd reduction(+ : sum, projection)
+  for (int64_t c = 0; c < cols; ++c) {
+    const float g = load(dy + c) * load(weight + c);
+    sum += g;
+    projection += g * ((x[c] - mean) * rstd);
+  }
+  return {sum / static_cast<float>(cols), projection / static_cast<float>(cols)};
+}
+
+/// dx of one row; its share of dweight and dbias is added to `share` [2, C].
+template <class T, class W>
+void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projection& mean_of,
+                  float* __restrict share) {
+  const int64_t cols = args.x.cols();
+  const T* dy = row_of<T>(args.dy, row);
+  const float* x = row_of<float>(args.x, row);
+  const W* weight = elements<W>(args.weight);
+  float* dx = row_of<float>(args.dx, row);
+  const float mean = elements<float>(args.mean)[row];
+  const float rstd = elements<float>(args.rstd)[row];
+#pragma omp simd
+  for (int64_t c = 0; c < cols; ++c) {
+    const float d = load(dy + c);
+    const float normalised = (x[c] - mean) * rstd;
+    dx[c] += rstd * (d * load(weight + c) - mean_of.centre - normalised * mean_of.slope);
+    share[c] += d * normalised;
+    share[cols + c] += d;
+  }
+  if (args.rounded) {
+    T* rounded = row_of<T>(args.rounded, row);
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) {
+      store(rounded + c, dx[c]);
+    }
+  }
+}
+
+template <class T, class W>
+void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, float* share) {
+  Projection means[kRowGroup];
+  for (int64_t i = 0; i < n; ++i) {
+    means[i] = project_row<T, W>(args, first + i);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    backward_row<T, W>(args, first + i, means[i], share);
+  }
+}
+
+/// out (+)= sum over parts of shares[part * stride + c]
+void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& out,
+             bool accumulate) {
+  constexpr int64_t kColumns = 256;
+  const int64_t cols = out.count();
+  with_type(out.dtype, [&](auto type) {
+    for (int64_t first = 0; first < cols; first += kColumns) {
+      const int64_t n = least(kColumns, cols - first);
+      auto* total = elements<decltype(type)>(out) + first;
+      float sums[kColumns];
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        sums[c] = accumulate ? load(total + c) : 0.0F;
+      }
+      for (int64_t part = 0; part < parts; ++part) {
+        const float* share = shares + part * stride + first;
+#pragma omp simd
+        for (int64_t c = 0; c < n; ++c) {
+          sums[c] += share[c];
+        }
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) {
+        store(total + c, sums[c]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void layernorm(Stream& stream, const LayerNormArgs& args) {
+  verify(args);
+  with_type(args.y.dtype, [&](auto type) {
+    with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
+      for_row_groups(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
+        forward_rows<decltype(type), decltype(weight)>(args, first, n);
+      });
+    });
+  });
+}
+
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+  verify(args);
+  const int64_t rows = args.x.rows();
+  const int64_t cols = args.x.cols();
+  const int64_t together = most(kPartRows, divide_up(rows, kParts));
+  const int64_t parts = divide_up(rows, together);
+  const size_t bytes = static_cast<size_t>(most(1, parts * 2 * cols)) * sizeof(float);
+  auto* shares = reinterpret_cast<float*>(cpu::workspace(stream, bytes));
+  with_type(args.dy.dtype, [&](auto type) {
+    with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
+      for_blocks(stream.threads(), parts, rows * cols, [&](int64_t part) {
+        float* share = shares + part * 2 * cols;
+        std::memset(share, 0, static_cast<size_t>(2 * cols) * sizeof(float));
+        const int64_t end = least(rows, (part + 1) * together);
+        for (int64_t first = part * together; first < end; first += kRowGroup) {
+          backward_rows<decltype(type), decltype(weight)>(args, first,
+                                                          least(kRowGroup, end - first), share);
+        }
+      });
+    });
+  });
+  combine(shares, parts, 2 * cols, args.dweight, args.accumulate);
+  combine(shares + cols, parts, 2 * cols, args.dbias, args.accumulate);
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,142 @@
+#include "src/kernels/cpu/sparse/groups.h"
+
+#include "src/kernels/cpu/sparse/columns.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+/// Counts the rows' elements; rows_with[c] rows have c of them.
+void count_rows(const TileBits& in, int64_t rows, uint16_t (&rows_with)[kPanel + 1]) {
+  for (int64_t r = 0; r < rows; ++r) {
+    int count = 0;
+    for (int w = 0; w < kPanelWords; ++w) {
+      count += __builtin_popcountll(in.words[r * kPanelWords + w]);
+    }
+    in.counts[r] = static_cast<uint8_t>(count);
+    ++rows_with[count];
+  }
+}
+
+using Bytes [[gnu::vector_size(16), gnu::aligned(1), gnu::may_alias]] = uint8_t;
+
+[[gnu::always_inline]] inline Bytes low_bytes(Bytes a, Bytes b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+[[gnu::always_inline]] inline Bytes high_bytes(Bytes a, Bytes b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+}
+
+/// to[e Rows + r] = from[r stride + e], e < count; whole vectors, so reads and writes beyond.
+template <int Rows>
+void interleave(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to) {
+  for (int64_t e = 0; e < count; e += 16, from += 16, to += 16 * Rows) {
+    const auto row = [&](int r) -> Bytes {
+      return *reinterpret_cast<const Bytes*>(from + r * stride);
+    };
+    Bytes* out = reinterpret_cast<Bytes*>(to);  // auto would lose the alignment
+    if constexpr (Rows == 2) {
+      out[0] = low_bytes(row(0), row(1));
+      out[1] = high_bytes(row(0), row(1));
+    } else {
+      const Bytes low02 = low_bytes(row(0), row(2));
+      const Bytes low13 = low_bytes(row(1), row(3));
+      const Bytes high02 = high_bytes(row(0), row(2));
+      const Bytes high13 = high_bytes(row(1), row(3));
+      out[0] = low_bytes(low02, low13);
+      out[1] = high_bytes(low02, low13);
+      out[2] = low_bytes(high02, high13);
+      out[3] = high_bytes(high02, high13);
+    }
+  }
+}
+
+}  // namespace
+
+void sort_rows(const TileBits& in, uint16_t* order, Run* runs) {
+  uint16_t rows_with[kPanel + 1] = {};
+  count_rows(in, in.rows, rows_with);
+  uint16_t place[kPanel + 1];
+  uint16_t before = 0;
+  for (int count = 1; count <= kPanel; ++count) {
+    place[count] = before;
+    before = static_cast<uint16_t>(before + rows_with[count]);
+    if (rows_with[count] > 0) {
+      *runs++ = {static_cast<uint16_t>(count), rows_with[count]};
+    }
+  }
+  *runs = {0, 0};
+  // Rows that keep nothing land behind the others.
+  place[0] = before;
+  for (int64_t r = 0; r < in.rows; ++r) {
+    order[place[in.counts[r]]++] = static_cast<uint16_t>(r);
+  }
+}
+
+void sort_sampled_rows(const TileBits& in, uint16_t* order, Run* runs) {
+  const int64_t rows = divide_up(in.rows, kSampledRows) * kSampledRows;
+  for (int64_t i = in.rows * kPanelWords; i < rows * kPanelWords; ++i) {
+    in.words[i] = 0;
+  }
+  uint16_t rows_with[kPanel + 1] = {};
+  count_rows(in, rows, rows_with);
+  // Rows that keep nothing come first, and groups that consist of them are left out.
+  int64_t place[kPanel + 1];
+  int64_t before = -(rows_with[0] / kSampledRows * kSampledRows);
+  int64_t grouped = 0;
+  for (int count = 0; count <= kPanel; ++count) {
+    place[count] = before;
+    before += rows_with[count];
+    const int64_t end = before / kSampledRows * kSampledRows;  // of the groups that are complete
+    if (end > grouped) {
+      *runs++ = {static_cast<uint16_t>(count), static_cast<uint16_t>(end - grouped)};
+      grouped = end;
+    }
+  }
+  *runs = {0, 0};
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = place[in.counts[r]]++;
+    if (at >= 0) {
+      order[at] = static_cast<uint16_t>(least(r, in.rows));
+    }
+  }
+}
+
+int64_t list_groups(const TileBits& in, const uint16_t* order, const Run* runs, uint8_t* columns) {
+  uint8_t listed[2 * kPanel + 64];
+  const uint8_t* const begin = columns;
+  for (; runs->rows > 0; ++runs) {
+    const int64_t count = runs->count;
+    for (int64_t left = runs->rows; left > 0;) {
+      const int64_t group = left >= 2 ? 2 : 1;
+      list_columns({in.words, kPanelWords, order, group}, group == 1 ? columns : listed);
+      if (group == 2) {
+        interleave<2>(listed, count, count, columns);
+      }
+      order += group;
+      columns += group * count;
+      left -= group;
+    }
+  }
+  return columns - begin;
+}
+
+int64_t list_sampled_groups(const TileBits& in, const uint16_t* order, const Run* runs,
+                            uint8_t* columns) {
+  constexpr int64_t kStride = kPanel + 64;
+  // What lies beyond a row's last column is a column too: 0, or one of an earlier group.
+  uint8_t listed[kSampledRows * kStride] = {};
+  const uint8_t* const begin = columns;
+  for (; runs->rows > 0; ++runs) {
+    const int64_t count = runs->count;
+    for (int64_t left = runs->rows; left > 0; left -= kSampledRows) {
+      list_columns({in.words, kPanelWords, order, kSampledRows, kStride}, listed);
+      interleave<kSampledRows>(listed, kStride, count, columns);
+      order += kSampledRows;
+      columns += kSampledRows * count;
+    }
+  }
+  return columns - begin;
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,260 @@
+#include "src/kernels/cpu/sparse/tile.h"
+
+#include <cstring>
+
+#include "src/kernels/cpu/sparse/columns.h"
+#include "src/kernels/cpu/sparse/groups.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+constexpr int64_t kBlockAim = 512;  ///< rows of a tile: enough for long runs, and 16 bits for each
+constexpr int64_t kRunSlots = kPanel + 1;
+
+/// Bits [from, from + n) of the flat words, n <= 64.
+[[gnu::always_inline]] inline uint64_t bits_at(const uint64_t* words, int64_t from, int64_t n) {
+  const int64_t shift = from & 63;
+  uint64_t bits = words[from >> 6] >> shift;
+  if (shift + n > 64) {
+    bits |= words[(from >> 6) + 1] << (64 - shift);
+  }
+  return n == 64 ? bits : bits & ((uint64_t{1} << n) - 1);
+}
+
+/// The values of a tile's rows, each row's side by side.
+template <class T>
+struct RowValues {
+  const T* values;
+  uint32_t* cursor;   ///< [rows]: where each row's values begin; moved on beyond them
+  int64_t available;  ///< values that exist
+};
+
+/// Copies the rows' values in their order, whole vectors at a time: what is written too much is
+/// overwritten by the next row, or lies in the tile's slack.
+template <class T>
+void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, float* out) {
+  constexpr int64_t kWide = 16;
+  for (; runs->rows > 0; ++runs) {
+    const int64_t count = runs->count;
+    for (const uint16_t* end = order + runs->rows; order != end; ++order) {
+      const int64_t begin = in.cursor[*order];
+      in.cursor[*order] = static_cast<uint32_t>(begin + count);
+      const T* from = in.values + begin;
+      if (begin + count + kWide <= in.available) {
+        for (int64_t i = 0; i < count; i += kWide) {
+#pragma omp simd
+          for (int64_t j = i; j < i + kWide; ++j) {
+            out[j] = load(from + j);
+          }
+        }
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          out[i] = load(from + i);
+        }
+      }
+      out += count;
+    }
+  }
+}
+
+/// Writes one tile whose elements begin at `first`, and its values unless there are none. Returns
+/// how many elements it has.
+template <class T>
+int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
+                  const RowValues<T>& values) {
+  uint16_t* order = tiles.order + tile * tiles.block_rows;
+  Run* runs = tiles.runs + tile * kRunSlots;
+  tiles.first[tile] = first;
+  if (tiles.values == nullptr) {
+    sort_sampled_rows(bits, order, runs);
+    return list_sampled_groups(bits, order, runs, tiles.columns + first);
+  }
+  sort_rows(bits, order, runs);
+  copy_values(values, order, runs, tiles.values + first);
+  return list_groups(bits, order, runs, tiles.columns + first);
+}
+
+/// Scratch of one thread. Transposed, also one block's values in the order of the transpose.
+struct Scratch {
+  uint64_t* bits;
+  uint8_t* counts;
+  uint32_t* cursor;
+  uint32_t* source;  ///< [kPanel]: of the rows of W in the panel
+  uint8_t* ids;      ///< of 64 columns
+  float* values;     ///< [block_rows, kPanel]
+};
+
+Scratch carve_scratch(Carver& carver, int64_t block_rows, TileUse use) {
+  const int64_t turned = use == TileUse::transposed ? 1 : 0;
+  return {.bits = carver.take<uint64_t>(block_rows * kPanelWords),
+          .counts = carver.take<uint8_t>(block_rows),
+          .cursor = carver.take<uint32_t>(block_rows),
+          .source = carver.take<uint32_t>(turned * kPanel),
+          .ids = carver.take<uint8_t>(turned * (64 * kPanel + kTileSlack)),
+          .values = carver.take<float>(turned * (block_rows * kPanel + kTileSlack))};
+}
+
+/// The tiles of a block of rows, panel after panel: rows' values follow each other.
+template <class T>
+void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
+                const Scratch& scratch) {
+  Tiles& tiles = memory.tiles;
+  const int64_t row0 = block * tiles.block_rows;
+  const int64_t rows = least(tiles.block_rows, tiles.rows - row0);
+  const uint32_t* begin = memory.bits.row_begin + row0;
+  std::memcpy(scratch.cursor, begin, static_cast<size_t>(rows) * sizeof(uint32_t));
+  const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
+  int64_t first = begin[0] + block * tiles.panels * tiles.slack;
+  for (int64_t panel = 0; panel < tiles.panels; ++panel) {
+    for (int w = 0; w < kPanelWords; ++w) {
+      const int64_t column = panel * kPanel + 64 * w;
+      const int64_t n = most(0, least(64, tiles.cols - column));
+      for (int64_t r = 0; r < rows; ++r) {
+        scratch.bits[r * kPanelWords + w] =
+            n == 0 ? 0 : bits_at(memory.bits.words, (row0 + r) * tiles.cols + column, n);
+      }
+    }
+    const int64_t tile = tiles.at(block, panel);
+    uint8_t* counts =
+        tiles.counts == nullptr ? scratch.counts : tiles.counts + tile * tiles.block_rows;
+    first += make_tile<T>(tiles, tile, first, {scratch.bits, rows, counts}, values) + kTileSlack;
+  }
+}
+
+/// One step of the transposition of 64 x 64 bits: swaps squares of Size x Size across the diagonal.
+template <int Size>
+[[gnu::always_inline]] inline void swap_squares(uint64_t (&rows)[64], uint64_t mask) {
+  for (int i = 0; i < 64; i += 2 * Size) {
+    for (int j = i; j < i + Size; ++j) {
+      const uint64_t differ = ((rows[j] >> Size) ^ rows[j + Size]) & mask;
+      rows[j] ^= differ << Size;
+      rows[j + Size] ^= differ;
+    }
+  }
+}
+
+/// Bit i of rows[j] <-> bit j of rows[i].
+void transpose_bits(uint64_t (&rows)[64]) {
+  swap_squares<32>(rows, 0x00000000ffffffffU);
+  swap_squares<16>(rows, 0x0000ffff0000ffffU);
+  swap_squares<8>(rows, 0x00ff00ff00ff00ffU);
+  swap_squares<4>(rows, 0x0f0f0f0f0f0f0f0fU);
+  swap_squares<2>(rows, 0x3333333333333333U);
+  swap_squares<1>(rows, 0x5555555555555555U);
+}
+
+/// 64 columns of W in one panel of its rows, transposed: their bits, and their values appended to
+/// `values`. Returns how many.
+template <class T>
+int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64_t panel,
+                     int64_t column, uint64_t* bits, const Scratch& scratch, float* values) {
+  const int64_t n = least(64, weight.cols - column);
+  for (int w = 0; w < kPanelWords; ++w) {
+    uint64_t square[64];
+    const int64_t row0 = panel * kPanel + 64 * w;
+    for (int64_t r = 0; r < 64; ++r) {
+      square[r] = row0 + r < weight.rows
+                      ? bits_at(memory.bits.words, (row0 + r) * weight.cols + column, n)
+                      : 0;
+    }
+    transpose_bits(square);
+    for (int64_t c = 0; c < n; ++c) {
+      bits[c * kPanelWords + w] = square[c];
+    }
+  }
+  int64_t total = 0;
+  for (int64_t i = 0; i < n * kPanelWords; ++i) {
+    total += __builtin_popcountll(bits[i]);
+  }
+  list_columns({bits, kPanelWords, nullptr, n}, scratch.ids);
+  const T* from = elements<T>(weight.values);
+  for (int64_t e = 0; e < total; ++e) {
+    values[e] = load(from + scratch.source[scratch.ids[e]]++);
+  }
+  return total;
+}
+
+/// The tiles of one panel of the transpose, block after block: kPanel rows of W, from left to
+/// right.
+template <class T>
+void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
+                const Scratch& scratch) {
+  Tiles& tiles = memory.tiles;
+  const int64_t row0 = panel * kPanel;
+  const int64_t in_panel = least(kPanel, weight.rows - row0);
+  const uint32_t* begin = memory.bits.row_begin + row0;
+  std::memcpy(scratch.source, begin, static_cast<size_t>(in_panel) * sizeof(uint32_t));
+  int64_t first = begin[0] + panel * tiles.blocks * tiles.slack;
+  for (int64_t block = 0; block < tiles.blocks; ++block) {
+    const int64_t column0 = block * tiles.block_rows;
+    const int64_t rows = least(tiles.block_rows, tiles.rows - column0);
+    int64_t total = 0;
+    for (int64_t c = 0; c < rows; c += 64) {
+      total += turn_columns<T>(memory, weight, panel, column0 + c, scratch.bits + c * kPanelWords,
+                               scratch, scratch.values + total);
+    }
+    uint32_t before = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      scratch.cursor[r] = before;
+      for (int w = 0; w < kPanelWords; ++w) {
+        before += static_cast<uint32_t>(__builtin_popcountll(scratch.bits[r * kPanelWords + w]));
+      }
+    }
+    first +=
+        make_tile<float>(tiles, tiles.at(block, panel), first, {scratch.bits, rows, scratch.counts},
+                         {scratch.values, scratch.cursor, total + kTileSlack}) +
+        kTileSlack;
+  }
+}
+
+}  // namespace
+
+TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads) {
+  TileMemory memory;
+  Tiles& tiles = memory.tiles;
+  const bool turned = use == TileUse::transposed;
+  tiles.rows = turned ? weight.cols : weight.rows;
+  tiles.cols = turned ? weight.rows : weight.cols;
+  tiles.by_panel = turned;
+  const int64_t aim = most(1, (tiles.rows + kBlockAim / 2) / kBlockAim);
+  tiles.block_rows = divide_up(divide_up(tiles.rows, aim), 64) * 64;
+  tiles.blocks = divide_up(tiles.rows, most(1, tiles.block_rows));
+  tiles.panels = divide_up(tiles.cols, kPanel);
+  const bool sampled = use == TileUse::sampled;
+  tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
+  tiles.room = weight.positions.count + tiles.tiles() * tiles.slack;
+  tiles.values = sampled ? nullptr : carver.take<float>(tiles.room);
+  tiles.columns = carver.take<uint8_t>(tiles.room);
+  tiles.counts = sampled ? carver.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
+  tiles.order = carver.take<uint16_t>(tiles.tiles() * tiles.block_rows);
+  tiles.runs = carver.take<Run>(tiles.tiles() * kRunSlots);
+  tiles.first = carver.take<int64_t>(tiles.tiles());
+  memory.bits.row_begin = carver.take<uint32_t>(weight.rows + 1);
+  if (weight.positions.bitmap == nullptr) {
+    memory.bits.made = carver.take<uint64_t>(divide_up(weight.positions.size, 64));
+  }
+  Carver each;
+  carve_scratch(each, tiles.block_rows, use);
+  memory.scratch_each = each.used;
+  memory.scratch = carver.take<std::byte>(static_cast<int64_t>(each.used) * threads);
+  return memory;
+}
+
+void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads) {
+  make_bits(memory.bits, weight, threads);
+  const int64_t units = use == TileUse::transposed ? memory.tiles.panels : memory.tiles.blocks;
+  with_type(weight.values.dtype, [&](auto type) {
+    using T = decltype(type);
+    for_blocks(threads, units, weight.positions.size, [&](int64_t unit) {
+      Carver carver{memory.scratch + memory.scratch_each * static_cast<size_t>(thread_index())};
+      const Scratch scratch = carve_scratch(carver, memory.tiles.block_rows, use);
+      if (use == TileUse::transposed) {
+        make_panel<T>(memory, weight, unit, scratch);
+      } else {
+        make_block<T>(memory, weight, unit, scratch);
+      }
+    });
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,292 @@
+#pragma once
+// The inner loops of the sparse products over one tile (tile.h), and the packing of
+// activations for them.
+//
+// A packed row is one feature of a block of tokens: its values side by side, as lanes of vectors.
+// In fp32, a lane is a token. In bf16 where the machine multiplies pairs of bf16, a lane is two
+// tokens: SDDMM sums their two products in one instruction, and the products with W multiply each
+// lane by (value, 0) and by (0, value), which gives the even and the odd tokens from one load.
+//
+// What bounds the loops is the two loads that a core can do in a cycle, whatever their width. So
+// eight columns come in one load, and they come early: an activation's load waits for its column,
+// and a load that is issued only when those before it are done stalls all that follow.
+#include <cstring>
+
+#include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/simd/vector.h"
+#include "src/kernels/cpu/sparse/tile.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+/// A part of the activations x [R, features]: tokens from `token` on, those beyond R being zero.
+struct Packing {
+  Tensor x;
+  int64_t token, feature, features;
+};
+
+struct SparseKernels {
+  int64_t lane_tokens;  ///< 1 or 2
+  int64_t vectors;      ///< of a packed row for the products with W
+  int64_t dot_vectors;  ///< of a packed row for SDDMM
+  void (*pack)(const Packing& what, int64_t vectors, float* out);
+  /// band += the product of the tile with its panel of packed x. A row of the band is `vectors`
+  /// times lane_tokens vectors; of each lane_tokens of them, the first has the even tokens.
+  void (*add_tile)(const Tiles& tiles, int64_t tile, const float* x, float* band);
+  /// results (+)= the dot products of packed dy and x at the tile's elements.
+  void (*dot_tile)(const Tiles& tiles, int64_t tile, const struct DotOperands& operands);
+};
+
+struct DotOperands {
+  const float* dy;  ///< packed, of the tile's rows
+  const float* x;   ///< packed, of the panel
+  bool add;
+  float* results;  ///< in the order of the tiles
+};
+
+/// For activations of this type. Two implementations, chosen by CMake: tile_kernels_plain.cpp and
+/// sparse_kernels_bf16.cpp.
+SparseKernels sparse_kernels(DType dtype);
+
+[[gnu::always_inline]] inline uint64_t eight_columns(const uint8_t* columns) {
+  uint64_t eight;
+  std::memcpy(&eight, columns, sizeof(eight));
+  return eight;
+}
+
+/// fp32 arithmetic; activations of 16 bits are widened when they are packed.
+struct FloatMath {
+  static constexpr int kLaneTokens = 1;
+  static constexpr int kVectors = kLanes == 16 ? 4 : 8;
+  static constexpr int kDotVectors = 4;
+
+  template <class T>
+  [[gnu::always_inline]] static Vector read(const Packing& p, int64_t token, int64_t feature,
+                                            int64_t n) {
+    return read_vector(row_of<T>(p.x, token) + feature, n);
+  }
+  /// sum[0..kLaneTokens) += value * x.
+  [[gnu::always_inline]] static void add(Vector (&sum)[1], float value, Vector x) {
+    sum[0] += value * x;
+  }
+  [[gnu::always_inline]] static Vector dot(Vector sum, Vector a, Vector b) { return sum + a * b; }
+};
+
+/// out[f * row + v kLanes + lane] for f < features: squares of kLanes features and lanes.
+template <class Math, class T>
+void pack_rows(const Packing& p, int64_t vectors, float* out) {
+  constexpr int64_t kStep = kLanes * Math::kLaneTokens;
+  constexpr int64_t kAhead = 8 * kLanes;
+  const int64_t row = vectors * kLanes;
+  for (int64_t v = 0; v < vectors; ++v) {
+    const int64_t token = p.token + v * kStep;
+    const bool whole = token + kStep <= p.x.rows();
+    for (int64_t f = 0; f < p.features; f += kLanes) {
+      const int64_t width = least(kLanes, p.features - f);
+      float* to = out + f * row + v * kLanes;
+      Vector square[kLanes];
+      if (whole && width == kLanes) {
+        // Rows are pages apart: the machine's own prefetching does not follow sixteen at once.
+        const T* next = elements<T>(p.x) + token * p.x.stride + p.feature + f + kAhead;
+        for (int64_t i = 0; i < kStep; ++i) {
+          __builtin_prefetch(next + i * p.x.stride);
+        }
+        for (int64_t i = 0; i < kLanes; ++i) {
+          square[i] =
+              Math::template read<T>(p, token + i * Math::kLaneTokens, p.feature + f, kLanes);
+        }
+        transpose(square);
+        for (int i = 0; i < kLanes; ++i) {
+          write_vector(to + i * row, square[i]);
+        }
+        continue;
+      }
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const int64_t t = token + i * Math::kLaneTokens;
+        square[i] = t < p.x.rows() ? Math::template read<T>(p, t, p.feature + f, width) : Vector{};
+      }
+      transpose(square);
+      for (int64_t i = 0; i < width; ++i) {
+        write_vector(to + i * row, square[i]);
+      }
+    }
+  }
+}
+
+/// A group of rows with `count` elements each, and the columns of the group and of what follows.
+template <int Rows>
+struct Group {
+  const uint8_t* columns;
+  int64_t count;
+  uint64_t eight;  ///< the first eight columns
+};
+
+/// body(e, r, column) for every element e of each row r. Leaves the next group's first columns in
+/// `eight`.
+template <int Rows, class Body>
+[[gnu::always_inline]] inline void for_elements(Group<Rows>& g, const Body& body) {
+  constexpr int kStep = 8 / Rows;
+  uint64_t eight = g.eight;
+  const uint8_t* next = g.columns + 8;
+  g.columns += Rows * g.count;
+  g.eight = eight_columns(g.columns);
+  int64_t e = 0;
+  for (; e + kStep <= g.count; e += kStep, next += 8) {
+    const uint64_t coming = eight_columns(next);
+#pragma GCC unroll 8
+    for (int i = 0; i < kStep; ++i) {
+      for (int r = 0; r < Rows; ++r, eight >>= 8) {
+        body(e + i, r, static_cast<int64_t>(eight & 255U));
+      }
+    }
+    eight = coming;
+  }
+  for (; e < g.count; ++e) {
+    for (int r = 0; r < Rows; ++r, eight >>= 8) {
+      body(e, r, static_cast<int64_t>(eight & 255U));
+    }
+  }
+}
+
+/// Walks over the runs of a tile in groups of 2 rows and 1: visit(Group<Rows>&, order).
+template <class Visit>
+[[gnu::always_inline]] inline void for_groups(const Tiles& tiles, int64_t tile,
+                                              const Visit& visit) {
+  const uint16_t* order = tiles.order + tile * tiles.block_rows;
+  const uint8_t* columns = tiles.columns + tiles.first[tile];
+  uint64_t eight = eight_columns(columns);
+  const auto take = [&](auto rows, int64_t count) __attribute__((always_inline)) {
+    Group<rows.value> group{columns, count, eight};
+    visit(group, order);
+    columns = group.columns;
+    eight = group.eight;
+    order += rows.value;
+  };
+  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+    int64_t left = run->rows;
+    for (; left >= 2; left -= 2) {
+      take(std::integral_constant<int, 2>{}, run->count);
+    }
+    if (left == 1) {
+      take(std::integral_constant<int, 1>{}, run->count);
+    }
+  }
+}
+
+template <class Math>
+void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
+  constexpr int kVectors = Math::kVectors;
+  constexpr int kPacked = kVectors * kLanes;
+  constexpr int kSums = Math::kLaneTokens;
+  const float* values = tiles.values + tiles.first[tile];
+  for_groups(tiles, tile, [&]<int Rows>(Group<Rows>& group, const uint16_t* order) {
+    float* y[Rows];
+    Vector sum[Rows][kVectors][kSums];
+    for (int r = 0; r < Rows; ++r) {
+      y[r] = band + int64_t{order[r]} * (kPacked * kSums);
+      for (int v = 0; v < kVectors * kSums; ++v) {
+        sum[r][v / kSums][v % kSums] = read_vector(y[r] + v * kLanes);
+      }
+    }
+    const int64_t count = group.count;
+    for_elements<Rows>(
+        group, [&](int64_t e, int r, int64_t column) __attribute__((always_inline)) {
+          const float* from = x + column * kPacked;
+          const float value = values[r * count + e];
+          for (int v = 0; v < kVectors; ++v) {
+            Math::add(sum[r][v], value, read_vector(from + v * kLanes));
+          }
+        });
+    values += Rows * count;
+    for (int r = 0; r < Rows; ++r) {
+      for (int v = 0; v < kVectors * kSums; ++v) {
+        write_vector(y[r] + v * kLanes, sum[r][v / kSums][v % kSums]);
+      }
+    }
+  });
+}
+
+/// Packed dy of a group of rows, in registers.
+template <class Math>
+struct SampledRows {
+  static constexpr int kVectors = Math::kDotVectors;
+  static constexpr int64_t kPacked = kVectors * kLanes;
+  Vector dy[kSampledRows][kVectors];
+
+  [[gnu::always_inline]] SampledRows(const float* from, const uint16_t* order) {
+    for (int r = 0; r < kSampledRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        dy[r][v] = read_vector(from + int64_t{order[r]} * kPacked + v * kLanes);
+      }
+    }
+  }
+
+  /// One element of each row, at the columns that the bytes name: lane r of each quarter has a part
+  /// of the dot product of row r.
+  [[gnu::always_inline]] Vector dots(const float* x, uint64_t columns) const {
+    Vector sum[kSampledRows];
+    for (int r = 0; r < kSampledRows; ++r, columns >>= 8) {
+      const float* from = x + static_cast<int64_t>(columns & 255U) * kPacked;
+      sum[r] = Vector{};
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r] = Math::dot(sum[r], dy[r][v], read_vector(from + v * kLanes));
+      }
+    }
+    return quarter_sums(sum[0], sum[1], sum[2], sum[3]);
+  }
+
+  /// n <= kLanes / 4 elements of each row, by element and row. What is beyond them is zero.
+  [[gnu::always_inline]] Vector results(const float* x, const uint8_t* columns, int64_t n) const {
+    constexpr int kQuarters = kLanes / 4;
+    Vector parts[kQuarters];
+    uint64_t eight = 0;
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuarters; ++q, eight >>= 32) {
+      eight = q % 2 == 0 ? eight_columns(columns + q * kSampledRows) : eight;
+      parts[q] = q < n ? dots(x, eight) : Vector{};
+    }
+    return across_quarters(parts);
+  }
+};
+
+/// The lanes of as many elements as a vector has quarters are added up together, while they are in
+/// registers. What the last of a group writes too much, the next group overwrites.
+template <class Math>
+void dot_tile(const Tiles& tiles, int64_t tile, const DotOperands& o) {
+  constexpr int64_t kStep = kLanes / 4;
+  const uint16_t* order = tiles.order + tile * tiles.block_rows;
+  const uint8_t* columns = tiles.columns + tiles.first[tile];
+  float* results = o.results + tiles.first[tile];
+  const float* x = o.x;
+  const bool add = o.add;
+  const auto put = [&](Vector sums) __attribute__((always_inline)) {
+    write_vector(results, add ? read_vector(results) + sums : sums);
+  };
+  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+    const int64_t tail = run->count % kStep;
+    for (const uint16_t* end = order + run->rows; order != end; order += kSampledRows) {
+      const SampledRows<Math> rows(o.dy, order);
+      for (int64_t left = run->count; left >= kStep; left -= kStep) {
+        put(rows.results(x, columns, kStep));
+        columns += kStep * kSampledRows;
+        results += kStep * kSampledRows;
+      }
+      if (tail > 0) {
+        put(rows.results(x, columns, tail));
+        columns += tail * kSampledRows;
+        results += tail * kSampledRows;
+      }
+    }
+  }
+}
+
+template <class Math, class T>
+[[gnu::always_inline]] inline SparseKernels kernels_of() {
+  return {.lane_tokens = Math::kLaneTokens,
+          .vectors = Math::kVectors,
+          .dot_vectors = Math::kDotVectors,
+          .pack = pack_rows<Math, T>,
+          .add_tile = add_tile<Math>,
+          .dot_tile = dot_tile<Math>};
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,50 @@
+#include <immintrin.h>
+
+#include "src/kernels/cpu/sparse/tile_kernels.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+/// sum + the two products of each lane. The products are exact, subnormal operands count as zero.
+[[gnu::always_inline]] inline Vector dot_pairs(Vector sum, Vector a, Vector b) {
+  return __builtin_bit_cast(
+      Vector, _mm512_dpbf16_ps(__builtin_bit_cast(__m512, sum), __builtin_bit_cast(__m512bh, a),
+                               __builtin_bit_cast(__m512bh, b)));
+}
+
+/// Lanes of two bf16: the token with the even number in the low half.
+struct PairMath {
+  static constexpr int kLaneTokens = 2;
+  static constexpr int kVectors = 2;
+  static constexpr int kDotVectors = 4;
+
+  template <class T>
+  [[gnu::always_inline]] static Vector read(const Packing& p, int64_t token, int64_t feature,
+                                            int64_t n) {
+    const Vector even = read_vector(row_of<bf16>(p.x, token) + feature, n);
+    const Vector odd =
+        token + 1 < p.x.rows() ? read_vector(row_of<bf16>(p.x, token + 1) + feature, n) : Vector{};
+    return __builtin_bit_cast(
+        Vector, (__builtin_bit_cast(Words, even) >> 16) | __builtin_bit_cast(Words, odd));
+  }
+  /// `value` is a bf16 in the high half: (0, value) meets the odd tokens, (value, 0) the even ones.
+  [[gnu::always_inline]] static void add(Vector (&sum)[2], float value, Vector x) {
+    const Vector odd = value - Vector{};
+    const auto even = __builtin_bit_cast(Vector, __builtin_bit_cast(Words, odd) >> 16);
+    sum[0] = dot_pairs(sum[0], even, x);
+    sum[1] = dot_pairs(sum[1], odd, x);
+  }
+  [[gnu::always_inline]] static Vector dot(Vector sum, Vector a, Vector b) {
+    return dot_pairs(sum, a, b);
+  }
+};
+
+}  // namespace
+
+SparseKernels sparse_kernels(DType dtype) {
+  return dtype == DType::bf16   ? kernels_of<PairMath, bf16>()
+         : dtype == DType::fp16 ? kernels_of<FloatMath, fp16>()
+                                : kernels_of<FloatMath, float>();
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

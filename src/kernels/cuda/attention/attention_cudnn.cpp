@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/kernels/cuda/attention/attention_library.h"
+#include "src/kernels/cuda/cudnn/library.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr size_t kMostWorkspace = size_t{256} << 20;
+constexpr uintptr_t kAlignment = 256;  ///< bytes, of cuDNN's workspace
+
+enum class Way : uint8_t { any, own, cudnn };
+
+Way chosen_way() {
+  const char* text = std::getenv("ESPALIER_ATTENTION");
+  const std::string_view name = text == nullptr ? "" : text;
+  if (name == "own") {
+    return Way::own;
+  }
+  if (name == "cudnn") {
+    return Way::cudnn;
+  }
+  check(name.empty() || name == "auto",
+        "ESPALIER_ATTENTION is \"{}\": set it to auto, own or cudnn", name);
+  return Way::any;
+}
+
+AttentionKey key_of(const LibraryAttention& call, bool backward) {
+  return {.backward = backward,
+          .deterministic = call.deterministic || !backward,
+          .sequences = call.sequences,
+          .tokens = call.tokens,
+          .heads = call.heads,
+          .width = call.width};
+}
+
+/// Bytes of the sum of dq, which is at the start of the workspace.
+size_t dq_sum_bytes(const AttentionKey& key) {
+  return (attention_dq_sum(key) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Sequences that one plan takes, as even as can be, so that shapes are few; 0: it takes none.
+int64_t sequences_at_once(AttentionKey key) {
+  const int64_t all = std::exchange(key.sequences, 1);
+  const auto most = static_cast<int64_t>(kMostWorkspace / attention_workspace(key));
+  if (!key.backward || !key.deterministic || most >= all) {
+    return all;
+  }
+  const int64_t calls = most == 0 ? 0 : (all + most - 1) / most;
+  return calls == 0 ? 0 : (all + calls - 1) / calls;
+}
+
+/// By its shape alone: addresses are not known when memory is planned.
+bool is_offered(const LibraryAttention& call, bool backward) {
+  constexpr int64_t kShortest = 64;  // below there is nothing to gain
+  constexpr int64_t kWidest = 128;
+  return chosen_way() != Way::own && call.half && call.tokens >= kShortest && call.heads > 0 &&
+         call.width > 0 && call.width <= kWidest && call.width % 8 == 0 &&
+         sequences_at_once(key_of(call, backward)) > 0;
+}
+
+bool is_aligned(const LibraryAttention& call) {
+  constexpr uintptr_t kOperands = 16;
+  return std::ranges::all_of(
+      std::array<void*, 6>{call.qkv, call.out, call.dout, call.dqkv, call.lse, call.delta},
+      [](const void* operand) { return reinterpret_cast<uintptr_t>(operand) % kOperands == 0; });
+}
+
+template <class Element>
+Element* moved(Element* first, int64_t elements) {
+  return first == nullptr ? nullptr : first + elements;
+}
+
+/// Some sequences of a call, from `first`.
+LibraryAttention part_of(const LibraryAttention& call, int64_t first, int64_t count) {
+  LibraryAttention part = call;
+  const int64_t rows = first * call.tokens;
+  const int64_t columns = call.heads * call.width;
+  const auto at = [rows](void* operand, int64_t each) -> void* {
+    return moved(static_cast<uint16_t*>(operand), rows * each);
+  };
+  part.qkv = at(call.qkv, 3 * columns);
+  part.dqkv = at(call.dqkv, 3 * columns);
+  part.out = at(call.out, columns);
+  part.dout = at(call.dout, columns);
+  part.lse = moved(call.lse, rows * call.heads);
+  part.delta = moved(call.delta, rows * call.heads);
+  part.sequences = count;
+  return part;
+}
+
+void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call, bool backward,
+         std::byte* workspace) {
+  const AttentionKey key = key_of(call, backward);
+  using Id = AttentionTensor;
+  float scale = call.scale, minus_infinity = -INFINITY, one = 1;
+  const int64_t columns = call.heads * call.width;
+  const auto part = [columns](void* packed, int64_t which) -> void* {
+    return static_cast<uint16_t*>(packed) + which * columns;
+  };
+  std::vector<CudnnPlace> places;
+  const auto place = [&places](Id tensor, void* data) {
+    places.push_back({static_cast<int64_t>(tensor), data});
+  };
+  place(Id::q, part(call.qkv, 0));
+  place(Id::k, part(call.qkv, 1));
+  place(Id::v, part(call.qkv, 2));
+  place(Id::out, call.out);
+  place(Id::lse, call.lse);
+  place(Id::scale, &scale);
+  place(Id::minus_infinity, &minus_infinity);
+  if (backward) {
+    place(Id::dout, call.dout);
+    place(Id::delta, call.delta);
+    place(Id::dq, part(call.dqkv, 0));
+    place(Id::dk, part(call.dqkv, 1));
+    place(Id::dv, part(call.dqkv, 2));
+    place(Id::one, &one);
+  }
+  if (!key.deterministic) {
+    place(Id::dq_sum, workspace);
+  }
+  run_plan(cudnn.handle(), plan, places, workspace + dq_sum_bytes(key));
+}
+
+/// Empty when all of it was asked for; else why it was not.
+std::string ask(Stream& stream, const LibraryAttention& call, bool backward, std::byte* workspace) {
+  if (cudnn_functions() == nullptr) {
+    return cudnn_state();
+  }
+  Cudnn& cudnn = cudnn_of(stream);
+  const int64_t most = sequences_at_once(key_of(call, backward));
+  for (int64_t first = 0; first < call.sequences; first += most) {
+    const LibraryAttention part = part_of(call, first, std::min(most, call.sequences - first));
+    if (!is_aligned(part)) {
+      return "operands do not begin at 16 bytes";
+    }
+    AttentionPlan& kept = cudnn.plan(key_of(part, backward));
+    if (kept.plan) {
+      const bool recording = keep_for_recording(stream, kept.plan);
+      try {
+        run(cudnn, *kept.plan, part, backward, workspace);
+      } catch (const Failure& failure) {
+        if (recording) {
+          throw;  // it may be the recording that failed, not the plan
+        }
+        kept.why_not = failure.what();
+        kept.plan.reset();
+      }
+    }
+    if (!kept.plan) {
+      return kept.why_not;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Cudnn::Cudnn(cudnn::Stream stream) {
+  try {
+    check_cudnn(cudnn_functions()->Create(&handle_), "handle", 0);
+    check_cudnn(cudnn_functions()->SetStream(handle_, stream), "stream", 0);
+  } catch (const Failure& failure) {
+    why_not_ = failure.what();
+  }
+}
+
+Cudnn::~Cudnn() {
+  plans_.clear();
+  if (handle_ != nullptr) {
+    static_cast<void>(cudnn_functions()->Destroy(handle_));
+  }
+}
+
+AttentionPlan& Cudnn::plan(const AttentionKey& key) {
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) {
+    return found->second;
+  }
+  AttentionPlan made = why_not_.empty() ? plan_attention(key, {.handle = handle_})
+                                        : AttentionPlan{.plan = nullptr, .why_not = why_not_};
+  return plans_.emplace(key, std::move(made)).first->second;
+}
+
+size_t library_attention_workspace(const LibraryAttention& call, bool backward) {
+  if (!is_offered(call, backward)) {
+    return 0;
+  }
+  AttentionKey key = key_of(call, backward);
+  key.sequences = sequences_at_once(key);
+  return kAlignment + dq_sum_bytes(key) + attention_workspace(key);
+}
+
+bool library_attention(Stream& stream, const LibraryAttention& call, bool backward,
+                       std::byte* workspace) {
+  if (stream.arena().dry() || !is_offered(call, backward)) {
+    return false;
+  }
+  const auto begin = (reinterpret_cast<uintptr_t>(workspace) + kAlignment - 1) / kAlignment;
+  const std::string why_not =
+      ask(stream, call, backward, reinterpret_cast<std::byte*>(begin * kAlignment));
+  check(why_not.empty() || chosen_way() != Way::cudnn,
+        "ESPALIER_ATTENTION is cudnn, which does not take attention{} of {}x{} positions and "
+        "{} heads of {}: {}",
+        backward ? "'s gradient" : "", call.sequences, call.tokens, call.heads, call.width,
+        why_not);
+  return why_not.empty();
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

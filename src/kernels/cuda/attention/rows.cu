@@ -1,0 +1,205 @@
+// Causal attention without tensor cores: a warp has one query (of the gradients of k and v one key)
+// and goes over the keys (queries) 32 at a time. First a lane has one of them and works out its
+// score; then a lane has every 32nd column of the head, and the lanes hand their scores round. No
+// atomics: the gradients of q, and of k and v, come from kernels of their own.
+#include "src/kernels/cuda/attention/attention.h"
+#include "src/kernels/cuda/simt/reduce.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr unsigned kWarps = 8;
+constexpr int kColumnsEach = 8;  ///< columns of a head a lane: heads are up to 256 wide
+
+using Shapes = AttentionShapes;
+
+/// One row of one head: the warp's own.
+struct Place {
+  AttentionPair pair;
+  int64_t t;
+  bool there;
+  /// Blocks of one head are neighbours.
+  __device__ explicit Place(const Shapes& s) : Place(s, (s.tokens + kWarps - 1) / kWarps) {}
+  __device__ Place(const Shapes& s, int64_t blocks)
+      : pair(s.pair(quotient(blockIdx.x, blocks))),
+        t(blockIdx.x % blocks * kWarps + threadIdx.x / 32),
+        there(t < s.tokens) {}
+  __device__ int64_t part(const Shapes& s, int64_t row, int which) const {
+    return s.part(pair, row, which);
+  }
+  __device__ int64_t out(const Shapes& s, int64_t row) const { return s.output(pair, row); }
+  __device__ int64_t number(const Shapes& s, int64_t row) const { return s.number(pair, row); }
+};
+
+/// Copies a row of a head to the warp's shared memory; `which` of the rows that it keeps there.
+__device__ float* keep(const Shapes& s, const Elements& from, int64_t at, int which) {
+  float* row = dynamic_shared<float>() + (which * kWarps + threadIdx.x / 32) * s.width;
+  for (int64_t d = threadIdx.x % 32; d < s.width; d += 32) {
+    row[d] = load(from, at + d);
+  }
+  __syncwarp();
+  return row;
+}
+
+__device__ __forceinline__ float dot(const float* row, const Elements& other, int64_t at,
+                                     int64_t width) {
+  float sum = 0;
+  for (int64_t d = 0; d < width; d += 4) {
+    const Quad q = load_quad(other, at + d, width - d);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      sum += d + k < width ? row[d + k] * q.x[k] : 0.0F;
+    }
+  }
+  return sum;
+}
+
+/// sums += factor * row, a lane its columns.
+__device__ __forceinline__ void add_row(const Shapes& s, const Elements& from, int64_t at,
+                                        float factor, float (&sums)[kColumnsEach]) {
+#pragma unroll
+  for (int i = 0; i < kColumnsEach; ++i) {
+    const int64_t d = threadIdx.x % 32 + 32 * i;
+    if (d < s.width) {
+      sums[i] += factor * load(from, at + d);
+    }
+  }
+}
+__device__ __forceinline__ void write_row(const Shapes& s, const Elements& to, int64_t at,
+                                          float factor, const float (&sums)[kColumnsEach]) {
+#pragma unroll
+  for (int i = 0; i < kColumnsEach; ++i) {
+    const int64_t d = threadIdx.x % 32 + 32 * i;
+    if (d < s.width) {
+      store(to, at + d, factor * sums[i]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(32 * kWarps) attend(Shapes s) {
+  const Place own(s);
+  if (!own.there) {
+    return;
+  }
+  const float* q = keep(s, s.qkv, own.part(s, own.t, 0), 0);
+  const int64_t lane = threadIdx.x % 32;
+  float sums[kColumnsEach] = {};
+  float top = -FLT_MAX;
+  float sum = 0;
+  for (int64_t first = 0; first <= own.t; first += 32) {
+    const int64_t key = first + lane;
+    const bool seen = key <= own.t;
+    const float score = seen ? s.scale * dot(q, s.qkv, own.part(s, key, 1), s.width) : -FLT_MAX;
+    const float higher = fmaxf(top, warp_max(score));
+    const float p = seen ? expf(score - higher) : 0.0F;
+    const float shrink = expf(top - higher);
+    sum = sum * shrink + warp_sum(p);
+    top = higher;
+    for (float& one : sums) {
+      one *= shrink;
+    }
+    for (int j = 0; j < 32 && first + j <= own.t; ++j) {
+      add_row(s, s.qkv, own.part(s, first + j, 2), __shfl_sync(kAllLanes, p, j), sums);
+    }
+  }
+  write_row(s, s.out, own.out(s, own.t), 1.0F / sum, sums);
+  if (lane == 0) {
+    s.lse[own.number(s, own.t)] = top + logf(sum);
+  }
+}
+
+/// delta = the sum over a row of out dout.
+__global__ void __launch_bounds__(32 * kWarps) sum_rows(Shapes s) {
+  const Place own(s);
+  if (!own.there) {
+    return;
+  }
+  const int64_t at = own.out(s, own.t);
+  float sum = 0;
+  for (int64_t d = threadIdx.x % 32; d < s.width; d += 32) {
+    sum += load(s.out, at + d) * load(s.dout, at + d);
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) {
+    s.delta[own.number(s, own.t)] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(32 * kWarps) query_gradient(Shapes s) {
+  const Place own(s);
+  if (!own.there) {
+    return;
+  }
+  const float* q = keep(s, s.qkv, own.part(s, own.t, 0), 0);
+  const float* dout = keep(s, s.dout, own.out(s, own.t), 1);
+  const float lse = s.lse[own.number(s, own.t)];
+  const float delta = s.delta[own.number(s, own.t)];
+  float sums[kColumnsEach] = {};
+  for (int64_t first = 0; first <= own.t; first += 32) {
+    const int64_t key = first + threadIdx.x % 32;
+    float slope = 0;
+    if (key <= own.t) {
+      const float p = expf(s.scale * dot(q, s.qkv, own.part(s, key, 1), s.width) - lse);
+      slope = p * (dot(dout, s.qkv, own.part(s, key, 2), s.width) - delta);
+    }
+    for (int j = 0; j < 32 && first + j <= own.t; ++j) {
+      add_row(s, s.qkv, own.part(s, first + j, 1), __shfl_sync(kAllLanes, slope, j), sums);
+    }
+  }
+  write_row(s, s.dqkv, own.part(s, own.t, 0), s.scale, sums);
+}
+
+__global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
+  const Place own(s);
+  if (!own.there) {
+    return;
+  }
+  const float* k = keep(s, s.qkv, own.part(s, own.t, 1), 0);
+  const float* v = keep(s, s.qkv, own.part(s, own.t, 2), 1);
+  float dk[kColumnsEach] = {};
+  float dv[kColumnsEach] = {};
+  for (int64_t first = own.t; first < s.tokens; first += 32) {
+    const int64_t query = first + threadIdx.x % 32;
+    float p = 0;
+    float slope = 0;
+    if (query < s.tokens) {
+      p = expf(s.scale * dot(k, s.qkv, own.part(s, query, 0), s.width) -
+               s.lse[own.number(s, query)]);
+      slope = p * (dot(v, s.dout, own.out(s, query), s.width) - s.delta[own.number(s, query)]);
+    }
+    for (int j = 0; j < 32 && first + j < s.tokens; ++j) {
+      add_row(s, s.dout, own.out(s, first + j), __shfl_sync(kAllLanes, p, j), dv);
+      add_row(s, s.qkv, own.part(s, first + j, 0), __shfl_sync(kAllLanes, slope, j), dk);
+    }
+  }
+  write_row(s, s.dqkv, own.part(s, own.t, 1), s.scale, dk);
+  write_row(s, s.dqkv, own.part(s, own.t, 2), 1.0F, dv);
+}
+
+Launch shape_of(const char* name, const Shapes& s, size_t rows_kept) {
+  return {.name = name,
+          .grid = dim3(blocks_for(divide_up(s.tokens, kWarps) * s.pairs(), 1)),
+          .block = 32 * kWarps,
+          .shared_bytes = rows_kept * kWarps * static_cast<size_t>(s.width) * sizeof(float)};
+}
+
+void check_width(const Shapes& s) {
+  check(s.width <= 32 * kColumnsEach, "attention on a GPU has heads of at most {} columns, not {}",
+        32 * kColumnsEach, s.width);
+}
+
+}  // namespace
+
+void attention_by_rows(Stream& stream, const Shapes& s) {
+  check_width(s);
+  launch(attend, shape_of("attention_rows", s, 1), stream, s);
+}
+
+void attention_backward_by_rows(Stream& stream, const Shapes& s) {
+  check_width(s);
+  launch(sum_rows, shape_of("attention_rows_backward_delta", s, 0), stream, s);
+  launch(query_gradient, shape_of("attention_rows_backward_q", s, 2), stream, s);
+  launch(key_gradient, shape_of("attention_rows_backward_kv", s, 2), stream, s);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,204 @@
+// Causal attention on tensor cores, forward, after Dao, FlashAttention-2 (2023), algorithm 1: a
+// block has 128 queries of one head, a warp 32 of them; keys and values pass in tiles, each loaded
+// while the other is multiplied. Scores, the running softmax and sums stay in registers. Tiles
+// above the diagonal are left out, by each warp; only those on it are masked.
+//
+// Operands are halves, sums fp32; probabilities are rounded to their type for the second product. A NaN in
+// v also reaches rows before its own, down to the start of its tile.
+//
+// Bound: 4 D flops and one exponential a score. A fragment of k or v serves two products: 128 bytes
+// of shared memory for 2,048 multiply-adds, half of what an SM has; exponentials (16 a clock) take
+// half the time of an A100's products at D = 64. Memory is read T / 256 times on average by an
+// L2 cache that holds it: from T = 1,024 on it is no bound.
+//
+// Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
+// shared memory, blocks an SM:
+//   columns     32              64              96              128
+//          168, 16 KiB, 3  220, 32 KiB, 2  207, 36 KiB, 2  239, 48 KiB, 2
+#include "src/kernels/cuda/attention/tile.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr int kWarps = kAttentionThreads / 32;
+constexpr int kM = 2;  ///< 16 rows each, of a warp: each fragment of k and v serves two products
+constexpr int kQueries = 16 * kM * kWarps;
+/// Of a tile: beside the sums of more columns, scores of 64 do not fit the registers.
+template <int kD>
+constexpr int kKeys = kD <= 64 ? 64 : 32;
+
+template <int kD>
+constexpr size_t shared_bytes() {
+  return static_cast<size_t>(kQueries + 2 * kKeys<kD>) * kD * sizeof(uint16_t);
+}
+
+/// The softmax of the lane's rows over the keys so far; a sum is the lane's share until `finish`.
+struct Softmax {
+  float top[kM][2], sum[kM][2];
+
+  __device__ Softmax() {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) {
+      top[i / 2][i % 2] = -INFINITY;
+      sum[i / 2][i % 2] = 0;
+    }
+  }
+
+  /// Scores become exp(scale (score - top)), scale2 = scale log2(e). shrink: what earlier ones must
+  /// be multiplied by. Every row has seen key 0 first, so its top is finite.
+  template <int kN>
+  __device__ __forceinline__ void add(float (&scores)[kM][kN][4], float scale2,
+                                      float (&shrink)[kM][2]) {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) {
+      const int m = i / 2;
+      const int h = i % 2;
+      float high = top[m][h];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        high = fmaxf(high, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
+      }
+      high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 1));
+      high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 2));
+      shrink[m][h] = power_of_2((top[m][h] - high) * scale2);
+      top[m][h] = high;
+      const float base = high * scale2;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; ++e) {
+          scores[m][n][e] = power_of_2(scores[m][n][e] * scale2 - base);
+          total += scores[m][n][e];
+        }
+      }
+      sum[m][h] = sum[m][h] * shrink[m][h] + total;
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) {
+      float& all = sum[i / 2][i % 2];
+      all += __shfl_xor_sync(kAllLanes, all, 1);
+      all += __shfl_xor_sync(kAllLanes, all, 2);
+    }
+  }
+};
+
+/// out = sums / softmax.sum and lse, of the warp's rows; `row` is the first of them.
+template <DType kHalf, int kD>
+__device__ __forceinline__ void finish(const AttentionShapes& s, const AttentionPair& pair,
+                                       Softmax& softmax, float (&sums)[kM][kD / 8][4],
+                                       uint16_t* tile, int row) {
+  const int lane = threadIdx.x % 32;
+  softmax.finish();
+  float factor[kM][2];
+#pragma unroll
+  for (int i = 0; i < 2 * kM; ++i) {
+    const int own = row + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
+    const float sum = softmax.sum[i / 2][i % 2];
+    factor[i / 2][i % 2] = 1.0F / sum;
+    if (lane % 4 == 0 && own < s.tokens) {
+      s.lse[s.number(pair, own)] = s.scale * softmax.top[i / 2][i % 2] + logf(sum);
+    }
+  }
+  scale_rows(sums, factor);
+  store_rows<kHalf, kD>(sums, tile, row % kQueries, output_rows(s, s.out, pair), row);
+}
+
+template <DType kHalf, int kD>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    attend(AttentionShapes s, AttentionOrder order) {
+  constexpr int kTile = kKeys<kD>;
+  uint16_t* const q = dynamic_shared<uint16_t>();
+  uint16_t* const k = q + kQueries * kD;
+  uint16_t* const v = k + kTile * kD;
+  const AttentionTurn turn = order.turn(blockIdx.x);
+  const AttentionPair pair = s.pair(turn.pair);
+  const HeadRows keys = part_rows(s, s.qkv, pair, 1);
+  const HeadRows values = part_rows(s, s.qkv, pair, 2);
+  const auto first = static_cast<int>(order.tiles - 1 - turn.rank) * kQueries;
+  load_tile<kD, kQueries>(q, part_rows(s, s.qkv, pair, 0), first);
+  commit_copies();
+  load_tile<kD, kTile>(k, keys, 0);
+  commit_copies();
+  wait_copies<1>();
+  __syncthreads();
+
+  const int row = first + static_cast<int>(threadIdx.x) / 32 * 16 * kM;
+  const Left<kD, kM, kD <= 64> queries(q, row - first);
+  const int end = first + kQueries < keys.count ? first + kQueries : keys.count;
+  const float scale2 = s.scale * kLog2E;
+  float out[kM][kD / 8][4] = {};
+  Softmax softmax;
+  for (int key = 0; key < end; key += kTile) {
+    uint32_t p[kM][kTile / 16][4];
+    const bool seen = key < row + 16 * kM;
+    wait_copies<0>();
+    __syncthreads();  // k has come, v is done with
+    load_tile<kD, kTile>(v, values, key);
+    commit_copies();
+    if (seen) {
+      float scores[kM][kTile / 8][4];
+      multiply_rows<kHalf>(scores, queries, k, 0);
+      if (key + kTile > row) {
+        for_sums(scores, [&](float& score, int i, int j) {
+          score = key + j > row + i ? -INFINITY : score;
+        });
+      }
+      float shrink[kM][2];
+      softmax.add(scores, scale2, shrink);
+      scale_rows(out, shrink);
+      pack<kHalf>(scores, p);
+    }
+    wait_copies<0>();
+    __syncthreads();  // v has come, k is done with
+    if (key + kTile < end) {
+      load_tile<kD, kTile>(k, keys, key + kTile);
+    }
+    commit_copies();
+    if (seen) {
+      add_product<kHalf, kD>(out, p, v, 0);
+    }
+  }
+  finish<kHalf, kD>(s, pair, softmax, out, q, row);
+}
+
+template <DType kHalf, int kD>
+void start(Stream& stream, const AttentionShapes& s) {
+  const AttentionOrder order = attention_order(s, kQueries);
+  launch(attend<kHalf, kD>,
+         {.name = "attention_tiles",
+          .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
+          .block = kAttentionThreads,
+          .shared_bytes = shared_bytes<kD>()},
+         stream, s, order);
+}
+
+template <DType kHalf>
+void start_by_width(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.width <= 32   ? start<kHalf, 32>
+                   : s.width <= 64 ? start<kHalf, 64>
+                   : s.width <= 96 ? start<kHalf, 96>
+                                   : start<kHalf, 128>;
+  run(stream, s);
+}
+
+}  // namespace
+
+bool attention_fits_tiles(const AttentionShapes& s) {
+  bool whole = s.width % 8 == 0 && s.tokens < 1 << 30 && s.columns() < 1 << 24;
+  for (const void* operand : {s.qkv.data, s.out.data, s.dout.data, s.dqkv.data}) {
+    whole = whole && reinterpret_cast<uintptr_t>(operand) % 16 == 0;
+  }
+  return whole && s.qkv.half() && s.width <= 128;
+}
+
+void attention_by_tiles(Stream& stream, const AttentionShapes& s) {
+  const auto run =
+      s.qkv.type == DType::fp16 ? start_by_width<DType::fp16> : start_by_width<DType::bf16>;
+  run(stream, s);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

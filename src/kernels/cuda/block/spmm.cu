@@ -1,0 +1,203 @@
+// Products with blocks on tensor cores. A row of blocks of W is a dense matrix [height, kept
+// columns]; with those columns of x side by side, y of that row of blocks is a dense product, and
+// so is dx of a column of blocks with the rows of its kept blocks one under the other. A block of
+// threads has one tile of such a product (tile.h); its operand of activations is gathered
+// piece by piece on the way into shared memory.
+//
+// What a call costs, with f of N x K kept in blocks of height x width and R tokens (for dx: K and
+// N, width and height exchanged):
+//   flops    2 R f N K
+//   memory   2 (R (K + N) + f N K) bytes, each operand once: tiles of the same tokens run together
+//   L2       2 R f N K (1 / height + 1 / kM) bytes: an element of x is read again for each kept
+//            block of its column, an element of W for every kM tokens
+// N = K = 4096, f = 0.1, 64 x 64, R = 8192 on an H100's data sheet: 27.5 GFlop, 28 us; 137 MB of
+// memory, 41 us; 1.40 GB in and out of shared memory, 47 us (tile.h); 0.54 GB from L2, which
+// only larger blocks lessen, for a block's columns of x are used `height` times.
+#include "src/kernels/cuda/block/columns.h"
+#include "src/kernels/cuda/block/finish.h"
+#include "src/kernels/cuda/block/products.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+struct Forward {
+  Rows x;
+  const uint16_t* values;
+  const int32_t *block_begin, *value_begin, *block_column;
+  int64_t rows;  ///< of W
+  int height;
+  Gather gather;
+  ProductResult y;
+};
+
+template <DType kHalf, class Shape>
+__global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(Forward args) {
+  const int parts = tiles_across(args.height, Shape::kN);
+  const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
+  const int64_t output = int64_t{row} * args.height;
+  const auto height = static_cast<int>(least(args.height, args.rows - output));
+  if (first >= height) {
+    return;
+  }
+  const int32_t begin = args.value_begin[row];
+  const int count = (args.value_begin[row + 1] - begin) / height;
+  const int64_t token = int64_t{blockIdx.y} * Shape::kM;
+  AlongRows<Shape::kM> x(rows_from(args.x, token), count, args.gather,
+                         args.block_column + args.block_begin[row]);
+  const Rows values{args.values + begin, count, height, count};
+  AlongRows<Shape::kN> weight(rows_from(values, first), count, {}, nullptr);
+  const ResultPart part{token, output + first, args.x.rows - token, height - first};
+  const float* const sums =
+      multiply_tile<kHalf, Shape>(x, weight, tiles_across(count, kDepth), part);
+  finish_tile<Shape>(args.y, part, sums);
+}
+
+struct Transposed {
+  Rows dy;
+  const uint16_t* values;
+  BlockColumns columns;
+  int64_t cols;  ///< of W
+  int height, width;
+  Gather gather;
+  ProductResult dx;
+};
+
+template <DType kHalf, class Shape>
+__global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_tile(Transposed args) {
+  const int parts = tiles_across(args.width, Shape::kN);
+  const auto column = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
+  const int64_t output = int64_t{column} * args.width;
+  const int64_t width = least(args.width, args.cols - output);
+  if (first >= width) {
+    return;
+  }
+  const int64_t token = int64_t{blockIdx.y} * Shape::kM;
+  const int64_t list = column * args.columns.most;
+  const int32_t* const rows = args.columns.rows + list;
+  const int count = args.columns.count[column] * args.height;
+  AlongRows<Shape::kM> dy(rows_from(args.dy, token), count, args.gather, rows);
+  AcrossBlocks<Shape::kN> weight({.values = args.values,
+                                  .pieces = args.columns.pieces + list,
+                                  .rows = rows,
+                                  .height = args.height,
+                                  .edge = args.dy.columns,
+                                  .count = count},
+                                 args.gather, first, width);
+  const ResultPart part{token, output + first, args.dy.rows - token, width - first};
+  const float* const sums =
+      multiply_tile<kHalf, Shape>(dy, weight, tiles_across(count, kDepth), part);
+  finish_tile<Shape>(args.dx, part, sums);
+}
+
+/// Calls `with` with the shape of tiles for `lines` rows (columns) of blocks, each `extent` wide.
+template <class With>
+void choose_tile(int64_t tokens, int64_t lines, int64_t extent, const With& with) {
+  const auto choose = [&](auto large, auto small) {
+    using Large = decltype(large);
+    const int64_t tiles = divide_up(tokens, Large::kM) * lines * divide_up(extent, Large::kN);
+    if (tiles >= kManyTiles) {
+      with(large);
+    } else {
+      with(small);
+    }
+  };
+  if (extent <= 32) {
+    choose(TallTile32{}, SmallTile32{});
+  } else if (extent <= 64) {
+    choose(TallTile64{}, SmallTile64{});
+  } else {
+    choose(WideTile{}, SmallTile64{});
+  }
+}
+
+template <class Shape>
+Launch shape_of(const char* name, int64_t tokens, int64_t parts) {
+  return {.name = name,
+          .grid = dim3(blocks_for(parts, 1), blocks_for(tokens, Shape::kM)),
+          .block = kTileThreads,
+          .shared_bytes = Shape::kSharedBytes};
+}
+
+void multiply(Stream& stream, const BlockSpmmArgs& args) {
+  const BlockMatrix& weight = args.weight;
+  const Forward forward{.x = rows_of(args.x),
+                        .values = half_data(weight.values),
+                        .block_begin = weight.block_begin,
+                        .value_begin = weight.value_begin,
+                        .block_column = weight.block_column,
+                        .rows = weight.rows,
+                        .height = static_cast<int>(weight.height),
+                        .gather = Gather(weight.width),
+                        .y = {.y = elements(args.y),
+                              .activated = elements(args.activated),
+                              .y_stride = args.y.stride,
+                              .activated_stride = args.activated.stride,
+                              .bias = static_cast<const float*>(args.bias.data),
+                              .activation = args.activation,
+                              .accumulate = args.accumulate}};
+  const int64_t tokens = args.x.rows();
+  const int64_t lines = divide_up(weight.rows, weight.height);
+  choose_tile(tokens, lines, weight.height, [&](auto chosen) {
+    using Shape = decltype(chosen);
+    const int64_t parts = lines * tiles_across(forward.height, Shape::kN);
+    with_half(args.x.dtype, [&](auto half) {
+      launch(forward_tile<decltype(half)::value, Shape>,
+             shape_of<Shape>("block_spmm", tokens, parts), stream, forward);
+    });
+  });
+}
+
+void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
+  const BlockMatrix& weight = args.weight;
+  const Transposed transposed{
+      .dy = rows_of(args.dy),
+      .values = half_data(weight.values),
+      .columns = columns_of(stream, weight, stream.workspace(columns_bytes(weight))),
+      .cols = weight.cols,
+      .height = static_cast<int>(weight.height),
+      .width = static_cast<int>(weight.width),
+      .gather = Gather(weight.height),
+      .dx = {.y = elements(args.dx),
+             .before = elements(args.preactivation),
+             .y_stride = args.dx.stride,
+             .before_stride = args.preactivation.stride,
+             .activation = args.activation,
+             .accumulate = args.accumulate}};
+  const int64_t tokens = args.dy.rows();
+  const int64_t lines = divide_up(weight.cols, weight.width);
+  choose_tile(tokens, lines, weight.width, [&](auto chosen) {
+    using Shape = decltype(chosen);
+    const int64_t parts = lines * tiles_across(transposed.width, Shape::kN);
+    with_half(args.dy.dtype, [&](auto half) {
+      launch(transposed_tile<decltype(half)::value, Shape>,
+             shape_of<Shape>("block_spmm_transposed", tokens, parts), stream, transposed);
+    });
+  });
+}
+
+}  // namespace
+
+void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
+  verify(args);
+  if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.x)) {
+    multiply(stream, args);
+  } else {
+    block_spmm_by_rows(stream, args);
+  }
+}
+
+void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
+  verify(args);
+  const bool whole = args.weight.rows % 8 == 0;
+  if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.dy) && whole) {
+    multiply_transposed(stream, args);
+  } else {
+    block_spmm_transposed_by_rows(stream, args);
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

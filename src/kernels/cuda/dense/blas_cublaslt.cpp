@@ -1,0 +1,151 @@
+// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first,
+// the bias runs along the rows of its result, and sums of a's rows are those of its second operand
+// (BGRADB). Accumulation in fp32.
+//
+// Bias and sums have the result's type there. So a bias to a result in 16 bits is rounded first, by a
+// kernel of n elements in each call, sums of a shorter type, or that are added to others, go
+// through the workspace, and those of a longer type are left to the caller. On Hopper and later
+// sums come apart from products of halves: the library's kernels that have both are Ampere's
+// (cuBLASLt 13.1). What it refuses to do in one is done after the product.
+#include "src/kernels/cuda/dense/blas_cublaslt.h"
+
+#include <algorithm>
+
+#include "src/kernels/cuda/dense/bias.h"
+#include "src/kernels/cuda/table.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+/// Vectors and matrices that the library reads 16 bytes at a time.
+bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::fp32; }
+
+/// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
+/// 16 bytes.
+bool has_slope(const Product& p) {
+  return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr &&
+         p.c_stride % 8 == 0 && p.k > 1 && is_aligned(p.gelu_slope_of);
+}
+
+bool has_row_sums(const Product& p, int capability) {
+  constexpr int kHopper = 90;
+  return p.row_sums && (p.row_sums.dtype != DType::fp32 || !p.half_result) && p.n > 1 &&
+         (!p.half_inputs || capability < kHopper);
+}
+
+/// Which extra, and where its vector or matrix is. `spare`: memory of this call for a vector.
+void add_extra(ProductCall& call, std::byte* spare) {
+  const Product& p = call.product;
+  const DType type = type_of_result(p);
+  if (p.bias != nullptr) {
+    auto* bias = const_cast<float*>(p.bias);
+    call.extra = BlasExtra::bias;
+    call.beside = p.half_result || !is_aligned(bias) ? spare : static_cast<void*>(bias);
+    if (call.beside == spare) {
+      cast(call.stream, {.x = Tensor(bias, DType::fp32, {p.n}), .y = Tensor(spare, type, {p.n})});
+    }
+  } else if (has_slope(p)) {
+    call.extra = BlasExtra::gelu_slope;
+    call.beside = const_cast<void*>(p.gelu_slope_of);
+  } else if (has_row_sums(p, blas_queue(call.stream).blas.capability())) {
+    const bool straight =
+        !p.accumulate_sums && p.row_sums.dtype == type && is_aligned(p.row_sums.data);
+    call.extra = BlasExtra::row_sums;
+    call.beside = straight ? p.row_sums.data : spare;
+  }
+}
+
+/// With its workspace.
+ProductCall call_of(Stream& stream, const Product& product) {
+  ProductCall call{.stream = stream, .product = product};
+  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
+  return call;
+}
+
+/// Asks the library, and once more without the extra if it refuses.
+const ProductPlan& ask(const ProductCall& call) {
+  const ProductPlan* plan = &plan_of(call);
+  require(plan->possible, "whoever asks for a product in 8 bits asks takes_fp8 before",
+          call.product.m, call.product.n, call.product.k);
+  cublasStatus_t status = ask(call, *plan, plan->algorithm, call.product.c);
+  if (is_refusal(status) && plan->extra != BlasExtra::none) {
+    plan = &plan_without_extra(call);
+    status = ask(call, *plan, plan->algorithm, call.product.c);
+  }
+  check_blas(status, "product");
+  return *plan;
+}
+
+}  // namespace
+
+void check_blas(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, {}: {}", what,
+        blas_library().status_text(status));
+}
+
+Blas::Blas(int capability) : capability_(capability) {
+  check_blas(blas_library().create(&handle_), "handle");
+}
+Blas::~Blas() { static_cast<void>(blas_library().destroy(handle_)); }
+
+cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
+                   const cublasLtMatmulAlgo_t& algorithm, void* to) {
+  const BlasQueue queue = blas_queue(call.stream);
+  const Product& p = call.product;
+  if (plan.extra == BlasExtra::gelu_slope) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.beside);
+  } else if (plan.extra != BlasExtra::none) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
+  }
+  if (p.a_format != Float8::none) {
+    set_scales(plan.product, p);
+  }
+  const float one = 1;
+  const float beta = p.addend != nullptr ? 1 : 0;
+  const float* of_product = p.factors != nullptr ? p.factors : &one;
+  const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
+  return blas_library().matmul(
+      queue.blas.handle(), plan.product.handle, of_product, p.b, plan.b.handle, p.a, plan.a.handle,
+      of_c, p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm,
+      call.workspace, queue.workspace, queue.native);
+}
+
+/// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have
+/// here), and extents and addresses are whole 16s. Of two E5M2 it makes no product. Whether it has
+/// an algorithm for the rest it says itself, once a shape.
+bool takes_fp8(Stream& stream, const Product& p) {
+  constexpr int kAda = 89;
+  const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
+  const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
+  return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
+         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c) &&
+         plan_of(call_of(stream, p)).possible;
+}
+
+size_t matmul_workspace(int64_t m, int64_t n) {
+  return blas_workspace() + static_cast<size_t>(std::max(n, m)) * sizeof(float);
+}
+
+bool matmul(Stream& stream, const Product& product) {
+  ProductCall call = call_of(stream, product);
+  if (stream.arena().dry()) {
+    return false;  // what it fuses the library knows: a plan counts what is done beside it, too
+  }
+  add_extra(call, call.workspace + blas_workspace());
+  const ProductPlan& plan = ask(call);
+  if (product.bias != nullptr && plan.extra != BlasExtra::bias) {
+    Tensor c(product.c, type_of_result(product), {product.m, product.n});
+    c.stride = product.c_stride;
+    add_bias(stream, c, product.bias);
+  }
+  if (plan.extra == BlasExtra::row_sums && call.beside != product.row_sums.data) {
+    cast(stream, {.x = Tensor(call.beside, type_of_result(product), {product.m}),
+                  .y = product.row_sums,
+                  .accumulate = product.accumulate_sums});
+  }
+  return plan.extra == BlasExtra::gelu_slope || plan.extra == BlasExtra::row_sums;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

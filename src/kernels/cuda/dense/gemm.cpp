@@ -1,0 +1,118 @@
+#include "src/kernels/cuda/dense/bias.h"
+#include "src/kernels/cuda/dense/blas.h"
+#include "src/kernels/cuda/dense/fp8.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+Product product_of(const Stream& stream, const GemmArgs& args) {
+  return {.a = args.a.data,
+          .b = args.b.data,
+          .c = args.c.data,
+          .bias = static_cast<const float*>(args.bias.data),
+          .m = args.c.rows(),
+          .n = args.c.cols(),
+          .k = args.transpose_a ? args.a.rows() : args.a.cols(),
+          .a_stride = args.a.stride,
+          .b_stride = args.b.stride,
+          .c_stride = args.c.stride,
+          .half_inputs = args.a.dtype != DType::fp32,
+          .half_result = args.c.dtype != DType::fp32,
+          .half = args.a.dtype == DType::fp16 ? DType::fp16 : DType::bf16,
+          .tf32 = stream.tf32() && args.a.dtype == DType::fp32,
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .addend = args.accumulate ? args.c.data : args.addend.data};
+}
+
+/// The same product as it is of codes, which begin somewhere in `memory`.
+Product of_codes(Product product, const GemmArgs& args, const void* memory) {
+  product.a = product.b = memory;
+  product.a_scale = product.b_scale = static_cast<const float*>(memory);
+  product.a_format = args.round_a;
+  product.b_format = args.round_b;
+  product.a_stride = product.b_stride = product.k;
+  product.transpose_a = false;
+  product.transpose_b = true;
+  return product;
+}
+
+/// The product of operands in 8 bits. Where the library cannot multiply codes, operands are their
+/// numbers in bf16: sums of the same products. A bias comes with a result in bf16; to one of fp32
+/// the library adds it in bf16 alone, so that it comes after.
+void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
+  // The product's own workspace comes first: it asks for it again, and gets the same memory.
+  const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
+  std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
+  product.half_inputs = true;
+  product.tf32 = false;
+  product.bias = product.half_result ? product.bias : nullptr;
+  const Product codes = of_codes(product, args, memory);
+  if (!stream.arena().dry() && takes_fp8(stream, codes)) {
+    const RoundedOperands rounded = round_to_codes(stream, args, memory);
+    product = codes;
+    product.a = rounded.a;
+    product.b = rounded.b;
+    product.a_scale = rounded.scale_a;
+    product.b_scale = rounded.scale_b;
+  } else {
+    const RoundedOperands rounded = round_to_bf16(stream, args, memory);
+    product.a = rounded.a;
+    product.b = rounded.b;
+    product.a_stride = args.a.cols();
+    product.b_stride = args.b.cols();
+    product.factors = rounded.factors;
+  }
+  matmul(stream, product);
+  if (args.bias && product.bias == nullptr) {
+    add_bias(stream, args.c, static_cast<const float*>(args.bias.data));
+  }
+}
+
+/// The product of operands as they are; whether the library did what goes with it, too.
+bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
+  if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
+    product.gelu_slope_of = args.preactivation.data;
+  } else if (!args.preactivation) {
+    product.row_sums = args.row_sums;
+    product.accumulate_sums = args.accumulate_sums;
+  }
+  return matmul(stream, product);
+}
+
+}  // namespace
+
+// What goes with a product is fused into it here, or done after it, and nowhere else:
+//   activated      after it: the library computes it from the sum before c is rounded, so that what
+//                  backward computes again from c would have other bits
+//   preactivation  fused for gelu in 16 bits, where one rounding less hides that its gelu is another form
+//   row_sums       fused where the library can (blas_cublaslt.cpp)
+// With products in 8 bits nothing but some biases: that the library takes slopes along with them
+// and a result in bf16 is nowhere promised, and row_sums are those of what was not rounded.
+void gemm(Stream& stream, const GemmArgs& args) {
+  verify(args);
+  const Product product = product_of(stream, args);
+  bool fused = false;
+  if (product.m > 0 && product.n > 0) {
+    require(product.k > 0, "a product has terms", product.m, product.n);
+    if (args.round_a != Float8::none) {
+      rounded_product(stream, args, product);
+    } else {
+      fused = plain_product(stream, args, product);
+    }
+  }
+  if (args.activated) {
+    activation(stream, {.kind = args.activation, .x = args.c, .y = args.activated});
+  }
+  if (args.preactivation && !fused) {
+    activation_backward(
+        stream, {.kind = args.activation, .dy = args.c, .x = args.preactivation, .dx = args.c});
+  }
+  if (args.row_sums && !fused) {
+    column_sum(stream, {.x = args.a, .out = args.row_sums, .accumulate = args.accumulate_sums});
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,376 @@
+#include "src/kernels/cuda/device/queue.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "src/kernels/cuda/cudnn/library.h"
+#include "src/kernels/cuda/dense/blas_cublaslt.h"
+#include "src/kernels/cuda/sparse/cusparse.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) {
+    return;
+  }
+  static_cast<void>(cudaGetLastError());  // or the next call would report it again
+  fail("CUDA, {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+CudaEvent::CudaEvent() {
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
+}
+
+CudaEvent::~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+
+void CudaEvent::synchronize() const {
+  check_cuda(cudaEventSynchronize(event_), "waiting for an event");
+}
+
+bool CudaEvent::passed() const {
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status != cudaErrorNotReady) {
+    check_cuda(status, "asking for an event");
+  }
+  return status == cudaSuccess;
+}
+
+CudaQueue::CudaQueue(int device) : device_(device) {
+  use_device();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+}
+
+CudaQueue::CudaQueue(CudaQueue& first) : Queue(&first), device_(first.device_), first_(&first) {
+  use_device();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+  first_->others_.push_back(this);
+}
+
+CudaQueue::~CudaQueue() {
+  if (first_ != nullptr) {
+    std::erase(first_->others_, this);
+  }
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  cudnn_.reset();
+  cusparse_.reset();
+  for (const auto& [host, copy] : constants_) {
+    static_cast<void>(cudaFree(copy));
+  }
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
+
+void CudaQueue::synchronize() {
+  refuse_recording("waiting for a queue");
+  use_device();
+  ++synchronized_;
+  if (has_lookout()) {
+    // Who looks may ask for more, which may wait for another host: that is not awaited here.
+    const Mark so_far = last_mark_;
+    CudaEvent all;
+    record(all);
+    wait_for(all);
+    drop_marks(so_far);
+    return;
+  }
+  check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
+  drop_marks(last_mark_);
+}
+
+void CudaQueue::wait_for(const CudaEvent& event) const {
+  if (!has_lookout()) {
+    event.synchronize();
+    return;
+  }
+  while (!event.passed()) {
+    look();
+    std::this_thread::yield();
+  }
+}
+
+std::unique_ptr<Queue> CudaQueue::beside() {
+  require(first_ == nullptr, "queues stand beside the first of their device", device_);
+  return std::unique_ptr<Queue>(new CudaQueue(*this));
+}
+
+void CudaQueue::follow(Queue& other, Mark mark) {
+  auto* queue = dynamic_cast<CudaQueue*>(&other);
+  require(queue != nullptr && queue->device_ == device_, "queues of one device", device_);
+  if (queue->captured_) {
+    const auto found = std::ranges::find(queue->captured_marks_, mark, &Marked::mark);
+    check(found != queue->captured_marks_.end(), "a mark from before, while calls are recorded");
+    captured_ = true;  // by the wait itself, where it was not yet
+    wait(*found->event);
+    return;
+  }
+  check(!captured_, "a queue outside is followed while calls are recorded");
+  const auto found = std::ranges::find(queue->marks_, mark, &Marked::mark);
+  if (found != queue->marks_.end()) {  // else it has passed
+    wait(*found->event);
+  }
+}
+
+void* CudaQueue::handle() {
+  use_device();
+  return stream_;
+}
+
+std::string CudaQueue::device_id() const {
+  cudaDeviceProp about;
+  check_cuda(cudaGetDeviceProperties(&about, device_), "properties of a device");
+  std::string id;
+  for (const char byte : about.uuid.bytes) {
+    id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return id;
+}
+
+void CudaQueue::finish_all() noexcept {
+  for (CudaQueue* queue : others_) {
+    queue->finish_all();
+  }
+  try {
+    synchronize();
+  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    static_cast<void>(cudaStreamSynchronize(stream_));
+  }
+}
+
+void CudaQueue::hold_others() {
+  for (CudaQueue* queue : others_) {
+    queue->follow(*this, mark());
+  }
+}
+
+Mark CudaQueue::mark() {
+  use_device();
+  if (captured_) {
+    return mark_in(captured_marks_);
+  }
+  static_cast<void>(passed(last_mark_));  // their events are free again
+  return mark_in(marks_);
+}
+
+Mark CudaQueue::mark_in(std::deque<Marked>& marks) {
+  if (spare_events_.empty()) {
+    spare_events_.push_back(std::make_unique<CudaEvent>());
+  }
+  record(*spare_events_.back());
+  marks.push_back({.mark = ++last_mark_, .event = std::move(spare_events_.back())});
+  spare_events_.pop_back();
+  return last_mark_;
+}
+
+bool CudaQueue::passed(Mark mark) {
+  refuse_recording("asking for a mark");
+  while (!marks_.empty() && marks_.front().mark <= mark && marks_.front().event->passed()) {
+    drop_marks(marks_.front().mark);
+  }
+  return marks_.empty() || marks_.front().mark > mark;
+}
+
+void CudaQueue::wait(Mark mark) {
+  refuse_recording("waiting for a mark");
+  const auto found = std::ranges::find(marks_, mark, &Marked::mark);
+  if (found != marks_.end()) {
+    wait_for(*found->event);
+    drop_marks(mark);
+  }
+}
+
+/// Those up to `mark` have passed.
+void CudaQueue::drop_marks(Mark mark) {
+  while (!marks_.empty() && marks_.front().mark <= mark) {
+    spare_events_.push_back(std::move(marks_.front().event));
+    marks_.pop_front();
+  }
+}
+
+void CudaQueue::refuse_recording(const char* what) const {
+  check(!recording(), "{}, while calls are recorded", what);
+}
+
+void CudaQueue::hold(std::shared_ptr<const void> used) {
+  if (recording()) {
+    first().held_.push_back(std::move(used));
+  }
+}
+
+void CudaQueue::after_recording(std::function<void()> give_back) {
+  first().spoilt_ = true;
+  first().given_back_.push_back(std::move(give_back));
+}
+
+/// Only for calls of this thread, and strictly: libraries that take memory meanwhile make CUDA
+/// refuse the whole, where a graph would go on using what they give back.
+bool CudaQueue::begin_recording() {
+  require(first_ == nullptr && !records_, "one recording of a device at a time", device_);
+  use_device();
+  if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  records_ = captured_ = true;
+  spoilt_ = false;
+  return true;
+}
+
+/// A queue that others have not followed, an error on the way, memory that is gone: no graph.
+std::unique_ptr<Recording> CudaQueue::end_recording() {
+  require(records_, "a recording has begun", device_);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  const bool whole = cudaStreamEndCapture(stream_, &graph) == cudaSuccess && !spoilt_;
+  const bool made = whole && cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess;
+  if (graph != nullptr) {
+    static_cast<void>(cudaGraphDestroy(graph));
+  }
+  std::vector<std::shared_ptr<const void>> held = std::exchange(held_, {});
+  leave_recording();
+  std::unique_ptr<Recording> recording;
+  if (made) {
+    recording = std::make_unique<CudaRecording>(*this, ready, std::move(held));
+    if (cudaGraphUpload(ready, stream_) != cudaSuccess) {
+      recording.reset();
+    }
+  }
+  static_cast<void>(cudaGetLastError());  // who asks again call by call is told
+  return recording;
+}
+
+/// Events of a capture are as good as new: they are recorded before they are waited for.
+void CudaQueue::leave_recording() {
+  for (CudaQueue* queue : others_) {
+    queue->leave_recording();
+  }
+  for (Marked& marked : captured_marks_) {
+    spare_events_.push_back(std::move(marked.event));
+  }
+  captured_marks_.clear();
+  records_ = captured_ = false;
+  if (!given_back_.empty()) {
+    finish_all();
+    for (const auto& give_back : std::exchange(given_back_, {})) {
+      give_back();
+    }
+  }
+}
+
+void CudaQueue::replay(Recording& recording) {
+  auto* graph = dynamic_cast<CudaRecording*>(&recording);
+  require(graph != nullptr && &graph->queue() == this, "a recording of this queue", device_);
+  refuse_recording("a replay");
+  use_device();
+  check_cuda(cudaGraphLaunch(graph->native(), stream_), "launching a graph");
+}
+
+CudaRecording::~CudaRecording() {
+  queue_.finish_all();
+  static_cast<void>(cudaGraphExecDestroy(graph_));
+}
+
+void CudaQueue::copy(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copy");
+}
+
+void CudaQueue::fill(void* to, int byte, size_t bytes) {
+  check_cuda(cudaMemsetAsync(to, byte, bytes, stream_), "fill");
+}
+
+void CudaQueue::record(CudaEvent& event) {
+  check_cuda(cudaEventRecord(event.native(), stream_), "recording an event");
+}
+
+void CudaQueue::wait(const CudaEvent& event) {
+  check_cuda(cudaStreamWaitEvent(stream_, event.native(), 0), "making a stream wait");
+}
+
+void CudaQueue::start(const Call& call) {
+  constexpr size_t kWithoutAsking = 32 << 10;  // of 48 KiB, which hold a kernel's static ones, too
+  use_device();
+  if (call.shared_bytes > kWithoutAsking) {
+    check_cuda(cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(call.shared_bytes)),
+               call.name);
+  }
+  check_cuda(cudaLaunchKernel(call.kernel, call.grid, call.block, call.arguments, call.shared_bytes,
+                              stream_),
+             call.name);
+}
+
+Blas& CudaQueue::blas() {
+  if (blas_ == nullptr) {
+    use_device();
+    int major = 0;
+    int minor = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_),
+               "compute capability");
+    check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_),
+               "compute capability");
+    blas_ = std::make_unique<Blas>(10 * major + minor);
+  }
+  return *blas_;
+}
+
+CusparseHandle& CudaQueue::cusparse() {
+  if (cusparse_ == nullptr) {
+    use_device();
+    cusparse_ = std::make_unique<CusparseHandle>(stream_);
+  }
+  return *cusparse_;
+}
+
+Cudnn& CudaQueue::cudnn() {
+  use_device();
+  if (cudnn_ == nullptr) {
+    cudnn_ = std::make_unique<Cudnn>(stream_);
+  }
+  return *cudnn_;
+}
+
+size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper
+
+CudaQueue& queue_of(Stream& stream) {
+  auto* queue = dynamic_cast<CudaQueue*>(stream.queue());
+  require(queue != nullptr, "kernels of a device need a stream with a queue of that device");
+  return *queue;
+}
+
+BlasQueue blas_queue(Stream& stream) {
+  CudaQueue& queue = queue_of(stream);
+  return {queue.blas(), queue.native(), blas_workspace()};
+}
+
+double seconds_of(Stream& stream, const std::function<void()>& work) {
+  const cudaStream_t native = blas_queue(stream).native;
+  std::array<cudaEvent_t, 2> events{};
+  for (cudaEvent_t& event : events) {
+    check_cuda(cudaEventCreate(&event), "event");
+  }
+  check_cuda(cudaEventRecord(events[0], native), "recording an event");
+  work();
+  check_cuda(cudaEventRecord(events[1], native), "recording an event");
+  check_cuda(cudaEventSynchronize(events[1]), "waiting for an event");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "timing");
+  for (const cudaEvent_t event : events) {
+    static_cast<void>(cudaEventDestroy(event));
+  }
+  return milliseconds * 1e-3;
+}
+
+const void* CudaQueue::constant(const void* host, size_t bytes) {
+  void*& made = constants_[host];
+  if (made == nullptr) {
+    refuse_recording("memory for a table");
+    use_device();
+    check_cuda(cudaMalloc(&made, bytes), "memory for a table");
+    copy(made, host, bytes);
+  }
+  return made;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,207 @@
+#pragma once
+// 8-bit codes of the dynamic map (rules/dynamic_lines.h): the same rule as cpu/optimizer/dynamic_code.h, a quad
+// of codes at a time. The 256 numbers of a block lie in a warp, two quads a lane.
+#include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/rules/dynamic_lines.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+/// Values by code.
+template <DynamicMap kMap>
+struct DynamicCode {
+  using Lines = DynamicLines<kMap>;
+
+  template <int kDecade>
+  static __device__ __forceinline__ float higher(float middle, float best) {
+    constexpr DynamicLine kLine = Lines::line(kDecade);
+    return fmaxf(middle * kLine.slope + kLine.start, best);
+  }
+
+  static __device__ __forceinline__ float value(float p) {
+    const float middle = p + 0.5F;
+    float best = higher<0>(middle, 0.0F);
+    best = higher<1>(middle, best);
+    best = higher<2>(middle, best);
+    best = higher<3>(middle, best);
+    best = higher<4>(middle, best);
+    best = higher<5>(middle, best);
+    best = higher<6>(middle, best);
+    return fminf(best, 1.0F);
+  }
+
+  static __device__ __forceinline__ float decoded(unsigned code) {
+    if constexpr (Lines::kSigned) {
+      const auto p = static_cast<float>(static_cast<int>(code) - 127);
+      return copysignf(value(fabsf(p)), p);
+    }
+    return value(static_cast<float>(code + 1));
+  }
+};
+
+struct CodeScale {
+  float scale, inverse;
+};
+
+/// Of the warp's numbers, of which each lane has two quads.
+__device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
+  constexpr float kMost = 0x1.fffffep127F;
+  float high = 0;
+  float low = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    high = fmaxf(high, fmaxf(a.x[k], b.x[k]));
+    low = fminf(low, fminf(a.x[k], b.x[k]));
+  }
+  high = fminf(warp_max(high), kMost);
+  low = fmaxf(-warp_max(-low), -kMost);
+  const float scale = high >= -low ? high : low;
+  const bool zero = fabsf(scale) < 0x1p-104F;
+  return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
+}
+
+/// Four codes in one word, the first in its lowest byte. kWhole as in elements.h.
+template <bool kWhole = false>
+__device__ __forceinline__ unsigned load_codes(const uint8_t* codes, int64_t i, int64_t count) {
+  if constexpr (!kWhole) {
+    if (count < 4 || !aligned(codes + i, 4)) {
+      unsigned word = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        word |= k < count ? unsigned{codes[i + k]} << 8 * k : 0U;
+      }
+      return word;
+    }
+  }
+  return *reinterpret_cast<const unsigned*>(codes + i);
+}
+template <bool kWhole = false>
+__device__ __forceinline__ void store_codes(uint8_t* codes, int64_t i, int64_t count,
+                                            unsigned word) {
+  if constexpr (!kWhole) {
+    if (count < 4 || !aligned(codes + i, 4)) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k < count) {
+          codes[i + k] = static_cast<uint8_t>(word >> 8 * k);
+        }
+      }
+      return;
+    }
+  }
+  *reinterpret_cast<unsigned*>(codes + i) = word;
+}
+
+template <DynamicMap kMap>
+__device__ __forceinline__ Quad decode_quad(unsigned codes, float scale) {
+  Quad q;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    q.x[k] = DynamicCode<kMap>::decoded(codes >> 8 * k & 255U) * scale;
+  }
+  return q;
+}
+
+/// Both directions of a map from shared memory, for kernels that have many numbers to look at: a
+/// value by its code, and of an octave of magnitudes [2^e, 2^(e+1)) the two lines that it can meet,
+/// since a decade has more than three.
+template <DynamicMap kMap>
+class CodeTable {
+  using Code = DynamicCode<kMap>;
+  using Lines = DynamicLines<kMap>;
+
+ public:
+  /// By all threads of a block, 32 at least, which have a barrier to pass before the first looks.
+  __device__ __forceinline__ void fill() {
+    for (unsigned code = threadIdx.x; code < 256; code += blockDim.x) {
+      values_[code] = Code::decoded(code);
+    }
+    if (threadIdx.x < kOctaves) {
+      fill_octave(threadIdx.x);
+    }
+  }
+
+  __device__ __forceinline__ Quad decode(unsigned codes, float scale) const {
+    Quad q;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.x[k] = values_[codes >> 8 * k & 255U] * scale;
+    }
+    return q;
+  }
+
+  __device__ __forceinline__ unsigned encode(const Quad& q, float inverse) const {
+    unsigned codes = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      codes |= encoded(q.x[k] * inverse) << 8 * k;
+    }
+    return codes;
+  }
+
+ private:
+  static constexpr int kOctaves = 32;
+  static constexpr int kFirst = 127 - kOctaves;  ///< exponent of octave 0, and of all below
+
+  /// Of a decade whose border lies in the octave or below, and of the decade before it.
+  struct Octave {
+    float steepness_before, offset_before, steepness, offset;
+  };
+  struct Border {
+    float position;  ///< from here on codes are the decade's
+    float before;    ///< and below at most this, rounded down
+  };
+
+  /// The decade that the octave ends in.
+  template <int kDecade>
+  __device__ __forceinline__ void fill_from(unsigned octave, float end) {
+    constexpr DynamicLine kLine = Lines::line(kDecade);
+    constexpr DynamicLine kBefore = Lines::line(kDecade > 0 ? kDecade - 1 : 0);
+    constexpr auto kFirstOfDecade = static_cast<float>(1 << (kDecade + Lines::kLevel));
+    if (kDecade > 0 && end * kLine.steepness + kLine.offset < kFirstOfDecade) {
+      return;
+    }
+    octaves_[octave] = {kBefore.steepness, kBefore.offset, kLine.steepness, kLine.offset};
+    // The least number from which on `position - kFirstOfDecade < kBorder` is false.
+    float border = kFirstOfDecade + Lines::kBorder;
+    border = border - kFirstOfDecade < Lines::kBorder ? __uint_as_float(__float_as_uint(border) + 1)
+                                                      : border;
+    borders_[octave] = {border, kFirstOfDecade - 0.5F};
+  }
+  __device__ __forceinline__ void fill_octave(unsigned octave) {
+    const float end = __uint_as_float((kFirst + octave + 1) << 23);
+    fill_from<0>(octave, end);
+    fill_from<1>(octave, end);
+    fill_from<2>(octave, end);
+    fill_from<3>(octave, end);
+    fill_from<4>(octave, end);
+    fill_from<5>(octave, end);
+    fill_from<6>(octave, end);
+  }
+
+  /// x is relative to the scale; of NaN some code.
+  __device__ __forceinline__ unsigned encoded(float x) const {
+    const float magnitude = fminf(fabsf(x), Lines::kBelowOne);
+    const int exponent = static_cast<int>(__float_as_uint(magnitude) >> 23);
+    const int octave = (exponent > kFirst ? exponent : kFirst) - kFirst;
+    const Octave lines = octaves_[octave];
+    const Border border = borders_[octave];
+    const float before = magnitude * lines.steepness_before + lines.offset_before;
+    const float position = magnitude * lines.steepness + lines.offset;
+    const auto p =
+        static_cast<int>(position >= border.position ? position : fminf(before, border.before));
+    if constexpr (Lines::kSigned) {
+      const int code = x < 0.0F ? 127 - p : 127 + p;
+      return x >= Lines::kNearOne ? 255U : static_cast<unsigned>(code) & 255U;
+    } else {
+      const int least = magnitude > 0.0F ? 1 : 0;
+      const int code = p - 1 > least ? p - 1 : least;
+      return x >= Lines::kNearOne ? 255U : static_cast<unsigned>(code) & 255U;
+    }
+  }
+
+  float values_[256];
+  alignas(16) Octave octaves_[kOctaves];
+  alignas(8) Border borders_[kOctaves];
+};
+
+}  // namespace espalier::kernels::ESPALIER_GPU

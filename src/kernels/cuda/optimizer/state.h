@@ -1,0 +1,226 @@
+#pragma once
+// What the fused optimizers read and write of a kept element besides its gradient: moments, in fp32
+// or in 8 bits, and the master copy, whole, in halves, or rounded at random.
+#include "src/kernels/cuda/optimizer/dynamic_code.h"
+#include "src/kernels/cuda/simt/elements.h"
+#include "src/kernels/cuda/simt/philox.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+static_assert(kQuantizeBlock == 2 * 4 * 32);
+
+/// fp32 values, or codes with a scale a block; or nothing.
+struct Moment {
+  float* values = nullptr;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+};
+
+inline Moment moment_of(const Tensor& moment, const Tensor& scales) {
+  if (moment.dtype == DType::uint8) {
+    return {nullptr, static_cast<uint8_t*>(moment.data), static_cast<float*>(scales.data)};
+  }
+  return {static_cast<float*>(moment.data), nullptr, nullptr};
+}
+
+/// A quad of it as memory has it: numbers, or codes in the first word and their scale in the second.
+template <bool kWhole = false>
+__device__ __forceinline__ RawQuad load_raw(const Moment& moment, int64_t i, int64_t count) {
+  RawQuad raw{};
+  if (moment.codes != nullptr) {
+    raw.word[0] = __uint_as_float(load_codes<kWhole>(moment.codes, i, count));
+    raw.word[1] = kWhole || count > 0 ? moment.scales[i / kQuantizeBlock] : 0.0F;
+  } else if (moment.values != nullptr) {
+    const Quad q = load_quad<kWhole>(moment.values, i, count);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      raw.word[k] = q.x[k];
+    }
+  }
+  return raw;
+}
+template <DynamicMap kMap>
+__device__ __forceinline__ Quad quad_of(const Moment& moment, const RawQuad& raw,
+                                        const CodeTable<kMap>& table) {
+  if (moment.codes != nullptr) {
+    return table.decode(__float_as_uint(raw.word[0]), raw.word[1]);
+  }
+  return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
+}
+inline bool has_whole_quads(const Moment& moment) {
+  return has_whole_quads(moment.values) && has_whole_quads(moment.codes);
+}
+template <DynamicMap kMap>
+__device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int64_t count) {
+  const RawQuad raw = load_raw(moment, i, count);
+  if (moment.codes != nullptr) {
+    return decode_quad<kMap>(__float_as_uint(raw.word[0]), raw.word[1]);
+  }
+  return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
+}
+
+/// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes
+/// whose elements are beyond the end take part with zeros.
+template <bool kWhole, DynamicMap kMap>
+__device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
+                                             const Quad (&q)[2], const CodeTable<kMap>& table) {
+  if (moment.codes == nullptr) {
+    if (moment.values != nullptr) {
+      store_quad<kWhole>(moment.values, i, count, q[0]);
+      store_quad<kWhole>(moment.values, i + 128, count - 128, q[1]);
+    }
+    return;
+  }
+  const CodeScale scale = warp_scale(q[0], q[1]);
+  store_codes<kWhole>(moment.codes, i, count, table.encode(q[0], scale.inverse));
+  store_codes<kWhole>(moment.codes, i + 128, count - 128, table.encode(q[1], scale.inverse));
+  if (threadIdx.x % 32 == 0) {
+    moment.scales[i / kQuantizeBlock] = scale.scale;
+  }
+}
+
+/// Of both moments.
+struct CodeTables {
+  CodeTable<DynamicMap::with_sign> first;
+  CodeTable<DynamicMap::without_sign> second;
+};
+
+/// The master copy: `value`, or that and the 16 bits below it; see AdamWArgs.
+struct Master {
+  Elements value;
+  uint16_t* low;
+};
+
+inline bool has_whole_quads(const Master& master) {
+  return has_whole_quads(master.value) && has_whole_quads(master.low);
+}
+
+// The halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
+
+/// The exponent with fp32's bias; that of 2^-14 for what is smaller.
+__device__ __forceinline__ unsigned split_exponent(float magnitude) {
+  const unsigned exponent = __float_as_uint(magnitude) >> 23;
+  return exponent < 113 ? 113 : exponent;
+}
+__device__ __forceinline__ float join_fp16(float high, int low) {
+  const float size = fabsf(high);
+  const float unit = __uint_as_float((split_exponent(size) - 25) << 23);
+  const float w = size + static_cast<float>(low) * unit;
+  return __uint_as_float(__float_as_uint(w) | (__float_as_uint(high) & 0x80000000U));
+}
+/// The low half, and `high`.
+__device__ __forceinline__ unsigned split_fp16(float w, float& high) {
+  const float given = fabsf(w);
+  // A sum with 2^-16 leaves multiples of 2^-39.
+  const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
+  const float rounded = from_fp16(to_fp16_bits(size));
+  const float units = __uint_as_float((127 + 127 + 25 - split_exponent(rounded)) << 23);
+  const float rest = size < 65520.0F ? size - rounded : 0.0F;
+  high = w != w ? __uint_as_float(0x7fc00000U)
+                : __uint_as_float(__float_as_uint(rounded) | (__float_as_uint(w) & 0x80000000U));
+  return static_cast<unsigned>(static_cast<int>(rest * units)) & 0xffffU;
+}
+
+__device__ __forceinline__ float join(DType half, float high, unsigned low) {
+  const int rest = static_cast<int16_t>(low);
+  return half == DType::fp16 ? join_fp16(high, rest)
+                             : __uint_as_float(__float_as_uint(high) + static_cast<unsigned>(rest));
+}
+
+/// A quad of it as memory has it.
+struct RawMaster {
+  RawQuad value;
+  uint2 low;
+};
+template <bool kWhole = false>
+__device__ __forceinline__ RawMaster load_raw(const Master& master, int64_t i, int64_t count) {
+  return {load_raw<kWhole>(master.value, i, count),
+          master.low != nullptr ? load_halves<kWhole>(master.low + i, count) : make_uint2(0, 0)};
+}
+__device__ __forceinline__ Quad quad_of(const Master& master, const RawMaster& raw) {
+  Quad w = quad_of(master.value.type, raw.value);
+  if (master.low == nullptr) {
+    return w;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const unsigned bits = (k < 2 ? raw.low.x : raw.low.y) >> 16 * (k % 2);
+    w.x[k] = join(master.value.type, w.x[k], bits & 0xffffU);
+  }
+  return w;
+}
+__device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int64_t count) {
+  return quad_of(master, load_raw(master, i, count));
+}
+
+/// Writes w; returns the values as they are stored, or with `joined` both halves of them.
+template <bool kWhole>
+__device__ __forceinline__ Quad store_master(const Master& master, int64_t i, int64_t count,
+                                             const Quad& w, bool joined) {
+  if (master.low == nullptr) {
+    store_quad<kWhole>(master.value, i, count, w);
+    return w;
+  }
+  Quad high;
+  unsigned low[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (master.value.type == DType::fp16) {
+      low[k] = split_fp16(w.x[k], high.x[k]);
+      continue;
+    }
+    // Rounding would carry some NaNs into a number.
+    const unsigned bits = w.x[k] != w.x[k] ? 0x7fc00000U : __float_as_uint(w.x[k]);
+    high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);
+    low[k] = bits & 0xffffU;
+  }
+  store_quad<kWhole>(master.value, i, count, high);
+  store_halves<kWhole>(master.low + i, count,
+                       make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16));
+  if (joined) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      high.x[k] = join(master.value.type, high.x[k], low[k]);
+    }
+  }
+  return high;
+}
+
+// Rounding at random, to a number: src/core/random_rounding.h.
+
+__device__ __forceinline__ float bf16_at_random(float w, unsigned word) {
+  const unsigned bits = w != w ? 0x7fc00000U : __float_as_uint(w);
+  const unsigned added = (bits & 0x7fffffffU) > 0x7f7f0000U ? 0x8000U : word >> 16;
+  return __uint_as_float((bits + added) & 0xffff0000U);
+}
+__device__ __forceinline__ float fp16_at_random(float w, unsigned word) {
+  const unsigned bits = __float_as_uint(w);
+  const unsigned magnitude = bits & 0x7fffffffU;
+  const unsigned added = magnitude > 0x477fe000U ? 0x1000U : word >> 19;
+  const unsigned normal = (magnitude - (112U << 23) + added) >> 13;
+  const bool is_small = magnitude < 0x38800000U;
+  const float size = is_small ? fabsf(w) : 0.0F;
+  const auto counted = static_cast<unsigned>(static_cast<int>(size * 0x1p45F));
+  unsigned half = is_small ? (counted + (word >> 11)) >> 21 : normal;
+  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
+  half |= bits >> 16 & 0x8000U;
+  half = magnitude > 0x7f800000U ? 0x7e00U : half;
+  return from_fp16(half);
+}
+
+/// Writes w into values that have no halves below; returns them as they are stored.
+template <bool kWhole>
+__device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i, int64_t count,
+                                                const Quad& w, const RandomRounding& rounding) {
+  const Words words = words_of_quad(rounding.key, rounding.first + i);
+  Quad stored;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    stored.x[k] = value.type == DType::fp16 ? fp16_at_random(w.x[k], words.word[k])
+                                            : bf16_at_random(w.x[k], words.word[k]);
+  }
+  store_quad<kWhole>(value, i, count, stored);
+  return stored;
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

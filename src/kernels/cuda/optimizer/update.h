@@ -1,0 +1,247 @@
+#pragma once
+// What the fused optimizers share. A warp has 256 kept elements, the block of one 8-bit scale: it
+// reads all their arrays, updates them in registers, and writes them and their dense copy. Every
+// array crosses memory once; but the values of a bitmap's elements are read again to be written to
+// the copy (cuda/index/positions.h), since their groups do not begin where blocks do.
+#include "src/kernels/cuda/index/positions.h"
+#include "src/kernels/cuda/optimizer/state.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+inline constexpr unsigned kStateWarps = 8;
+
+/// The arrays of an update.
+struct State {
+  Elements gradient;
+  Master master;
+  Moment moment[2];
+  Elements dense;       ///< null: no copy
+  const int32_t* list;  ///< null: all kept
+  int64_t first;        ///< number that the list has for element 0
+  int64_t n;
+  const float* factor;  ///< null: the rule's
+  bool whole;           ///< all quads are aligned
+  bool joined;          ///< `dense` takes both halves of the master copy
+  RandomRounding rounding;
+};
+
+template <bool kWhole>
+__device__ __forceinline__ void store_dense(const State& state, int64_t i, int64_t count,
+                                            const Quad& value) {
+  if (state.dense.data == nullptr) {
+    return;
+  }
+  if (state.list == nullptr) {
+    store_quad<kWhole>(state.dense, i, count, value);
+    return;
+  }
+  const Places places = load_places<kWhole>(state.list, i, count);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (kWhole || k < count) {
+      store(state.dense, places.at[k] - state.first, value.x[k]);
+    }
+  }
+}
+
+/// The block's elements from `first` and from first + 128 on, a quad each, of `left`.
+template <bool kWhole, bool kAtRandom, class Rule>
+__device__ __forceinline__ void update_quads(const Rule& rule, const State& state,
+                                             const CodeTables& tables, int64_t first,
+                                             int64_t left) {
+  RawQuad raw_gradient[2];
+  RawMaster raw_w[2];
+  RawQuad raw_m[2];
+  RawQuad raw_v[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t i = first + 128 * j;
+    raw_gradient[j] = load_raw<kWhole>(state.gradient, i, left - 128 * j);
+    raw_w[j] = load_raw<kWhole>(state.master, i, left - 128 * j);
+    raw_m[j] = load_raw<kWhole>(state.moment[0], i, left - 128 * j);
+    raw_v[j] = load_raw<kWhole>(state.moment[1], i, left - 128 * j);
+  }
+  Quad w[2];
+  Quad m[2];
+  Quad v[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const Quad gradient = quad_of(state.gradient.type, raw_gradient[j]);
+    w[j] = quad_of(state.master, raw_w[j]);
+    m[j] = quad_of(state.moment[0], raw_m[j], tables.first);
+    v[j] = quad_of(state.moment[1], raw_v[j], tables.second);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      w[j].x[k] = rule.next(w[j].x[k], gradient.x[k], m[j].x[k], v[j].x[k]);
+      if (!kWhole && 128 * j + k >= left) {  // stays zero, whatever the rule makes of that
+        m[j].x[k] = 0;
+        v[j].x[k] = 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t i = first + 128 * j;
+    const int64_t count = left - 128 * j;
+    if constexpr (kAtRandom) {
+      w[j] = store_at_random<kWhole>(state.master.value, i, count, w[j], state.rounding);
+    } else {
+      w[j] = store_master<kWhole>(state.master, i, count, w[j], state.joined);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    store_dense<kWhole>(state, first + 128 * j, left - 128 * j, w[j]);
+  }
+  store_moment<kWhole>(state.moment[0], first, left, m, tables.first);
+  store_moment<kWhole>(state.moment[1], first, left, v, tables.second);
+}
+
+/// Blocks of a warp, one after the other, where moments are codes: what a table costs is shared.
+inline constexpr int kBlocksOfCodes = 4;
+
+__device__ __host__ __forceinline__ int blocks_each(const State& state) {
+  return state.moment[0].codes != nullptr || state.moment[1].codes != nullptr ? kBlocksOfCodes : 1;
+}
+
+/// The part of block of threads `number` in one step of `rule`, which has
+/// float next(w, gradient, float& moment1, float& moment2).
+template <bool kAtRandom, class Rule>
+__device__ __forceinline__ void update_part(Rule rule, const State& state, unsigned number) {
+  __shared__ CodeTables tables;
+  if (state.factor != nullptr) {
+    rule.scale = *state.factor;
+    if (!(fabsf(rule.scale) <= FLT_MAX)) {
+      return;
+    }
+  }
+  const int each = blocks_each(state);
+  if (each == kBlocksOfCodes) {
+    tables.first.fill();
+    tables.second.fill();
+    __syncthreads();
+  }
+  const unsigned lane = threadIdx.x % 32;
+  int64_t block = int64_t{number} * each * kStateWarps + threadIdx.x / 32;
+  for (int i = 0; i < each && block * kQuantizeBlock < state.n; ++i, block += kStateWarps) {
+    const int64_t first = block * kQuantizeBlock + 4 * lane;
+    if (state.whole && (block + 1) * kQuantizeBlock <= state.n) {
+      update_quads<true, kAtRandom>(rule, state, tables, first, kQuantizeBlock);
+    } else {
+      update_quads<false, kAtRandom>(rule, state, tables, first, state.n - first);
+    }
+  }
+}
+
+/// kAtRandom: values are of 16 bits, without the halves below.
+template <class Rule, bool kAtRandom>
+__global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
+  update_part<kAtRandom>(rule, state, blockIdx.x);
+}
+
+/// States that share a launch, each with blocks of threads of its own. Most parameters of a model
+/// are vectors, whose updates are shorter than launches; of large ones this takes more registers.
+template <class Rule>
+struct States {
+  static constexpr int kMost = 20;  ///< of 4 KiB, what any driver passes to a kernel
+  Rule rule[kMost];
+  State state[kMost];
+  unsigned end[kMost];  ///< number of the block of threads after its last
+};
+inline constexpr int64_t kFewElements = 1 << 18;
+
+template <class Rule>
+__global__ void __launch_bounds__(32 * kStateWarps) update_states(States<Rule> states) {
+  int which = 0;
+  unsigned begin = 0;
+  while (blockIdx.x >= states.end[which]) {
+    begin = states.end[which++];
+  }
+  update_part<false>(states.rule[which], states.state[which], blockIdx.x - begin);
+}
+
+template <class Args>
+bool copies_by_bitmap(const Args& args) {
+  return args.dense && args.positions.bitmap != nullptr;
+}
+
+/// The arrays of `args`, whatever their types.
+template <class Args>
+State state_of(const Args& args, const Moment& moment2) {
+  const Positions& positions = args.positions;
+  State state{.gradient = elements(args.gradient),
+              .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
+              .moment = {moment_of(args.moment1, args.scale1), moment2},
+              .dense = copies_by_bitmap(args) ? Elements{} : elements(args.dense),
+              .list = positions.list,
+              .first = positions.first,
+              .n = args.value.count(),
+              .factor = static_cast<const float*>(args.factor.data),
+              .joined = args.low && args.dense.dtype == DType::fp32 && positions.all(),
+              .rounding = args.rounding};
+  const bool dense =
+      positions.list != nullptr ? has_whole_quads(positions.list) : has_whole_quads(state.dense);
+  state.whole = has_whole_quads(state.gradient) && has_whole_quads(state.master) &&
+                has_whole_quads(state.moment[0]) && has_whole_quads(state.moment[1]) && dense;
+  return state;
+}
+
+/// Asks for steps of rules of one kind, of small states together.
+template <class Rule>
+class Updates {
+ public:
+  Updates(const char* name, Stream& stream) : name_(name), stream_(stream) {}
+
+  void add(const Rule& rule, const State& state, bool at_random) {
+    const unsigned blocks = blocks_for(state.n, blocks_each(state) * kStateWarps * kQuantizeBlock);
+    if (at_random || state.n >= kFewElements) {
+      void (*const kernel)(Rule, State) =
+          at_random ? update_state<Rule, true> : update_state<Rule, false>;
+      launch(kernel, shape(blocks), stream_, rule, state);
+      return;
+    }
+    together_.rule[count_] = rule;
+    together_.state[count_] = state;
+    together_.end[count_] = blocks_ += blocks;
+    if (++count_ == States<Rule>::kMost) {
+      finish();
+    }
+  }
+  void finish() {
+    launch(update_states<Rule>, shape(blocks_), stream_, together_);
+    count_ = 0;
+    blocks_ = 0;
+  }
+
+ private:
+  Launch shape(unsigned blocks) const {
+    return {.name = name_, .grid = blocks, .block = 32 * kStateWarps};
+  }
+
+  const char* name_;
+  Stream& stream_;
+  States<Rule> together_;
+  int count_ = 0;
+  unsigned blocks_ = 0;
+};
+
+/// A step of each of `all`, by rule_of(args) with moment2_of(args).
+template <class Args, class RuleOf, class Moment2Of>
+void step_each(const char* name, Stream& stream, Each<Args> all, const RuleOf& rule_of,
+               const Moment2Of& moment2_of) {
+  Updates<decltype(rule_of(all.front()))> updates(name, stream);
+  for (const Args& args : all) {
+    verify(args);
+    const bool at_random = args.value.dtype != DType::fp32 && !args.low;
+    updates.add(rule_of(args), state_of(args, moment2_of(args)), at_random);
+  }
+  updates.finish();
+  for (const Args& args : all) {  // of values that have not changed the copy is the same again
+    if (copies_by_bitmap(args)) {
+      write_kept(stream, args.value, args.dense, args.positions);
+    }
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

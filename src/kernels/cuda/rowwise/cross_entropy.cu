@@ -1,0 +1,171 @@
+// Softmax and cross-entropy, a block a row: one pass for the running maximum and sum (online
+// softmax), one for the gradient, which finds the row in the L2 cache. Rows of odd length begin
+// where no quad is aligned: their first elements go alone. A target outside the row makes its loss
+// and gradient NaN.
+#include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr float kLog2E = 1.44269504F;
+
+struct Loss {
+  Elements logits, dlogits;  ///< dlogits null: no gradient
+  const int32_t* targets;
+  float* losses;
+  int cols;
+  int64_t stride, dstride;
+  float scale;
+};
+
+/// The softmax of a row is exp(x - top) / sum.
+struct Normaliser {
+  float top = -FLT_MAX;  ///< finite, so that -inf logits give exp(-inf) = 0, not NaN
+  float sum = 0;
+};
+
+__device__ __forceinline__ float exponential(float x) { return power_of_2(x * kLog2E); }
+
+/// Part of a row that a thread reads before it looks at any of it: quad j from column i + j step on,
+/// of which `count` elements are there. kWhole: all of them, and aligned.
+template <int kQuads, bool kWhole>
+struct Quads {
+  int i, step, count;
+  Quad q[kQuads];
+
+  __device__ __forceinline__ Quads(const Elements& row, int first, int each, int there)
+      : i(first), step(each), count(there) {
+    RawQuad raw[kQuads];
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      raw[j] = load_raw<kWhole>(row, i + j * step, count);
+    }
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      q[j] = quad_of(row.type, raw[j]);
+    }
+  }
+  __device__ __forceinline__ void store(const Elements& row) const {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      store_quad<kWhole>(row, i + j * step, count, q[j]);
+    }
+  }
+  __device__ __forceinline__ bool has(int k) const { return kWhole || k < count; }
+};
+
+/// The sum is brought to a new maximum once for all of them.
+template <class Part>
+__device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
+  float top = total.top;
+#pragma unroll
+  for (const Quad& q : part.q) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      top = part.has(k) ? fmaxf(top, q.x[k]) : top;
+    }
+  }
+  float sum = total.sum * exponential(total.top - top);
+#pragma unroll
+  for (const Quad& q : part.q) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      sum += part.has(k) ? exponential(q.x[k] - top) : 0.0F;
+    }
+  }
+  total = {top, sum};
+}
+
+/// Of all threads together.
+__device__ __forceinline__ Normaliser joined(const Normaliser& own) {
+  const float top = block_max(own.top, -FLT_MAX);
+  return {top, block_sum(own.sum * exponential(own.top - top))};
+}
+
+/// visit(Quads) for this thread's parts of a row; of a row that begins where no quad is aligned the
+/// first elements go alone.
+template <class Visit>
+__device__ __forceinline__ void for_row(const Elements& row, int cols, const Visit& visit) {
+  constexpr int kTogether = 4;
+  const auto address = reinterpret_cast<uintptr_t>(row.data);
+  const auto past = static_cast<int>(row.half() ? address % 8 / 2 : address % 16 / 4);
+  const auto step = static_cast<int>(4 * blockDim.x);
+  int i = static_cast<int>(4 * threadIdx.x) - past;
+  for (; past == 0 && i + (kTogether - 1) * step + 4 <= cols; i += kTogether * step) {
+    visit(Quads<kTogether, true>(row, i, step, 4));
+  }
+  for (; i < cols; i += step) {
+    const int first = i < 0 ? 0 : i;
+    const int end = i + 4 < cols ? i + 4 : cols;
+    visit(Quads<1, false>(row, first, step, end - first));
+  }
+}
+
+__device__ __forceinline__ Elements row_of(const Elements& all, int64_t first) {
+  return {static_cast<char*>(all.data) + first * all.bytes_each(), all.type};
+}
+
+/// Two blocks an SM: one reads while the other is between its passes, and the L2 cache holds the rows
+/// of all.
+constexpr int kThreads = 512;
+
+__global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
+  const int64_t row = blockIdx.x;
+  const Elements logits = row_of(args.logits, row * args.stride);
+  const int64_t target = args.targets[row];
+  const bool known = target >= 0 && target < args.cols;
+  const float at_target = known ? load(logits, target) : __uint_as_float(0x7fc00000U);
+  Normaliser own;
+  for_row(logits, args.cols, [&](const auto& part) { meet(own, part); });
+  const Normaliser total = joined(own);  // from here on the row may be overwritten
+  const float distance = total.top - at_target;
+  const float loss = distance + logf(total.sum);
+  if (threadIdx.x == 0) {
+    args.losses[row] = loss;
+  }
+  if (args.dlogits.data == nullptr) {
+    return;
+  }
+  const Elements dlogits = row_of(args.dlogits, row * args.dstride);
+  const float scale = fabsf(loss) <= FLT_MAX ? args.scale : __uint_as_float(0x7fc00000U);
+  const float factor = scale / total.sum;
+  const float gradient = scale * (exponential(-distance) / total.sum - 1.0F);
+  for_row(logits, args.cols, [&](auto part) {
+#pragma unroll
+    for (Quad& q : part.q) {
+#pragma unroll
+      for (float& x : q.x) {
+        x = factor * exponential(x - total.top);
+      }
+    }
+    part.store(dlogits);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0 && known) {
+    store(dlogits, target, gradient);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
+  verify(args);
+  const int64_t cols = args.logits.cols();
+  const Loss loss{.logits = elements(args.logits),
+                  .dlogits = elements(args.dlogits),
+                  .targets = static_cast<const int32_t*>(args.targets.data),
+                  .losses = static_cast<float*>(args.losses.data),
+                  .cols = static_cast<int>(cols),
+                  .stride = args.logits.stride,
+                  .dstride = args.dlogits.stride,
+                  .scale = args.scale};
+  launch(cross_entropy_row,
+         {.name = "cross_entropy",
+          .grid = blocks_for(args.logits.rows(), 1),
+          .block = threads_for_row(divide_up(cols, 4), kThreads)},
+         stream, loss);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

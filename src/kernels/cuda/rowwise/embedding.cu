@@ -1,0 +1,194 @@
+// Backward: rows are sorted by token (sort.h); what they add to a token's row is summed in their
+// order before it meets that row once. Tokens with few rows take a block each; of one with many,
+// each 128 columns are a block of their own, and 16 rows go side by side. An id outside the table
+// reads NaN and adds nothing.
+#include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/cuda/simt/sort.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr int64_t kMany = 64;  ///< more rows than these are many
+constexpr unsigned kSide = 16;
+constexpr int64_t kTileColumns = 128;
+
+struct Lookup {
+  const int32_t* tokens;
+  Elements token, position;
+  float* x;
+  int64_t cols, context, vocabulary, token_stride, position_stride;
+};
+
+__global__ void __launch_bounds__(1024) embed_row(Lookup args) {
+  const int64_t row = blockIdx.x;
+  const int64_t id = args.tokens[row];
+  const bool known = id >= 0 && id < args.vocabulary;
+  const int64_t from = known ? id * args.token_stride : 0;
+  const int64_t place = row % args.context * args.position_stride;
+  for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
+    const int64_t count = args.cols - i;
+    Quad sum = load_quad(args.token, from + i, count);
+    const Quad position = load_quad(args.position, place + i, count);
+    for (int k = 0; k < 4; ++k) {
+      sum.x[k] = known ? sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
+    }
+    store_quad(args.x, row * args.cols + i, count, sum);
+  }
+}
+
+struct Gradient {
+  SortedRows sorted;
+  const float* dx;
+  Elements out;
+  int64_t rows, cols, vocabulary, stride;
+};
+
+__device__ __forceinline__ void add(Quad& sum, const Quad& q) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    sum.x[k] += q.x[k];
+  }
+}
+
+/// out[at] += sum
+__device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum) {
+  add(sum, load_quad(out, at, count));
+  store_quad(out, at, count, sum);
+}
+
+/// Block i: the rows from place i on that have one token, if they begin there and are few.
+__global__ void __launch_bounds__(1024) add_few(Gradient args) {
+  const int64_t first = blockIdx.x;
+  const int32_t* ids = args.sorted.ids;
+  const int32_t id = ids[first];
+  const bool begins = first == 0 || ids[first - 1] != id;
+  const bool many = first + kMany < args.rows && ids[first + kMany] == id;
+  if (!begins || many || id >= args.vocabulary) {
+    return;
+  }
+  for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
+    Quad sum{};
+    for (int64_t j = first; j < args.rows && ids[j] == id; ++j) {
+      add(sum, load_quad(args.dx, args.sorted.rows[j] * args.cols + i, args.cols - i));
+    }
+    add_to(args.out, id * args.stride + i, args.cols - i, sum);
+  }
+}
+
+/// The first place in (low, high] from which on ids are `id`, which the one at `high` is.
+__device__ int64_t begin_of(const int32_t* ids, int32_t id, int64_t low, int64_t high) {
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (ids[middle] == id) {
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  return high;
+}
+
+/// Block m: the many rows that have the token at place kMany m, if that is the first such place
+/// that they cover.
+__global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
+  __shared__ float sums[kSide][kTileColumns];
+  const int32_t* ids = args.sorted.ids;
+  const int64_t place = blockIdx.x * kMany;
+  const int32_t id = ids[place];
+  if (id >= args.vocabulary || (place > 0 && ids[place - kMany] == id)) {
+    return;
+  }
+  const int64_t first = begin_of(ids, id, most(place - kMany, -1), place);
+  if (first + kMany >= args.rows || ids[first + kMany] != id) {
+    return;
+  }
+  const int64_t column = blockIdx.y * kTileColumns + 4 * threadIdx.x;
+  Quad sum{};
+  for (int64_t j = first + threadIdx.y; j < args.rows && ids[j] == id; j += kSide) {
+    add(sum, load_quad(args.dx, args.sorted.rows[j] * args.cols + column, args.cols - column));
+  }
+  for (int k = 0; k < 4; ++k) {
+    sums[threadIdx.y][4 * threadIdx.x + k] = sum.x[k];
+  }
+  __syncthreads();
+  if (threadIdx.y == 0 && column < args.cols) {
+    Quad total{};
+    for (unsigned side = 0; side < kSide; ++side) {
+      for (int k = 0; k < 4; ++k) {
+        total.x[k] += sums[side][4 * threadIdx.x + k];
+      }
+    }
+    add_to(args.out, id * args.stride + column, args.cols - column, total);
+  }
+}
+
+/// Block t: the rows of all sequences at place t.
+__global__ void __launch_bounds__(1024)
+    add_positions(const float* dx, Elements out, int64_t stride, int64_t rows, int64_t cols) {
+  for (int64_t i = 4 * int64_t{threadIdx.x}; i < cols; i += 4 * int64_t{blockDim.x}) {
+    Quad sum{};
+#pragma unroll 4
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+      add(sum, load_quad(dx, row * cols + i, cols - i));
+    }
+    add_to(out, blockIdx.x * stride + i, cols - i, sum);
+  }
+}
+
+}  // namespace
+
+void embedding(Stream& stream, const EmbeddingArgs& args) {
+  verify(args);
+  const int64_t cols = args.x.cols();
+  const Lookup lookup{.tokens = static_cast<const int32_t*>(args.tokens.data),
+                      .token = elements(args.token),
+                      .position = elements(args.position),
+                      .x = static_cast<float*>(args.x.data),
+                      .cols = cols,
+                      .context = args.x.shape[1],
+                      .vocabulary = args.token.rows(),
+                      .token_stride = args.token.stride,
+                      .position_stride = args.position.stride};
+  launch(embed_row,
+         {.name = "embedding",
+          .grid = blocks_for(args.x.rows(), 1),
+          .block = threads_for_row(divide_up(cols, 4))},
+         stream, lookup);
+}
+
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
+  verify(args);
+  const int64_t rows = args.dx.rows();
+  const int64_t cols = args.dx.cols();
+  const int64_t vocabulary = args.dtoken.rows();
+  if (rows == 0) {
+    return;
+  }
+  const SortedRows sorted =
+      sort_rows(stream, args.tokens, vocabulary, stream.workspace(sort_bytes(rows)));
+  const auto* dx = static_cast<const float*>(args.dx.data);
+  const Gradient gradient{.sorted = sorted,
+                          .dx = dx,
+                          .out = elements(args.dtoken),
+                          .rows = rows,
+                          .cols = cols,
+                          .vocabulary = vocabulary,
+                          .stride = args.dtoken.stride};
+  const unsigned threads = threads_for_row(divide_up(cols, 4));
+  launch(add_few, {.name = "embedding_backward_few", .grid = blocks_for(rows, 1), .block = threads},
+         stream, gradient);
+  launch(add_many,
+         {.name = "embedding_backward_many",
+          .grid = dim3(blocks_for(rows, kMany), blocks_for(cols, kTileColumns)),
+          .block = dim3(32, kSide)},
+         stream, gradient);
+  launch(add_positions,
+         {.name = "embedding_backward_positions",
+          .grid = blocks_for(args.dx.shape[1], 1),
+          .block = threads},
+         stream, dx, elements(args.dposition), args.dposition.stride, rows, cols);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

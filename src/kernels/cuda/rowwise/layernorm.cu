@@ -1,0 +1,356 @@
+// LayerNorm by row. Forward, a warp has a row, and a lane up to 16 quads of it in registers; wider rows
+// have a block each. Backward, a block has several rows, of which a thread has the same columns: its
+// shares of dweight and dbias stay in registers until they are done, those of columns that it does
+// not hold in shared memory. What is not held is read again.
+#include "src/kernels/cuda/rowwise/combine.h"
+#include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/cuda/table.h"
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr float kEpsilon = 1e-5F;
+constexpr int kHeld = 4;
+constexpr int kBackwardThreads = 256;  ///< more would leave too few registers for what is held
+
+struct Forward {
+  const float* x;
+  Elements weight, bias, y;
+  float *mean, *rstd;
+  int64_t rows, cols, x_stride, y_stride;
+  float inverse_width;  ///< 1 / cols
+  bool whole;           ///< all quads are aligned, and rows whole quads
+};
+
+__device__ __forceinline__ float quad_sum(const Quad& q) {
+  return (q.x[0] + q.x[1]) + (q.x[2] + q.x[3]);
+}
+/// Of the first `count` of a quad.
+template <bool kWhole>
+__device__ __forceinline__ float quad_squares(const Quad& q, float centre, int64_t count) {
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float distance = kWhole || k < count ? q.x[k] - centre : 0.0F;
+    sum += distance * distance;
+  }
+  return sum;
+}
+
+/// Threads that have a row together: a warp, or a block.
+struct Lanes {
+  int64_t first, step;  ///< columns of this one's first quad, and from one of its quads to the next
+  bool warp;
+
+  __device__ __forceinline__ float sum(float value) const {
+    return warp ? warp_sum(value) : block_sum(value);
+  }
+};
+
+/// visit(i, quad at column i) for this thread's quads of the row.
+template <bool kWhole, int kQuads, class Visit>
+__device__ __forceinline__ void for_quads(const Quad (&held)[kQuads], const float* row,
+                                          int64_t cols, const Lanes& lanes, const Visit& visit) {
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const int64_t i = lanes.first + j * lanes.step;
+    if (i < cols) {
+      visit(i, held[j]);
+    }
+  }
+  for (int64_t i = lanes.first + kQuads * lanes.step; !lanes.warp && i < cols; i += lanes.step) {
+    visit(i, load_quad<kWhole>(row, i, cols - i));
+  }
+}
+
+template <bool kWhole, int kQuads>
+__device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
+                                              const Lanes& lanes) {
+  const int64_t cols = args.cols;
+  const float* x = args.x + row * args.x_stride;
+  Quad held[kQuads];
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const int64_t i = lanes.first + j * lanes.step;
+    held[j] = i < cols ? load_quad<kWhole>(x, i, cols - i) : Quad{};
+  }
+  float sum = 0;
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
+  const float mean = lanes.sum(sum) * args.inverse_width;
+  float squares = 0;
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
+    squares += quad_squares<kWhole>(q, mean, cols - i);
+  });
+  const float rstd = quick_inverse_root(lanes.sum(squares) * args.inverse_width + kEpsilon);
+  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
+    const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
+    const Quad bias = load_quad<kWhole>(args.bias, i, cols - i);
+    Quad out;
+    for (int k = 0; k < 4; ++k) {
+      out.x[k] = (q.x[k] - mean) * rstd * weight.x[k] + bias.x[k];
+    }
+    store_quad<kWhole>(args.y, row * args.y_stride + i, cols - i, out);
+  });
+  if (lanes.first == 0) {
+    args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+}
+
+constexpr int kWarps = 4;
+
+/// Rows of whole quads, 32 kQuads at most.
+template <int kQuads>
+__global__ void __launch_bounds__(32 * kWarps) layernorm_warps(Forward args) {
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row < args.rows) {
+    normalise_row<true, kQuads>(args, row, {4 * (threadIdx.x % 32), 128, true});
+  }
+}
+
+__global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
+  const Lanes lanes{4 * threadIdx.x, 4 * int64_t{blockDim.x}, false};
+  if (args.whole) {
+    normalise_row<true, kHeld>(args, blockIdx.x, lanes);
+  } else {
+    normalise_row<false, kHeld>(args, blockIdx.x, lanes);
+  }
+}
+
+struct Backward {
+  Elements dy, weight, rounded;
+  const float *x, *mean, *rstd;
+  float *dx, *shares;
+  int64_t rows, cols, rows_each, dy_stride, x_stride, dx_stride, rounded_stride;
+  float inverse_width;  ///< 1 / cols
+  bool in_shared;       ///< shares of columns that are not held have room in shared memory
+  bool whole;           ///< as in Forward
+};
+
+/// Quads of one row at column i.
+struct RowQuads {
+  RawQuad dy;
+  Quad x, dx;
+};
+
+template <bool kWhole>
+__device__ __forceinline__ RowQuads read_quads(const Backward& args, int64_t row, int64_t i) {
+  if (i >= args.cols) {
+    return {};
+  }
+  const int64_t count = args.cols - i;
+  return {load_raw<kWhole>(args.dy, row * args.dy_stride + i, count),
+          load_quad<kWhole>(args.x, row * args.x_stride + i, count),
+          load_quad<kWhole>(args.dx, row * args.dx_stride + i, count)};
+}
+
+/// Sums of g = dy weight and of g times the normalised x.
+struct Projection {
+  float centre = 0, slope = 0;
+};
+
+template <bool kWhole>
+__device__ __forceinline__ void project(const Backward& args, const RowQuads& q, int64_t i,
+                                        float mean, float rstd, Projection& sums) {
+  const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
+  const Quad dy = quad_of(args.dy.type, q.dy);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float g = dy.x[k] * weight.x[k];
+    sums.centre += g;
+    sums.slope += kWhole || i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
+  }
+}
+
+struct RowNumbers {
+  float mean, rstd, centre, slope;
+};
+
+/// What the block's rows add to dweight and dbias at a quad of columns.
+struct Share {
+  Quad weight, bias;
+};
+
+/// dx of a quad, and what the row adds to the share. Columns beyond the end add to what is never
+/// stored.
+template <bool kWhole>
+__device__ __forceinline__ void give(const Backward& args, const RowQuads& q, int64_t row,
+                                     int64_t i, const RowNumbers& of, Share& share) {
+  const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
+  const Quad dy = quad_of(args.dy.type, q.dy);
+  Quad dx = q.dx;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float normalised = (q.x.x[k] - of.mean) * of.rstd;
+    dx.x[k] += of.rstd * (dy.x[k] * weight.x[k] - of.centre - normalised * of.slope);
+    share.weight.x[k] += dy.x[k] * normalised;
+    share.bias.x[k] += dy.x[k];
+  }
+  store_quad<kWhole>(args.dx, row * args.dx_stride + i, args.cols - i, dx);
+  if (args.rounded.data != nullptr) {
+    store_quad<kWhole>(args.rounded, row * args.rounded_stride + i, args.cols - i, dx);
+  }
+}
+
+/// `held_share`: of the columns that the thread holds; `shares` [2, cols] of the others.
+template <bool kWhole>
+__device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
+                                             Share (&held_share)[kHeld], float* shares) {
+  const int64_t cols = args.cols;
+  const int64_t first = 4 * int64_t{threadIdx.x};
+  const int64_t step = 4 * int64_t{blockDim.x};
+  RowQuads held[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    held[j] = read_quads<kWhole>(args, row, first + j * step);
+  }
+  const float mean = args.mean[row];
+  const float rstd = args.rstd[row];
+  Projection sums;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (first + j * step < cols) {
+      project<kWhole>(args, held[j], first + j * step, mean, rstd, sums);
+    }
+  }
+  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+    project<kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
+  }
+  const RowNumbers numbers{mean, rstd, block_sum(sums.centre) * args.inverse_width,
+                           block_sum(sums.slope) * args.inverse_width};
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (first + j * step < cols) {
+      give<kWhole>(args, held[j], row, first + j * step, numbers, held_share[j]);
+    }
+  }
+  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+    Share share{load_quad<kWhole>(shares, i, cols - i),
+                load_quad<kWhole>(shares, cols + i, cols - i)};
+    give<kWhole>(args, read_quads<kWhole>(args, row, i), row, i, numbers, share);
+    store_quad<kWhole>(shares, i, cols - i, share.weight);
+    store_quad<kWhole>(shares, cols + i, cols - i, share.bias);
+  }
+}
+
+/// A thread owns the same columns of every row, so that its shares need no barrier.
+template <bool kWhole>
+__device__ __forceinline__ void backward_rows(const Backward& args) {
+  const int64_t cols = args.cols;
+  const int64_t first = 4 * int64_t{threadIdx.x};
+  const int64_t step = 4 * int64_t{blockDim.x};
+  float* const out = args.shares + blockIdx.x * 2 * cols;
+  float* const shares = args.in_shared ? dynamic_shared<float>() : out;
+  Share held[kHeld] = {};
+  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+    store_quad<kWhole>(shares, i, cols - i, Quad{});
+    store_quad<kWhole>(shares, cols + i, cols - i, Quad{});
+  }
+  const int64_t end = least(args.rows, (blockIdx.x + 1) * args.rows_each);
+  for (int64_t row = blockIdx.x * args.rows_each; row < end; ++row) {
+    backward_row<kWhole>(args, row, held, shares);
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int64_t i = first + j * step;
+    if (i < cols) {
+      store_quad<kWhole>(out, i, cols - i, held[j].weight);
+      store_quad<kWhole>(out, cols + i, cols - i, held[j].bias);
+    }
+  }
+  for (int64_t i = first + kHeld * step; i < cols && args.in_shared; i += step) {
+    store_quad<kWhole>(out, i, cols - i, load_quad<kWhole>(shares, i, cols - i));
+    store_quad<kWhole>(out, cols + i, cols - i, load_quad<kWhole>(shares, cols + i, cols - i));
+  }
+}
+
+__global__ void __launch_bounds__(kBackwardThreads, 1) layernorm_rows_backward(Backward args) {
+  if (args.whole) {
+    backward_rows<true>(args);
+  } else {
+    backward_rows<false>(args);
+  }
+}
+
+}  // namespace
+
+void layernorm(Stream& stream, const LayerNormArgs& args) {
+  verify(args);
+  const int64_t cols = args.x.cols();
+  const int64_t rows = args.x.rows();
+  Forward forward{.x = static_cast<const float*>(args.x.data),
+                  .weight = elements(args.weight),
+                  .bias = elements(args.bias),
+                  .y = elements(args.y),
+                  .mean = static_cast<float*>(args.mean.data),
+                  .rstd = static_cast<float*>(args.rstd.data),
+                  .rows = rows,
+                  .cols = cols,
+                  .x_stride = args.x.stride,
+                  .y_stride = args.y.stride,
+                  .inverse_width = 1.0F / static_cast<float>(cols)};
+  forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
+                  has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
+                  has_whole_quads(forward.y, args.y.stride);
+  const Launch warps{.name = "layernorm", .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
+  if (forward.whole && cols <= 1024) {
+    launch(layernorm_warps<8>, warps, stream, forward);
+  } else if (forward.whole && cols <= 2048) {
+    launch(layernorm_warps<16>, warps, stream, forward);
+  } else {
+    launch(layernorm_row,
+           {.name = "layernorm",
+            .grid = blocks_for(rows, 1),
+            .block = threads_for_row(divide_up(cols, 4))},
+           stream, forward);
+  }
+}
+
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+  verify(args);
+  // Threads that a large device holds at a time, about 500 an SM.
+  constexpr int64_t kThreads = int64_t{1} << 16;
+  constexpr int64_t kSharedBytes = 96 << 10;  // every architecture that we compile for has it
+  const int64_t rows = args.x.rows();
+  const int64_t cols = args.x.cols();
+  const unsigned threads = threads_for_row(divide_up(cols, 4), kBackwardThreads);
+  const int64_t together = divide_up(rows, kThreads / threads);
+  const int64_t parts = rows == 0 ? 0 : divide_up(rows, together);
+  const int64_t share_bytes = 2 * cols * static_cast<int64_t>(sizeof(float));
+  auto* shares = reinterpret_cast<float*>(
+      stream.workspace(static_cast<size_t>(parts * share_bytes) + sizeof(float)));
+  const bool all_held = cols <= 4 * kHeld * int64_t{threads};
+  Backward backward{.dy = elements(args.dy),
+                    .weight = elements(args.weight),
+                    .rounded = elements(args.rounded),
+                    .x = static_cast<const float*>(args.x.data),
+                    .mean = static_cast<const float*>(args.mean.data),
+                    .rstd = static_cast<const float*>(args.rstd.data),
+                    .dx = static_cast<float*>(args.dx.data),
+                    .shares = shares,
+                    .rows = rows,
+                    .cols = cols,
+                    .rows_each = together,
+                    .dy_stride = args.dy.stride,
+                    .x_stride = args.x.stride,
+                    .dx_stride = args.dx.stride,
+                    .rounded_stride = args.rounded.stride,
+                    .inverse_width = 1.0F / static_cast<float>(cols),
+                    .in_shared = !all_held && share_bytes <= kSharedBytes};
+  backward.whole = cols % 4 == 0 && has_whole_quads(backward.dy, args.dy.stride) &&
+                   has_whole_quads(backward.weight) &&
+                   has_whole_quads(backward.rounded, args.rounded.stride) &&
+                   has_whole_quads(elements(args.x), args.x.stride) &&
+                   has_whole_quads(elements(args.dx), args.dx.stride) && has_whole_quads(shares);
+  launch(layernorm_rows_backward,
+         {.name = "layernorm_backward",
+          .grid = blocks_for(parts, 1),
+          .block = threads,
+          .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
+         stream, backward);
+  combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate,
+                          elements(args.dbias)});
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

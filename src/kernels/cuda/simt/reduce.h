@@ -1,0 +1,76 @@
+#pragma once
+// Sums and maxima over the lanes of a warp and the threads of a one-dimensional block of whole
+// warps. Every thread gets the result; the order of additions depends on the block's size alone.
+#include <cfloat>
+
+#include "src/kernels/cuda/simt/elements.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+inline constexpr unsigned kAllLanes = 0xffffffffU;
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, lanes);
+  }
+  return value;
+}
+/// NaN is passed over.
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, lanes));
+  }
+  return value;
+}
+__device__ __forceinline__ int warp_max(int value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    const int other = __shfl_xor_sync(kAllLanes, value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+__device__ __forceinline__ int warp_min(int value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    const int other = __shfl_xor_sync(kAllLanes, value, lanes);
+    value = other < value ? other : value;
+  }
+  return value;
+}
+
+/// `value` of one lane of each warp, side by side in the lanes of every warp; `rest` beyond.
+template <class T>
+__device__ __forceinline__ T from_warps(T value, T rest) {
+  __shared__ T of_warp[32];
+  const unsigned lane = threadIdx.x % 32;
+  __syncthreads();  // of_warp may still be read from the last time
+  if (lane == 0) {
+    of_warp[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  return lane < blockDim.x / 32 ? of_warp[lane] : rest;
+}
+
+template <class T>
+__device__ __forceinline__ T block_sum(T value) {
+  value = warp_sum(value);
+  return blockDim.x == 32 ? value : warp_sum(from_warps(value, T{0}));
+}
+template <class T>
+__device__ __forceinline__ T block_max(T value, T least) {
+  value = warp_max(value);
+  return blockDim.x == 32 ? value : warp_max(from_warps(value, least));
+}
+
+/// Threads of a block that works on one row of so many quads: about four quads each, but at most as
+/// many threads as the kernel allows.
+inline unsigned threads_for_row(int64_t quads, int64_t largest = 1024) {
+  const int64_t threads = divide_up(divide_up(quads, 4), 32) * 32;
+  return static_cast<unsigned>(threads < 32 ? 32 : threads > largest ? largest : threads);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,324 @@
+// Row-major [tokens, features] is column-major [features, tokens], which is what cuSPARSE
+// multiplies by a matrix: yᵀ = W xᵀ. CUSPARSE_SPMM_CSR_ALG3 is the one algorithm with the same bits
+// in each run, and does not transpose; where results need not be deterministic it is the library's
+// default. SDDMM has one algorithm, which has the same bits. A product of a shape is described,
+// analysed and given its workspace once; later ones bring other values and other operands. What
+// cuSPARSE does not support it says when it is asked for the size of that workspace, or for the
+// product itself.
+#include "src/kernels/cuda/sparse/cusparse.h"
+
+#include <algorithm>
+#include <array>
+#include <compare>
+
+#include "src/kernels/cuda/device/queue.h"
+#include "src/kernels/cuda/device/toolkit.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+struct Loaded {
+  std::unique_ptr<CusparseFunctions> functions;
+  std::string why_not;
+};
+
+const Loaded& loaded() {
+  // Never unloaded: queues and plans give their handles back when the process ends.
+  static const auto* const made = [] {
+    auto load = std::make_unique<Loaded>();
+    try {
+      load->functions = std::make_unique<CusparseFunctions>();
+    } catch (const Failure& failure) {
+      load->why_not = failure.what();
+    }
+    return load.release();
+  }();
+  return *made;
+}
+
+void check_sparse(cusparseStatus_t status, const char* what) {
+  check(status == CUSPARSE_STATUS_SUCCESS, "cuSPARSE, {}: {}", what,
+        cusparse()->error_string(status));
+}
+
+/// False: not supported. Throws Failure for anything else that went wrong.
+bool supported(cusparseStatus_t status, const char* what) {
+  if (status == CUSPARSE_STATUS_NOT_SUPPORTED) {
+    return false;
+  }
+  check_sparse(status, what);
+  return true;
+}
+
+cudaDataType native_type(DType type) {
+  return type == DType::bf16 ? CUDA_R_16BF : type == DType::fp16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+class SparseMatrixOf {
+ public:
+  explicit SparseMatrixOf(const CsrMatrix& m) {
+    check_sparse(
+        cusparse()->create_csr(&native_, m.rows, m.cols, m.count, const_cast<int32_t*>(m.begin),
+                               const_cast<int32_t*>(m.column), m.values, CUSPARSE_INDEX_32I,
+                               CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, native_type(m.type)),
+        "matrix");
+  }
+  ~SparseMatrixOf() { static_cast<void>(cusparse()->destroy_sparse(native_)); }
+  SparseMatrixOf(const SparseMatrixOf&) = delete;
+  SparseMatrixOf& operator=(const SparseMatrixOf&) = delete;
+  void set(void* values) { check_sparse(cusparse()->set_sparse_values(native_, values), "values"); }
+  cusparseSpMatDescr_t native() const { return native_; }
+
+ private:
+  cusparseSpMatDescr_t native_ = nullptr;
+};
+
+/// `order`: how [rows, cols] lies in memory.
+class DenseMatrixOf {
+ public:
+  DenseMatrixOf(const DenseMatrix& m, int64_t rows, int64_t cols, cusparseOrder_t order) {
+    check_sparse(cusparse()->create_dense(&native_, rows, cols, m.stride, m.data,
+                                          native_type(m.type), order),
+                 "operand");
+  }
+  ~DenseMatrixOf() { static_cast<void>(cusparse()->destroy_dense(native_)); }
+  DenseMatrixOf(const DenseMatrixOf&) = delete;
+  DenseMatrixOf& operator=(const DenseMatrixOf&) = delete;
+  void set(void* data) { check_sparse(cusparse()->set_dense_values(native_, data), "operand"); }
+  cusparseDnMatDescr_t native() const { return native_; }
+
+ private:
+  cusparseDnMatDescr_t native_ = nullptr;
+};
+
+/// What an analysis depends on.
+struct Key {
+  bool samples;  ///< SDDMM
+  bool deterministic;
+  const int32_t* begin;
+  int64_t tokens, first_stride, second_stride;
+  DType values, first, second;
+  auto operator<=>(const Key&) const = default;
+};
+
+/// One product of one matrix, with other numbers each time.
+struct Plan {
+  Plan(const Key& k, const CsrMatrix& m, const DenseMatrix& first, cusparseOrder_t first_order,
+       const DenseMatrix& second, cusparseOrder_t second_order, const std::array<int64_t, 4>& sizes)
+      : key(k),
+        matrix(m),
+        a(first, sizes[0], sizes[1], first_order),
+        b(second, sizes[2], sizes[3], second_order) {}
+
+  void set(void* values, const DenseMatrix& first, const DenseMatrix& second) {
+    matrix.set(values);
+    a.set(first.data);
+    b.set(second.data);
+  }
+
+  Key key;
+  SparseMatrixOf matrix;
+  DenseMatrixOf a, b;
+  bool refused = false;
+  Buffer workspace;
+};
+
+/// The plans of a matrix, the oldest first. Few: micro-batches have few shapes, and each has a
+/// workspace. Recordings hold theirs.
+class Plans final : public Prepared {
+ public:
+  std::shared_ptr<Plan> find(const Key& key) {
+    const auto found = std::ranges::find(plans_, key, [](const auto& plan) { return plan->key; });
+    return found == plans_.end() ? nullptr : *found;
+  }
+  std::shared_ptr<Plan> add(std::shared_ptr<Plan> plan) {
+    constexpr size_t kMost = 8;
+    if (plans_.size() == kMost) {
+      plans_.erase(plans_.begin());
+    }
+    return plans_.emplace_back(std::move(plan));
+  }
+
+ private:
+  std::vector<std::shared_ptr<Plan>> plans_;
+};
+
+Plans& plans_of(std::unique_ptr<Prepared>& kept) {
+  if (kept == nullptr) {
+    kept = std::make_unique<Plans>();
+  }
+  return dynamic_cast<Plans&>(*kept);
+}
+
+cusparseHandle_t handle_of(Stream& stream) { return queue_of(stream).cusparse().native(); }
+
+/// False where there is no room: no plan of memory counts it, and our own kernels need none.
+bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
+  try {
+    plan.workspace =
+        stream.arena().allocate(Memory::scratch, "cuSPARSE workspace", DType::uint8,
+                                Shape{std::max<int64_t>(static_cast<int64_t>(bytes), 16)});
+  } catch (const Failure&) {
+    if (queue_of(stream).recording()) {
+      throw;  // which may be what is in the way
+    }
+    return false;
+  }
+  return true;
+}
+
+constexpr cusparseOperation_t kAsIs = CUSPARSE_OPERATION_NON_TRANSPOSE;
+constexpr cusparseSDDMMAlg_t kSddmm = CUSPARSE_SDDMM_ALG_DEFAULT;
+constexpr float kOne = 1;
+
+cusparseSpMMAlg_t spmm_algorithm(const Key& key) {
+  return key.deterministic ? CUSPARSE_SPMM_CSR_ALG3 : CUSPARSE_SPMM_ALG_DEFAULT;
+}
+
+/// matrix [rows, cols] x [cols, tokens]: a is x, b is y.
+std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpmm& p) {
+  auto plan =
+      std::make_unique<Plan>(key, p.matrix, p.x, CUSPARSE_ORDER_COL, p.y, CUSPARSE_ORDER_COL,
+                             std::array{p.matrix.cols, p.tokens, p.matrix.rows, p.tokens});
+  const CusparseFunctions& call = *cusparse();
+  const cusparseHandle_t handle = handle_of(stream);
+  const float beta = p.accumulate ? 1 : 0;
+  size_t bytes = 0;
+  plan->refused = !supported(
+      call.spmm_size(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(), plan->a.native(), &beta,
+                     plan->b.native(), CUDA_R_32F, spmm_algorithm(key), &bytes),
+      "size of SpMM's workspace");
+  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
+  if (!plan->refused) {
+    plan->refused =
+        !supported(call.spmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(),
+                                     plan->a.native(), &beta, plan->b.native(), CUDA_R_32F,
+                                     spmm_algorithm(key), plan->workspace.tensor().data),
+                   "analysis for SpMM");
+  }
+  return plan;
+}
+
+/// [rows, tokens] x [tokens, cols] at the elements of the matrix: a is dyᵀ, b is x.
+std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySddmm& p) {
+  auto plan =
+      std::make_unique<Plan>(key, p.matrix, p.dy, CUSPARSE_ORDER_COL, p.x, CUSPARSE_ORDER_ROW,
+                             std::array{p.matrix.rows, p.tokens, p.tokens, p.matrix.cols});
+  const CusparseFunctions& call = *cusparse();
+  const cusparseHandle_t handle = handle_of(stream);
+  const float beta = p.accumulate ? 1 : 0;
+  size_t bytes = 0;
+  plan->refused =
+      !supported(call.sddmm_size(handle, kAsIs, kAsIs, &kOne, plan->a.native(), plan->b.native(),
+                                 &beta, plan->matrix.native(), CUDA_R_32F, kSddmm, &bytes),
+                 "size of SDDMM's workspace");
+  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
+  if (!plan->refused) {
+    plan->refused =
+        !supported(call.sddmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->a.native(),
+                                      plan->b.native(), &beta, plan->matrix.native(), CUDA_R_32F,
+                                      kSddmm, plan->workspace.tensor().data),
+                   "analysis for SDDMM");
+  }
+  return plan;
+}
+
+/// By the plan of this key, made at its first use: `ask(plan)`. False: it is not supported.
+template <class Make, class Ask>
+bool by_plan(Stream& stream, std::unique_ptr<Prepared>& kept, const Key& key, const Make& make,
+             const Ask& ask) {
+  Plans& plans = plans_of(kept);
+  std::shared_ptr<Plan> plan = plans.find(key);
+  if (plan == nullptr) {
+    plan = plans.add(make());
+  }
+  queue_of(stream).hold(plan);
+  plan->refused = plan->refused || !supported(ask(*plan), "product");
+  return !plan->refused;
+}
+
+}  // namespace
+
+CusparseFunctions::CusparseFunctions()
+    : library(toolkit_names(fmt::format("libcusparse.so.{}", CUSPARSE_VER_MAJOR), "CUSPARSE_DIR"),
+              "unstructured sparse products on a GPU",
+              "set CUSPARSE_DIR to the folder that holds it; our own kernels compute instead") {
+  library.find("cusparseCreate", create);
+  library.find("cusparseDestroy", destroy);
+  library.find("cusparseSetStream", set_stream);
+  library.find("cusparseGetErrorString", error_string);
+  library.find("cusparseCreateCsr", create_csr);
+  library.find("cusparseDestroySpMat", destroy_sparse);
+  library.find("cusparseSpMatSetValues", set_sparse_values);
+  library.find("cusparseCreateDnMat", create_dense);
+  library.find("cusparseDestroyDnMat", destroy_dense);
+  library.find("cusparseDnMatSetValues", set_dense_values);
+  library.find("cusparseSpMM_bufferSize", spmm_size);
+  library.find("cusparseSpMM_preprocess", spmm_prepare);
+  library.find("cusparseSpMM", spmm);
+  library.find("cusparseSDDMM_bufferSize", sddmm_size);
+  library.find("cusparseSDDMM_preprocess", sddmm_prepare);
+  library.find("cusparseSDDMM", sddmm);
+}
+
+const CusparseFunctions* cusparse() { return loaded().functions.get(); }
+
+std::string cusparse_state() {
+  return loaded().functions != nullptr ? loaded().functions->library.name() : loaded().why_not;
+}
+
+CusparseHandle::CusparseHandle(cudaStream_t stream) {
+  check_sparse(cusparse()->create(&handle_), "handle");
+  check_sparse(cusparse()->set_stream(handle_, stream), "stream");
+}
+
+CusparseHandle::~CusparseHandle() { static_cast<void>(cusparse()->destroy(handle_)); }
+
+bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared>& kept) {
+  if (cusparse() == nullptr) {
+    return false;
+  }
+  const Key key{.samples = false,
+                .deterministic = stream.deterministic(),
+                .begin = p.matrix.begin,
+                .tokens = p.tokens,
+                .first_stride = p.x.stride,
+                .second_stride = p.y.stride,
+                .values = p.matrix.type,
+                .first = p.x.type,
+                .second = p.y.type};
+  const auto make = [&] { return plan_spmm(stream, key, p); };
+  return by_plan(stream, kept, key, make, [&](Plan& plan) {
+    plan.set(p.matrix.values, p.x, p.y);
+    const float beta = p.accumulate ? 1 : 0;
+    return cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.matrix.native(),
+                            plan.a.native(), &beta, plan.b.native(), CUDA_R_32F,
+                            spmm_algorithm(key), plan.workspace.tensor().data);
+  });
+}
+
+bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
+  if (cusparse() == nullptr ||
+      p.dy.type != DType::fp32) {  // 12.6 has none of bf16, and says so on stderr each time
+    return false;
+  }
+  const Key key{.samples = true,
+                .deterministic = true,
+                .begin = p.matrix.begin,
+                .tokens = p.tokens,
+                .first_stride = p.dy.stride,
+                .second_stride = p.x.stride,
+                .values = p.matrix.type,
+                .first = p.dy.type,
+                .second = p.x.type};
+  const auto make = [&] { return plan_sddmm(stream, key, p); };
+  return by_plan(stream, kept, key, make, [&](Plan& plan) {
+    plan.set(p.matrix.values, p.dy, p.x);
+    const float beta = p.accumulate ? 1 : 0;
+    return cusparse()->sddmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.a.native(),
+                             plan.b.native(), &beta, plan.matrix.native(), CUDA_R_32F, kSddmm,
+                             plan.workspace.tensor().data);
+  });
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

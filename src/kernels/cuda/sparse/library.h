@@ -1,0 +1,48 @@
+#pragma once
+// The sparse products of a library, behind two functions: cuSPARSE (cusparse.cpp) or, in
+// tests, loops of the host in the harness's queue (tests/simt/sparse_host.cpp). Results of a
+// deterministic stream do not change from run to run. What a library works out for a matrix before
+// its first product of a shape (an analysis, and the workspace that holds it) is kept in `kept`,
+// which goes with the lists of the matrix.
+//
+// They return false, and have asked for nothing, where there is no library, or it refuses the
+// product.
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+
+/// A matrix by rows; not empty, arrays aligned to 16 bytes.
+struct CsrMatrix {
+  int64_t rows = 0, cols = 0, count = 0;
+  const int32_t* begin = nullptr;   ///< [rows + 1]
+  const int32_t* column = nullptr;  ///< [count]
+  void* values = nullptr;           ///< [count]
+  DType type = DType::fp32;         ///< of values
+};
+
+/// Row-major with a stride, aligned to 16 bytes.
+struct DenseMatrix {
+  void* data = nullptr;
+  int64_t stride = 0;
+  DType type = DType::fp32;
+};
+
+/// y [tokens, rows] (+)= x [tokens, cols] matrixᵀ. Sums are fp32 and rounded once.
+struct LibrarySpmm {
+  CsrMatrix matrix;
+  DenseMatrix x, y;
+  int64_t tokens = 0;
+  bool accumulate = false;
+};
+bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Prepared>& kept);
+
+/// matrix.values (+)= dyᵀ x at the elements of the matrix; dy [tokens, rows], x [tokens, cols].
+struct LibrarySddmm {
+  CsrMatrix matrix;
+  DenseMatrix dy, x;
+  int64_t tokens = 0;
+  bool accumulate = false;
+};
+bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<Prepared>& kept);
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,266 @@
+// What buckets carry. A warp measures a bucket, or 4,096 values of a larger one; then one thread
+// writes what it carries, from all its parts. The double sum of `sign` is the CPU's, addition by
+// addition: 16 sums side by side, over the whole bucket if the CPU takes it whole.
+#include "src/kernels/cuda/wire/measure.h"
+
+#include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/cuda/wire/carry.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr unsigned kWarps = 8;
+constexpr int64_t kPart = 4096;
+constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, the CPU measures buckets in parts
+
+struct Parts {
+  Message message;
+  Measured* found;  ///< [buckets, parts]; null: one part, which carries at once
+  int64_t parts;
+  bool whole;  ///< parts begin at aligned quads
+};
+
+/// What a lane has found.
+struct Extremes {
+  uint32_t largest = 0;  ///< twice the bits of a magnitude
+  int32_t low = INT32_MAX, high = INT32_MIN;
+};
+
+__device__ __forceinline__ void add_magnitude(Extremes& found, float x) {
+  const uint32_t twice = __float_as_uint(x) << 1;
+  found.largest = twice > found.largest ? twice : found.largest;
+}
+__device__ __forceinline__ void add_ordered(Extremes& found, float x) {
+  const int32_t ordered = ordered_bits(__float_as_int(x));
+  found.low = ordered < found.low ? ordered : found.low;
+  found.high = ordered > found.high ? ordered : found.high;
+}
+
+/// By a warp; each lane has found something of its own. kRange: least and largest value, else
+/// magnitudes.
+template <bool kRange>
+__device__ __forceinline__ Extremes extremes_of(const float* x, int64_t n, bool whole) {
+  constexpr int kTogether = 4;  // quads that a lane asks for at a time
+  Extremes found;
+  const auto add = [&](float value) {
+    if constexpr (kRange) {
+      add_ordered(found, value);
+    } else {
+      add_magnitude(found, value);
+    }
+  };
+  int64_t i = 4 * (threadIdx.x % 32);
+  for (; whole && i + 128 * (kTogether - 1) < n / 4 * 4; i += 128 * kTogether) {
+    Quad q[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      q[j] = load_quad<true>(x, i + 128 * j, 4);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      add(q[j].x[0]);
+      add(q[j].x[1]);
+      add(q[j].x[2]);
+      add(q[j].x[3]);
+    }
+  }
+#pragma unroll 1
+  for (; i < n; i += 128) {
+    const int count = static_cast<int>(least(4, n - i));
+    const Quad q = load_quad(x, i, count);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      add(q.x[k < count ? k : 0]);
+    }
+  }
+  return found;
+}
+
+/// Of `sign`: lane j < 16 has the sum of |x[j]|, |x[j + 16]|, …; all lanes get the sum of those, in
+/// their order. Each lane reads rows of 32 values and hands those of the upper half down.
+__device__ __forceinline__ Measured sum_of_magnitudes(const float* x, int64_t n) {
+  constexpr int kTogether = 8;
+  const int64_t lane = threadIdx.x % 32;
+  Extremes found;
+  double own = 0;
+  for (int64_t row = 0; row < n; row += 32 * kTogether) {
+    float values[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int64_t i = row + 32 * j + lane;
+      values[j] = i < n ? x[i] : 0.0F;
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      add_magnitude(found, values[j]);
+      own += fabsf(values[j]);
+      own += fabsf(__shfl_down_sync(kAllLanes, values[j], 16));
+    }
+  }
+  Measured made;
+  made.largest = warp_max(static_cast<int32_t>(found.largest >> 1));
+  for (int j = 0; j < 16; ++j) {
+    made.sum += __shfl_sync(kAllLanes, own, j);
+  }
+  return made;
+}
+
+/// By a warp; every lane gets the result.
+__device__ __forceinline__ Measured measure(WireCode code, const float* x, int64_t n, bool whole) {
+  if (code == WireCode::sign) {
+    return sum_of_magnitudes(x, n);
+  }
+  Measured made;
+  if (code == WireCode::maxmin) {
+    const Extremes found = extremes_of<true>(x, n, whole);
+    made.low = warp_min(found.low);
+    made.high = warp_max(found.high);
+  } else {
+    made.largest = warp_max(static_cast<int32_t>(extremes_of<false>(x, n, whole).largest >> 1));
+  }
+  return made;
+}
+
+/// Values of part `part` of bucket `number`.
+__device__ __forceinline__ int64_t part_length(const Parts& args, int64_t number, int64_t begin) {
+  const int64_t end = least(args.message.n, (number + 1) * args.message.bucket);
+  return least(args.parts == 1 ? args.message.bucket : kPart, end - begin);
+}
+
+__global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
+  const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (i >= args.message.buckets * args.parts) {
+    return;
+  }
+  const int64_t number = quotient(i, args.parts);
+  const int64_t begin = number * args.message.bucket + (i - number * args.parts) * kPart;
+  const int64_t n = part_length(args, number, begin);
+  const Measured found =
+      n > 0 ? measure(args.message.code, args.message.x + begin, n, args.whole) : Measured{};
+  if (threadIdx.x % 32 != 0) {
+    return;
+  }
+  if (args.found == nullptr) {
+    carry(args.message, found, n, args.message.carried_by(number));
+  } else {
+    args.found[i] = found;
+  }
+}
+
+/// A warp a bucket.
+__global__ void __launch_bounds__(32) carry_parts(Parts args) {
+  const int64_t number = blockIdx.x;
+  const Measured* parts = args.found + number * args.parts;
+  Measured all;
+  for (int64_t i = threadIdx.x; i < args.parts; i += 32) {
+    all.largest = parts[i].largest > all.largest ? parts[i].largest : all.largest;
+    all.low = parts[i].low < all.low ? parts[i].low : all.low;
+    all.high = parts[i].high > all.high ? parts[i].high : all.high;
+  }
+  all.largest = warp_max(all.largest);
+  all.low = warp_min(all.low);
+  all.high = warp_max(all.high);
+  if (threadIdx.x != 0) {
+    return;
+  }
+  for (int64_t i = 0; i < args.parts && args.message.code == WireCode::sign; ++i) {
+    all.sum += parts[i].sum;
+  }
+  const int64_t begin = number * args.message.bucket;
+  const int64_t n = least(args.message.n, begin + args.message.bucket) - begin;
+  carry(args.message, all, n, args.message.carried_by(number));
+}
+
+/// Ascending; `size` is a power of two.
+__device__ void sort_block(uint32_t* keys, int size) {
+  for (int run = 2; run <= size; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < size / 2; i += static_cast<int>(blockDim.x)) {
+        const int low = i / step * 2 * step + i % step;
+        const int high = low + step;
+        const bool ascends = (low & run) == 0;
+        const uint32_t a = keys[low];
+        const uint32_t b = keys[high];
+        keys[low] = (a < b) == ascends ? a : b;
+        keys[high] = (a < b) == ascends ? b : a;
+      }
+    }
+  }
+  __syncthreads();
+}
+
+/// Percentiles of the magnitudes, of 2,048 of them at most. A block a bucket.
+__global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
+  const Message& message = args.message;
+  auto* keys = dynamic_shared<uint32_t>();
+  const int64_t begin = blockIdx.x * message.bucket;
+  const int64_t n = least(message.n, begin + message.bucket) - begin;
+  const float* x = message.x + begin;
+  std::byte* wire = message.carried_by(blockIdx.x);
+  const int count = 1 << (message.bits - 1);
+  const Measured* found = args.found + blockIdx.x * args.parts;
+  int largest = 0;
+  for (int64_t i = threadIdx.x; i < args.parts; i += blockDim.x) {
+    largest = found[i].largest > largest ? found[i].largest : largest;
+  }
+  const bool bad = static_cast<uint32_t>(block_max(largest, 0)) >= kInfinite;
+  const int64_t stride = (n + kMostNumbers - 1) / kMostNumbers;
+  const int64_t taken = (n + stride - 1) / stride;
+  for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
+    keys[i] = i < taken ? __float_as_uint(x[i * stride]) & 0x7fffffffU : 0xffffffffU;
+  }
+  sort_block(keys, size);
+  for (int k = static_cast<int>(threadIdx.x); k < count; k += static_cast<int>(blockDim.x)) {
+    const int64_t place = (2 * 99 * int64_t{k + 1} * (taken - 1) + 100 * count) / (200 * count);
+    put_float(wire + 4 * k, bad ? not_a_number() : __uint_as_float(keys[place]));
+  }
+}
+
+/// A power of two, of what is sorted.
+int numbers_of(int64_t bucket) {
+  int size = 1;
+  while (size < bucket && size < kMostNumbers) {
+    size *= 2;
+  }
+  return size;
+}
+
+void carry_all(Stream& stream, const Parts& parts) {
+  const unsigned buckets = blocks_for(parts.message.buckets, 1);
+  if (parts.message.code != WireCode::table) {
+    launch(carry_parts, {.name = "carry_buckets", .grid = buckets, .block = 32}, stream, parts);
+    return;
+  }
+  const int size = numbers_of(parts.message.bucket);
+  launch(carry_percentiles,
+         {.name = "carry_percentiles",
+          .grid = buckets,
+          .block = size > 64 ? 256U : 32U,
+          .shared_bytes = static_cast<size_t>(size) * sizeof(uint32_t)},
+         stream, parts, size);
+}
+
+}  // namespace
+
+void measure_buckets(Stream& stream, const Message& message) {
+  const int64_t bucket = message.bucket;
+  const int64_t unit = bucket == message.n || bucket % 8 == 0 ? bucket : 8 * bucket;
+  const bool whole = message.code == WireCode::sign && unit <= kLargeUnit;
+  Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart),
+              has_whole_quads(message.x) && (message.buckets == 1 || bucket % 4 == 0)};
+  const int64_t all = message.buckets * parts.parts;
+  const bool carries_at_once = parts.parts == 1 && message.code != WireCode::table;
+  if (!carries_at_once) {
+    parts.found =
+        reinterpret_cast<Measured*>(stream.workspace(static_cast<size_t>(all) * sizeof(Measured)));
+  }
+  launch(measure_parts,
+         {.name = "measure_buckets", .grid = blocks_for(all, kWarps), .block = 32 * kWarps}, stream,
+         parts);
+  if (!carries_at_once) {
+    carry_all(stream, parts);
+  }
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

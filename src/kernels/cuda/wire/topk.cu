@@ -1,0 +1,269 @@
+// A block a bucket. The kept-th largest magnitude is found digit by digit, of 11, 10 and 10 bits:
+// as many values as have each digit after those found are counted in shared memory. Then values are
+// written in their order, each to the number of kept ones before it: a thread has eight neighbours
+// of a tile, and a scan counts those of the threads before.
+#include "src/kernels/cuda/wire/topk.h"
+
+#include "src/kernels/cuda/simt/reduce.h"
+
+namespace espalier::kernels::ESPALIER_GPU {
+namespace {
+
+constexpr unsigned kThreads = 1024;
+constexpr int kDigits = 2048;  ///< at most
+constexpr int kTile = 8;       ///< values of a thread
+constexpr uint16_t kNaN16 = 0x7fc0;
+constexpr uint16_t kLargest16 = 0x7f7f;
+
+struct Bucket {
+  float* x;
+  std::byte* wire;
+  int64_t n, kept;
+  bool whole;  ///< quads are aligned
+  __device__ explicit Bucket(const Message& message) {
+    const int64_t first = blockIdx.x * message.bucket;
+    x = message.x + first;
+    wire = message.carried_by(blockIdx.x);
+    n = least(message.bucket, message.n - first);
+    kept = least(message.kept, n);
+    whole = aligned(x, 16);
+  }
+};
+
+__device__ __forceinline__ uint32_t magnitude_of(float x) {
+  return __float_as_uint(x) & 0x7fffffffU;
+}
+
+/// visit(value, there) for the thread's values, several quads asked for at a time.
+template <class Visit>
+__device__ __forceinline__ void for_values(const Bucket& bucket, const Visit& visit) {
+  constexpr int kTogether = 4;
+  const int64_t step = 4 * int64_t{blockDim.x};
+  for (int64_t first = 4 * int64_t{threadIdx.x}; first < bucket.n; first += kTogether * step) {
+    Quad q[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int64_t i = first + j * step;
+      q[j] = i + 4 <= bucket.n && bucket.whole ? load_quad<true>(bucket.x, i, 4)
+                                               : load_quad(bucket.x, i, bucket.n - i);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        visit(q[j].x[k], first + j * step + k < bucket.n);
+      }
+    }
+  }
+}
+
+/// Sums over the threads up to this one, by the block.
+__device__ int sum_up_to(int value) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, value, lanes);
+    value += lane >= lanes ? before : 0;
+  }
+  __shared__ int of_warp[32];
+  __syncthreads();  // of_warp may still be read from the last time
+  if (lane == 31) {
+    of_warp[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  return value + warp_sum(lane < warp ? of_warp[lane] : 0);
+}
+
+/// Of magnitudes that are `above` from bit `shift + bits` up, the digit of `bits` bits of the
+/// wanted-th largest; `wanted` becomes its number among those with that digit. By the block.
+__device__ uint32_t digit_of(const Bucket& bucket, uint32_t above, int shift, int bits,
+                             int& wanted) {
+  __shared__ int count[kDigits];
+  __shared__ int found[2];
+  const int digits = 1 << bits;
+  for (int i = static_cast<int>(threadIdx.x); i < digits; i += static_cast<int>(blockDim.x)) {
+    count[i] = 0;
+  }
+  __syncthreads();
+  for_values(bucket, [&](float x, bool there) {
+    const uint32_t magnitude = magnitude_of(x);
+    if (there && magnitude >> (shift + bits) == above) {
+      atomicAdd(&count[magnitude >> shift & static_cast<uint32_t>(digits - 1)], 1);
+    }
+  });
+  __syncthreads();
+  // The largest digits first, as many neighbours of them a thread as give all of them a thread.
+  const int each = (digits + static_cast<int>(blockDim.x) - 1) / static_cast<int>(blockDim.x);
+  const int first = digits - 1 - each * static_cast<int>(threadIdx.x);
+  int own = 0;
+  for (int digit = first; digit > first - each && digit >= 0; --digit) {
+    own += count[digit];
+  }
+  int before = sum_up_to(own) - own;
+  for (int digit = first; digit > first - each && digit >= 0; --digit) {
+    if (before < wanted && wanted <= before + count[digit]) {
+      found[0] = digit;
+      found[1] = wanted - before;
+    }
+    before += count[digit];
+  }
+  __syncthreads();
+  const auto digit = static_cast<uint32_t>(found[0]);
+  wanted = found[1];
+  __syncthreads();  // count and found are written again
+  return digit;
+}
+
+/// Magnitudes above `bits` are kept, and the first `ties` of those that are equal.
+struct Threshold {
+  uint32_t bits = 0;
+  int ties = 0;
+};
+/// kept > 0.
+__device__ Threshold threshold_of(const Bucket& bucket) {
+  int wanted = static_cast<int>(bucket.kept);
+  const uint32_t high = digit_of(bucket, 0, 20, 11, wanted);
+  const uint32_t middle = digit_of(bucket, high, 10, 10, wanted);
+  const uint32_t low = digit_of(bucket, high << 10 | middle, 0, 10, wanted);
+  return {high << 20 | middle << 10 | low, wanted};
+}
+
+/// What is kept of one value: its place, and above that its bits.
+__device__ __forceinline__ void put(std::byte* wire, int64_t number, int64_t place,
+                                    unsigned value) {
+  const unsigned entry = static_cast<unsigned>(place) | value << 16;
+  put_float(wire + 4 * number, __uint_as_float(entry));
+}
+__device__ __forceinline__ unsigned entry_of(const std::byte* wire, int64_t number) {
+  return __float_as_uint(get_float(wire + 4 * number));
+}
+
+/// To nearest even, but no finite number becomes infinite.
+__device__ __forceinline__ unsigned rounded(float x) {
+  const unsigned bits = to_bf16_bits(x);
+  return (bits & 0x7fffU) > kLargest16 ? kLargest16 | (bits & 0x8000U) : bits;
+}
+
+__device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
+  const int64_t tile = kTile * int64_t{blockDim.x};
+  __shared__ int all;
+  int above = 0;  // of the tiles before
+  int equal = 0;
+  for (int64_t begin = 0; begin < bucket.n; begin += tile) {
+    const int64_t first = begin + kTile * int64_t{threadIdx.x};
+    Quad q[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      q[j] = load_quad(bucket.x, first + 4 * j, bucket.n - first - 4 * j);
+    }
+    const auto is = [&](int k) {  // 1: above, 65,536: equal
+      const uint32_t magnitude = magnitude_of(q[k / 4].x[k % 4]);
+      const int equals = magnitude == threshold.bits ? 1 << 16 : 0;
+      return first + k >= bucket.n ? 0 : magnitude > threshold.bits ? 1 : equals;
+    };
+    int own = 0;
+#pragma unroll
+    for (int k = 0; k < kTile; ++k) {
+      own += is(k);
+    }
+    const int up_to = sum_up_to(own);
+    if (threadIdx.x == blockDim.x - 1) {
+      all = up_to;
+    }
+    int more = up_to - own;
+#pragma unroll
+    for (int k = 0; k < kTile; ++k) {
+      const int equals = equal + (more >> 16);
+      const int what = is(k);
+      if (what == 1 || (what > 1 && equals < threshold.ties)) {
+        const int ties = equals < threshold.ties ? equals : threshold.ties;
+        put(bucket.wire, above + (more & 0xffff) + ties, first + k, rounded(q[k / 4].x[k % 4]));
+      }
+      more += what;
+    }
+    __syncthreads();
+    above += all & 0xffff;
+    equal += all >> 16;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) encode_largest(Message message) {
+  const Bucket bucket(message);
+  int largest = 0;
+  for_values(bucket, [&](float x, bool) {
+    const int magnitude = static_cast<int>(magnitude_of(x));
+    largest = magnitude > largest ? magnitude : largest;
+  });
+  const auto most_bits = static_cast<uint32_t>(block_max(largest, 0));
+  if (most_bits < kInfinite) {
+    write_kept(bucket, threshold_of(bucket));
+    return;
+  }
+  for (int64_t k = threadIdx.x; k < bucket.kept; k += blockDim.x) {
+    put(bucket.wire, k, k, kNaN16);
+  }
+}
+
+/// Places ascend within the bucket, values are finite.
+__device__ bool sound(const Bucket& bucket) {
+  int wrong = 0;
+  for (int64_t k = threadIdx.x; k < bucket.kept; k += blockDim.x) {
+    const int before = k == 0 ? -1 : static_cast<int>(entry_of(bucket.wire, k - 1) & 0xffffU);
+    const unsigned entry = entry_of(bucket.wire, k);
+    const auto place = static_cast<int>(entry & 0xffffU);
+    wrong += place <= before || place >= bucket.n || (entry >> 16 & 0x7fffU) > kLargest16 ? 1 : 0;
+  }
+  return block_sum(wrong) == 0;
+}
+
+__device__ void fill_bucket(const Bucket& bucket, float value) {
+  const Quad q{{value, value, value, value}};
+  for (int64_t i = 4 * int64_t{threadIdx.x}; i < bucket.n; i += 4 * int64_t{blockDim.x}) {
+    if (bucket.whole && i + 4 <= bucket.n) {
+      store_quad<true>(bucket.x, i, 4, q);
+    } else {
+      store_quad(bucket.x, i, bucket.n - i, q);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) decode_largest(Message message, bool accumulate) {
+  const Bucket bucket(message);
+  const bool good = sound(bucket);
+  if (!good || !accumulate) {
+    fill_bucket(bucket, good ? 0.0F : not_a_number());
+  }
+  __syncthreads();
+  for (int64_t k = threadIdx.x; good && k < bucket.kept; k += blockDim.x) {
+    const unsigned entry = entry_of(bucket.wire, k);
+    float& y = bucket.x[entry & 0xffffU];
+    const float value = from_bf16(entry >> 16);
+    y = accumulate ? y + value : value;
+  }
+}
+
+/// A thread has about 16 values.
+unsigned threads_for(const Message& message) {
+  return threads_for_row(divide_up(message.bucket, 4), kThreads);
+}
+
+}  // namespace
+
+void encode_topk(Stream& stream, const Message& message) {
+  launch(encode_largest,
+         {.name = "encode_topk",
+          .grid = blocks_for(message.buckets, 1),
+          .block = threads_for(message)},
+         stream, message);
+}
+
+void decode_topk(Stream& stream, const Message& message, bool accumulate) {
+  launch(decode_largest,
+         {.name = "decode_topk",
+          .grid = blocks_for(message.buckets, 1),
+          .block = threads_for(message)},
+         stream, message, accumulate);
+}
+
+}  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,59 @@
+#pragma once
+// Rules for the arguments of kernels (verify.h). They take a name so that the message says which
+// tensor is wrong.
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels {
+
+inline void is_fp32(const char* name, const Tensor& t) {
+  require(t.dtype == DType::fp32, "tensor must be fp32", name, name_of(t.dtype));
+}
+
+inline void is_any(const char* name, const Tensor& t) {
+  require(is_number(t.dtype), "tensor must be fp32, bf16 or fp16", name, name_of(t.dtype));
+}
+
+/// No call has bf16 and fp16.
+inline void is_beside(const char* name, const Tensor& t, const Tensor& other) {
+  is_any(name, t);
+  require(t.dtype == DType::fp32 || other.dtype == DType::fp32 || t.dtype == other.dtype,
+          "a call mixes bf16 and fp16", name, name_of(t.dtype), name_of(other.dtype));
+}
+
+inline void is_int32(const char* name, const Tensor& t) {
+  require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
+}
+
+/// `n` elements side by side.
+inline void is_flat(const char* name, const Tensor& t, int64_t n) {
+  require(static_cast<bool>(t) || n == 0, "tensor is missing", name);
+  require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side",
+          name, t.shape.text(), n);
+}
+
+inline void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
+  require(static_cast<bool>(t) || rows * cols == 0, "tensor is missing", name);
+  require(t.rows() == rows && t.cols() == cols && t.stride >= cols,
+          "tensor must be a matrix of this shape", name, t.shape.text(), rows, cols);
+}
+
+inline void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
+  is_fp32(name, t);
+  is_flat(name, t, n);
+}
+
+inline void is_positions(const Positions& positions) {
+  require(positions.list == nullptr || positions.bitmap == nullptr, "positions have one form");
+  require(positions.count >= 0 && positions.count <= positions.size, "kept must be within size",
+          positions.count, positions.size);
+  require(!positions.all() || positions.count == positions.size || positions.count == 0,
+          "positions without list or bitmap keep all", positions.count, positions.size);
+  require(positions.bitmap == nullptr || positions.ranks != nullptr, "a bitmap needs its ranks");
+}
+
+inline void is_any_vector(const char* name, const Tensor& t, int64_t n) {
+  is_any(name, t);
+  is_flat(name, t, n);
+}
+
+}  // namespace espalier::kernels

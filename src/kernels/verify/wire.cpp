@@ -1,0 +1,63 @@
+// Arguments of what ranks send each other and add up; see verify.h.
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels {
+namespace {
+
+/// n values, side by side, whatever the shape; and a message of their size.
+void is_message(const Tensor& values, size_t wire, const WireFormat& format) {
+  const int64_t n = values.count();
+  verify(format);
+  require(values.dtype == DType::fp32, "values must be fp32", name_of(values.dtype));
+  require((values.data != nullptr || n == 0) && values.contiguous(), "values must lie side by side",
+          values.shape.text());
+  require(wire == wire_bytes(format, n), "the wire must have the size of the message",
+          name_of(format.code), wire, wire_bytes(format, n));
+}
+
+}  // namespace
+
+void verify(const WireFormat& format) {
+  const auto name = name_of(format.code);
+  const auto& [code, bits, bucket, kept, half_meta] = format;
+  if (code == WireCode::maxmin || code == WireCode::table) {
+    require(bits >= 1 && bits <= 8, "a code has 1 to 8 bits", name, bits);
+  } else {
+    require(bits == wire_bits(code), "this code has one number of bits", name, bits,
+            wire_bits(code));
+  }
+  require(bucket >= 0, "a bucket holds values, or 0 for all", name, bucket);
+  if (code == WireCode::topk) {
+    require(kept >= 1 && kept <= bucket && bucket <= kTopkBucket,
+            "topk keeps 1 or more of a bucket of at most 65,536", kept, bucket);
+  } else {
+    require(kept == 0, "only topk keeps some values", name, kept);
+  }
+  require(!half_meta || code == WireCode::maxmin, "only maxmin carries fp16", name);
+}
+
+void verify(const EncodeArgs& args) {
+  is_message(args.x, args.wire.size(), args.format);
+  require(args.first >= 0, "elements are numbered from 0", args.first);
+}
+
+void verify(const OrderedSumArgs& args) {
+  const auto& [x, y, mine] = args;
+  require(is_number(x.dtype), "x must be fp32, bf16 or fp16", name_of(x.dtype));
+  require(y.dtype == x.dtype && y.count() == x.cols() && y.contiguous() && x.stride >= x.cols(),
+          "y is like a row of x", y.shape.text(), x.shape.text());
+  require(mine >= 0 && mine < x.rows(), "one of the rows is in y", mine, x.rows());
+}
+
+void verify(const DifferenceArgs& args) {
+  for (const Tensor& one : {args.a, args.b, args.y}) {
+    require(one.dtype == DType::fp32 && one.count() == args.y.count() && one.contiguous(),
+            "fp32 numbers side by side", one.shape.text(), args.y.shape.text());
+  }
+  require(!args.factor || (args.factor.dtype == DType::fp32 && args.factor.count() == 1),
+          "one fp32 factor", args.factor.shape.text());
+}
+
+void verify(const DecodeArgs& args) { is_message(args.y, args.wire.size(), args.format); }
+
+}  // namespace espalier::kernels

@@ -1,0 +1,137 @@
+#include "src/model/layers/components.h"
+
+namespace espalier::model {
+
+using sparse::Initial;
+using sparse::ParameterSpec;
+
+Linear::Linear(const std::string& name, int64_t in, int64_t out, const Options& options)
+    : weight_name_(name + ".weight"),
+      bias_name_(options.bias ? name + ".bias" : ""),
+      in_(in),
+      out_(out),
+      options_(options) {}
+
+Linear Linear::tied_to(std::string weight_name, int64_t in, int64_t out) {
+  Linear linear("", in, out, {.bias = false});
+  linear.weight_name_ = std::move(weight_name);
+  linear.tied_ = true;
+  return linear;
+}
+
+std::vector<ParameterSpec> Linear::parameters() const {
+  std::vector<ParameterSpec> specs;
+  if (!tied_) {
+    specs.push_back({.name = weight_name_,
+                     .shape = Shape{out_, in_},
+                     .initial = Initial::normal,
+                     .deviation = options_.deviation,
+                     .prunable = options_.prunable,
+                     .decay = true});
+  }
+  if (!bias_name_.empty()) {
+    specs.push_back({.name = bias_name_, .shape = Shape{out_}});
+  }
+  return specs;
+}
+
+void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
+  store_ = &store;
+  weight_.emplace(store, kernels, store.find(weight_name_));
+  bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
+}
+
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend) {
+  weight_->apply(
+      pass.stream,
+      {.x = x, .y = y, .bias = bias_ != nullptr ? bias_->dense : Tensor(), .addend = addend});
+}
+
+void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
+                     const Tensor& activated) {
+  weight_->apply(pass.stream, {.x = x,
+                               .y = y,
+                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                               .activation = f,
+                               .activated = activated});
+}
+
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) {
+  weight_->apply_transposed(pass.stream, {.dy = dy, .dx = dx});
+}
+
+void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
+                            const Tensor& preactivation) {
+  weight_->apply_transposed(pass.stream,
+                            {.dy = dy, .dx = dx, .activation = f, .preactivation = preactivation});
+}
+
+void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  if (pass.waiting == nullptr) {
+    weight_gradient(pass, x, dy, accumulate);
+    return;
+  }
+  // Layers give the memory of both to the next tensors; a copy costs 1 / out and 1 / in of the
+  // product.
+  auto keep = [&pass](std::string_view name, const Tensor& tensor) {
+    Tensor rows = tensor;
+    rows.shape = Shape{tensor.rows(), tensor.stride};  // with what lies between them
+    const Tensor copy = pass.waiting->tape.push(name, rows.dtype, rows.shape);
+    pass.kernels.cast(pass.stream, {.x = rows, .y = copy});
+    return copy.column_range(0, tensor.cols());
+  };
+  pass.waiting->parts.emplace_back(
+      [this, x = keep("inputs of weight parts", x), dy = keep("gradients of weight parts", dy),
+       accumulate](Pass& later) { weight_gradient(later, x, dy, accumulate); });
+}
+
+void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  weight_->accumulate_gradient(
+      pass.stream, {.dy = dy,
+                    .x = x,
+                    .accumulate = accumulate,
+                    .bias_gradient = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor()});
+}
+
+std::vector<ParameterSpec> LayerNorm::parameters() const {
+  return {{.name = name_ + ".weight", .shape = Shape{width_}, .initial = Initial::ones},
+          {.name = name_ + ".bias", .shape = Shape{width_}}};
+}
+
+void LayerNorm::bind(sparse::Store& store) {
+  store_ = &store;
+  weight_ = &store.find(name_ + ".weight");
+  bias_ = &store.find(name_ + ".bias");
+}
+
+LayerNorm::Saved LayerNorm::prepare(Pass& pass, const Tensor& x) {
+  const Shape rows{x.rows()};
+  return {.x = x,
+          .mean = pass.tape.push("norm statistics", DType::fp32, rows),
+          .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
+}
+
+void LayerNorm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
+  pass.kernels.layernorm(pass.stream, {.x = saved.x,
+                                       .weight = weight_->dense,
+                                       .bias = bias_->dense,
+                                       .y = y,
+                                       .mean = saved.mean,
+                                       .rstd = saved.rstd});
+}
+
+void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
+                         const Tensor& rounded) const {
+  pass.kernels.layernorm_backward(pass.stream, {.dy = dy,
+                                                .x = saved.x,
+                                                .weight = weight_->dense,
+                                                .mean = saved.mean,
+                                                .rstd = saved.rstd,
+                                                .dx = dx,
+                                                .dweight = store_->full_gradient(*weight_),
+                                                .dbias = store_->full_gradient(*bias_),
+                                                .accumulate = pass.accumulate,
+                                                .rounded = rounded});
+}
+
+}  // namespace espalier::model

@@ -1,0 +1,85 @@
+#pragma once
+// The pieces that layers are made of: a linear map and a layer normalisation, each with its
+// parameters. They keep nothing: callers pass what backward needs.
+#include <optional>
+#include <string>
+
+#include "sparse/weight/weight.h"
+#include "src/model/layer.h"
+
+namespace espalier::model {
+
+/// y = x Wᵀ + b. W [out, in], b [out]; x [R, in], y [R, out].
+class Linear {
+ public:
+  struct Options {
+    float deviation = 0.02F;  ///< of the initial weights
+    bool bias = true;
+    bool prunable = true;
+  };
+  Linear(const std::string& name, int64_t in, int64_t out, const Options& options);
+  /// A view on the weight of another layer (tied embeddings): declares no parameter, has no bias.
+  static Linear tied_to(std::string weight_name, int64_t in, int64_t out);
+
+  std::vector<sparse::ParameterSpec> parameters() const;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels);
+
+  const std::string& name() const { return weight_name_; }
+  int64_t in() const { return in_; }
+  int64_t out() const { return out_; }
+  /// y = x Wᵀ + b (+ addend, a tensor like y)
+  void forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend = {});
+  /// y = x Wᵀ + b and activated = f(y).
+  void forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
+               const Tensor& activated);
+  /// dx = dy W
+  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx);
+  /// dx = (dy W) f'(preactivation)
+  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
+                      const Tensor& preactivation);
+  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting later, when its parts are run.
+  void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
+
+ private:
+  void weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
+
+  std::string weight_name_;
+  std::string bias_name_;  ///< empty: none
+  int64_t in_, out_;
+  Options options_;
+  bool tied_ = false;
+  sparse::Store* store_ = nullptr;
+  sparse::Parameter* bias_ = nullptr;
+  std::optional<sparse::Weight> weight_;
+};
+
+/// y = (x - mean) / deviation * weight + bias by row; statistics go to mean and rstd, fp32 [R].
+class LayerNorm {
+ public:
+  LayerNorm(std::string name, int64_t width) : name_(std::move(name)), width_(width) {}
+
+  std::vector<sparse::ParameterSpec> parameters() const;
+  void bind(sparse::Store& store);
+
+  struct Saved {
+    Tensor x, mean, rstd;
+  };
+  /// Pushes the statistics: what backward needs.
+  static Saved prepare(Pass& pass, const Tensor& x);
+  /// Writes the statistics and y [shape of x], in the compute type; a second call gives the same
+  /// bits.
+  void forward(Pass& pass, const Saved& saved, const Tensor& y) const;
+  /// dx += gradient at saved.x, and rounded = dx unless empty (it may be dy); accumulates the
+  /// gradients of weight and bias.
+  void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
+                const Tensor& rounded = {}) const;
+
+ private:
+  std::string name_;
+  int64_t width_;
+  sparse::Store* store_ = nullptr;
+  sparse::Parameter* weight_ = nullptr;
+  sparse::Parameter* bias_ = nullptr;
+};
+
+}  // namespace espalier::model

@@ -1,0 +1,261 @@
+#include "src/train/codec_choice/codec_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "parallel/transport/collectives.h"
+#include "parallel/wire/codec.h"
+#include "src/kernels/backend.h"
+#include "src/train/codec_choice/codec_candidates.h"
+#include "src/train/exchange/transfer.h"
+
+namespace espalier::train {
+namespace {
+
+/// What a choice of adaptive looks at of a parameter, at most.
+constexpr int64_t kBlocksSeen = 4;
+constexpr int64_t kBlock = 16'384;
+
+parallel::ErrorScale scale_of(const io::Config& config) {
+  const std::string& wanted = config.parallel.codec_error;
+  return wanted == "relative" || (wanted == "auto" && config.optimizer.kind == "adamw")
+             ? parallel::ErrorScale::relative
+             : parallel::ErrorScale::squares;
+}
+
+}  // namespace
+
+CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
+                         Transfer& transfer)
+    : config_(config),
+      stage_(stage),
+      replicas_(replicas),
+      timer_(replicas, transfer, stage.store().gradient().dtype),
+      kind_(io::parse_codec(config.parallel.codec.fallback).name),
+      candidates_(codec_candidates(config, stage.store().gradient().dtype)),
+      chosen_(stage.store().parameters().size(), 0) {
+  if (kind_ == "adaprec") {
+    use(config.parallel.codec_candidates.front());
+  }
+  if (replicas_.size() > 1 && kind_ == "adaptive") {
+    uniform_ = uniform_candidate(config, candidates_);
+    std::ranges::fill(chosen_, uniform_);
+    if (times_link(config)) {
+      measure_link(transfer.on_device());
+    }
+  }
+}
+
+void CodecChoice::measure_link(bool on_device) {
+  const int64_t longest = longest_on_link(stage_, on_device);
+  link_ = timer_.link(longest);
+  for (const kernels::WireFormat& format : candidates_) {
+    codec_seconds_.push_back(timer_.codec_seconds(format, elements_of_codes(longest)));
+  }
+}
+
+void CodecChoice::use(const std::string& codec) { config_.parallel.codec.fallback = codec; }
+
+/// By sums of a gradient as long as this one, and of shorter ones.
+void CodecChoice::decide_whether_to_compress() {
+  decided_for_ = stage_.store().flat_size();
+  compresses_ = true;
+  std::optional<kernels::WireFormat> format;
+  if (kind_ != "adaprec") {  // whose present codec is no codec of the config's
+    format = doubted_format(config_, stage_);
+  }
+  if (!format) {
+    return;
+  }
+  const kernels::WireFormat plain = parallel::plain_format(stage_.store().gradient().dtype);
+  const int64_t longest = longest_in_doubt(stage_);
+  std::vector<parallel::ExchangePair> pairs;
+  for (int64_t size = std::max<int64_t>(longest / 64, 1); size <= longest; size *= 8) {
+    pairs.push_back({.elements = size,
+                     .plain = timer_.seconds(plain, size),
+                     .compressed = timer_.seconds(*format, size)});
+  }
+  const int64_t pays_from = parallel::break_even(pairs);
+  compresses_ = pays_from <= longest;
+  const std::string name = parallel::text_of(*format);
+  news_ =
+      pays_from == parallel::kNeverPays
+          ? fmt::format(
+                "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} "
+                "elements): gradients travel as they are",
+                name, 1e3 * pairs.back().compressed, 1e3 * pairs.back().plain,
+                pairs.back().elements)
+          : fmt::format("codec {} pays from {} elements on ({:.2f} ms against {:.2f} ms for {})",
+                        name, pays_from, 1e3 * pairs.back().compressed, 1e3 * pairs.back().plain,
+                        pairs.back().elements);
+}
+
+std::vector<parallel::WireSegment> CodecChoice::segments() const {
+  const sparse::Store& store = stage_.store();
+  const DType dtype = store.gradient().dtype;
+  std::vector<parallel::WireSegment> segments;
+  for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
+    const sparse::Parameter& parameter = store.parameters()[p];
+    parallel::WireSegment segment{.first = parameter.offset, .count = parameter.kept()};
+    const auto fixed =
+        compresses_ ? gradient_format(config_, stage_, parameter) : parallel::plain_format(dtype);
+    segment.format = fixed ? *fixed : candidates_[static_cast<size_t>(chosen_[p])];
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+void CodecChoice::prepare() {
+  if (replicas_.size() == 1) {
+    return;
+  }
+  // Again where masks have made the gradient much shorter.
+  const bool fewer = stage_.store().flat_size() < decided_for_ / 2;
+  if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
+    decide_whether_to_compress();
+  }
+  if (kind_ != "fastest") {
+    return;
+  }
+  const auto& parameters = stage_.store().parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (gradient_format(config_, stage_, parameters[p])) {
+      continue;
+    }
+    const int64_t size = parameters[p].kept();
+    if (!fastest_.contains(size)) {
+      std::vector<double> seconds;
+      for (const kernels::WireFormat& candidate : candidates_) {
+        seconds.push_back(timer_.seconds(candidate, size));
+      }
+      fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
+      news_ += fmt::format("{}{} elements: {}", news_.empty() ? "fastest codecs: " : ", ", size,
+                           parallel::text_of(candidates_[fastest_[size]]));
+    }
+    chosen_[p] = fastest_[size];
+  }
+}
+
+bool CodecChoice::due(int64_t step) const {
+  return kind_ == "adaptive" && compresses_ && replicas_.size() > 1 &&
+         step % config_.parallel.codec_every == 0;
+}
+
+void CodecChoice::choose(const Tensor& gradient, const Readiness& readiness, uint64_t key) {
+  const sparse::Store& store = stage_.store();
+  parallel::ErrorTableOptions options{.choices = candidates_,
+                                      .gradient = gradient.dtype,
+                                      .scale = scale_of(config_),
+                                      .block = kBlock,
+                                      .most_blocks = kBlocksSeen};
+  std::vector<size_t> open;
+  for (size_t p = store.parameters().size(); p-- > 0;) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (!gradient_format(config_, stage_, parameter)) {
+      options.layers.push_back({.first = parameter.offset, .count = parameter.kept()});
+      open.push_back(p);
+    }
+  }
+  if (open.empty()) {
+    return;
+  }
+  parallel::ErrorTable measured(kernels::beside(stage_.kernels()), stage_.stream().host(),
+                                std::move(options));
+  measured.add(gradient, key);
+  parallel::ChoiceTable table = measured.table();
+  parallel::all_reduce_small(replicas_, table.error, parallel::Combine::sum);
+  const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = config_.parallel.codec_budget};
+  parallel::BitChoice made;
+  if (replicas_.rank() == 0) {
+    made = config_.parallel.codec_goal == "time"
+               ? parallel::least_exposed(table, times_of(table, open, readiness), budget)
+               : parallel::least_bytes(table, budget);
+    news_ = describe(table, made);
+  }
+  made.choice.resize(open.size());
+  parallel::broadcast(replicas_, 0, std::as_writable_bytes(std::span(made.choice)));
+  for (size_t layer = 0; layer < open.size(); ++layer) {
+    chosen_[open[layer]] = made.choice[layer];
+  }
+}
+
+/// Layers are cut into buckets as the gradient was.
+parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table,
+                                              std::span<const size_t> open,
+                                              const Readiness& readiness) const {
+  const sparse::Store& store = stage_.store();
+  parallel::ExchangeTimes times{.latency = link_.latency_s, .backward_end = readiness.backward};
+  std::vector<double> codec_seconds(table.bytes.size());
+  for (size_t layer = 0; layer < open.size(); ++layer) {
+    const sparse::Parameter& parameter = store.parameters()[open[layer]];
+    for (int c = 0; c < table.choices; ++c) {
+      codec_seconds[table.at(static_cast<int64_t>(layer), c)] =
+          codec_seconds_[static_cast<size_t>(c)] * static_cast<double>(parameter.kept());
+    }
+    const int64_t end = parameter.offset + parameter.kept();
+    const auto bucket = std::ranges::lower_bound(readiness.ends, end) - readiness.ends.begin();
+    const double ready =
+        readiness.ready.empty()
+            ? 0
+            : readiness
+                  .ready[std::min<size_t>(static_cast<size_t>(bucket), readiness.ready.size() - 1)];
+    if (times.ready.empty() || ready != times.ready.back()) {
+      times.ends.push_back(static_cast<int64_t>(layer));
+      times.ready.push_back(ready);
+    }
+    times.ends.back() = static_cast<int64_t>(layer) + 1;
+  }
+  const double volume = 2.0 * (replicas_.size() - 1) / replicas_.size();
+  times.seconds = parallel::exchange_seconds(table, link_.bytes_per_s / volume, codec_seconds);
+  return times;
+}
+
+std::string CodecChoice::describe(const parallel::ChoiceTable& table,
+                                  const parallel::BitChoice& made) const {
+  const parallel::BitChoice uniform = parallel::uniform_choice(table, uniform_);
+  std::map<int, int> times;
+  for (const int choice : made.choice) {
+    ++times[choice];
+  }
+  std::vector<std::string> words;
+  for (const auto& [choice, count] : times) {
+    words.push_back(
+        fmt::format("{} x {}", count, parallel::text_of(candidates_[static_cast<size_t>(choice)])));
+  }
+  return fmt::format(
+      "codecs chosen: {}; {:.2f} x the bytes and {:.2f} x the error of {} everywhere",
+      fmt::join(words, ", "), static_cast<double>(made.bytes) / static_cast<double>(uniform.bytes),
+      uniform.error > 0 ? made.error / uniform.error : 1.0,
+      parallel::text_of(candidates_[static_cast<size_t>(uniform_)]));
+}
+
+std::string CodecChoice::state() const {
+  if (kind_ == "adaprec") {
+    return config_.parallel.codec.fallback;
+  }
+  std::string text;
+  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+    text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name,
+                        parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
+  }
+  return text;
+}
+
+void CodecChoice::restore(const std::string& state) {
+  const auto& candidates = config_.parallel.codec_candidates;
+  if (kind_ == "adaprec" && std::ranges::find(candidates, state) != candidates.end()) {
+    use(state);
+  }
+  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+    for (size_t c = 0; c < candidates_.size(); ++c) {
+      const std::string entry = fmt::format(";{}={};", stage_.store().parameters()[p].spec.name,
+                                            parallel::text_of(candidates_[c]));
+      chosen_[p] =
+          (";" + state).find(entry) != std::string::npos ? static_cast<int>(c) : chosen_[p];
+    }
+  }
+}
+
+}  // namespace espalier::train

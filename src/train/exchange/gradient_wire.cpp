@@ -1,0 +1,57 @@
+#include "src/train/exchange/gradient_wire.h"
+
+#include <algorithm>
+
+#include "parallel/reduction/by_name.h"
+
+namespace espalier::train {
+
+parallel::CodecDefaults codec_defaults(const io::Config& config) {
+  return {.bits = config.parallel.bits,
+          .bucket = config.parallel.bucket,
+          .half_meta = config.parallel.codec_meta == "fp16"};
+}
+
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
+                                                   const sparse::ParameterSpec& spec, int64_t kept,
+                                                   DType dtype) {
+  const io::ParallelConfig& parallel = config.parallel;
+  const bool asked_for = parallel.codec.matches(spec.name);
+  const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
+  const io::CodecSpec codec = io::parse_codec(parallel.codec.for_name(spec.name));
+  const bool factored =
+      codec.name == "powersgd";  // low_rank_codec.h; the rest of those as they are
+  if (codec.name == "fp32" || factored || (small && !asked_for)) {
+    return parallel::plain_format(dtype);
+  }
+  if (std::ranges::find(io::choosing_codecs(), codec.name) != io::choosing_codecs().end()) {
+    return std::nullopt;
+  }
+  return parallel::format_of(codec, codec_defaults(config));
+}
+
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
+                                                   const sparse::Parameter& parameter) {
+  const DType dtype = stage.store().gradient().dtype;
+  if (stage.tied_apart() && parameter.spec.name == kTiedParameter) {
+    return parallel::plain_format(dtype);
+  }
+  return gradient_format(config, parameter.spec, parameter.kept(), dtype);
+}
+
+bool loses(const io::Patterned& codec) {
+  const auto plain = [](const std::string& name) { return name == "fp32"; };
+  return !plain(codec.fallback) ||
+         !std::ranges::all_of(codec.patterns, plain, &std::pair<std::string, std::string>::second);
+}
+
+size_t bucket_bytes(const io::Config& config) {
+  return static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+}
+
+std::string reduction_name(const io::Config& config, const parallel::Communicator& comm) {
+  const std::string& asked = config.parallel.reduction;
+  return asked == "auto" ? std::string(parallel::best_reduction(comm.members())) : asked;
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,54 @@
+#include "src/train/exchange/shards.h"
+
+#include <algorithm>
+
+#include "parallel/transport/collectives.h"
+#include "sparse/store/store.h"
+
+namespace espalier::train {
+
+std::vector<std::vector<sparse::Range>> Shards::shares(std::span<const sparse::Extent> extents) {
+  std::vector<parallel::FlatParameter> parameters;
+  int64_t total = 0;
+  for (const auto& [offset, kept] : extents) {
+    parameters.push_back({.offset = offset, .kept = kept});
+    const int64_t end = offset + kept;
+    total = std::max(
+        total, (end + sparse::Store::kAlign - 1) / sparse::Store::kAlign * sparse::Store::kAlign);
+  }
+  partition_ = parallel::make_partition(parameters, total,
+                                        {.ranks = ranks_,
+                                         .bucket_bytes = options_.bucket_bytes,
+                                         .element_bytes = options_.element_bytes,
+                                         .block = kernels::kQuantizeBlock});
+  std::vector<std::vector<sparse::Range>> all;
+  for (const parallel::FlatParameter& parameter : parameters) {
+    auto& shares = all.emplace_back();
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const parallel::Range owned = partition_.owned(parameter, rank);
+      shares.push_back({.first = owned.first, .count = owned.count});
+    }
+  }
+  return all;
+}
+
+void Shards::collect(std::span<const sparse::Range> shares, const Tensor& whole) {
+  if (!whole || whole.count() == 0) {
+    return;
+  }
+  require(comm_ != nullptr, "a plan collects nothing");
+  const auto bytes = static_cast<int64_t>(size_of(whole.dtype));
+  std::vector<parallel::Range> ranges;
+  for (const auto& [first, count] : shares) {
+    ranges.push_back({.first = first * bytes, .count = count * bytes});
+  }
+  const auto array =
+      std::span(static_cast<std::byte*>(whole.data), static_cast<size_t>(whole.bytes()));
+  const parallel::Range mine = ranges[static_cast<size_t>(rank_)];
+  parallel::gather_slices(*comm_, {.ranges = ranges,
+                                   .mine = array.subspan(static_cast<size_t>(mine.first),
+                                                         static_cast<size_t>(mine.count)),
+                                   .whole = array});
+}
+
+}  // namespace espalier::train

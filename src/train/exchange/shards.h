@@ -1,0 +1,48 @@
+#pragma once
+// Who owns which part of the optimizer state, by parallel/reduction/partition.h over the ranks of a
+// communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from
+// the same masks, without a message; it is made anew when masks change.
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "parallel/reduction/partition.h"
+#include "parallel/transport/communicator.h"
+#include "sparse/store/sharding.h"
+
+namespace espalier::train {
+
+class Shards final : public sparse::Sharding {
+ public:
+  struct Options {
+    size_t bucket_bytes = size_t{4} << 20U;
+    size_t element_bytes = 4;  ///< of the gradient
+  };
+  /// `comm` must outlive it.
+  Shards(parallel::Communicator& comm, const Options& options)
+      : comm_(&comm), rank_(comm.rank()), ranks_(comm.size()), options_(options) {}
+  /// For plans: who owns what, without anybody to collect it from.
+  Shards(int rank, int ranks, const Options& options)
+      : rank_(rank), ranks_(ranks), options_(options) {}
+
+  int rank() const override { return rank_; }
+  std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
+  void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
+  bool collects_on_device() const override { return static_cast<bool>(way_); }
+  void collect_on_device(std::span<const sparse::SharedVector> vectors) override { way_(vectors); }
+  /// How devices do it from now on; empty: not at all.
+  using Way = std::function<void(std::span<const sparse::SharedVector>)>;
+  void set_way(Way way) { way_ = std::move(way); }
+
+  /// That of the store's present layout.
+  const parallel::Partition& partition() const { return partition_; }
+
+ private:
+  parallel::Communicator* comm_ = nullptr;
+  int rank_, ranks_;
+  Options options_;
+  parallel::Partition partition_;
+  Way way_;
+};
+
+}  // namespace espalier::train

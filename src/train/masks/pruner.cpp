@@ -1,0 +1,343 @@
+#include "src/train/masks/pruner.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "io/checkpoint/checkpoint.h"
+#include "parallel/reduction/sra.h"
+#include "parallel/transport/digest.h"
+#include "pruning/drop_grow.h"
+#include "pruning/prunable.h"
+#include "src/core/mirror.h"
+#include "src/train/memory/storage_choice.h"
+#include "src/train/run/snapshot.h"
+
+namespace espalier::train {
+namespace {
+
+/// The masks of a checkpoint, cut to what is kept now.
+std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
+  const io::CheckpointReader reader(file);
+  std::vector<sparse::Mask> masks = store.masks();
+  for (size_t p = 0; p < masks.size(); ++p) {
+    const auto& spec = store.parameters()[p].spec;
+    check(reader.has(spec.name), "{} has no parameter \"{}\": masks must come from the same model",
+          file, spec.name);
+    const io::ParameterInfo info = reader.info(spec.name);
+    check(info.shape == spec.shape, "{}: parameter \"{}\" has shape {}, this model's has {}", file,
+          spec.name, info.shape.text(), spec.shape.text());
+    const sparse::Mask wanted = read_mask(reader, spec.name);
+    for (int64_t i = 0; i < masks[p].size(); ++i) {
+      if (masks[p][i] && !wanted[i]) {
+        masks[p].set(i, false);
+      }
+    }
+  }
+  return masks;
+}
+
+pruning::Candidate candidate_of(const sparse::Parameter& parameter, std::span<const float> values) {
+  return {.name = parameter.spec.name,
+          .shape = parameter.spec.shape,
+          .index = &parameter.index,
+          .values = values};
+}
+
+/// The prunable parameters, without values.
+std::vector<pruning::Candidate> shapes_of(const sparse::Store& store,
+                                          const std::vector<bool>& prunable) {
+  std::vector<pruning::Candidate> candidates;
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    if (prunable[p]) {
+      candidates.push_back(candidate_of(store.parameters()[p], {}));
+    }
+  }
+  return candidates;
+}
+
+/// Masks of the prunable parameters, among those of all that stay as they are.
+pruning::Result among_all(const sparse::Store& store, const std::vector<bool>& prunable,
+                          pruning::Result chosen) {
+  pruning::Result all{.masks = store.masks(), .warnings = std::move(chosen.warnings)};
+  size_t next = 0;
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    if (prunable[p]) {
+      all.masks[p] = std::move(chosen.masks[next++]);
+    }
+  }
+  return all;
+}
+
+/// Elements of `now` that `before` does not keep.
+int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
+  int64_t count = 0;
+  for (size_t w = 0; w < now.words().size(); ++w) {
+    count += std::popcount(now.words()[w] & ~before.words()[w]);
+  }
+  return count;
+}
+
+/// A gradient probe for the time of one pass.
+class Probe {
+ public:
+  Probe(sparse::Store& store, sparse::Store::GradientProbe probe) : store_(store) {
+    store_.set_gradient_probe(std::move(probe));
+  }
+  ~Probe() { store_.set_gradient_probe({}); }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+ private:
+  sparse::Store& store_;
+};
+
+}  // namespace
+
+pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
+  return {.method = config.method,
+          .sparsity = config.method == "nm" ? 0 : config.sparsity,  // nm follows from n and m
+          .scope = pruning::scope_by_name(config.scope),
+          .seed = seed,
+          .n = static_cast<int>(config.n),
+          .m = static_cast<int>(config.m),
+          .block = static_cast<int>(config.block)};
+}
+
+pruning::Timing timing_of(const io::PruningConfig& config) {
+  if (config.gradual()) {
+    return {.from_step = config.from_step,
+            .to_step = config.to_step,
+            .every = config.interval(),
+            .initial_sparsity = 0,
+            .final_sparsity = config.sparsity};
+  }
+  const double sparsity = config.method == "nm"
+                              ? 1.0 - static_cast<double>(config.n) / static_cast<double>(config.m)
+                              : config.sparsity;
+  return pruning::one_shot(std::max<int64_t>(config.at_step, 0), sparsity);
+}
+
+std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
+                              const io::PruningConfig& config) {
+  std::vector<pruning::ParameterInfo> infos;
+  for (const sparse::ParameterSpec& spec : specs) {
+    infos.push_back({spec.name, spec.shape, spec.prunable});
+  }
+  return pruning::prunable(infos, {.include = {}, .exclude = config.exclude});
+}
+
+std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config) {
+  return prunable_of(specs_of(store), config);
+}
+
+pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
+                              const pruning::Settings& settings) {
+  const auto parameters = store.parameters();
+  std::vector<std::vector<float>> values;  // outlive the candidates' views
+  std::vector<pruning::Candidate> candidates;
+  values.reserve(parameters.size());
+  const bool needs_values = pruning::method_by_name(settings.method).needs_values;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!prunable[p]) {
+      continue;
+    }
+    std::span<const float> packed;
+    if (needs_values) {
+      packed = values.emplace_back(store.values(parameters[p]));
+    }
+    candidates.push_back(candidate_of(parameters[p], packed));
+  }
+  return among_all(store, prunable, pruning::prune(candidates, settings));
+}
+
+namespace {
+
+/// Of the store's parameters, by rules that see the whole network.
+std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfig& config,
+                              const StoreScope& scope) {
+  if (scope.network.empty()) {
+    return prunable_of(store, config);
+  }
+  const std::vector<bool> all = prunable_of(scope.network, config);
+  std::vector<bool> mine;
+  for (const size_t number : scope.numbers) {
+    mine.push_back(all[number]);
+  }
+  return mine;
+}
+
+}  // namespace
+
+Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope)
+    : config_(config.pruning),
+      seed_(static_cast<uint64_t>(config.train.seed)),
+      store_(store),
+      prunable_(prunable_in(store, config.pruning, scope)),
+      competition_(
+          scope.stages == nullptr
+              ? std::nullopt
+              : std::optional(make_competition(scope, prunable_of(scope.network, config.pruning)))),
+      enabled_(config.pruning.method != "none") {
+  if (enabled_) {
+    timing_ = timing_of(config_);
+    pruning::check_timing(timing_);
+    if (timing_.from_step < config.train.steps) {
+      check_storages(config_, store_, prunable_, timing_.final_sparsity);
+    }
+  }
+  if (config_.moving()) {
+    moves_ = {.from_step = timing_.from_step,
+              .to_step = config_.last_move(config.train.steps),
+              .every = config_.interval(),
+              .fraction = config_.drop_fraction};
+    pruning::check_moves(moves_);
+  }
+}
+
+bool Pruner::due(int64_t steps) const {
+  if (!enabled_) {
+    return false;
+  }
+  if (config_.method == "file") {
+    return steps == timing_.from_step;
+  }
+  return pruning::prune_at(timing_, steps) ||
+         (config_.moving() && config_.sparsity > 0 && pruning::moves_at(moves_, steps));
+}
+
+double Pruner::target(int64_t steps) const {
+  return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
+}
+
+/// Once: at the very start at random when masks will move, else by the method itself.
+pruning::Result Pruner::first_masks(int64_t steps) {
+  pruning::Settings settings = settings_of(config_, seed_);
+  settings.competition = competition_ ? &*competition_ : nullptr;
+  settings.sparsity = target(steps);
+  if (config_.moving() && steps == 0) {
+    const auto distribution = pruning::distribution_by_name(config_.distribution);
+    return among_all(store_, prunable_,
+                     pruning::random_start(shapes_of(store_, prunable_), settings, distribution));
+  }
+  if (config_.moving()) {
+    settings.method = "magnitude";
+  }
+  return compute_masks(store_, prunable_, settings);
+}
+
+/// How many elements each parameter keeps after `steps`: fewer than now while pruning is gradual.
+std::vector<int64_t> Pruner::kept_after(int64_t steps, std::vector<std::string>& warnings) {
+  std::vector<int64_t> kept;
+  if (config_.gradual()) {
+    pruning::Result fewer = first_masks(steps);
+    warnings = std::move(fewer.warnings);
+    std::ranges::transform(fewer.masks, std::back_inserter(kept), &sparse::Mask::kept);
+  } else {
+    std::ranges::transform(store_.parameters(), std::back_inserter(kept), &sparse::Parameter::kept);
+  }
+  return kept;
+}
+
+/// Drop and grow in each layer. Where everything is kept there is nothing to move.
+pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  pruning::Result result{.masks = store_.masks(), .warnings = {}};
+  const std::vector<int64_t> kept = kept_after(steps, result.warnings);
+  const double fraction = pruning::drop_fraction(moves_, steps);
+  std::vector<int64_t> counts(kept.size(), 0);
+  for (size_t p = 0; p < kept.size(); ++p) {
+    const sparse::Parameter& parameter = store_.parameters()[p];
+    if (!prunable_[p] || (parameter.full() && kept[p] == parameter.size())) {
+      continue;
+    }
+    counts[p] = parameter.full() ? 0 : pruning::drop_count(kept[p], fraction);
+    const std::vector<float> values = store_.values(parameter);
+    result.masks[p] = pruning::drop_to(candidate_of(parameter, values), kept[p] - counts[p]);
+  }
+  if (config_.method == "rigl") {
+    grow_by_gradient(counts, result.masks, comm, pass);
+  } else {
+    for (size_t p = 0; p < counts.size(); ++p) {
+      pruning::grow_at_random(store_.parameters()[p].spec.name, {.seed = seed_, .step = steps},
+                              counts[p], result.masks[p]);
+    }
+  }
+  return result;
+}
+
+/// Adds counts[p] elements to each mask, by the gradient of all ranks' passes together.
+void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
+                              parallel::Communicator& comm, const Pass& pass) {
+  int64_t left = std::ranges::count_if(counts, [](int64_t count) { return count > 0; });
+  int64_t of_stages = left;
+  if (competition_) {
+    competition_->sum({&of_stages, 1});  // a stage that grows nothing passes on what others need
+  }
+  if (of_stages == 0) {
+    return;
+  }
+  parallel::SraReduction sum(comm, store_.arena().host());
+  const Probe probe(store_, [&](const sparse::Parameter& parameter, const Tensor& gradient) {
+    const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
+    if (counts[p] == 0) {
+      return;
+    }
+    const Mirror mirror(store_.stream(), gradient);
+    const Tensor mine = mirror.read().host();
+    if (comm.size() > 1) {
+      sum.start({.data = mine.reshaped({mine.count()})});
+      sum.wait();
+    }
+    pruning::grow_by_gradient(parameter.spec.name, mine.span<float>(), counts[p], masks[p]);
+    --left;
+  });
+  pass();
+  require(left == 0, "backward shows the gradient of every pruned weight once", left);
+}
+
+pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  if (config_.method == "file") {
+    return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
+  }
+  const bool moves = config_.moving() && pruning::moves_at(moves_, steps);
+  return moves ? moved_masks(steps, comm, pass) : first_masks(steps);
+}
+
+Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+  pruning::Result result = masks_for(steps, comm, pass);
+  Change change{.warnings = std::move(result.warnings)};
+  for (size_t p = 0; p < result.masks.size(); ++p) {
+    const sparse::Parameter& parameter = store_.parameters()[p];
+    change.grown += parameter.full() ? 0 : grown(parameter.index.mask(), result.masks[p]);
+  }
+  compare_masks(comm, [&](size_t p) { return result.masks[p].digest(); });
+  store_.set_masks(result.masks);
+  return change;
+}
+
+void Pruner::compare(parallel::Communicator& comm) const {
+  compare_masks(comm, [&](size_t p) { return store_.parameters()[p].index.mask().digest(); });
+}
+
+void Pruner::compare_masks(parallel::Communicator& comm,
+                           const std::function<uint64_t(size_t)>& digest) const {
+  std::vector<std::string> names;
+  std::vector<uint64_t> digests;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    names.push_back(store_.parameters()[p].spec.name + " (mask)");
+    digests.push_back(digest(p));
+  }
+  parallel::compare_digests(comm, names, digests);
+}
+
+Sparsity Pruner::sparsity() const {
+  Sparsity sum;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    if (prunable_[p] && !store_.parameters()[p].spec.borrowed) {
+      sum.prunable += store_.parameters()[p].size();
+      sum.prunable_kept += store_.parameters()[p].kept();
+    }
+  }
+  return sum;
+}
+
+}  // namespace espalier::train

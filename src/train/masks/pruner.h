@@ -1,0 +1,91 @@
+#pragma once
+// Applies a pruning method to a store: when it is due, with the candidates that config and model
+// allow, and the proof that all ranks got the same masks.
+//
+// RigL needs gradients of elements that are not kept. One extra pass over the data of the coming
+// step hands them over layer by layer (Store::set_gradient_probe); each is summed over all ranks
+// and leaves behind no more than the elements that grow. Beside the arrays of a step that takes the
+// fp32 gradient of one layer, and sends 2 (p - 1) / p of it a rank.
+#include <functional>
+#include <optional>
+
+#include "io/config/config.h"
+#include "parallel/transport/communicator.h"
+#include "pruning/pruning.h"
+#include "pruning/schedule.h"
+#include "sparse/store/store.h"
+#include "src/train/masks/competition.h"
+
+namespace espalier::train {
+
+/// Zeros / prunable elements, and counts, of a store under this config.
+struct Sparsity {
+  int64_t prunable = 0;
+  int64_t prunable_kept = 0;
+  double sparsity() const {
+    return prunable == 0 ? 0.0
+                         : 1.0 - static_cast<double>(prunable_kept) / static_cast<double>(prunable);
+  }
+};
+
+/// What a change of masks did.
+struct Change {
+  std::vector<std::string> warnings;  ///< for the user
+  int64_t grown = 0;                  ///< elements that were not kept before
+};
+
+class Pruner {
+ public:
+  /// Throws Failure for an exclude pattern that matches nothing, and for timings that cannot be.
+  Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope = {});
+
+  /// Whether masks change after `steps` optimizer steps (0: before the first one).
+  bool due(int64_t steps) const;
+  /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
+  /// `comm`: ranks that hold the same parameters.
+  ///
+  /// `pass` runs forward and backward on the data of the next step, on every rank its own; method
+  /// rigl calls it, at most once.
+  using Pass = std::function<void()>;
+  Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// Collective: the masks that the store has now, as `change` compares new ones.
+  void compare(parallel::Communicator& comm) const;
+  /// Of this store, borrowed parameters not counted.
+  Sparsity sparsity() const;
+  /// Flags over store.parameters().
+  const std::vector<bool>& prunable() const { return prunable_; }
+  /// The sparsity that is reached after `steps`.
+  double target(int64_t steps) const;
+
+ private:
+  pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Result first_masks(int64_t steps);
+  pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
+  void grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
+                        parallel::Communicator& comm, const Pass& pass);
+  void compare_masks(parallel::Communicator& comm,
+                     const std::function<uint64_t(size_t)>& digest) const;
+
+  io::PruningConfig config_;
+  uint64_t seed_;
+  sparse::Store& store_;
+  std::vector<bool> prunable_;
+  std::optional<pruning::Competition> competition_;  ///< with other stages
+  bool enabled_;
+  pruning::Timing timing_;
+  pruning::Moves moves_;  ///< of methods whose masks move
+};
+
+/// Runs `method` on the prunable parameters of a store; masks of the others stay. All parameters in
+/// forward order.
+pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
+                              const pruning::Settings& settings);
+pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed);
+pruning::Timing timing_of(const io::PruningConfig& config);
+/// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
+std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
+                              const io::PruningConfig& config);
+std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config);
+
+}  // namespace espalier::train

@@ -1,0 +1,200 @@
+#include "src/train/memory/budget.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "parallel/reduction/bucketer.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/memory/storage_choice.h"
+
+namespace espalier::train {
+namespace {
+
+using model::Recompute;
+
+std::string text_of(const PassChoice& choice) {
+  return fmt::format("micro_batch = {} and recompute = \"{}\"", choice.micro_batch,
+                     name_of(choice.recompute));
+}
+
+std::vector<int64_t> divisors_descending(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t divisor = number; divisor >= 1; --divisor) {
+    if (number % divisor == 0) {
+      found.push_back(divisor);
+    }
+  }
+  return found;
+}
+
+std::vector<int64_t> micro_batches(const io::Config& config, int64_t share, bool choose) {
+  const int64_t fixed = config.train.micro_batch;
+  if (fixed == 0) {
+    std::vector<int64_t> sizes = divisors_descending(share);
+    if (config.parallel.pipeline > 1 && config.parallel.schedule != "async") {
+      // Few micro-batches leave a pipeline idle that drains after each step.
+      const int64_t most = std::max<int64_t>(share / (4 * config.parallel.pipeline), 1);
+      std::erase_if(sizes, [most](int64_t size) { return size > most; });
+      return sizes;
+    }
+    return choose ? sizes : std::vector<int64_t>{share};
+  }
+  check(
+      share % fixed == 0,
+      "train.micro_batch = {} does not divide a rank's share of {} sequences: use a divisor of {}",
+      fixed, share, share);
+  return {fixed};
+}
+
+std::vector<Recompute> recomputes(const io::Config& config, bool choose) {
+  if (config.train.recompute != "auto") {
+    return {model::recompute_by_name(config.train.recompute)};
+  }
+  return choose ? std::vector<Recompute>{Recompute::none, Recompute::selective, Recompute::full}
+                : std::vector<Recompute>{Recompute::none};
+}
+
+/// Whether the schedule can use micro-batches of this size.
+bool schedulable(const io::Config& config, const RunShape& run, int64_t micro_batch) {
+  try {
+    if (run.stages) {
+      run.stages(share_of(config, run.ranks) / micro_batch);
+    }
+    return true;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+/// The first of `choices` with which each rank of a pipeline fits.
+std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& run, const Fit& fit,
+                                     const std::vector<Recompute>& choices) {
+  std::vector<Recompute> least;
+  for (const StageShape& stage : run.stages(share_of(config, run.ranks) / fit.choice.micro_batch)) {
+    least.push_back(*std::ranges::find_if(choices, [&](Recompute recompute) {
+      const PassChoice choice{.micro_batch = fit.choice.micro_batch, .recompute = recompute};
+      return recompute == fit.choice.recompute ||
+             plan_stage(config, run, stage, choice).needed() <= fit.budget;
+    }));
+  }
+  return least;
+}
+
+[[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
+  const PassChoice smallest{.micro_batch = 1, .recompute = Recompute::full};
+  std::string least;
+  if (smallest != nearest.choice) {
+    least = fmt::format("; the least for this model and state is {}, with {}",
+                        size_text(plan_memory(config, run, smallest).needed()), text_of(smallest));
+  }
+  fail(
+      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}{}){}. {}; or a "
+      "budget "
+      "of at least that",
+      config.train.memory_budget, text_of(nearest.choice), size_text(nearest.plan.needed()),
+      needs_text(nearest.plan.peak),
+      run.place.device ? "" : ", program and temporaries " + size_text(nearest.plan.beside), least,
+      ways_to_fit(config, run, nearest.choice, nearest.budget));
+}
+
+}  // namespace
+
+std::string size_text(size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return size < 0x1p30 ? fmt::format("{:.1f} MiB", size * 0x1p-20)
+                       : fmt::format("{:.2f} GiB", size * 0x1p-30);
+}
+
+std::string needs_text(const MemoryByKind& bytes) {
+  std::vector<std::string> needs;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    if (bytes.at(kind) > 0) {
+      needs.push_back(
+          fmt::format("{} {}", name_of(static_cast<Memory>(kind)), size_text(bytes.at(kind))));
+    }
+  }
+  return fmt::format("{}", fmt::join(needs, ", "));
+}
+
+MemoryByKind bytes_now(const Arena& arena) {
+  MemoryByKind bytes{};
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    bytes.at(kind) = arena.use(static_cast<Memory>(kind)).now;
+  }
+  return bytes;
+}
+
+MemoryByKind bytes_at_peak(const Arena& arena) {
+  MemoryByKind bytes{};
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    bytes.at(kind) = arena.at_peak(static_cast<Memory>(kind));
+  }
+  return bytes;
+}
+
+size_t sum_of(const MemoryByKind& bytes) {
+  size_t sum = 0;
+  for (const size_t some : bytes) {
+    sum += some;
+  }
+  return sum;
+}
+
+size_t model_state_of(const MemoryByKind& bytes) {
+  size_t sum = 0;
+  for (size_t kind = 0; kind <= static_cast<size_t>(Memory::index); ++kind) {
+    sum += bytes.at(kind);
+  }
+  return sum;
+}
+
+int64_t share_of(const io::Config& config, int ranks) {
+  const int64_t batch = config.train.global_batch;
+  check(
+      batch % ranks == 0,
+      "train.global_batch = {} cannot be divided among {} ranks: use a multiple of {}, or another "
+      "number of ranks",
+      batch, ranks, ranks);
+  return batch / ranks;
+}
+
+Fit fit_memory(const io::Config& config, const RunShape& run) {
+  const bool limited = !config.train.memory_budget.empty();
+  Fit fit;
+  fit.budget = limited ? static_cast<size_t>(io::parse_bytes(config.train.memory_budget)) : 0;
+  const auto micros = micro_batches(config, share_of(config, run.ranks), limited);
+  const auto recompute_choices = recomputes(config, limited);
+  const PassChoice first{.micro_batch = micros.front(), .recompute = recompute_choices.front()};
+  size_t first_needs = 0;
+  const bool any =
+      std::ranges::any_of(micros, [&](int64_t micro) { return schedulable(config, run, micro); });
+  for (const Recompute recompute : recompute_choices) {
+    for (const int64_t micro : micros) {
+      fit.choice = {.micro_batch = micro, .recompute = recompute};
+      if (any && !schedulable(config, run, micro)) {
+        continue;
+      }
+      fit.plan = plan_memory(config, run, fit.choice);
+      first_needs = fit.choice == first ? fit.plan.needed() : first_needs;
+      if (!limited || fit.plan.needed() <= fit.budget) {
+        if (limited && fit.choice != first) {
+          fit.note =
+              fmt::format("train.memory_budget = \"{}\": {}, {} a rank; {} would need {}",
+                          config.train.memory_budget, text_of(fit.choice),
+                          size_text(fit.plan.needed()), text_of(first), size_text(first_needs));
+        }
+        if (run.stages && fit.choice.recompute != recompute_choices.front()) {
+          fit.by_rank = least_by_rank(config, run, fit, recompute_choices);
+          std::vector<std::string_view> names;
+          std::ranges::transform(fit.by_rank, std::back_inserter(names), model::name_of);
+          fit.note += fmt::format("; pipeline ranks recompute {}", fmt::join(names, ", "));
+        }
+        return fit;
+      }
+    }
+  }
+  fail_to_fit(config, run, fit);
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,62 @@
+#include "src/train/run/loss_scale.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "src/core/error.h"
+
+namespace espalier::train {
+namespace {
+
+constexpr double kFirst = 65536;
+constexpr double kLeast = 1;
+constexpr double kMost = 0x1p40;  // beyond it fp32 sums of scaled gradients would be at risk
+constexpr int64_t kPatience = 2000;
+
+}  // namespace
+
+LossScale::LossScale(const io::TrainConfig& config)
+    : moving_(config.loss_scale == 0 && config.dtype == "fp16"),
+      value_(moving_ ? kFirst : (config.loss_scale > 0 ? config.loss_scale : 1)) {}
+
+bool LossScale::take(bool finite) {
+  if (!finite && (!moving_ || value_ <= kLeast)) {
+    return false;
+  }
+  if (!moving_) {
+    return true;
+  }
+  if (!finite) {
+    value_ /= 2;
+    good_ = 0;
+    ++left_out_;
+  } else if (++good_ == kPatience) {
+    value_ = std::min(2 * value_, kMost);
+    good_ = 0;
+  }
+  return true;
+}
+
+std::string LossScale::state() const {
+  return moving_ ? fmt::format("{} {} {}", value_, good_, left_out_) : "";
+}
+
+void LossScale::restore(const std::string& state) {
+  if (!moving_ || state.empty()) {
+    return;  // the run before had none, or this one has its own
+  }
+  std::istringstream in(state);
+  double value = 0;
+  int64_t good = -1;
+  int64_t left_out = -1;
+  in >> value >> good >> left_out;
+  check(!in.fail() && value >= kLeast && value <= kMost && good >= 0 && left_out >= 0,
+        "the checkpoint's loss scale is '{}': it should be a scale and two counts", state);
+  value_ = value;
+  good_ = good;
+  left_out_ = left_out;
+}
+
+}  // namespace espalier::train

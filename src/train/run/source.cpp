@@ -1,0 +1,124 @@
+#include "src/train/run/source.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "io/data/images.h"
+
+namespace espalier::train {
+namespace {
+
+int64_t samples_in(const Tensor& inputs, const Tensor& targets, int64_t rows) {
+  return inputs ? inputs.rows() : targets ? targets.count() / rows : 0;
+}
+
+class Tokens final : public Source {
+ public:
+  Tokens(const io::Config& config, const io::Vocabulary* characters)
+      : seed_(config.train.seed),
+        context_(config.model.context),
+        train_(io::TokenDataset::open(config.data, io::Split::train, options(config, characters))),
+        validation_(io::TokenDataset::open(config.data, io::Split::validation,
+                                           options(config, characters))) {}
+
+  int64_t classes() const override {
+    return std::max(train_.vocabulary(), validation_.vocabulary());
+  }
+  int64_t features() const override { return context_; }
+  int64_t rows() const override { return context_; }
+  DType input_dtype() const override { return DType::int32; }
+  int64_t validation_samples() const override { return validation_.evaluation_windows(context_); }
+  io::Vocabulary characters() const override { return train_.characters(); }
+
+  void train(int64_t step, int64_t first, const Tensor& inputs,
+             const Tensor& targets) const override {
+    for (int64_t i = 0; i < samples_in(inputs, targets, context_); ++i) {
+      copy_window(train_, train_.window_start(seed_, step, first + i, context_), i, inputs,
+                  targets);
+    }
+  }
+  void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const override {
+    for (int64_t i = 0; i < samples_in(inputs, targets, context_); ++i) {
+      copy_window(validation_, (first + i) * context_, i, inputs, targets);
+    }
+  }
+
+ private:
+  static io::TokenDataset::Options options(const io::Config& config,
+                                           const io::Vocabulary* characters) {
+    return {.context = config.model.context,
+            .vocabulary = config.model.vocabulary,
+            .characters = characters};
+  }
+
+  /// Targets are the inputs moved by one token.
+  void copy_window(const io::TokenDataset& data, int64_t start, int64_t row, const Tensor& inputs,
+                   const Tensor& targets) const {
+    std::vector<int32_t> window(static_cast<size_t>(context_) + 1);
+    data.read(start, window);
+    if (inputs) {
+      std::copy(window.begin(), window.end() - 1, inputs.get<int32_t>() + row * context_);
+    }
+    if (targets) {
+      std::copy(window.begin() + 1, window.end(), targets.get<int32_t>() + row * context_);
+    }
+  }
+
+  int64_t seed_;
+  int64_t context_;
+  io::TokenDataset train_;
+  io::TokenDataset validation_;
+};
+
+class Images final : public Source {
+ public:
+  explicit Images(const io::Config& config)
+      : seed_(config.train.seed),
+        train_(io::ImageDataset::open(config.data, io::Split::train)),
+        validation_(io::ImageDataset::open(config.data, io::Split::validation)) {}
+
+  int64_t classes() const override { return std::max(train_.classes(), validation_.classes()); }
+  int64_t features() const override { return train_.pixels(); }
+  int64_t rows() const override { return 1; }
+  DType input_dtype() const override { return DType::fp32; }
+  int64_t validation_samples() const override { return validation_.size(); }
+
+  void train(int64_t step, int64_t first, const Tensor& inputs,
+             const Tensor& targets) const override {
+    for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
+      copy_image(train_, train_.sample(seed_, step, first + i), i, inputs, targets);
+    }
+  }
+  void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const override {
+    for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
+      copy_image(validation_, first + i, i, inputs, targets);
+    }
+  }
+
+ private:
+  static void copy_image(const io::ImageDataset& data, int64_t image, int64_t row,
+                         const Tensor& inputs, const Tensor& targets) {
+    const auto pixels = static_cast<size_t>(data.pixels());
+    std::vector<float> unseen(inputs ? 0 : pixels);
+    float* out = inputs ? inputs.get<float>() + row * data.pixels() : unseen.data();
+    const int32_t label = data.read(image, {out, pixels});
+    if (targets) {
+      targets.get<int32_t>()[row] = label;
+    }
+  }
+
+  int64_t seed_;
+  io::ImageDataset train_;
+  io::ImageDataset validation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const io::Config& config, const io::Vocabulary* characters) {
+  if (config.data.kind == "images") {
+    return std::make_unique<Images>(config);
+  }
+  return std::make_unique<Tokens>(config, characters);
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,38 @@
+#pragma once
+// Where samples come from: sequences of tokens, or images, behind one interface. Which sample a
+// training step draws is a pure function of (seed, step, index in the global batch): ranks,
+// micro-batches and resumes keep the order.
+#include <memory>
+
+#include "io/config/config.h"
+#include "io/data/tokens.h"
+#include "src/core/tensor.h"
+
+namespace espalier::train {
+
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  virtual int64_t classes() const = 0;    ///< vocabulary, or image classes
+  virtual int64_t features() const = 0;   ///< numbers in one sample: context, or pixels
+  virtual int64_t rows() const = 0;       ///< predictions a sample: context, or 1
+  virtual DType input_dtype() const = 0;  ///< int32 or fp32
+  virtual int64_t validation_samples() const = 0;
+
+  /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the
+  /// global batch of `step`. Either may be empty: a stage of a pipeline reads one of them, or none.
+  virtual void train(int64_t step, int64_t first, const Tensor& inputs,
+                     const Tensor& targets) const = 0;
+  /// The same with validation samples [first, first + n); they never overlap with the training
+  /// data.
+  virtual void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const = 0;
+  /// What text tokens stand for; empty where there is no text.
+  virtual io::Vocabulary characters() const { return {}; }
+};
+
+/// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars".
+std::unique_ptr<Source> open_source(const io::Config& config,
+                                    const io::Vocabulary* characters = nullptr);
+
+}  // namespace espalier::train

@@ -1,0 +1,259 @@
+#include "src/train/run/summary.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "io/run/metrics.h"
+#include "parallel/transport/collectives.h"
+
+namespace espalier::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Bytes of one rank, in a form that travels: {now, peak} by category, {now, peak} in all, peak
+/// RSS.
+struct RankMemory {
+  std::array<MemoryUse, kMemoryKinds> kinds;
+  MemoryUse total;
+  std::array<MemoryUse, kMemoryKinds> pinned_kinds;  ///< of the host, beside a device
+  MemoryUse pinned;
+  size_t peak_rss = 0;
+  size_t model_state = 0;
+};
+
+RankMemory memory_of(Arena& arena) {
+  RankMemory memory;
+  for (int kind = 0; kind < kMemoryKinds; ++kind) {
+    memory.kinds.at(static_cast<size_t>(kind)) = arena.use(static_cast<Memory>(kind));
+    if (arena.on_device()) {
+      memory.pinned_kinds.at(static_cast<size_t>(kind)) =
+          arena.host().use(static_cast<Memory>(kind));
+    }
+  }
+  memory.total = arena.total();
+  memory.pinned = arena.on_device() ? arena.host().total() : MemoryUse();
+  memory.model_state = arena.model_state_bytes() + arena.offloaded_bytes();
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  memory.peak_rss = static_cast<size_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+  return memory;
+}
+
+Json json_of(const MemoryUse& use) { return {{"bytes", use.now}, {"peak", use.peak}}; }
+
+Json json_of(const RankMemory& memory) {
+  Json json;
+  for (int kind = 0; kind < kMemoryKinds; ++kind) {
+    json[std::string(name_of(static_cast<Memory>(kind)))] =
+        json_of(memory.kinds.at(static_cast<size_t>(kind)));
+  }
+  json["all"] = json_of(memory.total);
+  json["peak_rss"] = memory.peak_rss;
+  if (memory.pinned.peak > 0) {
+    json["pinned"] = json_of(memory.pinned);
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      if (const MemoryUse& use = memory.pinned_kinds.at(kind); use.peak > 0) {
+        json["pinned"][std::string(name_of(static_cast<Memory>(kind)))] = json_of(use);
+      }
+    }
+  }
+  return json;
+}
+
+Json memory_json(const std::vector<RankMemory>& ranks) {
+  RankMemory sum;
+  Json rows = Json::array();
+  for (const RankMemory& rank : ranks) {
+    rows.push_back(json_of(rank));
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      sum.kinds.at(kind).now += rank.kinds.at(kind).now;
+      sum.kinds.at(kind).peak += rank.kinds.at(kind).peak;
+      sum.pinned_kinds.at(kind).now += rank.pinned_kinds.at(kind).now;
+      sum.pinned_kinds.at(kind).peak += rank.pinned_kinds.at(kind).peak;
+    }
+    sum.total.now += rank.total.now;
+    sum.total.peak += rank.total.peak;
+    sum.pinned.now += rank.pinned.now;
+    sum.pinned.peak += rank.pinned.peak;
+    sum.peak_rss += rank.peak_rss;
+  }
+  return {{"total", json_of(sum)}, {"ranks", rows}, {"peak_rss", sum.peak_rss}};
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// What the lines of metrics.jsonl amount to.
+void add_curves(const std::filesystem::path& metrics, Json& summary) {
+  std::vector<double> rates;
+  std::vector<double> val_losses;
+  int64_t allreduce_bytes = 0;
+  for (const auto& line : io::read_metrics(metrics)) {
+    rates.push_back(line.value("tokens_per_s", 0.0));
+    allreduce_bytes = line.value("allreduce_bytes", int64_t{0});
+    if (line.contains("val_loss") && line["val_loss"].is_number()) {
+      val_losses.push_back(line["val_loss"].get<double>());
+    }
+  }
+  summary["final_val_loss"] = val_losses.empty() ? Json() : Json(val_losses.back());
+  summary["best_val_loss"] =
+      val_losses.empty() ? Json() : Json(*std::ranges::min_element(val_losses));
+  summary["tokens_per_s"] = median(rates);
+  summary["allreduce_bytes_per_step"] = allreduce_bytes;
+}
+
+/// What was expected before the run of a rank; to compare with memory.ranks.
+Json planned_json(const Fit& fit) {
+  Json planned;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    planned[std::string(name_of(static_cast<Memory>(kind)))] = fit.plan.peak.at(kind);
+  }
+  planned["all"] = sum_of(fit.plan.peak);
+  planned["process"] = fit.plan.needed();
+  if (const size_t pinned = sum_of(fit.plan.pinned); pinned > 0) {
+    planned["pinned"] = pinned;
+  }
+  planned["budget"] = fit.budget > 0 ? Json(fit.budget) : Json();
+  planned["micro_batch"] = fit.choice.micro_batch;
+  planned["recompute"] = name_of(fit.choice.recompute);
+  for (const model::Recompute recompute : fit.by_rank) {
+    planned["recompute_by_rank"].push_back(name_of(recompute));
+  }
+  return planned;
+}
+
+/// Of one copy of the model: every replica of a stage holds it, but for what ZeRO shares out, so
+/// the largest one counts.
+size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid& grid) {
+  size_t sum = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    size_t largest = 0;
+    for (int replica = 0; replica < grid.data; ++replica) {
+      const auto rank = static_cast<size_t>(grid.rank_of({.stage = stage, .replica = replica}));
+      largest = std::max(largest, ranks[rank].model_state);
+    }
+    sum += largest;
+  }
+  return sum;
+}
+
+Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
+  const sparse::Store& store = input.stage.store();
+  Json summary;
+  add_curves(input.directory / "metrics.jsonl", summary);
+  summary["steps"] = input.steps;
+  summary["finished"] = input.finished;
+  summary["memory"] = memory_json(ranks);
+  summary["planned_peak"] = planned_json(input.fit);
+  const size_t state = model_state_of(ranks, input.grid);
+  summary["model_state_bytes"] = state;
+  summary["model_state_bytes_per_parameter"] =
+      static_cast<double>(state) / static_cast<double>(input.totals.size);
+  summary["zero"] = store.options().sharding ? input.config.parallel.zero : 0;
+  summary["parameters"] = input.totals.size;
+  summary["kept_parameters"] = input.totals.kept;
+  summary["prunable_parameters"] = input.totals.sparsity.prunable;
+  summary["sparsity"] = input.totals.sparsity.sparsity();
+  summary["ranks"] = ranks.size();
+  summary["grid"] = {{"data", input.grid.data}, {"pipeline", input.grid.pipeline}};
+  if (!input.pipeline.is_null()) {
+    summary["pipeline"] = input.pipeline;
+  }
+  summary["backend"] = input.stage.kernels().name;
+  summary["threads"] = input.stage.stream().threads();
+  summary["dtype"] = input.config.train.dtype;
+  summary["activations"] = input.stage.cost().activations;
+  summary["flops_per_micro_batch"] = input.stage.cost().flops;
+  summary["git"] = input.git;
+  return summary;
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+Json metrics_line(const StepReport& report) {
+  Json line{{"step", report.step},
+            {"loss", report.loss},
+            {"lr", report.lr},
+            {"grad_norm", report.grad_norm},
+            {"step_ms", report.seconds * 1e3},
+            {"tokens_per_s", report.tokens_per_s},
+            {"compute_ms", report.times.compute * 1e3},
+            {"wait_ms", report.times.waited * 1e3},
+            {"collective_ms", report.times.collective * 1e3},
+            {"update_ms", report.times.update * 1e3},
+            {"comm_bytes_sent", report.bytes_sent},
+            {"allreduce_bytes", report.allreduce_bytes},
+            {"p2p_bytes", report.p2p_bytes},
+            {"sparsity", report.sparsity}};
+  if (report.loss_scale != 1) {
+    line["loss_scale"] = report.loss_scale;
+  }
+  if (report.trial_seconds > 0) {
+    line["trial_ms"] = report.trial_seconds * 1e3;
+  }
+  if (report.val_loss) {
+    line["val_loss"] = *report.val_loss;
+  }
+  return line;
+}
+
+void write_summary(const SummaryInput& input, parallel::Communicator& comm) {
+  std::vector<RankMemory> ranks(static_cast<size_t>(comm.size()));
+  const RankMemory mine = memory_of(input.arena);
+  parallel::all_gather(comm, bytes_of(mine), std::as_writable_bytes(std::span(ranks)));
+  if (comm.rank() == 0) {
+    io::write_json_atomically(input.directory / "summary.json", summary_of(input, ranks));
+  }
+}
+
+void write_traces(const std::filesystem::path& path, const Trace& trace,
+                  parallel::Communicator& comm) {
+  // Clocks of one machine agree; across machines the ranks are lined up here, at a barrier.
+  parallel::barrier(comm);
+  const double here = now_seconds();
+  Json events = Json::array();
+  for (const TraceEvent& event : trace.events()) {
+    events.push_back(
+        {static_cast<int>(event.track), event.name, event.begin - here, event.end - here});
+  }
+  const std::vector<uint8_t> packed = Json::to_cbor(events);
+  const auto gathered = parallel::gather(comm, std::as_bytes(std::span(packed)));
+  if (comm.rank() != 0) {
+    return;
+  }
+  std::vector<std::vector<TraceEvent>> all;
+  for (const auto& block : gathered) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(block.data());
+    auto& list = all.emplace_back();
+    for (const auto& event : Json::from_cbor(begin, begin + block.size())) {
+      list.push_back({static_cast<Track>(event[0].get<int>()), event[1].get<std::string>(),
+                      event[2].get<double>(), event[3].get<double>()});
+    }
+  }
+  double first = 0;
+  for (const auto& list : all) {
+    for (const TraceEvent& event : list) {
+      first = std::min(first, event.begin);
+    }
+  }
+  std::vector<io::RankTrace> ranks;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    ranks.push_back({.rank = static_cast<int>(rank), .events = all[rank], .clock_offset = -first});
+  }
+  io::write_trace(path, ranks);
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,122 @@
+#include "src/train/stage/layer_times.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/transport/collectives.h"
+#include "src/core/trace.h"
+#include "src/train/masks/example_mask.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::train {
+namespace {
+
+/// Forward and backward of one part that is a single layer.
+parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
+  parallel::StageTimes best{.forward = 1e9, .backward_input = 1e9, .backward_weight = 1e9};
+  const auto message = [&stream](size_t bytes) {
+    return stream.arena().host().allocate(Memory::communication, "message", DType::uint8,
+                                          Shape{static_cast<int64_t>(bytes)});
+  };
+  const auto bytes_of = [](const Buffer& buffer) {
+    return std::as_writable_bytes(buffer.tensor().span<uint8_t>());
+  };
+  const Buffer in = message(part.bytes_in()), dx = message(part.bytes_in());
+  const Buffer gradient = message(part.bytes_out()), out = message(part.bytes_out());
+  for (int run = 0; run < 3; ++run) {
+    part.open(0, samples);  // zeros: the first token, the first class
+    const double begin = now_seconds();
+    part.forward(0, {.samples = samples}, true, bytes_of(in), bytes_of(out));
+    stream.synchronize();
+    const double middle = now_seconds();
+    part.backward(0, false, {}, bytes_of(gradient), bytes_of(dx));
+    stream.synchronize();
+    const double end = now_seconds();
+    if (run > 0) {
+      best.forward = std::min(best.forward, middle - begin);
+      best.backward_input = std::min(best.backward_input, (end - middle) / 2);
+    }
+  }
+  best.backward_weight = best.backward_input;
+  return best;
+}
+
+}  // namespace
+
+LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem) {
+  Stage::Options options{.micro_batch = 1};
+  const size_t layers = make_layers(config, problem).size();
+  for (size_t i = 0; i < layers; ++i) {
+    options.parts.push_back({.first = i, .end = i + 1});
+  }
+  LayerTimes times;
+  for (const PassCost& cost : measure_pass(config, problem, options)) {
+    const double third = (cost.flops / 2e11 + cost.bytes / 2e10) / 3;
+    times.layers.push_back({.forward = third, .backward_input = third, .backward_weight = third});
+  }
+  return times;
+}
+
+LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
+                          const std::vector<int64_t>& kept, int64_t samples,
+                          kernels::Backend& backend) {
+  const auto layers = make_layers(config, problem);
+  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
+  std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
+  LayerTimes times;
+  size_t first_parameter = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Kind kind;
+    const auto specs = layers[i]->parameters();
+    for (size_t p = 0; p < specs.size(); ++p) {
+      const auto extents = specs[p].shape.extents();
+      kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
+    }
+    // The ends of the network are kinds of their own.
+    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
+    const auto key = std::pair(place, kind);
+    if (!known.contains(key)) {
+      Arena arena = backend.arena().another();
+      Stream stream(arena, backend.stream().threads(), backend.stream().queue());
+      stream.set_deterministic(config.run.deterministic);
+      const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
+      const std::vector<size_t> numbers = parameters_of(layers, parts);
+      Stage stage(config, problem, stream, backend.kernels(),
+                  {.micro_batch = samples, .parts = parts});
+      std::vector<sparse::Mask> masks;
+      for (size_t p = 0; p < numbers.size(); ++p) {
+        masks.push_back(
+            example_mask(config.pruning, stage.store().parameters()[p].spec, kept[numbers[p]]));
+      }
+      stage.store().set_masks(masks);
+      stage.store().initialise(1);
+      known[key] = time_layer(*stage.parts().front(), samples, stream);
+    }
+    times.layers.push_back(known.at(key));
+    first_parameter += specs.size();
+  }
+  return times;
+}
+
+double measured_latency(parallel::Communicator& comm, size_t bytes) {
+  constexpr parallel::Tag kPing{parallel::kTagNumbers - 3, parallel::Traffic::other};
+  std::vector<std::byte> message(bytes);
+  double best = 1e9;
+  for (int run = 0; run < 5; ++run) {
+    const double begin = now_seconds();
+    for (const int sender : {0, 1}) {
+      if (comm.rank() == sender) {
+        parallel::Request request = comm.isend(1 - sender, kPing, message);
+        comm.wait(request);
+      } else if (comm.rank() == 1 - sender) {
+        parallel::Request request = comm.irecv(sender, kPing, message);
+        comm.wait(request);
+      }
+    }
+    best = std::min(best, (now_seconds() - begin) / 2);
+  }
+  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&best, 1)));
+  return best;
+}
+
+}  // namespace espalier::train

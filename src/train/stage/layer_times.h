@@ -1,0 +1,33 @@
+#pragma once
+// What layers cost, for dealing them out to stages: seconds of a micro-batch, measured here on one
+// layer of each kind (layers with equal parameters cost the same), or estimated from dry counts.
+#include <vector>
+
+#include "io/config/config.h"
+#include "parallel/pipeline/schedule/simulate.h"
+#include "parallel/transport/communicator.h"
+#include "src/kernels/backend.h"
+#include "src/train/stage/part.h"
+
+namespace espalier::train {
+
+struct LayerTimes {
+  std::vector<parallel::StageTimes> layers;  ///< in forward order
+  double latency = 0;                        ///< of a message between stages
+};
+
+/// By what the "dry" kernels count, on a machine of 2e11 operations and 2e10 bytes a second.
+LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem);
+
+/// By running each kind of layer alone, with as many kept elements (`kept` of each parameter of the
+/// network; example_mask.h): once to warm up, then the faster of two. Memory: one layer and its
+/// tape. Takes about four forward and backward passes of one layer of each kind.
+LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
+                          const std::vector<int64_t>& kept, int64_t samples,
+                          kernels::Backend& backend);
+
+/// Collective over two or more ranks: a message of `bytes` from rank 0 to rank 1 and back, half the
+/// fastest of five, in seconds; equal on all ranks.
+double measured_latency(parallel::Communicator& comm, size_t bytes);
+
+}  // namespace espalier::train

@@ -1,0 +1,275 @@
+#include "src/train/stage/layout.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "parallel/pipeline/runner.h"
+#include "parallel/pipeline/schedule/builders.h"
+
+namespace espalier::train {
+namespace {
+
+using parallel::Schedule;
+
+/// Ends of the stages that a user listed: how many layers each has.
+std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, size_t layers) {
+  check(
+      counts.size() == stages,
+      "parallel.partition lists {} stages, and parallel.pipeline x chunks are {}: give one number "
+      "of layers for each",
+      counts.size(), stages);
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  check(sum == static_cast<int64_t>(layers) && std::ranges::min(counts) >= 1,
+        "parallel.partition = [{}] deals out {} layers, and the network has {} (embedding, blocks "
+        "and "
+        "head, or hidden layers and classifier): numbers must be at least 1 and sum to {}",
+        fmt::join(counts, ", "), sum, layers, layers);
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int64_t count : counts) {
+    end += static_cast<size_t>(count);
+    ends.push_back(end);
+  }
+  return ends;
+}
+
+/// Of several steps, between two drains.
+Schedule segment_of(int ranks, int chunks, int every, int64_t steps) {
+  return parallel::asynchronous({.ranks = ranks,
+                                 .micro_batches = every * static_cast<int>(steps),
+                                 .chunks = chunks,
+                                 .every = every});
+}
+
+/// 2BW computes with the weights of the update before the last one: they must be there in time.
+void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int delay) {
+  if (config.weight_prediction == "2bw") {
+    check(
+        delay <= 1,
+        "parallel.weight_prediction = \"2bw\" keeps two weights: with {} stages an update takes at "
+        "least {} micro-batches of each replica, and has {}; make train.micro_batch smaller, or "
+        "train.global_batch larger",
+        schedule.stages(), schedule.stages() - 1, schedule.every);
+  }
+}
+
+/// Of one step, without programs where arrivals decide; of async an example.
+Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleShape& shape) {
+  const std::string name = config.schedule == "auto" ? "1f1b" : config.schedule;
+  if (name == "message-driven") {
+    return {
+        .name = name, .ranks = shape.ranks, .micro_batches = shape.micro_batches, .programs = {}};
+  }
+  if (name == "async") {
+    const int chunks = shape.ranks == 1 ? static_cast<int>(config.delay_stages) : 1;
+    return segment_of(shape.ranks, chunks, shape.micro_batches, 2 * shape.ranks * chunks);
+  }
+  return parallel::make_schedule(name, shape);
+}
+
+parallel::Costs stage_costs(const std::vector<size_t>& ends, const LayerTimes& times) {
+  parallel::Costs costs{.stages = {}, .latency = times.latency};
+  size_t layer = 0;
+  for (const size_t end : ends) {
+    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    for (; layer < end; ++layer) {
+      sum.forward += times.layers[layer].forward;
+      sum.backward_input += times.layers[layer].backward_input;
+      sum.backward_weight += times.layers[layer].backward_weight;
+    }
+    costs.stages.push_back(sum);
+  }
+  return costs;
+}
+
+}  // namespace
+
+std::vector<PartShape> Layout::parts(int rank) const {
+  std::vector<PartShape> shapes;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+    const int stage = schedule.stage_of(rank, chunk);
+    const auto number = static_cast<size_t>(stage);
+    PartShape shape{.first = first_layer(stage), .end = ends[number]};
+    if (policy) {
+      shape.tapes = stage + 1 == stages() ? 1 : policy->in_flight;
+    } else {
+      shape.tapes = std::max(1, facts_.stage_activations[number]);
+      shape.waiting = facts_.stage_weight_parts[number];
+    }
+    shapes.push_back(shape);
+  }
+  std::ranges::sort(shapes, {}, &PartShape::first);
+  return shapes;
+}
+
+Schedule Layout::segment(int64_t steps) const {
+  return segment_of(schedule.ranks, schedule.chunks, schedule.every, steps);
+}
+
+size_t Layout::part_of(int stage) const {
+  const int rank = schedule.rank_of(stage);
+  size_t before = 0;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+    before += schedule.stage_of(rank, chunk) < stage ? 1 : 0;
+  }
+  return before;
+}
+
+std::vector<int64_t> Layout::partition() const {
+  std::vector<int64_t> counts;
+  for (int stage = 0; stage < stages(); ++stage) {
+    counts.push_back(static_cast<int64_t>(ends[static_cast<size_t>(stage)] - first_layer(stage)));
+  }
+  return counts;
+}
+
+int Layout::buffers() const {
+  // One more than must be, so that a sender need not wait for its receiver's reading; and
+  // evaluation sends groups of as many as there are ranks.
+  const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
+  return std::max(needed, grid.pipeline);
+}
+
+int Layout::handed_over() const {
+  return policy ? 1 : std::max(parallel::needed_handed_over(schedule), grid.pipeline);
+}
+
+Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
+                   const LayerTimes& times) {
+  std::vector<double> costs;
+  for (const parallel::StageTimes& layer : times.layers) {
+    costs.push_back(layer.forward + layer.backward());
+  }
+  const auto pipeline = static_cast<int>(config.parallel.pipeline);
+  Layout layout;
+  layout.grid = parallel::make_grid(ranks, pipeline);
+  const parallel::ScheduleShape shape{.ranks = pipeline,
+                                      .micro_batches = static_cast<int>(micro_batches),
+                                      .chunks = static_cast<int>(config.parallel.virtual_stages)};
+  layout.schedule = schedule_of(config.parallel, shape);
+  const auto stages = static_cast<size_t>(layout.stages());
+  check(
+      stages <= costs.size(),
+      "parallel.pipeline = {} with {} chunk{} a rank makes {} stages, and the network has only {} "
+      "layers: use fewer stages, or more layers",
+      pipeline, layout.schedule.chunks, layout.schedule.chunks == 1 ? "" : "s", stages,
+      costs.size());
+  layout.ends = config.parallel.partition.empty()
+                    ? balance_ranks(costs, layout.schedule)
+                    : listed(config.parallel.partition, stages, costs.size());
+  if (config.parallel.schedule == "message-driven") {
+    const auto wanted = static_cast<int>(config.parallel.in_flight);
+    const int best = wanted > 0 ? wanted
+                                : parallel::best_in_flight(pipeline, shape.micro_batches,
+                                                           stage_costs(layout.ends, times));
+    layout.policy = parallel::MessageDriven{.ranks = pipeline,
+                                            .micro_batches = shape.micro_batches,
+                                            .in_flight = std::min(best, shape.micro_batches)};
+  } else {
+    layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
+    check_delay(config.parallel, layout.schedule, layout.delay(0));
+  }
+  return layout;
+}
+
+std::vector<size_t> balance(std::span<const double> costs, int stages) {
+  const size_t layers = costs.size();
+  const auto runs = static_cast<size_t>(stages);
+  require(runs >= 1 && runs <= layers, "a layer for each stage", stages, layers);
+  std::vector<double> before(layers + 1, 0);
+  std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  // best[s][l]: cost of the most expensive of s runs over the first l layers.
+  std::vector<std::vector<double>> best(runs + 1, std::vector<double>(layers + 1, kNever));
+  std::vector<std::vector<size_t>> begin(runs + 1, std::vector<size_t>(layers + 1, 0));
+  best[0][0] = 0;
+  for (size_t s = 1; s <= runs; ++s) {
+    for (size_t end = s; end <= layers; ++end) {
+      for (size_t first = s - 1; first < end; ++first) {
+        const double cost = std::max(best[s - 1][first], before[end] - before[first]);
+        if (cost < best[s][end]) {
+          best[s][end] = cost;
+          begin[s][end] = first;
+        }
+      }
+    }
+  }
+  std::vector<size_t> ends(runs);
+  size_t end = layers;
+  for (size_t s = runs; s > 0; --s) {
+    ends[s - 1] = end;
+    end = begin[s][end];
+  }
+  return ends;
+}
+
+std::vector<size_t> balance_ranks(std::span<const double> costs,
+                                  const parallel::Schedule& schedule) {
+  std::vector<size_t> ends = balance(costs, schedule.stages());
+  if (schedule.chunks == 1) {
+    return ends;
+  }
+  const auto load_of = [&](const std::vector<size_t>& cuts) {
+    std::vector<double> ranks(static_cast<size_t>(schedule.ranks), 0);
+    double stage_most = 0;
+    size_t layer = 0;
+    for (size_t stage = 0; stage < cuts.size(); ++stage) {
+      double cost = 0;
+      for (; layer < cuts[stage]; ++layer) {
+        cost += costs[layer];
+      }
+      ranks[static_cast<size_t>(schedule.rank_of(static_cast<int>(stage)))] += cost;
+      stage_most = std::max(stage_most, cost);
+    }
+    return std::pair(*std::ranges::max_element(ranks), stage_most);
+  };
+  const auto valid = [](const std::vector<size_t>& cuts) {
+    return cuts.front() > 0 && std::ranges::adjacent_find(cuts, std::greater_equal()) == cuts.end();
+  };
+  const size_t movable = ends.size() - 1;
+  for (bool better = true; better;) {
+    better = false;
+    for (size_t one = 0; one < movable && !better; ++one) {
+      for (size_t other = one; other < movable && !better; ++other) {
+        for (const auto& [a, b] : {std::pair{1, 0}, {-1, 0}, {1, 1}, {-1, -1}, {1, -1}, {-1, 1}}) {
+          std::vector<size_t> moved = ends;
+          moved[one] += static_cast<size_t>(a);
+          moved[other] += static_cast<size_t>(b);
+          if (valid(moved) && load_of(moved) < load_of(ends)) {
+            ends = std::move(moved);
+            better = true;
+            break;
+          }
+        }
+      }
+    }
+  }
+  return ends;
+}
+
+std::string describe(const Layout& layout, std::span<const int> node) {
+  std::vector<std::string> stages;
+  std::vector<int> delays;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    if (layout.asynchronous()) {
+      delays.push_back(layout.delay(stage));
+    }
+    const size_t first = layout.first_layer(stage);
+    const size_t last = layout.ends[static_cast<size_t>(stage)] - 1;
+    stages.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
+  }
+  return fmt::format("{} pipeline stage{} x {} replica{}, schedule {}{}, layers {}\n{}",
+                     layout.grid.pipeline, layout.grid.pipeline == 1 ? "" : "s", layout.grid.data,
+                     layout.grid.data == 1 ? "" : "s", layout.schedule.name,
+                     layout.policy ? fmt::format(" ({} in flight)", layout.policy->in_flight)
+                     : layout.asynchronous()
+                         ? fmt::format(" (delays of {} updates)", fmt::join(delays, ", "))
+                         : "",
+                     fmt::join(stages, " | "), parallel::describe(layout.grid, node));
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,228 @@
+#include "src/train/stage/part_weights.h"
+
+#include <algorithm>
+
+#include "src/optim/schedule.h"
+
+namespace espalier::train {
+
+using optim::Prediction;
+
+namespace {
+
+/// Weights that have to be kept at once.
+int needed(const PartWeights::Options& options) {
+  if (options.prediction == Prediction::two_buffers) {
+    return 1;
+  }
+  return optim::rule_of(options.prediction).reuses && options.delay > 0 ? options.under_way : 0;
+}
+
+}  // namespace
+
+PartWeights::PartWeights(Stage& stage, size_t part, Options options)
+    : stage_(stage),
+      range_(stage.parameters_of_part(part)),
+      part_(part),
+      options_(std::move(options)),
+      rule_(optim::rule_of(options_.prediction)) {
+  kept_.resize(static_cast<size_t>(needed(options_)));
+  allocate();
+}
+
+void PartWeights::allocate() {
+  sparse::Store& store = stage_.store();
+  const bool ahead =
+      rule_.predicts && (options_.delay > 0 || options_.prediction == Prediction::spectrain);
+  if ((ahead || !kept_.empty()) && (current_.bytes() == 0 || !current_.fits(store))) {
+    current_ = {};
+    current_ = sparse::ValueCopy(store, range_, "weights beside predicted ones");
+  }
+  for (Kept& kept : kept_) {
+    if (kept.values.bytes() == 0 || !kept.values.fits(store)) {
+      kept.values = {};
+      kept.values = sparse::ValueCopy(store, range_, "kept weights");
+    }
+  }
+}
+
+size_t PartWeights::bytes() const {
+  size_t sum = current_.bytes();
+  for (const Kept& kept : kept_) {
+    sum += kept.values.bytes();
+  }
+  return sum;
+}
+
+void PartWeights::begin(int64_t done) {
+  require(forwards_.empty(), "no micro-batch under way", forwards_.size());
+  allocate();
+  begin_ = done_ = done;
+  held_ = current();
+}
+
+PartWeights::Key PartWeights::key_of_forward(int micro_batch) const {
+  if (options_.prediction == Prediction::two_buffers) {
+    return {.done = std::max(begin_, update_of(micro_batch) - 1), .ahead = 0};
+  }
+  Key key = current();
+  if (rule_.predicts && done_ > 0) {  // without an update there is no direction
+    key.ahead = static_cast<int>(update_of(micro_batch) - done_);
+    if (options_.prediction == Prediction::spectrain) {
+      key.ahead += options_.stage / 2 / options_.every;
+    }
+  }
+  return key;
+}
+
+void PartWeights::before_forward(int micro_batch) {
+  const Key key = key_of_forward(micro_batch);
+  hold(key);
+  const int64_t delay = update_of(micro_batch) - key.done;
+  const bool kept = rule_.reuses && options_.prediction != Prediction::two_buffers && delay > 0;
+  if (kept) {
+    keep(key);
+  }
+  forwards_[micro_batch] = {.key = key, .kept = kept};
+  ++delay_.micro_batches;
+  delay_.sum += delay;
+  delay_.most = std::max(delay_.most, delay);
+}
+
+void PartWeights::before_backward(int micro_batch) {
+  Key key = current();
+  if (rule_.reuses) {
+    key = forwards_.at(micro_batch).key;
+  } else if (options_.prediction == Prediction::spectrain && done_ > 0) {
+    key.ahead = options_.stage / 2 / options_.every;
+  }
+  hold(key);
+}
+
+void PartWeights::after_backward(int micro_batch) {
+  const auto [key, kept] = forwards_.at(micro_batch);
+  forwards_.erase(micro_batch);
+  if (kept) {
+    --find(key)->users;
+  }
+}
+
+optim::StepResult PartWeights::update() {
+  hold(current());
+  if (options_.prediction == Prediction::two_buffers) {
+    kept_.front().users = 0;  // of the mini-batch whose gradients these are
+    keep(current());
+  }
+  const double lr = optim::learning_rate(options_.optimizer, done_, options_.steps);
+  const optim::StepResult result = stage_.result(stage_.update_part(part_, done_, lr));
+  if (result.applied) {
+    ++done_;
+    held_ = current();
+  }
+  return result;
+}
+
+void PartWeights::end() {
+  require(forwards_.empty(), "no micro-batch under way", forwards_.size());
+  hold(current());
+  for (Kept& kept : kept_) {
+    kept.users = 0;
+  }
+}
+
+void PartWeights::hold(const Key& wanted) {
+  if (held_ == wanted) {
+    return;
+  }
+  Stream& stream = stage_.stream();
+  const kernels::Kernels& kernels = stage_.kernels();
+  sparse::Store& store = stage_.store();
+  if (held_ == current()) {
+    current_.take(stream, kernels, store);
+  }
+  if (wanted == current()) {
+    current_.give(stream, kernels, store);
+  } else if (const Kept* kept = find(wanted); kept != nullptr) {
+    kept->values.give(stream, kernels, store);
+  } else {
+    predict(wanted);
+  }
+  held_ = wanted;
+}
+
+void PartWeights::predict(const Key& wanted) {
+  require(wanted.done == done_ && wanted.ahead > 0, "weights that are kept or can be predicted",
+          wanted.done, wanted.ahead, done_);
+  std::vector<kernels::PredictArgs::Term> terms[2];  // without and with weight decay
+  for (const bool decays : {false, true}) {
+    terms[decays ? 1 : 0] = optim::prediction_terms(
+        options_.optimizer, options_.prediction,
+        {.done = done_, .ahead = wanted.ahead, .steps = options_.steps, .decays = decays});
+  }
+  sparse::Store& store = stage_.store();
+  for (sparse::Parameter& parameter :
+       store.parameters().subspan(range_.first, range_.end - range_.first)) {
+    const sparse::OptimizerState state = store.state(parameter);
+    const auto& some = terms[parameter.spec.decay ? 1 : 0];
+    stage_.kernels().predict(stage_.stream(),
+                             {.value = current_.part(parameter),
+                              .low = state.low,
+                              .moment1 = state.moment1,
+                              .moment2 = state.moment2,
+                              .scale1 = state.scale1,
+                              .scale2 = state.scale2,
+                              .out = state.value,
+                              .exact = parameter.exact_copy() ? parameter.dense : Tensor(),
+                              .terms = some.data(),
+                              .term_count = static_cast<int64_t>(some.size()),
+                              .epsilon = static_cast<float>(options_.optimizer.epsilon)});
+    if (!parameter.exact_copy()) {
+      store.refresh(parameter);
+    }
+  }
+}
+
+PartWeights::Kept* PartWeights::find(const Key& key) {
+  const auto found = std::ranges::find_if(
+      kept_, [&key](const Kept& kept) { return kept.users > 0 && kept.key == key; });
+  return found == kept_.end() ? nullptr : &*found;
+}
+
+/// What the store holds, under `key`.
+void PartWeights::keep(const Key& key) {
+  if (Kept* kept = find(key); kept != nullptr) {
+    ++kept->users;
+    return;
+  }
+  const auto free = std::ranges::find(kept_, 0, &Kept::users);
+  require(free != kept_.end(), "room for weights to keep", kept_.size());
+  free->values.take(stage_.stream(), stage_.kernels(), stage_.store());
+  free->key = key;
+  free->users = 1;
+}
+
+std::vector<PartWeights> make_part_weights(const io::Config& config, const Layout& layout, int rank,
+                                           Stage& stage) {
+  const parallel::Schedule& schedule = layout.schedule;
+  // One stage alone has neither delays nor anything to predict.
+  const Prediction prediction = layout.stages() == 1
+                                    ? Prediction::none
+                                    : optim::prediction_by_name(config.parallel.weight_prediction);
+  std::vector<PartWeights> weights;
+  for (int number = 0; number < layout.stages(); ++number) {
+    if (schedule.rank_of(number) == rank) {
+      const size_t part = layout.part_of(number);
+      weights.emplace_back(stage, part,
+                           PartWeights::Options{.prediction = prediction,
+                                                .optimizer = config.optimizer,
+                                                .steps = config.train.steps,
+                                                .stage = number,
+                                                .every = schedule.every,
+                                                .under_way = stage.parts()[part]->shape().tapes,
+                                                .delay = layout.delay(number)});
+    }
+  }
+  return weights;
+}
+
+}  // namespace espalier::train

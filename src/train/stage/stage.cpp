@@ -1,0 +1,300 @@
+#include "src/train/stage/stage.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "parallel/wire/codec.h"
+#include "src/model/networks/gpt.h"
+#include "src/model/networks/mlp.h"
+#include "src/train/exchange/low_rank_codec.h"
+#include "src/train/exchange/value_wire.h"
+
+namespace espalier::train {
+sparse::StoreOptions store_options(const io::Config& config, bool training) {
+  auto encoding = [index = config.sparse.index](const std::string& name) {
+    const std::string& wanted = index.for_name(name);
+    return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
+  };
+  sparse::IndexShape groups;
+  if (config.pruning.method == "nm") {
+    groups.n = static_cast<int>(config.pruning.n);
+    groups.m = static_cast<int>(config.pruning.m);
+  }
+  if (config.pruning.method == "block") {
+    groups.height = groups.width = config.pruning.block;
+  }
+  const DType dtype = dtype_by_name(config.train.dtype);
+  return {.dtype = dtype,
+          .gradient = config.train.gradient_dtype == "auto"
+                          ? dtype
+                          : dtype_by_name(config.train.gradient_dtype),
+          .training = training,
+          .moments = optim::moments_of(config.optimizer),
+          .state_bits = static_cast<int>(config.optimizer.state_bits),
+          .offload = config.optimizer.offload,
+          .fp8 = config.train.fp8,
+          .master_copy = config.train.master_copy,
+          .encoding = encoding,
+          .index_shape = groups,
+          .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
+                    .exact = config.sparse.block > 0},
+          .file_index = config.sparse.file_index,
+          .storage =
+              [storage = config.sparse.storage, training](const std::string& name) {
+                const std::string& wanted = storage.for_name(name);
+                // "auto" is settled by timing (storage_choice.h); until then:
+                const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
+                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
+              },
+          .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
+          .sharding = {}};
+}
+
+kernels::WireFormat activation_format(const io::Config& config) {
+  const io::ParallelConfig& parallel = config.parallel;
+  return parallel::format_of(io::parse_codec(parallel.activation_codec),
+                             {.bits = parallel.bits, .bucket = parallel.bucket});
+}
+
+ProblemShape problem_of(const Source& source) {
+  return {.classes = source.classes(),
+          .features = source.features(),
+          .rows = source.rows(),
+          .input_dtype = source.input_dtype()};
+}
+
+std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
+                                                       const ProblemShape& problem) {
+  const bool tokens = problem.input_dtype == DType::int32;
+  if (config.model.kind == "gpt") {
+    check(tokens,
+          "model.kind = \"gpt\" reads tokens, but data.kind = \"{}\": use bytes, chars or tokens",
+          config.data.kind);
+    return model::make_gpt({.layers = config.model.layers,
+                            .heads = config.model.heads,
+                            .width = config.model.width,
+                            .context = config.model.context,
+                            .vocabulary = problem.classes,
+                            .mlp_ratio = config.model.mlp_ratio,
+                            .tie_embeddings = config.model.tie_embeddings});
+  }
+  check(!tokens, "model.kind = \"mlp\" classifies images, but data.kind = \"{}\": use images",
+        config.data.kind);
+  return model::make_mlp(
+      {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes});
+}
+
+model::Network make_network(const io::Config& config, const ProblemShape& problem) {
+  return model::Network(make_layers(config, problem));
+}
+
+std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
+                                  std::span<const PartShape> parts, bool with_borrowed) {
+  std::vector<std::string> names;
+  std::vector<size_t> firsts;
+  for (const auto& layer : layers) {
+    firsts.push_back(names.size());
+    for (const sparse::ParameterSpec& spec : layer->parameters()) {
+      names.push_back(spec.name);
+    }
+  }
+  firsts.push_back(names.size());
+  std::vector<size_t> numbers;
+  std::vector<size_t> borrowed;
+  for (const PartShape& part : parts) {
+    for (size_t i = part.first; i < part.end; ++i) {
+      for (size_t number = firsts[i]; number < firsts[i + 1]; ++number) {
+        numbers.push_back(number);
+      }
+      for (const sparse::ParameterSpec& spec : layers[i]->borrowed()) {
+        borrowed.push_back(
+            static_cast<size_t>(std::ranges::find(names, spec.name) - names.begin()));
+      }
+    }
+  }
+  std::erase_if(borrowed, [&numbers](size_t number) {
+    return std::ranges::find(numbers, number) != numbers.end();
+  });
+  if (with_borrowed) {
+    numbers.insert(numbers.begin(), borrowed.begin(), borrowed.end());
+  }
+  return numbers;
+}
+
+namespace {
+
+/// The specs of a stage's parameters in the order of its store, borrowed ones first and marked.
+std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<model::Layer>> layers,
+                                            std::span<const PartShape> parts) {
+  std::vector<sparse::ParameterSpec> network;
+  for (const auto& layer : layers) {
+    std::ranges::move(layer->parameters(), std::back_inserter(network));
+  }
+  const std::vector<size_t> numbers = parameters_of(layers, parts);
+  const size_t borrowed = numbers.size() - parameters_of(layers, parts, false).size();
+  std::vector<sparse::ParameterSpec> specs;
+  for (const size_t number : numbers) {
+    specs.push_back(network[number]);
+    specs.back().borrowed = specs.size() <= borrowed;
+  }
+  return specs;
+}
+
+}  // namespace
+
+Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
+             const kernels::Kernels& kernels, const Options& options)
+    : problem_(problem),
+      stream_(stream),
+      kernels_(kernels),
+      parts_(make_parts(config, options)),
+      store_(make_store(config, options)),
+      optimizer_(*store_, kernels, config.optimizer, static_cast<uint64_t>(config.train.seed)) {
+  std::vector<PassCost> costs(parts_.size());
+  if (!options.dry) {
+    costs = measure_pass(config, problem, options, stream.arena().on_device());
+  }
+  const auto all = store_->parameters();
+  auto first = static_cast<size_t>(std::ranges::count_if(
+      all, [](const sparse::Parameter& parameter) { return parameter.spec.borrowed; }));
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i]->bind(*store_);
+    auto& firsts = first_parameter_.emplace_back();
+    for (const auto& layer : parts_[i]->network().layers()) {
+      firsts.push_back(first);
+      first += layer->parameters().size();
+    }
+    parts_[i]->allocate(costs[i]);
+    cost_ += costs[i];
+  }
+}
+
+std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
+                                                     const Options& options) {
+  std::vector<PartShape> shapes = options.parts;
+  const size_t layers = make_layers(config, problem_).size();
+  if (shapes.empty()) {
+    shapes.push_back({.first = 0, .end = layers});
+  }
+  const PassOptions pass{.samples = options.micro_batch,
+                         .dtype = dtype_by_name(config.train.dtype),
+                         .dropout = static_cast<float>(config.model.dropout),
+                         .seed = static_cast<uint64_t>(config.train.seed),
+                         .recompute = options.recompute,
+                         .training = options.training,
+                         .tied_apart = shapes.back().end != layers,
+                         .wire = activation_format(config)};
+  const bool begins = shapes.front().first == 0;
+  const bool ends = shapes.back().end == layers;
+  tied_apart_ = config.model.kind == "gpt" && config.model.tie_embeddings && begins != ends;
+  std::vector<std::unique_ptr<Part>> parts;
+  for (const PartShape& shape : shapes) {
+    parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_,
+                                           make_layers(config, problem_), shape, pass));
+  }
+  return parts;
+}
+
+std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options) {
+  sparse::StoreOptions wanted = store_options(config, options.training);
+  wanted.start = options.masks;
+  wanted.planned = options.planned;
+  wanted.sharding = options.sharding;
+  wanted.apart = [config, tied_apart = tied_apart_](const sparse::ParameterSpec& spec) {
+    return !(tied_apart && spec.name == kTiedParameter) && value_format(config, spec).has_value();
+  };
+  std::vector<PartShape> shapes;
+  for (const auto& part : parts_) {
+    shapes.push_back(part->shape());
+  }
+  return std::make_unique<sparse::Store>(stream_, kernels_,
+                                         specs_of(make_layers(config, problem_), shapes), wanted);
+}
+
+Part& Stage::whole() {
+  Part& part = *parts_.front();
+  require(parts_.size() == 1 && part.begins() && part.ends(), "a stage of the whole network");
+  return part;
+}
+
+Part::Feed Stage::feed(int64_t samples) { return whole().open(0, samples); }
+
+double Stage::forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done) {
+  feed(batch.samples);
+  whole().forward(0, batch, true);
+  whole().backward(0, false, [&](size_t layer) {
+    if (done) {
+      done(end_of_layer(0, layer));
+    }
+  });
+  return whole().take_loss_sum();
+}
+
+double Stage::evaluate(int64_t samples) {
+  feed(samples);
+  whole().forward(0, {.samples = samples}, false);
+  return whole().take_loss_sum();
+}
+
+Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
+  return whole().logits(0, first, rows, feed(samples).inputs);
+}
+
+Tensor Stage::predict(std::span<const int32_t> tokens) {
+  constexpr int64_t kStep =
+      16;  // widths of passes: few different ones for kernels that are set up by shape
+  const auto count = static_cast<int64_t>(tokens.size());
+  require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
+          problem_.features);
+  const int64_t width = std::min((count + kStep - 1) / kStep * kStep, problem_.features);
+  const Tensor buffer = feed(1).inputs;
+  const Tensor narrow = buffer.as(DType::int32, Shape{1, width});
+  const auto inputs = narrow.span<int32_t>();
+  std::ranges::fill(inputs, 0);  // behind the tokens: attention is causal, they are not seen
+  std::ranges::copy(tokens, inputs.begin());
+  return whole().logits(0, count - 1, 1, narrow);
+}
+
+/// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it
+/// begins.
+int64_t Stage::end_of_layer(size_t part, size_t layer) const {
+  const size_t first = first_parameter_[part][layer];
+  return first == 0 ? store_->flat_size() : store_->parameters()[first - 1].offset;
+}
+
+std::vector<int64_t> Stage::boundaries() const {
+  std::vector<int64_t> ends;
+  for (size_t part = parts_.size(); part-- > 0;) {
+    for (size_t layer = first_parameter_[part].size(); layer-- > 0;) {
+      ends.push_back(end_of_layer(part, layer));
+    }
+  }
+  if (ends.back() < store_->flat_size()) {
+    ends.push_back(store_->flat_size());  // borrowed ones come last
+  }
+  return ends;
+}
+
+std::vector<PassCost> Stage::measure() {
+  std::vector<PassCost> costs;
+  for (const auto& part : parts_) {
+    costs.push_back(part->measure(part->shape().waiting > 0));
+  }
+  return costs;
+}
+
+std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
+                                   const Stage::Options& options, bool on_device) {
+  Arena host(true);
+  Arena arena = on_device ? Arena(host, nullptr) : Arena(true);
+  Stream stream(arena, 1);
+  Stage stage(config, problem, stream, kernels::by_name("dry"),
+              {.micro_batch = options.micro_batch,
+               .training = options.training,
+               .recompute = options.recompute,
+               .dry = true,
+               .parts = options.parts});
+  return stage.measure();
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,182 @@
+// espalier codec: drawn numbers, files, checkpoints of a run; wrong usage and damaged input.
+#include "tests/support/program.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kLast = "run/checkpoints/step-000020.h5";
+const std::string kQuick = " --seconds 0 ";
+
+/// The row of a codec; null: there is none.
+Json row_of(const Json& found, const std::string& codec) {
+  for (const Json& row : found["codecs"]) {
+    if (row["codec"] == codec) {
+      return row;
+    }
+  }
+  return {};
+}
+
+std::string raw(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+TEST(CodecCommand, AllCodecsOnDrawnNumbers) {
+  const Workplace here;
+  const Ran ran = here.run("codec --synthetic normal --count 65536 --json" + kQuick);
+  expect_code(ran, 0);
+  const Json found = ran.json();
+  EXPECT_EQ(found["values"], 65536);
+  EXPECT_EQ(found["not_finite"], 0);
+  EXPECT_GT(found["memcpy_mb_s"].get<double>(), 0);
+  EXPECT_EQ(found["codecs"].size(), 13U + 8U);  // maxmin with each number of bits
+  for (const Json& row : found["codecs"]) {
+    EXPECT_EQ(row["bits_per_value"].get<double>(), row["bytes"].get<double>() / 8192) << row;
+    EXPECT_GT(row["encode_mb_s"].get<double>(), 0) << row;
+    EXPECT_GT(row["decode_mb_s"].get<double>(), 0) << row;
+    EXPECT_FALSE(row.contains("parameters"));
+  }
+  EXPECT_EQ(row_of(found, "fp32")["relative_l2"], 0);
+  for (int bits = 1; bits <= 8; ++bits) {
+    const int bucket = bits <= 4 ? 128 : 512;
+    EXPECT_EQ(row_of(found, fmt::format("maxmin:{}:{}", bits, bucket))["bits_per_value"],
+              bits + 64.0 / bucket);
+  }
+  EXPECT_EQ(row_of(found, "dynamic8:1024")["bits_per_value"], 8 + 32.0 / 1024);
+  // Uniform rounding of numbers over 2 m in 15 steps: sqrt(1 / 12) 2 m / 15, m about 2.6 in 128.
+  EXPECT_NEAR(row_of(found, "maxmin:4:128")["relative_l2"].get<double>(), 0.1, 0.01);
+  const Ran text = here.run("codec --synthetic normal --count 65536" + kQuick);
+  expect_code(text, 0);
+  for (const Json& row : found["codecs"]) {
+    EXPECT_NE(text.out.find(fmt::format("\n{} ", row["codec"].get<std::string>())),
+              std::string::npos);
+  }
+  EXPECT_NE(text.out.find("\nmemcpy "), std::string::npos);
+  EXPECT_EQ(text.out.find("lost"), std::string::npos);
+}
+
+TEST(CodecCommand, AskedForCodecsInTheirOrder) {
+  const Workplace here;
+  const Ran ran = here.run("codec --synthetic heavy --seed 7 --count 5000 --codec sign:100 " +
+                           kQuick + "--json --codec table:3 linear8:256");
+  expect_code(ran, 0);
+  std::vector<std::string> codecs;
+  const Json found = ran.json();
+  for (const Json& row : found["codecs"]) {
+    codecs.push_back(row["codec"]);
+  }
+  EXPECT_EQ(codecs, (std::vector<std::string>{"sign:100", "table:3", "linear8:256"}));
+  EXPECT_EQ(found["codecs"][0]["bytes"], 625 + 50 * 4);
+}
+
+TEST(CodecCommand, AFileOfNumbers) {
+  const Workplace here;
+  here.write("g.bin", raw({1, -2, 0, 0.25F}));
+  const std::string codec = "codec --json --file g.bin --codec fp32 bf16 maxmin:8" + kQuick;
+  const Json found = here.run(codec).json();
+  EXPECT_EQ(found["values"], 4);
+  EXPECT_EQ(found["zeros"], 1);
+  EXPECT_EQ(found["largest"], 2);
+  EXPECT_EQ(found["kind"], "fp32");
+  EXPECT_EQ(row_of(found, "bf16")["relative_l2"], 0);
+  EXPECT_EQ(row_of(found, "maxmin:8:512")["bytes"], 8 + 4);
+  EXPECT_EQ(here.run(codec + "--dtype bf16").json()["values"], 8);
+}
+
+TEST(CodecCommand, NanIsSaidAndCounted) {
+  const Workplace here;
+  std::vector<float> values(2000, 0.5F);
+  values[3] = std::stof("nan");
+  values[4] = std::stof("inf");
+  values[1500] = 1e6F;
+  here.write("g.bin", raw(values));
+  const std::string codec = "codec --file g.bin --codec fp32 fp16 dynamic8:1000" + kQuick;
+  const Ran text = here.run(codec);
+  expect_code(text, 0);
+  EXPECT_NE(text.out.find("2 values are NaN or infinite"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("lost"), std::string::npos) << text.out;
+  const Json found = here.run(codec + "--json").json();
+  EXPECT_EQ(found["not_finite"], 2);
+  EXPECT_EQ(row_of(found, "fp32")["lost"], 0);
+  EXPECT_EQ(row_of(found, "fp16")["lost"], 1);
+  EXPECT_EQ(row_of(found, "dynamic8:1000")["lost"], 998);
+  EXPECT_TRUE(row_of(found, "dynamic8:1000")["relative_l2"].is_number());
+  here.write("nan.bin", raw({values[3]}));
+  const Ran none = here.run("codec --file nan.bin --json" + kQuick);
+  expect_code(none, 0);
+  EXPECT_TRUE(row_of(none.json(), "fp32")["relative_l2"].is_null());
+  expect_code(here.run("codec --file nan.bin" + kQuick), 0);
+}
+
+TEST(CodecCommand, ACheckpointByParameter) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string codec = "codec --json --checkpoint " + kLast + kQuick;
+  const Json inspected = here.run("inspect --json " + kLast).json();
+  const Json found = here.run(codec + "--by-parameter --codec maxmin:4 dynamic8").json();
+  EXPECT_EQ(found["kind"], "moment1");
+  EXPECT_EQ(found["values"], inspected["kept_parameters"]);
+  EXPECT_EQ(found["messages"], inspected["arrays"].size());
+  for (const Json& row : found["codecs"]) {
+    const bool four = row["codec"] == "maxmin:4:128";
+    ASSERT_EQ(row["parameters"].size(), inspected["arrays"].size());
+    int64_t bytes = 0;
+    for (size_t p = 0; p < row["parameters"].size(); ++p) {
+      const Json& parameter = row["parameters"][p];
+      const auto kept = inspected["arrays"][p]["kept"].get<int64_t>();
+      EXPECT_EQ(parameter["name"], inspected["arrays"][p]["name"]);
+      EXPECT_EQ(parameter["values"], kept);
+      EXPECT_EQ(parameter["bytes"], four ? (kept + 1) / 2 + 8 * ((kept + 127) / 128)
+                                         : kept + 4 * ((kept + 1023) / 1024));
+      bytes += parameter["bytes"].get<int64_t>();
+    }
+    EXPECT_EQ(row["bytes"], bytes);
+  }
+  const Ran text = here.run("codec --checkpoint " + kLast + " --by-parameter --codec maxmin:4" +
+                            kQuick + "--parameter 'blocks.1.mlp*'");
+  expect_code(text, 0);
+  EXPECT_NE(text.out.find("\nblocks.1.mlp.expand.weight "), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("blocks.0"), std::string::npos) << text.out;
+  // Weights are other numbers; a file of weights alone has no others.
+  const Json values = here.run(codec + "--what values").json();
+  EXPECT_EQ(values["kind"], "values");
+  EXPECT_NE(values["largest"], found["largest"]);
+  expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
+  EXPECT_EQ(here.run("codec --json --checkpoint p.h5" + kQuick).json()["kind"], "values");
+  expect_error(here.run("codec --checkpoint p.h5 --what moment1" + kQuick), 1, "no moment1");
+  expect_error(here.run(codec + "--parameter 'no.such.*'"), 1, "no.such.*");
+  std::filesystem::resize_file(here / kLast, 1000);
+  expect_error(here.run(codec), 1, "step-000020.h5");
+}
+
+TEST(CodecCommand, WrongUsageAndInput) {
+  const Workplace here;
+  here.write("g.bin", raw({1, 2}));
+  here.write("odd.bin", "12345");
+  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
+           {"", "--synthetic"},
+           {"--file g.bin --codec nope", "there is no codec \"nope\"; available: fp32"},
+           {"--file g.bin --codec maxmin:9", "allowed: 1 .. 8"},
+           {"--file g.bin --codec powersgd", "none of single values"},
+           {"--file g.bin --codec topk:0.1:100000", "65536"},
+           {"--file g.bin --synthetic normal", "excludes"},
+           {"--file g.bin --dtype fp64", "fp64"},
+           {"--synthetic cauchy", "cauchy"},
+           {"--synthetic normal --count 0", "--count"},
+           {"--synthetic normal --dtype bf16", "--dtype"},
+           {"--synthetic normal --seconds nan", "--seconds"},
+           {"--checkpoint c.h5 --by-parameter", "--codec"}}) {
+    expect_error(here.run("codec " + arguments), 2, words);
+  }
+  expect_error(here.run("codec --file none.bin"), 1, "none.bin cannot be opened");
+  expect_error(here.run("codec --file odd.bin"), 1, "odd.bin has 5 bytes, no multiple of the 4");
+  expect_error(here.run("codec --checkpoint g.bin"), 1, "g.bin");
+  expect_error(here.run("codec --checkpoint none.h5"), 1, "none.h5");
+  expect_error(here.shell("ESPALIER_KERNELS=dry " ESPALIER_PROGRAM " codec --file g.bin"), 1,
+               "encodes nothing");
+}
+
+}  // namespace
+}  // namespace espalier

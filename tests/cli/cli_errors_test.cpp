@@ -1,0 +1,223 @@
+// The real program given bad input: the error names cause and fix, the exit code tells whose
+// mistake it is, and nothing that was there is lost.
+#include "io/checkpoint/checkpoint.h"
+#include "io/run/metrics.h"
+#include "tests/support/program.h"
+
+namespace espalier {
+namespace {
+
+const std::string kLast = "run/checkpoints/step-000020.h5";
+
+TEST(CliErrors, WrongUsageIsTwo) {
+  const Workplace here;
+  for (const auto& [arguments, words] :
+       std::vector<std::pair<std::string, std::string>>{{"", "subcommand"},
+                                                        {"trane c.toml", "trane"},
+                                                        {"train", "config"},
+                                                        {"train c.toml --steps 0", "steps"},
+                                                        {"train c.toml --nonsense", "nonsense"},
+                                                        {"prune a.h5 -o b.h5", "--method"},
+                                                        {"sample a.h5", "--prompt"},
+                                                        {"report", "runs"},
+                                                        {"eval", "file"},
+                                                        {"import a.h5 -o b.h5", "--config"}}) {
+    expect_error(here.run(arguments), 2, words);
+  }
+}
+
+TEST(CliErrors, MistakesInAConfigAreNamed) {
+  const Workplace here;
+  for (const auto& [setting, words] : std::vector<std::pair<std::string, std::string>>{
+           {"train.stepz=3", "did you mean \"steps\""},
+           {"optimiser.lr=1", "did you mean \"optimizer.lr\""},
+           {"train.steps=many", "expected an integer"},
+           {"model.width=30", "not divisible by model.heads"},
+           {"model.layers=0", "model.layers = 0"},
+           {"pruning.sparsity=1.0", "pruning.sparsity = 1"},
+           {"pruning.sparsity=-0.1", "pruning.sparsity"},
+           {"pruning.exclude='[\"no.such.*\"]'", "no.such.*"},
+           {"train.global_batch=8 --set train.micro_batch=3", "train.micro_batch = 3"},
+           {"parallel.codec=maxmin:9", "allowed: 1 .. 8"},
+           {"data.kind=images", "model.kind"}}) {
+    if (setting == "model.width=30") {
+      expect_error(here.run("train c.toml --set model.heads=4 --set " + setting), 1, words);
+    } else {
+      expect_error(here.run("train c.toml --set " + setting), 1, words);
+    }
+  }
+  here.write("typo.toml", "[model]\nlayers = 2\n[train]\nstep = 3\n");
+  expect_error(here.run("train typo.toml"), 1, "typo.toml:4");
+  here.write("broken.toml", "[model\n");
+  expect_error(here.run("train broken.toml"), 1, "broken.toml:1: not valid TOML");
+  expect_error(here.run("train none.toml"), 1, "none.toml cannot be read");
+  expect_error(here.run("train ."), 1, "is a directory");
+  EXPECT_FALSE(std::filesystem::exists(here / "run/metrics.jsonl"));
+}
+
+TEST(CliErrors, DataThatCannotTrain) {
+  const Workplace here;
+  here.write("empty.txt", "");
+  here.write("short.txt", "too short");
+  std::filesystem::create_directory(here / "folder");
+  for (const auto& [files, words] : std::vector<std::pair<std::string, std::string>>{
+           {"[\"none.txt\"]", "none.txt cannot be opened"},
+           {"[\"empty.txt\"]", "empty.txt is empty"},
+           {"[\"short.txt\"]", "model.context + 1 = 33"},
+           {"[\"folder\"]", "folder is not an ordinary file"},
+           {"[]", "data.train is empty"}}) {
+    expect_error(here.run("train c.toml --set 'data.train=" + files + "'"), 1, words);
+  }
+  expect_error(here.run("train c.toml --set 'data.validation=[\"text.txt\"]'"), 1,
+               "in data.train and in data.validation");
+  // Rejected before a run exists: the directory stays free.
+  expect_code(here.run("train c.toml --steps 1"), 0);
+}
+
+TEST(CliErrors, FilesThatAreNoCheckpoint) {
+  const Workplace here;
+  here.write("empty.h5", "");
+  here.write("text.h5", "this is no HDF5 file at all, and long enough to hold a signature");
+  std::filesystem::create_directory(here / "folder");
+  for (const std::string command :
+       {"inspect", "eval", "export -o x.h5", "sample --prompt a", "import -o x.h5 --config c.toml",
+        "prune -o x.h5 --method magnitude --sparsity 0.5", "train c.toml --init",
+        "train c.toml --resume"}) {
+    expect_error(here.run(command + " none.h5"), 1, "none.h5");
+    expect_error(here.run(command + " folder"), 1, "folder");
+    expect_error(here.run(command + " empty.h5"), 1, "empty.h5");
+    expect_error(here.run(command + " text.h5"), 1, "text.h5");
+    EXPECT_FALSE(std::filesystem::exists(here / "x.h5")) << command;
+  }
+  expect_error(here.run("report folder"), 1, "folder");
+  expect_error(here.run("report none"), 1, "none");
+}
+
+TEST(CliErrors, DamagedCheckpoints) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string good = here.read(kLast);
+  here.write("cut.h5", good.substr(0, good.size() / 2));
+  for (const std::string command :
+       {"inspect cut.h5", "eval cut.h5", "train c.toml --resume cut.h5"}) {
+    expect_error(here.run(command), 1, "cut.h5");
+  }
+  // One bit of one value: find its bytes in the file.
+  const io::CheckpointReader reader(here / kLast);
+  const std::string name = "blocks.1.mlp.expand.weight";
+  std::vector<float> values(static_cast<size_t>(reader.info(name).nnz));
+  reader.optimizer(name, "master",
+                   Tensor(values.data(), DType::fp32, Shape{reader.info(name).nnz}));
+  const std::string_view wanted(reinterpret_cast<const char*>(values.data()), 64);
+  std::string flipped = good;
+  for (size_t at = good.find(wanted); at != std::string::npos; at = good.find(wanted, at + 1)) {
+    flipped[at + 5] = static_cast<char>(flipped[at + 5] ^ 0x10);  // in /params and in /optim
+  }
+  ASSERT_NE(flipped, good);
+  here.write("flipped.h5", flipped);
+  const Ran inspected = here.run("inspect --json flipped.h5");
+  expect_error(inspected, 1, "/params/" + name + "/values is damaged");
+  EXPECT_EQ(inspected.json()["damaged"].size(), 2U);
+  for (const std::string command :
+       {"eval flipped.h5", "export flipped.h5 -o x.h5", "train c.toml --out o --resume flipped.h5",
+        "train c.toml --out o --init flipped.h5", "sample flipped.h5 --prompt a",
+        "prune flipped.h5 -o x.h5 --method magnitude --sparsity 0.5"}) {
+    expect_error(here.run(command), 1, "flipped.h5: dataset");
+    EXPECT_FALSE(std::filesystem::exists(here / "x.h5")) << command;
+  }
+}
+
+TEST(CliErrors, ResumeAutoSaysWhichCheckpointIsDamaged) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  std::filesystem::resize_file(here / kLast, 1000);
+  expect_error(here.run("train c.toml --resume auto --set train.steps=30"), 1, "step-000020.h5");
+  // The one before is still good, and --resume FILE takes it.
+  expect_code(here.run("train c.toml --resume run/checkpoints/step-000015.h5"), 0);
+  EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+  expect_code(here.run("inspect " + kLast), 0);
+}
+
+TEST(CliErrors, MasksWithTheWrongCount) {
+  const Workplace here;
+  std::vector<float> values{1, 2, 3};
+  const std::vector<uint8_t> four_bits{0x0f, 0, 0, 0, 0, 0, 0, 0};
+  io::CheckpointWriter writer(here / "mask.h5");
+  writer.meta({.config = Workplace::config()});
+  writer.parameter({.name = "embedding.token",
+                    .shape = Shape{4, 4},
+                    .encoding = "bitmap",
+                    .nnz = 3,
+                    .values = Tensor(values.data(), DType::fp32, Shape{3}),
+                    .index = four_bits});
+  writer.commit();
+  for (const std::string command : {"export mask.h5 -o x.h5", "inspect mask.h5"}) {
+    expect_error(here.run(command), 1,
+                 "mask.h5: index of \"embedding.token\": bitmap index: 4 bits are set, but 3");
+  }
+  EXPECT_FALSE(std::filesystem::exists(here / "x.h5"));
+}
+
+TEST(CliErrors, CheckpointsOfAnotherModel) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 2"), 0);
+  for (const std::string change : {"model.width=64", "model.layers=3", "model.heads=4",
+                                   "model.context=16", "model.tie_embeddings=true"}) {
+    const std::string train = "train c.toml --set " + change;
+    expect_error(here.run(train + " --resume auto"), 1, "another model");
+    if (change != "model.heads=4") {  // shapes do not tell heads apart
+      expect_error(here.run(train + " --out o --resume none --init run/checkpoints/step-000002.h5"),
+                   1, "another model");
+      expect_error(here.run("eval run/checkpoints/step-000002.h5 --set " + change), 1,
+                   "another model");
+    }
+  }
+  expect_code(here.run("train c.toml --resume auto"), 0);
+}
+
+TEST(CliErrors, ARunIsNotOverwritten) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 2"), 0);
+  const std::string metrics = here.read("run/metrics.jsonl");
+  expect_error(here.run("train c.toml"), 1, "--resume auto");
+  EXPECT_EQ(here.read("run/metrics.jsonl"), metrics);
+  expect_code(here.run("train c.toml --resume none --steps 3"), 0);
+  EXPECT_EQ(here.curve("run", "loss").size(), 3U);
+  expect_error(here.run("train c.toml --resume nowhere.h5"), 1, "nowhere.h5");
+  {
+    const io::RunLock other((here / "run"));
+    const Ran ran = here.run("train c.toml --resume auto");
+    expect_error(ran, 1, std::to_string(getpid()));
+    EXPECT_NE(ran.err.find("run"), std::string::npos);
+  }
+  expect_code(here.run("train c.toml --resume auto"), 0);
+}
+
+TEST(CliErrors, ADivergedRunStopsAndKeepsTheLastGoodCheckpoint) {
+  const Workplace here;
+  const std::string wild =
+      "--set optimizer.kind=sgd --set optimizer.clip=0 --set optimizer.schedule=constant "
+      "--set optimizer.warmup_steps=0 --set pruning.method=none ";
+  expect_code(here.run("train c.toml --steps 5 --set optimizer.lr=0.001 " + wild), 0);
+  const Ran ran = here.run("train c.toml --resume auto --set optimizer.lr=1e30 " + wild);
+  expect_error(ran, 1, "at step ");
+  EXPECT_NE(ran.err.find("optimizer.lr"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("step-000005.h5"), std::string::npos) << ran.err;
+  expect_code(here.run("inspect run/checkpoints/step-000005.h5"), 0);
+  expect_code(here.run("train c.toml --resume auto --set optimizer.lr=0.001 " + wild), 0);
+  EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+}
+
+TEST(CliErrors, OutputsThatCannotBeWritten) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 1"), 0);
+  const std::string in = "run/checkpoints/step-000001.h5";
+  expect_error(here.run("export " + in + " -o c.toml/x.h5"), 1, "c.toml");
+  expect_error(here.run("train c.toml --out c.toml/run"), 1, "c.toml");
+  const Ran full = here.run("inspect " + in + " >/dev/full");
+  expect_error(full, 1, "standard output");
+  expect_error(here.shell("ESPALIER_KERNELS=abacus " ESPALIER_PROGRAM " eval " + in), 1, "abacus");
+}
+
+}  // namespace
+}  // namespace espalier

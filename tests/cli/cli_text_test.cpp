@@ -1,0 +1,170 @@
+// The real program on text: samples, token files, and listings of what a run would need.
+#include <chrono>
+
+#include "tests/support/program.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kLast = "run/checkpoints/step-000020.h5";
+
+TEST(CliText, SampleIsAFunctionOfTheSeed) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string sample =
+      "sample " + kLast + " --prompt 'a tree' --tokens 80 ";  // past the context
+  const Ran ran = here.run(sample + "--seed 5");
+  expect_code(ran, 0);
+  EXPECT_TRUE(ran.out.starts_with("a tree"));
+  EXPECT_EQ(ran.out.size(), 6U + 80U + 1U);  // prompt, one byte a token, line end
+  EXPECT_EQ(here.run(sample + "--seed 5").out, ran.out);
+  EXPECT_NE(here.run(sample + "--seed 6").out, ran.out);
+  const std::string greedy = here.run(sample + "--temperature 0").out;
+  EXPECT_EQ(here.run(sample + "--temperature 0 --seed 9").out, greedy);
+  EXPECT_EQ(here.run(sample + "--top-k 1 --seed 9").out, greedy);
+  EXPECT_EQ(here.run(sample + "--temperature 0.00001 --seed 9").out, greedy);
+  EXPECT_EQ(here.run("sample " + kLast + " --prompt 'a tree' --tokens 0").out, "a tree\n");
+  expect_error(here.run("sample " + kLast + " --prompt ''"), 2, "--prompt");
+  expect_error(here.run("sample " + kLast + " --prompt a --temperature -1"), 2, "temperature");
+}
+
+TEST(CliText, SampleOfCharactersStaysInTheirVocabulary) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set data.kind=chars"), 0);
+  const Ran ran = here.run("sample " + kLast + " --prompt tree --tokens 200 --temperature 5");
+  expect_code(ran, 0);
+  const std::string known = here.read("text.txt");
+  for (const char c : ran.out) {
+    EXPECT_NE(known.find(c), std::string::npos) << "byte " << static_cast<int>(c);
+  }
+  expect_error(here.run("sample " + kLast + " --prompt 'TREE'"), 1, "'T'");
+}
+
+TEST(CliText, TokenizedBytesTrainLikeBytes) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  for (const std::string type : {"uint16", "uint32"}) {
+    const Ran ran = here.run("data tokenize text.txt -o t.bin --dtype " + type);
+    expect_code(ran, 0);
+    EXPECT_NE(ran.out.find("vocabulary = 256"), std::string::npos) << ran.out;
+    const size_t width = type == "uint16" ? 2 : 4;
+    EXPECT_EQ(here.read("t.bin").size(), width * here.read("text.txt").size());
+    expect_code(here.run("train c.toml --out tokens --resume none --set data.kind=tokens "
+                         "--set 'data.train=[\"t.bin\"]' --set model.vocabulary=256 "
+                         "--set data.token_type=" +
+                         type),
+                0);
+    EXPECT_EQ(here.curve("tokens", "loss"), here.curve("run", "loss"));
+  }
+  // Tokens go in and out as numbers.
+  const std::string file = "tokens/checkpoints/step-000020.h5";
+  const Ran numbers = here.run("sample " + file + " --prompt '97 32 116' --tokens 3");
+  expect_code(numbers, 0);
+  std::istringstream words(numbers.out);
+  int count = 0;
+  for (int token = 0; words >> token; ++count) {
+    EXPECT_TRUE(token >= 0 && token < 256);
+  }
+  EXPECT_EQ(count, 6) << numbers.out;
+  expect_error(here.run("sample " + file + " --prompt 'tree'"), 2, "tree");
+  expect_error(here.run("sample " + file + " --prompt '256'"), 2, "255");
+}
+
+TEST(CliText, TokenizedCharactersComeWithTheirVocabulary) {
+  const Workplace here;
+  here.write("abc.txt", "cabbage");
+  expect_code(here.run("data tokenize abc.txt -o t.bin --kind chars"), 0);
+  const std::string bytes = here.read("t.bin");
+  const Json note = Json::parse(here.read("t.bin.json"));
+  EXPECT_EQ(note["vocabulary"], 5);
+  EXPECT_EQ(note["bytes"], "6162636567");  // a b c e g
+  std::string expected;
+  for (const char token : std::string("\2\0\1\1\0\4\3", 7)) {
+    expected += token;
+    expected += '\0';
+  }
+  EXPECT_EQ(bytes, expected);
+  expect_error(here.run("data tokenize none.txt -o t.bin"), 1, "none.txt");
+  here.write("empty.txt", "");
+  expect_error(here.run("data tokenize empty.txt -o t2.bin"), 1, "empty");
+  EXPECT_FALSE(std::filesystem::exists(here / "t2.bin"));
+}
+
+TEST(CliText, DataInspectShowsTheSplit) {
+  const Workplace here;
+  const auto size = static_cast<int64_t>(here.read("text.txt").size());
+  const Ran ran = here.run("data inspect text.txt --kind chars --context 32 --json");
+  expect_code(ran, 0);
+  const Json found = ran.json();
+  EXPECT_EQ(found["train"]["tokens"].get<int64_t>() + found["validation"]["tokens"].get<int64_t>(),
+            size);
+  EXPECT_EQ(found["validation"]["tokens"], size / 10);
+  EXPECT_EQ(found["vocabulary"],
+            found["characters"].get<std::string>().size() - 3);  // \x0a is four
+  expect_code(here.run("data inspect text.txt --validation-fraction 0"), 0);
+  expect_error(here.run("data inspect text.txt --context 999999"), 1, "model.context");
+  expect_error(here.run("data"), 2, "subcommand");
+}
+
+/// What --dry-run says beforehand is what a run measures.
+TEST(CliText, ListingPredictsTheRun) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    const Workplace here;
+    const std::string changes =
+        " --set pruning.scope=layer --set model.dropout=0.1 --set train.dtype=" + dtype;
+    const Ran listed = here.run("train c.toml --dry-run --json" + changes);
+    expect_code(listed, 0);
+    const Json found = listed.json();
+    expect_code(here.run("train c.toml --out dense --steps 3" + changes), 0);
+    expect_code(here.run("train c.toml --out sparse" + changes), 0);
+    for (const auto& [run, column] : {std::pair{"dense", "dense"}, std::pair{"sparse", "pruned"}}) {
+      const Json summary = here.summary(run);
+      EXPECT_EQ(found["parameters"], summary["parameters"]);
+      EXPECT_EQ(found[column]["model_state"], summary["model_state_bytes"]) << run << dtype;
+      for (const char* kind : {"weight", "gradient", "master", "moment", "index", "activation"}) {
+        EXPECT_EQ(found[column][kind], summary["memory"]["total"][kind]["bytes"]) << run << kind;
+      }
+    }
+    EXPECT_EQ(found["kept_parameters"], here.summary("sparse")["kept_parameters"]);
+  }
+}
+
+TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
+  const Workplace here;
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".toml") {
+      continue;
+    }
+    ++count;
+    const auto begin = std::chrono::steady_clock::now();
+    const Ran ran = here.run("train '" + entry.path().string() + "' --dry-run");
+    expect_code(ran, 0);
+    EXPECT_NE(ran.out.find("model state"), std::string::npos) << ran.out;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(took.count(), 5) << entry.path();
+  }
+  EXPECT_GE(count, 5);
+  const Ran large =
+      here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt3-13b.toml' --dry-run --json");
+  EXPECT_NEAR(large.json()["parameters"].get<double>(), 12.9e9, 0.1e9);
+  EXPECT_LT(large.json()["pruned"]["model_state_bytes_per_parameter"].get<double>(), 4.4);
+  const Json found =
+      here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt-100b.toml' --dry-run --json").json();
+  EXPECT_NEAR(found["parameters"].get<double>(), 100e9, 0.5e9);
+  EXPECT_LE(found["pruned"]["model_state_bytes_per_parameter"].get<double>(), 0.95);
+  EXPECT_EQ(found["recompute"], "full");
+  EXPECT_GT(found["pruned"]["activation"].get<double>(), 96.0 * 2048 * 9312 * 2);
+  EXPECT_LT(found["process"].get<double>(), 139 * 0x1p30);
+  EXPECT_EQ(found["fits"], true);
+  double parts = 0;
+  for (const auto& [part, bytes] : found["parts"].items()) {
+    parts += bytes.get<double>();
+  }
+  EXPECT_EQ(parts, found["pruned"]["model_state"].get<double>());
+}
+
+}  // namespace
+}  // namespace espalier

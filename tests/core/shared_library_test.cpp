@@ -1,0 +1,35 @@
+// Libraries that are loaded when they are needed.
+#include "src/core/shared_library.h"
+
+#include <gtest/gtest.h>
+
+#include "src/core/error.h"
+#include "tests/support/failure.h"
+
+namespace espalier {
+namespace {
+
+TEST(SharedLibrary, CallsWhatItFinds) {
+  const SharedLibrary math({"libnowhere.so.7", "libm.so.6"}, "the test", "install it");
+  EXPECT_EQ(math.name(), "libm.so.6");
+  double (*power)(double, double) = nullptr;
+  math.find("pow", power);
+  EXPECT_EQ(power(3, 4), 81);
+  EXPECT_TRUE(math.has("cos"));
+  EXPECT_FALSE(math.has("cosine_of_nothing"));
+}
+
+TEST(SharedLibrary, SaysWhatIsMissing) {
+  const std::string message =
+      failure_of([] { SharedLibrary({"libnowhere.so.7"}, "Training on a moon", "fly there"); });
+  EXPECT_NE(message.find("Training on a moon needs a library"), std::string::npos) << message;
+  EXPECT_NE(message.find("libnowhere.so.7"), std::string::npos) << message;
+  EXPECT_NE(message.find("fly there"), std::string::npos) << message;
+  const SharedLibrary math({"libm.so.6"}, "the test", "install it");
+  void (*function)() = nullptr;
+  const std::string other = failure_of([&] { math.find("cosine_of_nothing", function); });
+  EXPECT_NE(other.find("libm.so.6 has no cosine_of_nothing"), std::string::npos) << other;
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,123 @@
+// Damage, truncation and files of another kind: each is found and named.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "io/hdf5/hdf5.h"
+#include "tests/io/checkpoint_example.h"
+
+namespace espalier::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointDamage : public CheckpointTest {};
+
+TEST_F(CheckpointDamage, WhatIsNoCheckpointIsNamedAsWhatItIs) {
+  expect_parts(failure_of_read(), {path_.string(), "No such file"});
+  std::ofstream(path_) << "not HDF5 at all";
+  expect_parts(failure_of_read(), {path_.string(), "HDF5", "signature"});
+  std::ofstream(path_, std::ios::trunc).close();
+  EXPECT_NE(failure_of_read(), "");
+  fs::remove(path_);
+  {
+    auto file = hdf5::File::create(path_, "test");
+    file.make_group("/weights");
+    file.finish();
+  }
+  expect_parts(failure_of_read(), {"not an Espalier checkpoint", "espalier import"});
+  fs::remove(path_);
+  fs::create_directory(path_);
+  expect_parts(failure_of_read(), {"not an ordinary file"});
+}
+
+TEST_F(CheckpointDamage, TruncationIsFound) {
+  write(path_);
+  const auto whole = fs::file_size(path_);
+  for (const auto size : {whole - 1, whole / 2, uintmax_t{100}, uintmax_t{10}}) {
+    fs::resize_file(path_, size);
+    expect_parts(failure_of_read(), {path_.string()});
+  }
+}
+
+/// A checkpoint in which one thing is not as it should be.
+struct Flaw {
+  std::string name;
+  int64_t version = 1;
+  int64_t nnz = 3;
+  std::string encoding = "int32";
+  std::string dtype = "fp32";
+  std::vector<int64_t> shape{10};
+  bool index = true;
+  bool checksum = true;
+  std::string message;
+};
+
+TEST_F(CheckpointDamage, WhatDoesNotFitIsNamed) {
+  const std::vector<Flaw> flaws{
+      {.name = "none", .message = ""},
+      {.name = "version", .version = 2, .message = "version 2"},
+      {.name = "too many", .nnz = 4, .message = "3 elements but nnz = 4"},
+      {.name = "negative", .nnz = -1, .message = "nnz = -1"},
+      {.name = "above shape", .shape = {2}, .message = "does not fit shape [2]"},
+      {.name = "rank", .shape = {1, 1, 1, 1, 10}, .message = "impossible"},
+      {.name = "overflow", .shape = {1LL << 40, 1LL << 40}, .message = "impossible"},
+      {.name = "encoding", .encoding = "zip", .message = "\"zip\""},
+      {.name = "full", .encoding = "full", .message = "does not fit"},
+      {.name = "index type", .encoding = "bitmap", .message = "element type"},
+      {.name = "dtype", .dtype = "bf16", .message = "not stored as its dtype"},
+      {.name = "no index", .index = false, .message = "/params/w/index is missing"},
+      {.name = "no checksum", .checksum = false, .message = "attribute checksum"},
+  };
+  for (const Flaw& flaw : flaws) {
+    fs::remove(path_);
+    auto file = hdf5::File::create(path_, "test");
+    const std::vector<int64_t> three{3};
+    for (const char* group : {"/meta", "/params", "/params/w"}) {
+      file.make_group(group);
+    }
+    file.set_text("/meta", "format", "espalier-checkpoint");
+    file.set_integers("/meta", "version", std::span(&flaw.version, 1));
+    file.set_integers("/params/w", "shape", flaw.shape);
+    file.set_integers("/params/w", "nnz", std::span(&flaw.nnz, 1));
+    file.set_text("/params/w", "encoding", flaw.encoding);
+    file.set_text("/params/w", "dtype", flaw.dtype);
+    file.write("/params/w/values", hdf5::Type::fp32, three, list_.data());
+    if (flaw.index) {
+      file.write("/params/w/index", hdf5::Type::int32, three, list_index_.data());
+    }
+    if (flaw.checksum) {  // XXH64 of the bytes, computed by another program
+      file.set_text("/params/w/values", "checksum", "fbcfbb3921a0f2ff");
+    }
+    if (flaw.index) {
+      file.set_text("/params/w/index", "checksum", "83cf644916ac65e0");
+    }
+    file.finish();
+    const std::string message = failure_of_read();
+    EXPECT_EQ(message.empty(), flaw.message.empty()) << flaw.name << ": " << message;
+    expect_parts(message, {flaw.message});
+  }
+}
+
+TEST_F(CheckpointDamage, ADamagedDatasetIsNamedAndListed) {
+  write(path_);
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(list_.data()), 12));
+  ASSERT_NE(at, std::string::npos) << "raw values stand in the file as they are in memory";
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(bytes[at] ^ 4));
+  file.close();
+  expect_parts(failure_of_read(), {path_.string(), "/params/list/values", "damaged", "checksum",
+                                   "use another checkpoint"});
+  const auto verified = CheckpointReader(path_).verify_all();
+  EXPECT_EQ(verified.size(), 7U);
+  for (const auto& row : verified) {
+    EXPECT_EQ(row.ok, row.dataset != "/params/list/values") << row.dataset;
+    EXPECT_EQ(row.error.empty(), row.ok);
+    EXPECT_GT(row.bytes, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::io

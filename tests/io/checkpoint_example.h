@@ -1,0 +1,90 @@
+#pragma once
+// A small checkpoint in a folder of its own, for the tests that write, damage and read one.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.h"
+#include "src/core/error.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io {
+
+inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "\"" << part << "\" in: " << message;
+  }
+}
+
+inline Tensor tensor(std::vector<float>& data) {
+  return Tensor(data.data(), DType::fp32, Shape{static_cast<int64_t>(data.size())});
+}
+inline Tensor tensor(std::vector<bf16>& data) {
+  return Tensor(data.data(), DType::bf16, Shape{static_cast<int64_t>(data.size())});
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::temp_directory_path() / fmt::format("espalier-checkpoint-{}", ::getpid());
+    std::filesystem::create_directories(folder_);
+    path_ = folder_ / "step-000007.h5";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  /// "bits" [3, 5] bitmap bf16, "list" [10] int32 fp32, "norm.weight" [4] full, with optimizer
+  /// state.
+  void write(const std::filesystem::path& path) {
+    CheckpointWriter writer(path);
+    writer.meta({.step = 7,
+                 .data_cursor = 84,
+                 .rng = 3,
+                 .config = "[train]\nsteps = 9\n",
+                 .extra = {{"vocabulary", "0a20"}, {"empty", ""}}});
+    writer.parameter({.name = "bits",
+                      .shape = {3, 5},
+                      .encoding = "bitmap",
+                      .nnz = 4,
+                      .values = tensor(bits_),
+                      .index = bits_index_});
+    writer.optimizer("bits", "master", tensor(moment_));
+    writer.optimizer("bits", "moment1", tensor(moment_));
+    const auto* index = reinterpret_cast<const uint8_t*>(list_index_.data());
+    writer.parameter({.name = "list",
+                      .shape = {10},
+                      .encoding = "int32",
+                      .nnz = 3,
+                      .values = tensor(list_),
+                      .index = {index, 12}});
+    writer.parameter(
+        {.name = "norm.weight", .shape = {4}, .nnz = 4, .values = tensor(moment_), .index = {}});
+    writer.commit();
+  }
+  std::string failure_of_read() const {
+    return failure_of([&] {
+      const CheckpointReader reader(path_);
+      for (const std::string& name : reader.names()) {
+        std::vector<float> out(static_cast<size_t>(reader.info(name).nnz));
+        reader.values(name, tensor(out));
+        reader.index(name);
+      }
+    });
+  }
+  int files() const {
+    return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+  std::vector<bf16> bits_{to_bf16(1.5F), to_bf16(-2.0F), to_bf16(1e30F), to_bf16(1e-30F)};
+  std::vector<uint8_t> bits_index_{0b00010001, 0b01000001, 0, 0, 0, 0, 0, 0};  // 0, 4, 8, 14
+  std::vector<float> list_{0.25F, -0.5F, 3.0F};
+  std::vector<int32_t> list_index_{1, 2, 9};
+  std::vector<float> moment_{1, 2, 3, 4};
+};
+
+}  // namespace espalier::io

@@ -1,0 +1,86 @@
+// The Python lines in docs/formats.md, run as they stand there.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/io/checkpoint_example.h"
+
+namespace espalier::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The Python code blocks of a document.
+std::vector<std::string> python_blocks(const fs::path& document) {
+  std::ifstream file(document);
+  std::vector<std::string> out;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line == "```python") {
+      out.emplace_back();
+      inside = true;
+    } else if (line == "```") {
+      inside = false;
+    } else if (inside) {
+      out.back() += line + "\n";
+    }
+  }
+  return out;
+}
+
+/// A Python that has h5py; empty when there is none.
+std::string python() {
+  const char* chosen = std::getenv("ESPALIER_PYTHON");
+  for (const std::string& program :
+       {std::string(chosen != nullptr ? chosen : "python3"), std::string("/usr/bin/python3")}) {
+    if (std::system((program + " -c 'import h5py, numpy' >/dev/null 2>&1").c_str()) == 0) {
+      return program;
+    }
+  }
+  return "";
+}
+
+class CheckpointH5py : public CheckpointTest {};
+
+TEST_F(CheckpointH5py, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
+  const std::vector<std::string> blocks =
+      python_blocks(fs::path(ESPALIER_SOURCE_DIR) / "docs/formats.md");
+  ASSERT_EQ(blocks.size(), 2U);
+  for (const std::string& block : blocks) {
+    EXPECT_EQ(std::ranges::count(block, '\n'), 2) << block;
+  }
+  const std::string interpreter = python();
+  if (interpreter.empty()) {
+    GTEST_SKIP()
+        << "no Python with h5py here: apt-get install python3-h5py, or set ESPALIER_PYTHON";
+  }
+  write(path_);
+  const auto run = [&](std::string code, const std::string& name, const std::string& expected) {
+    const auto replace = [&](const std::string& what, const std::string& by) {
+      const size_t at = code.find(what);
+      ASSERT_NE(at, std::string::npos) << what;
+      code.replace(at, what.size(), by);
+    };
+    replace("step-000100.h5", path_.string());
+    replace("NAME", name);
+    const fs::path script = folder_ / "snippet.py";
+    std::ofstream(script) << "import h5py, numpy as np\n" << code << expected;
+    EXPECT_EQ(std::system((interpreter + " " + script.string()).c_str()), 0) << code;
+  };
+  run(blocks[0], "bits",
+      "want = np.zeros((3, 5), 'f4')\n"
+      "want.flat[[0, 4, 8, 14]] = np.array([0x3fc00000, 0xc0000000, 0x714a0000, 0x0da20000],\n"
+      "                                    'u4').view('f4')\n"
+      "assert p['values'].dtype == np.float32\n"
+      "assert dense.dtype == np.float32 and (dense == want).all(), (dense, want)\n");
+  run(blocks[1], "list",
+      "assert dense.tolist() == [0, 0.25, -0.5, 0, 0, 0, 0, 0, 0, 3], dense\n"
+      "m = h5py.File(p.file.filename)['meta'].attrs\n"
+      "assert m['step'] == 7 and m['config'].decode().startswith('[train]'), dict(m)\n"
+      "assert list(p.file['params']) == ['bits', 'list', 'norm.weight']\n");
+}
+
+}  // namespace
+}  // namespace espalier::io

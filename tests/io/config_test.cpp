@@ -1,0 +1,295 @@
+// Configs: every key round-trips, and every mistake is answered with its place, its cause and the
+// fix.
+#include "io/config/config.h"
+#include "io/config/codec_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/config/fields.h"
+#include "src/core/error.h"
+#include "src/core/glob.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io {
+namespace {
+
+std::string failure_of_toml(const std::string& text) {
+  return failure_of([&] { parse_config(text, "run.toml"); });
+}
+
+std::string failure_of_override(const std::string& assignment) {
+  return failure_of([&] { parse_config("", "run.toml", std::vector{assignment}); });
+}
+
+void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "\"" << part << "\" in: " << message;
+  }
+}
+
+/// Sets a field to some other value that its limits allow.
+struct Change {
+  const Limits& limits;
+  void operator()(bool* value) const { *value = limits.values.empty() ? !*value : *value; }
+  void operator()(int64_t* value) const { *value += limits.values.empty() ? 1 : 0; }
+  void operator()(double* value) const { *value = *value * 0.5 + 0.1; }
+  void operator()(std::string* value) const {
+    *value = limits.values.empty() ? "a \"quoted\" \\ word\n" : limits.values.back();
+  }
+  void operator()(std::vector<std::string>* value) const {
+    *value = limits.values.empty() ? std::vector<std::string>{"a b", "c\\d", ""} : limits.values;
+  }
+  void operator()(std::vector<int64_t>* value) const { *value = {7, 8, 9}; }
+  void operator()(Patterned* value) const {
+    *value = {.fallback = limits.values.front(),
+              .patterns = {{"z.*", limits.values.back()}, {"a.*", limits.values.front()}}};
+  }
+};
+
+TEST(Config, DefaultsRoundTrip) {
+  const Config config;
+  const std::string dump = to_toml(config);
+  EXPECT_EQ(to_toml(parse_config(dump, "dump")), dump);
+  EXPECT_EQ(to_toml(parse_config("", "empty")), dump);
+}
+
+TEST(Config, EveryFieldRoundTripsAwayFromItsDefault) {
+  for (const Field& field : config_fields()) {
+    Config config;
+    std::visit(Change{field.limits}, field.slot(config));
+    const std::string value = toml_value(field, config);
+    Config read;
+    apply_override(read, field.key() + "=" + value);
+    EXPECT_EQ(toml_value(field, read), value) << field.key();
+    EXPECT_EQ(to_toml(read), to_toml(config)) << field.key();
+    const bool changed = value != toml_value(field, Config{});
+    EXPECT_EQ(hash(config) != hash(Config{}), changed) << field.key();
+  }
+}
+
+TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
+  std::vector<std::string> keys;
+  const std::string help = config_help();
+  const nlohmann::json json = to_json(Config{});
+  for (const Field& field : config_fields()) {
+    keys.push_back(field.key());
+    EXPECT_FALSE(field.help.empty()) << field.key();
+    EXPECT_NE(help.find("  " + field.name + " = "), std::string::npos) << field.key();
+    EXPECT_TRUE(json.at(field.section).contains(field.name)) << field.key();
+    EXPECT_EQ(failure_of([&] { check_limits(field, Config{}, "default"); }), "");
+  }
+  std::ranges::sort(keys);
+  EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
+  // A new member of a struct needs a row; this number then tells that it has one.
+  EXPECT_EQ(keys.size(), 99U);
+}
+
+TEST(Config, ReadsValuesOfEveryType) {
+  const Config config = parse_config(R"(
+    [model]
+    width = 96
+    heads = 3
+    tie_embeddings = true
+    [data]
+    train = ["a.txt", "b.txt"]
+    [optimizer]
+    lr = 1            # an integer is a number too
+    [train]
+    dtype = "bf16"
+  )",
+                                     "run.toml");
+  EXPECT_EQ(config.model.width, 96);
+  EXPECT_TRUE(config.model.tie_embeddings);
+  EXPECT_EQ(config.data.train, (std::vector<std::string>{"a.txt", "b.txt"}));
+  EXPECT_EQ(config.optimizer.lr, 1.0);
+  EXPECT_EQ(config.train.dtype, "bf16");
+}
+
+TEST(Config, UnknownKeysNameTheNearestAndThePlace) {
+  expect_parts(failure_of_toml("[model]\nwidth = 64\nlayer = 3\n"),
+               {"unknown key \"model.layer\"", "run.toml:3", "did you mean \"layers\"?"});
+  expect_parts(failure_of_toml("[model]\nlr = 3\n"), {"run.toml:2", "\"optimizer.lr\""});
+  expect_parts(failure_of_toml("[modle]\nlayers = 3\n"),
+               {"unknown section [modle]", "run.toml:1", "did you mean \"model\"?"});
+  expect_parts(failure_of_toml("layers = 3\n"), {"outside a section", "\"model.layers\""});
+  expect_parts(failure_of_toml("[model]\nquux = 3\n"), {"known: kind, layers, heads"});
+  expect_parts(failure_of_override("train.step=3"), {"\"train.step\"", "did you mean \"steps\"?"});
+  expect_parts(failure_of_override("trian.steps=3"), {"did you mean \"train.steps\"?"});
+  expect_parts(failure_of_override("steps"), {"section.key=value"});
+}
+
+TEST(Config, WrongTypesNameTheValueAndWhatIsExpected) {
+  expect_parts(failure_of_toml("[train]\n\nsteps = \"many\"\n"),
+               {"run.toml:3", "train.steps", "many", "string", "expected an integer"});
+  expect_parts(failure_of_toml("[train]\nsteps = 1.5\n"), {"1.5", "expected an integer"});
+  expect_parts(failure_of_toml("[parallel]\noverlap = 1\n"), {"expected true or false"});
+  expect_parts(failure_of_toml("[data]\ntrain = [1]\n"), {"expected a list of strings"});
+  expect_parts(failure_of_toml("[sparse]\nstorage = 3\n"), {"a string or a table"});
+  expect_parts(failure_of_toml("[train\nsteps = 1\n"), {"run.toml:1", "not valid TOML"});
+  expect_parts(failure_of_override("train.steps=many"), {"--set", "expected an integer"});
+}
+
+TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
+  expect_parts(failure_of_toml("[pruning]\nsparsity = 1.0\n"),
+               {"run.toml:2", "pruning.sparsity = 1", ">= 0 and < 1"});
+  expect_parts(failure_of_toml("[pruning]\nsparsity = -0.5\n"), {"-0.5", ">= 0 and < 1"});
+  expect_parts(failure_of_toml("[optimizer]\nlr = nan\n"), {"out of range"});
+  expect_parts(failure_of_toml("[optimizer]\nlr = inf\n"), {"out of range"});
+  expect_parts(failure_of_toml("[train]\nsteps = 0\n"), {"train.steps = 0", ">= 1"});
+  expect_parts(failure_of_toml("[model]\ncontext = 0\n"), {"model.context = 0"});
+  expect_parts(failure_of_toml("[model]\nhidden = [16, 0]\n"), {"model.hidden = 0"});
+  expect_parts(failure_of_toml("[train]\ndtype = \"bf61\"\n"),
+               {"did you mean \"bf16\"?", "available: fp32, bf16, fp16"});
+}
+
+TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
+  for (const std::string type : {"auto", "fp32", "fp16"}) {
+    const std::string text =
+        fmt::format("[train]\ndtype = \"fp16\"\ngradient_dtype = \"{}\"\n", type);
+    EXPECT_EQ(parse_config(text, "run.toml").train.gradient_dtype, type);
+  }
+  expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\ngradient_dtype = \"bf16\"\n"),
+               {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
+}
+
+TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
+  for (const std::string type : {"bf16", "fp16"}) {
+    const std::string text = fmt::format("[train]\ndtype = \"{}\"\nmaster_copy = false\n", type);
+    EXPECT_FALSE(parse_config(text, "run.toml").train.master_copy);
+  }
+  expect_parts(failure_of_toml("[train]\nmaster_copy = false\n"),
+               {"train.master_copy = false", "train.dtype = \"fp32\"", "\"bf16\""});
+  expect_parts(failure_of_toml("[train]\ndtype = \"bf16\"\nmaster_copy = false\n[parallel]\nzero "
+                               "= 1\nvalue_codec = \"linear8\"\n"),
+               {"parallel.value_codec = \"linear8\"", "train.master_copy = false"});
+}
+
+TEST(Config, WhatComesLaterIsCalledNotAvailable) {
+  expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
+               {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});
+  expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
+               {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
+}
+
+TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
+  const Config config = parse_config(R"(
+    [parallel]
+    codec = {default = "maxmin:4:512", "head.*" = "topk:0.05", "*.mlp.*" = "dynamic8:256"}
+    activation_codec = "fp8-e4m3:64"
+  )",
+                                     "run.toml");
+  EXPECT_EQ(config.parallel.codec.for_name("head.weight"), "topk:0.05");
+  EXPECT_EQ(parse_codec("maxmin:4:512"), (CodecSpec{.name = "maxmin", .bits = 4, .bucket = 512}));
+  EXPECT_EQ(parse_codec("topk:0.05:1000"),
+            (CodecSpec{.name = "topk", .bucket = 1000, .share = 0.05}));
+  EXPECT_EQ(parse_codec("powersgd:4"), (CodecSpec{.name = "powersgd", .rank = 4}));
+  for (const std::string text : {"fp32", "maxmin:4:512", "topk:0.05", "sign:64", "powersgd:2"}) {
+    EXPECT_EQ(to_text(parse_codec(text)), text);
+  }
+  const auto refused = [](const std::string& key, const std::string& value) {
+    return failure_of_toml(fmt::format("[parallel]\n{} = \"{}\"\n", key, value));
+  };
+  expect_parts(refused("codec", "maxmn"), {"run.toml:2", "maxmn", "did you mean \"maxmin\"?"});
+  expect_parts(refused("codec", "maxmin:9"), {"parallel.codec", "bits = 9", "1 .. 8"});
+  expect_parts(refused("codec", "maxmin:0"), {"bits = 0", "1 .. 8"});
+  expect_parts(refused("codec", "maxmin:4:0"), {"bucket = 0"});
+  expect_parts(refused("codec", "maxmin:four"), {"\"four\" is not a number"});
+  expect_parts(refused("codec", "bf16:4"), {"too many numbers"});
+  expect_parts(refused("codec", "topk:1.5"), {"above 0 and at most 1"});
+  expect_parts(refused("activation_codec", "powersgd"), {"powersgd", "unknown"});
+  expect_parts(failure_of_toml("[parallel]\nbits = 9\n"), {"parallel.bits = 9", "<= 8"});
+  expect_parts(failure_of_toml("[parallel]\nbucket = -1\n"), {"parallel.bucket = -1"});
+}
+
+TEST(Config, RulesAcrossFields) {
+  expect_parts(failure_of_toml("[model]\nwidth = 100\nheads = 3\n"), {"100", "3", "divisible"});
+  expect_parts(failure_of_toml("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), {"10", "4"});
+  expect_parts(failure_of_toml("[pruning]\nfrom_step = 5\n"), {"both"});
+  expect_parts(failure_of_toml("[pruning]\nfrom_step = 5\nto_step = 5\n"), {"must be below"});
+  expect_parts(failure_of_toml("[pruning]\nat_step = 1\nfrom_step = 5\nto_step = 9\n"),
+               {"exclude each other"});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\nn = 4\nm = 4\n"), {"below"});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"random\"\n[sparse]\nindex = \"nm\"\n"),
+               {"sparse.index = \"nm\"", "which is \"random\"", "\"auto\""});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\n[sparse]\n"
+                               "index = {default = \"nm\", \"blocks.*\" = \"block\"}\n"),
+               {"sparse.index = \"block\"", "which is \"nm\""});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"needs a file"});
+  const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
+  expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
+  expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"), {"step 9 to step 9;"});
+  expect_parts(failure_of_toml(rigl + "from_step = 9\n"), {"both"});
+  expect_parts(failure_of_toml(rigl + "drop_fraction = 1.0\n"), {">= 0 and < 1"});
+  expect_parts(failure_of_toml(rigl + "distribution = \"er\"\n"), {"available: erk, uniform"});
+  EXPECT_EQ(failure_of_toml(rigl + "at_step = 9\nto_step = 90\nevery = 7\n"), "");
+  EXPECT_EQ(failure_of_toml(rigl + "from_step = 9\nto_step = 90\n"), "");
+  expect_parts(failure_of_toml("[model]\nkind = \"mlp\"\n"), {"\"images\""});
+  expect_parts(failure_of_toml("[data]\nvalidation_fraction = 0\n"), {"nothing to evaluate on"});
+  expect_parts(failure_of_toml("[train]\nmemory_budget = \"lots\"\n"), {"not a size", "GiB"});
+  EXPECT_EQ(failure_of_toml("[model]\nkind = \"mlp\"\n[data]\nkind = \"images\"\n"), "");
+}
+
+TEST(Config, OverridesTakeTomlValuesAndBareWords) {
+  const std::vector<std::string> overrides{
+      "train.steps=7",
+      "optimizer.lr=3e-4",
+      "run.out=runs/a=b",
+      "train.dtype=bf16",
+      "data.train=book.txt",
+      "data.validation=[\"v\"]",
+      "run.trace=false",
+      "pruning.file=2024",
+      "pruning.method=file",
+      "model.hidden=[1, 2]",
+      "optimizer.clip=0",
+      "sparse.index={default = \"int32\", \"b.*\" = \"delta\", \"a.*\" = \"bitmap\"}"};
+  const Config config = parse_config("[train]\nsteps = 5\n", "run.toml", overrides);
+  EXPECT_EQ(config.train.steps, 7);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.run.out, "runs/a=b");
+  EXPECT_EQ(config.train.dtype, "bf16");
+  EXPECT_EQ(config.data.train, std::vector<std::string>{"book.txt"});
+  EXPECT_EQ(config.data.validation, std::vector<std::string>{"v"});
+  EXPECT_FALSE(config.run.trace);
+  EXPECT_EQ(config.pruning.file, "2024");
+  EXPECT_EQ(config.sparse.index.fallback, "int32");
+  ASSERT_EQ(config.sparse.index.patterns.size(), 2U);
+  EXPECT_EQ(config.sparse.index.patterns[0].first, "b.*") << "the order of the file stays";
+  expect_parts(failure_of_override("run.out=\"a\nv = 3"), {"--set"});
+}
+
+TEST(Config, PatternsApplyByNameAndTheLastMatchWins) {
+  const Patterned value{.fallback = "d", .patterns = {{"blocks.*", "x"}, {"*.mlp.?", "y"}}};
+  EXPECT_EQ(value.for_name("head"), "d");
+  EXPECT_EQ(value.for_name("blocks.3.attention.qkv"), "x");
+  EXPECT_EQ(value.for_name("blocks.3.mlp.1"), "y");
+  EXPECT_TRUE(glob_match("a*b*c", "a-b-b-c"));
+  EXPECT_TRUE(glob_match("*", ""));
+  EXPECT_FALSE(glob_match("a*b", "a-b-"));
+  EXPECT_FALSE(glob_match("?", ""));
+}
+
+TEST(Config, FilesAreReadAndMissingOnesNamed) {
+  const auto path = std::filesystem::temp_directory_path() / "espalier-config-test.toml";
+  std::ofstream(path) << "[train]\nsteps = 11\n";
+  EXPECT_EQ(load_config(path).train.steps, 11);
+  std::filesystem::remove(path);
+  expect_parts(failure_of([&] { load_config(path); }), {path.string(), "No such file"});
+  expect_parts(failure_of([] { load_config("/"); }), {"directory"});
+}
+
+TEST(Config, SizesAreParsed) {
+  EXPECT_EQ(parse_bytes("1024"), 1024);
+  EXPECT_EQ(parse_bytes("16GiB"), int64_t{16} << 30);
+  EXPECT_EQ(parse_bytes("1.5 kB"), 1500);
+  for (const char* bad : {"", "GiB", "-1GiB", "16 gigs", "0", "1e30GiB", "nan"}) {
+    EXPECT_NE(failure_of([&] { parse_bytes(bad); }), "") << bad;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::io

@@ -1,0 +1,58 @@
+// Plain HDF5 files: what h5py users write comes in (tests/data/make_plain_hdf5.py wrote the
+// example), and what goes out comes back.
+#include "io/checkpoint/plain_hdf5.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "src/core/error.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(PlainHdf5, FilesOfH5pyComeIn) {
+  const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/plain_hdf5.h5");
+  EXPECT_EQ(reader.names(),
+            (std::vector<std::string>{"a", "big_endian", "deep.double", "deep.er.half",
+                                      "deep.loop.half", "five", "packed", "scalar"}));
+  EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"step", "text"}));
+  EXPECT_EQ(reader.shape("a"), (Shape{3, 2}));
+  EXPECT_EQ(reader.read("a"), (std::vector<float>{1.5F, 0, 0, -2, 0.25F, 0}));
+  EXPECT_EQ(reader.read("deep.er.half"), (std::vector<float>{0.5F, 65504, 0, 0x1p-24F}));
+  EXPECT_EQ(reader.read("deep.double")[0], 1.0F / 3.0F);
+  EXPECT_TRUE(std::isinf(reader.read("deep.double")[1]));
+  EXPECT_EQ(reader.read("packed")[999], 999.0F);
+  EXPECT_EQ(reader.read("big_endian"), (std::vector<float>{1, 2}));
+  EXPECT_EQ(reader.shape("scalar").rank(), 0);
+  EXPECT_EQ(reader.read("scalar"), std::vector<float>{7});
+  EXPECT_NE(failure_of([&] { reader.shape("five"); }).find("5 dimensions"), std::string::npos);
+  EXPECT_NE(failure_of([&] { reader.read("step"); }).find("no floating-point dataset"),
+            std::string::npos);
+}
+
+TEST(PlainHdf5, WhatGoesOutComesBack) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("espalier-plain-{}", ::getpid());
+  const fs::path path = folder / "out.h5";
+  const std::vector<float> values{1, 2, 0, 4};
+  {
+    PlainWriter writer(path);
+    writer.write("blocks.0.w", Shape{2, 2}, values);
+    writer.commit();
+  }
+  { PlainWriter dropped(folder / "dropped.h5"); }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << "only what was committed";
+  const PlainReader reader(path);
+  EXPECT_EQ(reader.names(), std::vector<std::string>{"blocks.0.w"});
+  EXPECT_EQ(reader.shape("blocks.0.w"), (Shape{2, 2}));
+  EXPECT_EQ(reader.read("blocks.0.w"), values);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace espalier::io

@@ -1,0 +1,229 @@
+// Token and image files: what is read, how it is split, and the order in which training draws it.
+#include "io/data/tokens.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "io/data/images.h"
+#include "src/core/error.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TokensTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("espalier-tokens-{}", ::getpid());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(const std::string& name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return (folder_ / name).string();
+  }
+  template <class Number>
+  std::string numbers(const std::string& name, const std::vector<Number>& values) const {
+    return file(name, std::string(reinterpret_cast<const char*>(values.data()),
+                                  values.size() * sizeof(Number)));
+  }
+  static std::vector<int32_t> all(const TokenDataset& data) {
+    std::vector<int32_t> out(static_cast<size_t>(data.size()));
+    data.read(0, out);
+    return out;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TokensTest, BytesAreJoinedAndSplitWithoutOverlap) {
+  const DataConfig data{.train = {file("a", "01234"), file("b", "56789")},
+                        .validation = {},
+                        .validation_fraction = 0.3};
+  const auto train = TokenDataset::open(data, Split::train, {.context = 2});
+  const auto validation = TokenDataset::open(data, Split::validation, {.context = 2});
+  EXPECT_EQ(train.vocabulary(), 256);
+  EXPECT_EQ(train.characters().decode(all(train)), "0123456");
+  EXPECT_EQ(validation.characters().decode(all(validation)), "789");
+  std::vector<int32_t> across(4);
+  train.read(3, across);
+  EXPECT_EQ(across, (std::vector<int32_t>{'3', '4', '5', '6'}));
+  EXPECT_THROW(train.read(4, across), Bug) << "beyond the split lies the validation data";
+}
+
+TEST_F(TokensTest, CharactersAreThoseOfAllTheData) {
+  const DataConfig data{
+      .kind = "chars", .train = {file("a", "banana band")}, .validation = {file("b", "xylem")}};
+  const auto train = TokenDataset::open(data, Split::train, {.context = 2});
+  const auto validation = TokenDataset::open(data, Split::validation, {.context = 2});
+  EXPECT_EQ(train.characters().bytes(), " abdelmnxy");
+  EXPECT_EQ(train.vocabulary(), 10);
+  EXPECT_EQ(train.characters(), validation.characters());
+  EXPECT_EQ(validation.characters().decode(all(validation)), "xylem");
+  EXPECT_EQ(all(train), train.characters().encode("banana band"));
+}
+
+TEST_F(TokensTest, AnImposedVocabularyRefusesUnknownCharacters) {
+  const Vocabulary known("abn");
+  EXPECT_EQ(Vocabulary::from_text(known.text()), known);
+  EXPECT_EQ(Vocabulary::from_text(Vocabulary::all_bytes().text()), Vocabulary::all_bytes());
+  EXPECT_THROW(Vocabulary::from_text("6"), Failure);
+  EXPECT_THROW(Vocabulary::from_text("6z"), Failure);
+  EXPECT_THROW(Vocabulary::from_text("6261"), Failure) << "not ascending";
+  const DataConfig data{.kind = "chars",
+                        .train = {file("a", "banana!banana")},
+                        .validation = {},
+                        .validation_fraction = 0.4};
+  const auto train = TokenDataset::open(data, Split::train, {.characters = &known});
+  const std::string message = failure_of([&] { all(train); });
+  EXPECT_NE(message.find("0x21"), std::string::npos) << message;
+  EXPECT_NE(message.find("token 6"), std::string::npos) << message;
+  EXPECT_NE(failure_of([&] { known.encode("bad"); }).find("'d'"), std::string::npos);
+}
+
+TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
+  DataConfig data{.kind = "tokens",
+                  .train = {numbers<uint16_t>("a", {1, 50256, 3, 4, 5, 65535})},
+                  .validation = {},
+                  .validation_fraction = 0.34};
+  EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})),
+            (std::vector<int32_t>{1, 50256, 3, 4}));
+  EXPECT_EQ(TokenDataset::open(data, Split::train, {}).vocabulary(), 65536);
+  data.token_type = "uint32";
+  data.train = {numbers<uint32_t>("b", {1, 128'000, 3, 4'000'000'000})};
+  data.validation_fraction = 0;
+  const auto wide = TokenDataset::open(data, Split::train, {.vocabulary = 130'000});
+  std::vector<int32_t> out(3);
+  wide.read(0, out);
+  EXPECT_EQ(out, (std::vector<int32_t>{1, 128'000, 3}));
+  const std::string message = failure_of([&] { all(wide); });
+  EXPECT_NE(message.find("4000000000"), std::string::npos) << message;
+  EXPECT_NE(message.find("130000"), std::string::npos) << message;
+}
+
+TEST_F(TokensTest, HeadersOfLlmC) {
+  std::string bytes(1024, '\0');
+  const std::array<int32_t, 3> start{20240520, 1, 4};
+  std::memcpy(bytes.data(), start.data(), sizeof(start));
+  const std::string tokens("\x01\x00\x02\x00\x03\x00\x04\x01", 8);
+  DataConfig data{.kind = "tokens",
+                  .train = {file("a", bytes + tokens)},
+                  .validation = {},
+                  .token_type = "uint32"};
+  data.validation_fraction = 0;
+  EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})), (std::vector<int32_t>{1, 2, 3, 260}));
+  data.train = {file("b", bytes + tokens.substr(2))};
+  const auto open = [&] { TokenDataset::open(data, Split::train, {}); };
+  EXPECT_NE(failure_of(open).find("truncated"), std::string::npos) << failure_of(open);
+}
+
+TEST_F(TokensTest, BadFilesAreNamed) {
+  DataConfig data{.train = {(folder_ / "none").string()}, .validation = {}};
+  const auto open = [&] { TokenDataset::open(data, Split::train, {.context = 64}); };
+  EXPECT_NE(failure_of(open).find("No such file"), std::string::npos) << failure_of(open);
+  data.train = {file("empty", "")};
+  EXPECT_NE(failure_of(open).find("is empty"), std::string::npos) << failure_of(open);
+  data.train = {folder_.string()};
+  EXPECT_NE(failure_of(open).find("not an ordinary file"), std::string::npos) << failure_of(open);
+  data.train = {};
+  EXPECT_NE(failure_of(open).find("data.train is empty"), std::string::npos) << failure_of(open);
+  data.train = {file("short", std::string(70, 'x'))};
+  EXPECT_NE(failure_of(open).find("63 tokens"), std::string::npos) << failure_of(open);
+  EXPECT_NE(failure_of(open).find("model.context + 1 = 65"), std::string::npos);
+  data.train = {file("long", std::string(700, 'x'))};
+  data.validation = {folder_.string() + "/../" + folder_.filename().string() + "/long"};
+  EXPECT_NE(failure_of(open).find("data.train and in data.validation"), std::string::npos);
+  data = {.kind = "tokens", .train = {file("odd", "123")}, .validation = {}};
+  EXPECT_NE(failure_of(open).find("3 bytes"), std::string::npos) << failure_of(open);
+}
+
+TEST_F(TokensTest, TheOrderIsAPureFunctionThatCoversTheData) {
+  const DataConfig data{
+      .train = {file("a", std::string(40, 'x'))}, .validation = {}, .validation_fraction = 0};
+  const auto train = TokenDataset::open(data, Split::train, {.context = 8});
+  std::set<int64_t> seen;
+  for (int64_t step = 0; step < 100; ++step) {
+    for (int64_t i = 0; i < 12; ++i) {
+      const int64_t start = train.window_start(1, step, i, 8);
+      EXPECT_EQ(start, train.window_start(1, step, i, 8));
+      seen.insert(start);
+    }
+  }
+  EXPECT_EQ(*seen.begin(), 0);
+  EXPECT_EQ(*seen.rbegin(), 31) << "a window of 9 tokens still fits there";
+  EXPECT_EQ(seen.size(), 32U);
+  EXPECT_NE(sample_index(1, 0, 0, 1 << 30), sample_index(2, 0, 0, 1 << 30));
+  // These numbers fix the order for ever: a resume under a later version must not jump.
+  EXPECT_EQ(sample_index(1, 0, 0, 1'000'000), 480729);
+  EXPECT_EQ(sample_index(1, 500, 11, 1'000'000), 39162);
+  EXPECT_EQ(train.evaluation_windows(8), 4);
+  EXPECT_EQ(train.evaluation_windows(39), 1);
+  EXPECT_EQ(train.evaluation_windows(40), 0);
+}
+
+std::string idx(uint32_t magic, const std::vector<uint32_t>& sizes, const std::string& items) {
+  std::string out;
+  const auto word = [&](uint32_t w) {
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      out += static_cast<char>(w >> shift);
+    }
+  };
+  word(magic);
+  for (const uint32_t size : sizes) {
+    word(size);
+  }
+  return out + items;
+}
+
+TEST_F(TokensTest, ImagesAndLabels) {
+  const std::string images =
+      file("images", idx(0x803, {3, 1, 2}, std::string("\0\xff\x33\0\0\x66", 6)));
+  const std::string labels = file("labels", idx(0x801, {3}, "\x04\x09\x01"));
+  DataConfig data{
+      .kind = "images", .train = {labels, images}, .validation = {}, .validation_fraction = 0.34};
+  const auto train = ImageDataset::open(data, Split::train);
+  const auto validation = ImageDataset::open(data, Split::validation);
+  EXPECT_EQ(train.size(), 2);
+  EXPECT_EQ(train.pixels(), 2);
+  EXPECT_EQ(train.classes(), 10);
+  std::vector<float> row(2);
+  EXPECT_EQ(train.read(0, row), 4);
+  EXPECT_EQ(row, (std::vector<float>{0.0F, 1.0F}));
+  EXPECT_EQ(validation.size(), 1);
+  EXPECT_EQ(validation.read(0, row), 1);
+  EXPECT_EQ(row, (std::vector<float>{0.0F, 0.4F}));
+
+  const auto open = [&] { ImageDataset::open(data, Split::train); };
+  data.train = {images};
+  EXPECT_NE(failure_of(open).find("in pairs"), std::string::npos) << failure_of(open);
+  data.train = {images, file("two", idx(0x801, {2}, "\x04\x09"))};
+  EXPECT_NE(failure_of(open).find("3 images"), std::string::npos) << failure_of(open);
+  data.train = {file("cut", idx(0x803, {3, 1, 2}, "12345")), labels};
+  EXPECT_NE(failure_of(open).find("truncated"), std::string::npos) << failure_of(open);
+  data.train = {file("packed", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 17)),
+                labels};
+  EXPECT_NE(failure_of(open).find("gunzip"), std::string::npos) << failure_of(open);
+}
+
+TEST_F(TokensTest, ImagesOfImpossibleSize) {
+  constexpr uint32_t kHuge = 0xffffffff;  // its square does not fit 63 bits
+  const DataConfig data{.kind = "images",
+                        .train = {file("huge", idx(0x803, {1, kHuge, kHuge}, "1")),
+                                  file("labels", idx(0x801, {1}, "\x04"))},
+                        .validation = {},
+                        .validation_fraction = 0};
+  const auto open = [&] { ImageDataset::open(data, Split::train); };
+  EXPECT_NE(failure_of(open).find("truncated"), std::string::npos) << failure_of(open);
+}
+
+}  // namespace
+}  // namespace espalier::io

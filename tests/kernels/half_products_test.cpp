@@ -1,0 +1,81 @@
+// Dense products of fp16 on CPUs, and what calls may not mix.
+#include <gtest/gtest.h>
+
+#include "tests/kernels/kernel_memory.h"
+
+namespace espalier::kernels {
+namespace {
+
+/// A CPU multiplies fp16 by panels: more than one of each extent, each operand either way.
+TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
+  constexpr int64_t kM = 270, kN = 1040, kK = 530;
+  Arena arena;
+  Stream stream(arena, 2);
+  const auto make = [&](DType dtype, const Shape& shape) {
+    return arena.allocate(Memory::scratch, "operand", dtype, shape);
+  };
+  for (const Kernels* table : computing_tables()) {
+    for (int flags = 0; flags < 16; ++flags) {
+      const bool transpose_a = (flags & 1) != 0;
+      const bool transpose_b = (flags & 2) != 0;
+      const bool accumulate = (flags & 4) != 0;
+      const DType out = (flags & 8) != 0 ? DType::fp16 : DType::fp32;
+      if (table != computing_tables().front() && flags != 11) {
+        continue;  // what differs between tables is how numbers are converted
+      }
+      const Buffer a[] = {make(DType::fp32, transpose_a ? Shape{kK, kM} : Shape{kM, kK}),
+                          make(DType::fp16, transpose_a ? Shape{kK, kM} : Shape{kM, kK})};
+      const Buffer b[] = {make(DType::fp32, transpose_b ? Shape{kN, kK} : Shape{kK, kN}),
+                          make(DType::fp16, transpose_b ? Shape{kN, kK} : Shape{kK, kN})};
+      const Buffer c[] = {make(DType::fp32, {kM, kN}), make(out, {kM, kN})};
+      const Buffer bias = make(DType::fp32, {kN});
+      uint64_t seed = 1;
+      for (const Tensor& wide : {a[0].tensor(), b[0].tensor(), c[0].tensor(), bias.tensor()}) {
+        const Values drawn = draw(++seed, wide.count(), -1, 1);
+        for (int64_t i = 0; i < wide.count(); ++i) {
+          wide.get<float>()[i] = static_cast<float>(rounded(DType::fp16, drawn[i]));
+        }
+      }
+      table->cast(stream, {.x = a[0].tensor(), .y = a[1].tensor()});
+      table->cast(stream, {.x = b[0].tensor(), .y = b[1].tensor()});
+      table->cast(stream, {.x = c[0].tensor(), .y = c[1].tensor()});
+      for (int half = 0; half < 2; ++half) {
+        table->gemm(stream, {.a = a[half].tensor(),
+                             .b = b[half].tensor(),
+                             .c = c[half].tensor(),
+                             .bias = bias.tensor(),
+                             .transpose_a = transpose_a,
+                             .transpose_b = transpose_b,
+                             .accumulate = accumulate});
+      }
+      double largest = 0;
+      for (int64_t i = 0; i < kM * kN; ++i) {
+        const double want = read(c[0].tensor(), i);
+        const double rounding = rounding_of(out) * std::fabs(want);
+        largest = std::max(largest, std::fabs(read(c[1].tensor(), i) - want) - rounding);
+      }
+      EXPECT_LT(largest, 1e-4) << table->name << " flags " << flags;
+    }
+  }
+}
+
+TEST(HalfProducts, are_not_of_both_types_of_sixteen_bits) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const Buffer x = arena.allocate(Memory::scratch, "x", DType::bf16, {24});
+  const Buffer y = arena.allocate(Memory::scratch, "y", DType::fp16, {24});
+  for (const Kernels* table : computing_tables()) {
+    EXPECT_THROW(table->cast(stream, {.x = x.tensor(), .y = y.tensor()}), Bug);
+    EXPECT_THROW(table->gather(stream, {.dense = x.tensor(),
+                                        .packed = y.tensor(),
+                                        .positions = {.size = 24, .count = 24}}),
+                 Bug);
+    EXPECT_THROW(table->gemm(stream, {.a = x.tensor().reshaped({4, 6}),
+                                      .b = x.tensor().reshaped({6, 4}),
+                                      .c = y.tensor().reshaped({4, 6}).column_range(0, 4)}),
+                 Bug);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,212 @@
+// The tables as tables: which rows exist, how they are chosen, what they refuse, the edges of
+// softmax.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "src/kernels/backend.h"
+#include "src/kernels/cuda/tables.h"
+#include "tests/kernels/kernel_memory.h"
+
+namespace espalier::kernels {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::vector<std::string> null_rows(const Kernels& k) {
+  const std::pair<const char*, bool> rows[] = {
+      {"gemm", k.gemm},
+      {"column_sum", k.column_sum},
+      {"layernorm", k.layernorm},
+      {"layernorm_backward", k.layernorm_backward},
+      {"activation", k.activation},
+      {"activation_backward", k.activation_backward},
+      {"attention", k.attention},
+      {"attention_backward", k.attention_backward},
+      {"embedding", k.embedding},
+      {"embedding_backward", k.embedding_backward},
+      {"cross_entropy", k.cross_entropy},
+      {"dropout", k.dropout},
+      {"cast", k.cast},
+      {"ordered_sum", k.ordered_sum},
+      {"difference", k.difference},
+      {"fill", k.fill},
+      {"sum_squares", k.sum_squares},
+      {"clip", k.clip},
+      {"gather", k.gather},
+      {"scatter", k.scatter},
+      {"csr", k.csr},
+      {"spmm", k.spmm},
+      {"spmm_transposed", k.spmm_transposed},
+      {"sddmm", k.sddmm},
+      {"block_spmm", k.block_spmm},
+      {"block_spmm_transposed", k.block_spmm_transposed},
+      {"block_sddmm", k.block_sddmm},
+      {"quantize", k.quantize},
+      {"dequantize", k.dequantize},
+      {"encode", k.encode},
+      {"decode", k.decode},
+      {"adamw", k.adamw},
+      {"sgd", k.sgd},
+      {"predict", k.predict},
+      {"orthonormalise", k.orthonormalise},
+      {"keep_factor", k.keep_factor},
+  };
+  static_assert(sizeof(Kernels) == sizeof(std::string_view) + (2 + std::size(rows)) * sizeof(void*),
+                "every row of Kernels is listed here");
+  std::vector<std::string> missing;
+  for (const auto& [name, present] : rows) {
+    if (!present) {
+      missing.emplace_back(name);
+    }
+  }
+  return missing;
+}
+
+TEST(Tables, no_row_is_null) {
+  for (const Kernels* table : available()) {
+    EXPECT_THAT(null_rows(*table), ElementsAre()) << table->name;
+    EXPECT_THAT(null_rows(*planning(*table).kernels), ElementsAre()) << table->name;
+  }
+}
+
+TEST(Tables, dry_is_last_and_portable_before_it) {
+  const auto tables = available();
+  ASSERT_GE(tables.size(), 2U);
+  EXPECT_EQ(tables.back()->name, "dry");
+  EXPECT_EQ(tables[tables.size() - 2]->name, "cpu-portable");
+}
+
+TEST(Tables, are_found_by_name) {
+  unsetenv("ESPALIER_KERNELS");
+  EXPECT_EQ(by_name("auto").name, available().front()->name);
+  EXPECT_EQ(by_name("cpu").name, computing_tables().front()->name);
+  EXPECT_EQ(by_name("cpu-portable").name, "cpu-portable");
+  if (cuda::tables().empty()) {
+    EXPECT_THAT([] { by_name("cuda"); }, ThrowsMessage<Failure>(HasSubstr(cuda::absence())));
+  }
+  EXPECT_THAT([] { by_name("gpu9"); }, ThrowsMessage<Failure>(HasSubstr("cpu-portable, dry")));
+}
+
+TEST(Tables, environment_overrides_auto_only) {
+  setenv("ESPALIER_KERNELS", "cpu-portable", 1);
+  EXPECT_EQ(by_name("auto").name, "cpu-portable");
+  EXPECT_EQ(by_name("cpu").name, "cpu-portable");
+  EXPECT_EQ(by_name("dry").name, "dry");
+  setenv("ESPALIER_KERNELS", "nonsense", 1);
+  EXPECT_THAT([] { by_name("auto"); }, ThrowsMessage<Failure>(HasSubstr("ESPALIER_KERNELS")));
+  unsetenv("ESPALIER_KERNELS");
+}
+
+TEST(Tables, wrong_arguments_are_bugs_in_every_table) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const Buffer a = arena.allocate(Memory::scratch, "a", DType::fp32, {4, 6});
+  const Buffer b = arena.allocate(Memory::scratch, "b", DType::fp32, {4, 5});
+  const Buffer c = arena.allocate(Memory::scratch, "c", DType::bf16, {4, 6});
+  for (const Kernels* table : available()) {
+    EXPECT_THROW(table->activation(stream, {.x = a.tensor(), .y = b.tensor()}), Bug);
+    EXPECT_THROW(table->activation(stream, {.x = a.tensor(), .y = c.tensor()}), Bug);
+    EXPECT_THROW(table->gemm(stream, {.a = a.tensor(), .b = b.tensor(), .c = b.tensor()}), Bug);
+    EXPECT_THROW(table->column_sum(stream, {.x = a.tensor(), .out = b.tensor()}), Bug);
+    EXPECT_THROW(table->gather(stream, {.dense = a.tensor().reshaped({24}),
+                                        .packed = b.tensor().reshaped({20}),
+                                        .positions = {.size = 24, .count = 24}}),
+                 Bug);
+    EXPECT_THROW(table->sum_squares(stream, SumSquaresArgs{.x = a.tensor()}), Bug);
+    EXPECT_THROW(table->orthonormalise(stream, {.x = c.tensor()}), Bug);
+    EXPECT_THROW(table->orthonormalise(stream, {.x = a.tensor().column_range(0, 3)}), Bug);
+    EXPECT_THROW(table->keep_factor(stream, {.p = a.tensor(),
+                                             .q = b.tensor(),
+                                             .factor = b.tensor(),
+                                             .error = a.tensor().reshaped({24}),
+                                             .gradient = a.tensor().reshaped({24})}),
+                 Bug);
+  }
+}
+
+TEST(Tables, ids_outside_the_table_are_bugs) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const Buffer logits = arena.allocate(Memory::scratch, "logits", DType::fp32, {2, 3});
+  const Buffer losses = arena.allocate(Memory::scratch, "losses", DType::fp32, {2});
+  const Buffer targets = arena.allocate(Memory::scratch, "targets", DType::int32, {2});
+  for (const int32_t wrong : {-1, 3}) {
+    targets.tensor().get<int32_t>()[1] = wrong;
+    for (const Kernels* table : computing_tables()) {
+      EXPECT_THROW(table->cross_entropy(
+                       stream, {logits.tensor(), targets.tensor(), losses.tensor(), Tensor{}, 1}),
+                   Bug);
+    }
+  }
+}
+
+TEST(CrossEntropy, minus_infinity_is_probability_zero) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const int64_t cols = 3000;  // the first part of the row is all minus infinity
+  const Buffer logits = arena.allocate(Memory::scratch, "logits", DType::fp32, {1, cols});
+  const Buffer losses = arena.allocate(Memory::scratch, "losses", DType::fp32, {1});
+  const Buffer targets = arena.allocate(Memory::scratch, "targets", DType::int32, {1});
+  for (const Kernels* table : computing_tables()) {
+    auto x = logits.tensor().span<float>();
+    std::fill(x.begin(), x.end(), -std::numeric_limits<float>::infinity());
+    x[2998] = 100;
+    x[2999] = 100;
+    targets.tensor().get<int32_t>()[0] = 2999;
+    table->cross_entropy(stream,
+                         {logits.tensor(), targets.tensor(), losses.tensor(), logits.tensor(), 1});
+    EXPECT_NEAR(losses.tensor().get<float>()[0], std::log(2.0), 1e-6) << table->name;
+    EXPECT_EQ(x[0], 0) << table->name;
+    EXPECT_NEAR(x[2998], 0.5, 1e-6) << table->name;
+    EXPECT_NEAR(x[2999], -0.5, 1e-6) << table->name;
+  }
+}
+
+TEST(Rows, may_be_strided) {
+  Arena arena;
+  Stream stream(arena, 2);
+  const Buffer wide = arena.allocate(Memory::scratch, "wide", DType::fp32, {5, 9});
+  const Buffer sums = arena.allocate(Memory::scratch, "sums", DType::fp32, {4});
+  const Tensor part = wide.tensor().column_range(3, 4);
+  for (const Kernels* table : computing_tables()) {
+    table->fill(stream, {wide.tensor(), 7});
+    table->fill(stream, {part, 2});
+    table->column_sum(stream, {.x = part, .out = sums.tensor()});
+    for (int64_t i = 0; i < 45; ++i) {
+      EXPECT_EQ(wide.tensor().get<float>()[i], i % 9 >= 3 && i % 9 < 7 ? 2 : 7) << i;
+    }
+    EXPECT_EQ(sums.tensor().get<float>()[3], 10);
+  }
+}
+
+TEST(Dry, counts_by_formula) {
+  Arena arena(true);
+  Stream stream(arena, 1);
+  const Buffer a = arena.allocate(Memory::scratch, "a", DType::bf16, {8, 3});
+  const Buffer b = arena.allocate(Memory::scratch, "b", DType::bf16, {3, 5});
+  const Buffer c = arena.allocate(Memory::scratch, "c", DType::fp32, {8, 5});
+  dry_count() = {};
+  by_name("dry").gemm(stream,
+                      {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
+  EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3);
+  EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 2 * 4 * 40);
+  // What goes with a product counts as the pass that it is.
+  const Buffer relu = arena.allocate(Memory::scratch, "relu", DType::fp32, {8, 5});
+  dry_count() = {};
+  by_name("dry").gemm(stream, {.a = a.tensor(),
+                               .b = b.tensor(),
+                               .c = c.tensor(),
+                               .activation = Activation::relu,
+                               .activated = relu.tensor()});
+  EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3 + 40);
+  EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 3 * 4 * 40);
+}
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,92 @@
+// Random rounding of wire codes: unbiased, and a function of key and element alone.
+#include <gtest/gtest.h>
+
+#include "tests/kernels/wire_case.h"
+
+namespace espalier::kernels {
+namespace {
+
+std::vector<WireFormat> random_formats(int64_t bucket) {
+  std::vector<WireFormat> formats = all_formats({bucket});
+  std::erase_if(formats, [](const WireFormat& f) {
+    return f.code <= WireCode::fp16 || f.code == WireCode::static8 ||
+           f.code == WireCode::mantissa8 || f.code == WireCode::table || f.code == WireCode::sign ||
+           f.code == WireCode::topk;
+  });
+  return formats;
+}
+
+/// Each of y, one in `every` values, is one of the two around x, and their mean is x, within five
+/// deviations and 1/10,000 of the step.
+void expect_mean(WireCode code, double x, Values around, const float* y, size_t count,
+                 size_t every) {
+  std::sort(around.begin(), around.end());
+  const auto above = std::lower_bound(around.begin(), around.end(), x);
+  const double high = above == around.end() ? around.back() : *above;
+  const double low = above == around.begin() || high == x ? high : *(above - 1);
+  // least + unit level is rounded beside the least value, all others beside themselves.
+  const bool sum_of_two = code == WireCode::maxmin;
+  const double rounding =
+      1e-6 * (sum_of_two ? around.back() : std::max(std::fabs(low), std::fabs(high)));
+  double sum = 0;
+  for (size_t k = 0; k < count; ++k) {
+    const double value = y[k * every];
+    ASSERT_TRUE(std::fabs(value - low) <= rounding || std::fabs(value - high) <= rounding) << value;
+    sum += value - x;
+  }
+  const auto repeats = static_cast<double>(count);
+  const double share = high > low ? (x - low) / (high - low) : 0;
+  const double deviation = (high - low) * std::sqrt(share * (1 - share) / repeats);
+  EXPECT_LE(std::fabs(sum / repeats), 5 * deviation + 1e-4 * (high - low) + rounding);
+}
+
+TEST(WireRandom, random_rounding_keeps_the_mean) {
+  constexpr size_t kValues = 64;
+  constexpr size_t kRepeats = 4000;
+  Floats values = normal_numbers(kValues / 2, 10, 0.2F);
+  const Floats small = wide_numbers(kValues / 2, 11, 6);
+  values.insert(values.end(), small.begin(), small.end());
+  values[3] = 1.2F;  // the largest; -1 is not in the map of bitsandbytes
+  for (size_t i = 33; i < kValues; i += 3) {
+    values[i] *= 3e-5F;  // subnormal numbers of fp8
+  }
+  Floats x;
+  for (size_t i = 0; i < kRepeats; ++i) {
+    x.insert(x.end(), values.begin(), values.end());
+  }
+  for (const Kernels* table : computing_tables()) {
+    for (const WireFormat& format : random_formats(0)) {
+      const Bytes wire = encode(*table, format, x, {.key = 77});
+      const Floats y = decode(*table, format, wire, x.size());
+      Values around = reference::values(format, wire.data());
+      std::erase_if(around, [](double value) { return !std::isfinite(value); });
+      for (size_t i = 0; i < kValues; ++i) {
+        SCOPED_TRACE(fmt::format("{} {} {}", table->name, text(format), values[i]));
+        expect_mean(format.code, values[i], around, y.data() + i, kRepeats, kValues);
+      }
+    }
+  }
+}
+
+TEST(WireRandom, random_rounding_is_a_function_of_key_and_element) {
+  const Floats x = normal_numbers(6400, 12);
+  const Kernels& table = *computing_tables().front();
+  for (const WireFormat& format : random_formats(64)) {
+    const Floats whole = decode(table, format, encode(table, format, x, {.key = 9}), x.size());
+    const Floats other = decode(table, format, encode(table, format, x, {.key = 10}), x.size());
+    EXPECT_NE(whole, other) << text(format);
+    const Floats tail(x.begin() + 64, x.end());
+    const Bytes cut = encode(table, format, tail, {.key = 9, .first = 64});
+    EXPECT_EQ(decode(table, format, cut, tail.size()), Floats(whole.begin() + 64, whole.end()))
+        << text(format);
+  }
+  for (const WireFormat& format : all_formats({64})) {
+    const Bytes nearest = encode(table, format, x);
+    const std::vector<WireFormat> random = random_formats(64);
+    const bool drawn = std::find(random.begin(), random.end(), format) != random.end();
+    EXPECT_EQ(encode(table, format, x, {.key = 9}) != nearest, drawn) << text(format);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::kernels

@@ -1,0 +1,176 @@
+// Gradients of whole networks against finite differences: for each parameter, the slope of the loss
+// along a random direction. Both networks, full and pruned masks, with and without dropout.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/core/rng.h"
+#include "src/model/network.h"
+#include "src/model/networks/gpt.h"
+#include "src/model/networks/mlp.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBatch = 4;
+
+/// A network, its data, and one micro-batch's pass.
+class Problem {
+ public:
+  Problem(std::vector<std::unique_ptr<model::Layer>> layers, bool tokens, float dropout)
+      : network_(std::move(layers)),
+        store_(stream_, kernels_, network_.parameters(), {.encoding = {}}),
+        dropout_(dropout) {
+    network_.bind(store_, kernels_);
+    store_.initialise(5);
+    // Biases start at zero and norms at one: move them, so that their gradients are general.
+    for (sparse::Parameter& parameter : store_.parameters()) {
+      auto values = store_.values(parameter);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] += 0.1F * (uniform(philox(9, 1, i)[0]) - 0.5F);
+      }
+      store_.set_values(parameter, values);
+    }
+    const Shape inputs = tokens ? Shape{kBatch, 10} : Shape{kBatch, 12};
+    const int64_t rows = tokens ? kBatch * 10 : kBatch;
+    inputs_ =
+        arena_.allocate(Memory::activation, "inputs", tokens ? DType::int32 : DType::fp32, inputs);
+    targets_ = arena_.allocate(Memory::activation, "targets", DType::int32, Shape{rows});
+    losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, Shape{rows});
+    for (int64_t i = 0; i < inputs.count(); ++i) {
+      const Philox bits = philox(3, 0, static_cast<uint64_t>(i));
+      if (tokens) {
+        inputs_.tensor().get<int32_t>()[i] = static_cast<int32_t>(bits[0] % 11);
+      } else {
+        inputs_.tensor().get<float>()[i] = uniform(bits[1]) - 0.5F;
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      targets_.tensor().get<int32_t>()[i] = static_cast<int32_t>(philox(4, 0, uint64_t(i))[0] % 7);
+    }
+  }
+
+  /// The mean loss; with `backward`, the gradient is left in the store.
+  double loss(bool backward) {
+    model::Tape tape(arena_, size_t{8} << 20U);
+    const auto rows = static_cast<double>(losses_.tensor().count());
+    model::Pass pass{.stream = stream_, .kernels = kernels_, .tape = tape};
+    pass.samples = inputs_.tensor().shape[0];
+    pass.inputs = inputs_.tensor();
+    pass.targets = targets_.tensor();
+    pass.losses = losses_.tensor();
+    pass.training = true;
+    pass.loss_scale = static_cast<float>(1 / rows);
+    pass.dropout = dropout_;
+    pass.dropout_key = 77;
+    network_.forward(pass);
+    if (backward) {
+      network_.backward(pass);
+    }
+    double sum = 0;
+    for (const float one : losses_.tensor().span<float>()) {
+      sum += static_cast<double>(one);
+    }
+    return sum / rows;
+  }
+
+  sparse::Store& store() { return store_; }
+
+ private:
+  Arena arena_;
+  Stream stream_{arena_, 1};
+  const kernels::Kernels& kernels_ = kernels::by_name("cpu");
+  model::Network network_;
+  sparse::Store store_;
+  float dropout_;
+  Buffer inputs_, targets_, losses_;
+};
+
+/// Halves the kept elements of every prunable parameter.
+void prune_half(sparse::Store& store) {
+  auto masks = store.masks();
+  for (size_t p = 0; p < masks.size(); ++p) {
+    for (int64_t i = 0; store.parameters()[p].spec.prunable && i < masks[p].size(); ++i) {
+      masks[p].set(i, philox(8, p, static_cast<uint64_t>(i))[0] % 2 == 0);
+    }
+  }
+  store.set_masks(masks);
+}
+
+/// `scale`: length of a step; it moves the loss far more than fp32 rounding (1e-7) does, and is
+/// short enough for the curvature, or for the kinks of rectifiers.
+void check_all_parameters(Problem& problem, double scale) {
+  sparse::Store& store = problem.store();
+  problem.loss(true);
+  const auto flat = store.gradient().span<float>();
+  const std::vector<float> gradient(flat.begin(), flat.end());
+  for (sparse::Parameter& parameter : store.parameters()) {
+    const auto start = store.values(parameter);
+    std::vector<float> direction(start.size());
+    double expected = 0;
+    double norm = 0;
+    for (size_t i = 0; i < direction.size(); ++i) {
+      direction[i] = uniform(philox(2, 7, i)[0]) - 0.5F;
+      const float g = gradient[static_cast<size_t>(parameter.offset) + i];
+      expected += static_cast<double>(g) * static_cast<double>(direction[i]);
+      norm += static_cast<double>(g) * static_cast<double>(g);
+    }
+    const double step =
+        scale / std::max(1.0, std::sqrt(static_cast<double>(direction.size()) / 12));
+    auto loss_at = [&](double t) {
+      std::vector<float> moved = start;
+      for (size_t i = 0; i < moved.size(); ++i) {
+        moved[i] += static_cast<float>(t) * direction[i];
+      }
+      store.set_values(parameter, moved);
+      return problem.loss(false);
+    };
+    const double slope = (loss_at(step) - loss_at(-step)) / (2 * step);
+    store.set_values(parameter, start);
+    EXPECT_NEAR(slope, expected, 5e-3 * std::abs(expected) + 2e-3 * std::sqrt(norm) + 2e-7 / step)
+        << parameter.spec.name;
+    EXPECT_GT(norm, 0) << parameter.spec.name << " has no gradient at all";
+  }
+}
+
+struct Variant {
+  std::string name;
+  bool tied = false;
+  bool pruned = false;
+  float dropout = 0;
+};
+
+class Gradients : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(Gradients, OfGpt) {
+  Problem problem(model::make_gpt({.layers = 2,
+                                   .heads = 3,
+                                   .width = 24,
+                                   .context = 10,
+                                   .vocabulary = 11,
+                                   .tie_embeddings = GetParam().tied}),
+                  true, GetParam().dropout);
+  if (GetParam().pruned) {
+    prune_half(problem.store());
+  }
+  check_all_parameters(problem, 1e-2);
+}
+
+TEST_P(Gradients, OfMlp) {
+  Problem problem(model::make_mlp({.features = 12, .hidden = {20, 9}, .classes = 7}), false,
+                  GetParam().dropout);
+  if (GetParam().pruned) {
+    prune_half(problem.store());
+  }
+  check_all_parameters(problem, 5e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, Gradients,
+                         ::testing::Values(Variant{.name = "plain"},
+                                           Variant{.name = "tied", .tied = true},
+                                           Variant{.name = "pruned", .pruned = true},
+                                           Variant{.name = "dropout", .dropout = 0.3F}),
+                         [](const auto& variant) { return variant.param.name; });
+
+}  // namespace
+}  // namespace espalier

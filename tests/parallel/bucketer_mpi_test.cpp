@@ -1,0 +1,159 @@
+// Gradient buckets: where they are cut, when they start, and that nothing of it changes a bit.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/flat.h"
+#include "parallel/reduction/sum.h"
+#include "src/core/trace.h"
+#include "tests/parallel/rank_gradients.h"
+#include "tests/support/ranks.h"
+
+namespace espalier::parallel {
+namespace {
+
+using testing::ElementsAre;
+
+// A gradient of parameters of very different sizes.
+const std::vector<int64_t> kBoundaries{3, 5'000, 5'000, 5'001, 30'000, 30'100, 45'000, 61'234};
+
+TEST(Buckets, AreCutAtParametersAndNotTooSmall) {
+  on_ranks(
+      [](Communicator& comm) {
+        Arena arena;
+        GradientBuckets buckets(comm, arena, {.bucket_bytes = 4 * 5'001});
+        std::vector<float> flat = values(comm.rank(), 0, 61'234);
+        buckets.begin(flat_of(flat), kBoundaries);
+        if (comm.size() == 1) {
+          EXPECT_TRUE(buckets.bucket_ends().empty());
+        } else {
+          EXPECT_THAT(buckets.bucket_ends(), ElementsAre(5'001, 30'000, 45'000, 61'234));
+        }
+        if (comm.size() > 1) {
+          EXPECT_THROW(buckets.begin(flat_of(flat), kBoundaries), Bug)
+              << "the step is not finished";
+        }
+        buckets.ready(5'000);
+        EXPECT_THROW(buckets.ready(4'999), Bug) << "what is final stays final";
+        buckets.finish();
+        EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));
+      },
+      {.timeout = 60});
+}
+
+TEST(Buckets, SumTheSameWheneverTheyAreReady) {
+  on_ranks([](Communicator& comm) {
+    for (const bool overlap : {true, false}) {
+      for (const size_t bytes : {size_t{4}, size_t{20'000}, size_t{1} << 30U}) {
+        Arena arena;
+        GradientBuckets buckets(comm, arena, {.bucket_bytes = bytes, .overlap = overlap});
+        for (int step = 0; step < 3; ++step) {
+          const std::vector<float> gradient = values(comm.rank(), step, 61'234);
+          std::vector<float> flat(gradient.size(), std::numeric_limits<float>::quiet_NaN());
+          buckets.begin(flat_of(flat), kBoundaries);
+          int64_t begin = 0;
+          for (const int64_t end : kBoundaries) {  // backward fills the gradient little by little
+            std::copy(gradient.begin() + begin, gradient.begin() + end, flat.begin() + begin);
+            begin = end;
+            if ((end + comm.rank()) % 3 == 0) {
+              std::this_thread::sleep_for(std::chrono::microseconds(300));
+            }
+            if ((end + step) % 2 == 0) {
+              buckets.ready(end);
+            }
+            buckets.progress();
+          }
+          buckets.finish();
+          EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), step, 61'234)));
+        }
+      }
+    }
+  });
+}
+
+TEST(Buckets, AloneTheyDoNothing) {
+  const auto self = self_communicator();
+  Arena arena;
+  GradientBuckets buckets(*self, arena);
+  std::vector<float> flat = values(0, 0, 1000);
+  buckets.begin(flat_of(flat), std::span<const int64_t>{});
+  buckets.ready(500);
+  buckets.finish();
+  EXPECT_TRUE(same_bits(flat, values(0, 0, 1000)));
+  EXPECT_EQ(self->sent().messages, 0);
+  EXPECT_EQ(arena.total().peak, 0U);
+}
+
+TEST(Buckets, EmptyGradient) {
+  on_ranks([](Communicator& comm) {
+    Arena arena;
+    GradientBuckets buckets(comm, arena);
+    const int64_t before = comm.sent().messages;
+    buckets.begin(Tensor{}, std::span<const int64_t>{});
+    buckets.ready(0);
+    buckets.finish();
+    EXPECT_EQ(comm.sent().messages, before);
+  });
+}
+
+TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
+  on_ranks([](Communicator& comm) {
+    Trace trace;
+    Trace* previous = Trace::install(&trace);
+    Arena arena;
+    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4});
+    std::vector<float> flat = values(comm.rank(), 0, 61'234);
+    buckets.begin(flat_of(flat), kBoundaries);
+    buckets.finish();
+    Trace::install(previous);
+    ASSERT_EQ(trace.events().size(), buckets.bucket_ends().size());
+    EXPECT_EQ(trace.events().size(), comm.size() == 1 ? 0U : 7U);
+    double last = 0;
+    for (const TraceEvent& event : trace.events()) {
+      EXPECT_EQ(event.track, Track::allreduce);
+      EXPECT_GE(event.begin, last);
+      EXPECT_GE(event.end, event.begin);
+      last = event.end;
+    }
+  });
+}
+
+/// Another algorithm behind the same interface: all send everything to all.
+class Naive final : public Reduction {
+ public:
+  explicit Naive(Communicator& comm) : comm_(comm) {}
+  void start(const SliceJob& job) override {
+    const size_t bytes = job.data.bytes();
+    std::vector<std::byte> all(bytes * static_cast<size_t>(comm_.size()));
+    all_gather(comm_, flat_bytes(job.data), all);
+    std::vector<Tensor> versions;
+    for (size_t at = 0; at < all.size(); at += bytes) {
+      versions.emplace_back(all.data() + at, job.data.dtype, job.data.shape);
+    }
+    sum_in_order(versions, job.data);
+  }
+  Progress advance() override { return Progress::done; }
+  std::vector<int> missing() const override { return {}; }
+
+ private:
+  Communicator& comm_;
+};
+
+TEST(Buckets, TakeAnotherReduction) {
+  on_ranks([](Communicator& comm) {
+    Arena arena;
+    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4, .in_flight = 1},
+                            [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
+    std::vector<float> flat = values(comm.rank(), 0, 61'234);
+    buckets.begin(flat_of(flat), kBoundaries);
+    buckets.ready(40'000);
+    buckets.finish();
+    EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));
+  });
+}
+
+}  // namespace
+}  // namespace espalier::parallel

@@ -1,0 +1,351 @@
+// Errors of wire formats on a flat gradient, measured in blocks: those of each layer encoded at
+// once.
+#include "parallel/choice/error_table.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "parallel/choice/bit_choice.h"
+#include "parallel/reduction/flat.h"
+#include "src/core/error.h"
+#include "src/core/rng.h"
+
+namespace {
+
+bool counting = false;
+int64_t allocations = 0;
+
+void* allocate(size_t bytes) {
+  allocations += counting ? 1 : 0;
+  if (void* memory = std::malloc(bytes); memory != nullptr) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return allocate(bytes); }
+void* operator new[](size_t bytes) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
+
+namespace espalier::parallel {
+namespace {
+
+using kernels::WireCode;
+using kernels::WireFormat;
+
+std::vector<WireFormat> formats() {
+  return {{.code = WireCode::fp32, .bits = 32},
+          {.code = WireCode::bf16, .bits = 16},
+          {.code = WireCode::fp16, .bits = 16},
+          {.code = WireCode::fp8_e5m2, .bits = 8, .bucket = 512},
+          {.code = WireCode::dynamic8, .bits = 8, .bucket = 4096},
+          {.code = WireCode::linear8, .bits = 8},
+          {.code = WireCode::maxmin, .bits = 4, .bucket = 128},
+          {.code = WireCode::maxmin, .bits = 3, .bucket = 1000},
+          {.code = WireCode::maxmin, .bits = 2, .bucket = 100'000},
+          {.code = WireCode::table, .bits = 2},
+          {.code = WireCode::sign, .bits = 1, .bucket = 512},
+          {.code = WireCode::topk, .bits = 0, .bucket = 1024, .kept = 32}};
+}
+
+/// Layers of very different gradients, with gaps between them; one is empty, one of a single
+/// element.
+struct Gradient {
+  std::vector<Range> layers{{0, 5}, {16, 200'001}, {200'032, 1}, {200'048, 0}, {200'048, 70'000}};
+  std::vector<float> values = std::vector<float>(270'048);
+
+  Gradient() {
+    float size = 1e-4F;
+    for (const Range& layer : layers) {
+      for (int64_t i = layer.first; i < layer.end(); ++i) {
+        const Philox words = philox(3, 0, static_cast<uint64_t>(i));
+        values[static_cast<size_t>(i)] = size * normal_pair(words[0], words[1])[0];
+      }
+      size *= 30;
+    }
+  }
+  Tensor tensor() { return {values.data(), DType::fp32, Shape{std::ssize(values)}}; }
+};
+
+struct CpuKernels : testing::TestWithParam<const kernels::Kernels*> {
+  Arena arena;
+  Stream stream{arena, 2};
+  Gradient gradient;
+};
+
+/// Of runs of 64: how many values, times the share of their squares that is lost, at most 1.
+double relative(std::span<const float> x, std::span<const float> y) {
+  double error = 0;
+  for (size_t first = 0; first < x.size(); first += 64) {
+    const size_t n = std::min<size_t>(64, x.size() - first);
+    double lost = 0;
+    double all = 0;
+    for (size_t i = first; i < first + n; ++i) {
+      lost += std::pow(static_cast<double>(x[i]) - static_cast<double>(y[i]), 2);
+      all += std::pow(static_cast<double>(x[i]), 2);
+    }
+    error += lost == 0 ? 0 : static_cast<double>(n) * std::min(1.0, lost / all);
+  }
+  return error;
+}
+
+/// By one call for the whole layer.
+double whole_layer(const kernels::Kernels& kernels, Stream& stream, const Tensor& x,
+                   const kernels::EncodeArgs& how, ErrorScale scale = ErrorScale::squares) {
+  std::vector<std::byte> wire(wire_bytes(how.format, x.count()));
+  std::vector<float> y(static_cast<size_t>(x.count()));
+  kernels::EncodeArgs encode = how;
+  encode.x = x;
+  encode.wire = wire;
+  kernels.encode(stream, encode);
+  kernels.decode(
+      stream, {.wire = wire, .y = {y.data(), DType::fp32, Shape{x.count()}}, .format = how.format});
+  if (scale == ErrorScale::relative) {
+    return relative(x.span<float>(), y);
+  }
+  double sum = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double lost = static_cast<double>(x.get<float>()[i]) - static_cast<double>(y[i]);
+    sum += lost * lost;
+  }
+  return sum;
+}
+
+TEST_P(CpuKernels, BlocksGiveTheErrorsOfWholeLayers) {
+  for (const uint64_t key : {0, 77}) {
+    ErrorTable errors(*GetParam(), stream, {.layers = gradient.layers, .choices = formats()});
+    errors.add(gradient.tensor(), key);
+    const ChoiceTable& table = errors.table();
+    ASSERT_EQ(table.layers, std::ssize(gradient.layers));
+    ASSERT_EQ(table.choices, std::ssize(formats()));
+    for (int64_t l = 0; l < table.layers; ++l) {
+      const Range& layer = gradient.layers[static_cast<size_t>(l)];
+      for (int c = 0; c < table.choices; ++c) {
+        const WireFormat format = formats()[static_cast<size_t>(c)];
+        SCOPED_TRACE(testing::Message() << "layer " << l << ", choice " << c);
+        EXPECT_EQ(table.bytes[table.at(l, c)],
+                  static_cast<int64_t>(wire_bytes(format, layer.count)));
+        const double error = table.error[table.at(l, c)];
+        if (layer.count == 0 || format.code == WireCode::fp32) {
+          EXPECT_EQ(error, 0);
+          continue;
+        }
+        const double want =
+            whole_layer(*GetParam(), stream, flat_part(gradient.tensor(), layer.first, layer.count),
+                        {.format = format, .key = key, .first = layer.first});
+        EXPECT_NEAR(error, want, 1e-10 * want);
+        EXPECT_TRUE(layer.count == 1 || error > 0);
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
+  const std::vector<WireFormat> choices{{.code = WireCode::maxmin, .bits = 4, .bucket = 512},
+                                        {.code = WireCode::maxmin, .bits = 2, .bucket = 64},
+                                        {.code = WireCode::sign, .bits = 1, .bucket = 128}};
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = gradient.layers, .choices = choices, .scale = ErrorScale::relative});
+  errors.add(gradient.tensor());
+  const std::vector<double> once = errors.table().error;
+  for (int64_t l = 0; l < errors.table().layers; ++l) {
+    const Range& layer = gradient.layers[static_cast<size_t>(l)];
+    for (int c = 0; c < errors.table().choices && layer.count > 0; ++c) {
+      const double want = whole_layer(
+          *GetParam(), stream, flat_part(gradient.tensor(), layer.first, layer.count),
+          {.format = choices[static_cast<size_t>(c)], .first = layer.first}, ErrorScale::relative);
+      const double error = once[errors.table().at(l, c)];
+      EXPECT_NEAR(error, want, 1e-10 * want) << l << " " << c;
+      EXPECT_LE(error, static_cast<double>(layer.count));
+    }
+  }
+  // Layers of other sizes: by powers of two, so that no bit of a share changes.
+  for (float& value : gradient.values) {
+    value *= 1024;
+  }
+  errors.clear();
+  errors.add(gradient.tensor());
+  EXPECT_EQ(errors.table().error, once);
+}
+
+TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
+  // A row of zeros beside one of values: in a bucket of both it is lost, in one of its own it is
+  // not.
+  std::vector<float> values(128);
+  for (size_t i = 0; i < 64; ++i) {
+    values[i] = 1 + static_cast<float>(i % 7);
+  }
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = {{64, 64}, {0, 128}},
+                     .choices = {{.code = WireCode::maxmin, .bits = 8, .bucket = 64},
+                                 {.code = WireCode::maxmin, .bits = 8, .bucket = 128},
+                                 {.code = WireCode::sign, .bits = 1, .bucket = 128}},
+                     .scale = ErrorScale::relative});
+  errors.add({values.data(), DType::fp32, Shape{128}});
+  const ChoiceTable& table = errors.table();
+  EXPECT_EQ(table.error[table.at(0, 0)], 0);
+  EXPECT_LT(table.error[table.at(1, 0)], 1);
+  EXPECT_GE(table.error[table.at(1, 2)], 64);
+}
+
+TEST_P(CpuKernels, SomeBlocksStandForAll) {
+  const ErrorTableOptions all{
+      .layers = {{0, 100}, {16, 200'001}},
+      .choices = {{.code = WireCode::maxmin, .bits = 4, .bucket = 512},
+                  {.code = WireCode::maxmin, .bits = 4, .bucket = 64}},
+  };
+  ErrorTableOptions some = all;
+  some.most_blocks = 2;
+  for (const ErrorScale scale : {ErrorScale::squares, ErrorScale::relative}) {
+    ErrorTableOptions whole = all;
+    whole.scale = some.scale = scale;
+    ErrorTable of_all(*GetParam(), stream, whole);
+    ErrorTable of_some(*GetParam(), stream, some);
+    of_all.add(gradient.tensor());
+    of_some.add(gradient.tensor());
+    for (int c = 0; c < 2; ++c) {
+      const size_t short_one = of_all.table().at(0, c);
+      const size_t long_one = of_all.table().at(1, c);
+      EXPECT_EQ(of_some.table().error[short_one], of_all.table().error[short_one]);
+      EXPECT_NE(of_some.table().error[long_one], of_all.table().error[long_one]);
+      EXPECT_NEAR(of_some.table().error[long_one] / of_all.table().error[long_one], 1, 0.02);
+      EXPECT_EQ(of_some.table().bytes, of_all.table().bytes);
+    }
+  }
+}
+
+TEST_P(CpuKernels, MoreBitsLoseLess) {
+  std::vector<WireFormat> choices;
+  for (int bits = 1; bits <= 8; ++bits) {
+    choices.push_back({.code = WireCode::maxmin, .bits = bits, .bucket = 512});
+  }
+  choices.push_back({.code = WireCode::fp32, .bits = 32});
+  ErrorTable errors(*GetParam(), stream, {.layers = {{16, 200'001}}, .choices = choices});
+  errors.add(gradient.tensor());
+  const std::vector<double>& error = errors.table().error;
+  for (size_t c = 1; c < error.size(); ++c) {
+    EXPECT_LT(error[c], error[c - 1]) << c;
+  }
+  // Relative L2 error of 4 bits on normal values in buckets of 512: 0.117.
+  double norm = 0;
+  for (int64_t i = 16; i < 16 + 200'001; ++i) {
+    norm += std::pow(gradient.values[static_cast<size_t>(i)], 2);
+  }
+  EXPECT_NEAR(std::sqrt(error[3] / norm), 0.117, 0.003);
+}
+
+TEST_P(CpuKernels, GradientsAddUpAndNothingIsAllocated) {
+  std::vector<WireFormat> choices = formats();
+  std::erase_if(choices, [](const WireFormat& format) {
+    return format.code == WireCode::table;  // its encoder sorts, in memory of its own
+  });
+  ErrorTable errors(*GetParam(), stream, {.layers = gradient.layers, .choices = choices});
+  errors.add(gradient.tensor());
+  const std::vector<double> once = errors.table().error;
+  const size_t held = arena.total().peak;
+  allocations = 0;
+  counting = true;
+  errors.add(gradient.tensor());
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(arena.total().peak, held);
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_NEAR(errors.table().error[i], 2 * once[i], 1e-12 * once[i]);
+  }
+  errors.clear();
+  errors.add(gradient.tensor());
+  EXPECT_EQ(errors.table().error, once);
+}
+
+TEST_P(CpuKernels, ScratchIsBounded) {
+  const WireFormat four{.code = WireCode::maxmin, .bits = 4, .bucket = 1000};
+  ErrorTable errors(*GetParam(), stream, {.layers = {{0, 10'000'000}}, .choices = {four}});
+  EXPECT_LE(arena.use(Memory::scratch).now, 65'536U * 5);
+}
+
+TEST_P(CpuKernels, HalfGradients) {
+  std::vector<bf16> half(gradient.values.size());
+  std::vector<float> same(half.size());
+  for (size_t i = 0; i < half.size(); ++i) {
+    half[i] = to_bf16(gradient.values[i]);
+    same[i] = to_float(half[i]);
+  }
+  const auto count = std::ssize(half);
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = gradient.layers, .choices = formats(), .gradient = DType::bf16});
+  errors.add({half.data(), DType::bf16, Shape{count}});
+  ErrorTable expected(*GetParam(), stream, {.layers = gradient.layers, .choices = formats()});
+  expected.add({same.data(), DType::fp32, Shape{count}});
+  EXPECT_EQ(errors.table().error, expected.table().error);
+  EXPECT_EQ(errors.table().error[errors.table().at(1, 1)], 0) << "bf16 of bf16";
+  EXPECT_THROW(errors.add(gradient.tensor()), Bug);
+}
+
+TEST_P(CpuKernels, BrokenValuesAreNeverChosen) {
+  // 1e6 is beyond fp16; NaN beyond all.
+  const std::vector<WireFormat> choices{{.code = WireCode::fp32, .bits = 32},
+                                        {.code = WireCode::fp16, .bits = 16},
+                                        {.code = WireCode::maxmin, .bits = 4, .bucket = 512}};
+  gradient.values[100'000] = 1e6F;
+  gradient.values[210'000] = std::nanf("");
+  ErrorTable errors(*GetParam(), stream, {.layers = gradient.layers, .choices = choices});
+  errors.add(gradient.tensor());
+  const ChoiceTable& table = errors.table();
+  EXPECT_FALSE(std::isfinite(table.error[table.at(1, 1)]));
+  EXPECT_TRUE(std::isfinite(table.error[table.at(1, 2)]));
+  for (int c = 0; c < 3; ++c) {
+    EXPECT_FALSE(std::isfinite(table.error[table.at(4, c)])) << c;
+  }
+  const BitChoice result = least_bytes(table, {.uniform = 1});
+  EXPECT_NE(result.choice[1], 1);
+  EXPECT_EQ(result.choice[4], 1) << "a broken layer keeps the uniform choice";
+  errors.clear();
+  gradient.values[210'000] = 0;
+  errors.add(gradient.tensor());
+  EXPECT_TRUE(std::isfinite(table.error[table.at(4, 1)]));
+}
+
+TEST_P(CpuKernels, ADynamicProgrammeOnARealTable) {
+  std::vector<WireFormat> choices;
+  for (int bits = 2; bits <= 8; ++bits) {
+    choices.push_back({.code = WireCode::maxmin, .bits = bits, .bucket = 512});
+  }
+  choices.push_back({.code = WireCode::fp32, .bits = 32});
+  ErrorTable errors(*GetParam(), stream,
+                    {.layers = gradient.layers, .choices = choices, .fixed = {7, -1, -1, -1, -1}});
+  errors.add(gradient.tensor());
+  const ChoiceTable& table = errors.table();
+  const BitChoice uniform = uniform_choice(table, 2);
+  const BitChoice result = least_bytes(table, {.uniform = 2});
+  EXPECT_EQ(result.choice[0], 7);
+  EXPECT_LT(result.bytes, uniform.bytes);
+  EXPECT_LE(result.error, uniform.error);
+  // One bit more for the layer that makes the error frees two bits of a larger one, whose gradient
+  // is 27,000 times as small; with a little more room not even that one is needed.
+  EXPECT_EQ(result.choice[1], 0);
+  EXPECT_EQ(result.choice[4], 3);
+  EXPECT_EQ(least_bytes(table, {.uniform = 2, .alpha = 1.001}).choice[4], 2);
+}
+
+std::vector<const kernels::Kernels*> cpu_kernels() {
+  std::vector<const kernels::Kernels*> tables = kernels::available();
+  std::erase_if(tables, [](const auto* table) { return !table->name.starts_with("cpu"); });
+  return tables;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(cpu_kernels()), [](const auto& test) {
+  std::string name(test.param->name);
+  std::ranges::replace(name, '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace espalier::parallel

@@ -1,0 +1,141 @@
+// Ranks that die, exit or hang under mpirun: all processes of the job end soon, with an exit code
+// that is not 0, and whoever can still speak names the culprit. What Open MPI 4.1 does in each case
+// is written down in docs/collectives.md. The program of this test starts itself under mpirun, with
+// the way to die as argument.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "parallel/transport/collectives.h"
+#include "parallel/transport/mpi_communicator.h"
+#include "src/core/trace.h"
+#include "tests/support/child.h"
+
+namespace espalier::parallel {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int code = 0;
+  std::string output;
+  double seconds = 0;
+};
+
+/// Rank 1 of three dies in the given way while the others wait for it with a timeout of 4 s
+/// (a loaded machine takes a while to pass a message on).
+Outcome job_where_rank_1_does(const std::string& what) {
+  const double begin = now_seconds();
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command =
+      fmt::format("'{}/scripts/mpirun.sh' 3 '{}' --die {} 2>&1", ESPALIER_SOURCE_DIR, self, what);
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  check(pipe != nullptr, "cannot start {}", command);
+  std::array<char, 4096> block{};
+  while (const size_t n = fread(block.data(), 1, block.size(), pipe)) {
+    outcome.output.append(block.data(), n);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.seconds = now_seconds() - begin;
+  return outcome;
+}
+
+/// Whether rank 1, which printed its number, is gone (within five seconds).
+bool process_ended(const std::string& output) {
+  const size_t at = output.find("pid ");
+  check(at != std::string::npos, "rank 1 has not said its number: {}", output);
+  const int pid = std::stoi(output.substr(at + 4));
+  for (int i = 0; i < 50; ++i) {
+    if (kill(pid, 0) != 0) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+TEST(RankLife, EndsWithoutAnError) {
+  const Outcome job = job_where_rank_1_does("nothing");
+  EXPECT_EQ(job.code, 0) << job.output;
+  EXPECT_THAT(job.output, Not(HasSubstr("has failed")));
+}
+
+struct Death {
+  const char* way;
+  const char* message;  ///< by ours or by mpirun
+};
+
+class RankDeath : public testing::TestWithParam<Death> {};
+
+TEST_P(RankDeath, EndsTheJobSoonWithAnError) {
+  const Outcome job = job_where_rank_1_does(GetParam().way);
+  EXPECT_NE(job.code, 0);
+  EXPECT_LT(job.seconds, 20);
+  EXPECT_THAT(job.output, HasSubstr(GetParam().message));
+  EXPECT_THAT(job.output, Not(HasSubstr("survived")));
+  EXPECT_TRUE(process_ended(job.output)) << "left behind: " << job.output;
+}
+INSTANTIATE_TEST_SUITE_P(Ways, RankDeath,
+                         testing::Values(Death{"exit", "rank 1"}, Death{"kill", "rank 1"},
+                                         Death{"throw", "no more memory"}, Death{"abort", "pid"},
+                                         Death{"hang", "rank 1 did not answer rank"},
+                                         Death{"poison", "rank 1 has failed: no more memory"}),
+                         [](const auto& death) { return std::string(death.param.way); });
+
+void die(Communicator& comm, const std::string& way) {
+  fmt::print(stderr, "pid {}\n", getpid());
+  if (way == "exit") {
+    _exit(0);
+  } else if (way == "kill") {
+    std::raise(SIGKILL);
+  } else if (way == "throw") {
+    fail("no more memory");
+  } else if (way == "abort") {
+    comm.abort(7);
+  } else if (way == "hang") {
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+  } else if (way == "poison") {
+    comm.poison("no more memory");
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+  }
+}
+
+/// As a program does: errors end the scope, then the process ends with 1.
+int run(const std::string& way) {
+  try {
+    MpiScope mpi({.timeout = 4});
+    Communicator& comm = mpi.world();
+    barrier(comm);
+    try {
+      if (comm.rank() == 1) {
+        die(comm, way);
+      }
+      barrier(comm);
+    } catch (const PeerLost& lost) {
+      fmt::print(stderr, "{}\n", lost.what());
+      mpi.abort(1);
+    }
+    if (way != "nothing") {
+      fmt::print(stderr, "rank {} survived\n", comm.rank());
+    }
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+const ChildProcess kDie("--die", run);
+
+}  // namespace
+}  // namespace espalier::parallel

@@ -1,0 +1,229 @@
+// The runner: every schedule over threads and processes gives what one loop gives, to the bit;
+// lost, late and doubled messages, dead stages.
+#include "parallel/pipeline/runner.h"
+
+#include <gmock/gmock.h>
+
+#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/check.h"
+#include "tests/parallel/pipeline_ledger.h"
+#include "tests/support/ranks.h"
+
+namespace espalier::parallel {
+namespace {
+
+using testing::HasSubstr;
+
+PipelineShape shape_of(const Schedule& schedule, Carriage carriage = Carriage::host) {
+  return {.placement = schedule.placement,
+          .chunks = schedule.chunks,
+          .buffers = needed_buffers(schedule),
+          .handed_over = needed_handed_over(schedule),
+          .message_bytes = ledger_bytes(schedule.stages()),
+          .carriage = carriage};
+}
+
+/// Of the stages that this rank owns.
+void expect_serial(const Schedule& schedule, const LedgerWork& work, int rank, uint64_t seed) {
+  const auto all = serial_ledgers(schedule.stages(), schedule.micro_batches, seed);
+  ASSERT_EQ(work.ledgers.size(), static_cast<size_t>(schedule.chunks));
+  for (const auto& [stage, ledger] : work.ledgers) {
+    EXPECT_EQ(schedule.rank_of(stage), rank);
+    EXPECT_EQ(ledger, all.at(stage)) << schedule.name << " stage " << stage;
+  }
+}
+
+/// Also with envelopes that travel by themselves: memory of the host is memory that MPI takes.
+void every_schedule_equals_one_loop(Carriage carriage) {
+  on_ranks([carriage](Communicator& comm) {
+    const int p = comm.size();
+    for (const std::string_view name : schedule_names()) {
+      if (name == "message-driven") {
+        continue;
+      }
+      for (const int m : {2 * p, 5 * p}) {
+        const Schedule schedule =
+            make_schedule(name, {.ranks = p, .micro_batches = m, .chunks = 3});
+        Arena arena;
+        Stream stream(arena, 1);
+        PipelineRunner runner(comm, stream, shape_of(schedule, carriage));
+        for (uint64_t step = 0; step < 3; ++step) {
+          LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), step);
+          const int64_t before = comm.sent(Traffic::point_to_point).bytes;
+          runner.run(schedule, work);
+          expect_serial(schedule, work, comm.rank(), step);
+          EXPECT_EQ(work.reduces, schedule.synchronous ? schedule.chunks : m);
+          EXPECT_EQ(work.steps, work.reduces);
+          int64_t bytes = 0;
+          for (int s = 0; s < schedule.stages(); ++s) {
+            if (schedule.crosses(s)) {
+              const auto size = static_cast<int64_t>(ledger_bytes(schedule.stages())[s]);
+              bytes += schedule.rank_of(s) == comm.rank() ? m * size : 0;
+              bytes += schedule.rank_of(s + 1) == comm.rank() ? m * size : 0;
+            }
+          }
+          EXPECT_EQ(comm.sent(Traffic::point_to_point).bytes - before, bytes) << name;
+        }
+      }
+    }
+  });
+}
+
+TEST(Runner, EveryScheduleEqualsOneLoop) {
+  every_schedule_equals_one_loop(Carriage::host);
+  every_schedule_equals_one_loop(Carriage::mpi);
+}
+
+TEST(Runner, MessageDrivenEqualsOneLoopWhateverTheTimes) {
+  on_ranks([](Communicator& comm) {
+    const int p = comm.size();
+    for (const int limit : {1, p, 2 * p}) {
+      const MessageDriven policy{.ranks = p, .micro_batches = 4 * p, .in_flight = limit};
+      const Schedule grid{.ranks = p, .micro_batches = 4 * p, .programs = {}};
+      Arena arena;
+      Stream stream(arena, 1);
+      PipelineRunner runner(comm, stream, {.buffers = limit, .message_bytes = ledger_bytes(p)});
+      for (uint64_t step = 0; step < 3; ++step) {
+        LedgerWork work(p, ledger_bytes(p), step);
+        int held = 0;
+        int most = 0;
+        work.before = [&](const Action& action) {
+          held += action.kind == ActionKind::forward ? 1 : 0;
+          most = std::max(most, held);
+          held -= action.kind == ActionKind::backward ? 1 : 0;
+          const uint64_t noise =
+              mix(step, static_cast<uint64_t>(100 * action.stage + action.micro_batch));
+          std::this_thread::sleep_for(std::chrono::microseconds(noise % 300));
+        };
+        runner.run(policy, work);
+        expect_serial(grid, work, comm.rank(), step);
+        EXPECT_LE(most, limit);
+      }
+    }
+  });
+}
+
+TEST(Runner, RecordsWhatItDid) {
+  on_ranks([](Communicator& comm) {
+    const Schedule schedule = make_schedule("1f1b", {.ranks = comm.size(), .micro_batches = 6});
+    Arena arena;
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
+    LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), 1);
+    work.before = [](const Action& action) {
+      if (computes(action.kind)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
+    runner.run(schedule, work);
+    const RunTimes& times = runner.times();
+    std::vector<Action> ran;
+    for (const TimedAction& timed : times.actions) {
+      ran.push_back(timed.action);
+      EXPECT_GE(timed.end - timed.begin, 0.001);
+    }
+    std::vector<Action> planned = schedule.programs[static_cast<size_t>(comm.rank())];
+    std::erase_if(planned, [](const Action& a) { return !computes(a.kind); });
+    EXPECT_EQ(ran, planned);
+    EXPECT_GE(times.compute, 0.012);
+    EXPECT_LE(times.compute + times.waited, times.total);
+  });
+}
+
+/// Runs two ranks of which rank 0's traffic is tampered with; returns the error.
+std::string error_of(const std::function<void(Communicator&)>& body, double timeout = 20) {
+  try {
+    run_ranks(2, body, {.timeout = timeout});
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return "no error";
+}
+
+/// An activation for stage 1 once more, as its sender would write it in run 1.
+void send_again(PipelineRunner& runner, uint32_t micro_batch) {
+  const size_t bytes = ledger_bytes(2)[0];
+  std::vector<std::byte> message(bytes + sizeof(Envelope));
+  const Envelope envelope{.run = 1, .micro_batch = micro_batch, .stage = 1};
+  std::memcpy(message.data() + bytes, &envelope, sizeof envelope);
+  Request request = runner.communicator().isend(1, {.number = 2}, message);
+  runner.communicator().wait(request);
+}
+
+TEST(Runner, ADoubledMessageIsNoticed) {
+  const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
+  const std::string error = error_of([&](Communicator& comm) {
+    Arena arena;
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
+    LedgerWork work(2, ledger_bytes(2), 0);
+    work.before = [&](const Action& action) {
+      if (comm.rank() == 0 && action == Action{ActionKind::forward, 0, 2}) {
+        send_again(runner, 1);
+      }
+    };
+    runner.run(schedule, work);
+    barrier(comm);
+  });
+  EXPECT_THAT(error, HasSubstr("rank 0 sent the activation of micro-batch 1 for stage 1 in run 1"));
+  EXPECT_THAT(error, HasSubstr("the activation of micro-batch 2"));
+}
+
+TEST(Runner, AMessageOfAnEarlierRunIsNoticed) {
+  const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 2});
+  const std::string error = error_of([&](Communicator& comm) {
+    Arena arena;
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
+    LedgerWork work(2, ledger_bytes(2), 0);
+    runner.run(schedule, work);
+    if (comm.rank() == 0) {
+      send_again(runner, 0);
+    }
+    runner.run(schedule, work);
+    barrier(comm);
+  });
+  EXPECT_THAT(error, HasSubstr("in run 1 where the activation of micro-batch 0 for stage 1 in run "
+                               "2 was expected"));
+}
+
+TEST(Runner, AStageThatFailsEndsAll) {
+  for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::reduce}) {
+    const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
+    const std::string error = error_of([&](Communicator& comm) {
+      Arena arena;
+      Stream stream(arena, 1);
+      PipelineRunner runner(comm, stream, shape_of(schedule));
+      LedgerWork work(2, ledger_bytes(2), 0);
+      work.before = [&](const Action& action) {
+        check(comm.rank() == 0 || action.kind != kind, "out of memory");
+      };
+      runner.run(schedule, work);
+      barrier(comm);
+    });
+    EXPECT_THAT(error, HasSubstr("out of memory"));
+  }
+}
+
+TEST(Runner, ASilentStageIsNamed) {
+  const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
+  const std::string error = error_of(
+      [&](Communicator& comm) {
+        Arena arena;
+        Stream stream(arena, 1);
+        PipelineRunner runner(comm, stream, shape_of(schedule));
+        LedgerWork work(2, ledger_bytes(2), 0);
+        work.before = [&](const Action& action) {
+          if (comm.rank() == 1 && action == Action{ActionKind::backward, 1, 1}) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+          }
+        };
+        runner.run(schedule, work);
+      },
+      0.4);
+  EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while receiving the "
+                               "gradient of micro-batch 1 at stage 0"));
+}
+
+}  // namespace
+}  // namespace espalier::parallel

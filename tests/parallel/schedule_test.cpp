@@ -1,0 +1,415 @@
+// Schedules against the closed forms of their papers, over many sizes and times; and the checker
+// against broken schedules.
+#include "parallel/pipeline/schedule/builders.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "parallel/pipeline/runner.h"
+#include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/draw.h"
+#include "parallel/pipeline/schedule/simulate.h"
+#include "src/core/error.h"
+
+namespace espalier::parallel {
+namespace {
+
+constexpr double kTolerance = 1e-9;
+constexpr int kRoom = 1 << 20;  // messages on a channel: no limit
+
+const std::vector<StageTimes>& some_times() {
+  static const std::vector<StageTimes> times{
+      {1, 1, 1}, {1, 1.2, 0.8}, {2, 3, 2}, {1.5, 1.5, 1}, {0.7, 1.1, 0.9}};
+  return times;
+}
+
+/// Of each stage, when the network is cut into `chunks` times as many.
+StageTimes part(const StageTimes& times, int chunks) {
+  return {times.forward / chunks, times.backward_input / chunks, times.backward_weight / chunks};
+}
+
+Timeline run(const Schedule& schedule, const StageTimes& times) {
+  return simulate(schedule, Costs::even(schedule.stages(), times));
+}
+
+/// Sizes (p, m) that all schedules but interleaved take.
+std::vector<ScheduleShape> shapes() {
+  std::vector<ScheduleShape> all;
+  for (const int ranks : {1, 2, 3, 4, 5, 8}) {
+    for (const int micro_batches : {2 * ranks, 2 * ranks + 1, 3 * ranks + 2, 8 * ranks}) {
+      all.push_back({.ranks = ranks, .micro_batches = micro_batches});
+    }
+  }
+  return all;
+}
+
+TEST(Schedules, AreProvedForManySizes) {
+  for (const std::string_view name : schedule_names()) {
+    if (name == "message-driven") {
+      continue;
+    }
+    for (ScheduleShape shape : shapes()) {
+      for (const int chunks : {1, 2, 3}) {
+        shape.chunks = chunks;
+        if (name == "interleaved") {
+          shape.micro_batches = (shape.micro_batches + shape.ranks - 1) / shape.ranks * shape.ranks;
+        }
+        const Schedule schedule = make_schedule(name, shape);
+        SCOPED_TRACE(
+            fmt::format("{} p={} m={} v={}", name, shape.ranks, shape.micro_batches, chunks));
+        const int buffers = needed_buffers(schedule);
+        EXPECT_LE(buffers, 2 * shape.ranks);
+        const ScheduleFacts facts = check_schedule(schedule, buffers);
+        const int sent = std::accumulate(facts.messages.begin(), facts.messages.end(), 0);
+        int crossings = 0;
+        for (int stage = 0; stage < schedule.stages(); ++stage) {
+          crossings += schedule.crosses(stage) ? 1 : 0;
+        }
+        EXPECT_EQ(sent, 2 * crossings * shape.micro_batches);
+      }
+    }
+  }
+}
+
+TEST(Schedules, FewerMicroBatchesThanStages) {
+  for (const std::string_view name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "async"}) {
+    for (int m = 1; m < 6; ++m) {
+      const Schedule schedule = make_schedule(name, {.ranks = 6, .micro_batches = m});
+      SCOPED_TRACE(fmt::format("{} m={}", name, m));
+      EXPECT_NO_THROW(check_schedule(schedule, needed_buffers(schedule)));
+      const StageTimes times{1, 1, 1};
+      EXPECT_GE(run(schedule, times).makespan(), 5 + 3 * m - kTolerance);
+    }
+  }
+}
+
+TEST(Schedules, OneMicroBatchGoesThroughAnyPlacement) {
+  for (const std::string_view name : {"1f1b", "interleaved", "zb-v"}) {
+    const Schedule like = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
+    const Schedule one = one_micro_batch(like);
+    EXPECT_NO_THROW(check_schedule(one, 1));
+    EXPECT_EQ(one.stages(), like.stages());
+  }
+}
+
+TEST(Schedules, EvaluationRunsForwardsAlone) {
+  for (const std::string_view name : {"1f1b", "interleaved", "zb-v"}) {
+    const Schedule like = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
+    for (const int m : {1, 2, 3, 7}) {
+      const Schedule evaluation = forward_only(like, m);
+      const Timeline timeline = run(evaluation, {1, 1, 1});
+      for (size_t rank = 0; rank < 3; ++rank) {
+        EXPECT_NEAR(timeline.busy(rank), m * like.chunks, kTolerance);
+      }
+      EXPECT_LE(needed_handed_over(evaluation), 3);
+    }
+  }
+}
+
+TEST(Schedules, GPipeAnd1F1B) {
+  for (const ScheduleShape& shape : shapes()) {
+    for (const StageTimes& times : some_times()) {
+      const int p = shape.ranks;
+      const int m = shape.micro_batches;
+      const double bubble = (p - 1) * (times.forward + times.backward());
+      for (const auto& schedule : {gpipe(shape), one_forward_one_backward(shape)}) {
+        const Timeline timeline = run(schedule, times);
+        for (size_t rank = 0; rank < static_cast<size_t>(p); ++rank) {
+          EXPECT_NEAR(timeline.idle(rank), bubble, kTolerance * m) << schedule.name;
+        }
+      }
+      const auto all = check_schedule(gpipe(shape), kRoom);
+      const auto few = check_schedule(one_forward_one_backward(shape), kRoom);
+      for (int rank = 0; rank < p; ++rank) {
+        EXPECT_EQ(all.activations[static_cast<size_t>(rank)], m);
+        EXPECT_EQ(few.activations[static_cast<size_t>(rank)], std::min(m, p - rank));
+        EXPECT_EQ(few.delay[static_cast<size_t>(rank)], 0);
+      }
+    }
+  }
+}
+
+TEST(Schedules, Interleaved) {
+  for (const int p : {2, 3, 4, 8}) {
+    for (const int v : {1, 2, 3, 4}) {
+      for (const int groups : {2, 3, 5}) {
+        for (const StageTimes& times : some_times()) {
+          const Schedule schedule =
+              interleaved({.ranks = p, .micro_batches = groups * p, .chunks = v});
+          const Timeline timeline = run(schedule, part(times, v));
+          EXPECT_NEAR(timeline.most_idle(), (p - 1) * (times.forward + times.backward()) / v, 1e-6);
+          const auto facts = check_schedule(schedule, kRoom);
+          // With one chunk the order still warms up by 2 (p - 1).
+          EXPECT_EQ(facts.activations[0], v * p + p - 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedules, ZeroBubble) {
+  for (const ScheduleShape& shape : shapes()) {
+    for (const StageTimes& times : some_times()) {
+      const int p = shape.ranks;
+      if (times.backward_weight > times.forward || times.backward_weight > times.backward_input) {
+        continue;  // the formulas take the weight part as the shortest
+      }
+      const double f = times.forward, bi = times.backward_input, w = times.backward_weight;
+      EXPECT_NEAR(run(zero_bubble(shape, ZeroBubble::h1), times).largest_bubble(),
+                  (p - 1) * (f + bi - w), 1e-6);
+      EXPECT_NEAR(run(zero_bubble(shape, ZeroBubble::h2), times).largest_bubble(),
+                  (p - 1) * (f + bi - 2 * w), 1e-6);
+      const auto h1 = check_schedule(zero_bubble(shape, ZeroBubble::h1), kRoom);
+      const auto h2 = check_schedule(zero_bubble(shape, ZeroBubble::h2), kRoom);
+      for (int rank = 0; rank < p; ++rank) {
+        const auto r = static_cast<size_t>(rank);
+        EXPECT_EQ(h1.activations[r], p - rank);
+        EXPECT_LE(h1.tapes[r], p + 1);
+        EXPECT_EQ(h2.activations[r], 2 * (p - rank) - 1);
+        EXPECT_LE(h2.tapes[r], 2 * p);
+      }
+    }
+    const Schedule v = zero_bubble_v(shape);
+    EXPECT_NEAR(run(v, part({1, 1, 1}, 2)).largest_bubble(), 0, 1e-6);
+    for (const int held : check_schedule(v, kRoom).activations) {
+      EXPECT_LE(held, 2 * shape.ranks);  // half stages: as many as 1f1b's p whole ones
+    }
+  }
+}
+
+/// DualPipe's table: (PP/2 - 1)(F&B + B - 3W), with PP stages on PP / 2 ranks, pairs run as one, B
+/// the whole backward.
+TEST(Schedules, DualPipe) {
+  for (const int p : {1, 2, 3, 4, 8}) {
+    for (const int m : {2 * p, 2 * p + 1, 4 * p}) {
+      const Schedule schedule = dualpipe_v({.ranks = p, .micro_batches = m});
+      for (const StageTimes& times : {StageTimes{1, 1, 1}, StageTimes{2, 2, 2}}) {
+        Costs costs = Costs::even(schedule.stages(), times);
+        costs.fuse_pairs = true;
+        const double pair = times.forward + times.backward();
+        const Timeline timeline = simulate(schedule, costs);
+        EXPECT_NEAR(timeline.most_idle(),
+                    (p - 1) * (pair + times.backward() - 3 * times.backward_weight), 1e-6)
+            << "p=" << p << " m=" << m;
+      }
+      for (const int held : check_schedule(schedule, kRoom).activations) {
+        EXPECT_LE(held, 2 * p + 1);
+      }
+    }
+  }
+}
+
+TEST(Schedules, AsynchronousDelayIsTheDistanceToTheEnd) {
+  for (const ScheduleShape& shape : shapes()) {
+    const auto facts = check_schedule(asynchronous(shape), kRoom);
+    for (int stage = 0; stage < shape.ranks; ++stage) {
+      EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], shape.ranks - 1 - stage);
+    }
+  }
+}
+
+TEST(Schedules, UpdatesOfSeveralMicroBatchesDelayLess) {
+  for (const int p : {2, 4, 8}) {
+    for (const int every : {1, 2, 3, 7}) {
+      const auto facts = check_schedule(
+          asynchronous({.ranks = p, .micro_batches = every * 2 * p, .every = every}), kRoom);
+      for (int stage = 0; stage < p; ++stage) {
+        const int ahead = p - 1 - stage;  // micro-batches
+        EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], (ahead + every - 1) / every)
+            << "p=" << p << " every=" << every << " stage " << stage;
+      }
+    }
+  }
+  EXPECT_THROW(check_schedule(asynchronous({.ranks = 2, .micro_batches = 5, .every = 2}), kRoom),
+               Failure);
+}
+
+TEST(Schedules, OneRankInjectsTheDelaysOfMany) {
+  for (const int p : {2, 3, 8}) {
+    for (const int every : {1, 3}) {
+      const ScheduleShape shape{.micro_batches = every * 9, .chunks = p, .every = every};
+      const Schedule one = asynchronous(shape);
+      const auto facts = check_schedule(one, kRoom);
+      const auto many = check_schedule(
+          asynchronous({.ranks = p, .micro_batches = every * 9, .every = every}), kRoom);
+      EXPECT_EQ(one.stages(), p);
+      EXPECT_EQ(facts.delay, many.delay);
+      EXPECT_EQ(facts.stage_activations, many.stage_activations);
+      EXPECT_EQ(facts.messages.front(), 0);
+    }
+  }
+}
+
+TEST(MessageDriven, IdleTimeOfTheFacts) {
+  const auto idle = [](int m, int limit, double latency, MessageDriven::Order order) {
+    Costs costs = Costs::even(8, {1, 1, 1});
+    costs.latency = latency;
+    const auto [schedule, timeline] =
+        simulate({.ranks = 8, .micro_batches = m, .in_flight = limit, .order = order}, costs);
+    check_schedule(schedule, kRoom);
+    return timeline.most_idle();
+  };
+  using Order = MessageDriven::Order;
+  // 21 when a gradient that arrives as a rank becomes free counts as arrived, 24 when it does not.
+  EXPECT_NEAR(idle(64, 8, 0, Order::backward_first), 21, 3 + kTolerance);
+  EXPECT_NEAR(idle(64, 8, 0, Order::arrival), 30, kTolerance);
+  EXPECT_NEAR(idle(256, 16, 0.25, Order::backward_first), 24.5, kTolerance);
+  EXPECT_NEAR(idle(256, 8, 0.25, Order::backward_first), (214 + 288) / 2.0, 38);
+
+  Costs costs = Costs::even(8, {1, 1, 1});
+  costs.latency = 0.25;
+  const Schedule fixed = one_forward_one_backward({.ranks = 8, .micro_batches = 256});
+  EXPECT_NEAR(simulate(fixed, costs).most_idle(), 136, 1);
+  EXPECT_NEAR(simulate(gpipe({.ranks = 8, .micro_batches = 256}), costs).most_idle(), 21 + 3.5,
+              kTolerance);
+  EXPECT_LE(best_in_flight(8, 256, costs), 16);
+}
+
+TEST(MessageDriven, HoldsNoMoreThanItsLimit) {
+  for (const int limit : {1, 3, 8, 12}) {
+    const auto [schedule, timeline] =
+        simulate({.ranks = 5, .micro_batches = 20, .in_flight = limit}, Costs::even(5, {1, 1, 1}));
+    const ScheduleFacts facts = check_schedule(schedule, kRoom);
+    EXPECT_EQ(facts.activations[0], limit);
+    EXPECT_EQ(facts.activations[4], 1);
+  }
+}
+
+/// On random times the makespan is never below what any schedule needs, and 1F1B's never below what
+/// its longest stage needs.
+TEST(Simulator, RespectsBoundsOnRandomTimes) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> time(0.1, 2.0);
+  std::uniform_int_distribution<int> size(1, 6);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int p = size(random);
+    const int m = 2 * p + size(random);
+    for (const std::string_view name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+      const Schedule schedule = make_schedule(name, {.ranks = p, .micro_batches = m});
+      Costs costs;
+      double path = 0;  // of one micro-batch there and back
+      std::vector<double> work(static_cast<size_t>(p));
+      costs.latency = time(random) / 4;
+      costs.transfer = time(random) / 8;
+      for (int stage = 0; stage < schedule.stages(); ++stage) {
+        const StageTimes t{time(random), time(random), time(random)};
+        costs.stages.push_back(t);
+        path += t.forward + t.backward_input +
+                (schedule.crosses(stage) ? 2 * (costs.latency + costs.transfer) : 0);
+        work[static_cast<size_t>(schedule.rank_of(stage))] += m * (t.forward + t.backward());
+      }
+      const Timeline timeline = simulate(schedule, costs);
+      EXPECT_GE(timeline.makespan(), path - kTolerance);
+      for (size_t rank = 0; rank < work.size(); ++rank) {
+        EXPECT_NEAR(timeline.busy(rank), work[rank], 1e-6);
+        EXPECT_GE(timeline.makespan(), work[rank] - kTolerance);
+        EXPECT_LE(timeline.bubble(rank), timeline.idle(rank) + kTolerance);
+        for (size_t i = 1; i < timeline.ranks[rank].size(); ++i) {
+          EXPECT_GE(timeline.ranks[rank][i].begin, timeline.ranks[rank][i - 1].end - kTolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST(Checker, RejectsDroppedAndDoubledActions) {
+  for (const std::string_view name :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "async"}) {
+    const Schedule whole = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
+    ASSERT_NO_THROW(check_schedule(whole, kRoom)) << name;
+    for (size_t rank = 0; rank < whole.programs.size(); ++rank) {
+      for (size_t i = 0; i < whole.programs[rank].size(); ++i) {
+        SCOPED_TRACE(fmt::format("{} rank {}: {}", name, rank, describe(whole.programs[rank][i])));
+        Schedule broken = whole;
+        auto& program = broken.programs[rank];
+        program.erase(program.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_THROW(check_schedule(broken, kRoom), Failure);
+        broken = whole;
+        auto& doubled = broken.programs[rank];
+        doubled.insert(doubled.begin() + static_cast<std::ptrdiff_t>(i), doubled[i]);
+        EXPECT_THROW(check_schedule(broken, kRoom), Failure);
+      }
+    }
+  }
+}
+
+TEST(Checker, RejectsSwapsThatChangeWhatDependsOnWhat) {
+  const Schedule whole = make_schedule("zb-h1", {.ranks = 3, .micro_batches = 6});
+  int rejected = 0;
+  for (size_t rank = 0; rank < whole.programs.size(); ++rank) {
+    for (size_t i = 1; i < whole.programs[rank].size(); ++i) {
+      Schedule broken = whole;
+      Action& first = broken.programs[rank][i - 1];
+      Action& second = broken.programs[rank][i];
+      const bool depends = first.stage == second.stage && first.micro_batch == second.micro_batch;
+      std::swap(first, second);
+      if (depends) {
+        SCOPED_TRACE(describe(first));
+        if (first.kind == ActionKind::step || second.kind == ActionKind::step ||
+            sends(first.kind) || receives(second.kind) || computes(first.kind)) {
+          EXPECT_THROW(check_schedule(broken, kRoom), Failure);
+          ++rejected;
+        }
+      }
+    }
+  }
+  EXPECT_GT(rejected, 20);
+  // Two messages in the wrong order.
+  Schedule crossed = make_schedule("gpipe", {.ranks = 2, .micro_batches = 2});
+  auto& sender = crossed.programs[0];
+  const auto is_send = [](const Action& a) { return a.kind == ActionKind::send_activation; };
+  const auto first = std::ranges::find_if(sender, is_send);
+  const auto second = std::find_if(first + 1, sender.end(), is_send);
+  std::swap(first->micro_batch, second->micro_batch);
+  EXPECT_THROW(check_schedule(crossed, kRoom), Failure);
+}
+
+TEST(Checker, NamesADeadlock) {
+  // Both ranks wait for the other's first message.
+  Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 2});
+  auto& program = schedule.programs[0];
+  const auto gradient = std::ranges::find(program, ActionKind::receive_gradient, &Action::kind);
+  std::rotate(program.begin(), gradient, gradient + 1);
+  try {
+    check_schedule(schedule, kRoom);
+    FAIL() << "accepted";
+  } catch (const Failure& failure) {
+    EXPECT_NE(std::string(failure.what()).find("never ends"), std::string::npos) << failure.what();
+  }
+}
+
+TEST(Builders, SizesThatDoNotFitNameTheFix) {
+  try {
+    make_schedule("interleaved", {.ranks = 4, .micro_batches = 10, .chunks = 2});
+    FAIL() << "accepted";
+  } catch (const Failure& failure) {
+    const std::string text = failure.what();
+    EXPECT_NE(text.find("8 or 12"), std::string::npos) << text;
+  }
+  EXPECT_THROW(make_schedule("dualpipe-v", {.ranks = 4, .micro_batches = 7}), Failure);
+  EXPECT_THROW(make_schedule("zigzag", {.ranks = 4, .micro_batches = 8}), Failure);
+  EXPECT_THROW(make_schedule("1f1b", {.ranks = 0, .micro_batches = 8}), Failure);
+}
+
+TEST(Drawing, ShowsEveryAction) {
+  const Timeline timeline =
+      run(one_forward_one_backward({.ranks = 2, .micro_batches = 3}), {1, 1, 1});
+  EXPECT_EQ(draw_text(timeline),
+            "rank 0  |F0-F1-......B0----F2-B1----...B2----|\n"
+            "rank 1  |...F0-B0----F1-B1----F2-B2----......|\n");
+  const std::string svg = draw_svg(timeline, "1f1b");
+  const auto count = [&svg](std::string_view text) {
+    size_t found = 0;
+    for (size_t at = svg.find(text); at != std::string::npos; at = svg.find(text, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  EXPECT_EQ(count("<title>"), 12U);
+}
+
+}  // namespace
+}  // namespace espalier::parallel

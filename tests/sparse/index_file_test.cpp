@@ -1,0 +1,91 @@
+// Masks in files: the entropy code gives every mask back in about its entropy; what "auto" takes.
+#include "sparse/index/file_index.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/sparse/index_example.h"
+
+namespace espalier::sparse {
+namespace {
+
+Mask back(const Index& index, const FileIndex& file) {
+  return mask_from_file(file.encoding, index.size(), index.kept(), file.bytes);
+}
+
+TEST(IndexFile, EveryMaskComesBack) {
+  Arena arena;
+  for (const Example& example : examples()) {
+    SCOPED_TRACE(example.label());
+    const Index index(arena, example.mask, example.encoding, example.shape);
+    for (const char* choice : {"auto", "same", "entropy", "golomb"}) {
+      const FileIndex file = to_file(index, choice);
+      EXPECT_EQ(back(index, file), example.mask) << choice;
+      EXPECT_EQ(file.encoding == Encoding::full, index.encoding() == Encoding::full) << choice;
+    }
+  }
+}
+
+TEST(IndexFile, TheCodeDoesNotDependOnTheIndexInMemory) {
+  Arena arena;
+  const Mask mask = random_mask(10'000, 0.1, 3);
+  const auto code = to_file(Index(arena, mask, Encoding::int32, {.cols = 100})).bytes;
+  EXPECT_EQ(to_file(Index(arena, mask, Encoding::golomb, {.cols = 100})).bytes, code);
+}
+
+TEST(IndexFile, RandomMasksTakeTheirEntropy) {
+  Arena arena;
+  constexpr int64_t kRows = 768;
+  for (double density : {0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01}) {
+    const Mask mask = random_mask(kRows * kRows, density, 5);
+    const double bound = entropy_bound_bytes(mask.size(), mask.kept());
+    for (const int64_t cols : {int64_t{0}, kRows}) {
+      const Index index(arena, mask, Encoding::bitmap, {.cols = cols});
+      const FileIndex file = to_file(index);
+      EXPECT_EQ(file.encoding, Encoding::entropy);
+      EXPECT_LT(static_cast<double>(file.bytes.size()), 1.015 * bound + 30) << density;
+      EXPECT_GT(static_cast<double>(file.bytes.size()), 0.99 * bound) << density;
+      EXPECT_EQ(back(index, file), mask);
+    }
+  }
+}
+
+TEST(IndexFile, StructureTakesLess) {
+  Arena arena;
+  const auto ratio = [&](const Mask& mask, const IndexShape& shape) {
+    const FileIndex file = to_file(Index(arena, mask, Encoding::bitmap, shape), "entropy");
+    return static_cast<double>(file.bytes.size()) / entropy_bound_bytes(mask.size(), mask.kept());
+  };
+  const Mask uneven = uneven_mask(512, 768, 0.1, 0.7);
+  EXPECT_LT(ratio(uneven, {.cols = 768}), 0.85) << "rows and columns differ";
+  const IndexShape squares{.cols = 768, .height = 16, .width = 16};
+  EXPECT_LT(ratio(block_mask(512, squares, 0.1, 2), {.cols = 768}), 0.15);
+  const IndexShape two_four{.cols = 768, .n = 2, .m = 4};
+  const double exact = std::log2(6.0) / 4;  // six choices a group of four, H(1/2) = 1
+  EXPECT_LT(ratio(nm_mask(512, two_four, 0, 2), two_four), 1.01 * exact);
+}
+
+TEST(IndexFile, AutoTakesTheSmaller) {
+  Arena arena;
+  const IndexShape shape{.cols = 768, .height = 16, .width = 16, .n = 2, .m = 4};
+  const Index block(arena, block_mask(512, shape, 0.1, 2), Encoding::block, shape);
+  EXPECT_EQ(to_file(block).encoding, Encoding::block);
+  const Index nm(arena, nm_mask(512, shape, 0, 2), Encoding::nm, shape);
+  EXPECT_EQ(to_file(nm).encoding, Encoding::entropy);
+  EXPECT_EQ(to_file(nm, "same").encoding, Encoding::nm);
+  EXPECT_EQ(to_file(nm, "int32").encoding, Encoding::int32);
+  EXPECT_EQ(to_file(Index::full(7)).encoding, Encoding::full);
+  EXPECT_TRUE(to_file(Index::full(7)).bytes.empty());
+}
+
+TEST(IndexFile, WrongChoicesAreNamed) {
+  Arena arena;
+  const Index index(arena, random_mask(100, 0.1, 3), Encoding::golomb);
+  for (const char* choice : {"nm", "block", "full", "zip"}) {
+    EXPECT_THROW(to_file(index, choice), Failure) << choice;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::sparse

@@ -1,0 +1,319 @@
+// Storages of a pruned weight as whole runs: all of them train to the same result, on any number of
+// threads and ranks, resume each other's checkpoints, and hold the bytes that they promise.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/checkpoint/checkpoint.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run;
+using testing::TempDir;
+using testing::tiny_config;
+
+class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  /// Pruned after a few steps, so that masks change while state is there.
+  io::Config config(const std::string& storage) const {
+    io::Config made = tiny_config(dir_);
+    made.train.dtype = std::get<1>(GetParam());
+    made.pruning.method = std::get<0>(GetParam()) == "block" ? "block" : "magnitude";
+    made.pruning.block = 16;
+    made.pruning.sparsity = 0.75;
+    made.pruning.at_step = 4;
+    made.sparse.storage.fallback = storage;
+    return made;
+  }
+  std::string storage() const { return std::get<0>(GetParam()); }
+  /// Products of 16 bits are rounded at other places: losses agree to the noise of that.
+  double tolerance() const { return std::get<1>(GetParam()) == "fp32" ? 2e-5 : 2e-2; }
+
+  void expect_same_losses(const Outcome& a, const Outcome& b) const {
+    ASSERT_EQ(a.losses.size(), b.losses.size());
+    for (size_t i = 0; i < a.losses.size(); ++i) {
+      EXPECT_NEAR(a.losses[i], b.losses[i], tolerance()) << "step " << i + 1;
+    }
+    EXPECT_NEAR(a.val_loss, b.val_loss, tolerance());
+    if (std::get<1>(GetParam()) == "fp32") {
+      EXPECT_EQ(a.positions, b.positions);
+    } else {
+      // The same noise decides which of two weights at the threshold stays.
+      EXPECT_LE(share_moved(a, b), 1e-3);
+    }
+  }
+
+  /// Of the positions that `a` keeps, those that `b` does not.
+  static double share_moved(const Outcome& a, const Outcome& b) {
+    double moved = 0;
+    double kept = 0;
+    for (const auto& [name, mine] : a.positions) {
+      const std::vector<int32_t>& others = b.positions.at(name);
+      std::vector<int32_t> gone;
+      std::ranges::set_difference(mine, others, std::back_inserter(gone));
+      moved += static_cast<double>(gone.size());
+      kept += static_cast<double>(mine.size());
+    }
+    return moved / kept;
+  }
+
+  TempDir dir_;
+};
+
+TEST_P(Storages, TrainsToTheLossOfDense) {
+  const Outcome dense = run(config("dense"));
+  const Outcome other = run(config(storage()));
+  expect_same_losses(other, dense);
+  EXPECT_LT(other.losses.back(), other.losses.front() - 0.1) << "it learns";
+}
+
+TEST_P(Storages, ThreadsDoNotChangeBits) {
+  io::Config made = config(storage());
+  const Outcome one = run(made);
+  for (const int64_t threads : {2, 3}) {
+    made.run.threads = threads;
+    EXPECT_EQ(run(made), one) << threads << " threads";
+  }
+}
+
+TEST_P(Storages, ResumeIsNoBreakAndAnyStorageResumesAnyOther) {
+  const Outcome whole = run(config(storage()));
+  for (const char* first : {"dense", "sparse"}) {
+    train::TrainerOptions until;
+    until.stop_after = 7;
+    run(config(first), 1, until);
+    train::TrainerOptions onwards;
+    onwards.resume = "auto";
+    Outcome resumed = run(config(storage()), 1, onwards);
+    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+    expect_same_losses(resumed, whole);
+    if (first == storage()) {
+      EXPECT_EQ(resumed, whole) << "bit for bit";
+    }
+  }
+}
+
+TEST_P(Storages, TwoRanksAreOne) {
+  const Outcome one = run(config(storage()));
+  expect_same_losses(run(config(storage()), 2), one);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Storages,
+                         ::testing::Combine(::testing::Values("expanded", "sparse", "block"),
+                                            ::testing::Values("fp32", "bf16", "fp16")));
+
+class States : public ::testing::TestWithParam<std::string> {
+ protected:
+  io::Config config() const {
+    io::Config made = tiny_config(dir_);
+    made.model.width = 64;  // wide enough for 8-bit moments in the pruned weights, too
+    made.train.dtype = GetParam();
+    made.pruning.method = "magnitude";
+    made.pruning.sparsity = 0.5;
+    made.pruning.at_step = 4;
+    made.sparse.storage.fallback = "sparse";
+    made.optimizer.state_bits = 8;
+    return made;
+  }
+  TempDir dir_;
+};
+
+TEST_P(States, EightBitsLearnLikeThirtyTwo) {
+  io::Config made = config();
+  made.train.steps = 40;
+  const Outcome coded = run(made);
+  made.optimizer.state_bits = 32;
+  const Outcome exact = run(made);
+  EXPECT_NE(coded.losses.back(), exact.losses.back()) << "8 bits are in use";
+  EXPECT_NEAR(coded.val_loss, exact.val_loss, 0.05);
+}
+
+TEST_P(States, EightBitRunsResumeBitForBit) {
+  const Outcome whole = run(config());
+  for (const int64_t stop : {2, 7}) {  // before and after the pruning
+    train::TrainerOptions first;
+    first.stop_after = stop;
+    run(config(), 1, first);
+    train::TrainerOptions second;
+    second.resume = "auto";
+    Outcome resumed = run(config(), 1, second);
+    resumed.losses = whole.losses;
+    EXPECT_EQ(resumed, whole) << "stopped after step " << stop;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, States, ::testing::Values("fp32", "bf16"));
+
+TEST(AutoStorage, ChoosesAndSaysSo) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "random";
+  made.pruning.sparsity = 0.9;
+  made.pruning.at_step = 0;
+  made.sparse.storage.fallback = "auto";
+  std::string notes;
+  train::TrainerOptions options;
+  options.on_note = [&](const std::string& text) { notes += text + '\n'; };
+  const Outcome chosen = run(made, 1, options);
+  EXPECT_THAT(notes, HasSubstr("chosen"));
+  EXPECT_THAT(notes, HasSubstr("[128, 32]"));
+  made.sparse.storage.fallback = "dense";
+  const Outcome dense = run(made);
+  EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
+}
+
+/// Edges that divide the widths of the network and edges that do not, larger ones than matrices
+/// too.
+class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::string>> {
+ protected:
+  io::Config config(const std::string& storage) const {
+    io::Config made = tiny_config(dir_);
+    made.train.dtype = std::get<1>(GetParam());
+    made.model.width = 40;
+    made.pruning.method = "block";
+    made.pruning.block = std::get<0>(GetParam());
+    made.pruning.sparsity = 0.5;
+    made.pruning.at_step = 3;
+    made.sparse.storage.fallback = storage;
+    return made;
+  }
+  /// Pruned more and more: lists change.
+  io::Config gradual(const std::string& storage) const {
+    io::Config made = config(storage);
+    made.pruning.at_step = -1;
+    made.pruning.from_step = 2;
+    made.pruning.to_step = 8;
+    made.pruning.every = 2;
+    return made;
+  }
+  void expect_equal(const Outcome& got, const Outcome& want) const {
+    const double tolerance = std::get<1>(GetParam()) == "fp32" ? 1e-5 : 2e-2;
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (size_t i = 0; i < got.losses.size(); ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], tolerance) << "step " << i + 1;
+    }
+    EXPECT_EQ(got.positions, want.positions);
+  }
+  TempDir dir_;
+};
+
+TEST_P(BlockEdges, TrainToTheLossOfDense) {
+  expect_equal(run(config("block")), run(config("dense")));
+}
+
+TEST_P(BlockEdges, FollowMasksThatChange) {
+  io::Config made = gradual("block");
+  const Outcome one = run(made);
+  expect_equal(one, run(gradual("dense")));
+  for (const int64_t threads : {2, 3}) {
+    made.run.threads = threads;
+    EXPECT_EQ(run(made), one) << threads << " threads";
+  }
+}
+
+TEST_P(BlockEdges, ACheckpointOfOneStorageIsOneOfTheOthers) {
+  const Outcome whole = run(gradual("block"));
+  for (const auto& [first, second] : {std::pair{"block", "block"},
+                                      {"block", "sparse"},
+                                      {"block", "dense"},
+                                      {"sparse", "block"},
+                                      {"dense", "block"}}) {
+    train::TrainerOptions until;
+    until.stop_after = 7;
+    run(gradual(first), 1, until);
+    train::TrainerOptions onwards;
+    onwards.resume = "auto";
+    Outcome resumed = run(gradual(second), 1, onwards);
+    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+    expect_equal(resumed, whole);
+    if (first == std::string(second)) {
+      EXPECT_EQ(resumed, whole) << "bit for bit";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BlockEdges,
+                         ::testing::Combine(::testing::Values(4, 7, 16, 24, 64),
+                                            ::testing::Values("fp32", "bf16")));
+
+TEST(BlockStorage, SmallerBlocksThanThePruned) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "block";
+  made.pruning.block = 32;
+  made.pruning.sparsity = 0.5;
+  made.pruning.at_step = 0;
+  made.sparse.storage.fallback = "block";
+  const Outcome whole = run(made);
+  for (const int64_t edge : {16, 8}) {
+    made.sparse.block = edge;
+    EXPECT_NEAR(run(made).losses.back(), whole.losses.back(), 1e-5) << edge;
+  }
+  made.sparse.block = 12;
+  EXPECT_THAT(failure_of([&] { run(made); }), HasSubstr("sparse.block = 0"));
+}
+
+TEST(BlockStorage, RefusesAMaskWithoutBlocks) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "magnitude";
+  made.pruning.sparsity = 0.9;
+  made.pruning.at_step = 2;
+  made.sparse.storage.fallback = "block";
+  const std::string message = failure_of([&] { run(made); });
+  EXPECT_THAT(message, HasSubstr("sparse"));
+  EXPECT_THAT(message, HasSubstr("block"));
+}
+
+TEST(BlockStorage, RefusesGivenMasksWithoutBlocks) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.method = "random";
+  made.pruning.sparsity = 0.98;
+  made.pruning.at_step = 0;
+  run(made);
+  train::TrainerOptions options;
+  options.init = dir / "pruned.h5";
+  std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
+  made.sparse.storage.fallback = "block";
+  made.pruning.method = "none";
+  const std::string message = failure_of([&] { run(made, 2, options); });
+  EXPECT_THAT(message, HasSubstr("whole 16x16 blocks would hold"));
+  EXPECT_THAT(message, HasSubstr("sparse.storage = \"sparse\""));
+}
+
+TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
+  const TempDir dir;
+  io::Config made = tiny_config(dir);
+  made.pruning.sparsity = 0.5;
+  made.pruning.block = 16;
+  made.pruning.at_step = 0;
+  made.sparse.storage.fallback = "auto";
+  std::string notes;
+  train::TrainerOptions options;
+  options.on_note = [&](const std::string& text) { notes += text + '\n'; };
+  auto offers_blocks = [&](const std::string& method) {
+    made.pruning.method = method;
+    notes.clear();
+    run(made, 1, options);
+    EXPECT_THAT(notes, HasSubstr("block ms"));
+    return notes.find(" -  ") == std::string::npos;  // a storage that was not timed
+  };
+  EXPECT_FALSE(offers_blocks("random"));
+  EXPECT_FALSE(offers_blocks("nm"));
+  EXPECT_TRUE(offers_blocks("block"));
+  // Pruned already, and it stays so: the masks themselves tell.
+  options.init = dir / "pruned.h5";
+  std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
+  EXPECT_TRUE(offers_blocks("none"));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,59 @@
+#pragma once
+// Ways to train that tests of whole runs go through, as changes of a config.
+#include <string>
+
+#include "io/config/config.h"
+
+namespace espalier::testing {
+
+struct Way {
+  std::string name;
+  void (*apply)(io::Config& config) = nullptr;
+};
+
+/// "fp32", "bf16", or "fp8": products in 8 bits of a network in bf16.
+inline void take_type(io::Config& config, const std::string& name) {
+  config.train.fp8 = name == "fp8";
+  config.train.dtype = config.train.fp8 ? "bf16" : name;
+}
+
+inline void prune(io::Config& config) {
+  config.pruning.method = "magnitude";
+  config.pruning.sparsity = 0.75;
+  config.pruning.at_step = 4;
+}
+
+inline void prune_sparse(io::Config& config) {
+  prune(config);
+  config.sparse.storage.fallback = "sparse";
+}
+
+inline void prune_expanded(io::Config& config) {
+  prune(config);
+  config.sparse.storage.fallback = "expanded";
+}
+
+inline void prune_gradually(io::Config& config) {
+  prune(config);
+  config.pruning.at_step = -1;
+  config.pruning.from_step = 2;
+  config.pruning.to_step = 10;
+  config.pruning.every = 3;
+}
+
+inline void move_masks(io::Config& config) {
+  prune_sparse(config);
+  config.pruning.method = "rigl";
+  config.pruning.at_step = 0;
+  config.pruning.every = 3;
+}
+
+/// The network over two ranks, in micro-batches of three sequences.
+inline void in_two_stages(io::Config& config, const std::string& schedule) {
+  config.parallel.pipeline = 2;
+  config.parallel.partition = {2, 2};
+  config.parallel.schedule = schedule;
+  config.train.micro_batch = 3;
+}
+
+}  // namespace espalier::testing

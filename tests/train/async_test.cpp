@@ -1,0 +1,421 @@
+// Asynchronous pipelines: the runner over ranks equals the delay injector on one rank to the bit,
+// and that equals a training loop written out by hand from the formulas, for every way to predict
+// weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/optim/schedule.h"
+#include "tests/support/grid.h"
+
+namespace espalier {
+namespace {
+
+using testing::expect_equal;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run_grid;
+using testing::TempDir;
+using testing::tiny_config;
+
+const std::vector<std::string> kPredictions{
+    "none", "stash", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"};
+
+io::Config config_for(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  config.model.layers = 4;
+  config.train.global_batch = 3;
+  config.train.steps = 14;
+  config.parallel.schedule = "async";
+  config.parallel.check_every = 0;
+  return config;
+}
+
+/// Layers of each stage: whole layers 0 … 5 of the tiny network.
+std::vector<int64_t> partition_of(int stages) {
+  return stages == 2 ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{2, 1, 3};
+}
+
+io::Config over(io::Config config, int stages) {
+  config.parallel.pipeline = stages;
+  config.parallel.partition = partition_of(stages);
+  return config;
+}
+
+io::Config injected(io::Config config, int stages) {
+  config.parallel.delay_stages = stages;
+  config.parallel.partition = partition_of(stages);
+  return config;
+}
+
+TEST(Async, OneStageIsTheSynchronousRun) {
+  const TempDir dir;
+  for (const std::string prediction : {"none", "2bw", "spectrain"}) {
+    io::Config config = config_for(dir);
+    config.train.micro_batch = 1;
+    config.parallel.weight_prediction = prediction;
+    const Outcome async = run_grid(config, 1);
+    config.parallel.schedule = "auto";
+    config.parallel.weight_prediction = "none";
+    expect_equal(async, run_grid(config, 1));
+  }
+}
+
+TEST(Async, RanksEqualTheInjector) {
+  const TempDir dir;
+  for (const std::string& prediction : kPredictions) {
+    for (const std::string kind : {"adamw", "sgd"}) {
+      for (const std::string storage : {"dense", "sparse"}) {
+        io::Config config = config_for(dir);
+        config.parallel.weight_prediction = prediction;
+        config.optimizer.kind = kind;
+        config.optimizer.clip = 0.1;
+        config.sparse.storage.fallback = storage;
+        config.pruning.method = "magnitude";
+        config.pruning.at_step = 5;
+        config.train.dtype = storage == "sparse" ? "bf16" : "fp32";
+        config.optimizer.state_bits = storage == "sparse" ? 8 : 32;
+        SCOPED_TRACE(fmt::format("{} {} {}", prediction, kind, storage));
+        expect_equal(run_grid(over(config, 3), 3), run_grid(injected(config, 3), 1));
+      }
+    }
+  }
+}
+
+TEST(Async, UpdatesOfSeveralMicroBatches) {
+  const TempDir dir;
+  std::vector<std::string> all = kPredictions;
+  all.emplace_back("2bw");
+  for (const std::string& prediction : all) {
+    for (const std::string recompute : {"none", "full"}) {
+      io::Config config = config_for(dir);
+      config.parallel.weight_prediction = prediction;
+      config.train.global_batch = 6;
+      config.train.micro_batch = 2;
+      config.train.recompute = recompute;
+      config.model.dropout = 0.1;
+      SCOPED_TRACE(prediction + " " + recompute);
+      expect_equal(run_grid(over(config, 3), 3), run_grid(injected(config, 3), 1));
+    }
+  }
+}
+
+TEST(Async, ReplicasSumEachStage) {
+  const TempDir dir;
+  for (const std::string prediction : {"none", "stash", "spectrain"}) {
+    io::Config config = config_for(dir);
+    config.parallel.weight_prediction = prediction;
+    config.train.global_batch = 4;
+    config.parallel.check_every = 5;
+    SCOPED_TRACE(prediction);
+    const Outcome injector = run_grid(injected(config, 2), 2);
+    expect_equal(run_grid(over(config, 2), 4), injector);
+    config.train.micro_batch = 2;
+    const Outcome alone = run_grid(injected(config, 2), 2);
+    for (size_t i = 0; i < alone.losses.size(); ++i) {
+      EXPECT_NEAR(alone.losses[i], injector.losses[i], 1e-5) << i;
+    }
+  }
+}
+
+TEST(Async, MasksChangeBetweenDrains) {
+  const TempDir dir;
+  for (const std::string method : {"rigl", "magnitude"}) {
+    io::Config config = config_for(dir);
+    config.parallel.weight_prediction = "spectrain-consistent";
+    config.pruning.method = method;
+    config.pruning.sparsity = 0.8;
+    config.sparse.storage.fallback = "expanded";
+    if (method == "rigl") {
+      config.pruning.to_step = 12;
+      config.pruning.every = 4;
+    } else {
+      config.pruning.from_step = 2;
+      config.pruning.to_step = 10;
+      config.pruning.every = 3;
+    }
+    SCOPED_TRACE(method);
+    expect_equal(run_grid(over(config, 2), 2), run_grid(injected(config, 2), 1));
+  }
+}
+
+/// Drains come at checkpoints, so a run that goes on from one does the same.
+TEST(Async, ResumesAtADrainWithoutABreak) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.parallel.weight_prediction = "pipeoptim";
+  config.train.checkpoint_every = 6;
+  const Outcome whole = run_grid(over(config, 2), 2);
+  run_grid(over(config, 2), 2, {.stop_after = 6});
+  Outcome resumed = run_grid(injected(config, 2), 1, {.resume = "auto"});
+  EXPECT_EQ(resumed.losses.size(), 8U);
+  resumed.losses = whole.losses;
+  expect_equal(resumed, whole);
+}
+
+/// A loop over micro-batches with the weights of every update at hand.
+class ByHand {
+ public:
+  ByHand(const io::Config& config, int stages)
+      : config_(config),
+        stages_(stages),
+        source_(train::open_source(config, nullptr)),
+        stream_(arena_, 1),
+        stage_(config, train::problem_of(*source_), stream_, kernels::by_name("auto"),
+               {.micro_batch = config.train.global_batch}) {
+    stage_.store().initialise(static_cast<uint64_t>(config.train.seed));
+    const auto layers = train::make_layers(config, train::problem_of(*source_));
+    size_t first = 0;
+    for (int k = 0; k < stages; ++k) {
+      const size_t end =
+          first + static_cast<size_t>(config.parallel.partition.at(static_cast<size_t>(k)));
+      const std::vector<train::PartShape> part{{.first = first, .end = end}};
+      for (const size_t number : train::parameters_of(layers, part)) {
+        stage_of_[stage_.store().parameters()[number].spec.name] = k;
+      }
+      first = end;
+    }
+    for (const sparse::Parameter& parameter : stage_.store().parameters()) {
+      const std::vector<float> start = stage_.store().master(parameter);
+      const std::vector<double> zero(start.size(), 0);
+      history_[parameter.spec.name] = {{{start.begin(), start.end()}, zero, zero}};
+    }
+  }
+
+  Outcome run() {
+    Outcome outcome;
+    for (int64_t i = 0; i < config_.train.steps; ++i) {
+      outcome.losses.push_back(train(i));
+    }
+    for (const auto& [name, states] : history_) {
+      outcome.values[name] = {states.back().w.begin(), states.back().w.end()};
+    }
+    return outcome;
+  }
+
+ private:
+  struct State {
+    std::vector<double> w, m, v;
+  };
+
+  /// The weights of `name` after `done` updates, `ahead` further.
+  std::vector<double> ahead(const std::string& name, bool decays, int64_t done, int64_t ahead) {
+    const State& state = history_.at(name).at(static_cast<size_t>(done));
+    const io::OptimizerConfig& o = config_.optimizer;
+    std::vector<double> w = state.w;
+    if (done == 0) {
+      return w;
+    }
+    const bool adam = o.kind == "adamw";
+    auto lr = [&](int64_t step) { return optim::learning_rate(o, step, config_.train.steps); };
+    auto power = [](double base, int64_t t) { return std::pow(base, static_cast<double>(t)); };
+    for (size_t e = 0; e < w.size(); ++e) {
+      for (int64_t j = 1; j <= ahead; ++j) {
+        if (config_.parallel.weight_prediction == "future-zero") {
+          const double rate = lr(done + j - 1);
+          if (adam) {
+            w[e] *= 1 - rate * (decays ? o.weight_decay : 0);
+            const double m = power(o.beta1, j) * state.m[e] / (1 - power(o.beta1, done + j));
+            w[e] -= rate * m / (std::sqrt(state.v[e] / (1 - power(o.beta2, done + j))) + o.epsilon);
+          } else {
+            w[e] -= rate * power(o.momentum, j) * state.m[e];
+          }
+        } else if (adam) {
+          w[e] -= lr(done) * (state.m[e] / (1 - power(o.beta1, done))) /
+                  (std::sqrt(state.v[e] / (1 - power(o.beta2, done))) + o.epsilon);
+        } else {
+          w[e] -= lr(done) * state.m[e];
+        }
+      }
+    }
+    return w;
+  }
+
+  void set_weights(int64_t i, bool backward) {
+    const std::string& mode = config_.parallel.weight_prediction;
+    sparse::Store& store = stage_.store();
+    for (sparse::Parameter& parameter : store.parameters()) {
+      const std::string& name = parameter.spec.name;
+      const int64_t k = stage_of_.at(name);
+      int64_t done = std::max<int64_t>(0, i - (stages_ - 1 - k));
+      int64_t s = 0;
+      if (mode == "2bw") {
+        done = std::max<int64_t>(0, i - 1);
+      } else if (mode == "spectrain") {
+        s = backward ? k / 2 : k / 2 + (i - done);
+        done = backward ? i : done;
+      } else if (mode == "spectrain-consistent") {
+        s = i - done;
+      } else if (mode == "pipeoptim" || mode == "future-zero") {
+        s = backward ? 0 : i - done;
+        done = backward ? i : done;
+      } else if (mode == "none") {
+        done = backward ? i : done;
+      }
+      const std::vector<double> w = ahead(name, parameter.spec.decay, done, s);
+      store.set_values(parameter, std::vector<float>(w.begin(), w.end()));
+    }
+  }
+
+  double train(int64_t i) {
+    const int64_t samples = config_.train.global_batch;
+    const double rows = static_cast<double>(samples * source_->rows());
+    train::Part& part = *stage_.parts().front();
+    const train::Part::Feed feed = part.open(0, samples);
+    source_->train(i, 0, feed.inputs, feed.targets);
+    set_weights(i, false);
+    part.forward(0, {.samples = samples, .step = i, .loss_scale = 1 / rows}, true);
+    const double loss = part.take_losses().front().sum;
+    set_weights(i, true);
+    part.backward(0, false, {});
+    for (const sparse::Parameter& parameter : stage_.store().parameters()) {
+      update(parameter, i);
+    }
+    return loss / rows;
+  }
+
+  void update(const sparse::Parameter& parameter, int64_t i) {
+    const io::OptimizerConfig& o = config_.optimizer;
+    const double lr = optim::learning_rate(o, i, config_.train.steps);
+    const double decay = parameter.spec.decay ? o.weight_decay : 0;
+    const auto gradient = stage_.store().part(stage_.store().gradient(), parameter).span<float>();
+    State next = history_.at(parameter.spec.name).back();
+    for (size_t e = 0; e < next.w.size(); ++e) {
+      const double g = static_cast<double>(gradient[e]);
+      double& w = next.w[e];
+      if (o.kind == "adamw") {
+        const auto t = static_cast<double>(i + 1);
+        next.m[e] = o.beta1 * next.m[e] + (1 - o.beta1) * g;
+        next.v[e] = o.beta2 * next.v[e] + (1 - o.beta2) * g * g;
+        w -= lr * (next.m[e] / (1 - std::pow(o.beta1, t)) /
+                       (std::sqrt(next.v[e] / (1 - std::pow(o.beta2, t))) + o.epsilon) +
+                   decay * w);
+      } else {
+        next.m[e] = o.momentum * next.m[e] + g + decay * w;
+        w -= lr * next.m[e];
+      }
+    }
+    history_.at(parameter.spec.name).push_back(std::move(next));
+  }
+
+  io::Config config_;
+  int stages_;
+  std::unique_ptr<train::Source> source_;
+  Arena arena_;
+  Stream stream_;
+  train::Stage stage_;
+  std::map<std::string, int> stage_of_;
+  std::map<std::string, std::vector<State>> history_;  ///< [updates]
+};
+
+TEST(Async, TheInjectorFollowsTheFormulas) {
+  const TempDir dir;
+  std::vector<std::pair<std::string, int>> modes{{"2bw", 2}};
+  for (const std::string& prediction : kPredictions) {
+    modes.emplace_back(prediction, 3);
+  }
+  std::map<std::string, Outcome> seen;
+  for (const std::string kind : {"adamw", "sgd"}) {
+    for (const auto& [prediction, stages] : modes) {
+      SCOPED_TRACE(kind + " " + prediction);
+      io::Config config = injected(config_for(dir), stages);
+      config.train.steps = 20;
+      config.parallel.weight_prediction = prediction;
+      config.optimizer.kind = kind;
+      config.optimizer.clip = 0;
+      config.optimizer.epsilon = 1e-3;  // small gradients must not decide about signs
+      config.optimizer.lr = kind == "sgd" ? 0.05 : 3e-3;
+      const Outcome got = run_grid(config, 1);
+      const Outcome want = ByHand(config, stages).run();
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 2e-5) << i;
+      }
+      double apart = 0;
+      for (const auto& [name, values] : want.values) {
+        for (size_t e = 0; e < values.size(); ++e) {
+          apart =
+              std::max(apart, std::fabs(static_cast<double>(got.values.at(name)[e] - values[e])));
+        }
+      }
+      EXPECT_LT(apart, 5e-5);
+      for (const auto& [other, outcome] : seen) {
+        EXPECT_NE(outcome.losses, got.losses) << other << " is something else";
+      }
+      seen[kind + prediction] = got;
+    }
+  }
+}
+
+TEST(Async, NoRankNeedsMoreThanWasPlanned) {
+  const TempDir dir;
+  for (const std::string& prediction : kPredictions) {
+    for (const int stages : {1, 3}) {
+      io::Config config = config_for(dir);
+      config.parallel.weight_prediction = prediction;
+      config = stages == 1 ? injected(config, 3) : over(config, 3);
+      config.pruning.method = "magnitude";
+      config.pruning.at_step = 3;
+      config.train.dtype = "bf16";
+      parallel::run_ranks(stages, [&](parallel::Communicator& comm) {
+        train::Trainer trainer(config, comm, {.resume = "none"});
+        trainer.run();
+        EXPECT_LE(trainer.arena().total().peak, train::sum_of(trainer.fit().plan.peak))
+            << prediction << " rank " << comm.rank();
+      });
+    }
+  }
+}
+
+TEST(Async, SettingsThatDoNotFitNameTheFix) {
+  const TempDir dir;
+  auto error_of = [&](const io::Config& config, int ranks) -> std::string {
+    try {
+      io::validate(config);
+      run_grid(config, ranks);
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "no error";
+  };
+  io::Config config = config_for(dir);
+  config.model.tie_embeddings = true;
+  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("model.tie_embeddings = false"));
+  config = config_for(dir);
+  config.parallel.zero = 1;
+  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("parallel.zero = 0"));
+  config = config_for(dir);
+  config.optimizer.kind = "sgd";
+  config.optimizer.momentum = 0;
+  config.parallel.weight_prediction = "spectrain";
+  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("momentum"));
+  config = config_for(dir);
+  config.parallel.weight_prediction = "2bw";
+  EXPECT_THAT(error_of(over(config, 3), 3), HasSubstr("at least 2 micro-batches"));
+  config = config_for(dir);
+  config.parallel.schedule = "1f1b";
+  config.parallel.weight_prediction = "stash";
+  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("schedule = \"async\""));
+  config = config_for(dir);
+  config.parallel.delay_stages = 2;
+  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("set one of them to 1"));
+}
+
+/// A loss that is no number ends the run before it reaches the weights.
+TEST(Async, DivergenceNamesTheStep) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.optimizer.lr = 1e6;
+  config.optimizer.clip = 0;
+  config.optimizer.kind = "sgd";
+  config.optimizer.warmup_steps = 0;
+  try {
+    run_grid(over(config, 2), 2);
+    FAIL() << "it should not go on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("stopped before the update"));
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,354 @@
+// Memory of whole runs: what is planned is what is held, runs that start pruned never hold dense
+// state, and a budget is kept or refused before anything starts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "src/train/memory/budget.h"
+#include "src/train/memory/storage_choice.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TempDir;
+using testing::tiny_config;
+
+/// Pruned from the start, with weights large enough for 8-bit moments.
+io::Config small_config(const TempDir& dir, const std::string& method) {
+  io::Config made = tiny_config(dir);
+  made.model.width = 128;
+  made.train.steps = 3;
+  made.pruning.method = method;
+  made.pruning.sparsity = 0.75;
+  made.pruning.scope = "layer";
+  made.pruning.block = 8;
+  if (made.pruning.moving()) {
+    made.pruning.to_step = 2;  // 100 steps between two moves: none
+  }
+  made.sparse.storage.fallback = "sparse";
+  return made;
+}
+
+/// Trains and hands over the trainer afterwards; notes in one text.
+std::string train(const io::Config& config, const std::function<void(train::Trainer&)>& look) {
+  std::string notes;
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options;
+    options.resume = "none";
+    options.on_note = [&](const std::string& text) { notes += text + '\n'; };
+    train::Trainer trainer(config, comm, options);
+    trainer.run();
+    look(trainer);
+  });
+  return notes;
+}
+
+void expect_planned(const io::Config& config) {
+  train(config, [](train::Trainer& trainer) {
+    const Arena& arena = trainer.arena();
+    const train::MemoryPlan& plan = trainer.fit().plan;
+    for (const Memory kind :
+         {Memory::weight, Memory::gradient, Memory::master, Memory::moment, Memory::activation}) {
+      EXPECT_EQ(plan.last.at(static_cast<size_t>(kind)), arena.use(kind).now) << name_of(kind);
+    }
+    // What a Golomb code takes depends on the mask: the plan has its expected value.
+    const auto index = static_cast<double>(arena.use(Memory::index).now);
+    EXPECT_NEAR(static_cast<double>(plan.last.at(static_cast<size_t>(Memory::index))), index,
+                0.01 * index);
+    EXPECT_GE(train::sum_of(plan.peak), arena.total().peak);
+    const sparse::StateParts parts = trainer.stage().store().parts();
+    EXPECT_EQ(parts.value + parts.copies + parts.gradient + parts.low + parts.master +
+                  parts.moments + parts.scales + parts.index,
+              arena.model_state_bytes());
+    EXPECT_EQ(plan.parts.copies, parts.copies);
+    EXPECT_EQ(plan.parts.scales, parts.scales);
+  });
+}
+
+using Held = std::tuple<std::string, int64_t, std::string>;
+class Ledger : public ::testing::TestWithParam<Held> {
+ protected:
+  io::Config config(const std::string& method) const {
+    const auto& [storage, state_bits, dtype] = GetParam();
+    io::Config made = small_config(dir_, storage == "block" ? "block" : method);
+    made.sparse.storage.fallback = storage;
+    made.optimizer.state_bits = state_bits;
+    made.train.dtype = dtype;
+    return made;
+  }
+  TempDir dir_;
+};
+
+TEST_P(Ledger, PlansWhatARunHoldsThatStartsPruned) { expect_planned(config("random")); }
+
+TEST_P(Ledger, PlansWhatARunHoldsThatIsPrunedLater) {
+  io::Config made = config("magnitude");
+  made.pruning.at_step = 2;
+  expect_planned(made);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Ledger,
+    ::testing::Combine(::testing::Values("dense", "expanded", "sparse", "block"),
+                       ::testing::Values(32, 8), ::testing::Values("fp32", "bf16")));
+
+TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
+  const TempDir dir;
+  for (const std::string recompute : {"selective", "full"}) {
+    io::Config made = small_config(dir, "random");
+    made.train.recompute = recompute;
+    expect_planned(made);
+  }
+  io::Config rounded = small_config(dir, "random");
+  rounded.train.dtype = "bf16";
+  rounded.train.fp8 = true;
+  rounded.sparse.storage.fallback = "expanded";
+  expect_planned(rounded);
+  rounded.train.fp8 = false;
+  rounded.train.master_copy = false;  // updates round, too
+  expect_planned(rounded);
+  io::Config gradual = small_config(dir, "magnitude");
+  gradual.train.steps = 8;
+  gradual.pruning.from_step = 2;
+  gradual.pruning.to_step = 6;
+  gradual.pruning.every = 2;
+  expect_planned(gradual);
+  for (const std::string method : {"rigl", "set"}) {
+    io::Config moving = small_config(dir, method);
+    moving.train.steps = 8;
+    moving.pruning.to_step = 7;
+    moving.pruning.every = 2;
+    expect_planned(moving);
+  }
+}
+
+class StartsPruned : public ::testing::TestWithParam<std::string> {
+ protected:
+  io::Config config() const { return small_config(dir_, GetParam()); }
+  TempDir dir_;
+};
+
+TEST_P(StartsPruned, HoldsNoMoreThanItsKeptElementsEver) {
+  for (const std::string storage : {"sparse", "expanded"}) {
+    io::Config made = config();
+    made.sparse.storage.fallback = storage;
+    train(made, [](train::Trainer& trainer) {
+      for (const Memory kind :
+           {Memory::weight, Memory::gradient, Memory::master, Memory::moment, Memory::index}) {
+        EXPECT_EQ(trainer.arena().use(kind).peak, trainer.arena().use(kind).now) << name_of(kind);
+      }
+      EXPECT_LT(trainer.stage().store().total_kept(), trainer.stage().store().total_size() * 3 / 5);
+    });
+  }
+}
+
+/// The masks are those that the pruner gives a dense store before the first step.
+TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
+  for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
+    io::Config made = config();
+    made.train.dtype = dtype;
+    const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
+    Arena arena;
+    Stream stream(arena, 1);
+    train::Stage stage(made, problem, stream, kernels::by_name("auto"), {});
+    stage.store().initialise(static_cast<uint64_t>(made.train.seed));
+    train::Start start = train::start_of(made, train::specs_of(stage.store()));
+    ASSERT_TRUE(start.pruned);
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::Pruner(made, stage.store()).change(0, comm, [] {});
+    });
+    for (size_t p = 0; p < start.kept.size(); ++p) {
+      const sparse::Parameter& parameter = stage.store().parameters()[p];
+      EXPECT_EQ(start.masks(p), parameter.index.mask()) << parameter.spec.name;
+      EXPECT_EQ(start.kept[p], parameter.kept()) << parameter.spec.name;
+    }
+  }
+}
+
+/// Masks and initial values do not depend on how many threads draw them, nor on who asks for which.
+TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
+  const io::Config made = config();
+  const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
+  const auto specs = train::make_network(made, problem).parameters();
+  const train::Start alone = train::start_of(made, specs);
+  std::vector<sparse::Mask> masks;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    masks.push_back(alone.masks(p));
+  }
+  for (const int threads : {2, 5}) {
+    const train::Start together = train::start_of(made, specs, {}, threads);
+    for (size_t p = 0; p < specs.size(); ++p) {
+      EXPECT_EQ(together.masks(p), masks[p]) << specs[p].name;
+    }
+    const train::Start some = train::start_of(made, specs, {}, threads);
+    if (GetParam() == "random") {
+      for (const size_t p : {size_t{3}, size_t{9}, size_t{2}, specs.size() - 3}) {
+        EXPECT_EQ(some.masks(p), masks[p]) << specs[p].name;
+      }
+    }
+  }
+  const sparse::ParameterSpec large{
+      .name = "large", .shape = {700, 900}, .initial = sparse::Initial::normal, .deviation = 1};
+  const sparse::Index all = sparse::Index::full(large.shape.count());
+  EXPECT_EQ(sparse::initial_values(large, all, 5, 4), sparse::initial_values(large, all, 5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, StartsPruned,
+                         ::testing::Values("random", "magnitude", "nm", "block", "rigl", "set"));
+
+TEST(StartsPrunedFromFile, WithoutDenseState) {
+  const TempDir dir;
+  io::Config first = small_config(dir, "random");
+  train(first, [](train::Trainer&) {});
+  io::Config made = small_config(dir, "file");
+  made.pruning.file = (dir / "run" / "checkpoints" / "step-00000003.h5").string();
+  if (!std::filesystem::exists(made.pruning.file)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir / "run")) {
+      if (entry.path().extension() == ".h5") {
+        made.pruning.file = entry.path().string();
+      }
+    }
+  }
+  made.run.out = (dir / "second").string();
+  train(made, [](train::Trainer& trainer) {
+    const Arena& arena = trainer.arena();
+    EXPECT_EQ(arena.use(Memory::weight).peak, arena.use(Memory::weight).now);
+    EXPECT_LT(trainer.stage().store().total_kept(), trainer.stage().store().total_size() / 2);
+  });
+}
+
+std::string mebibytes(size_t bytes) { return std::to_string(bytes / 1048576 + 1) + "MiB"; }
+
+size_t needed(const io::Config& config) {
+  size_t bytes = 0;
+  train(config, [&](train::Trainer& trainer) { bytes = trainer.fit().plan.needed(); });
+  return bytes;
+}
+
+TEST(Budget, IsKeptBySmallerMicroBatchesAndThenByRecompute) {
+  const TempDir dir;
+  io::Config made = small_config(dir, "none");
+  made.model.context = 64;
+  const size_t all = needed(made);
+  made.train.micro_batch = 1;
+  const size_t least = needed(made);
+  ASSERT_GT(all, least + (size_t{8} << 20));
+  made.train.micro_batch = 0;
+  made.train.memory_budget = mebibytes((all + least) / 2);
+  std::string notes = train(made, [&](train::Trainer& trainer) {
+    const train::Fit& fit = trainer.fit();
+    EXPECT_LT(fit.choice.micro_batch, 12);
+    EXPECT_GT(fit.choice.micro_batch, 1);
+    EXPECT_EQ(fit.choice.recompute, model::Recompute::none);
+    EXPECT_LE(fit.plan.needed(), fit.budget);
+    EXPECT_LE(trainer.arena().total().peak, fit.arena_limit());
+  });
+  EXPECT_THAT(notes, AllOf(HasSubstr("train.memory_budget"), HasSubstr("micro_batch = ")));
+  made.train.micro_batch = 12;
+  made.train.recompute = "auto";
+  notes = train(made, [&](train::Trainer& trainer) {
+    EXPECT_EQ(trainer.fit().choice.micro_batch, 12);
+    EXPECT_NE(trainer.fit().choice.recompute, model::Recompute::none);
+  });
+  EXPECT_THAT(notes, HasSubstr("recompute = "));
+}
+
+TEST(Budget, ThatIsLargeEnoughChangesNothing) {
+  const TempDir dir;
+  io::Config made = small_config(dir, "random");
+  const testing::Outcome free = testing::run(made);
+  made.train.memory_budget = "16GiB";
+  EXPECT_EQ(testing::run(made), free);
+}
+
+TEST(Budget, RefusesBeforeTheFirstStepAndSaysWhatToChange) {
+  const TempDir dir;
+  io::Config made = small_config(dir, "magnitude");
+  made.pruning.scope = "global";
+  made.sparse.storage.fallback = "dense";
+  made.train.memory_budget = "65MiB";
+  const std::string said = failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
+  EXPECT_THAT(said, AllOf(HasSubstr("train.memory_budget = \"65MiB\" is too small"),
+                          HasSubstr("a rank needs "), HasSubstr("moment "),
+                          HasSubstr("program and temporaries "),
+                          HasSubstr("the least for this model and state is ")));
+  EXPECT_THAT(said, AllOf(HasSubstr("prune from the start"), HasSubstr("sparse.storage"),
+                          HasSubstr("train.dtype = \"bf16\""), HasSubstr("state_bits = 8"),
+                          HasSubstr("train.recompute = \"auto\"")));
+  made.train.dtype = "bf16";
+  made.optimizer.state_bits = 8;
+  made.train.recompute = "full";
+  made.train.micro_batch = 1;
+  const std::string nothing_left =
+      failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
+  EXPECT_THAT(nothing_left,
+              AllOf(HasSubstr("is too small"), Not(HasSubstr("state_bits")), Not(HasSubstr("bf16")),
+                    Not(HasSubstr("the least for")), HasSubstr("train.master_copy = false (")));
+}
+
+TEST(Budget, IsTheLimitOfTheArena) {
+  Arena arena;
+  arena.set_limit(1000);
+  const Buffer first = arena.allocate(Memory::weight, "first", DType::uint8, Shape{600});
+  const std::string said =
+      failure_of([&] { arena.allocate(Memory::activation, "second", DType::uint8, Shape{500}); });
+  EXPECT_THAT(said, AllOf(HasSubstr("second"), HasSubstr("weight")));
+  EXPECT_EQ(arena.total().now, first.tensor().bytes());
+}
+
+train::StorageGroup group_of(size_t weights) {
+  using sparse::Storage;
+  return {.shape = Shape{100, 100},
+          .density = 0.1,
+          .parameters = std::vector<size_t>(weights),
+          .timings = {{.storage = Storage::dense, .seconds = 1, .bytes = 100, .scratch = 40},
+                      {.storage = Storage::expanded, .seconds = 3, .bytes = 20, .scratch = 60},
+                      {.storage = Storage::sparse, .seconds = 2, .bytes = 20, .scratch = 10}}};
+}
+
+TEST(Budget, ForbidsStoragesThatDoNotFit) {
+  std::vector<train::StorageGroup> groups{group_of(2), group_of(3)};
+  EXPECT_EQ(train::planned_bytes(groups), 5U * 20 + 10);
+  train::choose_storages(groups, {});
+  EXPECT_EQ(groups[0].chosen + groups[1].chosen, 0U);
+  EXPECT_THAT(train::storage_table(groups), Not(HasSubstr("does not fit")));
+  EXPECT_THAT(train::storage_table(groups), HasSubstr("sparse takes 2.0 times as long as dense"));
+  groups[0].timings[2].seconds = groups[1].timings[2].seconds = 1;
+  EXPECT_THAT(train::storage_table(groups), Not(HasSubstr("times as long as dense")));
+  groups[0].timings[2].seconds = groups[1].timings[2].seconds = 2;
+  train::choose_storages(groups, 540);  // both dense: 5 x 100 + 40
+  EXPECT_EQ(groups[0].chosen + groups[1].chosen, 0U);
+  train::choose_storages(groups, 539);
+  EXPECT_EQ(groups[0].chosen + groups[1].chosen, 2U) << "one is sparse";
+  EXPECT_THAT(train::storage_table(groups), HasSubstr("sparse (the fastest does not fit"));
+  train::choose_storages(groups, 110);
+  EXPECT_EQ(groups[0].chosen + groups[1].chosen, 4U);
+  EXPECT_THAT(failure_of([&] { train::choose_storages(groups, 109); }),
+              HasSubstr("no storage fits train.memory_budget"));
+}
+
+TEST(Budget, IsPassedToTheChoiceOfStorages) {
+  const TempDir dir;
+  io::Config made = small_config(dir, "random");
+  made.model.width = 256;
+  made.sparse.storage.fallback = "auto";
+  const size_t bytes = needed(made);
+  made.train.memory_budget = mebibytes(bytes);
+  train(made, [](train::Trainer& trainer) {
+    // Which is faster is a matter of timing; that not all may be dense is not.
+    EXPECT_TRUE(std::ranges::any_of(
+        trainer.stage().store().parameters(), [](const sparse::Parameter& parameter) {
+          return !parameter.full() && parameter.storage != sparse::Storage::dense;
+        }));
+    EXPECT_LE(trainer.arena().total().peak, trainer.fit().arena_limit());
+  });
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,396 @@
+// Compressed communication as whole runs: replicas stay equal, resume is no break, errors are kept,
+// bad numbers are loud.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "parallel/transport/collectives.h"
+#include "parallel/wire/codec.h"
+#include "src/train/exchange/gradient_wire.h"
+#include "src/train/run/snapshot.h"
+#include "tests/support/failure.h"
+#include "tests/support/grid.h"
+
+namespace espalier {
+namespace {
+
+using testing::expect_resume_is_no_break;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run;
+using testing::run_grid;
+using testing::TempDir;
+using testing::tiny_config;
+
+const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2", "fp8-e4m3",
+                                       "dynamic8", "dynamic8-bnb", "static8",  "mantissa8",
+                                       "linear8",  "maxmin:4",     "maxmin:8", "table:4",
+                                       "table:1",  "sign",         "topk:0.1"};
+
+io::Config coded(const TempDir& dir, const std::string& codec) {
+  io::Config config = tiny_config(dir);
+  config.parallel.codec.fallback = codec;
+  config.parallel.codec_min_size = 64;
+  return config;
+}
+
+/// check_every = 3 and the end of the run compare the replicas' parameters bit for bit.
+TEST(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
+  const TempDir dir;
+  const Outcome plain = run(tiny_config(dir), 3);
+  for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical"}) {
+    for (const std::string& codec : kCodecs) {
+      SCOPED_TRACE(reduction + " " + codec);
+      io::Config config = coded(dir, codec);
+      config.parallel.reduction = reduction;
+      const Outcome got = run(config, 3);
+      ASSERT_EQ(got.losses.size(), plain.losses.size());
+      EXPECT_TRUE(std::isfinite(got.losses.back()));
+      EXPECT_EQ(got.losses.front(), plain.losses.front()) << "the first loss precedes any codec";
+      if (reduction != "hierarchical") {  // one machine: nothing is encoded
+        EXPECT_NE(got.values, plain.values);
+      } else {
+        EXPECT_EQ(got.values, plain.values);
+      }
+    }
+  }
+}
+
+TEST(CodedRuns, EightBitsLearnAsWellAsAll) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.steps = 60;
+  const double plain = run(config, 2).val_loss;
+  for (const std::string codec : {"dynamic8", "maxmin:8", "linear8", "bf16"}) {
+    io::Config with = coded(dir, codec);
+    with.train.steps = 60;
+    EXPECT_NEAR(run(with, 2).val_loss, plain, 0.02 * plain) << codec;
+  }
+}
+
+/// The names, each alone on its rank: no codec is a change of the sums.
+TEST(CodedRuns, OneRankSendsNothingAndChangesNothing) {
+  const TempDir dir;
+  EXPECT_EQ(run(coded(dir, "sign"), 1), run(tiny_config(dir), 1));
+}
+
+struct Way {
+  std::string codec;
+  int zero = 0;
+  std::string rounding = "nearest";
+  bool pruned = false;
+};
+
+/// With the same replicas a resumed run has the bits of one that was not interrupted.
+TEST(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
+  for (const Way& way : {Way{"maxmin:2"}, Way{"topk:0.05", 1}, Way{"sign", 0, "nearest", true},
+                         Way{"linear8", 0, "stochastic"}}) {
+    SCOPED_TRACE(way.codec);
+    const TempDir dir;
+    io::Config config = coded(dir, way.codec);
+    config.parallel.error_feedback = true;
+    config.parallel.zero = way.zero;
+    config.parallel.rounding = way.rounding;
+    config.train.checkpoint_every = 5;
+    if (way.pruned) {
+      config.pruning.method = "magnitude";
+      config.pruning.sparsity = 0.7;
+      config.pruning.at_step = 3;
+      config.sparse.storage.fallback = "sparse";
+    }
+    expect_resume_is_no_break(config, 2, 5);
+  }
+}
+
+TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
+  const TempDir dir;
+  io::Config config = coded(dir, "maxmin:2");
+  config.parallel.error_feedback = true;
+  config.parallel.pipeline = 2;
+  config.train.micro_batch = 2;
+  config.train.checkpoint_every = 5;
+  expect_resume_is_no_break(config, 4, 5);
+}
+
+struct Adaptive {
+  std::string goal;
+  std::string error;
+  int64_t bucket;  ///< 0: small ones, too
+};
+
+TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
+  for (const Adaptive& way : {Adaptive{"bytes", "auto", 0}, Adaptive{"bytes", "squares", 64},
+                              Adaptive{"time", "relative", 64}}) {
+    const TempDir dir;
+    io::Config config = coded(dir, "adaptive");
+    config.parallel.bucket = way.bucket;
+    config.parallel.codec_every = 4;
+    config.parallel.codec_goal = way.goal;
+    config.parallel.codec_error = way.error;
+    config.parallel.error_feedback = true;
+    std::vector<std::string> notes;
+    const Outcome whole =
+        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
+    const auto told = std::ranges::count_if(notes, [](const std::string& note) {
+      return note.find("codecs chosen") != std::string::npos;
+    });
+    EXPECT_EQ(told, 3);  // at steps 0, 4 and 8, by rank 0
+    EXPECT_TRUE(std::isfinite(whole.losses.back()));
+    if (way.goal == "time") {
+      continue;  // measured times differ from run to run
+    }
+    config.train.checkpoint_every = 6;  // between two choices
+    config.run.out = (dir / "parts").string();
+    run(config, 2, {.stop_after = 6});
+    const Outcome resumed = run(config, 2, {.resume = "auto"});
+    EXPECT_EQ(resumed.values, whole.values);
+  }
+}
+
+TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
+  for (const std::string codec : {"fastest", "maxmin:4"}) {
+    const TempDir dir;
+    io::Config config = coded(dir, codec);
+    config.parallel.reduction = codec == "fastest" ? "sra" : "auto";
+    std::vector<std::string> notes;
+    const Outcome got =
+        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
+    EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+      return note.find("fastest codecs") != std::string::npos ||
+             note.find("pay") != std::string::npos;
+    })) << codec;
+    EXPECT_TRUE(std::isfinite(got.losses.back()));
+  }
+}
+
+TEST(CodedRuns, SettingsThatDifferAreFoundBeforeAnythingIsSent) {
+  const TempDir dir;
+  const std::string message = failure_of([&] {
+    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+      const io::Config config = coded(dir, comm.rank() == 2 ? "maxmin:3" : "maxmin:4");
+      train::Trainer trainer(config, comm, {.resume = "none"});
+      trainer.run();
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("different settings of parallel.codec (not the same on rank 2)"));
+}
+
+/// Plans are upper bounds of what messages take, and not far off: a budget must hold.
+TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
+  const TempDir dir;
+  for (const std::string codec :
+       {"maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec", "powersgd"}) {
+    for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
+      SCOPED_TRACE(codec + " " + reduction);
+      io::Config config = coded(dir, codec);
+      config.parallel.reduction = reduction;
+      config.parallel.error_feedback = true;
+      config.model.width = 64;
+      config.parallel.codec_every = 4;
+      config.parallel.codec_trial = 5;
+      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+        train::Trainer trainer(config, comm, {.resume = "none"});
+        trainer.run();
+        const size_t planned = train::sum_of(trainer.fit().plan.peak);
+        const size_t held = trainer.arena().total().peak;
+        EXPECT_GE(planned, held) << codec << " " << reduction;
+        // Plans do not know how many machines there will be: two levels are planned, one is held.
+        const bool levels = reduction == "hierarchical" || reduction == "auto";
+        EXPECT_LT(static_cast<double>(planned), (levels ? 5 : 3.5) * static_cast<double>(held));
+      });
+    }
+  }
+}
+
+/// Whatever is tried, training goes on from the state before: with one codec twice the run is that
+/// codec's.
+TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const int zero : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{} zero {}", dtype, zero));
+      const TempDir dir;
+      io::Config config = coded(dir, "maxmin:4");
+      config.train.dtype = dtype;
+      config.parallel.zero = zero;
+      config.parallel.error_feedback = true;
+      config.pruning.method = "magnitude";
+      config.pruning.sparsity = 0.6;
+      config.pruning.at_step = 2;
+      config.train.steps = 24;
+      const Outcome want = run(config, 2);
+      config.parallel.codec.fallback = "adaprec";
+      config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
+      config.parallel.codec_every = 8;
+      config.parallel.codec_trial = 5;
+      const Outcome got = run(config, 2);
+      EXPECT_EQ(got.values, want.values);
+      EXPECT_EQ(got.moments, want.moments);
+      EXPECT_EQ(got.losses, want.losses);
+      std::ifstream log(dir / "run/adaprec.jsonl");
+      int rounds = 0;
+      for (std::string line; std::getline(log, line);) {
+        ++rounds;
+        EXPECT_NE(line.find("maxmin:4:128"), std::string::npos);
+      }
+      EXPECT_EQ(rounds, 2) << "after steps 8 and 16; at the start a trial would pass the pruning";
+    }
+  }
+}
+
+TEST(CodedRuns, AdaPrecGoesOnAfterAResume) {
+  const TempDir dir;
+  io::Config config = coded(dir, "adaprec");
+  config.parallel.codec_candidates = {"fp32", "table:1", "dynamic8"};
+  config.parallel.codec_every = 10;
+  config.parallel.codec_trial = 5;
+  config.train.steps = 30;
+  config.train.checkpoint_every = 5;
+  run(config, 2, {.stop_after = 15});
+  const Outcome resumed = run(config, 2, {.resume = "auto"});
+  EXPECT_EQ(resumed.losses.size(), 15U);
+  EXPECT_TRUE(std::isfinite(resumed.losses.back()));
+  std::ifstream log(dir / "run/adaprec.jsonl");
+  int rounds = 0;
+  for (std::string line; std::getline(log, line);) {
+    ++rounds;
+  }
+  EXPECT_EQ(rounds, 3);
+}
+
+/// The sum over ranks of what they keep, by element of a parameter.
+std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Store& store,
+                                const std::string& name) {
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    if (parameter.spec.name == name) {
+      const auto mine = store.part(store.feedback(), parameter).span<float>();
+      std::vector<double> sum(mine.begin(), mine.end());
+      parallel::all_reduce_small(comm, sum, parallel::Combine::sum);
+      return sum;
+    }
+  }
+  return {};
+}
+
+TEST(CodedRuns, OtherRanksShareOutWhatAllKept) {
+  const TempDir dir;
+  io::Config config = coded(dir, "sign");
+  config.parallel.error_feedback = true;
+  config.train.checkpoint_every = 0;
+  const std::string name = "blocks.0.mlp.expand.weight";
+  std::vector<double> before;
+  parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, {.resume = "none", .stop_after = 6});
+    trainer.run();
+    auto sum = kept_errors(comm, trainer.stage().store(), name);
+    if (comm.rank() == 0) {
+      before = std::move(sum);
+    }
+  });
+  ASSERT_FALSE(before.empty());
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, {.resume = "auto"});
+    const auto after = kept_errors(comm, trainer.stage().store(), name);
+    double size = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      ASSERT_NEAR(after[i], before[i], 1e-6 + 1e-5 * std::abs(before[i]));
+      size = std::max(size, std::abs(before[i]));
+    }
+    EXPECT_GT(size, 0);
+  });
+}
+
+/// Survivors keep their errors when masks change.
+TEST(CodedRuns, NewMasksCarryErrorsOver) {
+  const TempDir dir;
+  io::Config config = coded(dir, "sign");
+  config.parallel.error_feedback = true;
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, {.resume = "none", .stop_after = 6});
+    trainer.run();
+    sparse::Store& store = trainer.stage().store();
+    std::vector<sparse::Mask> masks = store.masks();
+    std::vector<float> want;
+    for (size_t p = 0; p < masks.size(); ++p) {
+      const sparse::Parameter& parameter = store.parameters()[p];
+      const auto errors = store.part(store.feedback(), parameter).span<float>();
+      for (int64_t i = 0; i < parameter.size(); ++i) {
+        if (parameter.spec.prunable && i % 3 != 0) {
+          masks[p].set(i, false);
+        } else {
+          want.push_back(errors[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    store.set_masks(masks);
+    std::vector<float> got;
+    for (const sparse::Parameter& parameter : store.parameters()) {
+      const auto errors = store.part(store.feedback(), parameter).span<float>();
+      got.insert(got.end(), errors.begin(), errors.end());
+    }
+    EXPECT_EQ(got, want);
+    EXPECT_GT(*std::ranges::max_element(got), 0);
+  });
+}
+
+TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.parallel.codec.fallback = "maxmin:4";
+  config.parallel.codec.patterns = {{"*.norm1.*", "bf16"}, {"head.*", "fp32"}};
+  const auto format = [&](const std::string& name, const Shape& shape, int64_t kept) {
+    return parallel::text_of(
+        *train::gradient_format(config, {.name = name, .shape = shape}, kept, DType::fp32));
+  };
+  EXPECT_EQ(format("blocks.0.mlp.expand.weight", Shape{128, 32}, 4096), "maxmin:4:128");
+  EXPECT_EQ(format("blocks.0.mlp.expand.weight", Shape{128, 32}, 1023), "fp32");
+  EXPECT_EQ(format("blocks.0.mlp.expand.bias", Shape{4096}, 4096), "fp32");
+  EXPECT_EQ(format("blocks.0.norm1.weight", Shape{32}, 32), "bf16");
+  EXPECT_EQ(format("head.weight", Shape{256, 32}, 8192), "fp32");
+}
+
+/// What is to be sent is gradient and kept error: a NaN in either, as broken data or memory may
+/// leave it.
+TEST(CodedRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
+  for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1"}) {
+    const TempDir dir;
+    io::Config config = coded(dir, codec);
+    config.parallel.error_feedback = true;
+    const std::string message = failure_of([&] {
+      parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+        train::Trainer* running = nullptr;
+        train::TrainerOptions options{.resume = "none"};
+        options.on_step = [&](const train::StepReport& report) {
+          sparse::Store& store = running->stage().store();
+          if (comm.rank() == 1 && report.step == 4) {
+            store.part(store.feedback(), store.find("head.weight")).get<float>()[3] = NAN;
+          }
+        };
+        train::Trainer trainer(config, comm, options);
+        running = &trainer;
+        trainer.run();
+      });
+    });
+    EXPECT_THAT(message, HasSubstr("at step 5, in head.weight")) << codec;
+  }
+}
+
+TEST(CodedRuns, ActivationsBetweenStagesMayBeCoded) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.parallel.pipeline = 2;
+  config.train.micro_batch = 3;
+  const Outcome plain = run_grid(config, 2);
+  for (const std::string codec :
+       {"bf16", "dynamic8:32", "maxmin:8:32", "fp8-e4m3:32", "linear8:32"}) {
+    io::Config with = config;
+    with.parallel.activation_codec = codec;
+    const Outcome got = run_grid(with, 2);
+    EXPECT_NE(got.values, plain.values) << codec;
+    EXPECT_NEAR(got.losses.back(), plain.losses.back(), 0.02 * plain.losses.back()) << codec;
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,220 @@
+// The equalities that carry the project: full mask = dense, p ranks = 1 rank, resume = no break,
+// any index = any other, overlap = none, micro-batches = one batch. Bitwise wherever the arithmetic
+// is the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
+
+namespace espalier {
+namespace {
+
+using testing::Outcome;
+using testing::run;
+using testing::TempDir;
+using testing::tiny_config;
+
+io::Config pruned(io::Config config, double sparsity = 0.75) {
+  config.pruning.method = "magnitude";
+  config.pruning.sparsity = sparsity;
+  config.pruning.at_step = 4;
+  return config;
+}
+
+double largest_difference(const Outcome& a, const Outcome& b) {
+  double largest = 0;
+  for (const auto& [name, values] : a.values) {
+    const auto& others = b.values.at(name);
+    EXPECT_EQ(values.size(), others.size()) << name;
+    for (size_t i = 0; i < std::min(values.size(), others.size()); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(values[i] - others[i])));
+    }
+  }
+  return largest;
+}
+
+class Types : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Types, FullMaskIsDense) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  testing::take_type(config, GetParam());
+  const Outcome dense = run(config);
+  EXPECT_EQ(run(pruned(config, 0.0)), dense);
+}
+
+TEST_P(Types, EveryIndexGivesTheSameRun) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  testing::take_type(config, GetParam());
+  config.sparse.index.fallback = "int32";
+  const Outcome reference = run(config);
+  for (const char* index : {"delta", "bitmap", "auto"}) {
+    config.sparse.index.fallback = index;
+    EXPECT_EQ(run(config), reference) << index;
+  }
+}
+
+/// What backward computes again has the bits of what forward did not keep, also where a sparse
+/// product makes the activation itself.
+TEST_P(Types, RecomputeChangesNoBit) {
+  for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
+    SCOPED_TRACE(storage);
+    const TempDir dir;
+    io::Config config = pruned(tiny_config(dir));
+    testing::take_type(config, GetParam());
+    config.pruning.at_step = 0;
+    config.pruning.scope = "layer";
+    if (storage == "block") {
+      config.pruning.method = "block";
+      config.pruning.block = 8;
+    }
+    config.sparse.storage.fallback = storage;
+    config.train.recompute = "none";
+    const Outcome kept = run(config);
+    for (const std::string recompute : {"selective", "full"}) {
+      config.train.recompute = recompute;
+      EXPECT_EQ(run(config), kept) << recompute;
+    }
+  }
+}
+
+TEST_P(Types, ResumeIsNoBreak) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  testing::take_type(config, GetParam());
+  const Outcome whole = run(config);
+  for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
+    train::TrainerOptions first;
+    first.stop_after = stop;
+    run(config, 1, first);
+    train::TrainerOptions second;
+    second.resume = "auto";
+    Outcome resumed = run(config, 1, second);
+    EXPECT_EQ(resumed.losses.size(), whole.losses.size() - static_cast<size_t>(stop));
+    resumed.losses = whole.losses;
+    EXPECT_EQ(resumed, whole) << "stopped after step " << stop;
+    EXPECT_EQ(io::read_metrics(dir / "run/metrics.jsonl").size(), whole.losses.size());
+  }
+}
+
+TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  testing::take_type(config, GetParam());
+  const Outcome reference = run(config, 2);
+  EXPECT_EQ(run(config, 2), reference) << "the same again";
+  config.parallel.overlap = false;
+  EXPECT_EQ(run(config, 2), reference) << "without overlap";
+  config.parallel.bucket_mb = 64;
+  EXPECT_EQ(run(config, 2), reference) << "one bucket";
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp16", "fp8"));
+
+class Ranks : public ::testing::TestWithParam<int> {};
+
+/// The same samples, summed in another order. Gradients of fp32 sums of about 200 rows differ by
+/// some 1e-7 of their size; Adam turns that into at most the same relative change of a step of
+/// 1e-3, except where a gradient is itself rounding noise: there a whole step (lr) of difference
+/// would be possible.
+TEST_P(Ranks, MatchOneRank) {
+  const TempDir dir;
+  const io::Config config = pruned(tiny_config(dir));
+  const Outcome one = run(config, 1);
+  const Outcome many = run(config, GetParam());
+  ASSERT_EQ(many.losses.size(), one.losses.size());
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(many.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
+  }
+  EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6);
+  EXPECT_EQ(many.positions, one.positions);
+  EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Numbers, Ranks, ::testing::Values(2, 3, 4));
+
+TEST(Equality, MicroBatchesMatchOneBatch) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  const Outcome whole = run(config);
+  config.train.micro_batch = 3;
+  const Outcome parts = run(config);
+  for (size_t step = 0; step < whole.losses.size(); ++step) {
+    EXPECT_NEAR(parts.losses[step], whole.losses[step], 2e-6) << "step " << step + 1;
+  }
+}
+
+TEST(Equality, DropoutIgnoresRanksAndMicroBatches) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.model.dropout = 0.2;
+  const Outcome one = run(config);
+  config.train.micro_batch = 2;
+  const Outcome split = run(config, 3);
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(split.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
+  }
+  config.model.dropout = 0;
+  EXPECT_GT(std::abs(run(config, 1).losses[0] - one.losses[0]), 1e-4) << "dropout does something";
+}
+
+TEST(Equality, ResumeOnAnotherNumberOfRanks) {
+  const TempDir dir;
+  const io::Config config = pruned(tiny_config(dir));
+  const Outcome whole = run(config, 1);
+  train::TrainerOptions first;
+  first.stop_after = 6;
+  run(config, 2, first);
+  train::TrainerOptions second;
+  second.resume = "auto";
+  const Outcome resumed = run(config, 3, second);
+  EXPECT_EQ(resumed.positions, whole.positions);
+  EXPECT_NEAR(resumed.losses.back(), whole.losses.back(), 2e-6);
+}
+
+TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "magnitude";
+  config.pruning.sparsity = 0.9;
+  config.pruning.from_step = 2;
+  config.pruning.to_step = 10;
+  config.pruning.every = 3;
+  const Outcome whole = run(config, 2);
+  train::TrainerOptions first;
+  first.stop_after = 6;
+  run(config, 2, first);
+  train::TrainerOptions second;
+  second.resume = "auto";
+  Outcome resumed = run(config, 2, second);
+  resumed.losses = whole.losses;
+  EXPECT_EQ(resumed, whole);
+  const auto summary = io::read_json(dir / "run/summary.json");
+  EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
+}
+
+/// Pruned training moves and stores only kept elements: the bytes say so.
+TEST(Equality, SparseBytesScaleWithDensity) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.steps = 8;
+  run(config, 2);
+  const auto dense = io::read_metrics(dir / "run/metrics.jsonl").back();
+  const auto dense_summary = io::read_json(dir / "run/summary.json");
+  run(pruned(config, 0.9), 2);
+  const auto sparse = io::read_metrics(dir / "run/metrics.jsonl").back();
+  const auto summary = io::read_json(dir / "run/summary.json");
+  const double prunable = summary["prunable_parameters"].get<double>() * 4;
+  const double saved =
+      dense["allreduce_bytes"].get<double>() - sparse["allreduce_bytes"].get<double>();
+  // Two ranks: each sends 2 (p - 1) / p = 1 times the gradient's bytes.
+  EXPECT_NEAR(saved / prunable, 0.9, 0.01);
+  EXPECT_LT(summary["memory"]["total"]["moment"]["bytes"].get<double>(),
+            0.5 * dense_summary["memory"]["total"]["moment"]["bytes"].get<double>());
+}
+
+}  // namespace
+}  // namespace espalier

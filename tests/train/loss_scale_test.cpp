@@ -1,0 +1,79 @@
+// How the loss scale of a run moves.
+#include "src/train/run/loss_scale.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/failure.h"
+
+namespace espalier::train {
+namespace {
+
+io::TrainConfig half(double scale = 0) {
+  io::TrainConfig config;
+  config.dtype = "fp16";
+  config.loss_scale = scale;
+  return config;
+}
+
+TEST(LossScale, OnlyFp16HasAMovingOne) {
+  EXPECT_EQ(LossScale(half()).value(), 65536);
+  EXPECT_TRUE(LossScale(half()).moving());
+  EXPECT_EQ(LossScale(half(128)).value(), 128);
+  EXPECT_FALSE(LossScale(half(128)).moving());
+  EXPECT_EQ(LossScale(io::TrainConfig()).value(), 1);
+  EXPECT_FALSE(LossScale(io::TrainConfig()).moving());
+}
+
+TEST(LossScale, IsHalvedByOverflowAndDoubledByPatience) {
+  LossScale scale(half());
+  EXPECT_TRUE(scale.take(false));
+  EXPECT_TRUE(scale.take(false));
+  EXPECT_EQ(scale.value(), 16384);
+  EXPECT_EQ(scale.left_out(), 2);
+  for (int i = 0; i < 1999; ++i) {
+    EXPECT_TRUE(scale.take(true));
+  }
+  EXPECT_EQ(scale.value(), 16384);
+  EXPECT_TRUE(scale.take(true));
+  EXPECT_EQ(scale.value(), 32768);
+  EXPECT_TRUE(scale.take(false));  // and counts anew
+  for (int i = 0; i < 1999; ++i) {
+    EXPECT_TRUE(scale.take(true));
+  }
+  EXPECT_EQ(scale.value(), 16384);
+}
+
+TEST(LossScale, EndsWhereItIsNotTheReason) {
+  LossScale scale(half());
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_TRUE(scale.take(false));
+  }
+  EXPECT_EQ(scale.value(), 1);
+  EXPECT_FALSE(scale.take(false));
+  EXPECT_FALSE(LossScale(half(8)).take(false));
+  EXPECT_FALSE(LossScale(io::TrainConfig()).take(false));
+}
+
+TEST(LossScale, GoesOnWhereACheckpointLeftIt) {
+  LossScale scale(half());
+  scale.take(false);
+  for (int i = 0; i < 1500; ++i) {
+    scale.take(true);
+  }
+  LossScale other(half());
+  other.restore(scale.state());
+  EXPECT_EQ(other.state(), scale.state());
+  for (int i = 0; i < 500; ++i) {
+    other.take(true);
+  }
+  EXPECT_EQ(other.value(), 65536);
+  EXPECT_EQ(other.left_out(), 1);
+  LossScale fixed(half(4));
+  fixed.restore(scale.state());
+  EXPECT_EQ(fixed.value(), 4);
+  EXPECT_NE(failure_of([&] { other.restore("many"); }).find("loss scale is 'many'"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace espalier::train

@@ -1,0 +1,335 @@
+// Training over a pipeline equals training without one: losses, values, moments and masks, to the
+// bit, for every schedule; checkpoints go from any grid to any other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/grid.h"
+
+namespace espalier {
+namespace {
+
+using testing::expect_equal;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run_grid;
+using testing::TempDir;
+using testing::tiny_config;
+
+io::Config config_for(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  config.model.layers = 4;
+  config.train.micro_batch = 1;
+  config.optimizer.clip = 0.5;  // clips: the norm is that of all stages
+  return config;
+}
+
+io::Config over(io::Config config, const std::string& schedule, int64_t stages) {
+  config.parallel.pipeline = stages;
+  config.parallel.schedule = schedule;
+  return config;
+}
+
+TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
+  const TempDir dir;
+  const io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  for (const std::string schedule :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "message-driven"}) {
+    for (const int stages : {2, 3}) {
+      SCOPED_TRACE(fmt::format("{} {}", schedule, stages));
+      expect_equal(run_grid(over(config, schedule, stages), stages), serial);
+    }
+  }
+}
+
+TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
+  const TempDir dir;
+  for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
+    for (const std::string storage : {"dense", "sparse"}) {
+      for (const std::string recompute : {"none", "full"}) {
+        io::Config config = config_for(dir);
+        config.train.dtype = dtype;
+        config.train.recompute = recompute;
+        config.sparse.storage.fallback = storage;
+        config.model.dropout = 0.1;
+        config.pruning.method = "magnitude";
+        config.pruning.at_step = 4;
+        config.optimizer.state_bits = storage == "sparse" ? 8 : 32;
+        SCOPED_TRACE(fmt::format("{} {} {}", dtype, storage, recompute));
+        const Outcome serial = run_grid(config, 1);
+        expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+        expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
+      }
+    }
+  }
+}
+
+/// Stages x replicas against as many replicas without stages.
+TEST(Pipeline, GridEqualsReplicas) {
+  const TempDir dir;
+  for (const int64_t zero : {0, 1}) {
+    io::Config config = config_for(dir);
+    config.parallel.zero = zero;
+    const Outcome replicas = run_grid(config, 2);
+    expect_equal(run_grid(over(config, "1f1b", 2), 4), replicas);
+    expect_equal(run_grid(over(config, "interleaved", 3), 6), replicas);
+  }
+}
+
+TEST(Pipeline, PruningSeesAllStages) {
+  const TempDir dir;
+  for (const std::string method : {"magnitude", "random", "nm", "block", "rigl", "set"}) {
+    for (const bool early : {true, false}) {
+      io::Config config = config_for(dir);
+      config.pruning.method = method;
+      config.pruning.sparsity = 0.8;
+      config.pruning.block = 4;
+      config.pruning.at_step = early ? 0 : 3;
+      config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
+      if (config.pruning.moving()) {
+        config.pruning.to_step = 10;
+        config.pruning.every = 2;
+      }
+      SCOPED_TRACE(fmt::format("{} {}", method, early));
+      const Outcome serial = run_grid(config, 1);
+      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+      expect_equal(run_grid(over(config, "interleaved", 2), 2), serial);
+      config.parallel.partition = {1, 5};  // a stage that has nothing to prune
+      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+    }
+  }
+}
+
+/// The head's share is summed over micro-batches apart from the embedding's: not the same bits.
+TEST(Pipeline, TiedEmbeddings) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.model.tie_embeddings = true;
+  const Outcome serial = run_grid(config, 1);
+  for (const int64_t zero : {0, 1}) {
+    config.parallel.zero = zero;
+    for (const int ranks : {2, 4}) {
+      const Outcome parts = run_grid(over(config, "1f1b", 2), ranks);
+      ASSERT_EQ(parts.losses.size(), serial.losses.size());
+      for (size_t i = 0; i < serial.losses.size(); ++i) {
+        EXPECT_NEAR(parts.losses[i], serial.losses[i], 1e-5) << i;
+      }
+    }
+  }
+}
+
+TEST(Pipeline, ResumesOnAnyGrid) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.pruning.method = "magnitude";
+  config.pruning.at_step = 3;
+  const Outcome whole = run_grid(config, 1);
+  struct Grid {
+    int ranks;
+    int64_t stages;
+    std::string schedule;
+  };
+  const std::vector<Grid> grids{
+      {2, 2, "1f1b"}, {3, 3, "interleaved"}, {1, 1, "auto"}, {2, 2, "zb-v"}};
+  for (size_t i = 0; i + 1 < grids.size(); ++i) {
+    io::Config first = over(config, grids[i].schedule, grids[i].stages);
+    run_grid(first, grids[i].ranks, {.stop_after = 6});
+    const Grid& next = grids[i + 1];
+    Outcome resumed =
+        run_grid(over(config, next.schedule, next.stages), next.ranks, {.resume = "auto"});
+    EXPECT_EQ(resumed.losses.size(), 6U);
+    resumed.losses = whole.losses;
+    expect_equal(resumed, whole);
+  }
+}
+
+TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.parallel.partition = {5, 1};
+  run_grid(over(config, "1f1b", 2), 2, {.stop_after = 6});
+  config.parallel.partition = {};  // timed
+  const auto partition_of = [&](const std::string& schedule) {
+    std::vector<int64_t> partition;
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(over(config, schedule, 2), comm, {.resume = "auto"});
+      if (comm.rank() == 0) {
+        partition = trainer.layout().partition();
+      }
+    });
+    return partition;
+  };
+  EXPECT_THAT(partition_of("1f1b"), ::testing::ElementsAre(5, 1));
+  EXPECT_THAT(partition_of("interleaved"), ::testing::SizeIs(4));
+  EXPECT_THAT(partition_of("gpipe"), ::testing::Not(::testing::ElementsAre(5, 1)));
+}
+
+TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
+  const TempDir dir;
+  auto error_of = [&](const io::Config& config, int ranks) -> std::string {
+    try {
+      run_grid(config, ranks);
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "no error";
+  };
+  io::Config config = config_for(dir);
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 3), HasSubstr("multiple of 2 ranks"));
+  EXPECT_THAT(error_of(over(config, "interleaved", 4), 4), HasSubstr("only 6 layers"));
+  config.train.micro_batch = 4;
+  EXPECT_THAT(error_of(over(config, "interleaved", 2), 2), HasSubstr("multiple of 2"));
+  config.train.micro_batch = 1;
+  config.parallel.partition = {3, 2};
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("the network has 6"));
+  config.parallel.partition = {2, 2, 2};
+  EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("lists 3 stages"));
+}
+
+/// Rank 0 of 1f1b sends one activation a micro-batch: B T C numbers, and nothing else counts.
+void expect_bytes(const std::string& codec, int64_t width) {
+  const TempDir dir;
+  io::Config config = over(config_for(dir), "1f1b", 2);
+  config.train.micro_batch = 3;
+  config.parallel.activation_codec = codec;
+  std::vector<int64_t> sent;
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm,
+                           {.resume = "none", .on_step = [&](const train::StepReport& report) {
+                              if (comm.rank() == 0) {
+                                sent.push_back(report.p2p_bytes);
+                              }
+                            }});
+    trainer.run();
+  });
+  const int64_t micro_batches = config.train.global_batch / 3;
+  const int64_t message = 3 * config.model.context * config.model.width * width;
+  ASSERT_EQ(sent.size(), static_cast<size_t>(config.train.steps));
+  for (const int64_t bytes : sent) {
+    EXPECT_EQ(bytes, micro_batches * message);
+  }
+}
+
+TEST(Pipeline, SendsTheBytesOfTheFormula) {
+  expect_bytes("fp32", 4);
+  expect_bytes("bf16", 2);
+}
+
+TEST(Pipeline, ActivationsInBf16AreClose) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  config.parallel.activation_codec = "bf16";
+  const Outcome narrow = run_grid(over(config, "1f1b", 2), 2);
+  ASSERT_EQ(narrow.losses.size(), serial.losses.size());
+  EXPECT_NE(narrow.losses, serial.losses);
+  for (size_t i = 0; i < serial.losses.size(); ++i) {
+    EXPECT_NEAR(narrow.losses[i], serial.losses[i], 2e-2) << i;
+  }
+}
+
+/// SAMO's lever: the smaller state of a pruned model needs fewer stages.
+TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  config.model.width = 128;
+  config.model.layers = 8;
+  config.parallel.pipeline = 0;
+  config.parallel.bucket_mb = 0.01;
+  const auto stages_of = [&](const io::Config& one, std::string& notes) {
+    int stages = 0;
+    parallel::run_ranks(4, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options{.resume = "none"};
+      if (comm.rank() == 0) {
+        options.on_note = [&](const std::string& text) { notes += text + "\n"; };
+      }
+      const train::Trainer trainer(one, comm, options);
+      if (comm.rank() == 0) {
+        stages = trainer.layout().grid.pipeline;
+      }
+    });
+    return stages;
+  };
+  std::string notes;
+  EXPECT_EQ(stages_of(config, notes), 1) << "without a budget all fits";
+  // Between what the dense model needs in one stage and in four; the program itself takes 64 MiB.
+  config.train.memory_budget = "85 MiB";
+  const int dense = stages_of(config, notes);
+  EXPECT_GT(dense, 1);
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "sparse";
+  notes.clear();
+  EXPECT_LT(stages_of(config, notes), dense);
+  EXPECT_THAT(notes, HasSubstr("unpruned it would take "));
+}
+
+/// What was planned for the rank that needs most holds for all, buffers of messages included.
+TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
+  const TempDir dir;
+  for (const std::string schedule :
+       {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v", "message-driven"}) {
+    for (const bool tied : {false, true}) {
+      io::Config config = over(config_for(dir), schedule, 2);
+      config.model.tie_embeddings = tied;
+      config.train.steps = 3;
+      parallel::run_ranks(4, [&](parallel::Communicator& comm) {
+        train::Trainer trainer(config, comm, {.resume = "none"});
+        trainer.run();
+        EXPECT_LE(trainer.arena().total().peak, train::sum_of(trainer.fit().plan.peak))
+            << schedule << " rank " << comm.rank() << " tied " << tied;
+      });
+    }
+  }
+}
+
+/// The first stage holds the most micro-batches: it alone has to recompute.
+TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
+  const TempDir dir;
+  io::Config config = over(config_for(dir), "1f1b", 3);
+  config.model.width = 64;
+  config.model.context = 64;
+  config.train.micro_batch = 2;
+  config.train.steps = 3;
+  config.parallel.partition = {3, 2, 1};
+  const auto needed = [&](const std::string& recompute) {
+    io::Config one = config;
+    one.train.recompute = recompute;
+    size_t bytes = 0;
+    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(one, comm, {.resume = "none"});
+      if (comm.rank() == 0) {
+        bytes = trainer.fit().plan.needed();
+      }
+    });
+    return bytes;
+  };
+  const size_t none = needed("none");
+  const size_t selective = needed("selective");
+  ASSERT_LT(selective, none);
+  const Outcome whole = run_grid(config, 3);
+  config.train.recompute = "auto";
+  config.train.memory_budget = fmt::format("{} B", (none + selective) / 2);
+  std::vector<model::Recompute> chosen;
+  parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+    const train::Trainer trainer(config, comm, {.resume = "none"});
+    if (comm.rank() == 0) {
+      chosen = trainer.fit().by_rank;
+    }
+  });
+  ASSERT_EQ(chosen.size(), 3U);
+  EXPECT_EQ(chosen.front(), model::Recompute::selective);
+  EXPECT_EQ(chosen.back(), model::Recompute::none);
+  expect_equal(run_grid(config, 3), whole);
+}
+
+TEST(Pipeline, AGivenPartition) {
+  const TempDir dir;
+  io::Config config = config_for(dir);
+  const Outcome serial = run_grid(config, 1);
+  config.parallel.partition = {5, 1};
+  expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+}
+
+}  // namespace
+}  // namespace espalier

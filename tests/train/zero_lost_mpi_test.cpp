@@ -1,0 +1,101 @@
+// Reduce-scatter, gather of values, gather of slices with a peer that is silent or fails: the
+// others learn who and why, and nobody hangs.
+#include <gmock/gmock.h>
+
+#include "parallel/reduction/parameter_gather.h"
+#include "tests/parallel/flat_layout.h"
+#include "tests/parallel/rank_gradients.h"
+#include "tests/support/ranks.h"
+
+namespace espalier::parallel {
+namespace {
+
+using testing::HasSubstr;
+
+/// The others learn who is missing and what they were doing.
+void expect_named(Communicator& comm, const std::string& doing,
+                  const std::function<void(Communicator&)>& body) {
+  if (comm.size() == 1) {
+    return;
+  }
+  const auto part = comm.split(0, comm.rank());
+  const int silent = comm.size() - 1;
+  if (comm.rank() != silent) {
+    part->set_timeout(0.3);
+    try {
+      body(*part);
+      ADD_FAILURE() << "it cannot be done";
+    } catch (const PeerLost& error) {
+      EXPECT_THAT(error.ranks(), testing::Contains(silent));
+      EXPECT_THAT(error.what(), HasSubstr("while " + doing));
+    }
+  }
+  barrier(comm);
+}
+
+TEST(ZeroLost, NamesTheRankThatDoesNotTakePart) {
+  on_ranks([](Communicator& comm) {
+    const Layout layout = layout_of({5'000, 0, 25'000, 100});
+    const Partition partition =
+        make_partition(layout.parameters, layout.total, {.ranks = comm.size()});
+    expect_named(comm, "summing gradients", [&](Communicator& part) {
+      Arena arena;
+      std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
+      GradientBuckets buckets(part, arena);
+      buckets.begin(flat_of(flat), partition);
+      buckets.finish();
+    });
+    expect_named(comm, "gathering values", [&](Communicator& part) {
+      Arena arena;
+      std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
+      ParameterGather gather(part, arena);
+      gather.begin(flat_of(flat), partition);
+      gather.finish();
+    });
+    expect_named(comm, "gathering slices", [&](Communicator& part) {
+      std::vector<std::byte> whole(static_cast<size_t>(part.size()));
+      std::vector<Range> ranges;
+      for (int r = 0; r < part.size(); ++r) {
+        ranges.push_back({.first = r, .count = 1});
+      }
+      const auto mine = std::span(whole).subspan(static_cast<size_t>(part.rank()), 1);
+      gather_slices(part, {.ranges = ranges, .mine = mine, .whole = whole});
+    });
+  });
+}
+
+TEST(ZeroLost, APeerThatFailsAmidAGatherEndsIt) {
+  if (job() != nullptr) {
+    GTEST_SKIP() << "threads only";
+  }
+  for (const int ranks : {2, 3, 4, 7}) {
+    const Layout layout = layout_of({5'000, 0, 25'000, 30'000});
+    const Partition partition =
+        make_partition(layout.parameters, layout.total, {.ranks = ranks, .bucket_bytes = 4});
+    try {
+      run_ranks(ranks, [&](Communicator& comm) {
+        Arena arena;
+        std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
+        ParameterGather gather(comm, arena);
+        gather.begin(flat_of(flat), partition);
+        gather.ready(1);
+        if (comm.rank() == ranks - 1) {  // its slice of the last bucket is never sent
+          fail("no space left on {}", "/scratch");
+        }
+        try {
+          gather.finish();
+          ADD_FAILURE() << "it cannot be done";
+        } catch (const PeerLost& error) {
+          EXPECT_THAT(error.what(), HasSubstr("no space left on /scratch"));
+          throw;
+        }
+      });
+      ADD_FAILURE() << "no error came out";
+    } catch (const Failure& failure) {
+      EXPECT_STREQ(failure.what(), "no space left on /scratch");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier::parallel
