@@ -21,8 +21,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 die() { echo "$0: $*" >&2; exit 1; }
 usage() { sed -n 2,6p "$0" >&2; exit 2; }
 
-programs="src/cli/espalier tests/cuda/cuda_kernels_test tests/cuda/cuda_run_test tests/cuda/cuda_equality_test
-  tests/cuda/cuda_nccl_test
+programs="src/cli/espalier tests/cuda/cuda_tests tests/cuda/cuda_whole_run_tests
   benchmarks/kernels_benchmark benchmarks/sparse_benchmark benchmarks/block_benchmark benchmarks/codec_benchmark
   benchmarks/breakdown_benchmark"
 

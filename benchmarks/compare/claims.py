@@ -65,7 +65,7 @@ def claims(table):
          "parts": [("SAMO storage", _step(rows, "espalier-dense", "espalier-samo")),
                    ("sparse products", _step(rows, "espalier-dense", "espalier-sparse")),
                    ("pipeline, sparse products", _step(rows, "espalier-pipeline", "espalier-pipeline-sparse"))],
-         "note": "the paper's gain comes from fewer stages: benchmarks/stages.sh measures that"},
+         "note": "the paper's gain comes from fewer stages: benchmarks/steps/stages.sh measures that"},
         {"claim": "step time, against DeepSpeed", "paper": 0.32,
          "parts": [(f"Espalier sparse against {title(deepspeed)}", _step(rows, deepspeed, "espalier-sparse")),
                    (f"Espalier pipeline, sparse, against {title('deepspeed-pipeline')}",

@@ -152,7 +152,7 @@ class Sanitizer(Tests):
     EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):
-        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_kernels_test")
+        super().__init__(tool, f"compute-sanitizer {tool}, kernel tests", limit, "cuda_tests")
         self.tool, self.environment = tool, {"FILTERS": " ".join(self.GROUPS)}
 
     def program_of_the_toolkit(self):

@@ -7,6 +7,8 @@ from small import SmallSteps
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize|orthonormalise|keep_factor)/")
+KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # suites of tests/cuda/kernels_test.cpp
+    "DeviceKernels", "DeviceRandomKernels", "DeviceAttention", "DeviceWire", "DeviceRounding", "DeviceQueues"))
 FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, not its fastest), ours, expanded", 100,
             "sparse_benchmark")
 
@@ -14,8 +16,10 @@ FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, no
 def first():
     """Is it right, and how fast does it train."""
     return [
-        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_kernels_test", "-*/fp8"),
-        Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 90, "cuda_run_test"),
+        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_tests",
+              KERNEL_TESTS + ":-*/fp8"),
+        Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 90, "cuda_tests",
+              "*DeviceRuns.*"),
         Steps("train-124m-dense", 45, "124m", "dense", 12),
         Steps("train-124m-masked", 45, "124m", "masked", 12),
         Steps("train-124m-expanded", 45, "124m", "expanded", 12),
@@ -23,10 +27,10 @@ def first():
         Peer("peer-124m", 150, "124m", 12, ("eager", "blocks", "model")),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",
                   "/bf16/64x64/.*/(576|8192)tokens"),
-        Tests("equality-tests", "full mask = dense, indices, recompute, resume: bit by bit", 60, "cuda_equality_test",
+        Tests("equality-tests", "full mask = dense, indices, recompute, resume: bit by bit", 60, "cuda_whole_run_tests",
               "DTypes/*:-*ThreadsOverlap*"),
         Benchmark("figure-1", *FIGURE_1, "^spmm/0.1/bitmap/bf16/(1024|2048|4096)/.*/576/"),
-        Tests("nccl-test", "messages and sums of NCCL, of one rank", 30, "cuda_nccl_test"),
+        Tests("nccl-test", "messages and sums of NCCL, of one rank", 30, "cuda_tests", "Nccl.*"),
     ]
 
 
@@ -64,7 +68,7 @@ def fourth():
         SmallSteps("train-small", 30, "dense", 30),
         SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
         Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
-        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_kernels_test", "*/fp8"),
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*DeviceKernels.*/fp8"),
         Steps("train-124m-fp8", 45, "124m", "fp8", 12),
         Steps("train-124m-fp16", 45, "124m", "fp16", 12),
         Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),

@@ -12,7 +12,7 @@
 //   deviation^2 = sum of W ((mean - y)^2 + variance)
 // holds the disagreement of shapes, the parameters' uncertainty, and the noise of a single
 // observation; beyond the last x it also holds 0.15 (1 + 4/n) of the mean slope against ln x, for
-// real curves are of no family (constant chosen on real ones: benchmarks/learning_curve.sh). The
+// real curves are of no family (constant chosen on real ones: benchmarks/quality/learning_curve.sh). The
 // mean weight of a shape's draws is its evidence: shapes with more parameters gain no weight by
 // fitting noise. Residuals that follow one another (a shape that is not quite right) count as fewer
 // points, by (1 - r) / (1 + r), r their correlation.

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "benchmarks/block_ell.h"
+#include "benchmarks/kernels/block_ell.h"
 #include "src/core/mirror.h"
 #include "src/core/shared_library.h"
 #include "src/kernels/cuda/device/toolkit.h"

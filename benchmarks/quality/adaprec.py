@@ -6,8 +6,8 @@ hosts (scripts/two_hosts.sh), dense, no error feedback, as in the poster. float:
 adaprec: a round every third of the steps, trials of 100 steps with each of fp32, fp8-e5m2, table:1. Time is that of
 steps and, with adaprec, of its trials; evaluations for the curve are not counted.
 
-  benchmarks/adaprec.py run OUT.jsonl TEXT [--rate 1gbit] [--steps 1200] [--seeds 1 2 3] [--program P]
-  benchmarks/adaprec.py table OUT.jsonl [SVG]      Markdown; a chart of the first seed
+  benchmarks/quality/adaprec.py run OUT.jsonl TEXT [--rate 1gbit] [--steps 1200] [--seeds 1 2 3] [--program P]
+  benchmarks/quality/adaprec.py table OUT.jsonl [SVG]      Markdown; a chart of the first seed
 
 Standard library only. `run` goes on where OUT.jsonl ends. Exit code 77: the link cannot be made on this machine.
 """

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = str(ROOT / "build/src/cli/espalier")
 SEEDS = [1, 2, 3]
 NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters

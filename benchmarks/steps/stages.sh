@@ -2,12 +2,12 @@
 # SAMO's argument, measured: the state of a pruned model is smaller, so it takes fewer pipeline stages, so fewer bubbles
 # and messages. One global batch, RANKS ranks, one memory budget a rank; parallel.pipeline = "auto" takes as few stages
 # as fit. The budget lies between what the dense model needs in one stage and in RANKS.
-#   benchmarks/stages.sh TEXT [RANKS [BUDGET]]     2, 260MiB; needs ./build and a machine left alone
+#   benchmarks/steps/stages.sh TEXT [RANKS [BUDGET]]     2, 260MiB; needs ./build and a machine left alone
 # Prints for dense and 90 % pruned: stages, tokens/s, and where a step of rank 0 goes, in ms: compute, bubble (what the
 # schedule predicts with the measured times), point-to-point (waiting beyond that), collective, update. Medians of the
 # second half of STEPS steps (40), ROUNDS rounds (3) in turns.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 ranks=${2:-2}
 budget=${3:-260MiB}

@@ -6,8 +6,8 @@ dense, and pruned to 90 % by magnitude after a quarter of the steps; every codec
 validation loss at the end minus that of codec fp32 with the same seed, over seeds 1, 2, 3. `activations`: 2 stages of
 a pipeline, whose activations and their gradients travel in the codec.
 
-  benchmarks/codec_quality.py run OUT.jsonl TEXT [--program P] [--steps 2000]   goes on where OUT.jsonl ends
-  benchmarks/codec_quality.py table OUT.jsonl                                   Markdown
+  benchmarks/quality/codec_quality.py run OUT.jsonl TEXT [--program P] [--steps 2000]   goes on where OUT.jsonl ends
+  benchmarks/quality/codec_quality.py table OUT.jsonl                                   Markdown
 
 Standard library only.
 """

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "benchmarks/backend.h"
+#include "benchmarks/kernels/backend.h"
 #include "src/core/mirror.h"
 #include "tests/kernels/kernel_case.h"
 

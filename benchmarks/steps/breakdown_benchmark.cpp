@@ -1,5 +1,5 @@
 // Where a training step goes: one process, dense and 90 % pruned (with a dense copy, "masked", and
-// with sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/step.sh.
+// with sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/steps/step.sh.
 // Every operation of the kernel table is wrapped by a clock; counters are milliseconds a step by
 // operation, tokens/s, and the rate of the step's flops as a share of the peak: a 1,024³ GEMM of
 // the same type and thread count, measured in the same run. What goes with a dense product
@@ -12,7 +12,7 @@
 #include <map>
 #include <vector>
 
-#include "benchmarks/bounds.h"
+#include "benchmarks/kernels/bounds.h"
 #include "src/core/rng.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/stage/stage.h"

@@ -7,10 +7,10 @@ images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The
 seeds 1, 2, 3, minus that of the synchronous run of the same seed. --longer adds nanoGPT's CPU setting (4 layers,
 128 wide, 2,000 steps) at p = 4, with updates of 1 and of 4 micro-batches.
 
-  benchmarks/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
-  benchmarks/async_quality.py table OUT.jsonl                             Markdown
-  benchmarks/async_quality.py picture OUT.jsonl SVG                       the GPT with AdamW, dense
-  benchmarks/async_quality.py csv OUT.jsonl                               one short line a run
+  benchmarks/quality/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
+  benchmarks/quality/async_quality.py table OUT.jsonl                             Markdown
+  benchmarks/quality/async_quality.py picture OUT.jsonl SVG                       the GPT with AdamW, dense
+  benchmarks/quality/async_quality.py csv OUT.jsonl                               one short line a run
 
 IMAGES-DIR holds train-images, train-labels, val-images, val-labels. Standard library only.
 """

@@ -2,7 +2,7 @@
 // memory budget a rank it takes fewer pipeline stages, so fewer bubbles and messages. The planner
 // chooses the stages; the layers' times are measured here, dense and 90 % sparse, on one thread;
 // then ranks (threads) sleep for as long, and exchange activations and sum gradients of the real
-// sizes. benchmarks/stages.sh does the same with real compute, on as many ranks as cores.
+// sizes. benchmarks/steps/stages.sh does the same with real compute, on as many ranks as cores.
 //
 //   stages_benchmark [RANKS [BUDGET [LINK]]]    4, 200MiB, 0: seconds of latency a message
 //
@@ -15,7 +15,7 @@
 #include <mutex>
 #include <string>
 
-#include "benchmarks/sleeping_work.h"
+#include "benchmarks/steps/sleeping_work.h"
 #include "parallel/reduction/bucketer.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"

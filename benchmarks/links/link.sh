@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Training over a slow link between two hosts, Espalier beside PyTorch DDP, in turns: tokens/s, bytes and loss.
-#   benchmarks/link.sh TEXT [ROUNDS [LINES]]     3 rounds; needs ./build, and PyTorch by benchmarks/peers/setup.sh or
+#   benchmarks/links/link.sh TEXT [ROUNDS [LINES]]     3 rounds; needs ./build, and PyTorch by benchmarks/peers/setup.sh or
 #                                                PEERS_PYTHON; lines go to standard output and to the end of LINES
 # GPT of 6 layers, 384 wide, context 256, characters of TEXT, 2 ranks of one core, 4 sequences each, bf16, no dropout;
 # scripts/two_hosts.sh shapes the link. RATES (none 1gbit 200mbit 100mbit), STEPS (20) and ONLY (a regular expression
@@ -10,7 +10,7 @@
 # DDP counted at the interface, for Espalier at its transport. link_bytes: what the first host sent in the whole run,
 # counted at the interface. Losses after STEPS steps. Exit code 77: the link cannot be made on this machine.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 # name | espalier or ddp | settings of Espalier, or options of benchmarks/peers/ddp_link.py
 sparse="pruning.method=random pruning.at_step=0 pruning.sparsity=0.9 sparse.storage=sparse"
@@ -99,4 +99,4 @@ for round in $(seq "$rounds"); do
   done
 done | tee -a "$lines" "$work/lines"
 
-python3 benchmarks/link_table.py "$work/lines"
+python3 benchmarks/links/link_table.py "$work/lines"

@@ -2,9 +2,9 @@
 # The loss that is reached: Espalier at nanoGPT's CPU setting (case A, 2,000 steps), dense and pruned to 90 % at
 # step 500, seeds 1, 2, 3: the runs of benchmarks/peers/quality.sh. Prints one line of JSON a run.
 #
-#   benchmarks/quality.sh TEXT        needs build/src/cli/espalier; DTYPES, SEEDS, TIES and SET change the list
+#   benchmarks/quality/quality.sh TEXT        needs build/src/cli/espalier; DTYPES, SEEDS, TIES and SET change the list
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 program=${ESPALIER:-build/src/cli/espalier}
 work=$(mktemp -d)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # At which density does each storage beat dense training? Steps of case B (6 layers, 6 heads, 384 wide, context 256,
 # batch 8) at random masks of decreasing density, storages in turns; one process, all cores.
-#   benchmarks/density.sh TEXT [ROUNDS [SVG]]      needs ./build/espalier; PYTORCH_FP32, PYTORCH_BF16 (tokens/s) add lines
+#   benchmarks/steps/density.sh TEXT [ROUNDS [SVG]]      needs ./build/espalier; PYTORCH_FP32, PYTORCH_BF16 (tokens/s) add lines
 # Prints a line a run, then a table, and draws the curve into SVG.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 rounds=${2:-2}
 svg=${3:-}
@@ -39,5 +39,5 @@ for round in $(seq "$rounds"); do
   done
 done | tee "$work/lines"
 
-python3 benchmarks/plot.py density "$work/lines" "$svg" \
+python3 benchmarks/quality/plot.py density "$work/lines" "$svg" \
   ${PYTORCH_FP32:+"fp32 PyTorch=$PYTORCH_FP32"} ${PYTORCH_BF16:+"bf16 PyTorch=$PYTORCH_BF16"}

@@ -4,7 +4,7 @@
 //   %speed    100 x (flops a second over kept elements) / (flops a second of the dense product)
 //   %bound    100 x (what no product with these blocks can beat) / (time): the larger of its flops at
 //             the rate of a large dense product, and a copy of as many bytes, each operand once;
-//             both measured here, in the same run (benchmarks/bounds.h)
+//             both measured here, in the same run (benchmarks/kernels/bounds.h)
 //
 // Dense and block runs alternate and the fastest of each counts: the machine may be shared. Every
 // result is compared with the dense product of the same weights, zeros where pruned.
@@ -18,8 +18,8 @@
 #include <ctime>
 #include <random>
 
-#include "benchmarks/block_ell.h"
-#include "benchmarks/bounds.h"
+#include "benchmarks/kernels/block_ell.h"
+#include "benchmarks/kernels/bounds.h"
 #include "src/core/mirror.h"
 #include "tests/kernels/kernel_cases_block.h"
 

@@ -3,7 +3,7 @@
 # sparsity and equal steps, masks chosen once, gradually, or moving while training goes on. Prints a table of the
 # final validation loss and, per run, a line of JSON.
 #
-#   benchmarks/mask_quality.sh TEXT [STEPS [SEED...]]     2000 steps, seeds 1 2 3
+#   benchmarks/quality/mask_quality.sh TEXT [STEPS [SEED...]]     2000 steps, seeds 1 2 3
 #
 # Needs build/src/cli/espalier. WAYS chooses among the names below, SET adds settings to all runs.
 set -euo pipefail
@@ -13,7 +13,7 @@ steps=${2:-2000}
 shift $(($# < 2 ? $# : 2))
 seeds=("$@")
 [ $# -gt 0 ] || seeds=(1 2 3)
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 program=${ESPALIER:-build/src/cli/espalier}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # How well src/train/codec_choice/learning_curve.h predicts real validation losses: trains small networks of different rates,
 # schedules, optimizers, widths and precisions, then predicts from the first part of each curve what comes later.
-#   benchmarks/learning_curve.sh TEXT [RUNS_DIR]     needs ./build; about 2 minutes; curves in RUNS_DIR are used again
+#   benchmarks/quality/learning_curve.sh TEXT [RUNS_DIR]     needs ./build; about 2 minutes; curves in RUNS_DIR are used again
 # Prints Markdown: errors beside those of the last value and of a straight line, and how often the truth lies within
 # the stated deviations.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 runs=${2:-$(mktemp -d)}
 program=${ESPALIER:-build/src/cli/espalier}

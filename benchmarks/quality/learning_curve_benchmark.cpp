@@ -1,4 +1,4 @@
-// Predictions of real learning curves (benchmarks/learning_curve.sh makes them):
+// Predictions of real learning curves (benchmarks/quality/learning_curve.sh makes them):
 //
 //   build/benchmarks/learning_curve_benchmark RUN/metrics.jsonl ...
 //

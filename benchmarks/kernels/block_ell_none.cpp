@@ -1,5 +1,5 @@
 // A build without CUDA has no cuSPARSE.
-#include "benchmarks/block_ell.h"
+#include "benchmarks/kernels/block_ell.h"
 
 namespace espalier::bench {
 

@@ -9,7 +9,7 @@
 // bound. The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the
 // additions, measured here. Every result is compared with the exact sum. Started alone, ranks are
 // two threads.
-#include "benchmarks/allreduce_array.h"
+#include "benchmarks/links/allreduce_array.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -15,7 +15,7 @@
 
 #include <algorithm>
 
-#include "benchmarks/bounds.h"
+#include "benchmarks/kernels/bounds.h"
 #include "src/core/mirror.h"
 #include "tests/kernels/attention_way.h"
 #include "tests/kernels/kernel_cases_fp8.h"

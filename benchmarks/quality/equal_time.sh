@@ -2,14 +2,14 @@
 # Does sparse training give a better model in the same time? A dense GPT (6 layers, 6 heads, 384 wide, context 256,
 # batch 8) beside 90 % sparse ones of 1, 2 and 3 times its width, each trained for as many steps as fit into SECONDS
 # on this machine (a short run finds out), learning rate to its minimum within that time.
-#   benchmarks/equal_time.sh TEXT [SECONDS [SVG]]     600; needs ./build/espalier and a machine left alone
+#   benchmarks/quality/equal_time.sh TEXT [SECONDS [SVG]]     600; needs ./build/espalier and a machine left alone
 #   random-W   random mask from the start, storage sparse
 #   pruned-W   gradual magnitude pruning over 10-50 % of the steps, storage sparse
 # Prints run=… minutes=… val_loss=… lines (minutes of training: evaluations are not counted, and a step of over five times
 # the median, in which somebody stopped the program, counts as the median), a table, and draws SVG. RUNS chooses, DTYPE
 # (bf16) and SET change all.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 seconds=${2:-600}
 svg=${3:-}
@@ -68,4 +68,4 @@ for row in rows:
         print(f"run={run} step={row['step']} minutes={ms / 6e4:.3f} val_loss={row['val_loss']:.4f}", flush=True)
 P
 done | tee "$work/lines"
-python3 benchmarks/plot.py time "$work/lines" "$svg"
+python3 benchmarks/quality/plot.py time "$work/lines" "$svg"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tables and line charts (SVG, no packages needed) of what the benchmark scripts print.
 
-    plot.py density LINES [SVG] ["NAME=TOKENS_PER_S" …]   tokens/s over density (benchmarks/density.sh)
-    plot.py time LINES [SVG]                              validation loss over minutes (benchmarks/equal_time.sh)
+    plot.py density LINES [SVG] ["NAME=TOKENS_PER_S" …]   tokens/s over density (benchmarks/steps/density.sh)
+    plot.py time LINES [SVG]                              validation loss over minutes (benchmarks/quality/equal_time.sh)
 
 LINES holds rows of key=value. Of equal points the median is drawn.
 """

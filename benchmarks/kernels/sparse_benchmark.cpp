@@ -16,7 +16,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "benchmarks/backend.h"
+#include "benchmarks/kernels/backend.h"
 #include "src/core/mirror.h"
 #include "tests/kernels/kernel_case.h"
 

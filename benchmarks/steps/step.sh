@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Dense, sparse and PyTorch training steps on one machine, alternating in one run: tokens/s and ratios.
-#   benchmarks/step.sh TEXT [ROUNDS]      needs ./build/espalier and benchmarks/peers/setup.sh (or PEERS_PYTHON)
+#   benchmarks/steps/step.sh TEXT [ROUNDS]      needs ./build/espalier and benchmarks/peers/setup.sh (or PEERS_PYTHON)
 # Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8, C = 12/12/768/512/4; fp32 and bf16; one
 # process with 2 threads and two ranks with 1 thread. Espalier dense, at 90 % and at 95 % random sparsity (STORAGE,
 # default sparse); PyTorch eager and compiled. CASES, DTYPES, RANKS choose among them.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 text=$(realpath "$1")
 rounds=${2:-3}
 python=${PEERS_PYTHON:-benchmarks/peers/.venv/bin/python}

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "benchmarks/sleeping_work.h"
+#include "benchmarks/steps/sleeping_work.h"
 #include "parallel/pipeline/schedule/builders.h"
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/transport/collectives.h"

@@ -5,7 +5,7 @@
 # 64) at fixed layers, as far as the ledger says that the process fits; that one then runs for real. Prints a
 # table, and per model a line of JSON: the ledger (before the run) beside what the arena and the system counted.
 #
-#   benchmarks/largest_gpt.sh [BUDGET [STEPS]]        16GiB, 3 steps; 0 steps: ledger only
+#   benchmarks/steps/largest_gpt.sh [BUDGET [STEPS]]        16GiB, 3 steps; 0 steps: ledger only
 #
 # Needs build/src/cli/espalier, python3, and as much free memory as the budget. WAYS="dense sparse" chooses, LAYERS sets
 # the depth (24). The big sparse one takes minutes to draw its masks.
@@ -13,7 +13,7 @@ set -euo pipefail
 export OMP_WAIT_POLICY=passive  # bytes are measured, not time
 budget=${1:-16GiB}
 steps=${2:-3}
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 program=$(realpath "${ESPALIER:-build/src/cli/espalier}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

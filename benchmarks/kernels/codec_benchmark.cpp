@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "benchmarks/backend.h"
+#include "benchmarks/kernels/backend.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lines of benchmarks/link.sh as Markdown tables: link_table.py LINES [MORE LINES…], any number of calls.
+"""The lines of benchmarks/links/link.sh as Markdown tables: link_table.py LINES [MORE LINES…], any number of calls.
 
 Medians over the rounds. The share of a contender's own speed without a limit says what the link costs it.
 """
