@@ -1,6 +1,6 @@
 #pragma once
 // A communicator: a group of ranks that move bytes to each other. This is the contents page of the
-// layer; what is built on it: collectives.h (barrier, broadcast, gathers), allreduce.h, bucketer.h.
+// layer; what is built on it: collectives.h (barrier, broadcast, gathers), reduction.h, bucketer.h.
 //
 // Transport × reduction × codec are three axes: a communicator knows bytes and ranks, neither sums
 // nor bits. Transports: mpi_communicator.h (processes), thread_communicator.h (threads of one

@@ -1,4 +1,4 @@
-# cmake -D ROOT=checkout -D OUTPUT=file.cpp -P git_state.cmake: defines espalier::cli::build_git().
+# cmake -D ROOT=checkout -D OUTPUT=FILE -P git_state.cmake: defines espalier::cli::build_git().
 # "unknown" outside a checkout (a source archive), or without git.
 set(state "")
 find_program(git git)

@@ -1,6 +1,6 @@
 #pragma once
 // Which weights a stage computes with, when the stages of a pipeline step by themselves
-// (parallel/schedule, async): between a micro-batch's forward and the update with its gradient a
+// (schedule async): between a micro-batch's forward and the update with its gradient a
 // stage makes d other updates. W_t: the weights after t updates; W^_{t+s}: those predicted s
 // updates ahead.
 //

@@ -1,4 +1,4 @@
-# cmake -D FILES=a;b -D OUTPUT=x.cpp -P embed.cmake
+# cmake -D FILES=a;b -D OUTPUT=FILE -P embed.cmake
 # Writes a C++ file that defines espalier::report::page_part(name), the text of each file.
 set(entries "")
 foreach(file IN LISTS FILES)

@@ -1,6 +1,6 @@
 #pragma once
 // From device to device, by NCCL: nothing crosses the bus, codecs run on the devices, and the host
-// waits for nothing (parallel/device). The store's kept errors and master copies are the device's.
+// waits for nothing (parallel/reduction/device). The store's kept errors and master copies are the device's.
 #include <string>
 
 #include "parallel/reduction/device/buckets.h"

@@ -1,7 +1,7 @@
 #pragma once
 // A part of the network: contiguous layers that compute together, with room for the micro-batches
 // that are under way in them. Without a pipeline there is one part, of all layers, and one
-// micro-batch at a time; a stage of a pipeline (parallel/schedule) is a part.
+// micro-batch at a time; a stage of a pipeline (parallel/pipeline) is a part.
 //
 // What crosses its ends are bytes: the output of the layer before or after, as Layer::output says,
 // or in a wire format of fewer bits (activations forward, their gradients backward).

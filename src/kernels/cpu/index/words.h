@@ -1,8 +1,8 @@
 #pragma once
 // Gather and scatter by the words of a bitmap. Three implementations, chosen by CMake: plain loops
 // over set bits (words_plain.cpp); register compress / expand of 32-bit lanes
-// (words_avx512.cpp, _lanes.h); the same of 16-bit lanes where AVX-512 VBMI2 has them
-// (index_words_vbmi2.cpp). The forms of these instructions that write memory are slow on Zen 4 and
+// (words_avx512.cpp, words_lanes.h); the same of 16-bit lanes where AVX-512 VBMI2 has them
+// (words_avx512bf16.cpp). The forms of these instructions that write memory are slow on Zen 4 and
 // 5, so whole registers are written.
 #include <cstdint>
 

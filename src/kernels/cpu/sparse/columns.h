@@ -1,6 +1,6 @@
 #pragma once
 // Kept columns from bits. Two implementations, chosen by CMake: a table of bytes
-// (columns_plain.cpp) and the byte compress of AVX-512 VBMI2 (sparse_columns_vbmi2.cpp).
+// (columns_plain.cpp) and the byte compress of AVX-512 VBMI2 (columns_avx512bf16.cpp).
 #include <cstdint>
 
 namespace espalier::kernels::ESPALIER_ISA {

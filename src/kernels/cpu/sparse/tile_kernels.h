@@ -44,7 +44,7 @@ struct DotOperands {
 };
 
 /// For activations of this type. Two implementations, chosen by CMake: tile_kernels_plain.cpp and
-/// sparse_kernels_bf16.cpp.
+/// tile_kernels_avx512bf16.cpp.
 SparseKernels sparse_kernels(DType dtype);
 
 [[gnu::always_inline]] inline uint64_t eight_columns(const uint8_t* columns) {

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""file_names_test.py ROOT [--columns]: fails on a file name in a comment or a Markdown page that no file has.
+
+A name is NAME.h, .cpp, .cu, .py, .sh, .cmake or .md, with or without folders before it: the end of the path of some
+file. A path that begins with a folder of the root must exist in full, whatever it ends with. Comments are those of
+C++, CUDA, CMake, shell and Python sources. With --columns, lines of Markdown outside tables, code and links have at
+most 100 columns.
+"""
+import os
+import pathlib
+import re
+import sys
+
+# Files of other projects, of users, and those that a build or a run makes.
+OTHERS = set("""
+    nccl.h cudnn.h cublasLt.h cusparse.h cuda_bf16.h cuda_fp16.h cuda_fp8.h cuda_runtime.h mpi-ext.h mpi.h H5FDpublic.h
+    dnnl-config.cmake my_system.py summary.md benchmarks/peers/.venv
+""".split())
+PLACEHOLDERS = {"NAME", "ROOM", "FOLDER", "FILE", "ISA", "SCRIPT"}  # stand for a part of a name
+SOURCES = {".h": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", "": "#"}
+ENDS = r"(?:h|cpp|cu|py|sh|cmake|md)"
+NAME = re.compile(r"(?<![\w./$*{}<>~-])((?:\.\./)*[\w./-]*\w\." + ENDS + r")(?![\w/*(])(?!\.\w)")
+MARKDOWN_COLUMNS = 100
+
+
+def files_below(root):
+    for folder, folders, names in os.walk(root):
+        top = pathlib.Path(folder) == root
+        folders[:] = sorted(name for name in folders if name not in (".git", "__pycache__", ".venv")
+                            and not (top and re.match(r"build|runs$|data$", name)))
+        for name in names:
+            yield (pathlib.Path(folder) / name).relative_to(root)
+
+
+def comments_of(path, lines):
+    """(number, text) of a file's comments; of Markdown all of it."""
+    if path.suffix == ".md":
+        yield from enumerate(lines, 1)
+        return
+    mark = SOURCES[path.suffix]
+    for number, line in enumerate(lines, 1):
+        if mark == "//" and "//" in line and not line.lstrip().startswith("#include"):
+            yield number, line.split("//", 1)[1]
+        elif mark == "#" and (found := re.search(r"(?:^|\s)#(?!!)(.*)", line)):
+            yield number, found.group(1)
+
+
+def stands_for(name):
+    return PLACEHOLDERS & set(re.split("[^A-Z]+", name))
+
+
+def mistakes_of(root):
+    files = set(map(str, files_below(root)))
+    ends = {"/".join(parts[start:]) for parts in (name.split("/") for name in files) for start in range(len(parts))}
+    folders = {str(parent) for name in files for parent in pathlib.PurePath(name).parents}
+    tops = sorted(name for name in folders if "/" not in name and name != ".")
+    rooted = re.compile(r"(?<![\w./$*{}<>~-])((?:" + "|".join(map(re.escape, tops)) + r")/[\w./-]*[\w/])(?![\w*{}<>$])")
+    for name in sorted(files):
+        path = pathlib.Path(name)
+        if path.suffix not in SOURCES and path.suffix != ".md":
+            continue
+        if path.suffix in (".txt", "") and path.name not in ("CMakeLists.txt", "run"):
+            continue
+        lines = (root / path).read_text(encoding="utf-8").splitlines()
+        for number, text in comments_of(path, lines):
+            for said in NAME.findall(text):
+                plain = said
+                while plain.startswith("../"):
+                    plain = plain[3:]
+                plain = plain.removeprefix("./")
+                if plain in ends or plain in OTHERS or stands_for(plain):
+                    continue
+                yield f"{name}:{number}: no file is named {said}"
+            for said in rooted.findall(text):
+                plain = said.rstrip("/")
+                if NAME.fullmatch(plain) or plain in files | folders | OTHERS or stands_for(plain):
+                    continue
+                yield f"{name}:{number}: there is no {said}"
+
+
+def wide_lines(root):
+    for path in sorted(files_below(root)):
+        if path.suffix != ".md":
+            continue
+        code = False
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                code = not code
+            elif len(line) > MARKDOWN_COLUMNS and not code and not re.match(r"\s*\||    ", line) and " " in line.strip():
+                yield f"{path}:{number}: {len(line)} columns, at most {MARKDOWN_COLUMNS}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    found = list(mistakes_of(root))
+    if "--columns" in sys.argv[2:]:
+        found += wide_lines(root)
+    print("\n".join(found) or "all file names exist")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
