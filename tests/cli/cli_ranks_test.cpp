@@ -15,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Ran run_ranks(const Workplace& here, int ranks, const std::string& arguments) {
-  return here.shell("timeout 120 '" ESPALIER_SOURCE_DIR "/scripts/mpirun.sh' " +
-                    std::to_string(ranks) + " " ESPALIER_PROGRAM " " + arguments);
+  return here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' {} {} {}", ESPALIER_SOURCE_DIR,
+                                ranks, ESPALIER_PROGRAM, arguments));
 }
 
 double seconds_since(Clock::time_point begin) {
