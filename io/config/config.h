@@ -1,17 +1,11 @@
 #pragma once
-// The configuration of a run: plain structs, read by every layer. A member holds the default; its
-// row in fields.cpp holds name, limits and help, and drives parsing, --set, help, dumps and
-// hash.
+// The configuration of a run: plain structs, read by every layer. A member's initialiser is the
+// default. src/config/ holds the schema (name, limits and help of each key), the parser, --set,
+// dumps and validation.
 //
-// Sources in order of strength: defaults, the TOML file, `--set section.key=value`. Unknown keys,
-// wrong types and values out of range throw Failure with file:line, the value and what is allowed.
 // Paths in a config are relative to the working directory.
 #include <cstdint>
-#include <filesystem>
-#include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "io/config/patterned.h"
@@ -27,6 +21,7 @@ struct ModelConfig {
   bool tie_embeddings = false;
   double dropout = 0.0;
   int64_t mlp_ratio = 4;
+  std::string norm = "layernorm";
   std::vector<int64_t> hidden{256, 256};  ///< widths of the hidden layers of "mlp"
   int64_t vocabulary = 0;                 ///< 0: from the data
 };
@@ -158,27 +153,5 @@ struct Config {
   ParallelConfig parallel;
   RunConfig run;
 };
-
-/// Reads a file, applies `overrides` ("section.key=value") in order, and validates.
-Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
-/// The same from text; `name` stands for the file in messages.
-Config parse_config(std::string_view text, std::string_view name,
-                    std::span<const std::string> overrides = {});
-/// "section.key=value": a TOML value; a bare word is a string. Does not validate across fields.
-void apply_override(Config& config, std::string_view assignment);
-
-/// What one field alone cannot tell (width divisible by heads, from < to, …). Throws Failure.
-void validate(const Config& config);
-
-/// Complete; parse_config gives the same config back.
-std::string to_toml(const Config& config);
-nlohmann::json to_json(const Config& config);
-/// Of the complete dump.
-uint64_t hash(const Config& config);
-/// Every key with default, limits and meaning.
-std::string config_help();
-
-/// "16GiB", "500 MB", "1024" → bytes. Throws Failure that names the units.
-int64_t parse_bytes(std::string_view text);
 
 }  // namespace espalier::io

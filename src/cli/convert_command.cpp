@@ -5,6 +5,7 @@
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
+#include "src/config/dump.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
@@ -25,7 +26,7 @@ int import_arrays(const ConvertArguments& arguments) {
   const WeightsFile file = open_weights(arguments.in, arguments.config);
   Weights weights(file);
   train::load_plain(arguments.in, *weights.store, weights.prunable);
-  write_weights(arguments.out, *weights.store, io::to_toml(file.config), file.characters);
+  write_weights(arguments.out, *weights.store, config::to_toml(file.config), file.characters);
   Progress(true, 0, false)
       .note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
                         grouped(weights.store->total_kept()),

@@ -8,6 +8,7 @@
 #include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
+#include "src/config/dump.h"
 #include "src/kernels/backend.h"
 
 namespace espalier::cli {
@@ -56,7 +57,7 @@ nlohmann::ordered_json facts() {
 
 int info(const InfoArguments& arguments) {
   if (arguments.config_help) {
-    print(io::config_help());
+    print(config::help());
     return 0;
   }
   const nlohmann::ordered_json json = facts();

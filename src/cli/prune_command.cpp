@@ -15,6 +15,7 @@
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
+#include "src/config/dump.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/snapshot.h"
 
@@ -97,7 +98,7 @@ Loaded load(const PruneArguments& arguments) {
     const WeightsFile file = open_weights(arguments.in, arguments.config);
     loaded.weights = std::make_unique<Weights>(file);
     loaded.config = file.config;
-    loaded.config_text = io::to_toml(file.config);
+    loaded.config_text = config::to_toml(file.config);
     loaded.characters = file.characters;
   }
   return loaded;

@@ -14,6 +14,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
+#include "src/config/parse.h"
 #include "src/train/run/agreement.h"
 #include "src/train/run/trainer.h"
 
@@ -68,7 +69,7 @@ io::Config config_of(const TrainArguments& arguments) {
   if (!arguments.out.empty()) {
     overrides.push_back("run.out=\"" + arguments.out + "\"");
   }
-  return io::load_config(arguments.config, overrides);
+  return config::load(arguments.config, overrides);
 }
 
 void train_on(parallel::Communicator& comm, const io::Config& config,

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "sparse/index/file_index.h"
+#include "src/config/parse.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/snapshot.h"
 
@@ -56,12 +57,12 @@ ShapeOf shapes_in_plain_file(std::shared_ptr<io::PlainReader> reader, const fs::
 
 io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
   if (!source.file.empty()) {
-    return io::load_config(source.file, source.overrides);
+    return config::load(source.file, source.overrides);
   }
   check(!file.meta.config.empty(),
         "{} does not say which network it is of ({}): add --config CONFIG.toml", file.path.string(),
         file.checkpoint ? "it was pruned without a config" : "it is no Espalier checkpoint");
-  return io::parse_config(file.meta.config, file.path.string() + " (config)", source.overrides);
+  return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
 /// For a plain file: only the data know what the tokens of kind "chars" stand for.

@@ -3,6 +3,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
+#include "src/config/dump.h"
 #include "tests/support/program.h"
 
 namespace espalier {
@@ -249,10 +250,10 @@ TEST(Cli, InfoAndHelp) {
     EXPECT_TRUE(info.json().contains(key)) << key;
   }
   EXPECT_NE(here.run("info").out.find(info.json()["mpi"].get<std::string>()), std::string::npos);
-  EXPECT_EQ(here.run("info --config-help").out, io::config_help());
+  EXPECT_EQ(here.run("info --config-help").out, config::help());
   // The page of keys is this text.
   const Ran page = here.shell("cat '" ESPALIER_SOURCE_DIR "/docs/config.md'");
-  EXPECT_NE(page.out.find("```\n" + io::config_help() + "```\n"), std::string::npos)
+  EXPECT_NE(page.out.find("```\n" + config::help() + "```\n"), std::string::npos)
       << "docs/config.md is out of date: put what `espalier info --config-help` prints there";
   for (const char* command :
        {"", "train", "prune", "inspect", "eval", "sample", "data", "import", "export", "report",

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "src/config/dump.h"
+#include "src/config/validate.h"
 #include "src/core/error.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
@@ -155,7 +157,7 @@ End end_of(const io::Config& config, int ranks, bool late, train::TrainerOptions
   End end;
   options.kernels = late ? &testing::late_table() : nullptr;
   try {
-    io::validate(config);
+    config::validate(config);
     end.outcome = testing::run_grid(config, ranks, options);
   } catch (const Failure& failure) {
     end.refusal = failure.what();
@@ -172,7 +174,8 @@ std::string without_paths(std::string text, const io::Config& config) {
 }
 
 std::string said(const io::Config& config, int ranks) {
-  return fmt::format("{} ranks, {}\n{}", ranks, config.parallel.device_link, io::to_toml(config));
+  return fmt::format("{} ranks, {}\n{}", ranks, config.parallel.device_link,
+                     config::to_toml(config));
 }
 
 /// Returns why there was no run, if there was none.

@@ -10,6 +10,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
+#include "src/config/parse.h"
 #include "tests/parallel/rank_gradients.h"
 
 namespace espalier::parallel {
@@ -98,7 +99,7 @@ TEST(CgxDefects, BitsAndBucketsAreSetApart) {
   const kernels::WireFormat both = format_of({.name = "maxmin"}, {.bits = 3, .bucket = 128});
   EXPECT_EQ(both.bits, 3);
   EXPECT_EQ(both.bucket, 128);
-  const io::Config config = io::parse_config("[parallel]\nbucket = 128\n", "run.toml");
+  const io::Config config = config::parse("[parallel]\nbucket = 128\n", "run.toml");
   EXPECT_EQ(config.parallel.bucket, 128);
   EXPECT_EQ(config.parallel.bits, 0);
 }

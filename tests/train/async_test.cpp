@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "src/config/validate.h"
 #include "src/optim/schedule.h"
 #include "tests/support/grid.h"
 
@@ -371,7 +372,7 @@ TEST(Async, SettingsThatDoNotFitNameTheFix) {
   const TempDir dir;
   auto error_of = [&](const io::Config& config, int ranks) -> std::string {
     try {
-      io::validate(config);
+      config::validate(config);
       run_grid(config, ranks);
     } catch (const Failure& failure) {
       return failure.what();

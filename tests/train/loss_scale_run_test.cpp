@@ -4,7 +4,8 @@
 
 #include <numeric>
 
-#include "io/config/fields.h"
+#include "src/config/schema.h"
+#include "src/config/validate.h"
 #include "src/train/run/loss_scale.h"
 #include "tests/device/told.h"
 #include "tests/support/failure.h"
@@ -165,7 +166,7 @@ TEST(LossScaleRuns, WhatKeepsErrorsNeedsAFixedOne) {
   const auto failure = [&](auto change) {
     io::Config config = overflowing(dir, 4);
     change(config);
-    return failure_of([&] { io::validate(config); });
+    return failure_of([&] { config::validate(config); });
   };
   const auto names = [](const std::string& why, const char* what) {
     return why.find(what) != std::string::npos &&

@@ -8,6 +8,8 @@
 
 #include "parallel/reduction/sra.h"
 #include "parallel/wire/codec.h"
+#include "src/config/parse.h"
+#include "src/config/validate.h"
 #include "src/train/exchange/value_wire.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
@@ -251,7 +253,7 @@ TEST(CodedValues, BytesAreThoseOfTheFormula) {
 
 TEST(CodedValues, NeedsASharedOptimizerAndACodecOfValues) {
   const auto refused = [](const std::string& text) {
-    return failure_of([&] { io::validate(io::parse_config(text, "run.toml")); });
+    return failure_of([&] { config::validate(config::parse(text, "run.toml")); });
   };
   EXPECT_THAT(refused("[parallel]\nvalue_codec = \"linear8\"\n"),
               ::testing::AllOf(HasSubstr("parallel.value_codec = \"linear8\""),

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "parallel/reduction/bucketer.h"
+#include "src/config/parse.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/storage_choice.h"
 
@@ -162,7 +163,7 @@ int64_t share_of(const io::Config& config, int ranks) {
 Fit fit_memory(const io::Config& config, const RunShape& run) {
   const bool limited = !config.train.memory_budget.empty();
   Fit fit;
-  fit.budget = limited ? static_cast<size_t>(io::parse_bytes(config.train.memory_budget)) : 0;
+  fit.budget = limited ? static_cast<size_t>(config::parse_bytes(config.train.memory_budget)) : 0;
   const auto micros = micro_batches(config, share_of(config, run.ranks), limited);
   const auto recompute_choices = recomputes(config, limited);
   const PassChoice first{.micro_batch = micros.front(), .recompute = recompute_choices.front()};

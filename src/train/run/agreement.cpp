@@ -8,6 +8,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
+#include "src/config/dump.h"
 #include "src/core/mirror.h"
 #include "src/core/trace.h"
 
@@ -28,7 +29,7 @@ void agree(parallel::Communicator& comm, const std::string& error) {
 void compare_settings(const io::Config& config, parallel::Communicator& comm) {
   std::vector<std::string> names;
   std::vector<uint64_t> digests;
-  const nlohmann::json settings = io::to_json(config);
+  const nlohmann::json settings = config::to_json(config);
   for (const auto& [section, keys] : settings.items()) {
     for (const auto& [key, value] : keys.items()) {
       if (section != "run") {

@@ -2,6 +2,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "parallel/transport/collectives.h"
+#include "src/config/dump.h"
 #include "src/train/run/agreement.h"
 
 namespace espalier::train {
@@ -79,7 +80,7 @@ void RunDirectory::begin(const io::Config& config, int64_t resumed_step) {
     if (replaces_) {
       remove_existing();
     }
-    io::write_text_atomically(root_ / "config.toml", io::to_toml(config));
+    io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
   }
 }

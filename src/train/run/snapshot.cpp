@@ -9,6 +9,7 @@
 #include "parallel/transport/collectives.h"
 #include "pruning/pruning.h"
 #include "sparse/index/file_index.h"
+#include "src/config/parse.h"
 #include "src/core/mirror.h"
 #include "src/train/run/agreement.h"
 
@@ -81,7 +82,7 @@ Progress progress_of(const io::CheckpointReader& reader) {
         "{} holds weights without a config, it cannot be resumed: start from it with --init",
         reader.path().string());
   Progress progress{.step = meta.step,
-                    .config = io::parse_config(meta.config, reader.path().string() + " (config)"),
+                    .config = config::parse(meta.config, reader.path().string() + " (config)"),
                     .characters = {}};
   const auto vocabulary = meta.extra.find("vocabulary");
   if (vocabulary != meta.extra.end()) {

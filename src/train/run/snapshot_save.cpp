@@ -6,6 +6,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "sparse/index/file_index.h"
+#include "src/config/dump.h"
 #include "src/core/mirror.h"
 #include "src/train/run/agreement.h"
 #include "src/train/run/snapshot.h"
@@ -197,7 +198,7 @@ io::CheckpointMeta meta_of(const Progress& progress) {
   io::CheckpointMeta meta{.step = progress.step,
                           .data_cursor = progress.step * progress.config.train.global_batch,
                           .rng = progress.config.train.seed,
-                          .config = io::to_toml(progress.config),
+                          .config = config::to_toml(progress.config),
                           .extra = {}};
   if (progress.characters.size() > 0) {
     meta.extra["vocabulary"] = progress.characters.text();

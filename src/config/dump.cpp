@@ -1,12 +1,11 @@
-// Writing: TOML, JSON, help and hash, from the same field list.
-#include <fmt/ranges.h>
-#include <xxhash.h>
+#include "src/config/dump.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "io/config/fields.h"
-
-namespace espalier::io {
+namespace espalier::config {
 namespace {
 
 std::string toml_string(std::string_view text) {
@@ -50,7 +49,7 @@ struct ToToml {
     return automatic && values->empty() ? "\"auto\""
                                         : fmt::format("[{}]", fmt::join(*values, ", "));
   }
-  std::string operator()(const Patterned* value) const {
+  std::string operator()(const io::Patterned* value) const {
     if (value->uniform()) {
       return toml_string(value->fallback);
     }
@@ -67,7 +66,7 @@ struct ToJson {
   nlohmann::json operator()(const Value* value) const {
     return *value;
   }
-  nlohmann::json operator()(const Patterned* value) const {
+  nlohmann::json operator()(const io::Patterned* value) const {
     if (value->uniform()) {
       return value->fallback;
     }
@@ -79,16 +78,38 @@ struct ToJson {
   }
 };
 
+/// "  key = default   meaning (limits)" and, where choices have help, a line for each.
+std::string field_help(const Field& field, const Config& defaults) {
+  const Slot slot = field.read(defaults);
+  const bool words = !std::holds_alternative<bool*>(slot) &&
+                     !std::holds_alternative<int64_t*>(slot) &&
+                     !std::holds_alternative<double*>(slot);
+  const bool lines = std::ranges::any_of(field.limits.choices,
+                                         [](const Choice& choice) { return !choice.help.empty(); });
+  const std::string allowed = lines ? "" : describe(field.limits, words);
+  std::string out = fmt::format("  {:<34} {}{}\n",
+                                fmt::format("{} = {}", field.name, toml_value(field, defaults)),
+                                field.help, allowed.empty() ? "" : fmt::format(" ({})", allowed));
+  for (const Choice& choice : field.limits.choices) {
+    if (lines) {
+      out += fmt::format("    {:<20} {}", fmt::format("\"{}\"", choice.name), choice.help);
+      out.erase(out.find_last_not_of(' ') + 1);
+      out += '\n';
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string toml_value(const Field& field, const Config& config) {
-  return std::visit(ToToml{field.limits.automatic}, field.slot(const_cast<Config&>(config)));
+  return std::visit(ToToml{field.limits.automatic}, field.read(config));
 }
 
 std::string to_toml(const Config& config) {
   std::string out;
   std::string section;
-  for (const Field& field : config_fields()) {
+  for (const Field& field : fields()) {
     if (field.section != section) {
       section = field.section;
       out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
@@ -100,35 +121,24 @@ std::string to_toml(const Config& config) {
 
 nlohmann::json to_json(const Config& config) {
   nlohmann::json out = nlohmann::json::object();
-  for (const Field& field : config_fields()) {
-    out[field.section][field.name] = std::visit(ToJson{}, field.slot(const_cast<Config&>(config)));
+  for (const Field& field : fields()) {
+    out[field.section][field.name] = std::visit(ToJson{}, field.read(config));
   }
   return out;
 }
 
-uint64_t hash(const Config& config) {
-  const std::string text = to_toml(config);
-  return XXH64(text.data(), text.size(), 0);
-}
-
-std::string config_help() {
+std::string help() {
   const Config defaults;
   std::string out;
   std::string section;
-  for (const Field& field : config_fields()) {
+  for (const Field& field : fields()) {
     if (field.section != section) {
       section = field.section;
       out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
     }
-    const Slot slot = field.slot(const_cast<Config&>(defaults));
-    const bool words =
-        std::holds_alternative<std::string*>(slot) || std::holds_alternative<Patterned*>(slot);
-    const std::string allowed = describe(field.limits, words);
-    out += fmt::format("  {:<34} {}{}\n",
-                       fmt::format("{} = {}", field.name, toml_value(field, defaults)), field.help,
-                       allowed.empty() ? "" : fmt::format(" ({})", allowed));
+    out += field_help(field, defaults);
   }
   return out;
 }
 
-}  // namespace espalier::io
+}  // namespace espalier::config

@@ -1,15 +1,17 @@
-// Reading: TOML text and --set assignments into Config, row by row of the field list.
-#include "io/config/config.h"
+#include "src/config/parse.h"
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
-#include "io/config/fields.h"
+#include "src/config/schema.h"
+#include "src/config/validate.h"
 #include "src/core/error.h"
 
-namespace espalier::io {
+namespace espalier::config {
 namespace {
 
 std::string type_name(const toml::node& node) {
@@ -74,7 +76,7 @@ struct Assign {
   void operator()(std::vector<int64_t>* slot) const {
     *slot = automatic() ? std::vector<int64_t>() : list<int64_t>("a list of integers");
   }
-  void operator()(Patterned* slot) const {
+  void operator()(io::Patterned* slot) const {
     constexpr std::string_view kExpected =
         "a string or a table such as {default = \"…\", \"blocks.*\" = \"…\"}";
     const toml::table* table = node.as_table();
@@ -134,6 +136,20 @@ toml::table override_value(const std::string& text, bool wants_string) {
   }
 }
 
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+constexpr std::array<Unit, 9> kUnits{{{"", 1},
+                                      {"B", 1},
+                                      {"kB", 1e3},
+                                      {"MB", 1e6},
+                                      {"GB", 1e9},
+                                      {"TB", 1e12},
+                                      {"KiB", 0x1p10},
+                                      {"MiB", 0x1p20},
+                                      {"GiB", 0x1p30}}};
+
 }  // namespace
 
 void apply_override(Config& config, std::string_view assignment) {
@@ -154,8 +170,7 @@ void apply_override(Config& config, std::string_view assignment) {
   assign(config, *field, *value.get("v"), where);
 }
 
-Config parse_config(std::string_view text, std::string_view name,
-                    std::span<const std::string> overrides) {
+Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides) {
   Config config;
   try {
     const toml::table document = toml::parse(text, name);
@@ -179,7 +194,7 @@ Config parse_config(std::string_view text, std::string_view name,
   return config;
 }
 
-Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+Config load(const std::filesystem::path& path, std::span<const std::string> overrides) {
   std::error_code error;
   check(!std::filesystem::is_directory(path, error), "config {} is a directory, not a file",
         path.string());
@@ -188,7 +203,27 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
         std::generic_category().message(errno));
   std::ostringstream text;
   text << file.rdbuf();
-  return parse_config(text.str(), path.string(), overrides);
+  return parse(text.str(), path.string(), overrides);
 }
 
-}  // namespace espalier::io
+int64_t parse_bytes(std::string_view text) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double amount = std::strtod(copy.c_str(), &end);
+  std::string_view unit(end);
+  while (!unit.empty() && unit.front() == ' ') {
+    unit.remove_prefix(1);
+  }
+  for (const Unit& known : kUnits) {
+    const double bytes = amount * known.bytes;
+    if (end != copy.c_str() && unit == known.name && bytes >= 1 && bytes < 0x1p62) {
+      return static_cast<int64_t>(bytes);
+    }
+  }
+  fail(
+      "\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
+      "\"16GiB\"",
+      text);
+}
+
+}  // namespace espalier::config

@@ -1,10 +1,17 @@
-// The rows. A member's default stands in config.h; all else about a key stands here, once.
-#include "io/config/fields.h"
+#include "src/config/schema.h"
+
+#include <algorithm>
+#include <cmath>
 
 #include "io/config/codec_spec.h"
+#include "parallel/pipeline/schedule/builders.h"
+#include "pruning/pruning.h"
+#include "src/optim/prediction.h"
 
-namespace espalier::io {
+namespace espalier::config {
 namespace {
+
+using Choices = std::vector<Choice>;
 
 /// Adds rows of one section.
 template <class Section>
@@ -26,17 +33,45 @@ Limits at_least(double low) { return {.at_least = low}; }
 Limits above(double low) { return {.above = low}; }
 Limits range(double low, double high) { return {.at_least = low, .at_most = high}; }
 Limits fraction() { return {.at_least = 0, .below = 1}; }
-Limits one_of(std::vector<std::string> values, std::vector<std::string> later = {}) {
-  return {.values = std::move(values), .later = std::move(later)};
-}
-Limits codec(std::vector<std::string> names, std::vector<std::string> later = {}) {
-  return {.values = std::move(names), .later = std::move(later), .codec = true};
+Limits one_of(Choices choices) { return {.choices = std::move(choices)}; }
+Limits words(std::initializer_list<std::string_view> names) {
+  Choices found;
+  for (const std::string_view name : names) {
+    found.push_back({.name = std::string(name)});
+  }
+  return one_of(std::move(found));
 }
 
-void model(std::vector<Field>& out) {
-  using M = ModelConfig;
+template <class Names>
+Choices named(const Names& names) {
+  Choices found;
+  for (const auto& name : names) {
+    found.push_back({.name = std::string(name)});
+  }
+  return found;
+}
+Choices operator+(Choices first, const Choices& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+const Choices kAuto{{.name = "auto"}};
+
+/// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
+Limits value_codecs() { return {.choices = named(io::value_codecs()), .codec = true}; }
+Limits gradient_codecs() { return {.choices = named(io::codec_names()), .codec = true}; }
+
+Choices pruning_methods() {
+  Choices found;
+  for (const pruning::Method& method : pruning::methods()) {
+    found.push_back({.name = std::string(method.name)});
+  }
+  return found + Choices{{.name = "file"}, {.name = "rigl"}, {.name = "set"}};
+}
+
+void add_model(std::vector<Field>& out) {
+  using M = io::ModelConfig;
   Rows<M> rows{out, "model", &Config::model};
-  rows.add("kind", &M::kind, one_of({"gpt", "mlp"}, {"conv"}), "network");
+  rows.add("kind", &M::kind, words({"gpt", "mlp"}), "network");
   rows.add("layers", &M::layers, range(1, 10'000), "blocks");
   rows.add("heads", &M::heads, at_least(1), "attention heads; must divide width");
   rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
@@ -44,32 +79,33 @@ void model(std::vector<Field>& out) {
   rows.add("tie_embeddings", &M::tie_embeddings, {}, "the output head is the token embedding");
   rows.add("dropout", &M::dropout, fraction(), "probability of dropping an activation");
   rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "width of a block's MLP / width");
+  rows.add("norm", &M::norm, words({"layernorm"}), "normalisation in blocks and before the head");
   rows.add("hidden", &M::hidden, range(1, 1 << 24), "widths of the hidden layers of kind mlp");
   rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "tokens known; 0: from the data");
 }
 
-void data(std::vector<Field>& out) {
-  using D = DataConfig;
+void add_data(std::vector<Field>& out) {
+  using D = io::DataConfig;
   Rows<D> rows{out, "data", &Config::data};
-  rows.add("kind", &D::kind, one_of({"bytes", "chars", "tokens", "images"}),
+  rows.add("kind", &D::kind, words({"bytes", "chars", "tokens", "images"}),
            "any files as bytes, bytes that occur, token binaries, IDX images");
   rows.add("train", &D::train, {}, "files, from the working directory");
   rows.add("validation", &D::validation, {}, "files; none: the last part of train");
   rows.add("validation_fraction", &D::validation_fraction, fraction(),
            "that last part, when validation is empty");
-  rows.add("token_type", &D::token_type, one_of({"uint16", "uint32"}),
+  rows.add("token_type", &D::token_type, words({"uint16", "uint32"}),
            "of token files without a header");
 }
 
-void train(std::vector<Field>& out) {
-  using T = TrainConfig;
+void add_train(std::vector<Field>& out) {
+  using T = io::TrainConfig;
   Rows<T> rows{out, "train", &Config::train};
   rows.add("steps", &T::steps, at_least(1), "optimizer updates");
   rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
   rows.add("micro_batch", &T::micro_batch, at_least(0),
            "sequences a forward; 0: all of the rank's share, or what memory_budget allows");
-  rows.add("dtype", &T::dtype, one_of({"fp32", "bf16", "fp16"}), "of weights and activations");
-  rows.add("gradient_dtype", &T::gradient_dtype, one_of({"auto", "fp32", "bf16", "fp16"}),
+  rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "of weights and activations");
+  rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
            "of the gradient that micro-batches and ranks add up; auto: dtype");
   rows.add(
       "master_copy", &T::master_copy, {},
@@ -84,7 +120,7 @@ void train(std::vector<Field>& out) {
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
            "steps; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
-  rows.add("recompute", &T::recompute, one_of({"none", "selective", "full", "auto"}),
+  rows.add("recompute", &T::recompute, words({"none", "selective", "full", "auto"}),
            "what backward computes again instead of keeping it; auto: as memory_budget needs");
   rows.add("tf32", &T::tf32, {},
            "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");
@@ -93,33 +129,30 @@ void train(std::vector<Field>& out) {
   rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
 }
 
-void optimizer(std::vector<Field>& out) {
-  using O = OptimizerConfig;
+void add_optimizer(std::vector<Field>& out) {
+  using O = io::OptimizerConfig;
   Rows<O> rows{out, "optimizer", &Config::optimizer};
-  rows.add("kind", &O::kind, one_of({"adamw", "sgd"}), "AdamW, or SGD with momentum");
+  rows.add("kind", &O::kind, words({"adamw", "sgd"}), "AdamW, or SGD with momentum");
   rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
   rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
-  rows.add("schedule", &O::schedule, one_of({"cosine", "linear", "constant"}), "lr to min_lr");
+  rows.add("schedule", &O::schedule, words({"cosine", "linear", "constant"}), "lr to min_lr");
   rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
   rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
   rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
-  rows.add("state_bits", &O::state_bits, one_of({"8", "32"}), "bits of an optimizer moment");
+  rows.add("state_bits", &O::state_bits, words({"8", "32"}), "bits of an optimizer moment");
   rows.add(
       "offload", &O::offload, {},
       "of a GPU: moments and master copies in pinned memory of the host; of a CPU nothing changes");
 }
 
-void pruning(std::vector<Field>& out) {
-  using P = PruningConfig;
+void add_pruning(std::vector<Field>& out) {
+  using P = io::PruningConfig;
   Rows<P> rows{out, "pruning", &Config::pruning};
-  rows.add("method", &P::method,
-           one_of({"none", "magnitude", "random", "nm", "block", "file", "rigl", "set"},
-                  {"snip", "early-bird", "lottery"}),
-           "who decides which elements are kept");
+  rows.add("method", &P::method, one_of(pruning_methods()), "how the kept elements are chosen");
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
   rows.add("at_step", &P::at_step, at_least(-1),
            "prune once, after this step; -1: before the first (rigl, set: at random)");
@@ -129,9 +162,9 @@ void pruning(std::vector<Field>& out) {
   rows.add("every", &P::every, at_least(0), "steps between changes; 0: 10, or 100 for rigl, set");
   rows.add("drop_fraction", &P::drop_fraction, fraction(),
            "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step");
-  rows.add("distribution", &P::distribution, one_of({"erk", "uniform"}),
+  rows.add("distribution", &P::distribution, words({"erk", "uniform"}),
            "of rigl, set from a random start: densities of layers by shape, or all the same");
-  rows.add("scope", &P::scope, one_of({"global", "layer"}), "where elements compete");
+  rows.add("scope", &P::scope, words({"global", "layer"}), "where elements compete");
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
   rows.add("m", &P::m, at_least(2), "of method nm");
@@ -139,45 +172,34 @@ void pruning(std::vector<Field>& out) {
   rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken");
 }
 
-void sparse(std::vector<Field>& out) {
-  using S = SparseConfig;
+void add_sparse(std::vector<Field>& out) {
+  using S = io::SparseConfig;
   Rows<S> rows{out, "sparse", &Config::sparse};
-  rows.add("storage", &S::storage, one_of({"dense", "expanded", "sparse", "block", "auto"}),
+  rows.add("storage", &S::storage, words({"dense", "expanded", "sparse", "block", "auto"}),
            "how a pruned weight is held for compute; may differ by parameter");
   rows.add("index", &S::index,
-           one_of({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
+           words({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
            "how positions are encoded; may differ by parameter");
   rows.add("file_index", &S::file_index,
-           one_of({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
+           words({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
            "the same in checkpoints; same: as in memory");
   rows.add("block", &S::block, range(0, 1024),
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
 }
 
-/// Those of single values, and those that choose among them.
-Limits gradient_codecs() {
-  std::vector<std::string> names(value_codecs().begin(), value_codecs().end());
-  names.insert(names.end(), {"powersgd", "adaptive", "fastest", "adaprec"});
-  return codec(std::move(names));
-}
-
-void parallel(std::vector<Field>& out) {
-  using P = ParallelConfig;
+void add_parallel(std::vector<Field>& out) {
+  using P = io::ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
   rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
            "ranks that share the layers, the rest are data parallel; \"auto\": as few as fit "
            "memory_budget");
-  rows.add("schedule", &P::schedule,
-           one_of({"auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2", "zb-v",
-                   "dualpipe-v", "message-driven", "async"}),
+  rows.add("schedule", &P::schedule, one_of(kAuto + named(parallel::schedule_names())),
            "order of micro-batches in the pipeline; async: stages step by themselves");
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
            "stages a rank, of schedule interleaved");
   rows.add("in_flight", &P::in_flight, at_least(0),
            "micro-batches under way, of schedule message-driven; 0: automatic");
-  rows.add("weight_prediction", &P::weight_prediction,
-           one_of({"none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim",
-                   "future-zero"}),
+  rows.add("weight_prediction", &P::weight_prediction, one_of(named(optim::prediction_names())),
            "of schedule async: the weights that stages compute with");
   rows.add("drain_every", &P::drain_every, at_least(1),
            "of schedule async: most steps between two ends of the pipeline's work");
@@ -188,14 +210,14 @@ void parallel(std::vector<Field>& out) {
   rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
            "MiB of gradient reduced at once; 0: a 16th of it, at least 1/16 and at most 4 MiB");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
-  rows.add("zero", &P::zero, one_of({"0", "1"}),
+  rows.add("zero", &P::zero, words({"0", "1"}),
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
-  rows.add("value_codec", &P::value_codec, codec({value_codecs().begin(), value_codecs().end()}),
+  rows.add("value_codec", &P::value_codec, value_codecs(),
            "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
   rows.add("reduction", &P::reduction,
-           one_of({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
+           words({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
-  rows.add("device_link", &P::device_link, one_of({"auto", "nccl", "mpi", "host"}),
+  rows.add("device_link", &P::device_link, words({"auto", "nccl", "mpi", "host"}),
            "with run.backend = \"cuda\": how gradients, values and messages between stages get to "
            "other GPUs; auto: by NCCL where it is there and each rank has a GPU of its own, else "
            "messages by an MPI that takes addresses of GPUs, else through the host");
@@ -204,30 +226,28 @@ void parallel(std::vector<Field>& out) {
   rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
   rows.add("bucket", &P::bucket, range(0, 1 << 30),
            "values a scale of a codec; 0: the codec's own");
-  rows.add("codec_meta", &P::codec_meta, one_of({"fp32", "fp16"}),
+  rows.add("codec_meta", &P::codec_meta, words({"fp32", "fp16"}),
            "of maxmin: unit and least value");
   rows.add("codec_min_size", &P::codec_min_size, at_least(0),
            "kept elements; smaller parameters, biases and norms are sent as they are");
   rows.add("codec_every", &P::codec_every, at_least(1),
            "of codecs adaptive, adaprec: steps between two choices");
-  rows.add("codec_candidates", &P::codec_candidates,
-           codec({value_codecs().begin(), value_codecs().end()}),
+  rows.add("codec_candidates", &P::codec_candidates, value_codecs(),
            "of codec adaprec: to choose from");
   rows.add("codec_trial", &P::codec_trial, at_least(5),
            "of codec adaprec: steps that each candidate is tried, from the same state");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
-  rows.add("codec_error", &P::codec_error, one_of({"auto", "relative", "squares"}),
+  rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
            "of codec adaptive: what is added up; relative: shares of the gradient, each 64 values "
            "alike, the default with adamw; squares: squared errors");
-  rows.add("codec_goal", &P::codec_goal, one_of({"bytes", "time"}),
+  rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
            "of codec adaptive: what is made small; time: what communication adds to a step");
-  rows.add("rounding", &P::rounding, one_of({"nearest", "stochastic"}), "of codecs");
+  rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs");
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
   rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
            "steps before codec powersgd, in which matrices are sent as they are");
-  rows.add("activation_codec", &P::activation_codec,
-           codec({value_codecs().begin(), value_codecs().end()}),
+  rows.add("activation_codec", &P::activation_codec, value_codecs(),
            "of activations and their gradients between stages");
   rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
            "seconds a rank waits for another");
@@ -235,11 +255,11 @@ void parallel(std::vector<Field>& out) {
            "steps between checksum comparisons of all ranks; 0: off");
 }
 
-void run(std::vector<Field>& out) {
-  using R = RunConfig;
+void add_run(std::vector<Field>& out) {
+  using R = io::RunConfig;
   Rows<R> rows{out, "run", &Config::run};
   rows.add("out", &R::out, {}, "run directory");
-  rows.add("backend", &R::backend, one_of({"auto", "cpu", "cuda"}), "where kernels run");
+  rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run");
   rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
   rows.add(
       "graphs", &R::graphs, {},
@@ -249,17 +269,92 @@ void run(std::vector<Field>& out) {
   rows.add("trace", &R::trace, {}, "write trace.json");
 }
 
+struct Checker {
+  const Limits& limits;
+  Place at;
+  void operator()(const bool* value) const { word(*value ? "true" : "false", false); }
+  void operator()(const int64_t* value) const { number(*value); }
+  void operator()(const double* value) const { number(*value); }
+  void operator()(const std::string* value) const { word(*value, true); }
+  void operator()(const std::vector<std::string>* values) const {
+    std::ranges::for_each(*values, [&](const auto& value) { word(value, true); });
+  }
+  void operator()(const std::vector<int64_t>* values) const {
+    std::ranges::for_each(*values, [&](int64_t value) { number(value); });
+  }
+  void operator()(const io::Patterned* value) const {
+    word(value->fallback, true);
+    for (const auto& [glob, text] : value->patterns) {
+      word(text, true);
+    }
+  }
+
+ private:
+  void word(const std::string& text, bool quoted) const { check_word(at, limits, text, quoted); }
+  template <class Number>
+  void number(Number value) const {
+    check_number(at, limits, static_cast<double>(value), fmt::format("{}", value));
+  }
+};
+
 }  // namespace
 
-std::span<const Field> config_fields() {
+std::span<const Field> fields() {
   static const std::vector<Field> kFields = [] {
-    std::vector<Field> fields;
-    for (auto* section : {model, data, train, optimizer, pruning, sparse, parallel, run}) {
-      section(fields);
+    std::vector<Field> all;
+    for (auto* section : {add_model, add_data, add_train, add_optimizer, add_pruning, add_sparse,
+                          add_parallel, add_run}) {
+      section(all);
     }
-    return fields;
+    return all;
   }();
   return kFields;
 }
 
-}  // namespace espalier::io
+const Field* find_field(std::string_view section, std::string_view name) {
+  for (const Field& field : fields()) {
+    if (field.section == section && field.name == name) {
+      return &field;
+    }
+  }
+  return nullptr;
+}
+
+bool is_section(std::string_view name) {
+  return std::ranges::find(fields(), name, &Field::section) != fields().end();
+}
+
+std::string suggestion(std::string_view section, std::string_view name) {
+  std::vector<std::string> here;
+  std::vector<std::string> sections;
+  std::string elsewhere;
+  for (const Field& field : fields()) {
+    if (field.section == section) {
+      here.push_back(field.name);
+    } else if (field.name == name && elsewhere.empty()) {
+      elsewhere = field.key();
+    }
+    if (sections.empty() || sections.back() != field.section) {
+      sections.push_back(field.section);
+    }
+  }
+  std::string near;
+  if (!here.empty()) {
+    near = elsewhere.empty() ? nearest(name, here) : elsewhere;
+  } else if (name.empty()) {
+    near = nearest(section, sections);
+  } else {
+    near = elsewhere.empty() ? nearest(section, sections) : elsewhere;
+  }
+  if (!near.empty()) {
+    return fmt::format("; did you mean \"{}\"?", near);
+  }
+  return fmt::format("; known: {}", fmt::join(here.empty() ? sections : here, ", "));
+}
+
+void check_limits(const Field& field, const Config& config, std::string_view where) {
+  std::visit(Checker{.limits = field.limits, .at = {.key = field.key(), .where = where}},
+             field.read(config));
+}
+
+}  // namespace espalier::config

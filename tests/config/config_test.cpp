@@ -1,28 +1,31 @@
-// Configs: every key round-trips, and every mistake is answered with its place, its cause and the
-// fix.
-#include "io/config/config.h"
-#include "io/config/codec_spec.h"
-
+// Configs: every key round-trips; every error message names the place, the cause and the fix.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/config/fields.h"
+#include "io/config/codec_spec.h"
+#include "src/config/dump.h"
+#include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/core/glob.h"
 #include "tests/support/failure.h"
 
-namespace espalier::io {
+namespace espalier::config {
 namespace {
 
+using io::CodecSpec;
+using io::parse_codec;
+using io::Patterned;
+using io::to_text;
+
 std::string failure_of_toml(const std::string& text) {
-  return failure_of([&] { parse_config(text, "run.toml"); });
+  return failure_of([&] { parse(text, "run.toml"); });
 }
 
 std::string failure_of_override(const std::string& assignment) {
-  return failure_of([&] { parse_config("", "run.toml", std::vector{assignment}); });
+  return failure_of([&] { parse("", "run.toml", std::vector{assignment}); });
 }
 
 void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
@@ -34,31 +37,32 @@ void expect_parts(const std::string& message, const std::vector<std::string>& pa
 /// Sets a field to some other value that its limits allow.
 struct Change {
   const Limits& limits;
-  void operator()(bool* value) const { *value = limits.values.empty() ? !*value : *value; }
-  void operator()(int64_t* value) const { *value += limits.values.empty() ? 1 : 0; }
+  void operator()(bool* value) const { *value = limits.choices.empty() ? !*value : *value; }
+  void operator()(int64_t* value) const { *value += limits.choices.empty() ? 1 : 0; }
   void operator()(double* value) const { *value = *value * 0.5 + 0.1; }
   void operator()(std::string* value) const {
-    *value = limits.values.empty() ? "a \"quoted\" \\ word\n" : limits.values.back();
+    *value = limits.choices.empty() ? "a \"quoted\" \\ word\n" : limits.choices.back().name;
   }
   void operator()(std::vector<std::string>* value) const {
-    *value = limits.values.empty() ? std::vector<std::string>{"a b", "c\\d", ""} : limits.values;
+    *value = limits.choices.empty() ? std::vector<std::string>{"a b", "c\\d", ""} : limits.names();
   }
   void operator()(std::vector<int64_t>* value) const { *value = {7, 8, 9}; }
   void operator()(Patterned* value) const {
-    *value = {.fallback = limits.values.front(),
-              .patterns = {{"z.*", limits.values.back()}, {"a.*", limits.values.front()}}};
+    *value = {
+        .fallback = limits.choices.front().name,
+        .patterns = {{"z.*", limits.choices.back().name}, {"a.*", limits.choices.front().name}}};
   }
 };
 
 TEST(Config, DefaultsRoundTrip) {
   const Config config;
   const std::string dump = to_toml(config);
-  EXPECT_EQ(to_toml(parse_config(dump, "dump")), dump);
-  EXPECT_EQ(to_toml(parse_config("", "empty")), dump);
+  EXPECT_EQ(to_toml(parse(dump, "dump")), dump);
+  EXPECT_EQ(to_toml(parse("", "empty")), dump);
 }
 
 TEST(Config, EveryFieldRoundTripsAwayFromItsDefault) {
-  for (const Field& field : config_fields()) {
+  for (const Field& field : fields()) {
     Config config;
     std::visit(Change{field.limits}, field.slot(config));
     const std::string value = toml_value(field, config);
@@ -66,30 +70,28 @@ TEST(Config, EveryFieldRoundTripsAwayFromItsDefault) {
     apply_override(read, field.key() + "=" + value);
     EXPECT_EQ(toml_value(field, read), value) << field.key();
     EXPECT_EQ(to_toml(read), to_toml(config)) << field.key();
-    const bool changed = value != toml_value(field, Config{});
-    EXPECT_EQ(hash(config) != hash(Config{}), changed) << field.key();
   }
 }
 
 TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::vector<std::string> keys;
-  const std::string help = config_help();
+  const std::string text = help();
   const nlohmann::json json = to_json(Config{});
-  for (const Field& field : config_fields()) {
+  for (const Field& field : fields()) {
     keys.push_back(field.key());
     EXPECT_FALSE(field.help.empty()) << field.key();
-    EXPECT_NE(help.find("  " + field.name + " = "), std::string::npos) << field.key();
+    EXPECT_NE(text.find("  " + field.name + " = "), std::string::npos) << field.key();
     EXPECT_TRUE(json.at(field.section).contains(field.name)) << field.key();
     EXPECT_EQ(failure_of([&] { check_limits(field, Config{}, "default"); }), "");
   }
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; this number then tells that it has one.
-  EXPECT_EQ(keys.size(), 99U);
+  EXPECT_EQ(keys.size(), 100U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
-  const Config config = parse_config(R"(
+  const Config config = parse(R"(
     [model]
     width = 96
     heads = 3
@@ -101,7 +103,7 @@ TEST(Config, ReadsValuesOfEveryType) {
     [train]
     dtype = "bf16"
   )",
-                                     "run.toml");
+                              "run.toml");
   EXPECT_EQ(config.model.width, 96);
   EXPECT_TRUE(config.model.tie_embeddings);
   EXPECT_EQ(config.data.train, (std::vector<std::string>{"a.txt", "b.txt"}));
@@ -150,7 +152,7 @@ TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
   for (const std::string type : {"auto", "fp32", "fp16"}) {
     const std::string text =
         fmt::format("[train]\ndtype = \"fp16\"\ngradient_dtype = \"{}\"\n", type);
-    EXPECT_EQ(parse_config(text, "run.toml").train.gradient_dtype, type);
+    EXPECT_EQ(parse(text, "run.toml").train.gradient_dtype, type);
   }
   expect_parts(failure_of_toml("[train]\ndtype = \"fp16\"\ngradient_dtype = \"bf16\"\n"),
                {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
@@ -159,7 +161,7 @@ TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
 TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
   for (const std::string type : {"bf16", "fp16"}) {
     const std::string text = fmt::format("[train]\ndtype = \"{}\"\nmaster_copy = false\n", type);
-    EXPECT_FALSE(parse_config(text, "run.toml").train.master_copy);
+    EXPECT_FALSE(parse(text, "run.toml").train.master_copy);
   }
   expect_parts(failure_of_toml("[train]\nmaster_copy = false\n"),
                {"train.master_copy = false", "train.dtype = \"fp32\"", "\"bf16\""});
@@ -168,20 +170,20 @@ TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
                {"parallel.value_codec = \"linear8\"", "train.master_copy = false"});
 }
 
-TEST(Config, WhatComesLaterIsCalledNotAvailable) {
+TEST(Config, UnknownChoicesListWhatIsAvailable) {
   expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
-               {"model.kind = \"conv\" is not available in this version; available: gpt, mlp"});
+               {"run.toml:2: model.kind = \"conv\" is unknown; available: gpt, mlp"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
-               {"optimizer.state_bits = 4 is not available in this version; available: 8, 32"});
+               {"optimizer.state_bits = 4 is unknown; available: 8, 32"});
 }
 
 TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
-  const Config config = parse_config(R"(
+  const Config config = parse(R"(
     [parallel]
     codec = {default = "maxmin:4:512", "head.*" = "topk:0.05", "*.mlp.*" = "dynamic8:256"}
     activation_codec = "fp8-e4m3:64"
   )",
-                                     "run.toml");
+                              "run.toml");
   EXPECT_EQ(config.parallel.codec.for_name("head.weight"), "topk:0.05");
   EXPECT_EQ(parse_codec("maxmin:4:512"), (CodecSpec{.name = "maxmin", .bits = 4, .bucket = 512}));
   EXPECT_EQ(parse_codec("topk:0.05:1000"),
@@ -247,7 +249,7 @@ TEST(Config, OverridesTakeTomlValuesAndBareWords) {
       "model.hidden=[1, 2]",
       "optimizer.clip=0",
       "sparse.index={default = \"int32\", \"b.*\" = \"delta\", \"a.*\" = \"bitmap\"}"};
-  const Config config = parse_config("[train]\nsteps = 5\n", "run.toml", overrides);
+  const Config config = parse("[train]\nsteps = 5\n", "run.toml", overrides);
   EXPECT_EQ(config.train.steps, 7);
   EXPECT_EQ(config.optimizer.lr, 3e-4);
   EXPECT_EQ(config.run.out, "runs/a=b");
@@ -276,10 +278,10 @@ TEST(Config, PatternsApplyByNameAndTheLastMatchWins) {
 TEST(Config, FilesAreReadAndMissingOnesNamed) {
   const auto path = std::filesystem::temp_directory_path() / "espalier-config-test.toml";
   std::ofstream(path) << "[train]\nsteps = 11\n";
-  EXPECT_EQ(load_config(path).train.steps, 11);
+  EXPECT_EQ(load(path).train.steps, 11);
   std::filesystem::remove(path);
-  expect_parts(failure_of([&] { load_config(path); }), {path.string(), "No such file"});
-  expect_parts(failure_of([] { load_config("/"); }), {"directory"});
+  expect_parts(failure_of([&] { load(path); }), {path.string(), "No such file"});
+  expect_parts(failure_of([] { load("/"); }), {"directory"});
 }
 
 TEST(Config, SizesAreParsed) {
@@ -292,4 +294,4 @@ TEST(Config, SizesAreParsed) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::config

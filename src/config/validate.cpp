@@ -1,17 +1,18 @@
-// Rules across fields, and sizes written as text.
+#include "src/config/validate.h"
+
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdlib>
 
 #include "io/config/codec_spec.h"
-#include "io/config/config.h"
+#include "src/config/parse.h"
 #include "src/core/error.h"
 
-namespace espalier::io {
+namespace espalier::config {
 namespace {
 
-void validate_model(const ModelConfig& model) {
+using io::Config;
+using io::parse_codec;
+
+void validate_model(const io::ModelConfig& model) {
   if (model.kind == "gpt") {
     check(
         model.width % model.heads == 0,
@@ -23,7 +24,7 @@ void validate_model(const ModelConfig& model) {
 }
 
 void validate_data(const Config& config) {
-  const DataConfig& data = config.data;
+  const io::DataConfig& data = config.data;
   const bool images = data.kind == "images";
   check(
       images == (config.model.kind == "mlp"),
@@ -39,7 +40,7 @@ void validate_data(const Config& config) {
 }
 
 void validate_train(const Config& config) {
-  const TrainConfig& train = config.train;
+  const io::TrainConfig& train = config.train;
   check(train.micro_batch == 0 || train.global_batch % train.micro_batch == 0,
         "train.global_batch = {} is not divisible by train.micro_batch = {}", train.global_batch,
         train.micro_batch);
@@ -57,13 +58,13 @@ void validate_train(const Config& config) {
   if (!train.memory_budget.empty()) {
     parse_bytes(train.memory_budget);
   }
-  const OptimizerConfig& optimizer = config.optimizer;
+  const io::OptimizerConfig& optimizer = config.optimizer;
   check(optimizer.schedule == "constant" || optimizer.min_lr <= optimizer.lr,
         "optimizer.min_lr = {} is above optimizer.lr = {}", optimizer.min_lr, optimizer.lr);
 }
 
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
-void validate_moving(const PruningConfig& pruning, int64_t steps) {
+void validate_moving(const io::PruningConfig& pruning, int64_t steps) {
   const bool given = pruning.to_step >= 0;
   const int64_t from = std::max({pruning.at_step, pruning.from_step, int64_t{0}});
   check(pruning.last_move(steps) > from,
@@ -73,7 +74,7 @@ void validate_moving(const PruningConfig& pruning, int64_t steps) {
         given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
 }
 
-void validate_pruning(const PruningConfig& pruning, int64_t steps) {
+void validate_pruning(const io::PruningConfig& pruning, int64_t steps) {
   if (pruning.moving()) {
     validate_moving(pruning, steps);
   }
@@ -117,7 +118,7 @@ void validate_index(const Config& config) {
 }
 
 void validate_asynchronous(const Config& config) {
-  const ParallelConfig& parallel = config.parallel;
+  const io::ParallelConfig& parallel = config.parallel;
   const bool predicts = parallel.weight_prediction != "none";
   if (parallel.schedule != "async") {
     check(!predicts,
@@ -148,10 +149,10 @@ void validate_asynchronous(const Config& config) {
         parallel.weight_prediction);
 }
 
-void validate_codecs(const ParallelConfig& parallel) {
+void validate_codecs(const io::ParallelConfig& parallel) {
   for (const auto& [glob, value] : parallel.codec.patterns) {
     const std::string name = parse_codec(value).name;
-    check(std::ranges::find(choosing_codecs(), name) == choosing_codecs().end(),
+    check(std::ranges::find(io::choosing_codecs(), name) == io::choosing_codecs().end(),
           "parallel.codec = {{\"{}\" = \"{}\"}}: \"{}\" chooses for all parameters; make it the "
           "default and give patterns for those that are to have another codec",
           glob, value, name);
@@ -185,7 +186,7 @@ void validate_loss_scale(const Config& config) {
     return;
   }
   constexpr std::string_view kFix = "set train.loss_scale to a number, e.g. 1024";
-  const ParallelConfig& parallel = config.parallel;
+  const io::ParallelConfig& parallel = config.parallel;
   const auto is_powersgd = [](const std::string& codec) {
     return parse_codec(codec).name == "powersgd";
   };
@@ -204,7 +205,7 @@ void validate_loss_scale(const Config& config) {
 }
 
 void validate_value_codec(const Config& config) {
-  const ParallelConfig& parallel = config.parallel;
+  const io::ParallelConfig& parallel = config.parallel;
   const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
   check(plain || parallel.zero == 1,
         "parallel.value_codec = \"{}\" is for the new values that ranks send each other when they "
@@ -215,20 +216,6 @@ void validate_value_codec(const Config& config) {
         "train.master_copy = false leaves none; set one of them back to its default",
         parallel.value_codec.fallback);
 }
-
-struct Unit {
-  std::string_view name;
-  double bytes;
-};
-constexpr std::array<Unit, 9> kUnits{{{"", 1},
-                                      {"B", 1},
-                                      {"kB", 1e3},
-                                      {"MB", 1e6},
-                                      {"GB", 1e9},
-                                      {"TB", 1e12},
-                                      {"KiB", 0x1p10},
-                                      {"MiB", 0x1p20},
-                                      {"GiB", 0x1p30}}};
 
 }  // namespace
 
@@ -245,24 +232,4 @@ void validate(const Config& config) {
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 
-int64_t parse_bytes(std::string_view text) {
-  const std::string copy(text);
-  char* end = nullptr;
-  const double amount = std::strtod(copy.c_str(), &end);
-  std::string_view unit(end);
-  while (!unit.empty() && unit.front() == ' ') {
-    unit.remove_prefix(1);
-  }
-  for (const Unit& known : kUnits) {
-    const double bytes = amount * known.bytes;
-    if (end != copy.c_str() && unit == known.name && bytes >= 1 && bytes < 0x1p62) {
-      return static_cast<int64_t>(bytes);
-    }
-  }
-  fail(
-      "\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
-      "\"16GiB\"",
-      text);
-}
-
-}  // namespace espalier::io
+}  // namespace espalier::config

@@ -1,0 +1,59 @@
+#pragma once
+// Limits of one config value: a range of numbers, or a list of choices.
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/core/registry.h"
+
+namespace espalier::config {
+
+/// A value that a key accepts, as text, and its line in the help.
+struct Choice {
+  std::string name;
+  std::string help{};
+};
+
+/// The members of a registry as choices.
+template <class Entry>
+std::vector<Choice> choices(Registry<Entry> all) {
+  std::vector<Choice> found;
+  for (const Entry* entry : all) {
+    found.push_back({.name = std::string(entry->name), .help = std::string(entry->help)});
+  }
+  return found;
+}
+
+/// Elements of lists and values of patterns are held to the same limits.
+struct Limits {
+  double at_least = -std::numeric_limits<double>::infinity();
+  double at_most = std::numeric_limits<double>::infinity();
+  double above = -std::numeric_limits<double>::infinity();
+  double below = std::numeric_limits<double>::infinity();
+  std::vector<Choice> choices{};  ///< empty: any value in the range
+  bool automatic = false;         ///< "auto" stands for 0, or for an empty list
+  bool codec = false;             ///< numbers may follow a name (io/config/codec_spec.h)
+
+  std::vector<std::string> names() const;
+  bool has_choice(std::string_view name) const;
+};
+
+/// Throws Failure unless `number` is in the range and `text` is one of the choices. `key` and
+/// `where` ("FILE:line") begin the message.
+struct Place {
+  std::string key;
+  std::string_view where;
+};
+void check_word(const Place& at, const Limits& limits, const std::string& text, bool quoted);
+void check_number(const Place& at, const Limits& limits, double number, const std::string& text);
+
+/// ">= 1 and <= 8", "\"a\", \"b\"", ...; empty if any value is allowed.
+std::string describe(const Limits& limits, bool quoted);
+
+/// The candidate with the fewest edits (insertion, deletion, replacement, swap of neighbours), at
+/// most a third of the word's length and at least 2; empty if there is none.
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace espalier::config

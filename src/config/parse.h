@@ -1,0 +1,26 @@
+#pragma once
+// Reads a Config. Sources in ascending order of priority: defaults, the TOML file,
+// `--set section.key=value`. An unknown key, a wrong type or a value out of range throws Failure
+// with file:line, the value and the allowed values.
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/config/config.h"
+
+namespace espalier::config {
+
+/// Reads a file, applies `overrides` ("section.key=value") in order, and validates.
+io::Config load(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+/// The same from text; `name` is the file's name in messages.
+io::Config parse(std::string_view text, std::string_view name,
+                 std::span<const std::string> overrides = {});
+/// "section.key=value": a TOML value, or a bare word, which is a string. Checks the field's limits;
+/// does not validate across fields.
+void apply_override(io::Config& config, std::string_view assignment);
+
+/// "16GiB", "500 MB", "1024" -> bytes. Throws Failure that lists the units.
+int64_t parse_bytes(std::string_view text);
+
+}  // namespace espalier::config
