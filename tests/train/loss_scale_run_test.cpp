@@ -4,7 +4,6 @@
 
 #include <numeric>
 
-#include "src/config/schema.h"
 #include "src/config/validate.h"
 #include "src/train/run/loss_scale.h"
 #include "tests/device/told.h"
