@@ -14,8 +14,8 @@
 #include <string>
 
 #include "benchmarks/steps/sleeping_work.h"
-#include "parallel/pipeline/schedule/builders.h"
 #include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 
@@ -45,11 +45,12 @@ struct Plan {
 };
 
 Plan plan(const Case& one) {
-  const int chunks = chunks_of(one.name, one.shape.chunks);
+  const ScheduleEntry& entry = schedule_entry(one.name);
+  const int chunks = entry.chunks_of(one.shape);
   const double unit = kForward / chunks;
   Plan made{.costs = Costs::even(one.shape.ranks * chunks, {unit, unit, unit})};
   made.costs.latency = one.latency;
-  if (one.name == "message-driven") {
+  if (entry.by_arrival()) {
     std::tie(made.schedule, made.timeline) = simulate(
         MessageDriven{one.shape.ranks, one.shape.micro_batches, one.in_flight}, made.costs);
   } else {
@@ -72,13 +73,13 @@ Measured measure(const Case& one, const Plan& made) {
                   {.placement = made.schedule.placement,
                    .chunks = made.schedule.chunks,
                    .buffers = one.in_flight > 0 ? one.in_flight : needed_buffers(made.schedule) + 2,
-                   .handed_over = needed_handed_over(made.schedule),
+                   .local_buffers = needed_local_buffers(made.schedule),
                    .message_bytes = std::vector<size_t>(
                        static_cast<size_t>(made.schedule.stages()) - 1, kBytes)});
               SleepingWork work(made.costs.stages);
               for (int step = 0; step < kSteps; ++step) {
                 barrier(comm);
-                if (one.name == "message-driven") {
+                if (schedule_entry(one.name).by_arrival()) {
                   runner.run(MessageDriven{ranks, one.shape.micro_batches, one.in_flight}, work);
                 } else {
                   runner.run(made.schedule, work);
@@ -127,7 +128,7 @@ void overhead() {
   double worst = 0;
   for (const int p : {2, 4, 8}) {
     for (const int m : {8, 16, 32, 64}) {
-      for (const std::string_view name : schedule_names()) {
+      for (const std::string& name : names(schedules())) {
         if (name == "zero-bubble" || (name == "dualpipe-v" && m < 2 * p)) {
           continue;  // another name of zb-h1; cannot fill the pipeline
         }

@@ -16,8 +16,8 @@ Tag content_tag(const ChannelShape& shape) {
 
 }  // namespace
 
-std::string_view name_of(Carriage carriage) {
-  return carriage == Carriage::host ? "host" : carriage == Carriage::mpi ? "mpi" : "nccl";
+std::string_view name_of(CarrierKind carrier) {
+  return carrier == CarrierKind::host ? "host" : carrier == CarrierKind::mpi ? "mpi" : "nccl";
 }
 
 std::string describe(const Envelope& envelope) {
@@ -49,18 +49,18 @@ std::span<std::byte> Carrier::whole(size_t slot) const {
 
 std::span<std::byte> Carrier::content(size_t slot) const { return whole(slot).first(shape_.bytes); }
 
-void Carrier::open(size_t slot, const Envelope& expected) {
+void Carrier::accept(size_t slot, const Envelope& expected) {
   const Envelope found = envelope(slot);
   check(found == expected, "rank {} sent {} where {} was expected: messages were lost or doubled",
         comm_.members().world[static_cast<size_t>(shape_.peer)], describe(found),
         describe(expected));
-  let_in(slot);
+  follow_transfer(slot);
 }
 
 HostCarrier::HostCarrier(Communicator& comm, Arena& arena, const ChannelShape& shape)
     : Carrier(comm, arena, shape), requests_(slots()) {}
 
-void HostCarrier::expect(size_t slot) {
+void HostCarrier::post(size_t slot) {
   requests_[slot] = comm().irecv(shape().peer, whole_tag(shape()), whole(slot));
 }
 
@@ -70,7 +70,7 @@ Envelope HostCarrier::envelope(size_t slot) const {
   return found;
 }
 
-void HostCarrier::leave(size_t slot, const Envelope& envelope) {
+void HostCarrier::send(size_t slot, const Envelope& envelope) {
   const std::span<std::byte> message = whole(slot);
   std::memcpy(message.data() + shape().bytes, &envelope, sizeof envelope);
   requests_[slot] = comm().isend(shape().peer, whole_tag(shape()), message);
@@ -83,12 +83,12 @@ Envelopes::Envelopes(Communicator& comm, const ChannelShape& shape)
       envelopes_(static_cast<size_t>(shape.buffers)),
       requests_(envelopes_.size()) {}
 
-void Envelopes::expect(size_t slot) {
+void Envelopes::post(size_t slot) {
   requests_[slot] =
       comm_.irecv(peer_, tag_, std::as_writable_bytes(std::span(&envelopes_[slot], 1)));
 }
 
-void Envelopes::leave(size_t slot, const Envelope& envelope) {
+void Envelopes::send(size_t slot, const Envelope& envelope) {
   envelopes_[slot] = envelope;
   requests_[slot] = comm_.isend(peer_, tag_, std::as_bytes(std::span(&envelopes_[slot], 1)));
 }
@@ -96,14 +96,14 @@ void Envelopes::leave(size_t slot, const Envelope& envelope) {
 MpiCarrier::MpiCarrier(Communicator& comm, Arena& arena, const ChannelShape& shape)
     : Carrier(comm, arena, shape), envelopes_(comm, shape), requests_(slots()) {}
 
-void MpiCarrier::expect(size_t slot) {
+void MpiCarrier::post(size_t slot) {
   requests_[slot] = comm().irecv(shape().peer, content_tag(shape()), content(slot));
-  envelopes_.expect(slot);
+  envelopes_.post(slot);
 }
 
-void MpiCarrier::leave(size_t slot, const Envelope& envelope) {
+void MpiCarrier::send(size_t slot, const Envelope& envelope) {
   requests_[slot] = comm().isend(shape().peer, content_tag(shape()), content(slot));
-  envelopes_.leave(slot, envelope);
+  envelopes_.send(slot, envelope);
 }
 
 }  // namespace espalier::parallel

@@ -1,13 +1,13 @@
 #pragma once
-// How the messages of a channel, one direction between two ranks, get from one to the other. A
-// carrier holds the buffers of its end, from the arena.
+// Moves the messages of a channel (one direction between two ranks). A carrier owns the ring of
+// buffers of its end, from the arena.
 //
-//   host   memory of the host, the envelope behind the content: one message of the communicator
-//   mpi    memory of a device, which the communicator reads and writes itself (CUDA-aware MPI);
-//          the envelope is a message of its own
-//   nccl   memory of a device, by NCCL (nccl_carrier.h)
+//   host   host memory, the envelope behind the content: one message of the communicator
+//   mpi    device memory that the communicator reads and writes itself (CUDA-aware MPI); the
+//          envelope is a message of its own
+//   nccl   device memory, by NCCL (nccl_carrier.h)
 //
-// Bytes of contents are counted as point-to-point traffic, those of envelopes as other.
+// Bytes of contents count as point-to-point traffic, those of envelopes as other.
 #include <memory>
 #include <span>
 #include <string>
@@ -18,10 +18,10 @@
 
 namespace espalier::parallel {
 
-enum class Carriage : uint8_t { host, mpi, nccl };
-std::string_view name_of(Carriage carriage);
+enum class CarrierKind : uint8_t { host, mpi, nccl };
+std::string_view name_of(CarrierKind carrier);
 
-/// What a message is. `stage` is the receiving one.
+/// Identifies a message. `stage` is the receiving one.
 struct Envelope {
   uint32_t run = 0;  ///< counts the runs of the pipeline, evaluations too
   uint32_t micro_batch = 0;
@@ -33,7 +33,7 @@ struct Envelope {
 static_assert(sizeof(Envelope) == 16);
 std::string describe(const Envelope& envelope);
 
-/// What a buffer for a message of `bytes` takes: with its envelope, on cache lines of its own.
+/// Bytes of a buffer for a message of `bytes`: with its envelope, on cache lines of its own.
 constexpr size_t buffer_bytes(size_t bytes) { return (bytes + sizeof(Envelope) + 63) / 64 * 64; }
 
 struct ChannelShape {
@@ -61,33 +61,33 @@ class Carrier {
   size_t slot_of(int64_t number) const { return static_cast<size_t>(number) % slots(); }
   std::span<std::byte> content(size_t slot) const;
 
-  // Receiving; messages come in the order in which their buffers were named.
+  // Receiving; messages arrive in the order in which their buffers were posted.
 
-  /// The next message belongs into this buffer, which nobody reads any more.
-  virtual void expect(size_t slot) = 0;
-  /// Whether it is here, or will be for kernels that are asked for after `open`. Drives the
-  /// transport. Asked of the oldest that is not.
-  virtual bool came(size_t slot) = 0;
-  /// Whether `came` has to be asked as soon as a message may be under way, for it to go on.
-  virtual bool answers() const { return false; }
-  /// Of a message that came. Throws Failure when it is another than `expected`.
-  void open(size_t slot, const Envelope& expected);
+  /// Posts a receive into this buffer, which has no readers left.
+  virtual void post(size_t slot) = 0;
+  /// Whether the message is here, or will be for kernels enqueued after `accept`. Progresses the
+  /// transport. Called for the oldest buffer that has no message yet.
+  virtual bool arrived(size_t slot) = 0;
+  /// Whether `arrived` has to be polled for messages in transit to progress.
+  virtual bool needs_polling() const { return false; }
+  /// Takes a message that arrived. Throws Failure when its envelope is not `expected`.
+  void accept(size_t slot, const Envelope& expected);
 
   // Sending.
 
-  /// Whether the next message may leave now.
-  virtual bool clear() { return true; }
-  /// The content of this buffer is there, and leaves.
-  virtual void leave(size_t slot, const Envelope& envelope) = 0;
-  /// Whether the buffer may be used again. Drives the transport.
-  virtual bool left(size_t slot) = 0;
+  /// Whether the next send may start now.
+  virtual bool can_send() { return true; }
+  /// Starts the send of this buffer, whose content is complete.
+  virtual void send(size_t slot, const Envelope& envelope) = 0;
+  /// Whether the send is complete, so that the buffer may be reused. Progresses the transport.
+  virtual bool sent(size_t slot) = 0;
 
  protected:
   Communicator& comm() { return comm_; }
   std::span<std::byte> whole(size_t slot) const;
   virtual Envelope envelope(size_t slot) const = 0;
-  /// Makes kernels find it.
-  virtual void let_in(size_t) {}
+  /// Orders the compute stream after the transfer of a message.
+  virtual void follow_transfer(size_t) {}
 
  private:
   Communicator& comm_;
@@ -98,10 +98,10 @@ class Carrier {
 class HostCarrier final : public Carrier {
  public:
   HostCarrier(Communicator& comm, Arena& arena, const ChannelShape& shape);
-  void expect(size_t slot) override;
-  bool came(size_t slot) override { return comm().test(requests_[slot]); }
-  void leave(size_t slot, const Envelope& envelope) override;
-  bool left(size_t slot) override { return comm().test(requests_[slot]); }
+  void post(size_t slot) override;
+  bool arrived(size_t slot) override { return comm().test(requests_[slot]); }
+  void send(size_t slot, const Envelope& envelope) override;
+  bool sent(size_t slot) override { return comm().test(requests_[slot]); }
 
  private:
   Envelope envelope(size_t slot) const override;
@@ -109,14 +109,14 @@ class HostCarrier final : public Carrier {
   std::vector<Request> requests_;
 };
 
-/// Envelopes that travel by themselves.
+/// Envelopes as messages of their own.
 class Envelopes {
  public:
   static constexpr int kFirstNumber = 16;  ///< of tags, behind those of collectives
 
   Envelopes(Communicator& comm, const ChannelShape& shape);
-  void expect(size_t slot);
-  void leave(size_t slot, const Envelope& envelope);
+  void post(size_t slot);
+  void send(size_t slot, const Envelope& envelope);
   bool done(size_t slot) { return comm_.test(requests_[slot]); }
   const Envelope& operator[](size_t slot) const { return envelopes_[slot]; }
 
@@ -131,10 +131,10 @@ class Envelopes {
 class MpiCarrier final : public Carrier {
  public:
   MpiCarrier(Communicator& comm, Arena& arena, const ChannelShape& shape);
-  void expect(size_t slot) override;
-  bool came(size_t slot) override { return done(slot); }
-  void leave(size_t slot, const Envelope& envelope) override;
-  bool left(size_t slot) override { return done(slot); }
+  void post(size_t slot) override;
+  bool arrived(size_t slot) override { return done(slot); }
+  void send(size_t slot, const Envelope& envelope) override;
+  bool sent(size_t slot) override { return done(slot); }
 
  private:
   Envelope envelope(size_t slot) const override { return envelopes_[slot]; }

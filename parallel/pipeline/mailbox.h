@@ -1,19 +1,18 @@
 #pragma once
-// What lies between a stage of a pipeline and its neighbours: ordered messages of one size, in a
-// ring of buffers. How they get there is a carrier's (carrier.h).
+// Ordered point-to-point messages between neighbouring pipeline stages: fixed size, a ring of
+// buffers on each side. A Carrier (carrier.h) moves the bytes: MPI, NCCL or host staging.
 //
-//   Inbox      all its buffers take messages from the beginning; one that was read takes another
-//   Outbox     a buffer is claimed, filled and sent; claiming waits for the oldest send
-//   LocalBox   the same between two stages of one rank: nothing is copied or sent
+//   Inbox     posts a receive for every free buffer; `content` returns the oldest message
+//   Outbox    a buffer is filled and sent; when the ring is full, `free` is false
+//   LocalBox  both ends on one rank: no copy, no send
 //
-// Each message has an envelope that says what it is. What arrives is compared with what is
-// expected, so a message out of order, late from an earlier step, or doubled is an error that names
-// both, and never taken for another.
+// Every message carries an Envelope (run, micro-batch, stage, direction). A message that does not
+// match the expected envelope (late, duplicated, reordered) throws Failure naming both.
 //
-// On a device a message leaves when the kernels that fill it have passed, and a buffer takes
-// another when those that read it have. Nobody waits for either: whoever drives a pipeline looks
-// again and again (`advance`). So what was sent is under way, and a receive is asked for after its
-// send: by that order in time no queue can wait for a message of a queue that waits for it.
+// Device ordering: a send starts after the event recorded behind the kernels that fill its buffer;
+// a buffer is reused after the event behind its readers. No call waits: `advance` polls, and the
+// runner calls it between actions. Receives are posted after the matching send has started, so no
+// queue can wait for a message from a queue that waits for it.
 #include <deque>
 #include <memory>
 #include <span>
@@ -27,41 +26,41 @@ class Inbox {
  public:
   /// `stream`, on which messages are read, must outlive it.
   Inbox(Stream& stream, std::unique_ptr<Carrier> carrier);
-  /// Whether the next message is here. Drives the transport.
+  /// Whether the next message is here. Progresses the transport.
   bool arrived();
-  /// The next message, which must have arrived, for kernels that are asked for from now on. Throws
-  /// Failure when it is another than `expected`.
+  /// The next message, which must have arrived, for kernels that are enqueued after this call.
+  /// Throws Failure when its envelope is not `expected`.
   std::span<const std::byte> content(const Envelope& expected);
-  /// It has been read when `read` has passed; then its buffer takes another.
+  /// The message has been read when `read` has passed; then its buffer is posted again.
   void release(Mark read);
   void advance();
   int peer() const { return carrier_->shape().peer; }
 
  private:
   size_t slot_of(int64_t number) const { return carrier_->slot_of(number); }
-  void expect_more();
-  void look();
+  void post_receives();
+  void poll();
 
   Stream& stream_;
   std::unique_ptr<Carrier> carrier_;
   int64_t read_ = 0;           ///< messages
-  int64_t arrived_ = 0;        ///< or known to be under way
-  int64_t expected_ = 0;       ///< that have a buffer
-  std::deque<Mark> released_;  ///< buffers that kernels may still use
+  int64_t arrived_ = 0;        ///< or known to be in transit
+  int64_t expected_ = 0;       ///< receives posted
+  std::deque<Mark> released_;  ///< buffers that kernels may still read
 };
 
 class Outbox {
  public:
   /// `stream`, on which messages are filled, must outlive it.
   Outbox(Stream& stream, std::unique_ptr<Carrier> carrier);
-  /// Whether there is a buffer to fill. Drives the transport.
+  /// Whether there is a buffer to fill. Progresses the transport.
   bool free();
   /// The buffer, which must be free.
   std::span<std::byte> content() const;
-  /// It has been filled when `filled` has passed; then it leaves.
+  /// The buffer is filled when `filled` has passed; then its send starts.
   void send(const Envelope& envelope, Mark filled);
   void advance();
-  /// Drives what is under way; true when nothing is.
+  /// Progresses sends; true when all are complete.
   bool flushed();
   int peer() const { return carrier_->shape().peer; }
 
@@ -73,8 +72,8 @@ class Outbox {
 
   Stream& stream_;
   std::unique_ptr<Carrier> carrier_;
-  int64_t sent_ = 0;             ///< messages, those that wait for kernels included
-  std::deque<Waiting> waiting_;  ///< the last ones
+  int64_t sent_ = 0;             ///< messages, including those in `waiting_`
+  std::deque<Waiting> waiting_;  ///< sends not started yet: kernels may still fill the buffer
 };
 
 class LocalBox {

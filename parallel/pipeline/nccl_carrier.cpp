@@ -28,7 +28,7 @@ void NcclCarrier::move(std::span<std::byte> data) {
   last_ = link_.stream().mark();
 }
 
-bool NcclCarrier::came(size_t slot) {
+bool NcclCarrier::arrived(size_t slot) {
   link_.look();
   if (!envelopes_.done(slot)) {
     return false;
@@ -38,20 +38,20 @@ bool NcclCarrier::came(size_t slot) {
   return true;
 }
 
-void NcclCarrier::let_in(size_t slot) { compute_.follow(link_.stream(), moved_[slot]); }
+void NcclCarrier::follow_transfer(size_t slot) { compute_.follow(link_.stream(), moved_[slot]); }
 
-bool NcclCarrier::clear() {
+bool NcclCarrier::can_send() {
   link_.look();
   return link_.stream().passed(last_);
 }
 
-void NcclCarrier::leave(size_t slot, const Envelope& envelope) {
+void NcclCarrier::send(size_t slot, const Envelope& envelope) {
   move(content(slot));
   moved_[slot] = last_;
-  envelopes_.leave(slot, envelope);
+  envelopes_.send(slot, envelope);
 }
 
-bool NcclCarrier::left(size_t slot) {
+bool NcclCarrier::sent(size_t slot) {
   link_.look();
   return envelopes_.done(slot) && link_.stream().passed(moved_[slot]);
 }

@@ -30,10 +30,10 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
   for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
     connect(grid_.stage_of(pipeline.rank(), chunk));
   }
-  if (shape_.carriage == Carriage::nccl) {
+  if (shape_.carrier == CarrierKind::nccl) {
     lookout_.emplace(*stream_.queue(), [this] {
-      // Between runs nothing that this rank waits for needs another's messages, who may be at the
-      // end of what it does; and a rank that is giving up takes none.
+      // Between runs no wait of this rank depends on messages, and the sender may have finished. A
+      // rank that unwinds from an exception takes none.
       if (work_ != nullptr && std::uncaught_exceptions() == 0) {
         advance();
       }
@@ -41,8 +41,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
   }
 }
 
-/// Every run has waited for what it sent. What both ends of a channel have to close they close in
-/// the same order.
+/// Every run has waited for its sends. Both ends of the channels close them in the same order.
 PipelineRunner::~PipelineRunner() {
   lookout_.reset();
   while (!channels_.empty()) {
@@ -50,7 +49,7 @@ PipelineRunner::~PipelineRunner() {
   }
 }
 
-/// In the order of their numbers, on all ranks: a carrier may have to wait for its other end.
+/// In the order of their numbers, on all ranks: opening a carrier may wait for its other end.
 void PipelineRunner::open_channels() {
   for (int stage = 0; stage < grid_.stages(); ++stage) {
     if (stage > 0 && grid_.crosses(stage - 1)) {
@@ -82,29 +81,29 @@ void PipelineRunner::open(int number, int from, int to) {
 }
 
 std::unique_ptr<Carrier> PipelineRunner::make_carrier(const ChannelShape& shape) {
-  switch (shape_.carriage) {
-    case Carriage::host:
+  switch (shape_.carrier) {
+    case CarrierKind::host:
       return std::make_unique<HostCarrier>(*comm_, stream_.arena().host(), shape);
-    case Carriage::mpi:
+    case CarrierKind::mpi:
       return std::make_unique<MpiCarrier>(*comm_, stream_.arena(), shape);
-    case Carriage::nccl:
+    case CarrierKind::nccl:
       return std::make_unique<NcclCarrier>(*comm_, stream_, shape);
   }
-  throw Bug("a carriage that is known");
+  throw Bug("a known kind of carrier");
 }
 
 void PipelineRunner::connect(int stage) {
   Stage& mine = stages_[stage];
-  auto hand_over = [&](int boundary) {
+  auto make_local_box = [&](int boundary) {
     return std::make_unique<LocalBox>(
-        stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)], shape_.handed_over);
+        stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)], shape_.local_buffers);
   };
   if (stage > 0) {
     if (grid_.crosses(stage - 1)) {
       mine.activation = channels_.at(channel_of(stage, false)).in.get();
       mine.next_gradient = channels_.at(channel_of(stage - 1, true)).out.get();
     } else {
-      mine.handed_activation = hand_over(stage - 1);
+      mine.local_activation = make_local_box(stage - 1);
     }
   }
   if (!last(stage)) {
@@ -112,7 +111,7 @@ void PipelineRunner::connect(int stage) {
       mine.gradient = channels_.at(channel_of(stage, true)).in.get();
       mine.next_activation = channels_.at(channel_of(stage + 1, false)).out.get();
     } else {
-      mine.handed_gradient = hand_over(stage);
+      mine.local_gradient = make_local_box(stage);
     }
   }
 }
@@ -175,7 +174,7 @@ void PipelineRunner::begin(PipelineWork& work) {
   ++runs_;
 }
 
-/// What was sent must leave before this rank turns to other things: nobody would drive it.
+/// Flushes pending sends: nothing progresses them later.
 void PipelineRunner::end() {
   if (const std::optional<int> peer = unsent(); peer) {
     wait([this] { return !unsent(); }, *peer, "sending the last messages of a step");
@@ -206,7 +205,7 @@ Envelope PipelineRunner::envelope(bool gradient, int stage, int micro_batch) con
 }
 
 void PipelineRunner::compute(const Action& action) {
-  const std::span<std::byte> out = room_for(action);
+  const std::span<std::byte> out = output_of(action);
   const std::span<const std::byte> in = input_of(action);
   const double begin = now_seconds();
   const Mark read = work_->run(action, in, out);
@@ -218,8 +217,8 @@ void PipelineRunner::compute(const Action& action) {
   progress();
 }
 
-/// Where the result of a compute action goes; waits for a send that occupies the buffer.
-std::span<std::byte> PipelineRunner::room_for(const Action& action) {
+/// The buffer for the result of a compute action; waits for a send that occupies it.
+std::span<std::byte> PipelineRunner::output_of(const Action& action) {
   Stage& mine = stage(action.stage);
   const bool forward = action.kind == ActionKind::forward;
   const int to = action.stage + (forward ? 1 : -1);
@@ -229,7 +228,7 @@ std::span<std::byte> PipelineRunner::room_for(const Action& action) {
   Outbox* box = forward ? mine.next_activation : mine.next_gradient;
   if (box == nullptr) {
     Stage& neighbour = stage(to);
-    return (forward ? neighbour.handed_activation : neighbour.handed_gradient)->push();
+    return (forward ? neighbour.local_activation : neighbour.local_gradient)->push();
   }
   wait([box] { return box->free(); }, box->peer(),
        fmt::format("sending what was computed before the {}", describe(action)));
@@ -245,7 +244,7 @@ std::span<const std::byte> PipelineRunner::input_of(const Action& action) {
   }
   Inbox* box = forward ? mine.activation : mine.gradient;
   return box != nullptr ? box->content(envelope(!forward, action.stage, action.micro_batch))
-                        : (forward ? mine.handed_activation : mine.handed_gradient)->front();
+                        : (forward ? mine.local_activation : mine.local_gradient)->front();
 }
 
 void PipelineRunner::release_input(const Action& action, Mark read) {
@@ -256,7 +255,7 @@ void PipelineRunner::release_input(const Action& action, Mark read) {
   }
   if (Inbox* box = forward ? mine.activation : mine.gradient; box != nullptr) {
     box->release(read);
-  } else if (LocalBox* local = (forward ? mine.handed_activation : mine.handed_gradient).get();
+  } else if (LocalBox* local = (forward ? mine.local_activation : mine.local_gradient).get();
              local != nullptr) {
     local->pop();
   }
@@ -288,8 +287,8 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
         if (ready()) {
           return Progress::done;
         }
-        // Others may wait for what this rank still computes. As progress that counts now and then,
-        // since it would keep the host from idling.
+        // Peers may wait for kernels of this rank that still run. They count as progress, at most
+        // twice per timeout: reported at every poll, they would keep the host from idling.
         const double now = now_seconds();
         if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(asked)) {
           patient_since = now;
@@ -305,7 +304,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
   }
 }
 
-/// Whether all that was sent has left; else the rank that has not taken it.
+/// The receiver of a send that is not complete; none: all are.
 std::optional<int> PipelineRunner::unsent() {
   for (auto& [number, channel] : channels_) {
     if (channel.out && !channel.out->flushed()) {
@@ -325,13 +324,13 @@ void PipelineRunner::advance() {
   }
 }
 
-/// By NCCL a peer may be lost in whatever the device does; one that looks out is this runner.
+/// With NCCL, progresses all links: a lost peer can show up in any of them.
 void PipelineRunner::progress() {
   comm_->progress();
   lookout_ ? Lookout::look_all() : advance();
 }
 
-int needed_handed_over(const Schedule& schedule) {
+int needed_local_buffers(const Schedule& schedule) {
   int most = 1;
   for (const std::vector<Action>& program : schedule.programs) {
     std::map<int, int> waiting;  // by channel
@@ -343,7 +342,7 @@ int needed_handed_over(const Schedule& schedule) {
       auto local = [&](int from) {
         return from >= 0 && from + 1 < schedule.stages() && !schedule.crosses(from);
       };
-      // What it takes, then what it leaves; its input is released after it ran.
+      // The output is claimed before the input is released.
       const int to = forward ? action.stage + 1 : action.stage - 1;
       if (local(std::min(action.stage, to))) {
         most = std::max(most, ++waiting[channel_of(to, !forward)]);

@@ -1,21 +1,20 @@
 #pragma once
-// Executes schedules: on each rank of a pipeline its program, action by action, over any
-// communicator. What an action computes is its caller's (PipelineWork); when, and with which
-// message, is the runner's.
+// Executes schedules: each rank of a pipeline runs its program, action by action, over any
+// communicator. The caller implements the actions (PipelineWork); the runner orders them and moves
+// the messages.
 //
 //   PipelineRunner runner(pipeline, stream, {.chunks…, .message_bytes…});
 //   runner.run(schedule, work);          // one step; collective over the pipeline
 //
-// Receives are posted for all buffers from the beginning, sends do not wait, and messages move in
+// Receives are posted for all buffers at the start and sends do not wait. Messages progress in
 // every call of `progress`, which the work should make between its kernels, and while the host
-// waits for a device. A program that never ends is refused before it begins (check.h). A rank waits
-// for a message for at most the communicator's timeout, in which the time of its own kernels does
-// not count, and then throws PeerLost that names it and its sender; a message that is not the
-// expected one is a Failure (mailbox.h).
+// waits for a device. check.h refuses a program that deadlocks before it runs. A rank waits for a
+// message for at most the communicator's timeout, not counting the time of its own kernels, and
+// then throws PeerLost naming the message and its sender. An unexpected message throws Failure
+// (mailbox.h).
 //
-// On a device actions are asked for, and the host goes on to the next: it waits for messages, for
-// buffers, and at the end of a run for what was sent to leave, but for no kernel. What RunTimes
-// tells is then the host's time.
+// On a device, actions are enqueued: the host waits for messages, for buffers, and at the end of a
+// run for its sends, but for no kernel. RunTimes then holds the host's time.
 //
 // A step sends, over all ranks, 2 × micro-batches × the bytes of each boundary between ranks, and
 // an envelope of 16 bytes with each message.
@@ -24,19 +23,19 @@
 #include <optional>
 
 #include "parallel/pipeline/mailbox.h"
-#include "parallel/pipeline/schedule/simulate.h"
+#include "parallel/pipeline/schedule/message_driven.h"
 #include "parallel/transport/device/lookout.h"
 
 namespace espalier::parallel {
 
-/// What the actions of a rank do.
+/// Implements the actions of a rank.
 class PipelineWork {
  public:
   virtual ~PipelineWork() = default;
   /// One compute action, `reduce` or `step`. `in`: the activation from the stage before (forward)
-  /// or the gradient from the stage after (backward); `out`: where what goes to the next one
-  /// belongs, both in the memory that the carriage of the runner says. Empty at the ends of the
-  /// network and where there is none. The mark passes when `in` has been read.
+  /// or the gradient from the stage after (backward). `out`: for the result that the next stage
+  /// needs. Both in the carrier's memory; empty at the ends of the network and for actions without
+  /// input or output. The returned mark passes when `in` has been read.
   virtual Mark run(const Action& action, std::span<const std::byte> in,
                    std::span<std::byte> out) = 0;
 };
@@ -46,13 +45,13 @@ struct PipelineShape {
   int chunks = 1;
   int buffers =
       2;  ///< messages that may wait on a channel; more than needed_buffers() overlap better
-  int handed_over = 1;                ///< the same between two stages of one rank
+  int local_buffers = 1;              ///< the same between two stages of one rank
   std::vector<size_t> message_bytes;  ///< [S - 1] of what stages s and s + 1 exchange, each way
-  /// Between ranks. What stages of one rank exchange stays where they compute.
-  Carriage carriage = Carriage::host;
+  /// Between ranks. Messages between stages of one rank stay in the memory where they compute.
+  CarrierKind carrier = CarrierKind::host;
 };
 
-/// What one run took on this rank, in seconds.
+/// Times of one run on this rank, in seconds.
 struct RunTimes {
   double total = 0;
   double compute = 0;                ///< in compute actions
@@ -65,7 +64,7 @@ struct RunTimes {
 class PipelineRunner {
  public:
   /// Collective over `pipeline`, whose ranks are those of one replica, in order. `stream`: where
-  /// the work computes. Of another carriage than `host` the caller knows that it can be had.
+  /// the work computes. The caller has checked that shape.carrier is available.
   PipelineRunner(Communicator& pipeline, Stream& stream, PipelineShape shape);
   ~PipelineRunner();
 
@@ -79,8 +78,8 @@ class PipelineRunner {
   void progress();
   const RunTimes& times() const { return times_; }
   Communicator& communicator() { return *comm_; }
-  Carriage carriage() const { return shape_.carriage; }
-  /// Runs so far; what envelopes carry.
+  CarrierKind carrier() const { return shape_.carrier; }
+  /// Runs so far, as envelopes carry it.
   uint32_t runs() const { return runs_; }
 
  private:
@@ -93,7 +92,7 @@ class PipelineRunner {
   struct Stage {
     Inbox *activation = nullptr, *gradient = nullptr;
     Outbox *next_activation = nullptr, *next_gradient = nullptr;
-    std::unique_ptr<LocalBox> handed_activation, handed_gradient;  ///< to this stage
+    std::unique_ptr<LocalBox> local_activation, local_gradient;  ///< to this stage
   };
 
   void open_channels();
@@ -107,7 +106,7 @@ class PipelineRunner {
   void compute(const Action& action);
   void receive(const Action& action);
   void send(const Action& action);
-  std::span<std::byte> room_for(const Action& action);
+  std::span<std::byte> output_of(const Action& action);
   std::span<const std::byte> input_of(const Action& action);
   void release_input(const Action& action, Mark read);
   Envelope envelope(bool gradient, int stage, int micro_batch) const;
@@ -129,7 +128,7 @@ class PipelineRunner {
   std::optional<Lookout> lookout_;
 };
 
-/// Most results that wait between two stages of one rank.
-int needed_handed_over(const Schedule& schedule);
+/// The most messages in flight between two stages of one rank.
+int needed_local_buffers(const Schedule& schedule);
 
 }  // namespace espalier::parallel

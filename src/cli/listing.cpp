@@ -264,7 +264,7 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run) {
                           .ranks = stages,
                           .threads = run.threads,
                           .place = run.place,
-                          .carriage = train::planned_carriage(config, run.place.device)});
+                          .carrier = train::planned_carrier(config, run.place.device)});
     return {{"ranks", stages},
             {"schedule", plan.layout.schedule.name},
             {"ends", plan.layout.ends},

@@ -1,10 +1,10 @@
 // espalier schedule NAME: a pipeline schedule drawn and counted, without a network or ranks.
 #include <fstream>
 
-#include "parallel/pipeline/schedule/builders.h"
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/pipeline/schedule/draw.h"
-#include "parallel/pipeline/schedule/simulate.h"
+#include "parallel/pipeline/schedule/message_driven.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
 #include "src/core/error.h"
@@ -34,14 +34,15 @@ struct Drawn {
 };
 
 Drawn build(ScheduleArguments& arguments) {
-  const int chunks = chunks_of(arguments.name, arguments.shape.chunks);
+  const ScheduleEntry& entry = schedule_entry(arguments.name);
+  const int chunks = entry.chunks_of(arguments.shape);
   const auto& [forward, input, weight] = arguments.times;
   Costs costs = Costs::even(arguments.shape.ranks * chunks,
                             {forward / chunks, input / chunks, weight / chunks});
   costs.latency = arguments.latency;
   costs.transfer = arguments.transfer;
   Drawn drawn;
-  if (arguments.name == "message-driven") {
+  if (entry.by_arrival()) {
     const int ranks = arguments.shape.ranks;
     const int micro_batches = arguments.shape.micro_batches;
     if (arguments.in_flight == 0) {
@@ -134,6 +135,14 @@ nlohmann::ordered_json to_json(const ScheduleArguments& arguments, const Drawn& 
   return json;
 }
 
+std::string list_of_schedules() {
+  std::string lines;
+  for (const ScheduleEntry* entry : schedules()) {
+    lines += fmt::format("  {:<16}{}\n", entry->name, entry->help);
+  }
+  return lines;
+}
+
 int draw(ScheduleArguments arguments) {
   const Drawn drawn = build(arguments);
   if (!arguments.svg.empty()) {
@@ -164,7 +173,7 @@ void register_schedule(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<ScheduleArguments>();
   CLI::App* command = app.add_subcommand("schedule", "Draw and count a pipeline schedule");
   command->footer(fmt::format(
-      "Names: {}.\n"
+      "Names:\n{}"
       "F forward, B backward, I its input part, W its weight part, each with the micro-batch's "
       "number. Times are\n"
       "those of one micro-batch on 1 / stages of the network; schedules with several chunks a rank "
@@ -175,7 +184,7 @@ void register_schedule(CLI::App& app, Action& chosen) {
       "weight versions: weights kept if an asynchronous stage stashes them; delay: updates between "
       "a forward\n"
       "and the update with its gradient; own bubble: idle between a rank's first and last action.",
-      fmt::join(schedule_names(), ", ")));
+      list_of_schedules()));
   command->add_option("name", arguments->name, "the schedule")->required();
   command->add_option("--stages", arguments->shape.ranks, "pipeline ranks (4)")
       ->check(CLI::Range(1, 1024));

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "io/config/codec_spec.h"
-#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "pruning/pruning.h"
 #include "src/optim/prediction.h"
 
@@ -193,7 +193,7 @@ void add_parallel(std::vector<Field>& out) {
   rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
            "ranks that share the layers, the rest are data parallel; \"auto\": as few as fit "
            "memory_budget");
-  rows.add("schedule", &P::schedule, one_of(kAuto + named(parallel::schedule_names())),
+  rows.add("schedule", &P::schedule, one_of(kAuto + choices(parallel::schedules())),
            "order of micro-batches in the pipeline; async: stages step by themselves");
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
            "stages a rank, of schedule interleaved");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/config/codec_spec.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
 
@@ -117,10 +118,14 @@ void validate_index(const Config& config) {
   }
 }
 
+bool is_synchronous(const io::ParallelConfig& config) {
+  return parallel::schedule_entry(config.schedule).synchronous;
+}
+
 void validate_asynchronous(const Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
   const bool predicts = parallel.weight_prediction != "none";
-  if (parallel.schedule != "async") {
+  if (is_synchronous(parallel)) {
     check(!predicts,
           "parallel.weight_prediction = \"{}\" is for stages that step by themselves; set "
           "parallel.schedule = \"async\"",
@@ -158,7 +163,7 @@ void validate_codecs(const io::ParallelConfig& parallel) {
           glob, value, name);
   }
   const std::string codec = parse_codec(parallel.codec.fallback).name;
-  check((codec != "adaptive" && codec != "adaprec") || parallel.schedule != "async",
+  check((codec != "adaptive" && codec != "adaprec") || is_synchronous(parallel),
         "parallel.codec = \"{}\" looks at all gradients of a step at once, and with "
         "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
         codec);
@@ -194,7 +199,7 @@ void validate_loss_scale(const Config& config) {
                         std::ranges::any_of(parallel.codec.patterns, [&](const auto& pattern) {
                           return is_powersgd(pattern.second);
                         });
-  check(parallel.schedule != "async",
+  check(is_synchronous(parallel),
         "train.dtype = \"fp16\" leaves out steps whose gradients overflow, which stages of "
         "parallel.schedule = \"async\" cannot agree on; {}",
         kFix);

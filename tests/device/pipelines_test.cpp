@@ -1,4 +1,4 @@
-// Runs of pipelines whose stages have a device each: every schedule, codec and carriage of their
+// Runs of pipelines whose stages have a device each: every schedule, codec and carrier of their
 // messages has the bits and the bytes of stages on the CPU; memory is what was planned.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "parallel/pipeline/nccl_carrier.h"
-#include "parallel/pipeline/schedule/builders.h"
 #include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "src/core/mirror.h"
@@ -81,15 +81,15 @@ class DeviceWork final : public PipelineWork {
 
 /// A rank of a pipeline with its device.
 struct Rank {
-  Rank(Communicator& comm, const Schedule& schedule, Carriage carriage, int spare_buffers = 0)
+  Rank(Communicator& comm, const Schedule& schedule, CarrierKind carrier, int spare_buffers = 0)
       : runner(comm, backend.stream(),
                {.placement = schedule.placement,
                 .chunks = schedule.chunks,
                 .buffers = needed_buffers(schedule) + spare_buffers,
-                .handed_over = needed_handed_over(schedule),
+                .local_buffers = needed_local_buffers(schedule),
                 .message_bytes =
                     std::vector<size_t>(static_cast<size_t>(schedule.stages()) - 1, kBytes),
-                .carriage = carriage}) {}
+                .carrier = carrier}) {}
   simt::GuardedQueue& queue() {
     return dynamic_cast<simt::GuardedQueue&>(*backend.stream().queue());
   }
@@ -104,18 +104,19 @@ ThreadOptions options(double timeout = 60) {
   return {.timeout = timeout, .while_waiting = simt::drive_queues, .copy = simt::copy_anywhere};
 }
 
-class Carriages : public ::testing::TestWithParam<Carriage> {
+class Carriers : public ::testing::TestWithParam<CarrierKind> {
  protected:
-  Carriages() { nccl_.connect(true); }
+  Carriers() { nccl_.connect(true); }
   testing::FakeNccl nccl_;
 };
 
 /// Stages 0 … S-1 see 1, 1+1, …; gradients double from the last stage on.
-TEST_P(Carriages, MoveMessagesAndTheHostWaitsForNoQueue) {
-  for (const std::string_view name : schedule_names()) {
+TEST_P(Carriers, MoveMessagesAndTheHostWaitsForNoQueue) {
+  for (const ScheduleEntry* entry : schedules()) {
+    const std::string_view name = entry->name;
     for (const int p : {2, 3}) {
       const int m = 2 * p;
-      const bool driven = name == "message-driven";
+      const bool driven = entry->by_arrival();
       const Schedule schedule =
           make_schedule(driven ? "1f1b" : name, {.ranks = p, .micro_batches = m, .chunks = 2});
       SCOPED_TRACE(fmt::format("{} {}", name, p));
@@ -161,7 +162,7 @@ TEST_P(Carriages, MoveMessagesAndTheHostWaitsForNoQueue) {
 }
 
 /// Without one of the waits between queues there is a race, or nothing is lost.
-TEST_P(Carriages, NeedTheirWaits) {
+TEST_P(Carriers, NeedTheirWaits) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   const auto run = [&] {
     std::atomic<float> sum = 0;
@@ -181,7 +182,7 @@ TEST_P(Carriages, NeedTheirWaits) {
   simt::forget_follow(-1);
   const float whole = run();
   const int64_t follows = simt::follows();
-  EXPECT_EQ(follows > 0, GetParam() == Carriage::nccl);
+  EXPECT_EQ(follows > 0, GetParam() == CarrierKind::nccl);
   // Which wait has a number is the threads' doing, and now and then what one waits for is seen to be
   // done before: so one is missed when any of a few runs misses it.
   const auto is_missed = [&](int64_t number) {
@@ -217,13 +218,13 @@ std::string error_of(const std::function<void(Communicator&)>& body, double time
 }
 
 /// Runs 1F1B twice; `act` sees the actions of each rank.
-std::string error_when(Carriage carriage,
+std::string error_when(CarrierKind carrier,
                        const std::function<void(Communicator&, Rank&, const Action&)>& act,
                        double timeout = 20) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   return error_of(
       [&](Communicator& comm) {
-        Rank me(comm, schedule, carriage);
+        Rank me(comm, schedule, carrier);
         me.work.before = [&](const Action& action) { act(comm, me, action); };
         me.runner.run(schedule, me.work);
         me.runner.run(schedule, me.work);
@@ -233,26 +234,26 @@ std::string error_when(Carriage carriage,
 }
 
 /// On rank 0, whose next activation is that of micro-batch 2.
-void send_again(Rank& me, Carriage carriage, const Envelope& envelope) {
+void send_again(Rank& me, CarrierKind carrier, const Envelope& envelope) {
   const std::vector<std::byte> nothing(kBytes);
   Communicator& comm = me.runner.communicator();
   constexpr int kChannel = 2;  // activations for stage 1
-  std::vector<std::byte> message(carriage == Carriage::host ? nothing : std::vector<std::byte>());
+  std::vector<std::byte> message(carrier == CarrierKind::host ? nothing : std::vector<std::byte>());
   const auto* bytes = reinterpret_cast<const std::byte*>(&envelope);
   message.insert(message.end(), bytes, bytes + sizeof envelope);
   Request content;
-  if (carriage == Carriage::mpi) {
+  if (carrier == CarrierKind::mpi) {
     content = comm.isend(1, {.number = kChannel}, nothing);
   }
   Request last = comm.isend(1,
-                            carriage == Carriage::host
+                            carrier == CarrierKind::host
                                 ? Tag{.number = kChannel}
                                 : Tag{Envelopes::kFirstNumber + kChannel, Traffic::other},
                             message);
   comm.wait(last);
 }
 
-TEST_P(Carriages, NoticeADoubledMessage) {
+TEST_P(Carriers, NoticeADoubledMessage) {
   const std::string error = error_when(GetParam(), [&](Communicator& comm, Rank& me,
                                                        const Action& action) {
     if (comm.rank() == 0 && me.runner.runs() == 1 && action == Action{ActionKind::forward, 0, 2}) {
@@ -263,7 +264,7 @@ TEST_P(Carriages, NoticeADoubledMessage) {
   EXPECT_THAT(error, HasSubstr("was expected: messages were lost or doubled"));
 }
 
-TEST_P(Carriages, NoticeAMessageOfAnEarlierRun) {
+TEST_P(Carriers, NoticeAMessageOfAnEarlierRun) {
   const std::string error = error_when(GetParam(), [&](Communicator& comm, Rank& me,
                                                        const Action& action) {
     if (comm.rank() == 0 && me.runner.runs() == 2 && action == Action{ActionKind::forward, 0, 0}) {
@@ -274,7 +275,7 @@ TEST_P(Carriages, NoticeAMessageOfAnEarlierRun) {
                                "2 was expected"));
 }
 
-TEST_P(Carriages, AStageThatFailsEndsAll) {
+TEST_P(Carriers, AStageThatFailsEndsAll) {
   for (const int rank : {0, 1}) {
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::reduce}) {
       EXPECT_THAT(error_when(GetParam(),
@@ -286,7 +287,7 @@ TEST_P(Carriages, AStageThatFailsEndsAll) {
   }
 }
 
-TEST_P(Carriages, ASilentStageIsNamed) {
+TEST_P(Carriers, ASilentStageIsNamed) {
   const std::string error = error_when(
       GetParam(),
       [](Communicator& comm, Rank&, const Action& action) {
@@ -301,7 +302,7 @@ TEST_P(Carriages, ASilentStageIsNamed) {
 }
 
 /// Its device computes on for ever; it waits for nobody, and hears that the other has given up.
-TEST_P(Carriages, ADeviceThatHangsIsNamed) {
+TEST_P(Carriers, ADeviceThatHangsIsNamed) {
   const std::string error = error_when(
       GetParam(),
       [](Communicator& comm, Rank& me, const Action& action) {
@@ -315,7 +316,7 @@ TEST_P(Carriages, ADeviceThatHangsIsNamed) {
 
 /// A rank that waits for its device takes messages meanwhile: here that device goes on when the
 /// other rank's has sent.
-TEST_P(Carriages, RanksAnswerWhileTheyWaitForTheirDevices) {
+TEST_P(Carriers, RanksAnswerWhileTheyWaitForTheirDevices) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 3});
   std::atomic<bool> sent = false;
   const std::string error = error_of(
@@ -341,7 +342,7 @@ TEST_P(Carriages, RanksAnswerWhileTheyWaitForTheirDevices) {
 }
 
 /// Kernels of several micro-batches may take longer than any timeout, as long as messages come.
-TEST_P(Carriages, KernelsOfThisRankAreAwaited) {
+TEST_P(Carriers, KernelsOfThisRankAreAwaited) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 5});
   const std::string error = error_of(
       [&](Communicator& comm) {
@@ -362,18 +363,18 @@ TEST_P(Carriages, KernelsOfThisRankAreAwaited) {
   EXPECT_EQ(error, "no error");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Carriages,
-                         ::testing::Values(Carriage::host, Carriage::mpi, Carriage::nccl),
+INSTANTIATE_TEST_SUITE_P(All, Carriers,
+                         ::testing::Values(CarrierKind::host, CarrierKind::mpi, CarrierKind::nccl),
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
 /// Beside messages: a rank that waits for one, behind a sum that its device waits for, is patient
 /// with its own kernels, but not with the other end of that sum.
-TEST(NcclCarriage, ASumThatHangsIsNoticedBesideMessages) {
+TEST(NcclCarrier, ASumThatHangsIsNoticedBesideMessages) {
   const testing::FakeNccl fake;
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 1});
   const std::string error = error_of(
       [&](Communicator& comm) {
-        Rank me(comm, schedule, Carriage::nccl);
+        Rank me(comm, schedule, CarrierKind::nccl);
         NcclLink link(comm, me.backend.stream(), {0, 1}, Traffic::allreduce);
         const Buffer sum =
             me.backend.arena().allocate(Memory::scratch, "sum", DType::fp32, Shape{8});
@@ -391,10 +392,10 @@ TEST(NcclCarriage, ASumThatHangsIsNoticedBesideMessages) {
 }
 
 /// An error of NCCL's own ends the run with its text.
-TEST(NcclCarriage, AnErrorOfNccl) {
+TEST(NcclCarrier, AnErrorOfNccl) {
   const testing::FakeNccl fake;
   const std::string error =
-      error_when(Carriage::nccl, [&](Communicator& comm, Rank&, const Action& action) {
+      error_when(CarrierKind::nccl, [&](Communicator& comm, Rank&, const Action& action) {
         if (comm.rank() == 0 && action == Action{ActionKind::forward, 0, 2}) {
           fake.fail(0, nccl::kRemoteError);
         }

@@ -67,7 +67,7 @@ std::vector<float> sums_of(const io::Config& config) {
         train::Ranks ranks(comm, layout.grid);
         train::Stage stage(config, problem, stream, table,
                            {.micro_batch = 1, .parts = layout.parts(ranks.stage())});
-        train::StageSums sums(layout, ranks, stage, parallel::Carriage::nccl);
+        train::StageSums sums(layout, ranks, stage, parallel::CarrierKind::nccl);
         sparse::Store& store = stage.store();
         const Tensor gradient = store.full_gradient(store.find(train::kTiedParameter));
         const Buffer counts = make(DType::uint64, Shape{ExactSum::kWords});

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "parallel/pipeline/schedule/builders.h"
 #include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "tests/parallel/pipeline_ledger.h"
 #include "tests/support/ranks.h"
 
@@ -14,13 +14,13 @@ namespace {
 
 using testing::HasSubstr;
 
-PipelineShape shape_of(const Schedule& schedule, Carriage carriage = Carriage::host) {
+PipelineShape shape_of(const Schedule& schedule, CarrierKind carrier = CarrierKind::host) {
   return {.placement = schedule.placement,
           .chunks = schedule.chunks,
           .buffers = needed_buffers(schedule),
-          .handed_over = needed_handed_over(schedule),
+          .local_buffers = needed_local_buffers(schedule),
           .message_bytes = ledger_bytes(schedule.stages()),
-          .carriage = carriage};
+          .carrier = carrier};
 }
 
 /// Of the stages that this rank owns.
@@ -33,20 +33,21 @@ void expect_serial(const Schedule& schedule, const LedgerWork& work, int rank, u
   }
 }
 
-/// Also with envelopes that travel by themselves: memory of the host is memory that MPI takes.
-void every_schedule_equals_one_loop(Carriage carriage) {
-  on_ranks([carriage](Communicator& comm) {
+/// Also with envelopes as messages of their own: MPI takes host memory like device memory.
+void every_schedule_equals_one_loop(CarrierKind carrier) {
+  on_ranks([carrier](Communicator& comm) {
     const int p = comm.size();
-    for (const std::string_view name : schedule_names()) {
-      if (name == "message-driven") {
+    for (const ScheduleEntry* entry : schedules()) {
+      if (entry->by_arrival()) {
         continue;
       }
+      const std::string_view name = entry->name;
       for (const int m : {2 * p, 5 * p}) {
         const Schedule schedule =
             make_schedule(name, {.ranks = p, .micro_batches = m, .chunks = 3});
         Arena arena;
         Stream stream(arena, 1);
-        PipelineRunner runner(comm, stream, shape_of(schedule, carriage));
+        PipelineRunner runner(comm, stream, shape_of(schedule, carrier));
         for (uint64_t step = 0; step < 3; ++step) {
           LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), step);
           const int64_t before = comm.sent(Traffic::point_to_point).bytes;
@@ -70,8 +71,8 @@ void every_schedule_equals_one_loop(Carriage carriage) {
 }
 
 TEST(Runner, EveryScheduleEqualsOneLoop) {
-  every_schedule_equals_one_loop(Carriage::host);
-  every_schedule_equals_one_loop(Carriage::mpi);
+  every_schedule_equals_one_loop(CarrierKind::host);
+  every_schedule_equals_one_loop(CarrierKind::mpi);
 }
 
 TEST(Runner, MessageDrivenEqualsOneLoopWhateverTheTimes) {

@@ -60,17 +60,17 @@ TEST(Balance, EqualLayersAreDealtEvenly) {
   EXPECT_THAT(balance(std::vector<double>(8, 1.0), 4), ElementsAre(2, 4, 6, 8));
 }
 
-/// Embedding, six blocks, head: over a vee of two ranks, three blocks each.
+/// Embedding, six blocks, head: over two ranks in V-shaped placement, three blocks each.
 TEST(Balance, CountsWhatARankOwns) {
   const std::vector<double> costs{0.1, 1, 1, 1, 1, 1, 1, 0.2};
-  parallel::Schedule vee{
-      .ranks = 2, .chunks = 2, .placement = parallel::Placement::vee, .programs = {}};
-  const auto ends = balance_ranks(costs, vee);
+  parallel::Schedule v_shaped{
+      .ranks = 2, .chunks = 2, .placement = parallel::Placement::v_shape, .programs = {}};
+  const auto ends = balance_ranks(costs, v_shaped);
   std::vector<double> ranks(2, 0);
   size_t layer = 0;
   for (int stage = 0; stage < 4; ++stage) {
     for (; layer < ends[static_cast<size_t>(stage)]; ++layer) {
-      ranks[static_cast<size_t>(vee.rank_of(stage))] += costs[layer];
+      ranks[static_cast<size_t>(v_shaped.rank_of(stage))] += costs[layer];
     }
   }
   EXPECT_NEAR(std::max(ranks[0], ranks[1]), 3.3, 1e-9);

@@ -1,57 +1,100 @@
 #pragma once
-// The schedules by name, each a pure function of its sizes. Costs in forward times F, backward
-// B = Bi + W (input and weights) of one stage and one micro-batch; docs/schedules.md has the table.
-//
-//   gpipe          all forwards, then all backwards               Huang et al., NeurIPS 2019
-//   1f1b           one forward, one backward                      Narayanan et al., SOSP 2019 (flushed)
-//   interleaved    1f1b over v chunks a rank                      Narayanan et al., SC 2021
-//   zb-h1, zb-h2   1f1b with the weights' part put off into idle time; h2 holds twice the activations
-//   zb-v           two chunks a rank, there and back              all three: Qi et al., ICLR 2024
-//   dualpipe-v     likewise, forwards beside backwards            DeepSeek-V3, 2024
-//   async          1f1b that never drains; each stage steps by itself   Narayanan et al., SOSP 2019
-//   message-driven whatever has arrived, backward first           Singh & Bhatele, IPDPS 2022; its order
-//                  depends on times, see simulate.h
-//
-// Builders throw Failure with the fix for sizes that a schedule cannot use.
-#include <span>
+// Building blocks of the schedules in this folder: the compute actions of one rank, and `complete`,
+// which adds messages, all-reduces and updates. Private to the folder.
+#include <deque>
+#include <map>
 
-#include "parallel/pipeline/schedule/schedule.h"
+#include "parallel/pipeline/schedule/registry.h"
 
 namespace espalier::parallel {
 
-struct ScheduleShape {
-  int ranks = 1;          ///< p
-  int micro_batches = 1;  ///< m
-  int chunks = 1;         ///< v, for interleaved; the others have their own
-  int every = 1;          ///< micro-batches of an update, of async
+/// The compute actions of one rank, micro-batches counted by stage and kind.
+class Program {
+ public:
+  /// The next micro-batch of this kind at this stage.
+  void next(ActionKind kind, int stage) {
+    add(kind, stage, counts_[{stage, static_cast<int>(kind)}]++);
+  }
+  void next(ActionKind kind, int stage, int times) {
+    for (int i = 0; i < times; ++i) {
+      next(kind, stage);
+    }
+  }
+  void add(ActionKind kind, int stage, int micro_batch) {
+    actions_.push_back({kind, stage, micro_batch});
+  }
+  /// A forward that may overlap the backward added next.
+  void next_paired(int stage) {
+    next(ActionKind::forward, stage);
+    actions_.back().paired = true;
+  }
+  /// How many of this kind `next` has added.
+  int count(ActionKind kind, int stage) const {
+    const auto found = counts_.find({stage, static_cast<int>(kind)});
+    return found == counts_.end() ? 0 : found->second;
+  }
+  std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  std::vector<Action> actions_;
+  std::map<std::pair<int, int>, int> counts_;
 };
 
-Schedule gpipe(const ScheduleShape& shape);
-Schedule one_forward_one_backward(const ScheduleShape& shape);
-Schedule interleaved(const ScheduleShape& shape);
+/// The program of a rank that owns two stages in a V-shaped placement: stage k (chunk 0) and stage
+/// 2p - 1 - k (chunk 1). Weight gradients that are due wait in a queue.
+class VProgram {
+ public:
+  VProgram(const Schedule& schedule, int rank)
+      : stage_{schedule.stage_of(rank, 0), schedule.stage_of(rank, 1)} {}
 
-enum class ZeroBubble : uint8_t { h1, h2 };
-Schedule zero_bubble(const ScheduleShape& shape, ZeroBubble variant);
-Schedule zero_bubble_v(const ScheduleShape& shape);
-Schedule dualpipe_v(const ScheduleShape& shape);
+  void forward(int chunk) { program_.next(ActionKind::forward, stage_[chunk]); }
+  void backward(int chunk) {
+    program_.add(ActionKind::backward, stage_[chunk], backwards_[chunk]++);
+  }
+  void backward_input(int chunk) {
+    waiting_.push_back({ActionKind::backward_weight, stage_[chunk], backwards_[chunk]});
+    program_.add(ActionKind::backward_input, stage_[chunk], backwards_[chunk]++);
+  }
+  /// A forward of chunk `ahead` that may overlap the backward of chunk `back`.
+  void forward_and_backward(int ahead, int back) {
+    program_.next_paired(stage_[ahead]);
+    backward(back);
+  }
+  /// The oldest weight gradient that is due.
+  void backward_weight();
+  /// The oldest one of a chunk.
+  void backward_weight(int chunk);
+  int forwards(int chunk) const { return program_.count(ActionKind::forward, stage_[chunk]); }
+  bool weight_due() const { return !waiting_.empty(); }
+  bool weight_due(int chunk) const;
+  std::vector<Action> take() { return program_.take(); }
 
-/// Steps after each `every` backwards; the micro-batches are those between two drains of the
-/// pipeline. Of one rank with several chunks: what as many ranks would do, one action at a time in
-/// an order that they could have, so every stage sees the same weights and delays (a delay
-/// injector).
-Schedule asynchronous(const ScheduleShape& shape);
+ private:
+  int stage_[2];
+  int backwards_[2] = {0, 0};
+  Program program_;
+  std::deque<Action> waiting_;
+};
 
-/// Forwards alone, for evaluation: through the stages of `like`, as many micro-batches as wanted.
-Schedule forward_only(const Schedule& like, int micro_batches);
+/// Calls body(0) … body(times - 1).
+void repeat(int times, const auto& body) {
+  for (int i = 0; i < times; ++i) {
+    body(i);
+  }
+}
 
-/// One micro-batch forward and back through the stages of `like`.
-Schedule one_micro_batch(const Schedule& like);
+/// Of one stage: `warm` forwards, then pairs of a forward and a backward, then the other backwards.
+std::vector<Action> forwards_first(int stage, int micro_batches, int warm);
 
-/// Names that `make_schedule` knows, for help and errors.
-std::span<const std::string_view> schedule_names();
-/// Chunks a rank that a schedule has; `virtual_stages` where it leaves the choice.
-int chunks_of(std::string_view name, int virtual_stages);
-/// By name; "zero-bubble" is zb-h1. Not "message-driven".
-Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
+/// Without programs: one stage a rank, and two in V-shaped placement.
+Schedule one_stage_a_rank(std::string_view name, const ScheduleShape& shape);
+Schedule v_shaped(std::string_view name, const ScheduleShape& shape);
+
+/// Each rank warms up with as many forwards as there are stages behind it (1F1B).
+Schedule warmed_up_by_depth(Schedule schedule);
+
+/// Programs of compute actions become complete: messages around them, `reduce` once a stage's last
+/// gradient is in, `step` at the end (synchronous) or after each `every` backwards.
+Schedule complete(Schedule schedule);
 
 }  // namespace espalier::parallel

@@ -151,7 +151,7 @@ class Checker {
       work.forward = true;
       work.steps_at_forward = stage.steps;
       hold(rank, action, 1, 0);
-      hand_over(action, action.stage + 1, &Work::activation);
+      pass_locally(action, action.stage + 1, &Work::activation);
     }
     if (makes_input_gradient(action.kind)) {
       demand(work.forward, "comes before the forward");
@@ -160,7 +160,7 @@ class Checker {
              "comes before its gradient");
       work.input = true;
       hold(rank, action, -1, action.kind == ActionKind::backward_input ? 1 : 0);
-      hand_over(action, action.stage - 1, &Work::gradient);
+      pass_locally(action, action.stage - 1, &Work::gradient);
     }
     if (makes_weight_gradient(action.kind)) {
       demand(work.input && !work.weight, "does not follow a backward of the input");
@@ -191,8 +191,8 @@ class Checker {
     raise(facts_.stage_weight_parts[stage], stages_[stage].held.weight_parts);
   }
 
-  /// To a neighbouring stage on the same rank.
-  void hand_over(const Action& action, int to, bool Work::*what) {
+  /// Passes a result to a neighbouring stage on the same rank.
+  void pass_locally(const Action& action, int to, bool Work::*what) {
     if (to >= 0 && to < schedule_.stages() &&
         schedule_.rank_of(to) == schedule_.rank_of(action.stage)) {
       stages_[static_cast<size_t>(to)].work[static_cast<size_t>(action.micro_batch)].*what = true;

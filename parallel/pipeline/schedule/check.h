@@ -1,22 +1,22 @@
 #pragma once
-// Proves a schedule by running it with tokens instead of tensors, and counts what it holds. Cost:
-// the number of actions.
+// Checks a schedule by running it with tokens instead of tensors, and counts the memory it needs.
+// Cost: the number of actions.
 //
 // `check_schedule` throws Failure that names rank and action unless
 //   - each rank only acts for stages that it owns, on micro-batches 0 … m - 1,
 //   - every stage computes every micro-batch's forward, input gradient and weight gradient exactly once,
-//     each after what it needs is there (activation, gradient of the output, the kept forward),
+//     each after its inputs (activation, gradient of the output, the kept forward),
 //   - every message that is sent is received, in the order of sending, which on each channel is that of
 //     the micro-batches,
-//   - all ranks come to their end although no more than `buffers` messages wait on a channel (one
-//     direction between two stages): a sender waits for room,
+//   - all ranks finish with at most `buffers` messages in flight on a channel (one direction
+//     between two stages): a sender waits for a free buffer,
 //   - `reduce` and `step` come once for each stage, behind its last gradient (synchronous), or
 //     behind each backward (not synchronous).
 #include "parallel/pipeline/schedule/schedule.h"
 
 namespace espalier::parallel {
 
-/// What a schedule costs, whatever its times.
+/// Costs of a schedule that do not depend on times.
 struct ScheduleFacts {
   /// [ranks] Most forwards whose input gradient is still to come, in micro-batches of one stage.
   std::vector<int> activations;

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/builders.h"
-#include "parallel/pipeline/schedule/program.h"
-#include "src/core/error.h"
 
 namespace espalier::parallel {
 namespace {
@@ -26,8 +24,6 @@ std::vector<Visit> visits(const ScheduleShape& shape, bool reverse) {
   }
   return order;
 }
-
-}  // namespace
 
 Schedule interleaved(const ScheduleShape& shape) {
   const int ranks = shape.ranks;
@@ -66,5 +62,14 @@ Schedule interleaved(const ScheduleShape& shape) {
   }
   return complete(std::move(schedule));
 }
+
+}  // namespace
+
+extern const ScheduleEntry kInterleaved{
+    .name = "interleaved",
+    .help = "1f1b over virtual_stages stages a rank; takes multiples of p micro-batches",
+    .build = interleaved,
+    .chunks = 0,
+};
 
 }  // namespace espalier::parallel

@@ -1,8 +1,9 @@
 #include "parallel/pipeline/schedule/schedule.h"
 
+#include <algorithm>
 #include <array>
 
-#include "src/core/error.h"
+#include "parallel/pipeline/schedule/builders.h"
 
 namespace espalier::parallel {
 namespace {
@@ -20,49 +21,6 @@ constexpr std::array<std::string_view, kActionKinds> kActionNames{
     "update",
 };
 
-/// What must have come before a compute action, from another rank.
-void receive_before(const Schedule& schedule, const Action& action, std::vector<Action>& program) {
-  const int stage = action.stage;
-  if (action.kind == ActionKind::forward && stage > 0 && schedule.crosses(stage - 1)) {
-    program.push_back({ActionKind::receive_activation, stage, action.micro_batch});
-  }
-  if (makes_input_gradient(action.kind) && schedule.crosses(stage)) {
-    program.push_back({ActionKind::receive_gradient, stage, action.micro_batch});
-  }
-}
-
-void send_after(const Schedule& schedule, const Action& action, std::vector<Action>& program) {
-  const int stage = action.stage;
-  if (action.kind == ActionKind::forward && schedule.crosses(stage)) {
-    program.push_back({ActionKind::send_activation, stage, action.micro_batch});
-  }
-  if (makes_input_gradient(action.kind) && stage > 0 && schedule.crosses(stage - 1)) {
-    program.push_back({ActionKind::send_gradient, stage, action.micro_batch});
-  }
-}
-
-std::vector<Action> complete(const Schedule& schedule, const std::vector<Action>& compute) {
-  std::vector<int> missing(static_cast<size_t>(schedule.stages()), schedule.micro_batches);
-  const int every = schedule.synchronous ? schedule.micro_batches : schedule.every;
-  std::vector<Action> program;
-  std::vector<Action> steps;
-  for (const Action& action : compute) {
-    receive_before(schedule, action, program);
-    program.push_back(action);
-    send_after(schedule, action, program);
-    if (!makes_weight_gradient(action.kind)) {
-      continue;
-    }
-    if (--missing[static_cast<size_t>(action.stage)] % every == 0) {
-      program.push_back({ActionKind::reduce, action.stage, action.micro_batch});
-      std::vector<Action>& after = schedule.synchronous ? steps : program;
-      after.push_back({ActionKind::step, action.stage, action.micro_batch});
-    }
-  }
-  program.insert(program.end(), steps.begin(), steps.end());
-  return program;
-}
-
 }  // namespace
 
 std::string_view name_of(ActionKind kind) { return kActionNames[static_cast<size_t>(kind)]; }
@@ -72,11 +30,50 @@ std::string describe(const Action& action) {
                      action.stage);
 }
 
-Schedule complete(Schedule schedule) {
-  for (std::vector<Action>& program : schedule.programs) {
-    program = complete(schedule, program);
+/// In groups of p micro-batches, through a rank's chunks one after the other.
+Schedule forward_only(const Schedule& like, int micro_batches) {
+  Schedule schedule{.name = "evaluation",
+                    .ranks = like.ranks,
+                    .chunks = like.chunks,
+                    .micro_batches = micro_batches,
+                    .placement = like.placement,
+                    .programs = {}};
+  for (int rank = 0; rank < like.ranks; ++rank) {
+    Program program;
+    for (int group = 0; group < micro_batches; group += like.ranks) {
+      for (int chunk = 0; chunk < like.chunks; ++chunk) {
+        for (int i = group; i < std::min(group + like.ranks, micro_batches); ++i) {
+          program.add(ActionKind::forward, schedule.stage_of(rank, chunk), i);
+        }
+      }
+    }
+    schedule.programs.push_back(program.take());
   }
-  return schedule;
+  return complete(std::move(schedule));
+}
+
+Schedule one_micro_batch(const Schedule& like) {
+  Schedule schedule{.name = "one micro-batch",
+                    .ranks = like.ranks,
+                    .chunks = like.chunks,
+                    .micro_batches = 1,
+                    .placement = like.placement,
+                    .programs = {}};
+  for (int rank = 0; rank < like.ranks; ++rank) {
+    Program program;
+    for (int stage = 0; stage < schedule.stages(); ++stage) {
+      if (schedule.rank_of(stage) == rank) {
+        program.next(ActionKind::forward, stage);
+      }
+    }
+    for (int stage = schedule.stages() - 1; stage >= 0; --stage) {
+      if (schedule.rank_of(stage) == rank) {
+        program.next(ActionKind::backward, stage);
+      }
+    }
+    schedule.programs.push_back(program.take());
+  }
+  return complete(std::move(schedule));
 }
 
 }  // namespace espalier::parallel

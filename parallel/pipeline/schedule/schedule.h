@@ -2,23 +2,27 @@
 // A pipeline schedule is a value: for each rank the list of what it does in one step. This is the
 // contents page of the folder:
 //
-//   builders.h   pure functions that make schedules: gpipe, 1f1b, interleaved, zero-bubble, …
-//   check.h      proves one: messages meet, nothing deadlocks, every micro-batch once; counts memory
-//   simulate.h   times one: makespan, idle share, a timeline
-//   draw.h       pictures of a timeline, as text and SVG
+//   registry.h        the schedules by name, each a pure function of its sizes
+//   check.h           proves one: messages meet, nothing deadlocks, every micro-batch once; counts
+//                     memory
+//   simulate.h        times one: makespan, idle share, a timeline
+//   message_driven.h  the schedule whose order depends on arrival times
+//   draw.h            pictures of a timeline, as text and SVG
+//   builders.h        what the schedules are built from
 //
 // The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward
 // order; a rank owns `chunks` of them (p. 2 of Narayanan et al., SC 2021, calls them model chunks).
 // Where stage s and s + 1 lie on different ranks, the activation goes forward and its gradient
-// comes back as a message; on one rank they are handed over in memory.
+// comes back as a message; on one rank both stay in memory.
 //
 // An action names the stage that acts and the micro-batch it acts on:
 //
 //   forward          x -> y, keeps what backward needs
 //   backward         dy -> dx and the gradients of the weights
-//   backward_input   dy -> dx only; the weights' part waits ("B" of the zero-bubble papers)
-//   backward_weight  the weights' part of an earlier backward_input ("W")
-//   send_…           starts a message, does not wait;   receive_…  waits until one is there
+//   backward_input   dy -> dx only ("B" of the zero-bubble papers)
+//   backward_weight  the weight gradients of an earlier backward_input ("W")
+//   send_…           starts a message, does not wait
+//   receive_…        waits until one is there
 //   reduce           the stage's gradient is complete: its all-reduce over replicas may start
 //   step             the optimizer updates the stage
 #include <cstdint>
@@ -72,8 +76,8 @@ std::string describe(const Action& action);
 
 /// Which rank owns a stage.
 enum class Placement : uint8_t {
-  loop,  ///< stage s on rank s mod p: 0 1 2 0 1 2
-  vee,   ///< there and back: 0 1 2 2 1 0; two chunks
+  loop,     ///< stage s on rank s mod p: 0 1 2 0 1 2
+  v_shape,  ///< there and back: 0 1 2 2 1 0; two chunks
 };
 
 struct Schedule {
@@ -89,10 +93,12 @@ struct Schedule {
 
   int stages() const { return ranks * chunks; }
   int rank_of(int stage) const {
-    return placement == Placement::vee && stage >= ranks ? 2 * ranks - 1 - stage : stage % ranks;
+    return placement == Placement::v_shape && stage >= ranks ? 2 * ranks - 1 - stage
+                                                             : stage % ranks;
   }
   int stage_of(int rank, int chunk) const {
-    return placement == Placement::vee && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank;
+    return placement == Placement::v_shape && chunk == 1 ? 2 * ranks - 1 - rank
+                                                         : chunk * ranks + rank;
   }
   /// Whether stage `stage` and the one after it are on different ranks.
   bool crosses(int stage) const {
@@ -101,8 +107,11 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-/// Programs of compute actions become complete: messages around them, `reduce` once a stage's last
-/// gradient is in, `step` at the end (synchronous) or after each `every` backwards.
-Schedule complete(Schedule schedule);
+/// Forwards alone, for evaluation, through the stages of `like`: groups of p micro-batches pass a
+/// rank's chunks one after the other.
+Schedule forward_only(const Schedule& like, int micro_batches);
+
+/// One micro-batch forward and back through the stages of `like`.
+Schedule one_micro_batch(const Schedule& like);
 
 }  // namespace espalier::parallel

@@ -1,21 +1,22 @@
-// Zero-bubble schedules with one stage a rank: the order of 1F1B, but a backward's weight part can
-// wait, and fills what would be idle at the end. Rank k
+// Zero-bubble schedules with one stage a rank: the order of 1F1B, but weight gradients can wait and
+// fill what would be idle at the end. Rank k
 //
-//   h1   warms up with p - 1 - k forwards, puts off its first k weight parts        bubble (p-1)(F+Bi-W)
-//   h2   with 2 (p - 1 - k) forwards, puts off 2k; holds up to 2p - 1 activations          (p-1)(F+Bi-2W)
+//   h1   warms up with p - 1 - k forwards, defers its first k weight gradients; bubble
+//        (p - 1)(F + Bi - W)
+//   h2   warms up with 2 (p - 1 - k) forwards, defers 2k; holds up to 2p - 1 activations; bubble
+//        (p - 1)(F + Bi - 2W)
 //
-// h2's last formula takes the optimizer's step as free of a meeting of all ranks: the idle time
-// counted is that between a rank's own first and last action. Source: Qi et al., "Zero Bubble
-// Pipeline Parallelism", ICLR 2024.
+// The bubble is the idle time between a rank's own first and last action: it assumes that the
+// optimizer's step does not synchronise the ranks. Source: Qi et al., "Zero Bubble Pipeline
+// Parallelism", ICLR 2024.
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/builders.h"
-#include "parallel/pipeline/schedule/program.h"
 
 namespace espalier::parallel {
 namespace {
 
-std::vector<Action> program_of(int stage, int micro_batches, int warm, int put_off) {
+std::vector<Action> program_of(int stage, int micro_batches, int warm, int deferred) {
   Program program;
   program.next(ActionKind::forward, stage, warm);
   for (int i = 0; i < micro_batches; ++i) {
@@ -23,31 +24,45 @@ std::vector<Action> program_of(int stage, int micro_batches, int warm, int put_o
       program.next(ActionKind::forward, stage);
     }
     program.next(ActionKind::backward_input, stage);
-    if (i >= put_off) {
+    if (i >= deferred) {
       program.next(ActionKind::backward_weight, stage);
     }
   }
-  for (int i = std::max(0, micro_batches - put_off); i < micro_batches; ++i) {
+  for (int i = std::max(0, micro_batches - deferred); i < micro_batches; ++i) {
     program.next(ActionKind::backward_weight, stage);
   }
   return program.take();
 }
 
-}  // namespace
-
-Schedule zero_bubble(const ScheduleShape& shape, ZeroBubble variant) {
-  const bool twice = variant == ZeroBubble::h2;
-  const int factor = twice ? 2 : 1;
-  Schedule schedule{.name = twice ? "zb-h2" : "zb-h1",
-                    .ranks = shape.ranks,
-                    .chunks = 1,
-                    .micro_batches = shape.micro_batches,
-                    .programs = {}};
+/// `warm` and `deferred` of rank k are factor · (p - 1 - k) and factor · k.
+Schedule zero_bubble(std::string_view name, const ScheduleShape& shape, int factor) {
+  Schedule schedule = one_stage_a_rank(name, shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const int warm = std::min(factor * (shape.ranks - 1 - rank), shape.micro_batches);
     schedule.programs.push_back(program_of(rank, shape.micro_batches, warm, factor * rank));
   }
   return complete(std::move(schedule));
 }
+
+Schedule h1(const ScheduleShape& shape) { return zero_bubble("zb-h1", shape, 1); }
+Schedule h2(const ScheduleShape& shape) { return zero_bubble("zb-h2", shape, 2); }
+
+}  // namespace
+
+extern const ScheduleEntry kZeroBubble{
+    .name = "zero-bubble",
+    .help = "the same as zb-h1",
+    .build = h1,
+};
+extern const ScheduleEntry kZeroBubbleH1{
+    .name = "zb-h1",
+    .help = "1f1b that defers weight gradients, with the activations of 1f1b",
+    .build = h1,
+};
+extern const ScheduleEntry kZeroBubbleH2{
+    .name = "zb-h2",
+    .help = "the same with twice the activations",
+    .build = h2,
+};
 
 }  // namespace espalier::parallel

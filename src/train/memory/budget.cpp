@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/bucketer.h"
 #include "src/config/parse.h"
 #include "src/train/masks/pruner.h"
@@ -33,7 +34,8 @@ std::vector<int64_t> micro_batches(const io::Config& config, int64_t share, bool
   const int64_t fixed = config.train.micro_batch;
   if (fixed == 0) {
     std::vector<int64_t> sizes = divisors_descending(share);
-    if (config.parallel.pipeline > 1 && config.parallel.schedule != "async") {
+    if (config.parallel.pipeline > 1 &&
+        parallel::schedule_entry(config.parallel.schedule).synchronous) {
       // Few micro-batches leave a pipeline idle that drains after each step.
       const int64_t most = std::max<int64_t>(share / (4 * config.parallel.pipeline), 1);
       std::erase_if(sizes, [most](int64_t size) { return size > most; });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "sparse/store/value_copy.h"
 #include "src/train/codec_choice/codec_candidates.h"
 #include "src/train/exchange/low_rank_codec.h"
@@ -120,7 +121,7 @@ void PlannedSums::ask_with(const parallel::WireView& wire) {
       ask(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
                               {.wire = &value_wire_}));
     }
-  } else if (config_.parallel.schedule != "async") {
+  } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
     ask(parallel::all_reduce_step(store.gradient(), stage_.boundaries(), bucket_bytes(config_),
                                   wire));
   } else {

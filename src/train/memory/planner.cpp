@@ -149,8 +149,8 @@ StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t s
     const bool crosses = schedule.crosses(boundary);
     const bool touches =
         schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
-    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.handed_over());
-    const bool through_host = crosses && input_.carriage == parallel::Carriage::host;
+    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
+    const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
     (through_host ? sum.on_host : sum.beside_kernels) +=
         touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
   }

@@ -20,7 +20,7 @@ struct PlanInput {
   int threads = 1;            ///< of a rank
   kernels::Planning place{};  ///< whose memory is planned
   /// Of messages between ranks.
-  parallel::Carriage carriage = parallel::Carriage::host;
+  parallel::CarrierKind carrier = parallel::CarrierKind::host;
   bool sums_on_device = false;  ///< gradients go from device to device
   /// Bytes of a device that are free; more than that is refused.
   size_t available = std::numeric_limits<size_t>::max();

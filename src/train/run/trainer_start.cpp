@@ -102,7 +102,7 @@ void Trainer::start() {
     note(
         fmt::format("pruned from the start: {} of {} parameters kept", totals_.kept, totals_.size));
   }
-  stage_sums_ = std::make_unique<StageSums>(layout_, *ranks_, *stage_, stage_link_.carriage);
+  stage_sums_ = std::make_unique<StageSums>(layout_, *ranks_, *stage_, stage_link_.carrier);
   exchange_ = std::make_unique<Exchange>(config_, *ranks_, *stage_, shards, *stage_sums_);
   if (!exchange_->way().empty()) {
     note(exchange_->way());
@@ -121,7 +121,7 @@ void Trainer::start() {
   pipeline_ = std::make_unique<Pipeline>(
       config_, layout_, *ranks_, *stage_,
       Pipeline::Options{
-          .samples = micro_batch_, .carriage = stage_link_.carriage, .sums = stage_sums_.get()});
+          .samples = micro_batch_, .carrier = stage_link_.carrier, .sums = stage_sums_.get()});
   directory_->begin(config_, directory_->resume_file() ? step_ : -1);
   if (config_.parallel.codec.fallback == "adaprec" && layout_.grid.data > 1) {
     make_adaprec();
@@ -217,7 +217,7 @@ void Trainer::plan() {
                          .rank = comm_.rank(),
                          .threads = backend_->stream().threads(),
                          .place = kernels::planning(backend_->kernels()),
-                         .carriage = stage_link_.carriage,
+                         .carrier = stage_link_.carrier,
                          .sums_on_device = sums_on_device_,
                          .available = backend_->arena().available()});
   for (const std::string& text : plan.notes) {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "parallel/pipeline/runner.h"
-#include "parallel/pipeline/schedule/builders.h"
+#include "parallel/pipeline/schedule/registry.h"
 
 namespace espalier::train {
 namespace {
@@ -37,12 +37,12 @@ std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, si
   return ends;
 }
 
-/// Of several steps, between two drains.
-Schedule segment_of(int ranks, int chunks, int every, int64_t steps) {
-  return parallel::asynchronous({.ranks = ranks,
-                                 .micro_batches = every * static_cast<int>(steps),
-                                 .chunks = chunks,
-                                 .every = every});
+/// Of several steps of an asynchronous schedule, between two drains.
+Schedule segment_of(std::string_view name, int ranks, int chunks, int every, int64_t steps) {
+  return parallel::schedule_entry(name).build({.ranks = ranks,
+                                               .micro_batches = every * static_cast<int>(steps),
+                                               .chunks = chunks,
+                                               .every = every});
 }
 
 /// 2BW computes with the weights of the update before the last one: they must be there in time.
@@ -57,18 +57,21 @@ void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int
   }
 }
 
-/// Of one step, without programs where arrivals decide; of async an example.
+/// Of one step, without programs where arrivals decide; of an asynchronous schedule an example.
 Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleShape& shape) {
-  const std::string name = config.schedule == "auto" ? "1f1b" : config.schedule;
-  if (name == "message-driven") {
-    return {
-        .name = name, .ranks = shape.ranks, .micro_batches = shape.micro_batches, .programs = {}};
+  const parallel::ScheduleEntry& entry = parallel::schedule_entry(config.schedule);
+  if (entry.by_arrival()) {
+    return {.name = std::string(entry.name),
+            .ranks = shape.ranks,
+            .micro_batches = shape.micro_batches,
+            .programs = {}};
   }
-  if (name == "async") {
+  if (!entry.synchronous) {
     const int chunks = shape.ranks == 1 ? static_cast<int>(config.delay_stages) : 1;
-    return segment_of(shape.ranks, chunks, shape.micro_batches, 2 * shape.ranks * chunks);
+    return segment_of(entry.name, shape.ranks, chunks, shape.micro_batches,
+                      2 * shape.ranks * chunks);
   }
-  return parallel::make_schedule(name, shape);
+  return parallel::make_schedule(entry.name, shape);
 }
 
 parallel::Costs stage_costs(const std::vector<size_t>& ends, const LayerTimes& times) {
@@ -107,7 +110,7 @@ std::vector<PartShape> Layout::parts(int rank) const {
 }
 
 Schedule Layout::segment(int64_t steps) const {
-  return segment_of(schedule.ranks, schedule.chunks, schedule.every, steps);
+  return segment_of(schedule.name, schedule.ranks, schedule.chunks, schedule.every, steps);
 }
 
 size_t Layout::part_of(int stage) const {
@@ -134,8 +137,8 @@ int Layout::buffers() const {
   return std::max(needed, grid.pipeline);
 }
 
-int Layout::handed_over() const {
-  return policy ? 1 : std::max(parallel::needed_handed_over(schedule), grid.pipeline);
+int Layout::local_buffers() const {
+  return policy ? 1 : std::max(parallel::needed_local_buffers(schedule), grid.pipeline);
 }
 
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
@@ -161,7 +164,7 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
   layout.ends = config.parallel.partition.empty()
                     ? balance_ranks(costs, layout.schedule)
                     : listed(config.parallel.partition, stages, costs.size());
-  if (config.parallel.schedule == "message-driven") {
+  if (parallel::schedule_entry(config.parallel.schedule).by_arrival()) {
     const auto wanted = static_cast<int>(config.parallel.in_flight);
     const int best = wanted > 0 ? wanted
                                 : parallel::best_in_flight(pipeline, shape.micro_batches,

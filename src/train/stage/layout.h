@@ -13,19 +13,20 @@
 #include "io/config/config.h"
 #include "parallel/grid.h"
 #include "parallel/pipeline/schedule/check.h"
+#include "parallel/pipeline/schedule/message_driven.h"
 #include "src/train/stage/layer_times.h"
 
 namespace espalier::train {
 
 struct Layout {
   parallel::Grid grid;
-  /// With programs, or of message-driven only the shape.
+  /// Without programs where the order depends on arrival times (`policy`).
   parallel::Schedule schedule;
   std::optional<parallel::MessageDriven> policy;
   std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
 
   bool pipelined() const { return grid.pipeline > 1; }
-  /// Stages step by themselves; `schedule` is an example, of as many micro-batches as show the
+  /// Stages update by themselves; `schedule` is an example, of as many micro-batches as show the
   /// delays.
   bool asynchronous() const { return !schedule.synchronous; }
   /// Of one step of a replica.
@@ -46,7 +47,7 @@ struct Layout {
   size_t part_of(int stage) const;
   /// Messages that may wait on a channel between ranks, and between two stages of one rank.
   int buffers() const;
-  int handed_over() const;
+  int local_buffers() const;
 
  private:
   friend Layout make_layout(const io::Config&, int, int64_t, const LayerTimes&);

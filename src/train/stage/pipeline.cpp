@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/pipeline/schedule/builders.h"
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 
@@ -15,7 +14,7 @@ using parallel::ActionKind;
 
 /// Both ends know what crosses: what a part takes in is what the one before it puts out.
 parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& ranks,
-                                 parallel::Carriage carriage) {
+                                 parallel::CarrierKind carrier) {
   std::vector<double> sizes(static_cast<size_t>(layout.stages()), 0);
   for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
     const int number = layout.schedule.stage_of(ranks.stage(), chunk);
@@ -30,9 +29,9 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
   return {.placement = layout.schedule.placement,
           .chunks = layout.schedule.chunks,
           .buffers = layout.buffers(),
-          .handed_over = layout.handed_over(),
+          .local_buffers = layout.local_buffers(),
           .message_bytes = std::move(bytes),
-          .carriage = carriage};
+          .carrier = carrier};
 }
 
 }  // namespace
@@ -44,7 +43,7 @@ Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks,
       stage_(stage),
       sums_(*options.sums),
       samples_(options.samples),
-      runner_(ranks.pipeline(), stage.stream(), shape_of(layout, stage, ranks, options.carriage)) {
+      runner_(ranks.pipeline(), stage.stream(), shape_of(layout, stage, ranks, options.carrier)) {
   if (layout.asynchronous()) {
     weights_ = make_part_weights(config, layout, ranks.stage(), stage);
   }

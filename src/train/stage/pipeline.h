@@ -29,7 +29,7 @@ class Pipeline final : private parallel::PipelineWork {
  public:
   struct Options {
     int64_t samples = 1;  ///< of a micro-batch
-    parallel::Carriage carriage = parallel::Carriage::host;
+    parallel::CarrierKind carrier = parallel::CarrierKind::host;
     StageSums* sums = nullptr;
   };
   /// Collective over the pipeline. All must outlive it.
@@ -73,7 +73,7 @@ class Pipeline final : private parallel::PipelineWork {
   /// Of the last step.
   const parallel::RunTimes& times() const { return times_; }
   double collective_seconds() const { return collective_; }
-  parallel::Carriage carriage() const { return runner_.carriage(); }
+  parallel::CarrierKind carrier() const { return runner_.carrier(); }
   /// Of an asynchronous schedule: by part.
   std::span<const PartWeights> weights() const { return weights_; }
   /// What ran last; of an asynchronous schedule, all steps since a drain.

@@ -133,7 +133,7 @@ Json record_pipeline(const std::filesystem::path& directory, const Layout& layou
             {"stages", layout.stages()},
             {"micro_batches", pipeline.last_schedule().micro_batches},
             {"ends", layout.ends},
-            {"messages", name_of(pipeline.carriage())}};
+            {"messages", name_of(pipeline.carrier())}};
   if (layout.policy) {
     json["in_flight"] = layout.policy->in_flight;
   }

@@ -8,7 +8,7 @@
 namespace espalier::train {
 namespace {
 
-using parallel::Carriage;
+using parallel::CarrierKind;
 
 /// Why MPI may not be given addresses of GPUs, the same on all ranks; empty: it may. What does not
 /// tell is believed to, where it is asked for.
@@ -37,7 +37,7 @@ StageLink choose_stage_link(const io::Config& config, parallel::Communicator& wo
   if (wanted == "auto" || wanted == "nccl") {
     why = parallel::NcclLink::obstacle(world, stream);
     if (why.empty()) {
-      return {.carriage = Carriage::nccl,
+      return {.carrier = CarrierKind::nccl,
               .way = fmt::format("messages between stages go from GPU to GPU by NCCL {}",
                                  parallel::nccl::description()),
               .why = {}};
@@ -47,19 +47,19 @@ StageLink choose_stage_link(const io::Config& config, parallel::Communicator& wo
     const std::string obstacle =
         on_device ? mpi_obstacle(world, wanted == "mpi") : "a rank computes on no GPU";
     if (obstacle.empty()) {
-      return {.carriage = Carriage::mpi,
+      return {.carrier = CarrierKind::mpi,
               .way = "messages between stages go from GPU to GPU by MPI",
               .why = {}};
     }
     why += why.empty() ? obstacle : "; " + obstacle;
   }
-  return {.carriage = Carriage::host,
+  return {.carrier = CarrierKind::host,
           .way = fmt::format("messages between stages go through the host: {}", why),
           .why = forced ? why : ""};
 }
 
-Carriage planned_carriage(const io::Config& config, bool device) {
-  return device && config.parallel.device_link != "host" ? Carriage::nccl : Carriage::host;
+CarrierKind planned_carrier(const io::Config& config, bool device) {
+  return device && config.parallel.device_link != "host" ? CarrierKind::nccl : CarrierKind::host;
 }
 
 }  // namespace espalier::train

@@ -12,7 +12,7 @@
 namespace espalier::train {
 
 struct StageLink {
-  parallel::Carriage carriage = parallel::Carriage::host;
+  parallel::CarrierKind carrier = parallel::CarrierKind::host;
   std::string way;  ///< for people; empty: the host's memory is all there is
   std::string why;  ///< `parallel.device_link` asks for what cannot be had; empty: it does not
 };
@@ -22,6 +22,6 @@ StageLink choose_stage_link(const io::Config& config, parallel::Communicator& wo
                             Stream& stream);
 
 /// What a plan for other machines counts with.
-parallel::Carriage planned_carriage(const io::Config& config, bool device);
+parallel::CarrierKind planned_carrier(const io::Config& config, bool device);
 
 }  // namespace espalier::train

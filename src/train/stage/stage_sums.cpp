@@ -18,7 +18,8 @@ Tensor share_of(Stage& stage) {
 
 }  // namespace
 
-StageSums::StageSums(const Layout& layout, Ranks& ranks, Stage& stage, parallel::Carriage carriage)
+StageSums::StageSums(const Layout& layout, Ranks& ranks, Stage& stage,
+                     parallel::CarrierKind carrier)
     : comm_(ranks.pipeline()), stage_(stage) {
   const parallel::Schedule& schedule = layout.schedule;
   if (stage.tied_apart()) {
@@ -29,7 +30,7 @@ StageSums::StageSums(const Layout& layout, Ranks& ranks, Stage& stage, parallel:
                                              mine.shape);
   }
   const bool asked = !layout.asynchronous();  // else parts have norms of their own, and no ties
-  if (any() && asked && carriage == parallel::Carriage::nccl) {
+  if (any() && asked && carrier == parallel::CarrierKind::nccl) {
     std::vector<int> everyone(static_cast<size_t>(comm_.size()));
     std::iota(everyone.begin(), everyone.end(), 0);
     link_.emplace(comm_, stage.stream(), std::move(everyone), parallel::Traffic::allreduce);

@@ -23,9 +23,9 @@ namespace espalier::train {
 
 class StageSums {
  public:
-  /// Collective over the pipeline. `ranks` and `stage` must outlive it. `carriage`: of messages
+  /// Collective over the pipeline. `ranks` and `stage` must outlive it. `carrier`: of messages
   /// between stages; there is no obstacle to it.
-  StageSums(const Layout& layout, Ranks& ranks, Stage& stage, parallel::Carriage carriage);
+  StageSums(const Layout& layout, Ranks& ranks, Stage& stage, parallel::CarrierKind carrier);
 
   /// Whether there are other stages.
   bool any() const { return comm_.size() > 1; }

@@ -1,0 +1,56 @@
+#pragma once
+// The model of stages and links that the simulators share: a rank computes one action at a time,
+// messages move beside it.
+#include <limits>
+
+#include "parallel/pipeline/schedule/schedule.h"
+
+namespace espalier::parallel {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// Seconds (or any unit) of one micro-batch.
+struct StageTimes {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+  double backward() const { return backward_input + backward_weight; }
+};
+
+struct Costs {
+  std::vector<StageTimes> stages;  ///< [S]
+  double latency = 0;              ///< of a message
+  double transfer = 0;             ///< for which a message occupies its link: bytes / bandwidth
+  /// Forward and backward that are `paired` run as one, for as long as both, and end together.
+  bool fuse_pairs = false;
+
+  /// How long a compute action takes; 0 for others.
+  double of(const Action& action) const;
+
+  static Costs even(int stages, const StageTimes& times) {
+    return {.stages = std::vector<StageTimes>(static_cast<size_t>(stages), times)};
+  }
+};
+
+/// Messages in transit between ranks. On a link (from, to) they move one after the other:
+/// arrival = max(sent, link free) + transfer + latency.
+class Links {
+ public:
+  /// `costs` must outlive it.
+  Links(int ranks, int stages, int micro_batches, const Costs& costs);
+
+  /// The message that `action` sends at `now`; returns its arrival.
+  double send(const Action& action, int from, int to, double now);
+  /// When the message that `action` receives arrives; kNever: it is not sent yet.
+  double arrival(const Action& action);
+
+ private:
+  double& at(std::vector<double>& of, int stage, int micro_batch) const;
+
+  const Costs& costs_;
+  size_t ranks_, micro_batches_;
+  std::vector<double> free_;                   ///< [from][to] until when the link is occupied
+  std::vector<double> activation_, gradient_;  ///< [stage][micro-batch] arrival
+};
+
+}  // namespace espalier::parallel

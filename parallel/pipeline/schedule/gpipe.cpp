@@ -1,0 +1,24 @@
+// GPipe: all forwards, then all backwards, so that a rank holds all m micro-batches. Idle time
+// (p - 1)(F + B). Source: Huang et al., NeurIPS 2019.
+#include "parallel/pipeline/schedule/builders.h"
+
+namespace espalier::parallel {
+namespace {
+
+Schedule gpipe(const ScheduleShape& shape) {
+  Schedule schedule = one_stage_a_rank("gpipe", shape);
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    schedule.programs.push_back(forwards_first(rank, shape.micro_batches, shape.micro_batches));
+  }
+  return complete(std::move(schedule));
+}
+
+}  // namespace
+
+extern const ScheduleEntry kGpipe{
+    .name = "gpipe",
+    .help = "all forwards, then all backwards",
+    .build = gpipe,
+};
+
+}  // namespace espalier::parallel

@@ -1,0 +1,34 @@
+#include "parallel/pipeline/schedule/registry.h"
+
+#include <array>
+
+namespace espalier::parallel {
+
+extern const ScheduleEntry kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleH1,
+    kZeroBubbleH2, kZeroBubbleV, kDualPipeV, kAsynchronous, kMessageDriven;
+
+Registry<ScheduleEntry> schedules() {
+  static constexpr std::array kSchedules{
+      &kGpipe,        &kOneForwardOneBackward, &kInterleaved, &kZeroBubble,   &kZeroBubbleH1,
+      &kZeroBubbleH2, &kZeroBubbleV,           &kDualPipeV,   &kAsynchronous, &kMessageDriven,
+  };
+  return kSchedules;
+}
+
+const ScheduleEntry& schedule_entry(std::string_view name) {
+  return name == "auto" ? kOneForwardOneBackward : find(schedules(), "schedule", name);
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
+  const ScheduleEntry& entry = schedule_entry(name);
+  check(shape.ranks >= 1 && shape.micro_batches >= 1 && shape.chunks >= 1,
+        "a schedule needs at least one stage, one micro-batch and one chunk a rank, not {}, {} and "
+        "{}",
+        shape.ranks, shape.micro_batches, shape.chunks);
+  require(!entry.by_arrival(), "a schedule whose order does not depend on arrival times", name);
+  ScheduleShape fixed = shape;
+  fixed.chunks = entry.chunks_of(shape);
+  return entry.build(fixed);
+}
+
+}  // namespace espalier::parallel

@@ -1,0 +1,41 @@
+#pragma once
+// The pipeline schedules by name, each in a file of this folder. docs/schedules.md has the table of
+// their costs.
+//
+// Adding one: its file with a ScheduleEntry, its line in registry.cpp, a row of the table in
+// tests/parallel/schedule_test.cpp. The tests then check, simulate and run it.
+#include "parallel/pipeline/schedule/schedule.h"
+#include "src/core/registry.h"
+
+namespace espalier::parallel {
+
+/// The sizes of a schedule.
+struct ScheduleShape {
+  int ranks = 1;          ///< p
+  int micro_batches = 1;  ///< m
+  int chunks = 1;         ///< v: stages a rank, where the schedule leaves the choice
+  int every = 1;          ///< micro-batches of an update, of an asynchronous schedule
+};
+
+struct ScheduleEntry {
+  std::string_view name;
+  std::string_view help;
+  /// A pure function of the sizes. Throws Failure with the fix for sizes that the schedule cannot
+  /// use. Null: the order depends on arrival times (message_driven.h).
+  Schedule (*build)(const ScheduleShape& shape) = nullptr;
+  int chunks = 1;           ///< stages a rank; 0: ScheduleShape::chunks
+  bool synchronous = true;  ///< all stages update at the end of a step; else each by itself
+
+  bool by_arrival() const { return build == nullptr; }
+  int chunks_of(const ScheduleShape& shape) const { return chunks > 0 ? chunks : shape.chunks; }
+};
+
+Registry<ScheduleEntry> schedules();
+
+/// "auto" is 1f1b. Throws Failure that lists the names.
+const ScheduleEntry& schedule_entry(std::string_view name);
+
+/// Builds by name, not those that go by arrival. Throws Failure for sizes below 1.
+Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
+
+}  // namespace espalier::parallel
