@@ -5,12 +5,13 @@
 namespace espalier::parallel {
 
 extern const ScheduleEntry kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleH1,
-    kZeroBubbleH2, kZeroBubbleV, kDualPipeV, kAsynchronous, kMessageDriven;
+    kZeroBubbleH2, kZeroBubbleV, kDualPipeV, kVHalf, kVMin, kAsynchronous, kMessageDriven;
 
 Registry<ScheduleEntry> schedules() {
   static constexpr std::array kSchedules{
-      &kGpipe,        &kOneForwardOneBackward, &kInterleaved, &kZeroBubble,   &kZeroBubbleH1,
-      &kZeroBubbleH2, &kZeroBubbleV,           &kDualPipeV,   &kAsynchronous, &kMessageDriven,
+      &kGpipe,        &kOneForwardOneBackward, &kInterleaved, &kZeroBubble, &kZeroBubbleH1,
+      &kZeroBubbleH2, &kZeroBubbleV,           &kDualPipeV,   &kVHalf,      &kVMin,
+      &kAsynchronous, &kMessageDriven,
   };
   return kSchedules;
 }
