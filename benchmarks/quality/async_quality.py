@@ -27,7 +27,7 @@ import plot
 import runs
 from runs import SEEDS
 
-PREDICTIONS = ["none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"]
+PREDICTIONS = ["none", "stash", "2bw", "spectrain"]
 STAGES = [2, 4, 8]
 KEYS = ["network", "optimizer", "sparsity", "prediction", "stages", "micro_batches", "seed"]
 
@@ -65,8 +65,7 @@ def all_runs(longer):
             yield dict(zip(KEYS, [network, optimizer, sparsity, prediction, stages, several, seed]))
     for seed, sparsity in itertools.product(SEEDS if longer else [], [0, 0.9]):
         yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, "synchronous", 1, 1, seed]))
-        for several, predictions in [(1, ["none", "spectrain-consistent"]),
-                                     (4, ["none", "2bw", "spectrain", "spectrain-consistent"])]:
+        for several, predictions in [(1, ["none"]), (4, ["none", "2bw", "spectrain"])]:
             for prediction in predictions:
                 yield dict(zip(KEYS, ["nanogpt", "adamw", sparsity, prediction, 4, several, seed]))
 

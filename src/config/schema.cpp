@@ -199,7 +199,7 @@ void add_parallel(std::vector<Field>& out) {
            "stages a rank, of schedule interleaved");
   rows.add("in_flight", &P::in_flight, at_least(0),
            "micro-batches under way, of schedule message-driven; 0: automatic");
-  rows.add("weight_prediction", &P::weight_prediction, one_of(named(optim::prediction_names())),
+  rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
            "of schedule async: the weights that stages compute with");
   rows.add("drain_every", &P::drain_every, at_least(1),
            "of schedule async: most steps between two ends of the pipeline's work");

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
+#include "src/optim/prediction.h"
 
 namespace espalier::config {
 namespace {
@@ -146,8 +147,7 @@ void validate_asynchronous(const Config& config) {
   check(!stages || config.model.kind != "gpt" || !config.model.tie_embeddings,
         "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
         "they share tied embeddings; set model.tie_embeddings = false");
-  const bool needs_momentum =
-      predicts && parallel.weight_prediction != "stash" && parallel.weight_prediction != "2bw";
+  const bool needs_momentum = optim::prediction_entry(parallel.weight_prediction).predicts;
   check(!needs_momentum || config.optimizer.kind == "adamw" || config.optimizer.momentum > 0,
         "parallel.weight_prediction = \"{}\" goes on along the momentum, and optimizer.momentum is "
         "0; set it, e.g. to 0.9, or use \"none\", \"stash\" or \"2bw\"",

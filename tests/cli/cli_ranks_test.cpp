@@ -253,7 +253,7 @@ TEST(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
   const Workplace here;
   const std::string train =
       "train c.toml --set train.global_batch=8 --set parallel.schedule=async --set "
-      "parallel.weight_prediction=pipeoptim --set parallel.partition=[1,3] ";
+      "parallel.weight_prediction=spectrain --set parallel.partition=[1,3] ";
   expect_code(here.run(train + "--set parallel.delay_stages=2 --out one"), 0);
   expect_code(run_ranks(here, 2, train + "--set parallel.pipeline=2 --out two"), 0);
   EXPECT_EQ(here.curve("two", "loss"), here.curve("one", "loss"));

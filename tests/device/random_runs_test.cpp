@@ -120,8 +120,7 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
     fix_partition(config);
   }
   if (parallel.pipeline > 1 && parallel.schedule == "async") {
-    parallel.weight_prediction = draw.of<const char*>(
-        {"none", "stash", "2bw", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"});
+    parallel.weight_prediction = draw.of<const char*>({"none", "stash", "2bw", "spectrain"});
     parallel.drain_every = draw.of<int64_t>({3, 100});
     config.train.checkpoint_every = kStop;  // where the pipeline runs empty, here or not
   }

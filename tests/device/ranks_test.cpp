@@ -85,7 +85,7 @@ const std::vector<RanksWay>& host_ways() {
        {"asynchronous",
         [](io::Config& config) {
           testing::in_two_stages(config, "async");
-          config.parallel.weight_prediction = "spectrain-consistent";
+          config.parallel.weight_prediction = "stash";
           config.parallel.drain_every = 4;
         }}},
   };

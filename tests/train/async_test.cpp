@@ -20,8 +20,7 @@ using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
 
-const std::vector<std::string> kPredictions{
-    "none", "stash", "spectrain", "spectrain-consistent", "pipeoptim", "future-zero"};
+const std::vector<std::string> kPredictions{"none", "stash", "spectrain"};  // and 2bw
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
@@ -124,7 +123,7 @@ TEST(Async, MasksChangeBetweenDrains) {
   const TempDir dir;
   for (const std::string method : {"rigl", "magnitude"}) {
     io::Config config = config_for(dir);
-    config.parallel.weight_prediction = "spectrain-consistent";
+    config.parallel.weight_prediction = "spectrain";
     config.pruning.method = method;
     config.pruning.sparsity = 0.8;
     config.sparse.storage.fallback = "expanded";
@@ -145,7 +144,7 @@ TEST(Async, MasksChangeBetweenDrains) {
 TEST(Async, ResumesAtADrainWithoutABreak) {
   const TempDir dir;
   io::Config config = config_for(dir);
-  config.parallel.weight_prediction = "pipeoptim";
+  config.parallel.weight_prediction = "spectrain";
   config.train.checkpoint_every = 6;
   const Outcome whole = run_grid(over(config, 2), 2);
   run_grid(over(config, 2), 2, {.stop_after = 6});
@@ -201,7 +200,7 @@ class ByHand {
   };
 
   /// The weights of `name` after `done` updates, `ahead` further.
-  std::vector<double> ahead(const std::string& name, bool decays, int64_t done, int64_t ahead) {
+  std::vector<double> ahead(const std::string& name, int64_t done, int64_t ahead) {
     const State& state = history_.at(name).at(static_cast<size_t>(done));
     const io::OptimizerConfig& o = config_.optimizer;
     std::vector<double> w = state.w;
@@ -213,16 +212,7 @@ class ByHand {
     auto power = [](double base, int64_t t) { return std::pow(base, static_cast<double>(t)); };
     for (size_t e = 0; e < w.size(); ++e) {
       for (int64_t j = 1; j <= ahead; ++j) {
-        if (config_.parallel.weight_prediction == "future-zero") {
-          const double rate = lr(done + j - 1);
-          if (adam) {
-            w[e] *= 1 - rate * (decays ? o.weight_decay : 0);
-            const double m = power(o.beta1, j) * state.m[e] / (1 - power(o.beta1, done + j));
-            w[e] -= rate * m / (std::sqrt(state.v[e] / (1 - power(o.beta2, done + j))) + o.epsilon);
-          } else {
-            w[e] -= rate * power(o.momentum, j) * state.m[e];
-          }
-        } else if (adam) {
+        if (adam) {
           w[e] -= lr(done) * (state.m[e] / (1 - power(o.beta1, done))) /
                   (std::sqrt(state.v[e] / (1 - power(o.beta2, done))) + o.epsilon);
         } else {
@@ -246,15 +236,10 @@ class ByHand {
       } else if (mode == "spectrain") {
         s = backward ? k / 2 : k / 2 + (i - done);
         done = backward ? i : done;
-      } else if (mode == "spectrain-consistent") {
-        s = i - done;
-      } else if (mode == "pipeoptim" || mode == "future-zero") {
-        s = backward ? 0 : i - done;
-        done = backward ? i : done;
       } else if (mode == "none") {
         done = backward ? i : done;
       }
-      const std::vector<double> w = ahead(name, parameter.spec.decay, done, s);
+      const std::vector<double> w = ahead(name, done, s);
       store.set_values(parameter, std::vector<float>(w.begin(), w.end()));
     }
   }

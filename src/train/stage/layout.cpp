@@ -9,6 +9,7 @@
 
 #include "parallel/pipeline/runner.h"
 #include "parallel/pipeline/schedule/registry.h"
+#include "src/optim/prediction.h"
 
 namespace espalier::train {
 namespace {
@@ -45,15 +46,15 @@ Schedule segment_of(std::string_view name, int ranks, int chunks, int every, int
                                                .every = every});
 }
 
-/// 2BW computes with the weights of the update before the last one: they must be there in time.
+/// The weights before the last update must be old enough for all stages.
 void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int delay) {
-  if (config.weight_prediction == "2bw") {
+  if (optim::prediction_entry(config.weight_prediction).previous) {
     check(
         delay <= 1,
-        "parallel.weight_prediction = \"2bw\" keeps two weights: with {} stages an update takes at "
+        "parallel.weight_prediction = \"{}\" keeps two weights: with {} stages an update takes at "
         "least {} micro-batches of each replica, and has {}; make train.micro_batch smaller, or "
         "train.global_batch larger",
-        schedule.stages(), schedule.stages() - 1, schedule.every);
+        config.weight_prediction, schedule.stages(), schedule.stages() - 1, schedule.every);
   }
 }
 

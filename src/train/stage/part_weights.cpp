@@ -6,16 +6,12 @@
 
 namespace espalier::train {
 
-using optim::Prediction;
-
 namespace {
 
-/// Weights that have to be kept at once.
-int needed(const PartWeights::Options& options) {
-  if (options.prediction == Prediction::two_buffers) {
-    return 1;
-  }
-  return optim::rule_of(options.prediction).reuses && options.delay > 0 ? options.under_way : 0;
+/// Copies of weights that are kept at once.
+int copies_of(const PartWeights::Options& options) {
+  const optim::PredictionEntry& rule = *options.prediction;
+  return rule.previous ? 1 : rule.keeps && options.delay > 0 ? options.under_way : 0;
 }
 
 }  // namespace
@@ -25,16 +21,14 @@ PartWeights::PartWeights(Stage& stage, size_t part, Options options)
       range_(stage.parameters_of_part(part)),
       part_(part),
       options_(std::move(options)),
-      rule_(optim::rule_of(options_.prediction)) {
-  kept_.resize(static_cast<size_t>(needed(options_)));
+      rule_(*options_.prediction) {
+  kept_.resize(static_cast<size_t>(copies_of(options_)));
   allocate();
 }
 
 void PartWeights::allocate() {
   sparse::Store& store = stage_.store();
-  const bool ahead =
-      rule_.predicts && (options_.delay > 0 || options_.prediction == Prediction::spectrain);
-  if ((ahead || !kept_.empty()) && (current_.bytes() == 0 || !current_.fits(store))) {
+  if ((rule_.predicts || !kept_.empty()) && (current_.bytes() == 0 || !current_.fits(store))) {
     current_ = {};
     current_ = sparse::ValueCopy(store, range_, "weights beside predicted ones");
   }
@@ -62,15 +56,12 @@ void PartWeights::begin(int64_t done) {
 }
 
 PartWeights::Key PartWeights::key_of_forward(int micro_batch) const {
-  if (options_.prediction == Prediction::two_buffers) {
+  if (rule_.previous) {
     return {.done = std::max(begin_, update_of(micro_batch) - 1), .ahead = 0};
   }
   Key key = current();
   if (rule_.predicts && done_ > 0) {  // without an update there is no direction
-    key.ahead = static_cast<int>(update_of(micro_batch) - done_);
-    if (options_.prediction == Prediction::spectrain) {
-      key.ahead += options_.stage / 2 / options_.every;
-    }
+    key.ahead = static_cast<int>(update_of(micro_batch) - done_) + shift();
   }
   return key;
 }
@@ -79,7 +70,7 @@ void PartWeights::before_forward(int micro_batch) {
   const Key key = key_of_forward(micro_batch);
   hold(key);
   const int64_t delay = update_of(micro_batch) - key.done;
-  const bool kept = rule_.reuses && options_.prediction != Prediction::two_buffers && delay > 0;
+  const bool kept = rule_.keeps && !rule_.previous && delay > 0;
   if (kept) {
     keep(key);
   }
@@ -91,10 +82,10 @@ void PartWeights::before_forward(int micro_batch) {
 
 void PartWeights::before_backward(int micro_batch) {
   Key key = current();
-  if (rule_.reuses) {
+  if (rule_.keeps) {
     key = forwards_.at(micro_batch).key;
-  } else if (options_.prediction == Prediction::spectrain && done_ > 0) {
-    key.ahead = options_.stage / 2 / options_.every;
+  } else if (rule_.predicts && done_ > 0) {
+    key.ahead = shift();
   }
   hold(key);
 }
@@ -109,7 +100,7 @@ void PartWeights::after_backward(int micro_batch) {
 
 optim::StepResult PartWeights::update() {
   hold(current());
-  if (options_.prediction == Prediction::two_buffers) {
+  if (rule_.previous) {
     kept_.front().users = 0;  // of the mini-batch whose gradients these are
     keep(current());
   }
@@ -153,17 +144,12 @@ void PartWeights::hold(const Key& wanted) {
 void PartWeights::predict(const Key& wanted) {
   require(wanted.done == done_ && wanted.ahead > 0, "weights that are kept or can be predicted",
           wanted.done, wanted.ahead, done_);
-  std::vector<kernels::PredictArgs::Term> terms[2];  // without and with weight decay
-  for (const bool decays : {false, true}) {
-    terms[decays ? 1 : 0] = optim::prediction_terms(
-        options_.optimizer, options_.prediction,
-        {.done = done_, .ahead = wanted.ahead, .steps = options_.steps, .decays = decays});
-  }
+  const kernels::PredictArgs::Term term = optim::prediction_term(
+      options_.optimizer, {.done = done_, .ahead = wanted.ahead, .steps = options_.steps});
   sparse::Store& store = stage_.store();
   for (sparse::Parameter& parameter :
        store.parameters().subspan(range_.first, range_.end - range_.first)) {
     const sparse::OptimizerState state = store.state(parameter);
-    const auto& some = terms[parameter.spec.decay ? 1 : 0];
     stage_.kernels().predict(stage_.stream(),
                              {.value = current_.part(parameter),
                               .low = state.low,
@@ -173,8 +159,8 @@ void PartWeights::predict(const Key& wanted) {
                               .scale2 = state.scale2,
                               .out = state.value,
                               .exact = parameter.exact_copy() ? parameter.dense : Tensor(),
-                              .terms = some.data(),
-                              .term_count = static_cast<int64_t>(some.size()),
+                              .terms = &term,
+                              .term_count = 1,
                               .epsilon = static_cast<float>(options_.optimizer.epsilon)});
     if (!parameter.exact_copy()) {
       store.refresh(parameter);
@@ -188,14 +174,14 @@ PartWeights::Kept* PartWeights::find(const Key& key) {
   return found == kept_.end() ? nullptr : &*found;
 }
 
-/// What the store holds, under `key`.
+/// Keeps the weights that the store holds, under `key`.
 void PartWeights::keep(const Key& key) {
   if (Kept* kept = find(key); kept != nullptr) {
     ++kept->users;
     return;
   }
   const auto free = std::ranges::find(kept_, 0, &Kept::users);
-  require(free != kept_.end(), "room for weights to keep", kept_.size());
+  require(free != kept_.end(), "a free copy for weights to keep", kept_.size());
   free->values.take(stage_.stream(), stage_.kernels(), stage_.store());
   free->key = key;
   free->users = 1;
@@ -205,15 +191,14 @@ std::vector<PartWeights> make_part_weights(const io::Config& config, const Layou
                                            Stage& stage) {
   const parallel::Schedule& schedule = layout.schedule;
   // One stage alone has neither delays nor anything to predict.
-  const Prediction prediction = layout.stages() == 1
-                                    ? Prediction::none
-                                    : optim::prediction_by_name(config.parallel.weight_prediction);
+  const optim::PredictionEntry& prediction =
+      optim::prediction_entry(layout.stages() == 1 ? "none" : config.parallel.weight_prediction);
   std::vector<PartWeights> weights;
   for (int number = 0; number < layout.stages(); ++number) {
     if (schedule.rank_of(number) == rank) {
       const size_t part = layout.part_of(number);
       weights.emplace_back(stage, part,
-                           PartWeights::Options{.prediction = prediction,
+                           PartWeights::Options{.prediction = &prediction,
                                                 .optimizer = config.optimizer,
                                                 .steps = config.train.steps,
                                                 .stage = number,

@@ -1,14 +1,13 @@
 #pragma once
-// The weights that a part computes with while it steps by itself, in an asynchronous pipeline
-// (optim/prediction.h has the methods and formulas). Between two actions the store holds one of
+// The weights that a part of an asynchronous pipeline computes with (optim/prediction.h has the
+// methods and formulas). Between two actions the store holds one of
 //
 //   the current weights    after all updates so far; only these are updated
 //   weights ahead          predicted from them in one pass over kept elements
-//   kept weights           those of a forward whose backward will need them again
+//   kept weights           those of a forward whose backward needs them again
 //
-// and the current ones wait in a copy while it holds others. Cost of a change: one pass over the
-// values, and the moments where it predicts; never over what is pruned. Memory: `bytes()`; of kept
-// weights as many as the method needs at this stage.
+// While it holds others, a copy holds the current ones. Cost of a change: one pass over the kept
+// values, and over the moments for a prediction. Memory: `bytes()`.
 #include <map>
 #include <vector>
 
@@ -22,7 +21,7 @@ namespace espalier::train {
 class PartWeights {
  public:
   struct Options {
-    optim::Prediction prediction = optim::Prediction::none;
+    const optim::PredictionEntry* prediction = nullptr;
     io::OptimizerConfig optimizer;
     int64_t steps = 1;  ///< of the run
     int stage = 0;      ///< k
@@ -35,14 +34,14 @@ class PartWeights {
 
   /// Updates so far; micro-batches count from here.
   void begin(int64_t done);
-  /// The store holds what the forward, or the backward, of `micro_batch` computes with.
+  /// Puts the weights of the forward, or of the backward, of `micro_batch` into the store.
   void before_forward(int micro_batch);
   void before_backward(int micro_batch);
   /// That backward is done.
   void after_backward(int micro_batch);
   /// The next update, with the gradients of `every` micro-batches.
   optim::StepResult update();
-  /// No micro-batch is under way: the current weights are in the store.
+  /// With no micro-batch under way: puts the current weights into the store.
   void end();
 
   int64_t done() const { return done_; }
@@ -57,7 +56,7 @@ class PartWeights {
   };
   const Delay& delay() const { return delay_; }
   int kept() const { return static_cast<int>(kept_.size()); }
-  /// Makes room for the present masks, unless it is there.
+  /// Allocates the copies for the present masks, if they do not fit.
   void allocate();
 
  private:
@@ -76,6 +75,8 @@ class PartWeights {
   Key current() const { return {.done = done_, .ahead = 0}; }
   Key key_of_forward(int micro_batch) const;
   int64_t update_of(int micro_batch) const { return begin_ + micro_batch / options_.every; }
+  /// Updates ahead that SpecTrain adds for the stage: floor(k / 2) micro-batches.
+  int shift() const { return options_.stage / 2 / options_.every; }
   void hold(const Key& wanted);
   void predict(const Key& wanted);
   Kept* find(const Key& key);
@@ -85,7 +86,7 @@ class PartWeights {
   sparse::ParameterRange range_;
   size_t part_;
   Options options_;
-  optim::PredictionRule rule_;
+  const optim::PredictionEntry& rule_;
   int64_t begin_ = 0, done_ = 0;
   Key held_;                   ///< in the store
   sparse::ValueCopy current_;  ///< while others are held
