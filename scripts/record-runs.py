@@ -82,7 +82,7 @@ pipe-tied 1f1b@3|gpipe@2 dtype=fp16 tie_embeddings=true recompute=full
 pipe-codes 1f1b@4 activation_codec=dynamic8|sign method=rigl every=3 at_step=-1 distribution=uniform
 pipe-2x2 1f1b@2|zb-v@2 x4 codec=maxmin:4 error_feedback=true|false zero=1 activation_codec=bf16 storage=sparse dtype=bf16
 async async@3 global_batch=4 weight_prediction=none|stash|2bw|spectrain storage=sparse drain_every=3
-async-sgd async@3 global_batch=2 weight_prediction=spectrain|future-zero dtype=bf16 optimizer.kind=sgd lr=0.1
+async-sgd async@3 global_batch=2 weight_prediction=spectrain dtype=bf16 optimizer.kind=sgd lr=0.1
 async-2x2 async@2 x4 global_batch=4 weight_prediction=none|spectrain|stash state_bits=8 dtype=bf16
 delays delay_stages=4 partition='[1, 2, 2, 1]' layers=4 parallel.schedule=async weight_prediction=none micro_batch=4
 resume-feedback x2 codec=maxmin:4 error_feedback=true dtype=bf16 --steps 9; x2 codec=maxmin:4 error_feedback=true dtype=bf16 --resume auto
