@@ -7,6 +7,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/pruning.h"
 #include "src/optim/prediction.h"
+#include "src/optim/registry.h"
 
 namespace espalier::config {
 namespace {
@@ -132,7 +133,7 @@ void add_train(std::vector<Field>& out) {
 void add_optimizer(std::vector<Field>& out) {
   using O = io::OptimizerConfig;
   Rows<O> rows{out, "optimizer", &Config::optimizer};
-  rows.add("kind", &O::kind, words({"adamw", "sgd"}), "AdamW, or SGD with momentum");
+  rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule");
   rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
   rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
@@ -141,7 +142,8 @@ void add_optimizer(std::vector<Field>& out) {
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
   rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
-  rows.add("weight_decay", &O::weight_decay, at_least(0), "decoupled for adamw; matrices only");
+  rows.add("weight_decay", &O::weight_decay, at_least(0),
+           "decoupled from the moments but for sgd; matrices only");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
   rows.add("state_bits", &O::state_bits, words({"8", "32"}), "bits of an optimizer moment");
   rows.add(
@@ -238,9 +240,11 @@ void add_parallel(std::vector<Field>& out) {
            "of codec adaprec: steps that each candidate is tried, from the same state");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
-  rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
-           "of codec adaptive: what is added up; relative: shares of the gradient, each 64 values "
-           "alike, the default with adamw; squares: squared errors");
+  rows.add(
+      "codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
+      "of codec adaptive: what is added up; auto: relative where updates do not depend on the size "
+      "of gradients (adamw), else squares; relative: shares of the gradient, each 64 values "
+      "alike; squares: squared errors");
   rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
            "of codec adaptive: what is made small; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs");

@@ -7,6 +7,7 @@
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/optim/prediction.h"
+#include "src/optim/registry.h"
 
 namespace espalier::config {
 namespace {
@@ -148,9 +149,15 @@ void validate_asynchronous(const Config& config) {
         "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
         "they share tied embeddings; set model.tie_embeddings = false");
   const bool needs_momentum = optim::prediction_entry(parallel.weight_prediction).predicts;
-  check(!needs_momentum || config.optimizer.kind == "adamw" || config.optimizer.momentum > 0,
-        "parallel.weight_prediction = \"{}\" goes on along the momentum, and optimizer.momentum is "
-        "0; set it, e.g. to 0.9, or use \"none\", \"stash\" or \"2bw\"",
+  const optim::OptimizerKind& optimizer = optim::optimizer_of(config.optimizer);
+  check(!needs_momentum || optimizer.predict != nullptr,
+        "parallel.weight_prediction = \"{}\" extrapolates along the optimizer's moments, and the "
+        "update of optimizer.kind = \"{}\" is not linear in them; use \"none\", \"stash\" or "
+        "\"2bw\"",
+        parallel.weight_prediction, optimizer.name);
+  check(!needs_momentum || optimizer.has_direction(config.optimizer),
+        "parallel.weight_prediction = \"{}\" extrapolates along the momentum, and "
+        "optimizer.momentum is 0; set it, e.g. to 0.9, or use \"none\", \"stash\" or \"2bw\"",
         parallel.weight_prediction);
 }
 

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <cmath>
-#include <type_traits>
 
 #include "src/core/rng.h"
 
@@ -39,15 +38,11 @@ kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
 
 }  // namespace
 
-int moments_of(const io::OptimizerConfig& config) { return config.kind == "adamw" ? 2 : 1; }
-
 AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
   if (norm_.take(store_, range, hooks.sum)) {
-    const Update update{.step = step, .lr = static_cast<float>(lr), .range = range, .hooks = hooks};
-    config_.kind == "adamw" ? apply(stream, kernels_.adamw, update)
-                            : apply(stream, kernels_.sgd, update);
+    apply(stream, {.step = step, .lr = static_cast<float>(lr), .range = range, .hooks = hooks});
   }
   return norm_.fetch();
 }
@@ -57,21 +52,21 @@ StepResult Optimizer::result(const AskedUpdate& asked) {
   return {.gradient_norm = clip.norm, .applied = std::isfinite(clip.factor)};
 }
 
-template <class Args>
-void Optimizer::apply(Stream& stream, kernels::OpOfEach<Args> rule, const Update& update) {
-  std::vector<Args> together;
+void Optimizer::apply(Stream& stream, const Update& update) {
+  const UpdateStep step{.config = config_, .count = update.step + 1 - left_out_, .lr = update.lr};
+  std::vector<ParameterUpdate> together;
   int64_t elements = 0;
   const auto parameters = store_.parameters();
   for (size_t p = update.range.end; p-- > update.range.first;) {  // ascending offsets
     if (store_.state(parameters[p]).value.count() > 0) {
-      together.push_back(args_of<Args>(parameters[p], update.step, update.lr));
+      together.push_back(operands_of(parameters[p], update.step));
     }
     elements += parameters[p].kept();
     const bool waited_for = update.hooks.stepped && elements >= kElementsTogether;
     if (p > update.range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
       continue;  // positions that are decoded last until the next ones are
     }
-    rule(stream, together);
+    kind_.update(stream, kernels_, step, together);
     together.clear();
     elements = 0;
     if (update.hooks.stepped) {
@@ -80,33 +75,21 @@ void Optimizer::apply(Stream& stream, kernels::OpOfEach<Args> rule, const Update
   }
 }
 
-template <class Args>
-Args Optimizer::args_of(const sparse::Parameter& parameter, int64_t step, float lr) const {
+ParameterUpdate Optimizer::operands_of(const sparse::Parameter& parameter, int64_t step) const {
   const sparse::OptimizerState state = store_.state(parameter);
-  Args args{.gradient = state.gradient,
-            .value = state.value,
-            .low = state.low,
-            .moment1 = state.moment1,
-            .scale1 = state.scale1,
-            .dense = copy_of(store_, parameter, state)};
-  args.positions = args.dense ? store_.positions(parameter) : kernels::Positions();
-  args.factor = norm_.factor();
-  args.lr = lr;
-  args.weight_decay = decay_of(parameter, config_);
-  args.rounding = rounding_of(parameter, state, seed_, step);
-  if constexpr (std::is_same_v<Args, kernels::AdamWArgs>) {
-    const auto count = static_cast<double>(step + 1 - left_out_);
-    args.moment2 = state.moment2;
-    args.scale2 = state.scale2;
-    args.beta1 = static_cast<float>(config_.beta1);
-    args.beta2 = static_cast<float>(config_.beta2);
-    args.epsilon = static_cast<float>(config_.epsilon);
-    args.bias1 = static_cast<float>(1 - std::pow(config_.beta1, count));
-    args.bias2 = static_cast<float>(1 - std::pow(config_.beta2, count));
-  } else {
-    args.momentum = static_cast<float>(config_.momentum);
-  }
-  return args;
+  ParameterUpdate operands{.gradient = state.gradient,
+                           .value = state.value,
+                           .low = state.low,
+                           .moment1 = state.moment1,
+                           .moment2 = state.moment2,
+                           .scale1 = state.scale1,
+                           .scale2 = state.scale2,
+                           .dense = copy_of(store_, parameter, state)};
+  operands.positions = operands.dense ? store_.positions(parameter) : kernels::Positions();
+  operands.factor = norm_.factor();
+  operands.weight_decay = decay_of(parameter, config_);
+  operands.rounding = rounding_of(parameter, state, seed_, step);
+  return operands;
 }
 
 }  // namespace espalier::optim

@@ -1,10 +1,11 @@
 #pragma once
-// The optimizer: one fused pass over the flat arrays of a store.
+// The optimizer step: one fused pass over the flat arrays of a store, by the rule that the config
+// names (registry.h).
 //
 // One call for all parameters scales the gradient (clipping), updates the moments and the master
-// copy, rounds, and writes the new values into dense copies. AdamW (decoupled decay) or
-// SGD with momentum. Weight decay acts on matrices only. The gradient must be summed over ranks
-// before: then its norm, and so the update, has the same bits everywhere.
+// copy, rounds, and writes the new values into dense copies. Weight decay acts on matrices only.
+// The gradient must be summed over ranks before: then its norm, and so the update, has the same
+// bits everywhere.
 //
 // Where matrices in 16 bits have no master copy beside their values, an update rounds at random
 // (kernels.h, RandomRounding). What it draws for an element is a pure function of (seed, step, name
@@ -21,11 +22,9 @@
 #include "io/config/config.h"
 #include "sparse/store/store.h"
 #include "src/optim/norm.h"
+#include "src/optim/registry.h"
 
 namespace espalier::optim {
-
-/// How many moments the optimizer of this config keeps.
-int moments_of(const io::OptimizerConfig& config);
 
 struct StepResult {
   double gradient_norm = 0;  ///< before clipping
@@ -52,11 +51,12 @@ class Optimizer {
       : store_(store),
         kernels_(kernels),
         config_(std::move(config)),
+        kind_(optimizer_of(config_)),
         seed_(seed),
         norm_(store.stream(), kernels, config_.clip) {}
 
-  /// Of what is asked for from now on: gradients are `scale` times too large, and AdamW does not
-  /// count `left_out` of the steps so far, which changed nothing.
+  /// Of what is asked for from now on: gradients are `scale` times too large, and a bias
+  /// correction does not count `left_out` of the steps so far, which changed nothing.
   void set_scale(double scale, int64_t left_out) {
     norm_.set_scale(scale);
     left_out_ = left_out;
@@ -83,14 +83,13 @@ class Optimizer {
     const StepHooks& hooks;
   };
   /// Of each parameter in the range that this rank owns.
-  template <class Args>
-  void apply(Stream& stream, kernels::OpOfEach<Args> rule, const Update& update);
-  template <class Args>
-  Args args_of(const sparse::Parameter& parameter, int64_t step, float lr) const;
+  void apply(Stream& stream, const Update& update);
+  ParameterUpdate operands_of(const sparse::Parameter& parameter, int64_t step) const;
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
+  const OptimizerKind& kind_;
   uint64_t seed_;
   GradientNorm norm_;
   int64_t left_out_ = 0;

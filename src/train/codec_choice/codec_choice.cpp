@@ -20,7 +20,7 @@ constexpr int64_t kBlock = 16'384;
 
 parallel::ErrorScale scale_of(const io::Config& config) {
   const std::string& wanted = config.parallel.codec_error;
-  return wanted == "relative" || (wanted == "auto" && config.optimizer.kind == "adamw")
+  return wanted == "relative" || (wanted == "auto" && optim::optimizer_of(config.optimizer).scale_free)
              ? parallel::ErrorScale::relative
              : parallel::ErrorScale::squares;
 }

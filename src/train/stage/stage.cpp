@@ -29,7 +29,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
                           ? dtype
                           : dtype_by_name(config.train.gradient_dtype),
           .training = training,
-          .moments = optim::moments_of(config.optimizer),
+          .moments = optim::optimizer_of(config.optimizer).moments,
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .offload = config.optimizer.offload,
           .fp8 = config.train.fp8,

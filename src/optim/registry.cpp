@@ -1,0 +1,18 @@
+#include "src/optim/registry.h"
+
+#include <array>
+
+namespace espalier::optim {
+
+extern const OptimizerKind kAdamW, kSgd;
+
+Registry<OptimizerKind> optimizers() {
+  static constexpr std::array<const OptimizerKind*, 2> kAll{&kAdamW, &kSgd};
+  return kAll;
+}
+
+const OptimizerKind& optimizer_of(const io::OptimizerConfig& config) {
+  return find(optimizers(), "optimizer.kind", config.kind);
+}
+
+}  // namespace espalier::optim
