@@ -6,7 +6,7 @@
 #include "pruning/pruning.h"
 #include "src/core/rng.h"
 #include "src/model/network.h"
-#include "src/model/networks/mlp.h"
+#include "src/model/networks/registry.h"
 #include "src/optim/optimizer.h"
 
 using namespace espalier;
@@ -31,7 +31,9 @@ int main() {
   Stream stream(arena, 1);
   const kernels::Kernels& kernels = kernels::by_name("auto");
 
-  model::Network network(model::make_mlp({.features = 2, .hidden = {256, 256}, .classes = 2}));
+  const io::ModelConfig mlp{.kind = "mlp", .hidden = {256, 256}};
+  model::Network network(model::make_layers(
+      mlp, {.classes = 2, .features = 2, .rows = 1, .input_dtype = DType::fp32}));
   sparse::Store store(stream, kernels, network.parameters(), {.encoding = {}});
   network.bind(store, kernels);
   store.initialise(1);

@@ -50,15 +50,6 @@ AssumedProblem assume_problem(const io::Config& config) {
   return problem;
 }
 
-std::string network_text(const io::Config& config, int64_t classes) {
-  if (config.model.kind == "gpt") {
-    return fmt::format("gpt, {} layers, {} heads, width {}, context {}, vocabulary {}",
-                       config.model.layers, config.model.heads, config.model.width,
-                       config.model.context, classes);
-  }
-  return fmt::format("mlp, hidden {}, {} classes", fmt::join(config.model.hidden, " "), classes);
-}
-
 double final_sparsity(const io::PruningConfig& pruning) {
   return pruning.method == "nm"
              ? 1.0 - static_cast<double>(pruning.n) / static_cast<double>(pruning.m)
@@ -234,7 +225,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
              "{}\n{:.2f} M parameters, {:.2f} M of them prunable; {} kept now\n"
              "{} rank{} x {} thread{}, {}, {}; {} sequences a step = {} x {} micro-batch{} of {}\n"
              "memory of a rank: model state {}, activations {} (recompute {}), planned peak {}",
-             network_text(config, stage.problem().classes), 1e-6 * static_cast<double>(totals.size),
+             model::network_of(config.model).describe(config.model, stage.problem().classes),
+             1e-6 * static_cast<double>(totals.size),
              1e-6 * static_cast<double>(totals.sparsity.prunable),
              percent(static_cast<double>(totals.kept) / static_cast<double>(totals.size)),
              comm.size(), comm.size() == 1 ? "" : "s", stage.stream().threads(),

@@ -14,7 +14,7 @@ namespace {
 
 using ShapeOf = std::function<Shape(const std::string&)>;
 
-/// The extents that data fix and configs leave open, taken from the arrays.
+/// The extents that depend on the data, from the shapes of the weights.
 train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path& path,
                                         const ShapeOf& shape_of) {
   auto matrix = [&](const std::string& name) {
@@ -23,16 +23,7 @@ train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path
           path.string(), name, shape.text(), config.model.kind);
     return shape;
   };
-  if (config.model.kind == "gpt") {
-    return {.classes = matrix("embedding.token")[0],
-            .features = config.model.context,
-            .rows = config.model.context,
-            .input_dtype = DType::int32};
-  }
-  return {.classes = matrix("classifier.weight")[0],
-          .features = matrix("hidden.0.weight")[1],
-          .rows = 1,
-          .input_dtype = DType::fp32};
+  return model::network_of(config.model).problem_of(config.model, matrix);
 }
 
 ShapeOf shapes_in_checkpoint(std::shared_ptr<io::CheckpointReader> reader, std::string kind) {

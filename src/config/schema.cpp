@@ -6,6 +6,8 @@
 #include "io/config/codec_spec.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/pruning.h"
+#include "src/model/layers/norm.h"
+#include "src/model/networks/registry.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
 
@@ -72,15 +74,17 @@ Choices pruning_methods() {
 void add_model(std::vector<Field>& out) {
   using M = io::ModelConfig;
   Rows<M> rows{out, "model", &Config::model};
-  rows.add("kind", &M::kind, words({"gpt", "mlp"}), "network");
+  rows.add("kind", &M::kind, one_of(choices(model::networks())), "network");
   rows.add("layers", &M::layers, range(1, 10'000), "blocks");
   rows.add("heads", &M::heads, at_least(1), "attention heads; must divide width");
   rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
   rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
-  rows.add("tie_embeddings", &M::tie_embeddings, {}, "the output head is the token embedding");
+  rows.add("tie_embeddings", &M::tie_embeddings, {},
+           "of gpt: the output head is the token embedding");
   rows.add("dropout", &M::dropout, fraction(), "probability of dropping an activation");
   rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "width of a block's MLP / width");
-  rows.add("norm", &M::norm, words({"layernorm"}), "normalisation in blocks and before the head");
+  rows.add("norm", &M::norm, one_of(choices(model::norms())),
+           "normalisation in blocks and before the head");
   rows.add("hidden", &M::hidden, range(1, 1 << 24), "widths of the hidden layers of kind mlp");
   rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "tokens known; 0: from the data");
 }
@@ -121,7 +125,7 @@ void add_train(std::vector<Field>& out) {
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
            "steps; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
-  rows.add("recompute", &T::recompute, words({"none", "selective", "full", "auto"}),
+  rows.add("recompute", &T::recompute, one_of(named(model::recompute_names()) + kAuto),
            "what backward computes again instead of keeping it; auto: as memory_budget needs");
   rows.add("tf32", &T::tf32, {},
            "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
+#include "src/model/networks/registry.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
 
@@ -15,25 +16,12 @@ namespace {
 using io::Config;
 using io::parse_codec;
 
-void validate_model(const io::ModelConfig& model) {
-  if (model.kind == "gpt") {
-    check(
-        model.width % model.heads == 0,
-        "model.width = {} is not divisible by model.heads = {}; choose a width that is a multiple",
-        model.width, model.heads);
-  } else {
-    check(!model.hidden.empty(), "model.hidden is empty; give at least one width, e.g. [256, 256]");
-  }
-}
-
 void validate_data(const Config& config) {
   const io::DataConfig& data = config.data;
-  const bool images = data.kind == "images";
-  check(
-      images == (config.model.kind == "mlp"),
-      "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; \"mlp\" takes \"images\", \"gpt\" "
-      "takes \"bytes\", \"chars\" or \"tokens\"",
-      config.model.kind, data.kind);
+  const model::NetworkKind& network = model::network_of(config.model);
+  check(std::ranges::find(network.data_kinds, data.kind) != network.data_kinds.end(),
+        "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; set data.kind to one of {}",
+        network.name, data.kind, fmt::join(network.data_kinds, ", "));
   check(!data.validation.empty() || data.validation_fraction > 0,
         "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
         "validation files or set a fraction such as 0.1");
@@ -145,7 +133,7 @@ void validate_asynchronous(const Config& config) {
   check(parallel.zero == 0,
         "parallel.schedule = \"async\" steps each stage alone; set parallel.zero = 0");
   const bool stages = parallel.pipeline != 1 || parallel.delay_stages > 1;
-  check(!stages || config.model.kind != "gpt" || !config.model.tie_embeddings,
+  check(!stages || model::network_of(config.model).tied_parameter(config.model).empty(),
         "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
         "they share tied embeddings; set model.tie_embeddings = false");
   const bool needs_momentum = optim::prediction_entry(parallel.weight_prediction).predicts;
@@ -232,7 +220,7 @@ void validate_value_codec(const Config& config) {
 }  // namespace
 
 void validate(const Config& config) {
-  validate_model(config.model);
+  model::network_of(config.model).check(config.model);
   validate_data(config);
   validate_train(config);
   validate_pruning(config.pruning, config.train.steps);

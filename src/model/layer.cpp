@@ -12,6 +12,8 @@ constexpr std::array<std::string_view, 3> kRecompute{"none", "selective", "full"
 
 }  // namespace
 
+std::span<const std::string_view> recompute_names() { return kRecompute; }
+
 std::string_view name_of(Recompute recompute) {
   return kRecompute.at(static_cast<size_t>(recompute));
 }

@@ -10,6 +10,7 @@
 // type.
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ enum class Recompute : uint8_t {
   selective,  ///< what one pass over kept tensors gives: norm outputs, activated MLP tensors
   full,       ///< a layer that can keeps nothing: its forward runs again from its input
 };
+std::span<const std::string_view> recompute_names();
 std::string_view name_of(Recompute recompute);
 /// Throws Failure that lists the names.
 Recompute recompute_by_name(std::string_view name);

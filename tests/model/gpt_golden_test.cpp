@@ -8,7 +8,7 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/hdf5/hdf5.h"
 #include "src/model/network.h"
-#include "src/model/networks/gpt.h"
+#include "src/model/networks/registry.h"
 #include "src/optim/optimizer.h"
 
 namespace espalier {
@@ -35,9 +35,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-constexpr model::GptShape kShape{
-    .layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 32};
-constexpr int64_t kBatch = 3;
+constexpr int64_t kBatch = 3, kContext = 16, kVocabulary = 32;
 
 /// The golden model, bound to its weights.
 class Golden {
@@ -47,15 +45,14 @@ class Golden {
         plain_(path_),
         kernels_(*the_case.kernels),
         dtype_(the_case.dtype),
-        network_(model::make_gpt(shape_of(the_case))),
+        network_(model::make_layers(config_of(the_case), {.classes = kVocabulary})),
         store_(stream_, kernels_, network_.parameters(), {.dtype = dtype_, .encoding = {}}) {
     network_.bind(store_, kernels_);
     for (sparse::Parameter& parameter : store_.parameters()) {
       store_.set_values(parameter, plain_.read("params." + parameter.spec.name));
     }
-    const Shape rows{kBatch * kShape.context};
-    tokens_ =
-        arena_.allocate(Memory::activation, "tokens", DType::int32, Shape{kBatch, kShape.context});
+    const Shape rows{kBatch * kContext};
+    tokens_ = arena_.allocate(Memory::activation, "tokens", DType::int32, Shape{kBatch, kContext});
     targets_ = arena_.allocate(Memory::activation, "targets", DType::int32, rows);
     losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, rows);
     const auto file = io::hdf5::File::open(path_);
@@ -65,15 +62,14 @@ class Golden {
               std::as_writable_bytes(targets_.tensor().span<int32_t>()));
   }
 
-  static model::GptShape shape_of(const Case& the_case) {
-    model::GptShape shape = kShape;
-    shape.tie_embeddings = the_case.tied;
-    return shape;
+  static io::ModelConfig config_of(const Case& the_case) {
+    return {
+        .layers = 2, .heads = 2, .width = 32, .context = kContext, .tie_embeddings = the_case.tied};
   }
 
   double forward_backward() {
     model::Tape tape(arena_, size_t{4} << 20U);
-    const auto rows = static_cast<double>(kBatch * kShape.context);
+    const auto rows = static_cast<double>(kBatch * kContext);
     model::Pass pass{.stream = stream_,
                      .kernels = kernels_,
                      .tape = tape,

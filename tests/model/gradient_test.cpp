@@ -6,8 +6,7 @@
 
 #include "src/core/rng.h"
 #include "src/model/network.h"
-#include "src/model/networks/gpt.h"
-#include "src/model/networks/mlp.h"
+#include "src/model/networks/registry.h"
 
 namespace espalier {
 namespace {
@@ -143,13 +142,9 @@ struct Variant {
 class Gradients : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(Gradients, OfGpt) {
-  Problem problem(model::make_gpt({.layers = 2,
-                                   .heads = 3,
-                                   .width = 24,
-                                   .context = 10,
-                                   .vocabulary = 11,
-                                   .tie_embeddings = GetParam().tied}),
-                  true, GetParam().dropout);
+  const io::ModelConfig config{
+      .layers = 2, .heads = 3, .width = 24, .context = 10, .tie_embeddings = GetParam().tied};
+  Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
   if (GetParam().pruned) {
     prune_half(problem.store());
   }
@@ -157,8 +152,10 @@ TEST_P(Gradients, OfGpt) {
 }
 
 TEST_P(Gradients, OfMlp) {
-  Problem problem(model::make_mlp({.features = 12, .hidden = {20, 9}, .classes = 7}), false,
-                  GetParam().dropout);
+  const io::ModelConfig config{.kind = "mlp", .hidden = {20, 9}};
+  Problem problem(
+      model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}), false,
+      GetParam().dropout);
   if (GetParam().pruned) {
     prune_half(problem.store());
   }

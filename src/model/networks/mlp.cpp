@@ -1,8 +1,14 @@
-#include "src/model/networks/mlp.h"
+// A multilayer perceptron for classification: hidden layers y = relu(x Wᵀ + b), then a classifier.
+// Activations between layers are in the compute type. A layer keeps its output alone, so backward
+// has nothing to compute again.
+#include <fmt/ranges.h>
 
+#include <array>
 #include <cmath>
 
 #include "src/model/layers/dropout.h"
+#include "src/model/layers/linear.h"
+#include "src/model/networks/registry.h"
 
 namespace espalier::model {
 namespace {
@@ -10,7 +16,43 @@ namespace {
 /// He et al. 2015: keeps the variance through rectified layers.
 float he_deviation(int64_t in) { return std::sqrt(2.0F / static_cast<float>(in)); }
 
-}  // namespace
+class Hidden final : public Layer {
+ public:
+  Hidden(std::string name, int64_t in, int64_t out, bool first);
+  std::string_view name() const override { return name_; }
+  std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Flow output(int64_t samples, DType dtype) const override {
+    return {.dtype = dtype, .shape = Shape{samples, linear_.out()}};
+  }
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+
+ private:
+  struct Saved {
+    Tensor x, y;  ///< [B, in], [B, out]
+  };
+  std::string name_;
+  Linear linear_;
+  bool first_;  ///< reads pass.inputs; the gradient of its input is not needed
+};
+
+class Classifier final : public Layer {
+ public:
+  Classifier(int64_t in, int64_t classes);
+  std::string_view name() const override { return "classifier"; }
+  std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Tensor logits(Pass& pass, const Tensor& x) override;
+
+ private:
+  struct Saved {
+    Tensor x, dlogits;  ///< [B, in], [B, classes]
+  };
+  Linear linear_;
+};
 
 Hidden::Hidden(std::string name, int64_t in, int64_t out, bool first)
     : name_(std::move(name)),
@@ -92,16 +134,49 @@ Tensor Classifier::logits(Pass& pass, const Tensor& x) {
   return out;
 }
 
-std::vector<std::unique_ptr<Layer>> make_mlp(const MlpShape& shape) {
-  std::vector<std::unique_ptr<Layer>> layers;
-  int64_t in = shape.features;
-  for (size_t i = 0; i < shape.hidden.size(); ++i) {
-    layers.push_back(
-        std::make_unique<Hidden>(fmt::format("hidden.{}", i), in, shape.hidden[i], i == 0));
-    in = shape.hidden[i];
+// The registry's entry
+
+std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemShape& problem,
+                                  size_t number) {
+  const int64_t in = number == 0 ? problem.features : config.hidden[number - 1];
+  if (number == config.hidden.size()) {
+    return std::make_unique<Classifier>(in, problem.classes);
   }
-  layers.push_back(std::make_unique<Classifier>(in, shape.classes));
-  return layers;
+  return std::make_unique<Hidden>(fmt::format("hidden.{}", number), in, config.hidden[number],
+                                  number == 0);
 }
+
+ProblemShape problem_of(const io::ModelConfig&, const MatrixShape& shape) {
+  return {.classes = shape("classifier.weight")[0],
+          .features = shape("hidden.0.weight")[1],
+          .rows = 1,
+          .input_dtype = DType::fp32};
+}
+
+constexpr std::array<std::string_view, 1> kDataKinds{"images"};
+
+}  // namespace
+
+extern const NetworkKind kMlp;
+const NetworkKind kMlp{
+    .name = "mlp",
+    .help = "multilayer perceptron; classifies images",
+    .data_kinds = kDataKinds,
+    .input_dtype = DType::fp32,
+    .check =
+        [](const io::ModelConfig& config) {
+          check(!config.hidden.empty(),
+                "model.hidden is empty; give at least "
+                "one width, e.g. [256, 256]");
+        },
+    .layer_count = [](const io::ModelConfig& config) { return config.hidden.size() + 1; },
+    .make_layer = make_layer,
+    .problem_of = problem_of,
+    .identity = [](const io::ModelConfig&) { return Settings(); },
+    .tied_parameter = [](const io::ModelConfig&) { return std::string_view(); },
+    .describe =
+        [](const io::ModelConfig& config, int64_t classes) {
+          return fmt::format("mlp, hidden {}, {} classes", fmt::join(config.hidden, " "), classes);
+        }};
 
 }  // namespace espalier::model

@@ -33,7 +33,7 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
 std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
                                                    const sparse::Parameter& parameter) {
   const DType dtype = stage.store().gradient().dtype;
-  if (stage.tied_apart() && parameter.spec.name == kTiedParameter) {
+  if (parameter.spec.name == stage.tied_parameter()) {
     return parallel::plain_format(dtype);
   }
   return gradient_format(config, parameter.spec, parameter.kept(), dtype);

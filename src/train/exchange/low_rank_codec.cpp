@@ -16,7 +16,7 @@ constexpr uint64_t kFactors = 0x51;  // a stream of random numbers that nothing 
 bool is_low_rank(const std::string& codec) { return io::parse_codec(codec).name == kLowRank; }
 
 bool tied_apart(const Stage& stage, const sparse::Parameter& parameter) {
-  return stage.tied_apart() && parameter.spec.name == kTiedParameter;
+  return parameter.spec.name == stage.tied_parameter();
 }
 
 /// Of a run's matrix: the same on all ranks, whatever else they hold.

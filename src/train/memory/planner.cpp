@@ -156,9 +156,11 @@ StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t s
   }
   const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
   const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
-  if (config_.model.kind == "gpt" && config_.model.tie_embeddings && apart && end) {
-    sum.beside_kernels += static_cast<size_t>(network_.front().shape.count()) *
-                          size_of(store_options(config_, true).gradient);
+  const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
+  if (!tied.empty() && apart && end) {
+    const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
+    sum.beside_kernels +=
+        static_cast<size_t>(found->shape.count()) * size_of(store_options(config_, true).gradient);
   }
   return sum;
 }

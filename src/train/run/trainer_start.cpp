@@ -24,20 +24,19 @@ int threads_of(const io::Config& config, const parallel::Communicator& comm) {
   return std::max(1, cores / comm.local_size());
 }
 
-/// A checkpoint fits a config only when what shapes alone do not show is equal, too.
+/// A checkpoint fits a config only if the settings agree that shapes do not determine.
 void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
-  auto same = [&file](std::string_view key, const auto& here, const auto& there) {
+  auto same = [&file](std::string_view key, std::string_view here, std::string_view there) {
     check(here == there,
           "{} is a checkpoint of another model: model.{} is {} there and {} in the config", file,
           key, there, here);
   };
   same("kind", config.model.kind, saved.model.kind);
-  if (config.model.kind == "gpt") {
-    same("layers", config.model.layers, saved.model.layers);
-    same("heads", config.model.heads, saved.model.heads);
-    same("width", config.model.width, saved.model.width);
-    same("context", config.model.context, saved.model.context);
-    same("tie_embeddings", config.model.tie_embeddings, saved.model.tie_embeddings);
+  const model::NetworkKind& network = model::network_of(config.model);
+  const model::Settings here = network.identity(config.model);
+  const model::Settings there = network.identity(saved.model);
+  for (size_t i = 0; i < here.size(); ++i) {
+    same(here[i].first, here[i].second, there[i].second);
   }
 }
 

@@ -15,17 +15,12 @@
 
 #include "src/core/staging.h"
 #include "src/model/network.h"
+#include "src/model/networks/registry.h"
 #include "src/train/stage/graph_cache.h"
 
 namespace espalier::train {
 
-/// What the data fixes about a network.
-struct ProblemShape {
-  int64_t classes = 256;  ///< vocabulary, or image classes
-  int64_t features = 64;  ///< context, or pixels
-  int64_t rows = 64;      ///< predictions a sample
-  DType input_dtype = DType::int32;
-};
+using model::ProblemShape;
 
 /// What one forward and backward of a micro-batch takes.
 struct PassCost {

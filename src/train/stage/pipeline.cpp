@@ -246,7 +246,8 @@ void Pipeline::completed(size_t part, size_t layer) {
   }
   // What is tied waits for the other stage's share; it lies at the end of the flat array.
   sparse::Store& store = stage_.store();
-  const int64_t end = stage_.tied_apart() ? store.find(kTiedParameter).offset : store.flat_size();
+  const int64_t end =
+      stage_.tied_apart() ? store.find(stage_.tied_parameter()).offset : store.flat_size();
   step_.exchange->ready(std::min(ready_, end));
 }
 

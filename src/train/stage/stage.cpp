@@ -4,8 +4,6 @@
 #include <iterator>
 
 #include "parallel/wire/codec.h"
-#include "src/model/networks/gpt.h"
-#include "src/model/networks/mlp.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/value_wire.h"
 
@@ -65,23 +63,7 @@ ProblemShape problem_of(const Source& source) {
 
 std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
                                                        const ProblemShape& problem) {
-  const bool tokens = problem.input_dtype == DType::int32;
-  if (config.model.kind == "gpt") {
-    check(tokens,
-          "model.kind = \"gpt\" reads tokens, but data.kind = \"{}\": use bytes, chars or tokens",
-          config.data.kind);
-    return model::make_gpt({.layers = config.model.layers,
-                            .heads = config.model.heads,
-                            .width = config.model.width,
-                            .context = config.model.context,
-                            .vocabulary = problem.classes,
-                            .mlp_ratio = config.model.mlp_ratio,
-                            .tie_embeddings = config.model.tie_embeddings});
-  }
-  check(!tokens, "model.kind = \"mlp\" classifies images, but data.kind = \"{}\": use images",
-        config.data.kind);
-  return model::make_mlp(
-      {.features = problem.features, .hidden = config.model.hidden, .classes = problem.classes});
+  return model::make_layers(config.model, problem);
 }
 
 model::Network make_network(const io::Config& config, const ProblemShape& problem) {
@@ -172,7 +154,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
 std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                                                      const Options& options) {
   std::vector<PartShape> shapes = options.parts;
-  const size_t layers = make_layers(config, problem_).size();
+  const size_t layers = model::layer_count(config.model);
   if (shapes.empty()) {
     shapes.push_back({.first = 0, .end = layers});
   }
@@ -186,7 +168,9 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                          .wire = activation_format(config)};
   const bool begins = shapes.front().first == 0;
   const bool ends = shapes.back().end == layers;
-  tied_apart_ = config.model.kind == "gpt" && config.model.tie_embeddings && begins != ends;
+  if (begins != ends) {
+    tied_parameter_ = model::network_of(config.model).tied_parameter(config.model);
+  }
   std::vector<std::unique_ptr<Part>> parts;
   for (const PartShape& shape : shapes) {
     parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_,
@@ -200,8 +184,8 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
-  wanted.apart = [config, tied_apart = tied_apart_](const sparse::ParameterSpec& spec) {
-    return !(tied_apart && spec.name == kTiedParameter) && value_format(config, spec).has_value();
+  wanted.apart = [config, tied = tied_parameter_](const sparse::ParameterSpec& spec) {
+    return spec.name != tied && value_format(config, spec).has_value();
   };
   std::vector<PartShape> shapes;
   for (const auto& part : parts_) {

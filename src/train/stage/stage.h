@@ -13,9 +13,6 @@
 
 namespace espalier::train {
 
-/// The parameter that the first and the last stage share where embeddings are tied.
-inline constexpr std::string_view kTiedParameter = "embedding.token";
-
 ProblemShape problem_of(const Source& source);
 
 /// The layers that a config describes. Throws Failure when config and data disagree.
@@ -55,8 +52,9 @@ class Stage {
   const sparse::Store& store() const { return *store_; }
   std::span<const std::unique_ptr<Part>> parts() const { return parts_; }
   const ProblemShape& problem() const { return problem_; }
-  /// Whether another stage holds the other end of tied embeddings.
-  bool tied_apart() const { return tied_apart_; }
+  /// The parameter that a layer of another stage uses too (tied embeddings); empty: none.
+  std::string_view tied_parameter() const { return tied_parameter_; }
+  bool tied_apart() const { return !tied_parameter_.empty(); }
   const PassCost& cost() const { return cost_; }  ///< of a micro-batch through all parts
   Stream& stream() { return stream_; }
   const kernels::Kernels& kernels() const { return kernels_; }
@@ -117,7 +115,7 @@ class Stage {
   ProblemShape problem_;
   Stream& stream_;
   const kernels::Kernels& kernels_;
-  bool tied_apart_ = false;
+  std::string_view tied_parameter_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<sparse::Store> store_;
   optim::Optimizer optimizer_;

@@ -13,7 +13,7 @@ constexpr parallel::Tag kTiedTag{parallel::kTagNumbers - 1, parallel::Traffic::a
 
 Tensor share_of(Stage& stage) {
   sparse::Store& store = stage.store();
-  return store.full_gradient(store.find(kTiedParameter));
+  return store.full_gradient(store.find(stage.tied_parameter()));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "src/model/layers/components.h"
+#include "src/model/layers/linear.h"
 
 namespace espalier::model {
 
@@ -91,47 +91,6 @@ void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool
                     .x = x,
                     .accumulate = accumulate,
                     .bias_gradient = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor()});
-}
-
-std::vector<ParameterSpec> LayerNorm::parameters() const {
-  return {{.name = name_ + ".weight", .shape = Shape{width_}, .initial = Initial::ones},
-          {.name = name_ + ".bias", .shape = Shape{width_}}};
-}
-
-void LayerNorm::bind(sparse::Store& store) {
-  store_ = &store;
-  weight_ = &store.find(name_ + ".weight");
-  bias_ = &store.find(name_ + ".bias");
-}
-
-LayerNorm::Saved LayerNorm::prepare(Pass& pass, const Tensor& x) {
-  const Shape rows{x.rows()};
-  return {.x = x,
-          .mean = pass.tape.push("norm statistics", DType::fp32, rows),
-          .rstd = pass.tape.push("norm statistics", DType::fp32, rows)};
-}
-
-void LayerNorm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
-  pass.kernels.layernorm(pass.stream, {.x = saved.x,
-                                       .weight = weight_->dense,
-                                       .bias = bias_->dense,
-                                       .y = y,
-                                       .mean = saved.mean,
-                                       .rstd = saved.rstd});
-}
-
-void LayerNorm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
-                         const Tensor& rounded) const {
-  pass.kernels.layernorm_backward(pass.stream, {.dy = dy,
-                                                .x = saved.x,
-                                                .weight = weight_->dense,
-                                                .mean = saved.mean,
-                                                .rstd = saved.rstd,
-                                                .dx = dx,
-                                                .dweight = store_->full_gradient(*weight_),
-                                                .dbias = store_->full_gradient(*bias_),
-                                                .accumulate = pass.accumulate,
-                                                .rounded = rounded});
 }
 
 }  // namespace espalier::model

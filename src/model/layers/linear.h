@@ -1,6 +1,5 @@
 #pragma once
-// The pieces that layers are made of: a linear map and a layer normalisation, each with its
-// parameters. They keep nothing: callers pass what backward needs.
+// A linear map with its parameters. It keeps no activations: callers pass what backward needs.
 #include <optional>
 #include <string>
 
@@ -51,35 +50,6 @@ class Linear {
   sparse::Store* store_ = nullptr;
   sparse::Parameter* bias_ = nullptr;
   std::optional<sparse::Weight> weight_;
-};
-
-/// y = (x - mean) / deviation * weight + bias by row; statistics go to mean and rstd, fp32 [R].
-class LayerNorm {
- public:
-  LayerNorm(std::string name, int64_t width) : name_(std::move(name)), width_(width) {}
-
-  std::vector<sparse::ParameterSpec> parameters() const;
-  void bind(sparse::Store& store);
-
-  struct Saved {
-    Tensor x, mean, rstd;
-  };
-  /// Pushes the statistics: what backward needs.
-  static Saved prepare(Pass& pass, const Tensor& x);
-  /// Writes the statistics and y [shape of x], in the compute type; a second call gives the same
-  /// bits.
-  void forward(Pass& pass, const Saved& saved, const Tensor& y) const;
-  /// dx += gradient at saved.x, and rounded = dx unless empty (it may be dy); accumulates the
-  /// gradients of weight and bias.
-  void backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
-                const Tensor& rounded = {}) const;
-
- private:
-  std::string name_;
-  int64_t width_;
-  sparse::Store* store_ = nullptr;
-  sparse::Parameter* weight_ = nullptr;
-  sparse::Parameter* bias_ = nullptr;
 };
 
 }  // namespace espalier::model

@@ -1,0 +1,77 @@
+#include "src/model/layers/norm.h"
+
+#include <array>
+
+namespace espalier::model {
+namespace {
+
+constexpr NormKind kLayerNorm{.name = "layernorm",
+                              .help = "(x - mean) / deviation * weight + bias",
+                              .centred = true,
+                              .forward =
+                                  [](Pass& pass, const kernels::LayerNormArgs& args) {
+                                    pass.kernels.layernorm(pass.stream, args);
+                                  },
+                              .backward =
+                                  [](Pass& pass, const kernels::LayerNormBackwardArgs& args) {
+                                    pass.kernels.layernorm_backward(pass.stream, args);
+                                  }};
+
+constexpr std::array<const NormKind*, 1> kNorms{&kLayerNorm};
+
+}  // namespace
+
+Registry<NormKind> norms() { return kNorms; }
+
+Norm::Norm(std::string_view kind, std::string name, int64_t width)
+    : kind_(find(norms(), "model.norm", kind)), name_(std::move(name)), width_(width) {}
+
+std::vector<sparse::ParameterSpec> Norm::parameters() const {
+  std::vector<sparse::ParameterSpec> specs{
+      {.name = name_ + ".weight", .shape = Shape{width_}, .initial = sparse::Initial::ones}};
+  if (kind_.centred) {
+    specs.push_back({.name = name_ + ".bias", .shape = Shape{width_}});
+  }
+  return specs;
+}
+
+void Norm::bind(sparse::Store& store) {
+  store_ = &store;
+  weight_ = &store.find(name_ + ".weight");
+  bias_ = kind_.centred ? &store.find(name_ + ".bias") : nullptr;
+}
+
+Norm::Saved Norm::prepare(Pass& pass, const Tensor& x) const {
+  const Shape rows{x.rows()};
+  Saved saved{.x = x, .mean = {}, .rstd = {}};
+  if (kind_.centred) {
+    saved.mean = pass.tape.push("norm statistics", DType::fp32, rows);
+  }
+  saved.rstd = pass.tape.push("norm statistics", DType::fp32, rows);
+  return saved;
+}
+
+void Norm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
+  kind_.forward(pass, {.x = saved.x,
+                       .weight = weight_->dense,
+                       .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                       .y = y,
+                       .mean = saved.mean,
+                       .rstd = saved.rstd});
+}
+
+void Norm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
+                    const Tensor& rounded) const {
+  kind_.backward(pass, {.dy = dy,
+                        .x = saved.x,
+                        .weight = weight_->dense,
+                        .mean = saved.mean,
+                        .rstd = saved.rstd,
+                        .dx = dx,
+                        .dweight = store_->full_gradient(*weight_),
+                        .dbias = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor(),
+                        .accumulate = pass.accumulate,
+                        .rounded = rounded});
+}
+
+}  // namespace espalier::model
