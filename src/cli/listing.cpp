@@ -291,16 +291,17 @@ Json listing(const io::Config& given) {
                               .threads = run.threads,
                               .place = run.place,
                               .start = train::start_of(unpruned, specs)};
-  Json found{{"network", network_text(config, problem.shape.classes)},
-             {"parameters", plan.total_size},
-             {"prunable_parameters", count_prunable(specs, config.pruning)},
-             {"micro_batch", choice.micro_batch},
-             {"recompute", name_of(choice.recompute)},
-             {"flops_per_step", plan.pass.flops * static_cast<double>(config.train.global_batch) /
-                                    static_cast<double>(choice.micro_batch)},
-             {"tape_bytes", plan.pass.tape_bytes},
-             {"activations", plan.pass.activations},
-             {"dense", json_of(train::plan_memory(unpruned, dense, choice).last, plan.total_size)}};
+  Json found{
+      {"network", model::network_of(config.model).describe(config.model, problem.shape.classes)},
+      {"parameters", plan.total_size},
+      {"prunable_parameters", count_prunable(specs, config.pruning)},
+      {"micro_batch", choice.micro_batch},
+      {"recompute", name_of(choice.recompute)},
+      {"flops_per_step", plan.pass.flops * static_cast<double>(config.train.global_batch) /
+                             static_cast<double>(choice.micro_batch)},
+      {"tape_bytes", plan.pass.tape_bytes},
+      {"activations", plan.pass.activations},
+      {"dense", json_of(train::plan_memory(unpruned, dense, choice).last, plan.total_size)}};
   std::string assumed = problem.note;
   if (run.place.device && run.place.kernels == &kernels::by_name("dry")) {
     assumed += assumed.empty() ? "" : "; ";

@@ -69,7 +69,7 @@ std::vector<float> sums_of(const io::Config& config) {
                            {.micro_batch = 1, .parts = layout.parts(ranks.stage())});
         train::StageSums sums(layout, ranks, stage, parallel::CarrierKind::nccl);
         sparse::Store& store = stage.store();
-        const Tensor gradient = store.full_gradient(store.find(train::kTiedParameter));
+        const Tensor gradient = store.full_gradient(store.find(stage.tied_parameter()));
         const Buffer counts = make(DType::uint64, Shape{ExactSum::kWords});
         const Buffer read = make(DType::fp32, gradient.shape);
         const Buffer norm = make(DType::fp32, Shape{2});
