@@ -92,7 +92,7 @@ std::string field_help(const Field& field, const Config& defaults) {
                                 field.help, allowed.empty() ? "" : fmt::format(" ({})", allowed));
   for (const Choice& choice : field.limits.choices) {
     if (lines) {
-      out += fmt::format("    {:<20} {}", fmt::format("\"{}\"", choice.name), choice.help);
+      out += fmt::format("    {:<32} {}", fmt::format("\"{}\"", choice.name), choice.help);
       out.erase(out.find_last_not_of(' ') + 1);
       out += '\n';
     }

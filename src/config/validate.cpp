@@ -20,8 +20,8 @@ void validate_data(const Config& config) {
   const io::DataConfig& data = config.data;
   const model::NetworkKind& network = model::network_of(config.model);
   check(std::ranges::find(network.data_kinds, data.kind) != network.data_kinds.end(),
-        "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; set data.kind to one of {}",
-        network.name, data.kind, fmt::join(network.data_kinds, ", "));
+        "model.kind = \"{}\" cannot learn from data.kind = \"{}\"; set data.kind to one of \"{}\"",
+        network.name, data.kind, fmt::join(network.data_kinds, "\", \""));
   check(!data.validation.empty() || data.validation_fraction > 0,
         "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
         "validation files or set a fraction such as 0.1");
