@@ -55,11 +55,11 @@ fp32 storage=dense|expanded|sparse index=int32 file_index=same scope=layer
 bf16 dtype=bf16 storage=dense|expanded|sparse index=bitmap file_index=bitmap dropout=0.1 recompute=selective
 fp16 dtype=fp16 storage=dense|expanded|sparse index=golomb file_index=entropy state_bits=8 width=192
 fp8-master dtype=bf16 fp8=true|false master_copy=true|false storage=expanded state_bits=8 micro_batch=4
-index storage=sparse index=auto|int32|delta|bitmap|golomb|elias-fano file_index=same method=random at_step=-1 scope=layer state_bits=8
+index storage=sparse index=auto|int32|bitmap|golomb file_index=same method=random at_step=-1 scope=layer state_bits=8
 gradual method=magnitude|block|rigl dtype=bf16 storage=expanded micro_batch=2 at_step=-1 from_step=2 to_step=11 every=3 state_bits=8
 nm method=nm at_step=-1 storage=expanded|sparse index=nm file_index=same
 block dtype=fp32|bf16 method=block storage=block index=block file_index=same state_bits=8
-by-name storage='{default="sparse", "blocks.0.*"="expanded"}' index='{default="golomb", "*.mlp.*"="delta"}' exclude='["*.expand.weight"]'
+by-name storage='{default="sparse", "blocks.0.*"="expanded"}' index='{default="golomb", "*.mlp.*"="bitmap"}' exclude='["*.expand.weight"]'
 moving x1|x2 method=rigl|set at_step=-1|2 dtype=bf16 every=3 storage=sparse micro_batch=3
 chars-tied data.kind=chars tie_embeddings=true dropout=0.2 recompute=none|full storage=sparse weight_decay=0.02
 tokens-sgd data.kind=tokens data.train='["../tokens.bin"]' optimizer.kind=sgd lr=0.05 dtype=bf16 run.threads=2 storage=sparse

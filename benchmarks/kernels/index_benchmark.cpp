@@ -11,8 +11,8 @@
 //   file     entropy code: mask -> bytes, bytes -> mask
 //
 // Arguments: kind of mask (0 random, 1 uneven: rows and columns differ in density as magnitudes
-// leave them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (number of the
-// enum).
+// leave them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (its place
+// in the registry).
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -67,10 +67,10 @@ struct Case {
   explicit Case(const benchmark::State& state)
       : kind(state.range(0)),
         density(static_cast<double>(state.range(1)) / 1000),
-        encoding(static_cast<Encoding>(state.range(2))),
+        encoding(*encodings()[static_cast<size_t>(state.range(2))]),
         mask(mask_of(kind, density)),
         kept(mask.kept()),
-        index(arena, mask, encoding == Encoding::entropy ? Encoding::bitmap : encoding,
+        index(arena, mask, encoding.coding != nullptr ? encoding : Encoding::bitmap,
               shape_of(kind, density)),
         scratch(index.scratch_bytes() / 8 + 1) {}
 
@@ -89,7 +89,7 @@ struct Case {
   }
   void report(benchmark::State& state, size_t bytes, int64_t touched) const {
     const auto size = static_cast<double>(kSize);
-    state.SetLabel(fmt::format("{} f={} {}", kKindNames[kind], density, name_of(encoding)));
+    state.SetLabel(fmt::format("{} f={} {}", kKindNames[kind], density, encoding.name));
     state.counters["bytes/param"] = static_cast<double>(bytes) / size;
     state.counters["H(f)/8"] = entropy_bound_bytes(kSize, kept) / size;
     state.counters["bytes/H"] = static_cast<double>(bytes) / entropy_bound_bytes(kSize, kept);
@@ -177,7 +177,8 @@ void file_decode(benchmark::State& state) {
   c.report(state, file.bytes.size(), c.kept);
 }
 
-const std::vector<int64_t> kAny{1, 2, 3, 4, 5};
+const std::vector<int64_t> kAny{number_of(Encoding::int32), number_of(Encoding::bitmap),
+                                number_of(Encoding::golomb)};
 const std::vector<int64_t> kDensities{500, 300, 200, 100, 50, 20, 10};
 
 void every_mask(benchmark::internal::Benchmark* b, const std::vector<int64_t>& any, bool shaped) {
@@ -185,14 +186,16 @@ void every_mask(benchmark::internal::Benchmark* b, const std::vector<int64_t>& a
   b->ArgsProduct({{kRandom}, kDensities, any});
   b->ArgsProduct({{kUneven}, {100, 50}, any});
   for (const int64_t density : {500, 250, 125}) {
-    b->Args({kNm, density, shaped ? 6 : 8});
+    b->Args({kNm, density, number_of(shaped ? Encoding::nm : Encoding::entropy)});
   }
   for (const int64_t density : {200, 100, 50}) {
-    b->Args({kBlock, density, shaped ? 7 : 8});
+    b->Args({kBlock, density, number_of(shaped ? Encoding::block : Encoding::entropy)});
   }
 }
 void in_memory(benchmark::internal::Benchmark* b) { every_mask(b, kAny, true); }
-void in_files(benchmark::internal::Benchmark* b) { every_mask(b, {8}, false); }
+void in_files(benchmark::internal::Benchmark* b) {
+  every_mask(b, {number_of(Encoding::entropy)}, false);
+}
 
 BENCHMARK(encode)->Apply(in_memory);
 BENCHMARK(decode)->Apply(in_memory);

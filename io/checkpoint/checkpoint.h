@@ -2,17 +2,18 @@
 // Checkpoints: one HDF5 file with every parameter by name (docs/formats.md), whatever the grid of
 // ranks.
 //
-//   /meta                                     attributes: format, version, step, config, data_cursor, rng, …
+//   /meta                                     attributes: format, version, step, config, vocabulary, …
 //   /params/NAME                              attributes: shape, encoding, nnz, dtype
 //   /params/NAME/{values,index}               kept values (row-major) and encoded positions
 //   /optim/NAME/{master,moment1,moment2}      one value a kept element
-//   /optim/NAME/feedback.R                    likewise, of replica R: what codecs lost of its gradients
+//   /optim/NAME/feedback.R                    likewise: error feedback of replica R
 //   /optim/NAME/lowrank                       a matrix, of codec powersgd
 //
-// Each dataset has a `checksum` (xxHash64 of its bytes, 16 hex digits); HDF5 checksums its own
-// metadata. Both classes stream: one tensor at a time, no copy of the data. The writer writes
-// `PATH.tmp-PID`; `commit` flushes, fsyncs and renames, so that PATH is the old file or the new one
-// at any moment. HDF5 is not thread-safe: all calls take one process-wide lock.
+// Each dataset, and each group with text attributes, has a `checksum` (xxHash64, 16 hex digits);
+// HDF5 checksums the rest of its metadata. Both classes stream: one tensor at a time, no copy of
+// the data. The writer writes `PATH.tmp-PID`; `commit` flushes, fsyncs and renames, so that PATH is
+// the old file or the new one at any moment. HDF5 is not thread-safe: all calls take one
+// process-wide lock.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -27,20 +28,20 @@
 
 namespace espalier::io {
 
-inline constexpr int kCheckpointVersion = 1;
-/// What codec powersgd keeps of a parameter: a matrix of its own shape.
+/// Version 2: attributes are scalars and UTF-8 texts of variable length, groups have a checksum,
+/// data_cursor and rng are gone. Version 1 is read as well.
+inline constexpr int kCheckpointVersion = 2;
+/// State of codec powersgd for a parameter: a matrix of its own shape.
 inline constexpr std::string_view kLowRankKind = "lowrank";
 
 struct CheckpointMeta {
-  int64_t step = 0;         ///< steps done
-  int64_t data_cursor = 0;  ///< sequences drawn from the training data so far
-  int64_t rng = 0;          ///< the seed; every draw is a function of (seed, step)
-  std::string config{};     ///< resolved, TOML
+  int64_t step = 0;      ///< steps done
+  std::string config{};  ///< resolved, TOML
   std::map<std::string, std::string>
       extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
 };
 
-/// What is written for one parameter. `index` is empty and nnz = shape.count() when encoding =
+/// One parameter to write. `index` is empty and nnz = shape.count() when encoding =
 /// "full".
 struct ParameterRecord {
   std::string name{};  ///< no '/'
@@ -89,7 +90,7 @@ bool is_checkpoint(const std::filesystem::path& path);
 
 class CheckpointReader {
  public:
-  /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of another
+  /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of a newer
   /// version.
   explicit CheckpointReader(std::filesystem::path path);
   ~CheckpointReader();
@@ -100,7 +101,7 @@ class CheckpointReader {
   CheckpointMeta meta() const;
   std::vector<std::string> names() const;  ///< in the order they were written
   bool has(const std::string& name) const;
-  /// Checks that shape, nnz, encoding and dataset sizes agree.
+  /// Checks that shape, nnz and dataset sizes agree. `encoding` may be any text.
   ParameterInfo info(const std::string& name) const;
   /// `out` has nnz elements, fp32, bf16 or fp16 (converted when the file has another). Verifies the
   /// checksum.

@@ -17,7 +17,7 @@ uint32_t big_endian(std::span<const uint8_t> bytes, size_t at) {
          uint32_t{bytes[at + 3]};
 }
 
-/// One file: its magic tells images from labels; after the header comes one byte a pixel or label.
+/// One file: its magic says whether it holds images or labels; after the header comes one byte a pixel or label.
 struct Idx {
   MappedFile file;
   uint32_t magic = 0;
@@ -44,7 +44,7 @@ struct Idx {
     const double wanted =
         static_cast<double>(header) + static_cast<double>(count) * static_cast<double>(pixels);
     check(static_cast<double>(bytes.size()) == wanted && count > 0 && pixels > 0,
-          "data file {} has {} bytes, its header asks for {} × {} and {} more: truncated?", path,
+          "data file {} has {} bytes, its header says {} × {} and {} more: truncated?", path,
           bytes.size(), count, pixels, header);
   }
   const uint8_t* item(int64_t i) const { return file.bytes().data() + header + i * pixels; }
@@ -134,7 +134,7 @@ int64_t ImageDataset::classes() const { return state_->classes; }
 
 int32_t ImageDataset::read(int64_t image, std::span<float> row) const {
   require(image >= 0 && image < size() && static_cast<int64_t>(row.size()) == pixels(),
-          "an image lies within the split and the row has room", image, size(), row.size());
+          "an image lies within the split, and the row holds one", image, size(), row.size());
   int64_t at = state_->begin + image;
   size_t k = 0;
   while (at >= state_->data.images[k].count) {

@@ -1,7 +1,7 @@
 #pragma once
 // A whole file as read-only memory. Throws Failure when it is missing, empty, unreadable or no
-// ordinary file. A file that shrinks while it is mapped kills the process (SIGBUS): leave data
-// files alone.
+// ordinary file. A file that shrinks while it is mapped kills the process (SIGBUS): do not
+// change data files during a run.
 #include <cstdint>
 #include <filesystem>
 #include <span>

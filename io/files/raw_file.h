@@ -1,8 +1,5 @@
 #pragma once
-// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed write
-// the file pretends that all goes well, drops what it is given, and keeps the cause in `error()`.
-// HDF5 needs that: it cannot close a file whose last writes fail, and then aborts or loops when the
-// process exits.
+// Files that are written safely: RawFile for HDF5, AtomicFile for text.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +7,9 @@
 
 namespace espalier::io {
 
+/// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed write
+/// the file accepts and drops all further writes, and `error()` keeps the cause. HDF5 needs that: it
+/// cannot close a file whose last writes fail, and then aborts or loops when the process exits.
 class RawFile {
  public:
   /// A new file; throws Failure when it exists or cannot be made.

@@ -1,18 +1,52 @@
 #include "io/hdf5/hdf5.h"
 
+#include <hdf5.h>
+
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <string_view>
 #include <utility>
 
+#include "io/files/raw_file.h"
 #include "io/hdf5/driver.h"
-#include "io/hdf5/state.h"
 #include "src/core/error.h"
 
 namespace espalier::io::hdf5 {
 namespace {
 
-/// HDF5 keeps its state in globals, so its lock has to be one too.
+/// HDF5 keeps its state in globals, so its lock is global too.
 std::recursive_mutex library_lock;
+
+/// One call of the library: holds the process-wide lock. Switches HDF5's printing off for good: it
+/// also prints when the process exits after it has read a damaged file.
+class Visit {
+ public:
+  Visit() : lock_(library_lock) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
+/// An id that is released; lives within one Visit.
+class Id {
+ public:
+  explicit Id(hid_t id) : id_(id) {}
+  ~Id() {
+    if (id_ >= 0) {
+      H5Idec_ref(id_);
+    }
+  }
+  Id(const Id&) = delete;
+  Id& operator=(const Id&) = delete;
+  // NOLINTNEXTLINE(google-explicit-constructor): ids are passed to HDF5's functions
+  operator hid_t() const { return id_; }
+
+ private:
+  hid_t id_;
+};
 
 herr_t take_first(unsigned, const H5E_error2_t* error, void* out) {
   auto& text = *static_cast<std::string*>(out);
@@ -95,7 +129,52 @@ hid_t space_of(std::span<const int64_t> extents) {
   return H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr);
 }
 
+herr_t take_name(hid_t, const char* name, const H5A_info_t*, void* out) {
+  static_cast<std::vector<std::string>*>(out)->emplace_back(name);
+  return 0;
+}
+
+/// The type of text attributes: UTF-8 of variable length, which h5py reads as str.
+hid_t text_type() {
+  const hid_t type = H5Tcopy(H5T_C_S1);
+  const bool ok =
+      type >= 0 && H5Tset_size(type, H5T_VARIABLE) >= 0 && H5Tset_cset(type, H5T_CSET_UTF8) >= 0;
+  return ok ? type : -1;
+}
+
+/// Reads one text of variable length; false: HDF5 says why.
+bool read_variable(hid_t attribute, hid_t kind, std::string& out) {
+  char* text = nullptr;
+  const HeapChecks checks;
+  if (H5Aread(attribute, kind, static_cast<void*>(&text)) < 0) {
+    return false;
+  }
+  out = text == nullptr ? "" : text;
+  H5free_memory(text);
+  return true;
+}
+
 }  // namespace
+
+struct File::State {
+  std::string label;
+  std::shared_ptr<RawFile> raw;
+  hid_t id = -1;
+  bool writing = false;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
+  /// Throws, with the system's or else HDF5's cause, unless `ok` and every write so far went
+  /// through.
+  void expect(bool ok, std::string_view action, std::string_view path) const;
+  void set_integers(const std::string& path, const std::string& name,
+                    std::span<const int64_t> extents, const int64_t* values) const;
+  std::vector<std::string> children(const std::string& group) const;
+  void walk(const std::string& group, int depth, std::vector<std::string>& out) const;
+};
 
 std::string library() {
   const std::lock_guard lock(library_lock);
@@ -122,8 +201,6 @@ size_t size_of(Type type) {
       return 0;
   }
 }
-
-Visit::Visit() : lock_(library_lock) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 File::State::~State() {
   const Visit visit;
@@ -221,8 +298,8 @@ Dataset File::describe(const std::string& path) const {
 
 void File::read(const std::string& path, Type type, std::span<std::byte> out) const {
   const Dataset found = describe(path);
-  require(static_cast<size_t>(found.count) * size_of(type) == out.size(), "read needs room for all",
-          found.count, size_of(type), out.size());
+  require(static_cast<size_t>(found.count) * size_of(type) == out.size(),
+          "the buffer holds all elements", found.count, size_of(type), out.size());
   if (out.empty()) {
     return;
   }
@@ -232,6 +309,164 @@ void File::read(const std::string& path, Type type, std::span<std::byte> out) co
   state_->expect(
       dataset >= 0 && H5Dread(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) >= 0,
       "read dataset", path);
+}
+
+bool File::exists(const std::string& path) const {
+  const Visit visit;
+  // H5Lexists wants every step of the path to exist but the last.
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string part = path.substr(0, slash);
+    if (part != "/") {
+      const htri_t found = H5Lexists(state_->id, part.c_str(), H5P_DEFAULT);
+      state_->expect(found >= 0, "look up", part);
+      if (found == 0) {
+        return false;
+      }
+    }
+    if (slash == std::string::npos) {
+      return true;
+    }
+  }
+}
+
+std::vector<std::string> File::State::children(const std::string& group) const {
+  const Id object(H5Gopen2(id, group.c_str(), H5P_DEFAULT));
+  expect(object >= 0, "open group", group);
+  H5G_info_t info{};
+  const Id list(H5Gget_create_plist(object));
+  unsigned order = 0;
+  expect(
+      H5Gget_info(object, &info) >= 0 && list >= 0 && H5Pget_link_creation_order(list, &order) >= 0,
+      "examine group", group);
+  const bool indexed = (order & H5P_CRT_ORDER_INDEXED) != 0;
+  const H5_index_t by = indexed ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
+  std::vector<std::string> out;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const ssize_t length =
+        H5Lget_name_by_idx(object, ".", by, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
+    expect(length >= 0, "list group", group);
+    std::string name(static_cast<size_t>(length) + 1, '\0');
+    expect(H5Lget_name_by_idx(object, ".", by, H5_ITER_INC, i, name.data(), name.size(),
+                              H5P_DEFAULT) >= 0,
+           "list group", group);
+    name.pop_back();
+    out.push_back(std::move(name));
+  }
+  return out;
+}
+
+std::vector<std::string> File::children(const std::string& group) const {
+  const Visit visit;
+  return state_->children(group);
+}
+
+void File::State::walk(const std::string& group, int depth, std::vector<std::string>& out) const {
+  // Hard links may form cycles; no sane file is that deep or that large.
+  check(depth < 64 && out.size() < 1'000'000, "{}: too many levels or datasets (at {})", label,
+        group);
+  for (const std::string& name : children(group)) {
+    const std::string path = (group == "/" ? "" : group) + "/" + name;
+    H5L_info_t link{};
+    expect(H5Lget_info(id, path.c_str(), &link, H5P_DEFAULT) >= 0, "examine link", path);
+    if (link.type != H5L_TYPE_HARD) {
+      continue;
+    }
+    const Id object(H5Oopen(id, path.c_str(), H5P_DEFAULT));
+    expect(object >= 0, "open", path);
+    const H5I_type_t kind = H5Iget_type(object);
+    if (kind == H5I_GROUP) {
+      walk(path, depth + 1, out);
+    } else if (kind == H5I_DATASET) {
+      out.push_back(path);
+    }
+  }
+}
+
+std::vector<std::string> File::datasets() const {
+  const Visit visit;
+  std::vector<std::string> out;
+  state_->walk("/", 0, out);
+  return out;
+}
+
+void File::set_text(const std::string& path, const std::string& name, const std::string& text) {
+  const Visit visit;
+  require(text.find('\0') == std::string::npos, "a text attribute has no NUL", name);
+  const Id kind(text_type());
+  const Id space(H5Screate(H5S_SCALAR));
+  const Id attribute(H5Acreate_by_name(state_->id, path.c_str(), name.c_str(), kind, space,
+                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  const char* data = text.c_str();
+  state_->expect(attribute >= 0 && H5Awrite(attribute, kind, static_cast<const void*>(&data)) >= 0,
+                 "write attribute " + name + " of", path);
+}
+
+void File::set_integer(const std::string& path, const std::string& name, int64_t value) {
+  state_->set_integers(path, name, {}, &value);
+}
+
+void File::set_integers(const std::string& path, const std::string& name,
+                        std::span<const int64_t> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  state_->set_integers(path, name, {&count, 1}, values.data());
+}
+
+void File::State::set_integers(const std::string& path, const std::string& name,
+                               std::span<const int64_t> extents, const int64_t* values) const {
+  const Visit visit;
+  const Id space(space_of(extents));
+  const Id attribute(H5Acreate_by_name(id, path.c_str(), name.c_str(), H5T_STD_I64LE, space,
+                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  const bool empty = !extents.empty() && extents.front() == 0;
+  expect(attribute >= 0 && (empty || H5Awrite(attribute, H5T_NATIVE_INT64, values) >= 0),
+         "write attribute " + name + " of", path);
+}
+
+std::vector<std::string> File::attributes(const std::string& path) const {
+  const Visit visit;
+  const Id object(H5Oopen(state_->id, path.c_str(), H5P_DEFAULT));
+  std::vector<std::string> out;
+  state_->expect(
+      object >= 0 && H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, take_name, &out) >= 0,
+      "list the attributes of", path);
+  return out;
+}
+
+std::string File::text(const std::string& path, const std::string& name) const {
+  const Visit visit;
+  const std::string action = "read attribute " + name + " of";
+  const Id attribute(
+      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
+  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
+  state_->expect(kind >= 0, action, path);
+  const Id space(H5Aget_space(attribute));
+  check(H5Tget_class(kind) == H5T_STRING && H5Sget_simple_extent_npoints(space) == 1,
+        "{}: attribute {} of {} is not one text", state_->label, name, path);
+  std::string text;
+  if (H5Tis_variable_str(kind) > 0) {
+    state_->expect(read_variable(attribute, kind, text), action, path);
+    return text;
+  }
+  text.resize(H5Tget_size(kind));
+  state_->expect(H5Aread(attribute, kind, text.data()) >= 0, action, path);
+  return text.c_str();  // up to the padding
+}
+
+std::vector<int64_t> File::integers(const std::string& path, const std::string& name) const {
+  const Visit visit;
+  const std::string action = "read attribute " + name + " of";
+  const Id attribute(
+      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
+  const Id space(attribute >= 0 ? H5Aget_space(attribute) : hid_t{-1});
+  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
+  state_->expect(space >= 0 && kind >= 0, action, path);
+  const hssize_t count = H5Sget_simple_extent_npoints(space);
+  check(H5Tget_class(kind) == H5T_INTEGER && count >= 0 && count <= 64,
+        "{}: attribute {} of {} is no short list of integers", state_->label, name, path);
+  std::vector<int64_t> out(static_cast<size_t>(count));
+  const bool read = out.empty() || H5Aread(attribute, H5T_NATIVE_INT64, out.data()) >= 0;
+  state_->expect(read, action, path);
+  return out;
 }
 
 void File::finish() {

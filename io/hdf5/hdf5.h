@@ -1,9 +1,14 @@
 #pragma once
-// A thin layer over HDF5, for io only: files, groups, datasets and attributes by path, every call
-// throws Failure with the file, what was tried, and HDF5's (or the system's) cause. HDF5's own
-// error printing goes off with the first call. The library is not thread-safe, so each call holds
-// one process-wide lock. Datasets are contiguous and not compressed: read and write go straight
+// A thin layer over HDF5, for io only: files, groups, datasets and attributes by path. Every call
+// throws Failure with the file, the action, and HDF5's (or the system's) cause. The first call
+// switches HDF5's own error printing off. The library is not thread-safe, so each call holds one
+// process-wide lock. Datasets are contiguous and not compressed: reads and writes go directly
 // between disk and caller's memory.
+//
+// Attributes are what h5py users expect: a text is a scalar of variable length in UTF-8 (h5py: str),
+// a number a scalar. Texts of fixed length and arrays of one number, as checkpoints of version 1
+// have them, are read as well. HDF5 has no checksum over texts of variable length: a caller that
+// needs one stores its own.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,7 +38,7 @@ class File {
   static File open(const std::filesystem::path& path);
   File(File&&) noexcept;
   File& operator=(File&&) = delete;
-  /// Closes without a word; a file that was written is complete only after `finish`.
+  /// Closes; a file that was written is complete only after `finish`.
   ~File();
 
   uint64_t size() const;  ///< bytes of the file
@@ -51,10 +56,13 @@ class File {
   void read(const std::string& path, Type type, std::span<std::byte> out) const;
 
   void set_text(const std::string& path, const std::string& name, const std::string& text);
+  void set_integer(const std::string& path, const std::string& name, int64_t value);
+  /// An array, also of one number.
   void set_integers(const std::string& path, const std::string& name,
                     std::span<const int64_t> values);
   std::vector<std::string> attributes(const std::string& path) const;
   std::string text(const std::string& path, const std::string& name) const;
+  /// Of a scalar or an array.
   std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
 
   /// Flushes to the disk and closes.

@@ -1,5 +1,5 @@
 #pragma once
-// The files of a run directory that tell how it goes: metrics.jsonl (one JSON object a step,
+// The files of a run directory that report its progress: metrics.jsonl (one JSON object a step,
 // flushed line by line), summary.json and other small JSON files (replaced atomically), trace.json
 // (Chrome trace events: one process a rank, one thread a track), and .lock. Formats:
 // docs/formats.md.

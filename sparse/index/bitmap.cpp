@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "sparse/index/bit_stream.h"
-#include "sparse/index/codings.h"
+#include "sparse/index/encoding.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -45,7 +45,7 @@ void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, in
   int32_t* const end = next + out.size();
   for (;; word = words[++at]) {
     const auto base = static_cast<int32_t>(at * 64);
-    if (end - next >= 64) {  // room for any word: no test for the end at each one
+    if (end - next >= 64) {  // the whole word fits: no test for the end at each one
       for (; word != 0; word &= word - 1) {
         *next++ = base + std::countr_zero(word);
       }
@@ -113,15 +113,20 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
          count_ones({&part, 1});
 }
 
+constexpr Coding kCoding{.exact_bytes = exact_bytes,
+                         .expected_bytes = expected_bytes,
+                         .rank_count = rank_count,
+                         .encode = encode,
+                         .check = check_data,
+                         .build_ranks = build_ranks,
+                         .decode = decode,
+                         .kept_before = kept_before};
+
 }  // namespace
 
-const Coding kBitmapCoding{.exact_bytes = exact_bytes,
-                           .expected_bytes = expected_bytes,
-                           .rank_count = rank_count,
-                           .encode = encode,
-                           .check = check_data,
-                           .build_ranks = build_ranks,
-                           .decode = decode,
-                           .kept_before = kept_before};
+constinit const Encoding Encoding::bitmap{.name = "bitmap",
+                                          .help = "one bit an element, and a 32-bit rank every 512",
+                                          .coding = &kCoding,
+                                          .kernel_form = KernelForm::bitmap};
 
 }  // namespace espalier::sparse

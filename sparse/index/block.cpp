@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "sparse/index/bit_stream.h"
-#include "sparse/index/codings.h"
+#include "sparse/index/index.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -64,9 +64,54 @@ bool block_kept(const Mask& mask, const Grid& grid, int64_t i, int64_t j) {
   return mask[i * grid.height * grid.cols + grid.begin(j)];
 }
 
+void check_shape(int64_t size, const IndexShape& shape) {
+  check(shape.cols > 0 && size % shape.cols == 0,
+        "block index: {} elements are no rows of {}: it needs the columns of the matrix", size,
+        shape.cols);
+  check(shape.height >= 1 && shape.height <= kMaxElements && shape.width >= 1 &&
+            shape.width <= kMaxElements,
+        "block index: blocks of {} x {}: both lie in 1 to {}", shape.height, shape.width,
+        kMaxElements);
+}
+
+bool possible(int64_t size, const IndexShape& shape) {
+  return shape.cols > 0 && size % shape.cols == 0 && shape.height >= 1 && shape.width >= 1;
+}
+
+/// Whether `mask` consists of the blocks of `shape`.
+bool holds(const Mask& mask, const IndexShape& shape) {
+  if (!possible(mask.size(), shape)) {
+    return false;
+  }
+  const Grid grid(mask.size(), shape);
+  // Kept elements by block of the present row of blocks: all of it or none.
+  std::vector<int64_t> kept(static_cast<size_t>(grid.across));
+  int64_t ends_at = 0;
+  const auto whole = [&](int64_t i) {
+    for (int64_t j = 0; j < grid.across; ++j) {
+      int64_t& count = kept[static_cast<size_t>(j)];
+      if (count != 0 && count != (grid.end(j) - grid.begin(j)) * grid.height_of(i)) {
+        return false;
+      }
+      count = 0;
+    }
+    return true;
+  };
+  bool fits = true;
+  for_each_one(mask.words(), [&](int64_t position) {
+    const int64_t row = position / shape.cols;
+    if (row >= ends_at) {
+      fits = fits && whole(std::max<int64_t>(ends_at / shape.height - 1, 0));
+      ends_at = (row / shape.height + 1) * shape.height;
+    }
+    ++kept[static_cast<size_t>((position - row * shape.cols) / shape.width)];
+  });
+  return fits && (grid.down == 0 || whole(std::max<int64_t>(ends_at / shape.height - 1, 0)));
+}
+
 void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
   const IndexShape& shape = counts.shape;
-  check(fits_block(mask, shape.cols, shape.height, shape.width),
+  check(holds(mask, shape),
         "block index: the mask does not consist of whole blocks of {} x {}: use another encoding",
         shape.height, shape.width);
   const Grid grid(counts.size, shape);
@@ -147,62 +192,35 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
          kept_in_row(coded.data, grid, i, j) + (inside ? column - grid.begin(j) : 0);
 }
 
+ShapeRules::Header header(const IndexShape& shape) {
+  return {static_cast<uint32_t>(shape.cols), static_cast<uint32_t>(shape.height),
+          static_cast<uint32_t>(shape.width)};
+}
+
+IndexShape shape_in(const ShapeRules::Header& header) {
+  return {.cols = header[0], .height = header[1], .width = header[2]};
+}
+
+constexpr ShapeRules kRules{.possible = possible,
+                            .holds = holds,
+                            .check = check_shape,
+                            .header = header,
+                            .shape = shape_in};
+
+constexpr Coding kCoding{.exact_bytes = exact_bytes,
+                         .expected_bytes = expected_bytes,
+                         .rank_count = rank_count,
+                         .encode = encode,
+                         .check = check_data,
+                         .build_ranks = build_ranks,
+                         .decode = decode,
+                         .kept_before = kept_before};
+
 }  // namespace
 
-const Coding kBlockCoding{.exact_bytes = exact_bytes,
-                          .expected_bytes = expected_bytes,
-                          .rank_count = rank_count,
-                          .encode = encode,
-                          .check = check_data,
-                          .build_ranks = build_ranks,
-                          .decode = decode,
-                          .kept_before = kept_before};
-
-void check_block_shape(int64_t size, const IndexShape& shape) {
-  check(shape.cols > 0 && size % shape.cols == 0,
-        "block index: {} elements are no rows of {}: it needs the columns of the matrix", size,
-        shape.cols);
-  check(shape.height >= 1 && shape.height <= kMaxElements && shape.width >= 1 &&
-            shape.width <= kMaxElements,
-        "block index: blocks of {} x {}: both lie in 1 to {}", shape.height, shape.width,
-        kMaxElements);
-}
-
-bool has_blocks(int64_t size, const IndexShape& shape) {
-  return shape.cols > 0 && size % shape.cols == 0 && shape.height >= 1 && shape.width >= 1;
-}
-
-bool is_block(const Mask& mask, const IndexShape& shape) {
-  return has_blocks(mask.size(), shape) && fits_block(mask, shape.cols, shape.height, shape.width);
-}
-
-bool fits_block(const Mask& mask, int64_t cols, int64_t height, int64_t width) {
-  const IndexShape shape{.cols = cols, .height = height, .width = width};
-  check_block_shape(mask.size(), shape);
-  const Grid grid(mask.size(), shape);
-  // Kept elements by block of the present row of blocks: all of it or none.
-  std::vector<int64_t> kept(static_cast<size_t>(grid.across));
-  int64_t ends_at = 0;
-  const auto whole = [&](int64_t i) {
-    for (int64_t j = 0; j < grid.across; ++j) {
-      int64_t& count = kept[static_cast<size_t>(j)];
-      if (count != 0 && count != (grid.end(j) - grid.begin(j)) * grid.height_of(i)) {
-        return false;
-      }
-      count = 0;
-    }
-    return true;
-  };
-  bool fits = true;
-  for_each_one(mask.words(), [&](int64_t position) {
-    const int64_t row = position / cols;
-    if (row >= ends_at) {
-      fits = fits && whole(std::max<int64_t>(ends_at / height - 1, 0));
-      ends_at = (row / height + 1) * height;
-    }
-    ++kept[static_cast<size_t>((position - row * cols) / width)];
-  });
-  return fits && (grid.down == 0 || whole(std::max<int64_t>(ends_at / height - 1, 0)));
-}
+constinit const Encoding Encoding::block{.name = "block",
+                                         .help = "masks of whole blocks: one bit a block",
+                                         .coding = &kCoding,
+                                         .rules = &kRules};
 
 }  // namespace espalier::sparse

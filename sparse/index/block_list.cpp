@@ -122,32 +122,35 @@ double covering_density(const Mask& mask, int64_t cols, const BlockSize& block) 
   return static_cast<double>(covered) / static_cast<double>(mask.size());
 }
 
-std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish) {
-  require(wish.edge >= 1, "blocks have a size", wish.edge);
+std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape,
+                                     const BlockOptions& options) {
+  require(options.edge >= 1, "blocks have a size", options.edge);
   const BlockSize divisors = boundaries(mask, shape.cols());
-  BlockSize found{wish.edge, wish.edge};
-  if (!wish.exact) {
-    found = {side_of(divisors.height, wish.edge), side_of(divisors.width, wish.edge)};
+  BlockSize found{options.edge, options.edge};
+  if (!options.exact) {
+    found = {side_of(divisors.height, options.edge), side_of(divisors.width, options.edge)};
   }
   found = within(shape, found);
   const bool fits = divides(found.height, divisors.height) && divides(found.width, divisors.width);
-  const bool large = wish.exact || found.height * found.width >= std::min(kLeastBlock, mask.size());
+  const bool large =
+      options.exact || found.height * found.width >= std::min(kLeastBlock, mask.size());
   return fits && large ? std::optional(found) : std::nullopt;
 }
 
-BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish) {
-  if (const auto found = find_blocks(mask, shape, wish)) {
+BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockOptions& options) {
+  if (const auto found = find_blocks(mask, shape, options)) {
     return *found;
   }
   std::string own;
-  if (const auto found = find_blocks(mask, shape, {.edge = wish.edge}); wish.exact && found) {
+  if (const auto found = find_blocks(mask, shape, {.edge = options.edge}); options.exact && found) {
     own = fmt::format(", or sparse.block = 0 for the blocks of {}x{} that it has", found->height,
                       found->width);
   }
   fail(
       "storage \"block\" needs a mask of whole blocks: whole {0}x{0} blocks would hold {1:.1f} % "
       "instead of {2:.1f} %; use sparse.storage = \"sparse\" or \"auto\"{3}",
-      wish.edge, 100 * covering_density(mask, shape.cols(), within(shape, {wish.edge, wish.edge})),
+      options.edge,
+      100 * covering_density(mask, shape.cols(), within(shape, {options.edge, options.edge})),
       100 * mask.density(), own);
 }
 

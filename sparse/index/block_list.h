@@ -24,13 +24,13 @@ struct BlockSize {
   bool operator==(const BlockSize&) const = default;
 };
 
-/// What storage block is asked for.
-struct BlockWish {
+/// Which blocks storage block computes with.
+struct BlockOptions {
   int64_t edge = 16;   ///< of a square
   bool exact = false;  ///< false: the largest blocks that the mask consists of, thin ones too
 };
 
-/// Whole blocks of fewer elements are no blocks: their list and products cost more than `sparse`.
+/// Blocks of fewer elements are not used: their list and products cost more than `sparse`.
 inline constexpr int64_t kLeastBlock = 4;
 
 /// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single
@@ -43,10 +43,11 @@ inline bool is_thin(const BlockSize& block) {
 /// The greatest common divisors of a mask's boundaries; 0 where there is none.
 BlockSize boundaries(const Mask& mask, int64_t cols);
 /// The blocks to compute a mask of `shape` with; empty when it is not made of such blocks.
-std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish);
-/// The same; throws Failure when there are none, naming the density that whole ones of the wish
-/// would have.
-BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockWish& wish);
+std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape,
+                                     const BlockOptions& options);
+/// The same; throws Failure when there are none, naming the density that whole blocks of the
+/// given edge would have.
+BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockOptions& options);
 /// Density of the smallest set of whole blocks that covers the mask.
 double covering_density(const Mask& mask, int64_t cols, const BlockSize& block);
 
@@ -54,9 +55,9 @@ class BlockList {
  public:
   BlockList() = default;
   /// `mask` of a matrix of `shape`, in memory of the host. Throws Failure unless it consists of
-  /// whole blocks. In a dry arena only the bytes are taken.
+  /// whole blocks. In a dry arena only the bytes are allocated.
   BlockList(Arena& arena, const Mask& mask, const Shape& shape, const BlockSize& block);
-  /// For dry runs: takes the bytes for `kept` elements in whole blocks.
+  /// For dry runs: allocates the bytes for `kept` elements in whole blocks.
   static BlockList planned(Arena& arena, const Shape& shape, int64_t kept, const BlockSize& block);
 
   /// To the memory that kernels of `stream` read.

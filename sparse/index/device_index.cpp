@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "sparse/index/codings.h"
 #include "src/core/mirror.h"
 
 namespace espalier::sparse {
@@ -17,16 +16,18 @@ void write_bitmap(const Index& index, std::byte* data) {
   bitmap_coding::build_ranks(words, ranks);
 }
 
+/// In elements, to a cache line; libraries need 16 bytes.
+int64_t aligned(int64_t count) { return (count + 15) / 16 * 16; }
+
 }  // namespace
 
 DeviceIndex::DeviceIndex(Stream& stream, const Index& index)
     : positions_{.size = index.size(), .count = index.kept()} {
   require(index.encoding() != Encoding::full, "an index with positions", index.size());
-  const bool list = index.encoding() == Encoding::int32;
+  const bool list = index.encoding().kernel_form == KernelForm::list;
   const int64_t words = bitmap_coding::word_count(index.size());
-  const int64_t bytes =
-      list ? 4 * std::max<int64_t>(index.kept(), 1)  // an empty list is one that is there
-           : 8 * words + 4 * bitmap_coding::rank_count(index.size());
+  const int64_t bytes = list ? 4 * std::max<int64_t>(index.kept(), 1)  // null would mean a bitmap
+                             : 8 * words + 4 * bitmap_coding::rank_count(index.size());
   memory_ = stream.arena().allocate(Memory::index, "positions", DType::uint8, Shape{bytes});
   if (!index.dry()) {
     const Mirror image(stream, memory_.tensor());
@@ -42,6 +43,47 @@ DeviceIndex::DeviceIndex(Stream& stream, const Index& index)
   positions_.list = list ? reinterpret_cast<const int32_t*>(data) : nullptr;
   positions_.bitmap = list ? nullptr : reinterpret_cast<const uint64_t*>(data);
   positions_.ranks = list ? nullptr : reinterpret_cast<const uint32_t*>(data + 8 * words);
+}
+
+CsrList::CsrList(Stream& stream, const kernels::Kernels& kernels, const Shape& shape,
+                 const kernels::Positions& positions)
+    : counts_{shape.rows() + 1, positions.count, shape.cols() + 1, positions.count,
+              positions.count} {
+  int64_t total = 0;
+  for (const int64_t count : counts_) {
+    total += aligned(count);
+  }
+  memory_ =
+      stream.arena().allocate(Memory::index, "lists of kept elements", DType::int32, Shape{total});
+  kernels.csr(stream, {.rows = shape.rows(),
+                       .cols = shape.cols(),
+                       .positions = positions,
+                       .row_begin = array(0),
+                       .column = array(1),
+                       .column_begin = array(2),
+                       .row = array(3),
+                       .order = array(4)});
+}
+
+Tensor CsrList::array(int which) const {
+  int64_t first = 0;
+  for (int i = 0; i < which; ++i) {
+    first += aligned(counts_[static_cast<size_t>(i)]);
+  }
+  return memory_.tensor().elements(first, counts_[static_cast<size_t>(which)]);
+}
+
+kernels::Csr CsrList::view() {
+  if (!*this) {
+    return {};
+  }
+  auto list = [&](int which) { return static_cast<const int32_t*>(array(which).data); };
+  return {.row_begin = list(0),
+          .column = list(1),
+          .column_begin = list(2),
+          .row = list(3),
+          .order = list(4),
+          .prepared = &prepared_};
 }
 
 }  // namespace espalier::sparse

@@ -1,7 +1,15 @@
 #pragma once
-// What kernels of a device read of an index: an int32 index as it is, any other as a bitmap with
-// its ranks. The host keeps the index itself, in whatever encoding; this is made from it once for a
-// mask. Bytes: 4 a kept element, or 0.133 an element; category index.
+// What kernels of a device read of an index, made from it once for each mask; the host keeps the
+// index itself. Category index.
+//
+//   DeviceIndex   positions: an int32 index as it is (4 bytes a kept element), any other as a bitmap
+//                 with its ranks (0.133 bytes an element)
+//   CsrList       the kept elements by rows and by columns, for unstructured products (kernels.h,
+//                 Csr), and what a library has prepared for them (scratch). Both orders: a product
+//                 with the transpose repeats its bits only when it goes by rows of the transpose.
+//                 12 bytes a kept element, 4 a row and a column
+#include <array>
+
 #include "sparse/index/index.h"
 #include "src/core/stream.h"
 
@@ -10,7 +18,7 @@ namespace espalier::sparse {
 class DeviceIndex {
  public:
   DeviceIndex() = default;
-  /// Of an index that is not full; of a dry one takes the bytes alone.
+  /// `index` is not full. Of a dry one only the bytes are allocated.
   DeviceIndex(Stream& stream, const Index& index);
 
   size_t bytes() const { return memory_.bytes(); }
@@ -20,6 +28,28 @@ class DeviceIndex {
  private:
   Buffer memory_;
   kernels::Positions positions_;
+};
+
+class CsrList {
+ public:
+  CsrList() = default;
+  /// Of a matrix whose positions kernels of `stream` read; on a dry stream only the
+  /// bytes are allocated.
+  CsrList(Stream& stream, const kernels::Kernels& kernels, const Shape& shape,
+          const kernels::Positions& positions);
+
+  size_t bytes() const { return memory_.bytes(); }
+  explicit operator bool() const { return static_cast<bool>(memory_.tensor()); }
+  /// Empty when this is; valid while the list lives and stays where it is.
+  kernels::Csr view();
+
+ private:
+  static constexpr int kArrays = 5;
+  Tensor array(int which) const;
+
+  std::array<int64_t, kArrays> counts_{};
+  Buffer memory_;
+  std::unique_ptr<kernels::Prepared> prepared_;  ///< goes before the memory
 };
 
 }  // namespace espalier::sparse

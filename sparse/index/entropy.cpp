@@ -11,8 +11,8 @@
 #include <array>
 #include <cstring>
 
-#include "sparse/index/codings.h"
 #include "sparse/index/range_coder.h"
+#include "sparse/index/registry.h"
 
 namespace espalier::sparse {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kName = "entropy index";
 constexpr size_t kHeaderBytes = 5;
 constexpr int64_t kMostPlaces = 64;
-/// Without columns, rows of that many: a row then tells of a change of density along the array.
+/// Without columns, rows of that many: a change of density along the array then shows in the row.
 constexpr int64_t kDefaultCols = 4096;
 /// Elements that one bit of code can stand for, at most: -1 / log2(1 - 2^-20).
 constexpr int64_t kElementsPerBit = 726'818;
@@ -86,7 +86,7 @@ uint32_t density_of(int64_t size, int64_t kept) {
   return static_cast<uint32_t>(kept * kOne / std::max<int64_t>(size, 1));
 }
 
-/// Goes over the rows of a matrix; code(context) says and codes the next bit.
+/// Over the rows of a matrix; code(element, context) codes the bit and returns it.
 template <class Code>
 void for_each_element(int64_t size, uint32_t density, int64_t cols, Code&& code) {
   const Classes classes(density);
@@ -96,7 +96,7 @@ void for_each_element(int64_t size, uint32_t density, int64_t cols, Code&& code)
   };
   std::vector<Column> columns(static_cast<size_t>(cols), Column{density, 0});
   constexpr int64_t kRowPrior = 32;  // elements that the density of all counts for
-  constexpr int64_t kRowEvery = 16;  // elements between looks at the density of the row
+  constexpr int64_t kRowEvery = 16;  // elements between updates of the class of the row
   constexpr int64_t kLongest = 256;  // rows that the density of a column is a mean of
   for (int64_t row = 0; row * cols < size; ++row) {
     const int64_t length = std::min(cols, size - row * cols);
@@ -164,14 +164,14 @@ void run_model(int64_t size, int64_t kept, Header header, Code&& code) {
   }
 }
 
-}  // namespace
-
-namespace entropy_coding {
+double expected_bytes(const Counts& counts) {
+  return entropy_bound_bytes(counts.size, counts.kept);
+}
 
 std::vector<uint8_t> encode(const Mask& mask, const IndexShape& shape) {
   const int64_t cols = shape.cols > 0 ? shape.cols : kDefaultCols;
   const Header header{static_cast<uint32_t>(std::clamp<int64_t>(mask.size(), 1, cols)),
-                      static_cast<uint8_t>(is_nm(mask, shape) ? shape.m : 0)};
+                      static_cast<uint8_t>(Encoding::nm.rules->holds(mask, shape) ? shape.m : 0)};
   RangeEncoder encoder;
   run_model(mask.size(), mask.kept(), header, [&](int64_t element, uint32_t one) {
     const bool bit = mask[element];
@@ -212,5 +212,14 @@ Mask decode(int64_t size, int64_t kept, std::span<const uint8_t> bytes) {
   return Mask::from_words(size, words);
 }
 
-}  // namespace entropy_coding
+constexpr FileCoding kFileCoding{
+    .expected_bytes = expected_bytes, .encode = encode, .decode = decode};
+
+}  // namespace
+
+constinit const Encoding Encoding::entropy{
+    .name = "entropy",
+    .help = "arithmetic code with contexts, within 1 % of the entropy; in files only",
+    .file = &kFileCoding};
+
 }  // namespace espalier::sparse

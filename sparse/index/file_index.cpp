@@ -1,6 +1,5 @@
 #include "sparse/index/file_index.h"
 
-#include "sparse/index/codings.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -9,23 +8,22 @@ FileIndex to_file(const Index& index, std::string_view choice) {
   if (index.encoding() == Encoding::full) {
     return {};
   }
-  const Encoding same = index.encoding();
-  const Encoding encoding = choice == "same"   ? same
-                            : choice == "auto" ? Encoding::entropy
-                                               : encoding_by_name(choice);
-  check(encoding != Encoding::full &&
-            (encoding == same || (encoding != Encoding::nm && encoding != Encoding::block)),
+  const Encoding& same = index.encoding();
+  const Encoding& encoding = choice == "same"   ? same
+                             : choice == "auto" ? Encoding::entropy
+                                                : encoding_by_name(choice);
+  check(encoding != Encoding::full && (encoding == same || encoding.rules == nullptr),
         "sparse.file_index = \"{}\" cannot hold every mask: use \"auto\" or \"same\"", choice);
   if (encoding == same) {
     return {same, index.to_bytes()};
   }
   const Mask mask = index.mask();
-  if (encoding != Encoding::entropy) {
+  if (encoding.file == nullptr) {
     Arena arena;
     return {encoding, Index(arena, mask, encoding).to_bytes()};
   }
-  FileIndex coded{encoding, entropy_coding::encode(mask, index.shape())};
-  if (choice == "auto" && (same == Encoding::nm || same == Encoding::block)) {
+  FileIndex coded{encoding, encoding.file->encode(mask, index.shape())};
+  if (choice == "auto" && same.rules != nullptr) {
     std::vector<uint8_t> natural = index.to_bytes();
     if (natural.size() <= coded.bytes.size()) {
       return {same, std::move(natural)};
@@ -34,9 +32,10 @@ FileIndex to_file(const Index& index, std::string_view choice) {
   return coded;
 }
 
-Mask mask_from_file(Encoding encoding, int64_t size, int64_t kept, std::span<const uint8_t> bytes) {
-  if (encoding == Encoding::entropy) {
-    return entropy_coding::decode(size, kept, bytes);
+Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,
+                    std::span<const uint8_t> bytes) {
+  if (encoding.file != nullptr) {
+    return encoding.file->decode(size, kept, bytes);
   }
   Arena arena;
   return Index::from_bytes(arena, encoding, size, kept, bytes).mask();

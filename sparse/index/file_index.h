@@ -1,10 +1,10 @@
 #pragma once
 // Masks in files: in the encoding of the index in memory, or in the entropy code, which is smaller
-// and slow (docs/formats.md). `sparse.file_index` names the choice:
+// and slow (docs/formats.md). `sparse.file_index` is the choice:
 //
-//   "auto"   entropy; block or nm where the index is one of these and smaller
+//   "auto"   entropy; the encoding in memory where that needs a form of masks and is smaller
 //   "same"   that of the index in memory
-//   others   the name of an encoding that needs no shape
+//   others   the name of an encoding that holds any mask
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -19,11 +19,12 @@ struct FileIndex {
   std::vector<uint8_t> bytes;
 };
 
-/// `choice` as above; a full index is full in any. Throws Failure for an unknown one. About 10 ns
+/// `choice` as above; a full index is full with any. Throws Failure for an unknown one. About 10 ns
 /// an element for entropy.
 FileIndex to_file(const Index& index, std::string_view choice = "auto");
 
 /// A mask of bytes from anywhere: throws Failure naming what is wrong with them.
-Mask mask_from_file(Encoding encoding, int64_t size, int64_t kept, std::span<const uint8_t> bytes);
+Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,
+                    std::span<const uint8_t> bytes);
 
 }  // namespace espalier::sparse

@@ -1,10 +1,8 @@
 #include "sparse/index/index.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
-#include "sparse/index/codings.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -13,75 +11,55 @@ namespace {
 /// What kernels get for the list of an index that keeps nothing: null would say "all".
 constexpr int32_t kNoPositions = 0;
 
-/// Whether files hold the shape before the data: {cols, n, m} or {cols, height, width}.
-bool is_shaped(Encoding encoding) {
-  return encoding == Encoding::nm || encoding == Encoding::block;
-}
-
-using ShapeHeader = std::array<uint32_t, 3>;
-
-ShapeHeader header_of(Encoding encoding, const IndexShape& shape) {
-  const auto number = [](int64_t value) { return static_cast<uint32_t>(value); };
-  return encoding == Encoding::nm
-             ? ShapeHeader{number(shape.cols), number(shape.n), number(shape.m)}
-             : ShapeHeader{number(shape.cols), number(shape.height), number(shape.width)};
-}
-
-/// Takes the header off `bytes`.
-IndexShape read_shape(Encoding encoding, std::span<const uint8_t>& bytes) {
-  ShapeHeader header{};
+/// Takes the header that files have before the data off `bytes`.
+IndexShape read_shape(const Encoding& encoding, std::span<const uint8_t>& bytes) {
+  ShapeRules::Header header{};
   check(bytes.size() >= sizeof(header), "{} index: {} bytes are too few for its shape",
-        name_of(encoding), bytes.size());
+        encoding.name, bytes.size());
   std::memcpy(header.data(), bytes.data(), sizeof(header));
   bytes = bytes.subspan(sizeof(header));
   const bool small = std::ranges::all_of(header, [](uint32_t x) { return x <= kMaxElements; });
-  check(small, "{} index: its shape [{}] is too large", name_of(encoding), fmt::join(header, ", "));
-  if (encoding == Encoding::nm) {
-    return {.cols = header[0], .n = static_cast<int>(header[1]), .m = static_cast<int>(header[2])};
-  }
-  return {.cols = header[0], .height = header[1], .width = header[2]};
+  check(small, "{} index: its shape [{}] is too large", encoding.name, fmt::join(header, ", "));
+  return encoding.rules->shape(header);
 }
 
-void check_shape(Encoding encoding, int64_t size, const IndexShape& shape) {
-  if (encoding == Encoding::nm) {
-    check_nm_shape(size, shape);
-  } else if (encoding == Encoding::block) {
-    check_block_shape(size, shape);
+void check_shape(const Encoding& encoding, int64_t size, const IndexShape& shape) {
+  if (encoding.rules != nullptr) {
+    encoding.rules->check(size, shape);
   }
 }
 
 }  // namespace
 
-Index::Index(int64_t size, int64_t kept, Encoding encoding, const IndexShape& shape)
+Index::Index(int64_t size, int64_t kept, const Encoding& encoding, const IndexShape& shape)
     : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept), shape_(shape) {
   check_counts(size, kept);
   require(encoding_ != Encoding::full || kept == size, "a full index keeps everything", kept, size);
-  require(encoding_ != Encoding::entropy, "the entropy code is for files");
+  require(encoding_.coding != nullptr, "the encoding is for files only", encoding_.name);
   check_shape(encoding_, size, shape);
 }
 
-Index::Index(Arena& arena, const Mask& mask, Encoding encoding, const IndexShape& shape)
+Index::Index(Arena& arena, const Mask& mask, const Encoding& encoding, const IndexShape& shape)
     : Index(mask.size(), mask.kept(), encoding, shape) {
   if (encoding_ == Encoding::full) {
     return;
   }
-  const Coding& coding = coding_of(encoding_);
   const Counts counts{size_, kept_, shape_};
-  allocate(arena, coding.exact_bytes(mask, counts));
+  allocate(arena, encoding_.coding->exact_bytes(mask, counts));
   if (!dry_) {
-    coding.encode(mask, counts, data_.tensor().span<uint8_t>());
+    encoding_.coding->encode(mask, counts, data_.tensor().span<uint8_t>());
     build_ranks();
   }
 }
 
 Index Index::full(int64_t size) { return {size, size, Encoding::full, {}}; }
 
-Index Index::planned(Arena& arena, int64_t size, int64_t kept, Encoding encoding,
+Index Index::planned(Arena& arena, int64_t size, int64_t kept, const Encoding& encoding,
                      const IndexShape& shape) {
   Index index(size, kept, encoding, shape);
   if (index.encoding_ != Encoding::full) {
     const size_t ranks =
-        sizeof(uint32_t) * static_cast<size_t>(coding_of(encoding).rank_count({size, kept, shape}));
+        sizeof(uint32_t) * static_cast<size_t>(encoding.coding->rank_count({size, kept, shape}));
     index.allocate(arena, predicted_bytes(encoding, size, kept, shape) - ranks);
     index.dry_ = true;
   }
@@ -93,10 +71,13 @@ void Index::allocate(Arena& arena, size_t data_bytes) {
   data_ =
       arena.allocate(Memory::index, "index", DType::uint8, Shape{static_cast<int64_t>(data_bytes)});
   ranks_ = arena.allocate(Memory::index, "index ranks", DType::int32,
-                          Shape{coding_of(encoding_).rank_count({size_, kept_, shape_})});
+                          Shape{encoding_.coding->rank_count({size_, kept_, shape_})});
 }
 
 Coded Index::coded() const {
+  if (encoding_ == Encoding::full) {
+    return {.size = size_, .kept = kept_, .shape = shape_, .data = {}, .ranks = {}};
+  }
   return {.size = size_,
           .kept = kept_,
           .shape = shape_,
@@ -106,9 +87,9 @@ Coded Index::coded() const {
 }
 
 void Index::build_ranks() {
-  coding_of(encoding_).build_ranks(coded(),
-                                   {reinterpret_cast<uint32_t*>(ranks_.tensor().get<int32_t>()),
-                                    static_cast<size_t>(ranks_.tensor().count())});
+  encoding_.coding->build_ranks(coded(),
+                                {reinterpret_cast<uint32_t*>(ranks_.tensor().get<int32_t>()),
+                                 static_cast<size_t>(ranks_.tensor().count())});
 }
 
 double Index::density() const {
@@ -144,13 +125,7 @@ void Index::decode(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   require(first >= 0 && first <= kept_ && count <= kept_ - first, "within the kept elements", first,
           count, kept_);
-  if (encoding_ != Encoding::full) {
-    coding_of(encoding_).decode(coded(), first, out);
-    return;
-  }
-  for (size_t k = 0; k < out.size(); ++k) {
-    out[k] = static_cast<int32_t>(first + static_cast<int64_t>(k));
-  }
+  encoding_.coding->decode(coded(), first, out);
 }
 
 void Index::decode_words(int64_t first, std::span<uint64_t> out) const {
@@ -163,12 +138,12 @@ void Index::decode_words(int64_t first, std::span<uint64_t> out) const {
     const auto words = encoding_ == Encoding::full ? all.words() : coded().words();
     std::ranges::copy(words.subspan(static_cast<size_t>(first), out.size()), out.begin());
   } else {
-    sparse::decode_words(coding_of(encoding_), coded(), first, {out, {}});
+    sparse::decode_words(*encoding_.coding, coded(), first, {out, {}});
   }
 }
 
-size_t Index::scratch_bytes(Encoding encoding, int64_t size) {
-  if (encoding == Encoding::full || encoding == Encoding::int32 || encoding == Encoding::bitmap) {
+size_t Index::scratch_bytes(const Encoding& encoding, int64_t size) {
+  if (encoding.kernel_form != KernelForm::decoded) {
     return 0;
   }
   return static_cast<size_t>(bitmap_coding::word_count(size)) * sizeof(uint64_t) +
@@ -177,18 +152,19 @@ size_t Index::scratch_bytes(Encoding encoding, int64_t size) {
 
 kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
   kernels::Positions positions{.size = size_, .count = kept_};
-  if (encoding_ == Encoding::full) {
-    return positions;
-  }
-  if (encoding_ == Encoding::int32) {
-    positions.list =
-        kept_ == 0 ? &kNoPositions : reinterpret_cast<const int32_t*>(coded().data.data());
-    return positions;
-  }
-  if (encoding_ == Encoding::bitmap) {
-    positions.bitmap = coded().words().data();
-    positions.ranks = coded().ranks.data();
-    return positions;
+  switch (encoding_.kernel_form) {
+    case KernelForm::none:
+      return positions;
+    case KernelForm::list:
+      positions.list =
+          kept_ == 0 ? &kNoPositions : reinterpret_cast<const int32_t*>(coded().data.data());
+      return positions;
+    case KernelForm::bitmap:
+      positions.bitmap = coded().words().data();
+      positions.ranks = coded().ranks.data();
+      return positions;
+    case KernelForm::decoded:
+      break;
   }
   require(scratch.size() >= scratch_bytes() && reinterpret_cast<uintptr_t>(scratch.data()) % 8 == 0,
           "scratch holds a bitmap and its ranks", scratch.size(), scratch_bytes());
@@ -205,7 +181,7 @@ kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
       const size_t first_word = first * bitmap_coding::kWordsPerRank;
       const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerRank);
       sparse::decode_words(
-          coding_of(encoding_), coded(), static_cast<int64_t>(first_word),
+          *encoding_.coding, coded(), static_cast<int64_t>(first_word),
           {words.subspan(first_word, end_word - first_word), ranks.subspan(first, end - first)});
     }
   }
@@ -217,10 +193,7 @@ kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
 int64_t Index::kept_before(int64_t dense) const {
   require_positions();
   require(dense >= 0 && dense <= size_, "within the parameter", dense, size_);
-  if (kept_ == 0 || encoding_ == Encoding::full) {
-    return kept_ == 0 ? 0 : dense;
-  }
-  return coding_of(encoding_).kept_before(coded(), dense);
+  return kept_ == 0 ? 0 : encoding_.coding->kept_before(coded(), dense);
 }
 
 std::vector<uint8_t> Index::to_bytes() const {
@@ -229,8 +202,8 @@ std::vector<uint8_t> Index::to_bytes() const {
   if (encoding_ == Encoding::full) {
     return bytes;
   }
-  if (is_shaped(encoding_)) {
-    const ShapeHeader header = header_of(encoding_, shape_);
+  if (encoding_.rules != nullptr) {
+    const ShapeRules::Header header = encoding_.rules->header(shape_);
     bytes.resize(sizeof(header));
     std::memcpy(bytes.data(), header.data(), sizeof(header));
   }
@@ -239,22 +212,16 @@ std::vector<uint8_t> Index::to_bytes() const {
   return bytes;
 }
 
-Index Index::from_bytes(Arena& arena, Encoding encoding, int64_t size, int64_t kept,
+Index Index::from_bytes(Arena& arena, const Encoding& encoding, int64_t size, int64_t kept,
                         std::span<const uint8_t> bytes) {
   check_counts(size, kept);
-  check(encoding <= Encoding::entropy, "index: unknown encoding {}", static_cast<int>(encoding));
-  if (encoding == Encoding::full) {
-    check(kept == size, "full index: {} of {} elements are kept", kept, size);
-    check(bytes.empty(), "full index: {} bytes where none belong", bytes.size());
-    return full(size);
-  }
+  require(encoding.coding != nullptr, "the encoding is for files only", encoding.name);
   IndexShape shape;
-  if (is_shaped(encoding)) {
+  if (encoding.rules != nullptr) {
     shape = read_shape(encoding, bytes);
   }
   check_shape(encoding, size, shape);
-  coding_of(encoding).check(
-      {.size = size, .kept = kept, .shape = shape, .data = bytes, .ranks = {}});
+  encoding.coding->check({.size = size, .kept = kept, .shape = shape, .data = bytes, .ranks = {}});
   Index index(size, kept, encoding, shape);
   if (index.encoding_ == Encoding::full) {
     return index;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sparse/index/codings.h"
+#include "sparse/index/encoding.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -53,15 +53,21 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
   return std::ranges::lower_bound(list(coded), dense) - list(coded).begin();
 }
 
+constexpr Coding kCoding{.exact_bytes = exact_bytes,
+                         .expected_bytes = expected_bytes,
+                         .rank_count = rank_count,
+                         .encode = encode,
+                         .check = check_data,
+                         .build_ranks = build_ranks,
+                         .decode = decode,
+                         .kept_before = kept_before};
+
 }  // namespace
 
-const Coding kInt32Coding{.exact_bytes = exact_bytes,
-                          .expected_bytes = expected_bytes,
-                          .rank_count = rank_count,
-                          .encode = encode,
-                          .check = check_data,
-                          .build_ranks = build_ranks,
-                          .decode = decode,
-                          .kept_before = kept_before};
+constinit const Encoding Encoding::int32{
+    .name = "int32",
+    .help = "4 bytes a kept element: ascending positions, as SAMO stores them",
+    .coding = &kCoding,
+    .kernel_form = KernelForm::list};
 
 }  // namespace espalier::sparse

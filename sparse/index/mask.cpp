@@ -31,18 +31,6 @@ Mask::Mask(int64_t size, bool kept) : size_(size) {
   }
 }
 
-Mask Mask::from_positions(int64_t size, std::span<const int32_t> positions) {
-  Mask mask(size, false);
-  int64_t last = -1;
-  for (int32_t position : positions) {
-    require(position > last && position < size, "positions ascend within the mask", position, last,
-            size);
-    last = position;
-    mask.words_[static_cast<size_t>(position) / 64] |= uint64_t{1} << (position % 64);
-  }
-  return mask;
-}
-
 Mask Mask::from_words(int64_t size, std::span<const uint64_t> words) {
   Mask mask(size, false);
   require(words.size() == mask.words_.size(), "one word per 64 elements", words.size(), size);
@@ -91,19 +79,6 @@ int64_t count_ones(std::span<const uint64_t> words) {
     total += x & 0x7f;
   }
   return static_cast<int64_t>(total);
-}
-
-double hamming_distance(const Mask& a, const Mask& b) {
-  require(a.size() == b.size(), "masks must have the same size", a.size(), b.size());
-  if (a.size() == 0) {
-    return 0;
-  }
-  int64_t different = 0;
-  for (size_t i = 0; i < a.words().size(); ++i) {
-    const uint64_t word = a.words()[i] ^ b.words()[i];
-    different += count_ones({&word, 1});
-  }
-  return static_cast<double>(different) / static_cast<double>(a.size());
 }
 
 }  // namespace espalier::sparse

@@ -18,9 +18,6 @@ class Mask {
   /// `size` elements, all kept or all pruned.
   /// Throws Failure above kMaxElements: positions are 32-bit.
   explicit Mask(int64_t size, bool kept = true);
-  /// From ascending positions of kept elements; throws Bug when they do not ascend within [0,
-  /// size).
-  static Mask from_positions(int64_t size, std::span<const int32_t> positions);
   /// From the form of `words()`; throws Bug when the number of words or a bit beyond `size` is
   /// wrong.
   static Mask from_words(int64_t size, std::span<const uint64_t> words);
@@ -66,8 +63,5 @@ void for_each_one(std::span<const uint64_t> words, Fn&& fn) {
 
 /// Ones in `words`.
 int64_t count_ones(std::span<const uint64_t> words);
-
-/// Elements on which two masks of the same size differ, divided by their size.
-double hamming_distance(const Mask& a, const Mask& b);
 
 }  // namespace espalier::sparse

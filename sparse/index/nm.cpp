@@ -8,7 +8,7 @@
 #include <array>
 
 #include "sparse/index/bit_stream.h"
-#include "sparse/index/codings.h"
+#include "sparse/index/index.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -121,6 +121,18 @@ int64_t rank_count(const Counts& counts) {
   return (Groups(counts.size, counts.shape).count + kPerRank - 1) / kPerRank;
 }
 
+void check_shape(int64_t size, const IndexShape& shape) {
+  check(shape.cols > 0 && size % shape.cols == 0,
+        "nm index: {} elements are no rows of {}: it needs the columns of the matrix", size,
+        shape.cols);
+  check(shape.m >= 2 && shape.m <= kMostPlaces && shape.n >= 1 && shape.n <= shape.m,
+        "nm index: {} of {} elements: n lies in 1 to m, m in 2 to {}", shape.n, shape.m,
+        kMostPlaces);
+  check(Groups(size, shape).bits() <= kMostBits,
+        "nm index: {} of {} elements take more than {} bits a group: use bitmap", shape.n, shape.m,
+        kMostBits);
+}
+
 void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
   const Groups groups(counts.size, counts.shape);
   BitWriter out(data);
@@ -210,48 +222,55 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
   return within == 0 ? before : before + std::popcount(read(end) & low_mask(within));
 }
 
-}  // namespace
-
-const Coding kNmCoding{.exact_bytes = exact_bytes,
-                       .expected_bytes = expected_bytes,
-                       .rank_count = rank_count,
-                       .encode = encode,
-                       .check = check_data,
-                       .build_ranks = build_ranks,
-                       .decode = decode,
-                       .kept_before = kept_before};
-
-void check_nm_shape(int64_t size, const IndexShape& shape) {
-  check(shape.cols > 0 && size % shape.cols == 0,
-        "nm index: {} elements are no rows of {}: it needs the columns of the matrix", size,
-        shape.cols);
-  check(shape.m >= 2 && shape.m <= kMostPlaces && shape.n >= 1 && shape.n <= shape.m,
-        "nm index: {} of {} elements: n lies in 1 to m, m in 2 to {}", shape.n, shape.m,
-        kMostPlaces);
-  check(Groups(size, shape).bits() <= kMostBits,
-        "nm index: {} of {} elements take more than {} bits a group: use bitmap", shape.n, shape.m,
-        kMostBits);
-}
-
-bool has_groups(int64_t size, const IndexShape& shape) {
+bool possible(int64_t size, const IndexShape& shape) {
   const bool known = shape.cols > 0 && size % shape.cols == 0 && shape.n >= 1 && shape.m >= 2 &&
                      shape.n < shape.m && shape.m <= kMostPlaces;
   return known && Groups(size, shape).bits() <= kMostBits;
 }
 
-bool is_nm(const Mask& mask, const IndexShape& shape) {
-  return has_groups(mask.size(), shape) && fits_nm(mask, shape.cols, shape.n, shape.m);
-}
-
-bool fits_nm(const Mask& mask, int64_t cols, int n, int m) {
-  check_nm_shape(mask.size(), {.cols = cols, .n = n, .m = m});
-  const Groups groups(mask.size(), {.cols = cols, .n = n, .m = m});
+bool holds(const Mask& mask, const IndexShape& shape) {
+  if (!possible(mask.size(), shape)) {
+    return false;
+  }
+  const Groups groups(mask.size(), shape);
   for (int64_t group = 0; group < groups.count; ++group) {
-    if (std::popcount(kept_of(mask, groups, group)) > n) {
+    if (std::popcount(kept_of(mask, groups, group)) > groups.n) {
       return false;
     }
   }
   return true;
 }
+
+ShapeRules::Header header(const IndexShape& shape) {
+  return {static_cast<uint32_t>(shape.cols), static_cast<uint32_t>(shape.n),
+          static_cast<uint32_t>(shape.m)};
+}
+
+IndexShape shape_in(const ShapeRules::Header& header) {
+  return {.cols = header[0], .n = static_cast<int>(header[1]), .m = static_cast<int>(header[2])};
+}
+
+constexpr ShapeRules kRules{.possible = possible,
+                            .holds = holds,
+                            .check = check_shape,
+                            .header = header,
+                            .shape = shape_in};
+
+constexpr Coding kCoding{.exact_bytes = exact_bytes,
+                         .expected_bytes = expected_bytes,
+                         .rank_count = rank_count,
+                         .encode = encode,
+                         .check = check_data,
+                         .build_ranks = build_ranks,
+                         .decode = decode,
+                         .kept_before = kept_before};
+
+}  // namespace
+
+constinit const Encoding Encoding::nm{
+    .name = "nm",
+    .help = "N:M masks: the places of the kept elements in each group of m",
+    .coding = &kCoding,
+    .rules = &kRules};
 
 }  // namespace espalier::sparse

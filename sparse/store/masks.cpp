@@ -1,4 +1,5 @@
-// The store under new masks: everything moves to the new layout, survivors keep their state.
+// The store under new masks: all arrays move to the new layout; elements that stay kept keep their
+// value and state.
 #include <algorithm>
 
 #include "sparse/store/store.h"
@@ -33,7 +34,7 @@ IndexShape Store::index_shape(const Parameter& parameter) const {
   return shape;
 }
 
-/// `block`: those that the mask is known to consist of, if any.
+/// `block`: the size of the blocks that the mask is known to consist of, if any.
 Index Store::make_index(const Parameter& parameter, const Mask& mask,
                         const BlockSize& block) const {
   IndexShape shape = index_shape(parameter);
@@ -82,13 +83,13 @@ BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
 Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask) const {
   require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter", mask.size(),
           parameter.spec.shape.count(), parameter.spec.name);
-  const bool in_blocks = parameter.storage == Storage::block && mask.kept() < mask.size();
+  const bool in_blocks = parameter.storage.whole_blocks && mask.kept() < mask.size();
   BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
   Index index = make_index(parameter, mask, blocks.block());
   return with_lists(parameter, std::move(index), std::move(blocks));
 }
 
-/// What kernels of a device read beside.
+/// Adds what kernels of a device read.
 Store::Pattern Store::with_lists(const Parameter& parameter, Index index, BlockList blocks) const {
   DeviceIndex for_kernels = device_index(index);
   CsrList csr = csr_list(parameter, for_kernels, blocks);
@@ -102,13 +103,12 @@ DeviceIndex Store::device_index(const Index& index) const {
 
 CsrList Store::csr_list(const Parameter& parameter, const DeviceIndex& index,
                         const BlockList& blocks) const {
-  const bool by_elements =
-      parameter.storage == Storage::sparse || (parameter.storage == Storage::block && !blocks);
+  const bool by_elements = !parameter.storage.dense_products && !blocks;
   return index && by_elements ? CsrList(stream_, kernels_, parameter.spec.shape, index.positions())
                               : CsrList();
 }
 
-void Store::keep(Parameter& parameter, Pattern pattern) {
+void Store::set_pattern(Parameter& parameter, Pattern pattern) {
   parameter.index = std::move(pattern.index);
   parameter.blocks = std::move(pattern.blocks);
   parameter.device_index = std::move(pattern.device_index);
@@ -116,7 +116,7 @@ void Store::keep(Parameter& parameter, Pattern pattern) {
 }
 
 Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
-  const bool in_blocks = parameter.storage == Storage::block && kept < parameter.spec.shape.count();
+  const bool in_blocks = parameter.storage.whole_blocks && kept < parameter.spec.shape.count();
   Index index = plan_index(parameter, kept);
   BlockList blocks = in_blocks ? plan_blocks(parameter, kept) : BlockList();
   return with_lists(parameter, std::move(index), std::move(blocks));
@@ -139,7 +139,7 @@ void Store::restart(std::span<const Mask> masks) {
   feedback_.release();
   optimizer_ = {};
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    keep(parameters_[p], std::move(next[p]));
+    set_pattern(parameters_[p], std::move(next[p]));
     parameters_[p].memory.release();
   }
   allocate_all();
@@ -164,7 +164,7 @@ void Store::move_to(std::vector<Pattern> patterns) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
-    keep(parameter, std::move(patterns[p]));
+    set_pattern(parameter, std::move(patterns[p]));
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();
@@ -176,7 +176,7 @@ void Store::move_to(std::vector<Pattern> patterns) {
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
   }
   for (Parameter& parameter : parameters_) {
-    hold(parameter);
+    allocate_copy(parameter);
     if (!arena().dry() && (parameter.spec.shape.rank() > 1 || !parameter.full())) {
       refresh(parameter);
     }
@@ -191,11 +191,11 @@ void Store::carry_values(std::span<const Before> before) {
   }
 }
 
-Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer room) const {
+Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer to) const {
   auto move = [&]<class T>(T) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const Mirror old(stream_, flat.elements(before[p].offset, before[p].index.kept()));
-      const Mirror now(stream_, part(room.tensor(), parameters_[p]));
+      const Mirror now(stream_, part(to.tensor(), parameters_[p]));
       const std::span<const T> values = old.read().host().template span<T>();
       std::ranges::copy(survivors(before[p].index, parameters_[p].index, values),
                         now.host().template get<T>());
@@ -205,7 +205,7 @@ Buffer Store::carried(const Tensor& flat, std::span<const Before> before, Buffer
   if (!arena().dry()) {
     with_number(flat.dtype, move);
   }
-  return room;
+  return to;
 }
 
 std::vector<Mask> Store::masks() const {

@@ -73,7 +73,7 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     // The sharding sees the order of the flat arrays.
     std::vector<size_t> order(extents.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    // Of those that keep nothing and the one that begins where they stand, the later is first.
+    // Parameters that keep nothing share an offset with another one: the later one is first.
     std::ranges::sort(order, {},
                       [&](size_t p) { return std::pair(extents[p].offset, extents.size() - p); });
     std::vector<Extent> ascending;
@@ -118,7 +118,7 @@ Buffer OptimizerArrays::allocate_master(int64_t count) const {
   return where.allocate(Memory::master, "master copy apart from values", DType::fp32, Shape{count});
 }
 
-void OptimizerArrays::bring_master_to_device() {
+void OptimizerArrays::move_master_to_device() {
   if (std::exchange(options_.codecs_on_device, true) || options_.offload ||
       !any(MasterCopy::apart)) {
     return;
@@ -255,7 +255,7 @@ void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int
   const std::span<const float> part = owned_of(packed, place.owned);
   const Tensor stored = codes_of(moment, place);
   if (is_coded(place)) {
-    // The kernel reads only; a view has no const form.
+    // The kernel only reads; a Tensor has no const form.
     const Mirror values = Mirror::of_host(
         *stream_, Tensor(const_cast<float*>(part.data()), DType::fp32, Shape{place.owned.count}));
     values.write();
@@ -288,6 +288,37 @@ void OptimizerArrays::set_master(size_t p, std::span<const float> packed) {
 
 void OptimizerArrays::set_moment(size_t p, int which, std::span<const float> packed) {
   write_moment(moments_.at(static_cast<size_t>(which)), places_[p], which, packed);
+}
+
+/// One array after the other: each old one is freed once its new one is full.
+void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& survive) {
+  Layout next = lay_out(extents);
+  const size_t moved_parameters = stream_->arena().dry() ? 0 : places_.size();
+  if (any(MasterCopy::halves)) {
+    Buffer low = allocate_low(next);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
+    }
+    low_ = std::move(low);
+  }
+  if (any(MasterCopy::apart)) {
+    Buffer master = allocate_master(next.master);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      if (apart(p)) {
+        write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));
+      }
+    }
+    master_ = std::move(master);
+  }
+  for (int which = 0; which < options_.moments; ++which) {
+    Moment& old = moments_[static_cast<size_t>(which)];
+    Moment moved = allocate_moment(next, which);
+    for (size_t p = 0; p < moved_parameters; ++p) {
+      write_moment(moved, next.places[p], which, survive(p, read_moment(old, places_[p], which)));
+    }
+    old = std::move(moved);
+  }
+  places_ = std::move(next.places);
 }
 
 }  // namespace espalier::sparse

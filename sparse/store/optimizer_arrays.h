@@ -5,9 +5,8 @@
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
 //
-// Beside a device `master` is in pinned memory of the host, which sends it in codes, until those
-// are made on the device; with `offload` all arrays are: the kernels of the device read and write
-// them there, over its bus.
+// With a device, `master` is in pinned memory of the host as long as the host encodes it; with
+// `offload` all arrays are, and the kernels of the device read and write them over its bus.
 #include <array>
 #include <functional>
 #include <memory>
@@ -33,9 +32,9 @@ class OptimizerArrays {
   struct Options {
     std::vector<MasterCopy> copies{};  ///< by parameter
     int moments = 2;
-    int state_bits = 32;            ///< or 8
-    bool offload = false;           ///< all of it in memory of the host that a device reads, too
-    bool codecs_on_device = false;  ///< and `master` with them
+    int state_bits = 32;                 ///< or 8
+    bool offload = false;                ///< all arrays in pinned memory of the host
+    bool codecs_on_device = false;       ///< and `master` with them
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
   };
   OptimizerArrays() = default;
@@ -69,12 +68,12 @@ class OptimizerArrays {
   void set_master(size_t p, std::span<const float> packed);
   void set_moment(size_t p, int which, std::span<const float> packed);
 
-  /// As if `codecs_on_device` had been said: `master` moves to the device, unless offloaded.
-  void bring_master_to_device();
+  /// Sets `codecs_on_device`: `master` moves to the device, unless offloaded.
+  void move_master_to_device();
 
   /// Maps the packed elements of parameter p from the old kept elements to the new ones.
   using Survive = std::function<std::vector<float>(size_t p, std::span<const float> old)>;
-  /// Moves everything to a new layout, one array at a time. Collective when sharded.
+  /// Moves all arrays to a new layout, one at a time. Collective when sharded.
   void relocate(std::span<const Extent> extents, const Survive& survive);
 
  private:

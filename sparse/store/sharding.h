@@ -1,6 +1,6 @@
 #pragma once
-// Who holds the optimizer state of which kept elements, when data-parallel ranks share it out
-// (ZeRO-1). The store asks through this interface and knows no ranks' messages.
+// How data-parallel ranks shard the optimizer state over kept elements (ZeRO-1). The store reads
+// shares and collects them through this interface; it sends no messages itself.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,8 +39,8 @@ class Sharding {
   virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents) = 0;
   /// Collective. `whole` [kept] holds this rank's range; afterwards all ranges.
   virtual void collect(std::span<const Range> shares, const Tensor& whole) = 0;
-  /// Whether ranks can do that from device to device, for kernels asked for from now on: then nobody
-  /// waits for it.
+  /// Whether ranks can collect from device to device, ordered on the stream without a wait of the
+  /// host.
   virtual bool collects_on_device() const { return false; }
   virtual void collect_on_device(std::span<const SharedVector> /*vectors*/) {}
 };

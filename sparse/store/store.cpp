@@ -1,13 +1,10 @@
 #include "sparse/store/store.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace espalier::sparse {
 namespace {
-
-constexpr std::array<std::string_view, 4> kStorages{"dense", "expanded", "sparse", "block"};
 
 int64_t aligned(int64_t count) {
   return (count + Store::kAlign - 1) / Store::kAlign * Store::kAlign;
@@ -16,15 +13,6 @@ int64_t aligned(int64_t count) {
 bool is_vector(const Parameter& parameter) { return parameter.spec.shape.rank() == 1; }
 
 }  // namespace
-
-std::string_view name_of(Storage storage) { return kStorages.at(static_cast<size_t>(storage)); }
-
-Storage storage_by_name(std::string_view name) {
-  const auto found = std::ranges::find(kStorages, name);
-  check(found != kStorages.end(), "unknown storage \"{}\"; there are {}", name,
-        fmt::join(kStorages, ", "));
-  return static_cast<Storage>(found - kStorages.begin());
-}
 
 Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<ParameterSpec> specs,
              const StoreOptions& options)
@@ -49,7 +37,7 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     } else if (!options.planned.empty()) {
       pattern = plan_pattern(parameter, options.planned.at(parameters_.size()));
     }
-    keep(parameter, std::move(pattern));
+    set_pattern(parameter, std::move(pattern));
     parameters_.push_back(std::move(parameter));
   }
   options_.start = {};
@@ -75,7 +63,7 @@ void Store::allocate_all() {
                                  extents);
   }
   for (Parameter& parameter : parameters_) {
-    hold(parameter);
+    allocate_copy(parameter);
   }
 }
 
@@ -115,7 +103,7 @@ Buffer Store::allocate_feedback() {
   return where.allocate(Memory::communication, "error feedback", DType::fp32, Shape{flat_size_});
 }
 
-void Store::bring_codecs_to_device() {
+void Store::move_codecs_to_device() {
   if (std::exchange(codecs_on_device_, true)) {
     return;
   }
@@ -125,16 +113,16 @@ void Store::bring_codecs_to_device() {
     stream_.synchronize();
     feedback_ = std::move(there);
   }
-  optimizer_.bring_master_to_device();
+  optimizer_.move_master_to_device();
 }
 
-/// Gives a parameter what its storage keeps resident beside the flat arrays.
-void Store::hold(Parameter& parameter) {
+/// Allocates what the storage of a parameter keeps resident beside the flat arrays.
+void Store::allocate_copy(Parameter& parameter) {
   const DType dtype = is_vector(parameter) ? DType::fp32 : options_.dtype;
   if (parameter.full() && dtype == options_.dtype) {
     parameter.memory.release();
     parameter.dense = part(value(), parameter).reshaped(parameter.spec.shape);
-  } else if (parameter.full() || parameter.storage == Storage::dense) {
+  } else if (parameter.full() || parameter.storage.dense_copy) {
     if (!parameter.copied()) {
       parameter.memory =
           arena().allocate(Memory::weight, parameter.spec.name, dtype, parameter.spec.shape);
@@ -205,7 +193,7 @@ kernels::Positions Store::positions(const Parameter& parameter) {
   return decoded_positions_;
 }
 
-/// Grows to the largest tensor asked for.
+/// Grows to the largest tensor requested.
 Tensor Store::scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape) {
   if (!buffer.tensor() || buffer.tensor().count() < shape.count()) {
     ++changes_;
@@ -219,7 +207,7 @@ Tensor Store::expand(const Parameter& parameter) {
   return expander_.take({.number = number_of(parameter), .shape = parameter.spec.shape});
 }
 
-/// Kept values into a dense matrix, by kernels of a stream.
+/// Kept values into a dense matrix, on a stream.
 void Store::write_dense(Stream& stream, const Parameter& parameter, const Tensor& to) {
   kernels_.scatter(
       stream, {.packed = part(value(), parameter), .dense = to, .positions = positions(parameter)});
@@ -228,7 +216,7 @@ void Store::write_dense(Stream& stream, const Parameter& parameter, const Tensor
 Store::Pass::~Pass() {
   try {
     store_.expander_.end_pass();
-  } catch (const Error&) {  // of the device: whoever needs results synchronizes, and is told
+  } catch (const Error&) {  // of the device: the next synchronisation throws it again
   }
   try {
     store_.panels_.end_pass();
@@ -240,7 +228,7 @@ void Store::set_gradient_probe(GradientProbe probe) {
   ++changes_;
   gradient_probe_ = std::move(probe);
   if (!gradient_probe_) {
-    panels_.release();  // sparse storages need it for probes alone
+    panels_.release();  // sparse storages need them for probes only
   }
 }
 
@@ -250,9 +238,9 @@ Storage Store::choose_storage(const Parameter& parameter) const {
              : Storage::dense;
 }
 
-void Store::set_storage(Parameter& parameter, Storage storage) {
+void Store::set_storage(Parameter& parameter, const Storage& storage) {
   BlockList blocks;
-  if (storage == Storage::block && !parameter.full()) {
+  if (storage.whole_blocks && !parameter.full()) {
     blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
                                    : make_blocks(parameter, parameter.index.mask());
   }
@@ -261,8 +249,40 @@ void Store::set_storage(Parameter& parameter, Storage storage) {
   parameter.blocks = std::move(blocks);
   parameter.csr = {};
   parameter.csr = csr_list(parameter, parameter.device_index, parameter.blocks);
-  hold(parameter);
+  allocate_copy(parameter);
   refresh(parameter);
+}
+
+int64_t Store::total_size() const {
+  int64_t sum = 0;
+  for (const Parameter& parameter : parameters_) {
+    sum += parameter.spec.borrowed ? 0 : parameter.size();
+  }
+  return sum;
+}
+
+int64_t Store::total_kept() const {
+  int64_t sum = 0;
+  for (const Parameter& parameter : parameters_) {
+    sum += parameter.spec.borrowed ? 0 : parameter.kept();
+  }
+  return sum;
+}
+
+StateParts Store::parts() const {
+  StateParts parts{.value = value_.bytes(),
+                   .gradient = gradient_.bytes(),
+                   .low = optimizer_.low_bytes(),
+                   .master = optimizer_.master_bytes(),
+                   .moments = optimizer_.moment_bytes(),
+                   .scales = optimizer_.scale_bytes()};
+  for (const Parameter& parameter : parameters_) {
+    parts.copies += parameter.memory.bytes();
+    parts.index +=
+        parameter.blocks.bytes() + parameter.csr.bytes() +
+        (parameter.device_index ? parameter.device_index.bytes() : parameter.index.bytes());
+  }
+  return parts;
 }
 
 }  // namespace espalier::sparse

@@ -4,13 +4,13 @@
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
 //   low               bf16 and fp16: what rounding took from the master copy, so that value
-//                     and low together are an exact fp32 number (core/types.h, join). On request
-//                     matrices have none: then `value` is all of it, and updates round at random
+//                     and low together are an exact fp32 number (core/types.h, join). Without
+//                     master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
-//   feedback          on request, fp32: what codecs lost of this rank's gradients. It differs on all
-//                     ranks and is never sharded
-//   master            of parameters that are wanted apart, fp32, instead of low: the whole master copy,
-//                     which `value` then only follows (new values that travel in codes: Wire's changes)
+//   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It differs
+//                     between ranks and is never sharded
+//   master            fp32, instead of low, of parameters whose new values are sent in codes (ZeRO-1): the
+//                     whole master copy, which `value` follows (changes of parallel/wire/wire.h)
 //
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
@@ -30,33 +30,22 @@
 #include <vector>
 
 #include "sparse/index/block_list.h"
-#include "sparse/index/csr_list.h"
 #include "sparse/index/device_index.h"
 #include "sparse/index/index.h"
 #include "sparse/index/mask.h"
 #include "sparse/store/optimizer_arrays.h"
 #include "sparse/weight/expander.h"
 #include "sparse/weight/gradient_panels.h"
+#include "sparse/weight/registry.h"
 #include "src/core/arena.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::sparse {
 
-/// How a pruned weight is held for compute. Unpruned ones are dense views of their values.
-enum class Storage : uint8_t {
-  dense,     ///< a resident dense copy with zeros (SAMO)
-  expanded,  ///< kept values only; the dense matrix is rebuilt in scratch before each product
-  sparse,    ///< kept values only; sparse products
-  block,     ///< kept values only; products of whole blocks (of elements where blocks are thin)
-};
-std::string_view name_of(Storage storage);
-/// Throws Failure that lists the names.
-Storage storage_by_name(std::string_view name);
-
 /// How a parameter starts: zeros, ones, or normal numbers of the given standard deviation.
 enum class Initial : uint8_t { zeros, ones, normal };
 
-/// What a network declares.
+/// A parameter as a network declares it.
 struct ParameterSpec {
   std::string name;
   Shape shape;
@@ -73,7 +62,7 @@ struct ParameterSpec {
 struct Parameter {
   ParameterSpec spec;
   Index index;
-  DeviceIndex device_index;          ///< beside a device, where the index is not full
+  DeviceIndex device_index;          ///< with a device, where the index is not full
   Storage storage = Storage::dense;  ///< matters when the index is not full
   int64_t offset = 0;                ///< of the first kept element in gradient and value
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
@@ -81,7 +70,7 @@ struct Parameter {
   Tensor dense;
   Buffer memory;     ///< behind `dense`, where it is a copy
   BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
-  CsrList csr;       ///< beside a device, of a pruned one that is computed by elements
+  CsrList csr;       ///< with a device, of a pruned one that is computed by elements
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
@@ -110,24 +99,24 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
-  BlockWish block;                  ///< of storage block
+  BlockOptions block;               ///< of storage block
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
-  bool feedback = false;  ///< with an array for what codecs lost of this rank's gradients
+  bool feedback = false;  ///< with the array of error feedback
   /// Who owns what; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
   /// Of a sharded store: the matrices whose master copy stands apart from values; empty: none.
   std::function<bool(const ParameterSpec&)> apart;
-  /// The mask that parameter p starts with, asked for once, in order; empty: all are kept. A store
-  /// that starts pruned never holds dense state, nor more than one mask.
+  /// The mask that parameter p starts with, called once for each, in order; empty: all are kept. A
+  /// store that starts pruned never holds dense state, nor more than one mask.
   std::function<Mask(size_t p)> start;
   /// For dry stores, instead: how many elements of each parameter are kept; empty: all.
   std::vector<int64_t> planned;
 };
 
-/// What the kept elements start with: a pure function of (seed, name, element), so that they start
-/// as they would without a mask.
+/// The initial values of the kept elements: a pure function of (seed, name, element), so a mask does
+/// not change them.
 std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
                                   int threads = 1);
 
@@ -167,8 +156,7 @@ class Store {
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;
-  /// Grows with every change of masks, storages or addresses: calls for weights that were right
-  /// before would be others now.
+  /// Grows with every change of masks, storages or addresses, which invalidates captured graphs.
   int64_t changes() const { return changes_ + expander_.grown() + panels_.grown(); }
   const StoreOptions& options() const { return options_; }
   Stream& stream() const { return stream_; }
@@ -177,11 +165,11 @@ class Store {
   /// The flat arrays, [flat_size()].
   Tensor gradient() const { return gradient_.tensor(); }
   Tensor value() const { return value_.tensor(); }
-  /// fp32, of this rank alone; empty unless asked for.
+  /// fp32, of this rank only; empty without StoreOptions::feedback.
   Tensor feedback() const { return feedback_.tensor(); }
-  /// What codecs read and write, `feedback` and `master`, is the host's until they run on the
-  /// device: from this call on, with what it holds. Offloaded master copies stay.
-  void bring_codecs_to_device();
+  /// Codecs read and write `feedback` and `master`, which are in memory of the host until this call
+  /// moves them to the device, where codecs run from then on. Offloaded master copies stay.
+  void move_codecs_to_device();
   /// The part of a flat array that belongs to `parameter`, [kept].
   Tensor part(const Tensor& flat, const Parameter& parameter) const;
   /// The gradient of a parameter that is not pruned, in its own shape.
@@ -190,8 +178,8 @@ class Store {
   OptimizerState state(const Parameter& parameter) const;
   /// The kept elements of a parameter that each rank owns; empty when not sharded.
   std::span<const Range> shares(const Parameter& parameter) const;
-  /// What kernels read; compressed indices are decoded into a scratch that stays valid until
-  /// positions of another parameter are asked for.
+  /// What kernels read; compressed indices are decoded into one scratch, valid until the
+  /// positions of another parameter are read.
   kernels::Positions positions(const Parameter& parameter);
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
@@ -200,9 +188,9 @@ class Store {
   GradientPanels& panels() { return panels_; }
   /// The dense matrix in scratch, compute type: valid until the next call.
   Tensor expand(const Parameter& parameter);
-  /// While it lives values do not change, expand may look ahead (expander.h), and gradients may be
-  /// gathered beside the stream (gradient_panels.h; until `panels().join()`): a forward or backward
-  /// of some layers. `key` names what asks for its weights in the same order each time.
+  /// A forward or backward of some layers. While it lives, values do not change, `expand` may
+  /// prefetch (expander.h) and a side stream may gather gradients (gradient_panels.h; until
+  /// `panels().join()`). Passes with the same `key` read their weights in the same order.
   class Pass {
    public:
     Pass(Store& store, int key) : store_(store) {
@@ -216,9 +204,9 @@ class Store {
    private:
     Store& store_;
   };
-  /// While a probe is set, backward hands it the dense gradient of each pruned weight (fp32, in its
-  /// shape, free to be changed during the call) and writes none to the flat array. Takes the
-  /// scratch of one layer, whatever the storage. Empty: off.
+  /// While a probe is set, backward calls it with the dense gradient of each pruned weight (fp32, in
+  /// its shape; the probe may change it) and writes none to the flat array. Needs the scratch of one
+  /// layer, whatever the storage. Empty: off.
   using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
   void set_gradient_probe(GradientProbe probe);
   const GradientProbe& gradient_probe() const { return gradient_probe_; }
@@ -227,7 +215,7 @@ class Store {
   void initialise(uint64_t seed);
   /// Packed fp32 values of a parameter → values, low, master and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
-  /// The values alone, rounded: of a matrix whose master copy stands apart.
+  /// Sets only the values, rounded, of a matrix whose master copy stands apart.
   void set_common(Parameter& parameter, std::span<const float> packed);
   /// The packed values that compute reads.
   std::vector<float> values(const Parameter& parameter);
@@ -250,9 +238,9 @@ class Store {
   /// extra memory of carrying anything over. Throws as set_masks does.
   void restart(std::span<const Mask> masks);
   std::vector<Mask> masks() const;
-  /// Holds a pruned parameter in another way from now on; values stay. Throws Failure, and changes
-  /// nothing, when that cannot hold its mask.
-  void set_storage(Parameter& parameter, Storage storage);
+  /// Changes the storage of a pruned parameter; values stay. Throws Failure, and changes nothing,
+  /// when that storage cannot hold its mask.
+  void set_storage(Parameter& parameter, const Storage& storage);
   /// For dry stores: the allocations of `set_masks` for masks that keep so many elements of each
   /// parameter.
   void plan(std::span<const int64_t> kept);
@@ -272,22 +260,22 @@ class Store {
   DeviceIndex device_index(const Index& index) const;
   CsrList csr_list(const Parameter& parameter, const DeviceIndex& index,
                    const BlockList& blocks) const;
-  void hold(Parameter& parameter);
-  /// What a mask becomes.
+  void allocate_copy(Parameter& parameter);
+  /// A mask as the store holds it.
   struct Pattern {
     Index index;
     BlockList blocks;
     DeviceIndex device_index;
     CsrList csr;
   };
-  static void keep(Parameter& parameter, Pattern pattern);
+  static void set_pattern(Parameter& parameter, Pattern pattern);
   Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
   Pattern with_lists(const Parameter& parameter, Index index, BlockList blocks) const;
   Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
-  Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer room) const;
+  Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer to) const;
   void write_exact(const Parameter& parameter, const Tensor& to);
   void refresh_exact_vectors();
   void refresh_on_device(std::span<const size_t> vectors);

@@ -1,8 +1,13 @@
-// The numbers that a store holds, in and out.
+// The numbers that a store holds: initial values, values and state in and out, and the copies that
+// compute reads when other ranks have stepped a part of the values (ZeRO-1).
+#include <xxhash.h>
+
 #include <algorithm>
+#include <array>
 
 #include "sparse/store/store.h"
 #include "src/core/mirror.h"
+#include "src/core/rng.h"
 
 namespace espalier::sparse {
 namespace {
@@ -17,7 +22,74 @@ void with_halves(const Tensor& values, const Body& body) {
   }
 }
 
+/// values[k] = the draw of kept element first + k: a pure function of (key, its position). Four
+/// positions share a counter.
+void draw_run(const Index& index, uint64_t key, float deviation, int64_t first,
+              std::span<float> values) {
+  std::vector<int32_t> positions(values.size());
+  index.decode(first, positions);
+  int32_t counter = -1;
+  int32_t pair = -1;
+  Philox bits{};
+  std::array<float, 2> draws{};
+  for (size_t k = 0; k < values.size(); ++k) {
+    const int32_t position = positions[k];
+    if (position / 4 != counter) {
+      counter = position / 4;
+      bits = philox(key, 0, static_cast<uint64_t>(counter));
+    }
+    if (position / 2 != pair) {
+      pair = position / 2;
+      const auto two = static_cast<size_t>(pair % 2) * 2;
+      draws = normal_pair(bits.at(two), bits.at(two + 1));
+    }
+    values[k] = deviation * draws[static_cast<size_t>(position % 2)];
+  }
+}
+
+void draw_normal(const Index& index, uint64_t key, float deviation, std::span<float> values,
+                 int threads) {
+  constexpr int64_t kRun = 1 << 16;
+  const auto count = static_cast<int64_t>(values.size());
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > kRun)
+  for (int64_t first = 0; first < count; first += kRun) {
+    const auto length = static_cast<size_t>(std::min(kRun, count - first));
+    draw_run(index, key, deviation, first, values.subspan(static_cast<size_t>(first), length));
+  }
+}
+
+/// For each rank the elements that it owns of some parameters.
+std::vector<Range> packed_by_rank(std::span<const std::span<const Range>> shares, size_t ranks) {
+  std::vector<Range> packed(ranks);
+  int64_t end = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    packed[rank].first = end;
+    for (const auto& parameter : shares) {
+      packed[rank].count += parameter[rank].count;
+    }
+    end += packed[rank].count;
+  }
+  return packed;
+}
+
 }  // namespace
+
+std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
+                                  int threads) {
+  std::vector<float> values(static_cast<size_t>(index.kept()),
+                            spec.initial == Initial::ones ? 1.0F : 0.0F);
+  if (spec.initial == Initial::normal) {
+    const uint64_t key = mix(seed, XXH64(spec.name.data(), spec.name.size(), 0));
+    draw_normal(index, key, spec.deviation, values, threads);
+  }
+  return values;
+}
+
+void Store::initialise(uint64_t seed) {
+  for (Parameter& parameter : parameters_) {
+    set_values(parameter, initial_values(parameter.spec, parameter.index, seed, stream_.threads()));
+  }
+}
 
 void Store::set_values(Parameter& parameter, std::span<const float> packed) {
   require(static_cast<int64_t>(packed.size()) == parameter.kept(), "one value a kept element",
@@ -120,6 +192,90 @@ void Store::refresh(Parameter& parameter) {
                                .positions = positions(parameter)});
   } else if (options_.training) {
     write_exact(parameter, parameter.dense);
+  }
+}
+
+void Store::refresh_all() {
+  for (Parameter& parameter : parameters_) {
+    const size_t p = number_of(parameter);
+    const bool all_mine = optimizer_.owned(p).count == parameter.kept() && !optimizer_.apart(p);
+    const bool written = all_mine && parameter.dense.dtype == options_.dtype;  // with the step
+    if (!parameter.exact_copy() && !written) {
+      refresh(parameter);
+    }
+  }
+  if (options_.sharding && options_.dtype != DType::fp32) {
+    refresh_exact_vectors();
+  }
+}
+
+void Store::refresh_exact_vectors() {
+  std::vector<size_t> vectors;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].exact_copy()) {
+      vectors.push_back(p);
+    }
+  }
+  if (vectors.empty()) {
+    return;
+  }
+  if (options_.sharding->collects_on_device()) {
+    refresh_on_device(vectors);
+  } else {
+    refresh_by_host(vectors);
+  }
+}
+
+void Store::refresh_on_device(std::span<const size_t> vectors) {
+  std::vector<SharedVector> shared;
+  for (const size_t p : vectors) {
+    const Tensor whole = parameters_[p].dense.reshaped({parameters_[p].size()});
+    const Range mine = optimizer_.owned(p);
+    if (mine.count > 0) {
+      write_exact(parameters_[p], whole.elements(mine.first, mine.count));
+    }
+    shared.push_back({.whole = whole, .shares = optimizer_.shares(p)});
+  }
+  options_.sharding->collect_on_device(shared);
+}
+
+/// Every rank's parts of all such vectors, one after the other, go to all ranks at once.
+void Store::refresh_by_host(std::span<const size_t> vectors) {
+  std::vector<std::span<const Range>> shares;
+  for (const size_t p : vectors) {
+    shares.push_back(optimizer_.shares(p));
+  }
+  const auto me = static_cast<size_t>(options_.sharding->rank());
+  const size_t ranks = shares.front().size();
+  const std::vector<Range> packed = packed_by_rank(shares, ranks);
+  std::vector<float> all(static_cast<size_t>(packed.back().first + packed.back().count));
+  const Mirror mine = Mirror::of_host(
+      stream_, Tensor(all.data() + packed[me].first, DType::fp32, Shape{packed[me].count}));
+  int64_t written = 0;
+  for (const size_t p : vectors) {
+    const int64_t owned = optimizer_.owned(p).count;
+    if (owned > 0) {
+      write_exact(parameters_[p], mine.device().elements(written, owned));
+    }
+    written += owned;
+  }
+  mine.read();
+  options_.sharding->collect(
+      packed, Tensor(all.data(), DType::fp32, Shape{static_cast<int64_t>(all.size())}));
+  std::vector<Mirror> copies;
+  for (const size_t p : vectors) {
+    copies.emplace_back(stream_, parameters_[p].dense);
+  }
+  const float* from = all.data();
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < vectors.size(); ++i) {
+      const auto [first, count] = shares[i][rank];
+      std::copy_n(from, count, copies[i].host().get<float>() + first);
+      from += count;
+    }
+  }
+  for (const Mirror& copy : copies) {
+    copy.write();
   }
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sparse/weight/storages.h"
+#include "sparse/weight/verbs.h"
 
 namespace espalier::sparse {
 
@@ -146,8 +146,15 @@ void apply_transposed(Stream& stream, const WeightParts& parts,
   dense_apply_transposed(stream, parts, parts.parameter.dense, args);
 }
 
+constexpr Verbs kVerbs{apply, apply_transposed, dense_accumulate_gradient};
+
 }  // namespace
 
-constinit const Verbs kDenseVerbs{apply, apply_transposed, dense_accumulate_gradient};
+constinit const Storage Storage::dense{
+    .name = "dense",
+    .help = "kept values and a resident dense copy with zeros (SAMO)",
+    .dense_products = true,
+    .dense_copy = true,
+    .verbs = &kVerbs};
 
 }  // namespace espalier::sparse

@@ -6,19 +6,19 @@
 namespace espalier::sparse {
 
 Tensor Expander::take(const Weight& weight) {
-  make_room(weight);
+  reserve(weight);
   if (!alternates()) {
-    write_(stream_, weight.number, dense(present(), weight));
-    return dense(present(), weight);
+    write_(stream_, weight.number, dense(current(), weight));
+    return dense(current(), weight);
   }
-  bring(weight);
-  asked_.push_back(weight);
-  look_ahead(weight);
-  return dense(present(), weight);
+  make_current(weight);
+  taken_.push_back(weight);
+  prefetch(weight);
+  return dense(current(), weight);
 }
 
-/// All that is in use is as large as the largest weight.
-void Expander::make_room(const Weight& weight) {
+/// Every slot in use is as large as the largest weight.
+void Expander::reserve(const Weight& weight) {
   for (Slot& slot : slots_) {
     const bool used = &slot == &slots_[0] || slot.memory.tensor() || alternates();
     if (used && (!slot.memory.tensor() || slot.memory.tensor().count() < weight.shape.count())) {
@@ -31,42 +31,41 @@ void Expander::make_room(const Weight& weight) {
   }
 }
 
-/// Into the present slot, where it may be; or in the other one, which is the present one from now
-/// on.
-void Expander::bring(const Weight& weight) {
-  if (present().has(weight)) {
+/// If the current slot does not hold the weight, the other one becomes current and gets it.
+void Expander::make_current(const Weight& weight) {
+  if (current().has(weight)) {
     return;
   }
-  present_ = 1 - present_;
+  current_ = 1 - current_;
   join();
-  if (!present().has(weight)) {
-    write_(stream_, weight.number, dense(present(), weight));
-    present().holds = weight;
-    present().full = true;
+  if (!current().has(weight)) {
+    write_(stream_, weight.number, dense(current(), weight));
+    current().holds = weight;
+    current().full = true;
   }
 }
 
 void Expander::join() {
-  if (std::exchange(ahead_, false)) {
+  if (std::exchange(prefetched_, false)) {
     stream_.follow(*stream_.side(), rebuilt_);
   }
 }
 
-/// The next one that is another; null where nothing is known.
+/// The next different weight of the recorded pass; null if this pass has no record or deviates.
 const Expander::Weight* Expander::next_after(const Weight& weight) const {
-  if (expected_ == nullptr || asked_.size() > expected_->size() ||
-      !std::equal(asked_.begin(), asked_.end(), expected_->begin())) {
+  if (expected_ == nullptr || taken_.size() > expected_->size() ||
+      !std::equal(taken_.begin(), taken_.end(), expected_->begin())) {
     return nullptr;
   }
-  const auto after = expected_->begin() + static_cast<std::ptrdiff_t>(asked_.size());
+  const auto after = expected_->begin() + static_cast<std::ptrdiff_t>(taken_.size());
   const auto found =
       std::find_if(after, expected_->end(), [&](const Weight& w) { return !(w == weight); });
   return found == expected_->end() ? nullptr : &*found;
 }
 
-void Expander::look_ahead(const Weight& weight) {
+void Expander::prefetch(const Weight& weight) {
   Stream* const side = stream_.side();
-  const Weight* const next = side == nullptr || ahead_ ? nullptr : next_after(weight);
+  const Weight* const next = side == nullptr || prefetched_ ? nullptr : next_after(weight);
   if (next == nullptr || other().has(*next) ||
       other().memory.tensor().count() < next->shape.count()) {
     return;
@@ -74,7 +73,7 @@ void Expander::look_ahead(const Weight& weight) {
   side->follow(stream_, stream_.mark());  // the product that read the other slot, and new values
   write_(*side, next->number, dense(other(), *next));
   rebuilt_ = side->mark();
-  ahead_ = true;
+  prefetched_ = true;
   other().holds = *next;
   other().full = true;
 }
@@ -82,15 +81,15 @@ void Expander::look_ahead(const Weight& weight) {
 void Expander::begin_pass(int key) {
   require(!in_pass_, "passes do not nest", key);
   in_pass_ = true;
-  asked_.clear();
+  taken_.clear();
   const auto found = seen_.find(key);
   expected_ = found == seen_.end() ? nullptr : &found->second;
   key_ = key;
 }
 
 void Expander::end_pass() {
-  if (asked_ != seen_[key_]) {
-    seen_[key_] = asked_;
+  if (taken_ != seen_[key_]) {
+    seen_[key_] = taken_;
   }
   for (Slot& slot : slots_) {
     slot.full = false;

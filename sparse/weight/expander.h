@@ -1,17 +1,16 @@
 #pragma once
-// Where the weights of storage `expanded` are dense: scratch, for one product at a time.
+// Scratch in which the weights of storage `expanded` are dense, for one product at a time.
 //
-// Beside a device there are two, and a second queue rebuilds the next weight in one while the
-// product with the present one reads the other. Which is next is known from the last time: a pass,
-// a forward or a backward of some layers, asks for its weights in the same order each time, so its
-// first run notes them and later ones look ahead. A wrong guess costs the rebuilding, no bit.
+// On a device there are two slots: a side stream rebuilds the next weight in one while the product
+// with the current weight reads the other. A pass (a forward or a backward of some layers) takes
+// its weights in the same order each time, so its first run records the order and later runs
+// prefetch. A wrong prediction costs one rebuild and changes no bit.
 //
-//   side:  after what was asked so far     rebuild next               note the mark
-//   main:  ... product before | product with the present weight | after the mark: product with the next
+//   side:  after the calls enqueued so far   rebuild next                 record a mark
+//   main:  ... previous product | product with the current weight | after the mark: next product
 //
-// Values do not change within a pass; what it holds is forgotten at its end. Outside of passes each
-// weight is rebuilt when it is asked for. Memory: as large as the largest weight so far, twice on a
-// device.
+// Values do not change within a pass; its end empties the slots. Outside of passes each weight is
+// rebuilt when it is taken. Memory: the largest weight so far, twice on a device.
 #include <functional>
 #include <map>
 #include <vector>
@@ -27,7 +26,7 @@ class Expander {
     Shape shape;
     bool operator==(const Weight& other) const { return number == other.number; }
   };
-  /// Writes the dense elements of a weight, with a stream.
+  /// Writes the dense elements of a weight, on a stream.
   using Write = std::function<void(Stream&, size_t number, const Tensor& to)>;
 
   Expander(Stream& stream, DType dtype, Write write)
@@ -36,11 +35,11 @@ class Expander {
   /// The weight, for calls of the stream; valid until the next call.
   Tensor take(const Weight& weight);
 
-  /// Passes with the same key ask for the same weights; they do not nest.
+  /// Passes with the same key take the same weights in the same order; passes do not nest.
   void begin_pass(int key);
-  /// Later calls of the stream come after what was rebuilt in advance.
+  /// Later calls of the stream follow the prefetch.
   void end_pass();
-  /// How often the scratch has got other addresses.
+  /// How often the scratch has been reallocated.
   int64_t grown() const { return grown_; }
 
  private:
@@ -51,30 +50,30 @@ class Expander {
     bool has(const Weight& weight) const { return full && holds == weight; }
   };
   bool alternates() const { return in_pass_ && stream_.arena().on_device(); }
-  Slot& present() { return slots_[present_]; }
-  Slot& other() { return slots_[1 - present_]; }
+  Slot& current() { return slots_[current_]; }
+  Slot& other() { return slots_[1 - current_]; }
   Tensor dense(const Slot& slot, const Weight& weight) const {
     return slot.memory.tensor().as(dtype_, weight.shape);
   }
-  void make_room(const Weight& weight);
-  void bring(const Weight& weight);
+  void reserve(const Weight& weight);
+  void make_current(const Weight& weight);
   void join();
   const Weight* next_after(const Weight& weight) const;
-  void look_ahead(const Weight& weight);
+  void prefetch(const Weight& weight);
 
   Stream& stream_;
   DType dtype_;
   Write write_;
   Slot slots_[2];
-  size_t present_ = 0;
+  size_t current_ = 0;
   int64_t grown_ = 0;
   std::map<int, std::vector<Weight>> seen_;  ///< the last pass of each key
-  std::vector<Weight> asked_;                ///< of this pass
+  std::vector<Weight> taken_;                ///< in this pass
   const std::vector<Weight>* expected_ = nullptr;
   int key_ = 0;
   bool in_pass_ = false;
-  bool ahead_ = false;  ///< the side stream has been asked for something that nobody waited for
-  Mark rebuilt_ = 0;    ///< of it
+  bool prefetched_ = false;  ///< the side stream has work that the stream does not follow yet
+  Mark rebuilt_ = 0;         ///< behind that work
 };
 
 }  // namespace espalier::sparse

@@ -5,15 +5,15 @@
 namespace espalier::sparse {
 
 Tensor GradientPanels::take(DType dtype, const Shape& shape) {
-  make_room(shape.count());
-  present_ = alternates() ? 1 - present_ : 0;
-  Panel& panel = panels_[present_];
+  reserve(shape.count());
+  current_ = alternates() ? 1 - current_ : 0;
+  Panel& panel = panels_[current_];
   follow(panel);
   return panel.memory.tensor().as(dtype, shape);
 }
 
-/// All that is in use is as large as the largest.
-void GradientPanels::make_room(int64_t count) {
+/// Every panel in use is as large as the largest gradient.
+void GradientPanels::reserve(int64_t count) {
   for (Panel& panel : panels_) {
     const bool used = &panel == &panels_[0] || panel.memory.tensor() || alternates();
     if (used && (!panel.memory.tensor() || panel.memory.tensor().count() < count)) {
@@ -33,8 +33,8 @@ void GradientPanels::gather(const std::function<void(Stream&)>& gather) {
   }
   side->follow(stream_, stream_.mark());
   gather(*side);
-  panels_[present_].gathered = side->mark();
-  panels_[present_].read = true;
+  panels_[current_].gathered = side->mark();
+  panels_[current_].read = true;
 }
 
 void GradientPanels::follow(Panel& panel) {
@@ -44,9 +44,9 @@ void GradientPanels::follow(Panel& panel) {
 }
 
 void GradientPanels::join() {
-  const Panel& present = panels_[present_];
-  Panel& last = panels_[present.read ? present_ : 1 - present_];
-  panels_[present.read ? 1 - present_ : present_].read = false;  // gathered before
+  const Panel& current = panels_[current_];
+  Panel& last = panels_[current.read ? current_ : 1 - current_];
+  panels_[current.read ? 1 - current_ : current_].read = false;  // gathered before
   follow(last);
 }
 

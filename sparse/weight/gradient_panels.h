@@ -1,9 +1,8 @@
 #pragma once
-// Where dense gradients of pruned weights are until their kept elements are gathered: scratch, for
-// one product at a time.
+// Scratch for the dense gradients of pruned weights, until their kept elements are gathered.
 //
-// Beside a device there are two, used in turn within a pass: a second queue gathers from one while
-// the stream goes on, and the product after the next comes back to it.
+// On a device there are two panels, used in turn within a pass: a side stream gathers from one
+// while the stream computes the next product into the other.
 //
 //   stream:  product into A | … | product into B | … | after A is gathered: product into A
 //   side:                     gather from A        | gather from B
@@ -19,33 +18,34 @@ class GradientPanels {
  public:
   explicit GradientPanels(Stream& stream) : stream_(stream) {}
 
-  /// Room for calls of the stream, valid until the next but one; outside of passes until the next.
+  /// A panel for calls of the stream, valid until the second next call; outside of passes until the
+  /// next one.
   Tensor take(DType dtype, const Shape& shape);
-  /// Calls `gather` with the stream that is to read the room taken last.
+  /// Calls `gather` with the stream that has to read the panel taken last.
   void gather(const std::function<void(Stream&)>& gather);
 
   void begin_pass() { in_pass_ = true; }
-  /// Later calls of the stream come after everything that was gathered.
+  /// Later calls of the stream follow all gathers.
   void join();
   void end_pass();
 
   void release();
-  /// How often the scratch has got other addresses.
+  /// How often the scratch has been reallocated.
   int64_t grown() const { return grown_; }
 
  private:
   struct Panel {
     Buffer memory;
-    bool read = false;  ///< by the side stream, and the stream has not followed
+    bool read = false;  ///< the side stream reads it, and the stream does not follow yet
     Mark gathered = 0;
   };
   bool alternates() const { return in_pass_ && stream_.arena().on_device(); }
-  void make_room(int64_t count);
+  void reserve(int64_t count);
   void follow(Panel& panel);
 
   Stream& stream_;
   Panel panels_[2];
-  size_t present_ = 0;
+  size_t current_ = 0;
   bool in_pass_ = false;
   int64_t grown_ = 0;
 };

@@ -1,5 +1,5 @@
 // Storage "sparse": products over kept elements; no dense weight or gradient exists.
-#include "sparse/weight/storages.h"
+#include "sparse/weight/verbs.h"
 
 namespace espalier::sparse {
 namespace {
@@ -21,7 +21,7 @@ void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) 
                               .bias = args.bias,
                               .activation = args.activation,
                               .activated = args.activated,
-                              .accumulate = begins_with_addend(stream, parts.kernels, args)});
+                              .accumulate = copy_addend(stream, parts.kernels, args)});
 }
 
 void apply_transposed(Stream& stream, const WeightParts& parts,
@@ -43,8 +43,11 @@ void accumulate_gradient(Stream& stream, const WeightParts& parts,
   sum_bias_gradient(stream, parts.kernels, args);
 }
 
+constexpr Verbs kVerbs{apply, apply_transposed, accumulate_gradient};
+
 }  // namespace
 
-constinit const Verbs kSparseVerbs{apply, apply_transposed, accumulate_gradient};
+constinit const Storage Storage::sparse{
+    .name = "sparse", .help = "kept values; products of kept elements", .verbs = &kVerbs};
 
 }  // namespace espalier::sparse

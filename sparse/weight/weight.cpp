@@ -1,33 +1,26 @@
 #include "sparse/weight/weight.h"
 
-#include "sparse/weight/storages.h"
+#include "sparse/weight/verbs.h"
 
 namespace espalier::sparse {
 namespace {
 
-const Verbs& verbs_of(const Parameter& parameter) {
+/// The storage that computes: unpruned weights are dense, blocks without a list are thin and
+/// computed as single elements.
+const Storage& effective_storage(const Parameter& parameter) {
   if (parameter.full()) {
-    return kDenseVerbs;
+    return Storage::dense;
   }
-  switch (parameter.storage) {
-    case Storage::dense:
-      return kDenseVerbs;
-    case Storage::expanded:
-      return kExpandedVerbs;
-    case Storage::sparse:
-      return kSparseVerbs;
-    case Storage::block:
-      return parameter.blocks ? kBlockVerbs : kSparseVerbs;
-  }
-  return kDenseVerbs;
+  return parameter.storage.whole_blocks && !parameter.blocks ? Storage::sparse : parameter.storage;
 }
+
+const Verbs& verbs_of(const Parameter& parameter) { return *effective_storage(parameter).verbs; }
 
 }  // namespace
 
 bool in_fp8(const Store& store, const Parameter& parameter) {
-  const Verbs& verbs = verbs_of(parameter);
   return store.options().fp8 && parameter.spec.prunable &&
-         (&verbs == &kDenseVerbs || &verbs == &kExpandedVerbs);
+         effective_storage(parameter).dense_products;
 }
 
 void Weight::apply(Stream& stream, const Apply& args) {
@@ -41,7 +34,7 @@ void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
 
 void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
   if (store_.gradient_probe() && !parameter_.full()) {
-    require(!args.accumulate, "a probe sees the whole gradient at once", parameter_.spec.name);
+    require(!args.accumulate, "a probe reads the whole gradient at once", parameter_.spec.name);
     const Tensor gradient = store_.panels().take(DType::fp32, parameter_.spec.shape);
     kernels_.gemm(stream, {.a = args.dy,
                            .b = args.x,

@@ -7,10 +7,10 @@
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
 //                                            and that of a bias, (+)= column sums of dy
 //
-// Storages (store.h), each a file weight_NAME.cpp:
+// Storages (registry.h), each a file of this folder:
 //   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
 //   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
-//   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient, ever
+//   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient exists
 //   block      the same for whole blocks; as `sparse` where blocks are thin (block_list.h)
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
 // the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of

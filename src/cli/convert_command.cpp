@@ -18,11 +18,11 @@ struct ConvertArguments {
 };
 
 int import_arrays(const ConvertArguments& arguments) {
-  check(!io::is_checkpoint(arguments.in),
-        "{} is an Espalier checkpoint already: use it as it is, or `espalier export` makes plain "
-        "arrays "
-        "of it",
-        arguments.in);
+  check(
+      !io::is_checkpoint(arguments.in),
+      "{} is an Espalier checkpoint already: use it unchanged, or run `espalier export` for plain "
+      "arrays",
+      arguments.in);
   const WeightsFile file = open_weights(arguments.in, arguments.config);
   Weights weights(file);
   train::load_plain(arguments.in, *weights.store, weights.prunable);
@@ -75,26 +75,24 @@ int export_arrays(const ConvertArguments& arguments) {
 
 void register_convert(CLI::App& app, Action& chosen) {
   auto in = std::make_shared<ConvertArguments>();
-  CLI::App* import = app.add_subcommand(
+  CLI::App* imported = app.add_subcommand(
       "import",
       "Make a checkpoint of a plain HDF5 file; zeros of prunable arrays become its masks");
-  import->add_option("file", in->in, "HDF5 file of dense arrays, named as `espalier inspect` shows")
+  imported
+      ->add_option("file", in->in, "HDF5 file of dense arrays, named as `espalier inspect` shows")
       ->required();
-  import->add_option("-o,--out", in->out, "the checkpoint")->required();
-  import->add_option("--config", in->config.file, "TOML file that describes the network")
+  imported->add_option("-o,--out", in->out, "the checkpoint")->required();
+  imported->add_option("--config", in->config.file, "TOML file that describes the network")
       ->required();
-  import->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
-  import->callback([in, &chosen] { chosen = [in] { return import_arrays(*in);
-};
-}  // namespace espalier::cli
-);
+  imported->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
+  imported->callback([in, &chosen] { chosen = [in] { return import_arrays(*in); }; });
 
-auto out = std::make_shared<ConvertArguments>();
-CLI::App* exported = app.add_subcommand(
-    "export", "Write a checkpoint's parameters as dense float32 arrays, for h5py and others");
-exported->add_option("file", out->in, "checkpoint")->required();
-exported->add_option("-o,--out", out->out, "the plain HDF5 file")->required();
-exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
+  auto out = std::make_shared<ConvertArguments>();
+  CLI::App* exported = app.add_subcommand(
+      "export", "Write a checkpoint's parameters as dense float32 arrays, for h5py and others");
+  exported->add_option("file", out->in, "checkpoint")->required();
+  exported->add_option("-o,--out", out->out, "the plain HDF5 file")->required();
+  exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
 }
 
 }  // namespace espalier::cli

@@ -19,7 +19,7 @@ struct InfoArguments {
   bool config_help = false;
 };
 
-/// As Linux tells; "unknown" elsewhere.
+/// From /proc on Linux; "unknown" elsewhere.
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -140,7 +140,7 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
     const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
     writer.parameter({.name = parameter.spec.name,
                       .shape = parameter.spec.shape,
-                      .encoding = std::string(sparse::name_of(index.encoding)),
+                      .encoding = std::string(index.encoding.name),
                       .nnz = parameter.kept(),
                       .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
                       .index = index.bytes});

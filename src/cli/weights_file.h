@@ -23,14 +23,14 @@ struct ConfigSource {
   std::vector<std::string> overrides;
 };
 
-/// What is known of a file of weights before its arrays are read.
+/// A file of weights before its arrays are read.
 struct WeightsFile {
   fs::path path;
   bool checkpoint = false;
   io::CheckpointMeta meta;    ///< of a checkpoint
   io::Vocabulary characters;  ///< what tokens stand for; empty: not text, or not known
   io::Config config;
-  train::ProblemShape problem;  ///< vocabulary or classes, and features, as the arrays' shapes tell
+  train::ProblemShape problem;  ///< vocabulary or classes, and features, from the shapes of the arrays
 };
 
 /// Throws Failure when there is no such file, it is neither kind, or there is no config for it.

@@ -6,6 +6,8 @@
 #include "io/config/codec_spec.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/pruning.h"
+#include "sparse/index/registry.h"
+#include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
 #include "src/model/networks/registry.h"
 #include "src/optim/prediction.h"
@@ -56,6 +58,15 @@ Choices named(const Names& names) {
 Choices operator+(Choices first, const Choices& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
+}
+/// Members of a registry, with their help.
+template <class Entry>
+Choices registered(Registry<Entry> all) {
+  Choices found;
+  for (const Entry* entry : all) {
+    found.push_back({.name = std::string(entry->name), .help = std::string(entry->help)});
+  }
+  return found;
 }
 const Choices kAuto{{.name = "auto"}};
 
@@ -181,14 +192,21 @@ void add_pruning(std::vector<Field>& out) {
 void add_sparse(std::vector<Field>& out) {
   using S = io::SparseConfig;
   Rows<S> rows{out, "sparse", &Config::sparse};
-  rows.add("storage", &S::storage, words({"dense", "expanded", "sparse", "block", "auto"}),
-           "how a pruned weight is held for compute; may differ by parameter");
+  rows.add(
+      "storage", &S::storage,
+      one_of(registered(sparse::storages()) +
+             Choices{{.name = "auto", .help = "the fastest, by times of all that hold the mask"}}),
+      "how a pruned weight is held for compute; may differ by parameter");
   rows.add("index", &S::index,
-           words({"int32", "delta", "bitmap", "golomb", "elias-fano", "nm", "block", "auto"}),
+           one_of(registered<sparse::Encoding>(sparse::memory_encodings()) +
+                  Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
            "how positions are encoded; may differ by parameter");
-  rows.add("file_index", &S::file_index,
-           words({"auto", "same", "int32", "delta", "bitmap", "golomb", "elias-fano", "entropy"}),
-           "the same in checkpoints; same: as in memory");
+  rows.add(
+      "file_index", &S::file_index,
+      one_of(Choices{{.name = "auto", .help = "entropy; the index in memory if that is smaller"},
+                     {.name = "same", .help = "the index in memory"}} +
+             registered<sparse::Encoding>(sparse::file_encodings())),
+      "how positions are encoded in checkpoints");
   rows.add("block", &S::block, range(0, 1024),
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
 }

@@ -1,6 +1,5 @@
 #pragma once
-// The numbers that describe a run, in the order in which a reader wants them; one list for the page
-// and the terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it
+// The numbers that describe a run, most important first; one list for the page and the terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it
 // (final loss so far, median tokens/s and all-reduce bytes over the second half of the steps).
 #include <optional>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
-// What a run directory says, read with patience: each file may be missing, torn or from a run that
-// is still going. Everything that is not there is a note for the reader of the page, never a guess.
+// The contents of a run directory. Each file may be missing, torn or from a run that is still going:
+// missing data become notes on the page, never guesses.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -248,7 +248,7 @@ TEST(Config, OverridesTakeTomlValuesAndBareWords) {
       "pruning.method=file",
       "model.hidden=[1, 2]",
       "optimizer.clip=0",
-      "sparse.index={default = \"int32\", \"b.*\" = \"delta\", \"a.*\" = \"bitmap\"}"};
+      "sparse.index={default = \"int32\", \"b.*\" = \"golomb\", \"a.*\" = \"bitmap\"}"};
   const Config config = parse("[train]\nsteps = 5\n", "run.toml", overrides);
   EXPECT_EQ(config.train.steps, 7);
   EXPECT_EQ(config.optimizer.lr, 3e-4);

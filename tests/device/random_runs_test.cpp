@@ -86,8 +86,7 @@ void draw_pruning(testing::Draw& draw, io::Config& config) {
   if (draw.once_in(3)) {
     sparse.storage.patterns = {{"blocks.*.mlp.*", draw.of<const char*>({"sparse", "expanded"})}};
   }
-  sparse.index.fallback =
-      draw.of<const char*>({"auto", "int32", "delta", "bitmap", "golomb", "elias-fano"});
+  sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
   if ((pruning.method == "nm" || pruning.method == "block") && draw.once_in(2)) {
     sparse.index.fallback = pruning.method;
   }

@@ -56,13 +56,13 @@ struct Flaw {
 TEST_F(CheckpointDamage, WhatDoesNotFitIsNamed) {
   const std::vector<Flaw> flaws{
       {.name = "none", .message = ""},
-      {.name = "version", .version = 2, .message = "version 2"},
+      {.name = "version", .version = 3, .message = "version 3"},
+      {.name = "no text checksum", .version = 2, .message = "attribute checksum"},
       {.name = "too many", .nnz = 4, .message = "3 elements but nnz = 4"},
       {.name = "negative", .nnz = -1, .message = "nnz = -1"},
       {.name = "above shape", .shape = {2}, .message = "does not fit shape [2]"},
       {.name = "rank", .shape = {1, 1, 1, 1, 10}, .message = "impossible"},
       {.name = "overflow", .shape = {1LL << 40, 1LL << 40}, .message = "impossible"},
-      {.name = "encoding", .encoding = "zip", .message = "\"zip\""},
       {.name = "full", .encoding = "full", .message = "does not fit"},
       {.name = "index type", .encoding = "bitmap", .message = "element type"},
       {.name = "dtype", .dtype = "bf16", .message = "not stored as its dtype"},

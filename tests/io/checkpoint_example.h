@@ -41,8 +41,6 @@ class CheckpointTest : public testing::Test {
   void write(const std::filesystem::path& path) {
     CheckpointWriter writer(path);
     writer.meta({.step = 7,
-                 .data_cursor = 84,
-                 .rng = 3,
                  .config = "[train]\nsteps = 9\n",
                  .extra = {{"vocabulary", "0a20"}, {"empty", ""}}});
     writer.parameter({.name = "bits",

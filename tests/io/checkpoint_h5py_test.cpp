@@ -78,7 +78,15 @@ TEST_F(CheckpointH5py, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
   run(blocks[1], "list",
       "assert dense.tolist() == [0, 0.25, -0.5, 0, 0, 0, 0, 0, 0, 3], dense\n"
       "m = h5py.File(p.file.filename)['meta'].attrs\n"
-      "assert m['step'] == 7 and m['config'].decode().startswith('[train]'), dict(m)\n"
+      "assert m['step'] == 7 and np.ndim(m['step']) == 0, dict(m)\n"
+      "assert isinstance(m['step'], np.integer), dict(m)\n"
+      "assert m['config'] == '[train]\\nsteps = 9\\n' and m['empty'] == '', dict(m)\n"
+      "assert sorted(m) == ['checksum', 'config', 'empty', 'format', 'step', 'vocabulary',\n"
+      "                     'version'], sorted(m)\n"
+      "assert p.attrs['nnz'] == 3 and np.ndim(p.attrs['nnz']) == 0, dict(p.attrs)\n"
+      "assert list(p.attrs['shape']) == [10], dict(p.attrs)\n"
+      "texts = [p.attrs['dtype'], p.attrs['encoding'], p['values'].attrs['checksum']]\n"
+      "assert texts[:2] == ['fp32', 'int32'] and all(type(t) is str for t in texts), texts\n"
       "assert list(p.file['params']) == ['bits', 'list', 'norm.weight']\n");
 }
 

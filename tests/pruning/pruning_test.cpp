@@ -21,6 +21,14 @@ using sparse::Encoding;
 using sparse::Index;
 using sparse::Mask;
 
+double share_that_differs(const Mask& a, const Mask& b) {
+  int64_t different = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    different += a[i] != b[i] ? 1 : 0;
+  }
+  return static_cast<double>(different) / static_cast<double>(a.size());
+}
+
 /// Dense weights, and the candidates over what a sequence of masks has left of them.
 class Model {
  public:
@@ -45,7 +53,7 @@ class Model {
     indices_.clear();
     std::vector<Candidate> list;
     for (size_t i = 0; i < names_.size(); ++i) {
-      const Encoding encoding = i % 2 == 0 ? Encoding::bitmap : Encoding::delta;
+      const Encoding encoding = i % 2 == 0 ? Encoding::bitmap : Encoding::golomb;
       const Index& index = indices_.emplace_back(*arena_, masks_[i], encoding);
       std::vector<float>& packed = packed_.emplace_back();
       for (int32_t position : index.positions()) {
@@ -238,7 +246,7 @@ TEST(Random, ExactCountsFromSeedAndName) {
   }
   Settings other = settings;
   other.seed = 12;
-  EXPECT_GT(sparse::hamming_distance(model.prune(other).masks[0], result.masks[0]), 0.3);
+  EXPECT_GT(share_that_differs(model.prune(other).masks[0], result.masks[0]), 0.3);
 
   Model renamed;
   renamed.add_random("a.weight", Shape{40, 50}, 1.0F, 9);
@@ -247,7 +255,7 @@ TEST(Random, ExactCountsFromSeedAndName) {
       renamed.prune({.method = "random", .sparsity = 0.7, .scope = Scope::layer}).masks;
   EXPECT_EQ(masks[0].kept(), 600);
   EXPECT_EQ(masks[1].kept(), 600);
-  EXPECT_GT(sparse::hamming_distance(masks[0], masks[1]), 0.3) << "the name is part of the key";
+  EXPECT_GT(share_that_differs(masks[0], masks[1]), 0.3) << "the name is part of the key";
 }
 
 TEST(Random, OneSeedGivesNestedMasks) {
@@ -293,8 +301,11 @@ TEST(NM, TiesAndEarlierPruning) {
   model.add("x", Shape{2, 6}, {1, 1, 1, 1, 1, 1, 5, 4, 3, 2, 1, 1});
   EXPECT_EQ(model.prune({.method = "nm", .n = 2, .m = 4}).masks[0].positions(),
             (std::vector<int32_t>{0, 1, 4, 5, 6, 7, 10, 11}));
-  const std::vector<int32_t> left{1, 2, 3, 5, 8, 9, 10};
-  model.keep({Mask::from_positions(12, left)});
+  Mask left(12, false);
+  for (const int64_t position : {1, 2, 3, 5, 8, 9, 10}) {
+    left.set(position, true);
+  }
+  model.keep({left});
   EXPECT_EQ(model.prune({.method = "nm", .n = 2, .m = 4}).masks[0].positions(),
             (std::vector<int32_t>{1, 2, 5, 8, 9, 10}));
   EXPECT_EQ(model.prune({.method = "nm", .sparsity = 0.5}).warnings.size(), 0U);

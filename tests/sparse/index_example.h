@@ -12,8 +12,7 @@
 namespace espalier::sparse {
 
 /// All that hold any mask in memory.
-inline constexpr Encoding kAnyMask[] = {Encoding::int32, Encoding::delta, Encoding::bitmap,
-                                        Encoding::golomb, Encoding::elias_fano};
+inline const Encoding kAnyMask[] = {Encoding::int32, Encoding::bitmap, Encoding::golomb};
 
 inline Mask random_mask(int64_t size, double density, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -104,7 +103,7 @@ struct Example {
 
   std::string label() const {
     return fmt::format("size {} kept {} {} (cols {}, {}:{}, {} x {})", mask.size(), mask.kept(),
-                       name_of(encoding), shape.cols, shape.n, shape.m, shape.height, shape.width);
+                       encoding.name, shape.cols, shape.n, shape.m, shape.height, shape.width);
   }
 };
 
@@ -135,7 +134,7 @@ inline std::vector<Mask> any_masks() {
 inline std::vector<Example> examples() {
   std::vector<Example> all;
   for (const Mask& mask : any_masks()) {
-    for (const Encoding encoding : kAnyMask) {
+    for (const Encoding& encoding : kAnyMask) {
       all.push_back({mask, encoding});
     }
   }

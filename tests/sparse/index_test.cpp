@@ -1,11 +1,13 @@
 // Every index encoding decodes the same set; bytes are what the documentation says.
 #include "sparse/index/index.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tests/sparse/index_example.h"
+#include "tests/support/failure.h"
 
 namespace espalier::sparse {
 namespace {
@@ -135,11 +137,11 @@ TEST(Index, BytesAreAsDocumented) {
   for (double density : {0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.0001}) {
     const Mask mask = random_mask(kSize, density, 3);
     const int64_t kept = mask.kept();
-    const auto predicted = [&](Encoding encoding) {
+    const auto predicted = [&](const Encoding& encoding) {
       return static_cast<double>(predicted_bytes(encoding, kSize, kept));
     };
-    for (Encoding encoding : kAnyMask) {
-      SCOPED_TRACE(fmt::format("{} {}", density, name_of(encoding)));
+    for (const Encoding& encoding : kAnyMask) {
+      SCOPED_TRACE(fmt::format("{} {}", density, encoding.name));
       const auto bytes = static_cast<double>(Index(arena, mask, encoding).bytes());
       EXPECT_NEAR(bytes, predicted(encoding), 0.02 * predicted(encoding) + 16);
       EXPECT_GT(bytes, 0.99 * entropy_bound_bytes(kSize, kept));
@@ -199,24 +201,30 @@ TEST(Index, WhatFitsAShape) {
   for (int64_t i : {0, 3, 5, 9, 10, 14}) {
     mask.set(i, true);
   }
-  EXPECT_TRUE(fits_nm(mask, 10, 2, 4)) << "groups end with their row";
-  EXPECT_FALSE(fits_nm(mask, 20, 2, 8));
-  EXPECT_FALSE(fits_nm(mask, 10, 1, 4));
-  EXPECT_FALSE(fits_block(mask, 10, 2, 5));
-  EXPECT_TRUE(fits_block(mask, 10, 1, 1));
+  const auto is_nm = [&](int64_t cols, int n, int m) {
+    return Encoding::nm.rules->holds(mask, {.cols = cols, .n = n, .m = m});
+  };
+  const auto is_block = [](const Mask& of, int64_t cols, int64_t height, int64_t width) {
+    return Encoding::block.rules->holds(of, {.cols = cols, .height = height, .width = width});
+  };
+  EXPECT_TRUE(is_nm(10, 2, 4)) << "groups end with their row";
+  EXPECT_FALSE(is_nm(20, 2, 8));
+  EXPECT_FALSE(is_nm(10, 1, 4));
+  EXPECT_FALSE(is_block(mask, 10, 2, 5));
+  EXPECT_TRUE(is_block(mask, 10, 1, 1));
   Mask edge(6, false);  // rows of 3: the last column, of both rows
   edge.set(2, true);
-  EXPECT_FALSE(fits_block(edge, 3, 2, 2));
+  EXPECT_FALSE(is_block(edge, 3, 2, 2));
   edge.set(5, true);
-  EXPECT_TRUE(fits_block(edge, 3, 2, 2)) << "blocks at the edge are cut";
-  EXPECT_TRUE(fits_block(Mask(6, false), 3, 4, 4));
-  EXPECT_TRUE(fits_block(Mask(6), 3, 4, 4));
+  EXPECT_TRUE(is_block(edge, 3, 2, 2)) << "blocks at the edge are cut";
+  EXPECT_TRUE(is_block(Mask(6, false), 3, 4, 4));
+  EXPECT_TRUE(is_block(Mask(6), 3, 4, 4));
 }
 
 TEST(Index, ADryArenaCountsAndTouchesNothing) {
   Arena dry(true);
   const Mask mask = random_mask(10'000, 0.1, 1);
-  for (Encoding encoding : kAnyMask) {
+  for (const Encoding& encoding : kAnyMask) {
     const Index index(dry, mask, encoding);
     EXPECT_TRUE(index.dry());
     EXPECT_EQ(index.bytes(), dry.use(Memory::index).now);
@@ -228,15 +236,15 @@ TEST(Index, ADryArenaCountsAndTouchesNothing) {
     EXPECT_FALSE(index.view(scratch).all());
   }
   Arena real;
-  const auto bytes = Index(real, mask, Encoding::delta).to_bytes();
-  EXPECT_TRUE(Index::from_bytes(dry, Encoding::delta, mask.size(), mask.kept(), bytes).dry());
+  const auto bytes = Index(real, mask, Encoding::golomb).to_bytes();
+  EXPECT_TRUE(Index::from_bytes(dry, Encoding::golomb, mask.size(), mask.kept(), bytes).dry());
 }
 
 TEST(Index, PlannedTakesThePredictedBytes) {
   Arena dry(true);
   const IndexShape shape{.cols = 100'000, .height = 16, .width = 16, .n = 2, .m = 4};
-  for (Encoding encoding : {Encoding::int32, Encoding::delta, Encoding::bitmap, Encoding::golomb,
-                            Encoding::elias_fano, Encoding::nm, Encoding::block}) {
+  for (const Encoding& encoding :
+       {Encoding::int32, Encoding::bitmap, Encoding::golomb, Encoding::nm, Encoding::block}) {
     const Index index = Index::planned(dry, 1'000'000'000, 100'000'000, encoding, shape);
     EXPECT_EQ(index.bytes(), predicted_bytes(encoding, 1'000'000'000, 100'000'000, shape));
     EXPECT_EQ(index.bytes(), dry.use(Memory::index).now);
@@ -267,7 +275,7 @@ TEST(Index, WrongCallsAreNamed) {
   EXPECT_THROW(Index(arena, mask, Encoding::entropy), Bug);
   EXPECT_THROW(Index::full(kMaxElements + 1), Failure);
   EXPECT_THROW(predicted_bytes(Encoding::int32, 10, 11), Failure);
-  const Index index(arena, mask, Encoding::delta);
+  const Index index(arena, mask, Encoding::golomb);
   std::vector<int32_t> out(2);
   EXPECT_THROW(index.decode(index.kept() - 1, out), Bug);
   EXPECT_THROW(index.decode(-1, out), Bug);
@@ -288,24 +296,28 @@ TEST(Index, AMaskThatDoesNotFitIsRefused) {
        {IndexShape{}, IndexShape{.cols = 3, .n = 2, .m = 4}, IndexShape{.cols = 10, .n = 5, .m = 4},
         IndexShape{.cols = 10, .n = 1, .m = 65}, IndexShape{.cols = 10, .n = 32, .m = 64}}) {
     EXPECT_THROW(Index(arena, mask, Encoding::nm, shape), Failure);
-    EXPECT_THROW(fits_nm(mask, shape.cols, shape.n, shape.m), Failure);
+    EXPECT_THROW(Encoding::nm.rules->check(mask.size(), shape), Failure);
   }
-  EXPECT_THROW(fits_block(mask, 7, 1, 1), Failure);
-  EXPECT_THROW(fits_block(mask, 10, 0, 1), Failure);
+  for (const IndexShape& shape : {IndexShape{.cols = 7, .height = 1, .width = 1},
+                                  IndexShape{.cols = 10, .height = 0, .width = 1}}) {
+    EXPECT_THROW(Encoding::block.rules->check(mask.size(), shape), Failure);
+    EXPECT_FALSE(Encoding::block.rules->holds(mask, shape));
+  }
 }
 
-TEST(Index, Names) {
-  for (Encoding encoding :
-       {Encoding::full, Encoding::int32, Encoding::delta, Encoding::bitmap, Encoding::golomb,
-        Encoding::elias_fano, Encoding::nm, Encoding::block, Encoding::entropy}) {
-    EXPECT_EQ(encoding_by_name(name_of(encoding)), encoding);
+TEST(IndexRegistry, NamesAndChoices) {
+  for (size_t i = 0; i < encodings().size(); ++i) {
+    const Encoding& encoding = *encodings()[i];
+    EXPECT_EQ(encoding_by_name(encoding.name), encoding);
+    EXPECT_EQ(number_of(encoding), static_cast<int32_t>(i));
   }
-  try {
-    encoding_by_name("bitmpa");
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("elias-fano"), std::string::npos);
-  }
+  EXPECT_THAT(names<Encoding>(memory_encodings()),
+              ::testing::ElementsAre("int32", "bitmap", "golomb", "nm", "block"));
+  EXPECT_THAT(names<Encoding>(file_encodings()),
+              ::testing::ElementsAre("int32", "bitmap", "golomb", "entropy"));
+  EXPECT_THAT(failure_of([] { encoding_by_name("bitmpa"); }), ::testing::HasSubstr("golomb"));
+  EXPECT_THAT(failure_of([] { encoding_by_name("elias-fano"); }),
+              ::testing::HasSubstr("with version 0.1"));
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ TEST_P(StoreTest, BytesAreThoseOfTheLedger) {
 INSTANTIATE_TEST_SUITE_P(
     All, StoreTest,
     ::testing::Combine(::testing::Values(DType::fp32, DType::bf16, DType::fp16),
-                       ::testing::Values(Encoding::int32, Encoding::delta, Encoding::bitmap)));
+                       ::testing::Values(Encoding::int32, Encoding::golomb, Encoding::bitmap)));
 
 TEST(Store, InitialValuesDependOnSeedAndNameOnly) {
   Arena arena;

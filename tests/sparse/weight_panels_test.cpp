@@ -94,10 +94,10 @@ TEST(WeightPanels, EveryKeptElementGetsItsSum) {
   const std::vector<std::pair<int64_t, int64_t>> shapes{
       {3000, 384}, {1111, 513}, {2, 600001}, {700, 1000}, {1, 5}};
   for (const auto& [rows, cols] : shapes) {
-    for (const Encoding encoding : {Encoding::int32, Encoding::bitmap, Encoding::golomb}) {
+    for (const Encoding& encoding : {Encoding::int32, Encoding::bitmap, Encoding::golomb}) {
       for (const DType dtype : {DType::fp32, DType::bf16}) {
         for (const double density : {0.0, 0.1, 0.7}) {
-          SCOPED_TRACE(fmt::format("{} x {} {} {} density {}", rows, cols, name_of(encoding),
+          SCOPED_TRACE(fmt::format("{} x {} {} {} density {}", rows, cols, encoding.name,
                                    name_of(dtype), density));
           const Case one{rows, cols, encoding, dtype, density};
           expect_exact(one, Storage::dense);

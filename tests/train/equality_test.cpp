@@ -51,7 +51,7 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
   testing::take_type(config, GetParam());
   config.sparse.index.fallback = "int32";
   const Outcome reference = run(config);
-  for (const char* index : {"delta", "bitmap", "auto"}) {
+  for (const char* index : {"golomb", "bitmap", "auto"}) {
     config.sparse.index.fallback = index;
     EXPECT_EQ(run(config), reference) << index;
   }

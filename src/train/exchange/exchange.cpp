@@ -75,7 +75,7 @@ std::unique_ptr<Transfer> Exchange::make_transfer() {
     }
     if (why.empty()) {
       way_ = fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
-      stage_.store().bring_codecs_to_device();
+      stage_.store().move_codecs_to_device();
       return std::make_unique<DeviceTransfer>(config_, replicas, stage_);
     }
     if (needed) {

@@ -73,7 +73,7 @@ PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int r
       low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
       reduction_(link_, stage.kernels(), order_of(config)),
       factored_(link_, low_rank_, reduction_) {
-  stage.store().bring_codecs_to_device();
+  stage.store().move_codecs_to_device();
   time();
 }
 

@@ -16,7 +16,6 @@ namespace {
 
 using sparse::Storage;
 
-constexpr std::array kStorages{Storage::dense, Storage::expanded, Storage::sparse, Storage::block};
 constexpr int kRounds = 3;
 
 bool is_auto(const io::Config& config, const std::string& name) {
@@ -215,7 +214,7 @@ void check_storages(const io::PruningConfig& config, const sparse::Store& store,
   for (size_t p = 0; p < prunable.size(); ++p) {
     const sparse::Parameter& parameter = store.parameters()[p];
     check(
-        !prunable[p] || parameter.storage != Storage::block,
+        !prunable[p] || !parameter.storage.whole_blocks,
         "storage \"block\" of \"{0}\" needs masks of whole blocks, which pruning.method = \"{1}\" "
         "does not make: whole {2}x{2} blocks would hold about {3:.1f} % instead of {4:.1f} %; use "
         "pruning.method = \"block\", or sparse.storage = \"sparse\" or \"auto\"",
@@ -252,12 +251,13 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
   std::vector<StorageGroup> groups;
   for (auto& [key, group] : found) {
     Trial trial(question, group, threads, kernels);
-    for (const Storage storage : kStorages) {
-      if (storage == Storage::block && !group.blocks) {
+    for (const Storage* storage : sparse::storages()) {
+      if (storage->whole_blocks && !group.blocks) {
         continue;
       }
-      if (auto timing = trial.time(storage)) {
-        timing->scratch = Trial(question, group, threads, kernels::by_name("dry")).scratch(storage);
+      if (auto timing = trial.time(*storage)) {
+        timing->scratch =
+            Trial(question, group, threads, kernels::by_name("dry")).scratch(*storage);
         group.timings.push_back(*timing);
       }
     }
@@ -312,22 +312,22 @@ void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& stor
 
 std::string storage_table(const std::vector<StorageGroup>& groups) {
   std::string table = fmt::format("{:<14} {:>8} {:>7}", "shape", "density", "weights");
-  for (const Storage storage : kStorages) {
-    table += fmt::format("  {:>17}", fmt::format("{} ms, B/p", sparse::name_of(storage)));
+  for (const Storage* storage : sparse::storages()) {
+    table += fmt::format("  {:>17}", fmt::format("{} ms, B/p", storage->name));
   }
   table += "  chosen\n";
   for (const StorageGroup& group : groups) {
     table += fmt::format("{:<14} {:>8.4f} {:>7}", group.shape.text(), group.density,
                          group.parameters.size());
-    for (const Storage storage : kStorages) {
-      const auto timing = std::ranges::find(group.timings, storage, &StorageTiming::storage);
+    for (const Storage* storage : sparse::storages()) {
+      const auto timing = std::ranges::find(group.timings, *storage, &StorageTiming::storage);
       table += timing == group.timings.end()
                    ? fmt::format("  {:>17}", "-")
                    : fmt::format("  {:>9.3f}, {:>6.3f}", timing->seconds * 1e3,
                                  static_cast<double>(timing->bytes) /
                                      static_cast<double>(group.shape.count()));
     }
-    table += fmt::format("  {}{}\n", sparse::name_of(group.timings[group.chosen].storage),
+    table += fmt::format("  {}{}\n", group.timings[group.chosen].storage.name,
                          group.limited ? " (the fastest does not fit train.memory_budget)" : "");
   }
   for (const StorageGroup& group : groups) {

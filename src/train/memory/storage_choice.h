@@ -28,7 +28,7 @@ struct StorageGroup {
   double density = 1;
   bool blocks = false;                 ///< masks are made of blocks, and will be
   std::vector<size_t> parameters;      ///< numbers, forward order
-  std::vector<StorageTiming> timings;  ///< in the order of sparse::Storage
+  std::vector<StorageTiming> timings;  ///< in the order of sparse::storages()
   size_t chosen = 0;                   ///< of `timings`
   bool limited = false;                ///< the fastest did not fit the budget
 };

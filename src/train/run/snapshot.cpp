@@ -97,12 +97,25 @@ Progress progress_of(const io::CheckpointReader& reader) {
   return progress;
 }
 
+namespace {
+
+const sparse::Encoding& encoding_of(const io::CheckpointReader& reader,
+                                    const io::ParameterInfo& info) {
+  try {
+    return sparse::encoding_by_name(info.encoding);
+  } catch (const Failure& failure) {
+    fail("{}: index of \"{}\": {}", reader.path().string(), info.name, failure.what());
+  }
+}
+
+}  // namespace
+
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name) {
   const io::ParameterInfo info = reader.info(name);
-  const auto encoding = sparse::encoding_by_name(info.encoding);
-  if (encoding == sparse::Encoding::full) {
+  if (info.encoding == sparse::Encoding::full.name) {
     return sparse::Mask(info.shape.count());
   }
+  const sparse::Encoding& encoding = encoding_of(reader, info);
   const std::vector<uint8_t> bytes = reader.index(name);
   try {
     return sparse::mask_from_file(encoding, info.shape.count(), info.nnz, bytes);

@@ -80,7 +80,7 @@ void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& 
                      Saved& saved) {
   writer.parameter({.name = spec.name,
                     .shape = spec.shape,
-                    .encoding = std::string(sparse::name_of(saved.index.encoding)),
+                    .encoding = std::string(saved.index.encoding.name),
                     .nnz = saved.nnz,
                     .values = saved.values,
                     .index = saved.index.bytes});
@@ -124,7 +124,7 @@ void send_saved(parallel::Communicator& comm, const Saved& saved) {
                            .moments = static_cast<int64_t>(saved.state.moments.size()),
                            .factor = static_cast<int64_t>(saved.factor.size()),
                            .factor_width = saved.factor_width,
-                           .encoding = static_cast<int32_t>(saved.index.encoding),
+                           .encoding = sparse::number_of(saved.index.encoding),
                            .dtype = static_cast<int32_t>(saved.values.dtype)};
   send(comm, std::as_bytes(std::span(&header, 1)));
   send(comm, std::as_bytes(std::span(saved.index.bytes)));
@@ -143,7 +143,7 @@ Saved receive_saved(parallel::Communicator& comm, int from) {
   const auto dtype = static_cast<DType>(header.dtype);
   Saved saved;
   saved.nnz = header.nnz;
-  saved.index.encoding = static_cast<sparse::Encoding>(header.encoding);
+  saved.index.encoding = *sparse::encodings()[static_cast<size_t>(header.encoding)];
   saved.index.bytes.resize(static_cast<size_t>(header.index_bytes));
   receive(comm, from, std::as_writable_bytes(std::span(saved.index.bytes)));
   saved.memory.resize(count * size_of(dtype));
@@ -195,11 +195,8 @@ const sparse::Parameter* own_parameter(sparse::Store& store, const std::string& 
 }
 
 io::CheckpointMeta meta_of(const Progress& progress) {
-  io::CheckpointMeta meta{.step = progress.step,
-                          .data_cursor = progress.step * progress.config.train.global_batch,
-                          .rng = progress.config.train.seed,
-                          .config = config::to_toml(progress.config),
-                          .extra = {}};
+  io::CheckpointMeta meta{
+      .step = progress.step, .config = config::to_toml(progress.config), .extra = {}};
   if (progress.characters.size() > 0) {
     meta.extra["vocabulary"] = progress.characters.text();
   }

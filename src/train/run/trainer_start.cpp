@@ -45,8 +45,7 @@ std::string left_out_of_fp8(const io::Config& config, const sparse::Store& store
   int hidden = 0;
   int left_out = 0;
   for (const sparse::Parameter& parameter : store.parameters()) {
-    const bool by_kept =
-        parameter.storage == sparse::Storage::sparse || parameter.storage == sparse::Storage::block;
+    const bool by_kept = !parameter.storage.dense_products;
     hidden += parameter.spec.prunable ? 1 : 0;
     left_out += parameter.spec.prunable && by_kept && config.pruning.method != "none" ? 1 : 0;
   }

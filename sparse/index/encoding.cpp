@@ -1,4 +1,4 @@
-#include "sparse/index/codings.h"
+#include "sparse/index/encoding.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 namespace espalier::sparse {
 namespace {
 
-using Chunk = std::array<int32_t, kRestartEvery>;
+using Chunk = std::array<int32_t, kDecodeChunk>;
 
 /// Makes words from ascending positions, each zeroed, set and counted while it is in the cache.
 class WordMaker {
@@ -59,59 +59,6 @@ class WordMaker {
 
 }  // namespace
 
-const Coding& coding_of(Encoding encoding) {
-  switch (encoding) {
-    case Encoding::int32:
-      return kInt32Coding;
-    case Encoding::delta:
-      return kDeltaCoding;
-    case Encoding::bitmap:
-      return kBitmapCoding;
-    case Encoding::golomb:
-      return kGolombCoding;
-    case Encoding::elias_fano:
-      return kEliasFanoCoding;
-    case Encoding::nm:
-      return kNmCoding;
-    case Encoding::block:
-      return kBlockCoding;
-    case Encoding::full:
-    case Encoding::entropy:
-      break;
-  }
-  require(false, "an index can be held in this encoding", static_cast<int>(encoding));
-  return kBitmapCoding;
-}
-
-int64_t restart_count(int64_t kept) { return (kept + kRestartEvery - 1) / kRestartEvery; }
-
-void decode_by_restarts(const Coded& coded, DecodeFrom decode_from, int64_t first,
-                        std::span<int32_t> out) {
-  Chunk chunk;
-  for (auto done = size_t{0}; done < out.size();) {
-    const int64_t at = first + static_cast<int64_t>(done);
-    const auto skip = static_cast<size_t>(at % kRestartEvery);
-    const size_t count = std::min(out.size() - done, static_cast<size_t>(kRestartEvery) - skip);
-    if (skip == 0) {
-      decode_from(coded, at / kRestartEvery, out.subspan(done, count));
-    } else {
-      decode_from(coded, at / kRestartEvery, std::span(chunk).first(skip + count));
-      std::copy_n(chunk.begin() + static_cast<int64_t>(skip), count,
-                  out.begin() + static_cast<int64_t>(done));
-    }
-    done += count;
-  }
-}
-
-int64_t kept_before_from(const Coded& coded, DecodeFrom decode_from, int64_t j, int64_t dense) {
-  Chunk chunk;
-  const int64_t begin = j * kRestartEvery;
-  const auto part =
-      std::span(chunk).first(static_cast<size_t>(std::min(coded.kept - begin, kRestartEvery)));
-  decode_from(coded, j, part);
-  return begin + (std::ranges::lower_bound(part, dense) - part.begin());
-}
-
 void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out) {
   if (out.words.empty()) {
     return;
@@ -129,7 +76,7 @@ void decode_words(const Coding& coding, const Coded& coded, int64_t first, const
   Chunk chunk;
   while (k < end) {
     const auto part = std::span(chunk).first(
-        static_cast<size_t>(std::min(end - k, kRestartEvery - k % kRestartEvery)));
+        static_cast<size_t>(std::min(end - k, kDecodeChunk - k % kDecodeChunk)));
     coding.decode(coded, k, part);
     maker.set(part, base);
     k += static_cast<int64_t>(part.size());

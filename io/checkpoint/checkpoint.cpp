@@ -1,14 +1,66 @@
+#include "io/checkpoint/checkpoint.h"
+
 #include <fmt/ranges.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 
-#include "io/checkpoint/checkpoint.h"
-#include "io/checkpoint/format.h"
+#include "io/files/raw_file.h"
+#include "io/hdf5/hdf5.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
 namespace {
+
+constexpr std::string_view kFormat = "espalier-checkpoint";
+/// The attributes of /meta that are not free.
+constexpr std::array<std::string_view, 7> kReserved{"format",   "version",     "step", "config",
+                                                    "checksum", "data_cursor", "rng"};
+
+bool is_reserved(std::string_view attribute) {
+  return std::ranges::find(kReserved, attribute) != kReserved.end();
+}
+
+std::string parameter_path(const std::string& name) { return "/params/" + name; }
+std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
+
+/// State of the optimizer, of error feedback, and of codec powersgd.
+bool is_optimizer_kind(std::string_view kind) {
+  return kind == "master" || kind == "moment1" || kind == "moment2" ||
+         kind.starts_with("feedback.") || kind == kLowRankKind;
+}
+
+/// xxHash64 with seed 0, 16 hex digits.
+std::string checksum_of(std::span<const std::byte> bytes) {
+  return fmt::format("{:016x}", XXH64(bytes.data(), bytes.size(), 0));
+}
+
+/// The text attributes of a group, by name.
+using Texts = std::map<std::string, std::string>;
+
+/// Of "NAME=TEXT\n" for each, in the order of names.
+std::string checksum_of(const Texts& texts) {
+  std::string all;
+  for (const auto& [name, text] : texts) {
+    all += name + "=" + text + "\n";
+  }
+  return checksum_of(std::as_bytes(std::span(all)));
+}
+
+/// Elements of /params/NAME/index for this encoding: int32 positions for "int32", else bytes.
+hdf5::Type index_type(std::string_view encoding) {
+  return encoding == "int32" ? hdf5::Type::int32 : hdf5::Type::uint8;
+}
+
+/// Throws Bug for element types that checkpoints do not hold.
+hdf5::Type stored_type(DType dtype) {
+  require(is_number(dtype), "checkpoints hold fp32, bf16 and fp16", name_of(dtype));
+  return dtype == DType::fp32   ? hdf5::Type::fp32
+         : dtype == DType::bf16 ? hdf5::Type::bf16
+                                : hdf5::Type::fp16;
+}
 
 /// Converts element by element between types of values.
 void convert(const Tensor& from, const Tensor& to) {
@@ -32,6 +84,126 @@ DType dtype_in_memory(hdf5::Type type) {
 
 }  // namespace
 
+struct CheckpointWriter::State {
+  std::filesystem::path path;
+  std::filesystem::path temporary;
+  std::unique_ptr<hdf5::File> file;
+
+  /// Runs one step of the writing; what fails also says what is not lost.
+  template <class Step>
+  void guarded(Step step) {
+    require(file != nullptr, "a committed checkpoint takes no more", path.string());
+    try {
+      step();
+    } catch (const Failure& failure) {
+      fail("{}; no earlier checkpoint was touched: free space or fix the cause, then --resume auto",
+           failure.what());
+    }
+  }
+
+  void texts(const std::string& group, const Texts& texts) {
+    for (const auto& [name, text] : texts) {
+      file->set_text(group, name, text);
+    }
+    file->set_text(group, "checksum", checksum_of(texts));
+  }
+  void dataset(const std::string& at, hdf5::Type type, std::span<const int64_t> extents,
+               std::span<const std::byte> bytes) {
+    file->write(at, type, extents, bytes.data());
+    file->set_text(at, "checksum", checksum_of(bytes));
+  }
+};
+
+CheckpointWriter::CheckpointWriter(std::filesystem::path path) : state_(std::make_unique<State>()) {
+  make_folder_of(path);
+  state_->path = std::move(path);
+  state_->temporary = temporary_name(state_->path);
+  ::unlink(state_->temporary.c_str());  // of an earlier process that had our PID
+  state_->file = std::make_unique<hdf5::File>(hdf5::File::create(
+      state_->temporary, fmt::format("checkpoint {} cannot be written", state_->path.string())));
+  state_->guarded([&] {
+    for (const char* group : {"/meta", "/params", "/optim"}) {
+      state_->file->make_group(group);
+    }
+  });
+}
+
+CheckpointWriter::CheckpointWriter(CheckpointWriter&&) noexcept = default;
+
+CheckpointWriter::~CheckpointWriter() {
+  if (state_ != nullptr && state_->file != nullptr) {
+    state_->file.reset();
+    ::unlink(state_->temporary.c_str());
+  }
+}
+
+void CheckpointWriter::meta(const CheckpointMeta& meta) {
+  state_->guarded([&] {
+    state_->file->set_integer("/meta", "version", kCheckpointVersion);
+    state_->file->set_integer("/meta", "step", meta.step);
+    Texts texts{{"format", std::string(kFormat)}, {"config", meta.config}};
+    for (const auto& [name, text] : meta.extra) {
+      require(!is_reserved(name), "an extra attribute needs a name of its own", name);
+      texts[name] = text;
+    }
+    state_->texts("/meta", texts);
+  });
+}
+
+void CheckpointWriter::parameter(const ParameterRecord& record) {
+  const bool full = record.encoding == "full";
+  require(!record.name.empty() && record.name.find('/') == std::string::npos && record.name != ".",
+          "a parameter name has no '/'", record.name);
+  require(record.values.contiguous() && record.values.count() == record.nnz,
+          "values hold one element for each kept one", record.name, record.values.count(),
+          record.nnz);
+  require(full ? record.nnz == record.shape.count() && record.index.empty()
+               : record.nnz <= record.shape.count(),
+          "nnz and index must fit the encoding", record.name, record.encoding, record.nnz,
+          record.index.size());
+  state_->guarded([&] {
+    hdf5::File& file = *state_->file;
+    const std::string group = parameter_path(record.name);
+    file.make_group(group);
+    file.set_integers(group, "shape", record.shape.extents());
+    file.set_integer(group, "nnz", record.nnz);
+    state_->texts(group, {{"encoding", record.encoding},
+                          {"dtype", std::string(name_of(record.values.dtype))}});
+    state_->dataset(group + "/values", stored_type(record.values.dtype),
+                    full ? record.shape.extents() : std::span(&record.nnz, 1),
+                    {static_cast<const std::byte*>(record.values.data), record.values.bytes()});
+    if (!full) {
+      const hdf5::Type type = index_type(record.encoding);
+      const auto count = static_cast<int64_t>(record.index.size() / hdf5::size_of(type));
+      state_->dataset(group + "/index", type, std::span(&count, 1), std::as_bytes(record.index));
+    }
+  });
+}
+
+void CheckpointWriter::optimizer(const std::string& name, const std::string& kind,
+                                 const Tensor& tensor) {
+  require(is_optimizer_kind(kind), "kind of optimizer state", kind);
+  require(tensor.contiguous(), "optimizer state is contiguous", name, kind);
+  state_->guarded([&] {
+    const std::string group = optimizer_path(name);
+    if (!state_->file->exists(group)) {
+      state_->file->make_group(group);
+    }
+    const int64_t count = tensor.count();
+    state_->dataset(group + "/" + kind, stored_type(tensor.dtype),
+                    kind == kLowRankKind ? tensor.shape.extents() : std::span(&count, 1),
+                    {static_cast<const std::byte*>(tensor.data), tensor.bytes()});
+  });
+}
+
+void CheckpointWriter::commit() {
+  state_->guarded([&] {
+    state_->file->finish();
+    publish(state_->temporary, state_->path);
+    state_->file.reset();
+  });
+}
+
 std::string hdf5_library() { return hdf5::library(); }
 
 bool is_checkpoint(const std::filesystem::path& path) {
@@ -42,6 +214,7 @@ bool is_checkpoint(const std::filesystem::path& path) {
 struct CheckpointReader::State {
   std::filesystem::path path;
   hdf5::File file;
+  int64_t version = 0;
   std::vector<std::string> names;
 
   explicit State(std::filesystem::path at) : path(std::move(at)), file(hdf5::File::open(path)) {}
@@ -61,12 +234,22 @@ struct CheckpointReader::State {
     expect(values.size() == 1, fmt::format("attribute {} of {} is not one number", name, group));
     return values[0];
   }
-  std::string text(const std::string& group, const std::string& name) const {
-    expect_attribute(group, name);
-    return file.text(group, name);
+  std::string text(const std::string& at, const std::string& name) const {
+    expect_attribute(at, name);
+    return file.text(at, name);
+  }
+  /// Verified by their checksum, which version 1 does not have: HDF5 checksums texts of fixed length.
+  Texts texts(const std::string& group, std::span<const std::string> names_of_texts) const {
+    Texts out;
+    for (const std::string& name : names_of_texts) {
+      out[name] = text(group, name);
+    }
+    expect(version < 2 || text(group, "checksum") == checksum_of(out),
+           fmt::format("the text attributes of {} do not match their checksum", group));
+    return out;
   }
 
-  void check_format() const;
+  void check_format();
   hdf5::Dataset dataset(const std::string& at) const;
   Shape shape(const std::string& group) const;
   ParameterInfo info(const std::string& name) const;
@@ -74,23 +257,21 @@ struct CheckpointReader::State {
   void read_tensor(const std::string& at, const Tensor& out) const;
 };
 
-void CheckpointReader::State::check_format() const {
+void CheckpointReader::State::check_format() {
   const auto no_checkpoint = [&](bool ok, std::string_view why) {
     check(ok,
-          "{} is HDF5 but not an Espalier checkpoint ({}); plain arrays come in with `espalier "
-          "import`",
+          "{} is HDF5 but not an Espalier checkpoint ({}): use `espalier import` for plain arrays",
           path.string(), why);
   };
   no_checkpoint(file.exists("/meta") && file.exists("/params"), "no /meta and /params");
   const auto attributes = file.attributes("/meta");
   no_checkpoint(std::ranges::find(attributes, "format") != attributes.end() &&
-                    file.text("/meta", "format") == kCheckpointFormat,
+                    file.text("/meta", "format") == kFormat,
                 "its /meta names no such format");
-  const int64_t version = number("/meta", "version");
-  check(
-      version == kCheckpointVersion,
-      "{} has checkpoint version {}, this program reads version {}; use the program that wrote it",
-      path.string(), version, kCheckpointVersion);
+  version = number("/meta", "version");
+  check(version >= 1 && version <= kCheckpointVersion,
+        "{} has checkpoint version {}, this program reads versions 1 to {}: use a newer program",
+        path.string(), version, kCheckpointVersion);
 }
 
 hdf5::Dataset CheckpointReader::State::dataset(const std::string& at) const {
@@ -119,20 +300,19 @@ ParameterInfo CheckpointReader::State::info(const std::string& name) const {
   const std::string group = parameter_path(name);
   check(std::ranges::find(names, name) != names.end(), "{} has no parameter {}", path.string(),
         name);
+  static const std::array<std::string, 2> kTexts{"encoding", "dtype"};
+  const Texts about = texts(group, kTexts);
   ParameterInfo out{.name = name,
                     .shape = shape(group),
-                    .encoding = text(group, "encoding"),
+                    .encoding = about.at("encoding"),
                     .nnz = number(group, "nnz"),
                     .optimizer = {}};
-  check(std::ranges::find(kIndexEncodings, out.encoding) != kIndexEncodings.end(),
-        "{}: {} is encoded as \"{}\", which this version does not know; known: {}", path.string(),
-        group, out.encoding, fmt::join(kIndexEncodings, ", "));
   const bool full = out.encoding == "full";
   expect(out.nnz >= 0 && (full ? out.nnz == out.shape.count() : out.nnz <= out.shape.count()),
          fmt::format("nnz = {} does not fit shape {} of {}", out.nnz, out.shape.text(), group));
 
   const hdf5::Dataset values = dataset(group + "/values");
-  const std::string dtype = text(group, "dtype");
+  const std::string& dtype = about.at("dtype");
   expect(values.count == out.nnz,
          fmt::format("{}/values has {} elements but nnz = {}", group, values.count, out.nnz));
   expect(dtype == "fp32" || dtype == "bf16" || dtype == "fp16",
@@ -193,16 +373,17 @@ CheckpointReader::~CheckpointReader() = default;
 const std::filesystem::path& CheckpointReader::path() const { return state_->path; }
 
 CheckpointMeta CheckpointReader::meta() const {
-  CheckpointMeta out{.step = state_->number("/meta", "step"),
-                     .data_cursor = state_->number("/meta", "data_cursor"),
-                     .rng = state_->number("/meta", "rng"),
-                     .config = state_->text("/meta", "config"),
-                     .extra = {}};
+  std::vector<std::string> names{"format", "config"};
   for (const std::string& name : state_->file.attributes("/meta")) {
     if (!is_reserved(name)) {
-      out.extra[name] = state_->file.text("/meta", name);
+      names.push_back(name);
     }
   }
+  CheckpointMeta out{.step = state_->number("/meta", "step"),
+                     .config = {},
+                     .extra = state_->texts("/meta", names)};
+  out.extra.erase("format");
+  out.config = out.extra.extract("config").mapped();
   return out;
 }
 

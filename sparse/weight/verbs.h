@@ -1,10 +1,11 @@
 #pragma once
-// The storages behind Weight, for weight*.cpp alone: the three verbs of each; see weight.h.
+// The three verbs of each storage (registry.h), and what the files of the storages share. Private to
+// this folder.
 #include "sparse/weight/weight.h"
 
 namespace espalier::sparse {
 
-/// What the verbs work on.
+/// Operands of the verbs.
 struct WeightParts {
   Store& store;
   const kernels::Kernels& kernels;
@@ -16,7 +17,6 @@ struct Verbs {
   void (*apply_transposed)(Stream&, const WeightParts&, const Weight::ApplyTransposed&);
   void (*accumulate_gradient)(Stream&, const WeightParts&, const Weight::AccumulateGradient&);
 };
-extern const Verbs kDenseVerbs, kExpandedVerbs, kSparseVerbs, kBlockVerbs;
 
 /// The first two verbs with a given dense W [N, K], epilogues included, and dW by a dense product.
 void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
@@ -26,16 +26,17 @@ void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tens
 void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                                const Weight::AccumulateGradient& args);
 
-/// For products that add to what is there: y is a copy of the addend, if any.
-inline bool begins_with_addend(Stream& stream, const kernels::Kernels& kernels,
-                               const Weight::Apply& args) {
+/// For products that accumulate into y: copies the addend, if any, to y; returns whether there was
+/// one.
+inline bool copy_addend(Stream& stream, const kernels::Kernels& kernels,
+                        const Weight::Apply& args) {
   if (args.addend) {
     kernels.cast(stream, {.x = args.addend, .y = args.y});
   }
   return static_cast<bool>(args.addend);
 }
 
-/// args.bias_gradient, if any, for products that do not bring it along.
+/// args.bias_gradient, if any, for products that do not compute it.
 inline void sum_bias_gradient(Stream& stream, const kernels::Kernels& kernels,
                               const Weight::AccumulateGradient& args) {
   if (args.bias_gradient) {

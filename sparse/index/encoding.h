@@ -1,0 +1,139 @@
+#pragma once
+// An index encoding: how the positions of the kept elements of one parameter become bytes. Each is
+// a table of functions over plain arrays in a file of its own; registry.h lists them, Index
+// (index.h) holds coded masks in memory.
+//
+// `data` is what goes into a file, 8-aligned in memory; `ranks` are 32-bit numbers beside it, built
+// from it, so that reading can start anywhere. `check` takes data from anywhere (unaligned too) and
+// throws Failure; the other functions trust data that was written here or has been checked. Words
+// and numbers are little-endian.
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sparse/index/mask.h"
+
+namespace espalier::sparse {
+
+/// What is known of a parameter besides its mask; zero: not known. `nm` needs cols, n and m;
+/// `block` needs cols, height and width; the others need nothing.
+struct IndexShape {
+  int64_t cols = 0;    ///< elements of a row; divides the size
+  int64_t height = 0;  ///< of blocks, which start at row and column 0 and are cut at the edges
+  int64_t width = 0;
+  int n = 0;  ///< at most n of every m consecutive elements of a row, as pruning method nm keeps
+  int m = 0;
+  bool operator==(const IndexShape&) const = default;
+};
+
+/// A mask before it is coded.
+struct Counts {
+  int64_t size = 0;
+  int64_t kept = 0;
+  IndexShape shape;
+};
+
+/// A coded mask.
+struct Coded {
+  int64_t size = 0;
+  int64_t kept = 0;
+  IndexShape shape;
+  std::span<const uint8_t> data;
+  std::span<const uint32_t> ranks;
+
+  std::span<const uint64_t> words() const {
+    return {reinterpret_cast<const uint64_t*>(data.data()), data.size() / sizeof(uint64_t)};
+  }
+};
+
+/// What kernels read of an encoding (kernels::Positions).
+enum class KernelForm : uint8_t {
+  none,     ///< nothing: every element is kept
+  list,     ///< the data as they are: ascending positions
+  bitmap,   ///< the data and ranks as they are
+  decoded,  ///< a bitmap with ranks, decoded into scratch
+};
+
+/// Whether an encoding can hold masks of some regular form, and its header in files: three numbers
+/// before the data. Encodings without one hold any mask and have no header.
+struct ShapeRules {
+  using Header = std::array<uint32_t, 3>;
+  /// Whether masks of this size can be coded with `shape` at all.
+  bool (*possible)(int64_t size, const IndexShape& shape);
+  /// possible(), and this mask has that form.
+  bool (*holds)(const Mask& mask, const IndexShape& shape);
+  /// Throws Failure unless possible, naming the fix.
+  void (*check)(int64_t size, const IndexShape& shape);
+  Header (*header)(const IndexShape& shape);
+  IndexShape (*shape)(const Header& header);
+};
+
+/// An encoding in memory.
+struct Coding {
+  /// Bytes of `data`: of this mask, and expected for a random one with as many elements kept.
+  size_t (*exact_bytes)(const Mask& mask, const Counts& counts);
+  double (*expected_bytes)(const Counts& counts);
+  int64_t (*rank_count)(const Counts& counts);
+  /// `data` is zeroed and has exact_bytes.
+  void (*encode)(const Mask& mask, const Counts& counts, std::span<uint8_t> data);
+  /// Throws Failure unless `coded.data` is the one form of a mask of that size and count.
+  void (*check)(const Coded& coded);
+  void (*build_ranks)(const Coded& coded, std::span<uint32_t> ranks);
+  /// Positions of kept elements [first, first + out.size()); all of them exist.
+  void (*decode)(const Coded& coded, int64_t first, std::span<int32_t> out);
+  /// Kept elements at positions below `dense`, which lies in [0, size]; kept > 0.
+  int64_t (*kept_before)(const Coded& coded, int64_t dense);
+};
+
+/// An encoding of files only: it has no random access.
+struct FileCoding {
+  double (*expected_bytes)(const Counts& counts);
+  std::vector<uint8_t> (*encode)(const Mask& mask, const IndexShape& shape);
+  /// Throws Failure unless `bytes` is the one form of a mask of that size and count.
+  Mask (*decode)(int64_t size, int64_t kept, std::span<const uint8_t> bytes);
+};
+
+/// A member of the registry; two are equal when their names are.
+struct Encoding {
+  std::string_view name;
+  std::string_view help;
+  const Coding* coding = nullptr;  ///< null: in files only
+  KernelForm kernel_form = KernelForm::decoded;
+  const ShapeRules* rules = nullptr;  ///< null: holds any mask
+  const FileCoding* file = nullptr;   ///< null: files hold the data of `coding`
+
+  bool operator==(const Encoding& other) const { return name == other.name; }
+
+  /// Those that code names; all of them: registry.h.
+  static const Encoding full, int32, bitmap, golomb, nm, block, entropy;
+};
+
+/// Elements decoded at once; encodings that restart do so as often.
+inline constexpr int64_t kDecodeChunk = 1024;
+
+/// Part of a bitmap; `ranks` for its words, or empty.
+struct Words {
+  std::span<uint64_t> words;
+  std::span<uint32_t> ranks;
+};
+/// Word `first` and those behind it of the bitmap that `coded` stands for; with ranks, `first` is a
+/// multiple of kWordsPerRank. Threads may make different parts at the same time.
+void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out);
+
+/// Throws Failure unless 0 <= kept <= size <= kMaxElements.
+void check_counts(int64_t size, int64_t kept);
+
+// Bit i % 64 of word i / 64 says that element i is kept; ranks[j] = kept ones before word 8 j.
+namespace bitmap_coding {
+inline constexpr int64_t kWordsPerRank = 8;
+int64_t word_count(int64_t size);
+int64_t rank_count(int64_t size);
+void build_ranks(std::span<const uint64_t> words, std::span<uint32_t> ranks);
+/// Positions of the ones [first, first + out.size()); all of them must exist.
+void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, int64_t first,
+            std::span<int32_t> out);
+}  // namespace bitmap_coding
+
+}  // namespace espalier::sparse

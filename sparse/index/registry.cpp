@@ -1,0 +1,126 @@
+#include "sparse/index/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "src/core/error.h"
+
+namespace espalier::sparse {
+namespace {
+
+constexpr std::array kEncodings{&Encoding::full,   &Encoding::int32, &Encoding::bitmap,
+                                &Encoding::golomb, &Encoding::nm,    &Encoding::block,
+                                &Encoding::entropy};
+
+/// Of version 0.1: golomb is smaller at every density below that of bitmap, which decodes faster.
+constexpr std::array<std::string_view, 2> kRemoved{"delta", "elias-fano"};
+
+/// All but full that `wanted` accepts.
+template <class Wanted>
+std::vector<const Encoding*> encodings_where(Wanted wanted) {
+  std::vector<const Encoding*> found;
+  for (const Encoding* encoding : encodings()) {
+    if (*encoding != Encoding::full && wanted(*encoding)) {
+      found.push_back(encoding);
+    }
+  }
+  return found;
+}
+
+/// The best for any mask, or one with a form of its own where that is possible and smaller.
+template <class IsPossible>
+const Encoding& best_of(int64_t size, int64_t kept, const IndexShape& shape,
+                        IsPossible is_possible) {
+  const Encoding* best = &best_encoding(size, kept);
+  for (const Encoding* encoding : encodings()) {
+    if (encoding->rules != nullptr && *best != Encoding::full && is_possible(*encoding->rules) &&
+        predicted_bytes(*encoding, size, kept, shape) < predicted_bytes(*best, size, kept, shape)) {
+      best = encoding;
+    }
+  }
+  return *best;
+}
+
+}  // namespace
+
+Registry<Encoding> encodings() { return kEncodings; }
+
+const Encoding& encoding_by_name(std::string_view name) {
+  check(std::ranges::find(kRemoved, name) == kRemoved.end(),
+        "index encoding \"{}\" is not supported since version 0.2: set sparse.index = \"auto\"; "
+        "rewrite an old checkpoint with version 0.1 and sparse.file_index = \"auto\"",
+        name);
+  return find(encodings(), "index encoding", name);
+}
+
+int32_t number_of(const Encoding& encoding) {
+  const auto found =
+      std::ranges::find(kEncodings, encoding, [](const Encoding* entry) { return *entry; });
+  require(found != kEncodings.end(), "a registered encoding", encoding.name);
+  return static_cast<int32_t>(found - kEncodings.begin());
+}
+
+std::vector<const Encoding*> memory_encodings() {
+  return encodings_where([](const Encoding& encoding) { return encoding.coding != nullptr; });
+}
+
+std::vector<const Encoding*> file_encodings() {
+  return encodings_where([](const Encoding& encoding) { return encoding.rules == nullptr; });
+}
+
+void check_counts(int64_t size, int64_t kept) {
+  check(size >= 0 && size <= kMaxElements,
+        "index: a parameter of {} elements is outside [0, {}]: positions are 32-bit", size,
+        kMaxElements);
+  check(kept >= 0 && kept <= size, "index: {} kept elements are outside [0, {}]", kept, size);
+}
+
+size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
+                       const IndexShape& shape) {
+  check_counts(size, kept);
+  if (kept == size) {
+    return 0;
+  }
+  if (encoding.rules != nullptr) {
+    encoding.rules->check(size, shape);
+  }
+  const Counts counts{size, kept, shape};
+  if (encoding.coding == nullptr) {
+    return static_cast<size_t>(std::ceil(encoding.file->expected_bytes(counts)));
+  }
+  return static_cast<size_t>(std::ceil(encoding.coding->expected_bytes(counts))) +
+         static_cast<size_t>(encoding.coding->rank_count(counts)) * sizeof(uint32_t);
+}
+
+double entropy_bound_bytes(int64_t size, int64_t kept) {
+  check_counts(size, kept);
+  if (kept == 0 || kept == size) {
+    return 0;
+  }
+  const double f = static_cast<double>(kept) / static_cast<double>(size);
+  const double bits = -f * std::log2(f) - (1 - f) * std::log2(1 - f);
+  return bits * static_cast<double>(size) / 8;
+}
+
+const Encoding& best_encoding(int64_t size, int64_t kept) {
+  check_counts(size, kept);
+  if (kept == size) {
+    return Encoding::full;
+  }
+  const size_t bitmap = predicted_bytes(Encoding::bitmap, size, kept);
+  const size_t golomb = predicted_bytes(Encoding::golomb, size, kept);
+  return golomb < bitmap - bitmap / 10 ? Encoding::golomb : Encoding::bitmap;
+}
+
+const Encoding& best_encoding(const Mask& mask, const IndexShape& shape) {
+  return best_of(mask.size(), mask.kept(), shape,
+                 [&](const ShapeRules& rules) { return rules.holds(mask, shape); });
+}
+
+const Encoding& best_encoding(int64_t size, int64_t kept, const IndexShape& shape) {
+  return best_of(size, kept, shape,
+                 [&](const ShapeRules& rules) { return rules.possible(size, shape); });
+}
+
+}  // namespace espalier::sparse

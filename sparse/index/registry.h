@@ -1,0 +1,36 @@
+#pragma once
+// The index encodings, and the bytes that an index takes before one exists. Each has a file of its
+// own; adding one: its file, its line in registry.cpp, a row of tests/sparse/index_example.h.
+#include <string_view>
+#include <vector>
+
+#include "sparse/index/encoding.h"
+#include "src/core/registry.h"
+
+namespace espalier::sparse {
+
+Registry<Encoding> encodings();
+/// Throws Failure that lists the names; for one that older versions wrote, that says what to do.
+const Encoding& encoding_by_name(std::string_view name);
+/// Its place in `encodings`, for messages between ranks.
+int32_t number_of(const Encoding& encoding);
+/// Those that `sparse.index` may name: of memory, but full, which follows from the mask.
+std::vector<const Encoding*> memory_encodings();
+/// Those that `sparse.file_index` may name: they hold any mask.
+std::vector<const Encoding*> file_encodings();
+
+/// The smallest encoding for memory at this density whose decoding is fast: bitmap, or golomb where
+/// it saves a tenth of that.
+const Encoding& best_encoding(int64_t size, int64_t kept);
+/// The same; also those that need a form of masks, if `shape` and this mask have it.
+const Encoding& best_encoding(const Mask& mask, const IndexShape& shape);
+/// The same for masks to come, of a method that keeps the groups or blocks that `shape` has.
+const Encoding& best_encoding(int64_t size, int64_t kept, const IndexShape& shape);
+/// Bytes that an index of `kept` of `size` elements takes (golomb, entropy: expected value for a
+/// random mask). Zero when all are kept: such an index is always full.
+size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
+                       const IndexShape& shape = {});
+/// H(f) size / 8: no encoding of random masks is smaller on average.
+double entropy_bound_bytes(int64_t size, int64_t kept);
+
+}  // namespace espalier::sparse
