@@ -89,7 +89,7 @@ struct CheckpointWriter::State {
   std::filesystem::path temporary;
   std::unique_ptr<hdf5::File> file;
 
-  /// Runs one step of the writing; what fails also says what is not lost.
+  /// Runs one step of writing; its Failure also says that earlier checkpoints are intact.
   template <class Step>
   void guarded(Step step) {
     require(file != nullptr, "a committed checkpoint takes no more", path.string());
@@ -219,7 +219,7 @@ struct CheckpointReader::State {
 
   explicit State(std::filesystem::path at) : path(std::move(at)), file(hdf5::File::open(path)) {}
 
-  /// Says that the file is damaged unless `ok`; `what` is the part that does not fit.
+  /// Throws Failure that the file is damaged unless `ok`; `what` is the fault.
   void expect(bool ok, std::string_view what) const {
     check(ok, "{}: {}: the file is damaged, use another checkpoint", path.string(), what);
   }

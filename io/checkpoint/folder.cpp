@@ -1,4 +1,4 @@
-// The folder of checkpoints: names by step, the latest one, and removing what is no longer needed.
+// The folder of checkpoints: names by step, the latest one, and removal of old ones.
 #include <signal.h>
 #include <unistd.h>
 

@@ -17,7 +17,8 @@ uint32_t big_endian(std::span<const uint8_t> bytes, size_t at) {
          uint32_t{bytes[at + 3]};
 }
 
-/// One file: its magic says whether it holds images or labels; after the header comes one byte a pixel or label.
+/// One file: its magic says whether it holds images or labels; one byte a pixel or label follows
+/// the header.
 struct Idx {
   MappedFile file;
   uint32_t magic = 0;

@@ -186,7 +186,7 @@ struct TokenDataset::State {
 
 namespace {
 
-/// The same file for training and validation would make the validation loss a lie.
+/// The same file for training and validation would make the validation loss meaningless.
 void check_disjoint(const DataConfig& data) {
   for (const std::string& a : data.train) {
     for (const std::string& b : data.validation) {

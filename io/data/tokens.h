@@ -36,7 +36,7 @@ class Vocabulary {
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
   const std::string& bytes() const { return bytes_; }
-  /// Two hex digits a byte: what a checkpoint keeps.
+  /// Two hex digits a byte, as checkpoints hold it.
   std::string text() const;
   /// -1 when the byte is not in the vocabulary.
   int32_t token(unsigned char byte) const;

@@ -12,7 +12,7 @@
 namespace espalier::io::hdf5 {
 namespace {
 
-/// What HDF5 holds for an open file; `base` is filled by HDF5 and must come first.
+/// HDF5's handle of an open file; HDF5 fills `base`, which must be the first member.
 struct Open {
   H5FD_t base{};
   std::shared_ptr<RawFile> file;
@@ -155,7 +155,7 @@ Class describe() {
 }
 
 /// All of a checkpoint's metadata stay in memory until the file is closed (some kB a parameter):
-/// what a failed write has lost is then never read back.
+/// data lost by a failed write are then never read back.
 bool keep_metadata(hid_t list) {
   H5AC_cache_config_t config{};
   config.version = H5AC__CURR_CACHE_CONFIG_VERSION;

@@ -134,7 +134,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory) {
         "directory with --out",
         run_directory.string(), holder.empty() ? "(unknown)" : holder);
   }
-  // Any other error: a file system without locks. The run goes on unguarded.
+  // Any other error: a file system without locks. The run continues without one.
   std::string host(64, '\0');
   ::gethostname(host.data(), host.size() - 1);
   const std::string holder = fmt::format("{} on {}", ::getpid(), host.c_str());
@@ -153,7 +153,7 @@ RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1
 RunLock::~RunLock() {
   if (file_ >= 0) {
     ::close(
-        file_);  // gives the lock back; the file stays, because removing it races with the next run
+        file_);  // releases the lock; the file stays, because removing it races with the next run
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Bits in bytes, the lowest of the first byte first; private to this layer. Readers may start at
-// any bit and never touch a byte beyond the span; what would lie there reads as zero.
+// any bit and never touch a byte beyond the span; bits beyond it read as zero.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -57,7 +57,7 @@ class BitWriter {
     }
     put(uint64_t{1} << zeros, static_cast<int>(zeros) + 1);
   }
-  /// Writes what is pending.
+  /// Writes the pending bits.
   void finish() {
     if (used_ > 0) {
       flush();

@@ -72,7 +72,7 @@ BlockSize within(const Shape& shape, const BlockSize& block) {
           std::clamp<int64_t>(block.width, 1, std::max<int64_t>(shape.cols(), 1))};
 }
 
-/// fn(line, column) for each block of which the first element is kept, row by row of blocks.
+/// fn(line, column) for each block whose first element is kept, row by row of blocks.
 template <class Fn>
 void for_each_block(const Mask& mask, const Shape& shape, const BlockSize& block, Fn&& fn) {
   for (int64_t row = 0; row < shape.rows(); row += block.height) {

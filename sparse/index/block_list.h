@@ -4,7 +4,7 @@
 // Blocks of height x width start at row and column 0 and are cut off at the lower and right edge. A
 // mask consists of whole ones exactly when each boundary in it, a place where a kept element has a
 // pruned neighbour, lies at a multiple of height (below) or width (beside): so the greatest common
-// divisor of all boundaries tells every size that fits, in one pass over the words of the mask.
+// divisor of all boundaries gives every size that fits, in one pass over the words of the mask.
 // Values stay in the order of all packed arrays, row by row of the matrix (store.h), which is the
 // order of BlockMatrix: no value moves.
 // Bytes: 4 a block and 8 a row of blocks, category index. Throws Failure for a mask that is not
@@ -34,7 +34,7 @@ struct BlockOptions {
 inline constexpr int64_t kLeastBlock = 4;
 
 /// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single
-/// elements take half the time of those of 8 x 8, and as long as those of 16 x 16 (fp32, AVX-512).
+/// elements take half the time of products of 8 x 8 blocks, and that of 16 x 16 (fp32, AVX-512).
 inline constexpr int64_t kThinSide = 12;
 inline bool is_thin(const BlockSize& block) {
   return block.height < kThinSide || block.width < kThinSide;

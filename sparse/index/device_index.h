@@ -1,5 +1,5 @@
 #pragma once
-// What kernels of a device read of an index, made from it once for each mask; the host keeps the
+// The form of an index that kernels of a device read, made once for each mask; the host keeps the
 // index itself. Category index.
 //
 //   DeviceIndex   positions: an int32 index as it is (4 bytes a kept element), any other as a bitmap
@@ -49,7 +49,7 @@ class CsrList {
 
   std::array<int64_t, kArrays> counts_{};
   Buffer memory_;
-  std::unique_ptr<kernels::Prepared> prepared_;  ///< goes before the memory
+  std::unique_ptr<kernels::Prepared> prepared_;  ///< freed before the memory
 };
 
 }  // namespace espalier::sparse

@@ -17,7 +17,7 @@
 
 namespace espalier::sparse {
 
-/// What is known of a parameter besides its mask; zero: not known. `nm` needs cols, n and m;
+/// Facts about a parameter besides its mask; zero: not known. `nm` needs cols, n and m;
 /// `block` needs cols, height and width; the others need nothing.
 struct IndexShape {
   int64_t cols = 0;    ///< elements of a row; divides the size
@@ -48,7 +48,7 @@ struct Coded {
   }
 };
 
-/// What kernels read of an encoding (kernels::Positions).
+/// The form of an index that kernels read (kernels::Positions).
 enum class KernelForm : uint8_t {
   none,     ///< nothing: every element is kept
   list,     ///< the data as they are: ascending positions

@@ -23,7 +23,7 @@ struct FileIndex {
 /// an element for entropy.
 FileIndex to_file(const Index& index, std::string_view choice = "auto");
 
-/// A mask of bytes from anywhere: throws Failure naming what is wrong with them.
+/// The mask of bytes from anywhere: throws Failure that names the fault.
 Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,
                     std::span<const uint8_t> bytes);
 

@@ -5,7 +5,7 @@
 // (Kiely, "Selecting the Golomb parameter in Rice coding", IPN 42-159, 2004, for small f).
 //
 // The i-th one of the unary part, at bit b, says that the high parts of gaps 0..i sum up to b - i;
-// low parts lie at fixed places. So both are read without a branch a number.
+// low parts lie at fixed places. So both are read without a branch for each number.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -8,7 +8,7 @@
 namespace espalier::sparse {
 namespace {
 
-/// What kernels get for the list of an index that keeps nothing: null would say "all".
+/// The list of an index that keeps nothing, for kernels: null would mean "all".
 constexpr int32_t kNoPositions = 0;
 
 /// Takes the header that files have before the data off `bytes`.

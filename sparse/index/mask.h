@@ -1,6 +1,6 @@
 #pragma once
 // A mask: which elements of one parameter are kept, one bit each, row-major over the flattened
-// shape. Masks are what pruning methods produce and what all ranks must agree on; an Index
+// shape. Pruning methods produce masks, and all ranks must agree on them; an Index
 // (index.h) is the encoding of one mask that compute and storage use.
 #include <bit>
 #include <cstdint>

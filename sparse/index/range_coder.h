@@ -3,8 +3,8 @@
 // know, takes the sum of their -log2 in bits (and at most one byte more). Private to this layer.
 //
 // The code is a number in [low, low + range) of an interval that each bit divides; 64 bits of it
-// are at hand, the upper 32 leave when range < 2^32. The end is the shortest number of bytes of
-// which the number, followed by zeros, lies in the interval: so one run of bits has one code.
+// are at hand, the upper 32 leave when range < 2^32. The end is the shortest number of bytes that,
+// followed by zeros, lies in the interval: so one run of bits has one code.
 // Source: Martin, "Range encoding", 1979; carry into bytes already written as in Schindler, 1998.
 #include <cstdint>
 #include <span>
@@ -18,7 +18,7 @@ namespace espalier::sparse {
 /// Probabilities are in units of 2^-kProbabilityBits, from 1 to 2^kProbabilityBits - 1.
 inline constexpr int kProbabilityBits = 20;
 
-/// What of a last interval goes into a file.
+/// The part of the last interval that goes into a file.
 struct CodeEnd {
   uint64_t value;
   int bytes;
@@ -81,7 +81,7 @@ class RangeEncoder {
   std::vector<uint8_t> bytes_;
 };
 
-/// Throws Failure that begins with `what` where the bytes are no code.
+/// Throws Failure that begins with `what` when the bytes are no code.
 class RangeDecoder {
  public:
   RangeDecoder(std::span<const uint8_t> bytes, std::string_view what) : bytes_(bytes), what_(what) {

@@ -10,7 +10,7 @@
 namespace espalier::sparse {
 
 Registry<Encoding> encodings();
-/// Throws Failure that lists the names; for one that older versions wrote, that says what to do.
+/// Throws Failure that lists the names; for an encoding of version 0.1, that names the fix.
 const Encoding& encoding_by_name(std::string_view name);
 /// Its place in `encodings`, for messages between ranks.
 int32_t number_of(const Encoding& encoding);

@@ -89,7 +89,7 @@ Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask)
   return with_lists(parameter, std::move(index), std::move(blocks));
 }
 
-/// Adds what kernels of a device read.
+/// Adds the lists that kernels of a device read.
 Store::Pattern Store::with_lists(const Parameter& parameter, Index index, BlockList blocks) const {
   DeviceIndex for_kernels = device_index(index);
   CsrList csr = csr_list(parameter, for_kernels, blocks);

@@ -1,6 +1,6 @@
 #pragma once
 // The optimizer's own state: `low` (the lower half of master copies, where those are halves),
-// `master` (whole fp32 master copies, where they stand apart from values) and the moments, for the
+// `master` (whole fp32 master copies, where they are apart from values) and the moments, for the
 // owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
@@ -18,7 +18,7 @@
 
 namespace espalier::sparse {
 
-/// What the master copy of a parameter is.
+/// The form of a parameter's master copy.
 enum class MasterCopy : uint8_t {
   value,   ///< the values that compute reads, and nothing beside them
   halves,  ///< those, and `low`: in bf16 and fp16
@@ -49,7 +49,7 @@ class OptimizerArrays {
 
   /// Kept elements of parameter p whose state is here.
   Range owned(size_t p) const { return places_[p].owned; }
-  /// What each rank owns of it; empty when not sharded.
+  /// The range of it that each rank owns; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
   bool apart(size_t p) const { return places_[p].copy == MasterCopy::apart; }
   /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at

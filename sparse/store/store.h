@@ -3,7 +3,7 @@
 //
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
-//   low               bf16 and fp16: what rounding took from the master copy, so that value
+//   low               bf16 and fp16: the bits that rounding took from the master copy, so that value
 //                     and low together are an exact fp32 number (core/types.h, join). Without
 //                     master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
@@ -17,7 +17,7 @@
 // call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`,
 // `master` and moments are held for the owned part of each parameter only, which is all of it
 // unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
-// stays zero. What is resident beside the flat arrays depends on the Storage of a parameter
+// stays zero. The Storage of a parameter decides what is resident beside the flat arrays
 // (weight.h). Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
 // 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
 // section III.
@@ -104,9 +104,9 @@ struct StoreOptions {
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   bool feedback = false;  ///< with the array of error feedback
-  /// Who owns what; empty: this rank owns all.
+  /// The shares of the ranks; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
-  /// Of a sharded store: the matrices whose master copy stands apart from values; empty: none.
+  /// Of a sharded store: the matrices whose master copy is apart from values; empty: none.
   std::function<bool(const ParameterSpec&)> apart;
   /// The mask that parameter p starts with, called once for each, in order; empty: all are kept. A
   /// store that starts pruned never holds dense state, nor more than one mask.
@@ -135,7 +135,7 @@ struct StateParts {
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
 struct OptimizerState {
   Tensor gradient, value, low, moment1, moment2, scale1, scale2;
-  bool apart = false;  ///< `value` is the master copy apart from what compute reads
+  bool apart = false;  ///< `value` is the master copy, apart from the values that compute reads
   int64_t first = 0;   ///< number of the first one among the kept elements of the parameter
 };
 
@@ -178,7 +178,7 @@ class Store {
   OptimizerState state(const Parameter& parameter) const;
   /// The kept elements of a parameter that each rank owns; empty when not sharded.
   std::span<const Range> shares(const Parameter& parameter) const;
-  /// What kernels read; compressed indices are decoded into one scratch, valid until the
+  /// In the form that kernels read; compressed indices are decoded into one scratch, valid until the
   /// positions of another parameter are read.
   kernels::Positions positions(const Parameter& parameter);
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
@@ -215,7 +215,7 @@ class Store {
   void initialise(uint64_t seed);
   /// Packed fp32 values of a parameter → values, low, master and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
-  /// Sets only the values, rounded, of a matrix whose master copy stands apart.
+  /// Sets only the values, rounded, of a matrix whose master copy is apart.
   void set_common(Parameter& parameter, std::span<const float> packed);
   /// The packed values that compute reads.
   std::vector<float> values(const Parameter& parameter);

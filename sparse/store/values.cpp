@@ -169,7 +169,7 @@ void Store::set_moment(const Parameter& parameter, int which, std::span<const fl
   optimizer_.set_moment(number_of(parameter), which, packed);
 }
 
-/// The master copy of what this rank owns of `parameter`.
+/// The master copy of the part of `parameter` that this rank owns.
 void Store::write_exact(const Parameter& parameter, const Tensor& to) {
   const OptimizerState mine = state(parameter);
   kernels_.predict(stream_, {.value = mine.value,

@@ -10,7 +10,7 @@ namespace {
 
 using kernels::Float8;
 
-/// What an operand of the weight's products is rounded to: `wanted`, if anything.
+/// The 8-bit type that an operand is rounded to: `wanted` with fp8, else none.
 Float8 rounding(const WeightParts& parts, Float8 wanted) {
   return in_fp8(parts.store, parts.parameter) ? wanted : Float8::none;
 }
@@ -45,8 +45,8 @@ void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tens
 
 namespace {
 
-/// Of dW at a time: what one product writes the gather still finds in cache. On a device a product
-/// has to be large enough to occupy it.
+/// Of a panel of dW: small enough for the gather to find it in cache; on a device large enough for
+/// the product to occupy it.
 int64_t panel_bytes(const Arena& arena) { return int64_t{arena.on_device() ? 64 : 2} << 20U; }
 
 /// Rows of a panel. Bitmaps are cut at multiples of 512 elements.

@@ -1,5 +1,5 @@
 #pragma once
-// The three verbs of each storage (registry.h), and what the files of the storages share. Private to
+// The three verbs of each storage (registry.h), and the functions that storages share. Private to
 // this folder.
 #include "sparse/weight/weight.h"
 

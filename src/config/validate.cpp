@@ -4,6 +4,7 @@
 
 #include "io/config/codec_spec.h"
 #include "parallel/pipeline/schedule/registry.h"
+#include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/model/networks/registry.h"
@@ -96,7 +97,8 @@ void validate_pruning(const io::PruningConfig& pruning, int64_t steps) {
 void validate_index(const Config& config) {
   const std::string& method = config.pruning.method;
   const auto check_encoding = [&](const std::string& encoding) {
-    const bool regular = encoding == "nm" || encoding == "block";
+    const sparse::Encoding* entry = find_or_null(sparse::encodings(), encoding);
+    const bool regular = entry != nullptr && entry->rules != nullptr;
     check(!regular || method == encoding || method == "none",
           "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
           "set \"auto\"",
