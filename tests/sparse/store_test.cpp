@@ -1,4 +1,5 @@
 // The parameter store: layout, sharing of the dense copy, survivors of a mask change, bytes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,6 +7,7 @@
 
 #include "sparse/store/store.h"
 #include "sparse/weight/weight.h"
+#include "tests/support/failure.h"
 
 namespace espalier::sparse {
 namespace {
@@ -156,6 +158,16 @@ INSTANTIATE_TEST_SUITE_P(
     All, StoreTest,
     ::testing::Combine(::testing::Values(DType::fp32, DType::bf16, DType::fp16),
                        ::testing::Values(Encoding::int32, Encoding::golomb, Encoding::bitmap)));
+
+TEST(StorageRegistry, NamesFindTheirStorage) {
+  EXPECT_THAT(names(storages()), ::testing::ElementsAre("dense", "expanded", "sparse", "block"));
+  for (const Storage* storage : storages()) {
+    EXPECT_EQ(storage_by_name(storage->name), *storage);
+    EXPECT_NE(storage->verbs, nullptr) << storage->name;
+    EXPECT_TRUE(storage->dense_products || !storage->dense_copy) << storage->name;
+  }
+  EXPECT_THAT(failure_of([] { storage_by_name("auto"); }), ::testing::HasSubstr("expanded"));
+}
 
 TEST(Store, InitialValuesDependOnSeedAndNameOnly) {
   Arena arena;
