@@ -1,4 +1,5 @@
-// espalier data tokenize and inspect: token files, and what a run would see of data files.
+// espalier data tokenize and inspect: writes token files, shows data files as a run would read
+// them.
 #include "io/data/tokens.h"
 #include "io/files/raw_file.h"
 #include "src/cli/commands.h"
@@ -63,7 +64,7 @@ int tokenize(const DataArguments& arguments) {
   file.commit();
   Progress(true, 0, false)
       .note(fmt::format(
-          "wrote {}: {} tokens, {}; what they stand for: {}", arguments.out, grouped(data.size()),
+          "wrote {}: {} tokens, {}; vocabulary: {}", arguments.out, grouped(data.size()),
           bytes_text(static_cast<double>(width) * static_cast<double>(data.size())), note_file));
   print(
       fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
@@ -131,7 +132,7 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
   auto arguments = std::make_shared<DataArguments>();
   arguments->data.validation_fraction = io::DataConfig().validation_fraction;
   CLI::App* command = data.add_subcommand(
-      "inspect", "Tokens, vocabulary and split of data files, as a run would see them");
+      "inspect", "Tokens, vocabulary and split of data files, as a run would read them");
   command->add_option("files", arguments->data.train, "data.train")->required();
   command->add_option("--validation", arguments->data.validation, "data.validation")
       ->allow_extra_args(false);
@@ -156,7 +157,7 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
 }  // namespace
 
 void register_data(CLI::App& app, Action& chosen) {
-  CLI::App* data = app.add_subcommand("data", "Token files: write them, look at them");
+  CLI::App* data = app.add_subcommand("data", "Write and inspect token files");
   data->require_subcommand(0, 1);
   data->callback([data, &chosen]() {
     if (data->get_subcommands().empty()) {

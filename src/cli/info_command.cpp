@@ -1,4 +1,4 @@
-// espalier info: what this build has and what this machine offers.
+// espalier info: backends, libraries and version of this build, and the processor.
 #include <fstream>
 #include <thread>
 

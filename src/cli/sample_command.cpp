@@ -1,8 +1,8 @@
 // espalier sample FILE.h5 --prompt TEXT: text from a trained network, a token at a time.
 //
 // Each token is drawn from softmax(logits / temperature) over the top-k; its random number is
-// Philox(seed, number of the token), so a seed gives the same text on every run. Beyond the
-// context, the last `context` tokens are what the network sees.
+// Philox(seed, number of the token), so a seed gives the same text on every run. The
+// network reads the last `context` tokens only.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -63,7 +63,7 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
   return order[place];
 }
 
-/// Prompt → tokens and tokens → what is printed, by kind of data.
+/// Prompt → tokens and tokens → text, by kind of data.
 class Codec {
  public:
   explicit Codec(const WeightsFile& file) : file_(file), text_(file.config.data.kind != "tokens") {
@@ -123,7 +123,7 @@ int sample(const SampleArguments& arguments) {
   const Codec codec(file);
   std::vector<int32_t> tokens = codec.encode(arguments.prompt);
   if (tokens.empty()) {
-    throw Usage("--prompt is empty: give the network something to go on from");
+    throw Usage("--prompt is empty: give at least one character");
   }
   Inference network(file, file.problem, 1);
   const auto context = static_cast<size_t>(file.config.model.context);
@@ -158,10 +158,10 @@ void register_sample(CLI::App& app, Action& chosen) {
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--temperature", arguments->temperature,
-                   "0: always the likeliest; 1: as the network says")
+                   "0: always the most likely token; 1: the probabilities of the network")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1000.0));
-  command->add_option("--top-k", arguments->top_k, "draw among the K likeliest; 0: all")
+  command->add_option("--top-k", arguments->top_k, "draw among the K most likely; 0: all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", arguments->seed, "the same seed writes the same text")

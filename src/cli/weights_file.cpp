@@ -56,14 +56,14 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
   return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
-/// For a plain file: only the data know what the tokens of kind "chars" stand for.
+/// For a plain file: the vocabulary of kind "chars" is known from the data only.
 io::Vocabulary characters_of(const io::Config& config) {
   return config.data.kind == "bytes"   ? io::Vocabulary::all_bytes()
          : config.data.kind == "chars" ? train::open_source(config)->characters()
                                        : io::Vocabulary();
 }
 
-/// A stage that is laid out for what the file keeps.
+/// A stage laid out for the masks of the file.
 train::Stage::Options options_for(const WeightsFile& file, const train::ProblemShape& problem,
                                   int64_t micro_batch) {
   auto specs = train::make_network(file.config, problem).parameters();

@@ -1,6 +1,6 @@
 #pragma once
-// Files of weights as the subcommands take them: an Espalier checkpoint, which knows its config, or
-// a plain HDF5 file of dense arrays, which needs --config.
+// Files of weights that subcommands read: an Espalier checkpoint, which holds its config, or a
+// plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -28,15 +28,16 @@ struct WeightsFile {
   fs::path path;
   bool checkpoint = false;
   io::CheckpointMeta meta;    ///< of a checkpoint
-  io::Vocabulary characters;  ///< what tokens stand for; empty: not text, or not known
+  io::Vocabulary characters;  ///< the vocabulary of text; empty: not text, or not known
   io::Config config;
-  train::ProblemShape problem;  ///< vocabulary or classes, and features, from the shapes of the arrays
+  train::ProblemShape
+      problem;  ///< vocabulary or classes, and features, from the shapes of the arrays
 };
 
 /// Throws Failure when there is no such file, it is neither kind, or there is no config for it.
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source);
 
-/// A store of weights alone, fp32, for work on the arrays. Prunable flags belong to its parameters.
+/// A store of weights only, fp32, for work on the arrays. Prunable flags belong to its parameters.
 struct Weights {
   Arena arena;
   Stream stream;
@@ -44,7 +45,7 @@ struct Weights {
   std::vector<bool> prunable;
 
   Weights() : stream(arena, 1) {}
-  /// Zeros, with the parameters of the network that `file` is said to hold.
+  /// Zeros, with the parameters of the network that the config of `file` describes.
   explicit Weights(const WeightsFile& file);
 };
 

@@ -76,7 +76,7 @@ json bytes_of(const RunData& run) {
           {"p2p", p2p.empty() ? json() : json(*middle)}};
 }
 
-/// Pictures of one step, and what they amount to.
+/// Pictures of one pipeline step, with their summary.
 json pipeline_of(const RunData& run) {
   if (run.pipeline_measured.empty() || run.pipeline_predicted.empty()) {
     return nullptr;

@@ -30,7 +30,7 @@ std::optional<std::string> read_text(const fs::path& file) {
   return text.str();
 }
 
-/// A copy in valid UTF-8: a file or directory name need not be, a page must.
+/// A copy in valid UTF-8, which the page needs; names of files and directories may not be.
 std::string valid_utf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace))
       .get<std::string>();
@@ -106,7 +106,7 @@ StepRecord record_of(const json& line) {
           .sparsity = number("sparsity")};
 }
 
-/// A step that comes again (a run resumed from an older checkpoint) replaces what followed it.
+/// A repeated step (a run resumed from an older checkpoint) replaces that step and all later ones.
 void append(StepRecord record, std::vector<StepRecord>& steps) {
   while (!steps.empty() && steps.back().step >= record.step) {
     steps.pop_back();

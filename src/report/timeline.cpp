@@ -90,8 +90,8 @@ std::vector<Window> windows_of(const RunData& run) {
           {.label = "Slowest step", .begin = slowest->begin, .end = slowest->end}};
 }
 
-/// The row of each span within its lane: the first that is free at its begin. A nested span thus
-/// stands below its parent, one that overlaps another beside it. `spans` must be sorted by begin,
+/// The row of each span within its lane: the first one free at its begin. A nested span is thus
+/// below its parent, an overlapping one below the other. `spans` must be sorted by begin,
 /// longest first.
 std::vector<int> rows_of(const std::vector<const TraceSpan*>& spans) {
   std::map<std::pair<int, int>, std::vector<double>> busy_until;  // by (rank, lane), a number a row
