@@ -59,15 +59,6 @@ Choices operator+(Choices first, const Choices& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
-/// Members of a registry, with their help.
-template <class Entry>
-Choices registered(Registry<Entry> all) {
-  Choices found;
-  for (const Entry* entry : all) {
-    found.push_back({.name = std::string(entry->name), .help = std::string(entry->help)});
-  }
-  return found;
-}
 const Choices kAuto{{.name = "auto"}};
 
 /// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
@@ -194,18 +185,18 @@ void add_sparse(std::vector<Field>& out) {
   Rows<S> rows{out, "sparse", &Config::sparse};
   rows.add(
       "storage", &S::storage,
-      one_of(registered(sparse::storages()) +
+      one_of(choices(sparse::storages()) +
              Choices{{.name = "auto", .help = "the fastest, by times of all that hold the mask"}}),
       "how a pruned weight is held for compute; may differ by parameter");
   rows.add("index", &S::index,
-           one_of(registered<sparse::Encoding>(sparse::memory_encodings()) +
+           one_of(choices<sparse::Encoding>(sparse::memory_encodings()) +
                   Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
            "how positions are encoded; may differ by parameter");
   rows.add(
       "file_index", &S::file_index,
       one_of(Choices{{.name = "auto", .help = "entropy; the index in memory if that is smaller"},
                      {.name = "same", .help = "the index in memory"}} +
-             registered<sparse::Encoding>(sparse::file_encodings())),
+             choices<sparse::Encoding>(sparse::file_encodings())),
       "how positions are encoded in checkpoints");
   rows.add("block", &S::block, range(0, 1024),
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
