@@ -1,5 +1,5 @@
-// Define a network, train it, prune it to 90 %, go on training what is left. The task: which of two
-// spirals a point of the plane is on.
+// Defines a network, trains it, prunes it to 90 %, and continues training the kept weights. The task is
+// to classify points of the plane by the spiral, of two, on which they lie.
 #include <cmath>
 #include <cstdio>
 
@@ -13,7 +13,7 @@ using namespace espalier;
 
 constexpr int64_t kBatch = 256;
 
-/// Two interleaved spirals: point i of step `step` is drawn by (step, i) alone.
+/// Two interleaved spirals; point i of step `step` is a pure function of (step, i).
 void draw_batch(int64_t step, const Tensor& points, const Tensor& labels) {
   for (int64_t i = 0; i < kBatch; ++i) {
     const Philox bits = philox(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i));
@@ -54,7 +54,7 @@ int main() {
           {weight.spec.name, weight.spec.shape, &weight.index, values}};
       auto masks = store.masks();
       masks[2] = pruning::prune(candidates, {.method = "magnitude", .sparsity = 0.9}).masks[0];
-      store.set_masks(masks);  // gradient, master and moments shrink to what is kept
+      store.set_masks(masks);  // gradient, master and moments shrink to the kept elements
     }
     draw_batch(step, points.tensor(), labels.tensor());
     tape.clear();
