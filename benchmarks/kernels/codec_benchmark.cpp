@@ -13,6 +13,7 @@
 #include "benchmarks/kernels/backend.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/wire/codecs.h"
 
 namespace espalier::kernels {
 namespace {
@@ -85,7 +86,7 @@ double rate(Bench& bench, const Body& body) {
 
 std::string line_of(const WireFormat& format) {
   std::string line = fmt::format("{}", name_of(format.code));
-  if (format.code == WireCode::maxmin || format.code == WireCode::table) {
+  if (codec_of(format.code).numbers == WireNumbers::bits) {
     line += fmt::format(" {} bits", format.bits);
   }
   if (format.bucket > 0) {

@@ -6,19 +6,18 @@
 
 #include "parallel/reduction/flat.h"
 #include "src/core/error.h"
+#include "src/kernels/wire_codec.h"
 
 namespace espalier::parallel {
 
 namespace {
 
-using kernels::WireCode;
 using kernels::WireFormat;
 
 /// Values that may be encoded at once, of a layer of `count`.
 int64_t block_of(const WireFormat& format, int64_t count, int64_t wanted) {
-  const bool no_buckets = format.code == WireCode::fp32 || format.code == WireCode::bf16 ||
-                          format.code == WireCode::fp16;
-  const int64_t bucket = no_buckets ? 1 : format.bucket;
+  const bool plain = kernels::codec_of(format.code).form == kernels::WireForm::plain;
+  const int64_t bucket = plain ? 1 : format.bucket;
   if (bucket == 0 || bucket >= count) {
     return count;
   }

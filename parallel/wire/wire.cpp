@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/reduction/flat.h"
+#include "src/kernels/rules/wire/codecs.h"
 
 namespace espalier::parallel {
 
@@ -15,7 +16,7 @@ using kernels::WireFormat;
 
 WireFormat plain_format(DType dtype) {
   require(is_number(dtype), "fp32, bf16 or fp16", name_of(dtype));
-  return dtype == DType::fp32   ? WireFormat{.code = WireCode::fp32, .bits = 32}
+  return dtype == DType::fp32   ? WireFormat{}
          : dtype == DType::bf16 ? WireFormat{.code = WireCode::bf16, .bits = 16}
                                 : WireFormat{.code = WireCode::fp16, .bits = 16};
 }

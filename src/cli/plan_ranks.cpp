@@ -12,6 +12,7 @@
 #include "src/cli/plan_parts.h"
 #include "src/communication_cost/exchange_model.h"
 #include "src/core/error.h"
+#include "src/kernels/wire_codec.h"
 
 namespace espalier::cli {
 namespace {
@@ -58,8 +59,7 @@ std::vector<std::pair<std::string, BytesOf>> wires(const RanksArguments& argumen
   for (const std::string& codec : arguments.codecs) {
     const kernels::WireFormat format = parallel::format_of(
         io::parse_codec(codec), {.bits = arguments.bits, .bucket = arguments.bucket});
-    takes_bits |=
-        format.code == kernels::WireCode::maxmin || format.code == kernels::WireCode::table;
+    takes_bits |= kernels::codec_of(format.code).numbers == kernels::WireNumbers::bits;
     found.emplace_back(codec, [format](int64_t values) {
       return static_cast<double>(kernels::wire_bytes(format, values));
     });

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "src/kernels/rules/dynamic_map.h"
+#include "src/kernels/rules/wire/codecs.h"
 #include "tests/kernels/kernel_memory.h"
 
 namespace espalier::kernels {
@@ -19,11 +20,14 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 inline WireFormat wire_format(WireCode code, int64_t bucket = 0, int bits = 0) {
-  WireFormat format{.code = code, .bits = bits == 0 ? wire_bits(code) : bits, .bucket = bucket};
-  if (code == WireCode::topk) {
-    format.bucket = bucket == 0 ? 1024 : bucket;
+  const WireCodec& codec = codec_of(code);
+  WireFormat format{.code = code, .bits = bits == 0 ? codec.bits : bits, .bucket = bucket};
+  if (codec.most_bucket > 0) {
+    format.bucket = bucket == 0 ? 1024 : std::min(bucket, codec.most_bucket);
+  }
+  if (codec.numbers == WireNumbers::share) {
     format.kept = (format.bucket + 15) / 16;
-  } else if (format.bits == 0) {
+  } else if (codec.numbers == WireNumbers::bits && bits == 0) {
     format.bits = 4;
   }
   return format;
@@ -36,7 +40,7 @@ inline std::string text(const WireFormat& f) {
 
 inline std::vector<WireCode> all_codes() {
   std::vector<WireCode> codes;
-  for (int i = 0; i < kWireCodes; ++i) {
+  for (size_t i = 0; i < wire_codecs().size(); ++i) {
     codes.push_back(static_cast<WireCode>(i));
   }
   return codes;
@@ -47,10 +51,11 @@ inline std::vector<WireFormat> all_formats(const std::vector<int64_t>& buckets) 
   std::vector<WireFormat> formats;
   for (const int64_t bucket : buckets) {
     for (const WireCode code : all_codes()) {
-      const bool some_bits = code == WireCode::maxmin || code == WireCode::table;
-      for (int bits = some_bits ? 1 : 0; bits <= (some_bits ? 8 : 0); ++bits) {
+      const WireCodec& codec = codec_of(code);
+      const bool some_bits = codec.numbers == WireNumbers::bits;
+      for (int bits = some_bits ? 1 : 0; bits <= (some_bits ? codec.most_bits : 0); ++bits) {
         formats.push_back(wire_format(code, bucket, bits));
-        if (code == WireCode::maxmin) {
+        if (codec.half_meta) {
           formats.push_back(formats.back());
           formats.back().half_meta = true;
         }

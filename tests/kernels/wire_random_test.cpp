@@ -9,9 +9,7 @@ namespace {
 std::vector<WireFormat> random_formats(int64_t bucket) {
   std::vector<WireFormat> formats = all_formats({bucket});
   std::erase_if(formats, [](const WireFormat& f) {
-    return f.code <= WireCode::fp16 || f.code == WireCode::static8 ||
-           f.code == WireCode::mantissa8 || f.code == WireCode::table || f.code == WireCode::sign ||
-           f.code == WireCode::topk;
+    return !codec_of(f.code).random || codec_of(f.code).form != WireForm::codes;
   });
   return formats;
 }

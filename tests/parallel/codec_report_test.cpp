@@ -9,6 +9,7 @@
 
 #include "parallel/wire/codec.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/wire/codecs.h"
 #include "src/train/codec_choice/codec_values.h"
 #include "tests/io/checkpoint_example.h"
 #include "tests/kernels/kernel_memory.h"

@@ -12,6 +12,7 @@
 #include "parallel/reduction/flat.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/wire/codecs.h"
 
 namespace {
 

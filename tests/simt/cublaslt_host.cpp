@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/kernels/kernels.h"
+#include "src/kernels/rules/wire/codecs.h"
 
 namespace espalier::simt::blas {
 namespace {

@@ -1,5 +1,6 @@
 // Arguments of what ranks send each other and add up; see verify.h.
 #include "src/kernels/verify/verify.h"
+#include "src/kernels/wire_codec.h"
 
 namespace espalier::kernels {
 namespace {
@@ -18,22 +19,25 @@ void is_message(const Tensor& values, size_t wire, const WireFormat& format) {
 }  // namespace
 
 void verify(const WireFormat& format) {
-  const auto name = name_of(format.code);
   const auto& [code, bits, bucket, kept, half_meta] = format;
-  if (code == WireCode::maxmin || code == WireCode::table) {
-    require(bits >= 1 && bits <= 8, "a code has 1 to 8 bits", name, bits);
+  const WireCodec& codec = codec_of(code);
+  if (codec.numbers == WireNumbers::bits) {
+    require(bits >= 1 && bits <= codec.most_bits, "bits of a code", codec.name, bits,
+            codec.most_bits);
   } else {
-    require(bits == wire_bits(code), "this code has one number of bits", name, bits,
-            wire_bits(code));
+    require(bits == codec.bits, "this code has one number of bits", codec.name, bits, codec.bits);
   }
-  require(bucket >= 0, "a bucket holds values, or 0 for all", name, bucket);
-  if (code == WireCode::topk) {
-    require(kept >= 1 && kept <= bucket && bucket <= kTopkBucket,
-            "topk keeps 1 or more of a bucket of at most 65,536", kept, bucket);
+  require(bucket >= (codec.most_bucket > 0 ? 1 : 0), "a bucket holds values, or 0 for all",
+          codec.name, bucket);
+  require(codec.most_bucket == 0 || bucket <= codec.most_bucket, "values of a bucket, at most",
+          codec.name, bucket, codec.most_bucket);
+  if (codec.numbers == WireNumbers::share) {
+    require(kept >= 1 && kept <= bucket, "1 or more values of a bucket are kept", codec.name, kept,
+            bucket);
   } else {
-    require(kept == 0, "only topk keeps some values", name, kept);
+    require(kept == 0, "this codec keeps all values", codec.name, kept);
   }
-  require(!half_meta || code == WireCode::maxmin, "only maxmin carries fp16", name);
+  require(!half_meta || codec.half_meta, "this codec carries fp32", codec.name);
 }
 
 void verify(const EncodeArgs& args) {

@@ -4,6 +4,7 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "sparse/store/value_copy.h"
+#include "src/kernels/rules/wire/codecs.h"
 #include "src/train/codec_choice/codec_candidates.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/shards.h"

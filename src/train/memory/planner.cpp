@@ -143,7 +143,7 @@ StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t s
     const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
     const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
     const kernels::WireFormat wire = activation_format(config_);
-    const size_t bytes = wire.code == kernels::WireCode::fp32
+    const size_t bytes = wire == kernels::WireFormat{}
                              ? flow.bytes()
                              : kernels::wire_bytes(wire, flow.shape.count());
     const bool crosses = schedule.crosses(boundary);

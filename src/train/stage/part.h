@@ -144,7 +144,7 @@ class Part {
   };
   static constexpr int64_t kFree = -1;
 
-  bool coded() const { return options_.wire.code != kernels::WireCode::fp32; }
+  bool coded() const { return options_.wire != kernels::WireFormat{}; }
   size_t wire_bytes(DType dtype, int64_t count) const {
     return coded() ? kernels::wire_bytes(options_.wire, count)
                    : static_cast<size_t>(count) * size_of(dtype);

@@ -42,11 +42,11 @@ void for_shares(Stream& stream, const Tensor& x, const Body& body) {
 }
 
 template <class T>
-Measured measure_all(Stream& stream, const Tensor& x, WireCode code) {
+Measured measure_all(Stream& stream, const Tensor& x) {
   Measured found[kShares];
   for_shares(stream, x, [&](int64_t share, int64_t first, int64_t end) {
     for_pieces<T>(x, first, end, [&](const float* values, int64_t n, int64_t, int64_t) {
-      measure(code, values, n, found[share]);
+      measure<Find::largest>(values, n, found[share]);
     });
   });
   for (int64_t share = 1; share < kShares; ++share) {
@@ -55,17 +55,17 @@ Measured measure_all(Stream& stream, const Tensor& x, WireCode code) {
   return found[0];
 }
 
-template <class T>
-void round_all(Stream& stream, const Tensor& x, const WireFormat& format,
-               const BucketEncoder& encoder, const Tensor& to) {
-  BucketDecoder decoder;
-  decoder.scale = 1;
+/// Numbers: wire::Fp8Numbers of the format.
+template <class T, class Numbers>
+void round_all(Stream& stream, const Tensor& x, float scale, const Tensor& to) {
+  const typename Numbers::Encoder encoder({1, 1 / scale}, Numbers::kMost);
+  const typename Numbers::Decoder decoder(1.0F);
   for_shares(stream, x, [&](int64_t, int64_t first, int64_t end) {
     for_pieces<T>(x, first, end, [&](const float* values, int64_t n, int64_t row, int64_t col) {
       uint8_t codes[kPiece];
       float numbers[kPiece];
-      encode_values(format, encoder, values, n, nullptr, codes);
-      decode_values(format, decoder, codes, n, numbers);
+      encode_values<false>(encoder, values, n, nullptr, codes);
+      decode_values<false>(decoder, codes, n, numbers);
       auto* out = row_of<bf16>(to, row) + col;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
@@ -76,29 +76,23 @@ void round_all(Stream& stream, const Tensor& x, const WireFormat& format,
 }
 
 float scale_of(const Measured& found, float most) {
-  if (static_cast<uint32_t>(found.largest) >= kInfinite) {
-    return __builtin_nanf("");
+  if (wire::is_bad(found)) {
+    return wire::not_a_number();
   }
-  const float scale = __builtin_bit_cast(float, found.largest) / most;
+  const float scale = wire::largest_of(found) / most;
   return found.largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
 }
 
 }  // namespace
 
 float round_to_fp8(Stream& stream, const Tensor& x, Float8 format, const Tensor& to) {
-  const bool wide = format == Float8::e5m2;
-  const float most = wide ? 57344.0F : 448.0F;
-  WireFormat wire;
-  wire.code = wide ? WireCode::fp8_e5m2 : WireCode::fp8_e4m3;
   float scale = 1;
-  with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    scale = scale_of(measure_all<T>(stream, x, wire.code), most);
-    BucketEncoder encoder;
-    encoder.bad = false;
-    encoder.to = {1, 1 / scale};
-    encoder.top = most;
-    round_all<T>(stream, x, wire, encoder, to);
+  with_type(x.dtype, [&]<class T>(T) {
+    const auto round = [&]<class Numbers>(Numbers) {
+      scale = scale_of(measure_all<T>(stream, x), Numbers::kMost);
+      round_all<T, Numbers>(stream, x, scale, to);
+    };
+    format == Float8::e5m2 ? round(wire::Fp8Numbers<5>{}) : round(wire::Fp8Numbers<4>{});
   });
   return scale;
 }

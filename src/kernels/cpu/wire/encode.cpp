@@ -5,8 +5,9 @@
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/cpu/wire/pack.h"
-#include "src/kernels/cpu/wire/topk.h"
+#include "src/kernels/cpu/wire/percentiles.h"
 #include "src/kernels/cpu/wire/values.h"
+#include "src/kernels/cpu/wire/whole.h"
 #include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -16,12 +17,77 @@ constexpr int64_t kPiece = 2048;       ///< values whose codes wait to be packed
 constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, buckets are measured in parts
 constexpr int64_t kRange = 16384;      ///< values of a task
 
-/// Codes that are rounded at random when there is a key.
-bool may_be_random(WireCode code) {
-  return code != WireCode::static8 && code != WireCode::mantissa8 && code != WireCode::table &&
-         code != WireCode::sign;
+/// The encoder of one bucket, from the bytes that it carries: the decoder reads the same, rounded
+/// numbers.
+template <class Codec>
+struct BucketEncoder {
+  typename Codec::Encoder encoder;
+  bool bad;  ///< a value was not finite: codes are zero
+
+  void prepare(const WireFormat& format, const std::byte* wire, int64_t carried_bytes) {
+    const Carried carried = get_carried(wire, carried_bytes);
+    const float first =
+        format.half_meta ? wire::from_half(carried.word[0] & 0xffffU) : carried.scale();
+    bad = first != first;
+    if (!bad) {
+      encoder = typename Codec::Encoder(format, carried, wire::wire_tables());
+    }
+  }
+  template <bool kRandom>
+  void encode(const float* x, int64_t n, const uint32_t* words, uint8_t* codes) const {
+    encode_values<kRandom>(encoder, x, n, words, codes);
+  }
+};
+
+template <int kSteps>
+void encode_percentiles(const float* middle, const float* __restrict x, int64_t n,
+                        uint8_t* __restrict codes) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = static_cast<uint8_t>(
+        wire::Percentiles::code(x[i], kSteps, [=](int32_t k) { return middle[k]; }));
+  }
 }
 
+template <>
+struct BucketEncoder<wire::Percentiles> {
+  float middle[128];  ///< between the bucket's magnitudes
+  int bits;
+  bool bad;
+
+  void prepare(const WireFormat& format, const std::byte* wire, int64_t) {
+    const float first = float_of(get_word(wire));
+    bits = format.bits;
+    bad = first != first;
+    for (int k = 0; !bad && k + 1 < 1 << (bits - 1); ++k) {
+      middle[k] = wire::Percentiles::middle_of(float_of(get_word(wire + 4 * k)),
+                                               float_of(get_word(wire + 4 * k + 4)));
+    }
+  }
+  template <bool>
+  void encode(const float* x, int64_t n, const uint32_t*, uint8_t* codes) const {
+    switch (bits) {
+      case 1:
+        return encode_percentiles<0>(middle, x, n, codes);
+      case 2:
+        return encode_percentiles<1>(middle, x, n, codes);
+      case 3:
+        return encode_percentiles<2>(middle, x, n, codes);
+      case 4:
+        return encode_percentiles<3>(middle, x, n, codes);
+      case 5:
+        return encode_percentiles<4>(middle, x, n, codes);
+      case 6:
+        return encode_percentiles<5>(middle, x, n, codes);
+      case 7:
+        return encode_percentiles<6>(middle, x, n, codes);
+      default:
+        return encode_percentiles<7>(middle, x, n, codes);
+    }
+  }
+};
+
+template <class Codec>
 struct Message {
   const EncodeArgs& args;
   WireLayout layout;
@@ -34,17 +100,30 @@ struct Message {
         layout(wire_layout(of.format, of.x.count())),
         x(elements<float>(of.x)),
         n(of.x.count()),
-        key(may_be_random(of.format.code) ? of.key : 0) {}
+        key(Codec::kEntry.random ? of.key : 0) {}
   std::byte* carried(int64_t bucket) const { return args.wire.data() + bucket * layout.carried; }
   int64_t end_of(int64_t bucket) const { return least(n, (bucket + 1) * layout.bucket); }
+
+  /// Writes what bucket `number` carries.
+  void carry(const Measured& found, int64_t number) const {
+    const int64_t begin = number * layout.bucket;
+    const int64_t count = end_of(number) - begin;
+    if constexpr (std::is_same_v<Codec, wire::Percentiles>) {
+      carry_percentiles(args.format.bits, wire::is_bad(found), x + begin, count, carried(number));
+    } else {
+      put_carried(carried(number), Codec::carry(args.format, found, count, wire::wire_tables()),
+                  layout.carried);
+    }
+  }
 };
 
 /// Makes the codes of values [first, first + n), first a multiple of 8; their buckets carry already
 /// what they do.
-void encode_range(const Message& message, int64_t first, int64_t n) {
+template <class Codec>
+void encode_range(const Message<Codec>& message, int64_t first, int64_t n) {
   const WireFormat& format = message.args.format;
   auto* const codes = message.args.wire.data() + message.layout.codes;
-  BucketEncoder bucket;
+  BucketEncoder<Codec> bucket;
   Words<kPiece> words;
   uint8_t staged[kPiece];
   int64_t prepared = -1;
@@ -55,13 +134,19 @@ void encode_range(const Message& message, int64_t first, int64_t n) {
     for (int64_t at = first; at < piece_end;) {
       const int64_t number = at / message.layout.bucket;
       if (number != prepared) {
-        prepare(format, message.carried(number), bucket);
+        bucket.prepare(format, message.carried(number), message.layout.carried);
         prepared = number;
       }
       const int64_t part = least(piece_end, message.end_of(number)) - at;
-      const uint32_t* const drawn =
-          message.key == 0 ? nullptr : words.draw(message.key, message.args.first + at, part);
-      encode_values(format, bucket, message.x + at, part, drawn, into + (at - first));
+      uint8_t* const to = into + (at - first);
+      if (bucket.bad) {
+        __builtin_memset(to, 0, static_cast<size_t>(part));
+      } else if (message.key != 0) {
+        bucket.template encode<Codec::kEntry.random>(
+            message.x + at, part, words.draw(message.key, message.args.first + at, part), to);
+      } else {
+        bucket.template encode<false>(message.x + at, part, nullptr, to);
+      }
       at += part;
     }
     if (into == staged) {
@@ -70,22 +155,22 @@ void encode_range(const Message& message, int64_t first, int64_t n) {
   }
 }
 
-void encode_small(const Message& message, int64_t unit, int threads) {
+template <class Codec>
+void encode_small(const Message<Codec>& message, int64_t unit, int threads) {
   const int64_t together = divide_up(kBlock, unit) * unit;
   const int64_t bucket = message.layout.bucket;
   for_ranges(threads, message.n, together, [&](int64_t first, int64_t n) {
     for (int64_t at = first; at < first + n; at += bucket) {
-      const int64_t length = least(bucket, message.n - at);
       Measured found;
-      measure(message.args.format.code, message.x + at, length, found);
-      carry(message.args.format, found, message.x + at, length, message.carried(at / bucket));
+      measure<Codec::kFind>(message.x + at, least(bucket, message.n - at), found);
+      message.carry(found, at / bucket);
     }
     encode_range(message, first, n);
   });
 }
 
-void encode_large(Stream& stream, const Message& message) {
-  const WireFormat& format = message.args.format;
+template <class Codec>
+void encode_large(Stream& stream, const Message<Codec>& message) {
   const int64_t bucket = message.layout.bucket;
   const int64_t parts = divide_up(bucket, kBlock);
   auto* found = reinterpret_cast<Measured*>(cpu::workspace(
@@ -95,7 +180,7 @@ void encode_large(Stream& stream, const Message& message) {
     const int64_t length = least(kBlock, message.end_of(i / parts) - begin);
     Measured one;
     if (length > 0) {
-      measure(format.code, message.x + begin, length, one);
+      measure<Codec::kFind>(message.x + begin, length, one);
     }
     found[i] = one;
   });
@@ -104,15 +189,15 @@ void encode_large(Stream& stream, const Message& message) {
     for (int64_t i = 0; i < parts; ++i) {
       join(all, found[number * parts + i]);
     }
-    const int64_t begin = number * bucket;
-    carry(format, all, message.x + begin, message.end_of(number) - begin, message.carried(number));
+    message.carry(all, number);
   });
   for_ranges(stream.threads(), message.n, kRange,
              [&](int64_t first, int64_t n) { encode_range(message, first, n); });
 }
 
+template <class Codec>
 void encode_buckets(Stream& stream, const EncodeArgs& args) {
-  const Message message(args);
+  const Message<Codec> message(args);
   if (message.n == 0) {
     return;
   }
@@ -128,22 +213,30 @@ void encode_buckets(Stream& stream, const EncodeArgs& args) {
 
 /// What fp32, bf16 and fp16 write, at any address. Not the elements themselves are arguments of
 /// templates: those forget the alignment.
-struct WireFloat {
-  using Element [[gnu::aligned(1), gnu::may_alias]] = float;
-};
-struct WireHalf {
+template <class T>
+struct WireElement {
   using Element [[gnu::aligned(1), gnu::may_alias]] = uint16_t;
 };
+template <>
+struct WireElement<float> {
+  using Element [[gnu::aligned(1), gnu::may_alias]] = float;
+};
 
-template <class Wire, class Convert>
-void encode_plain(Stream& stream, const EncodeArgs& args, const Convert& convert) {
+template <class T>
+void encode_plain(Stream& stream, const EncodeArgs& args) {
+  using Element = typename WireElement<T>::Element;
   for_ranges(stream.threads(), args.x.count(), kRange, [&](int64_t first, int64_t n) {
     const float* const x = elements<float>(args.x) + first;
-    typename Wire::Element* const wire =
-        reinterpret_cast<typename Wire::Element*>(args.wire.data()) + first;
+    Element* const wire = reinterpret_cast<Element*>(args.wire.data()) + first;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-      wire[i] = convert(x[i]);
+      T value;
+      store(&value, x[i]);
+      if constexpr (sizeof(T) == 4) {
+        wire[i] = value;
+      } else {
+        wire[i] = value.bits;
+      }
     }
   });
 }
@@ -152,22 +245,15 @@ void encode_plain(Stream& stream, const EncodeArgs& args, const Convert& convert
 
 void encode(Stream& stream, const EncodeArgs& args) {
   verify(args);
-  switch (args.format.code) {
-    case WireCode::fp32:
-      return encode_plain<WireFloat>(stream, args, [](float x) { return x; });
-    case WireCode::bf16:
-      return encode_plain<WireHalf>(stream, args, [](float x) {
-        bf16 value;
-        store(&value, x);
-        return value.bits;
-      });
-    case WireCode::fp16:
-      return encode_plain<WireHalf>(stream, args, [](float x) { return to_fp16(x).bits; });
-    case WireCode::topk:
-      return encode_topk(stream, args);
-    default:
-      return encode_buckets(stream, args);
-  }
+  with_codec(args.format.code, [&]<class Codec>(Codec) {
+    if constexpr (Codec::kEntry.form == WireForm::plain) {
+      with_type(Codec::kType, [&]<class T>(T) { encode_plain<T>(stream, args); });
+    } else if constexpr (Codec::kEntry.form == WireForm::whole) {
+      encode_whole<Codec>(stream, args);
+    } else {
+      encode_buckets<Codec>(stream, args);
+    }
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

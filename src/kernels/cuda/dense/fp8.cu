@@ -4,7 +4,7 @@
 #include "src/kernels/cuda/dense/fp8.h"
 
 #include "src/kernels/cuda/simt/reduce.h"
-#include "src/kernels/cuda/wire/values.h"
+#include "src/kernels/rules/wire/fp8.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -124,7 +124,7 @@ __device__ __forceinline__ float find_inverse(const Sides& args, const Place& pl
   largest = block_largest(largest);
   float scale = __int_as_float(largest) / most_of(side.wide);
   scale = largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
-  scale = static_cast<uint32_t>(largest) >= kInfinite ? not_a_number() : scale;
+  scale = static_cast<uint32_t>(largest) >= kInfiniteBits ? wire::not_a_number() : scale;
   if (place.block == 0 && threadIdx.x == 0) {
     args.scales[scale_place(place.side)] = scale;
   }
@@ -132,12 +132,12 @@ __device__ __forceinline__ float find_inverse(const Sides& args, const Place& pl
 }
 
 template <int kExponentBits>
-__device__ __forceinline__ Fp8Coder<kExponentBits> coder_of(float inverse) {
-  return {{1.0F, inverse}, most_of(kExponentBits == 5)};
+__device__ __forceinline__ unsigned code_as(float x, float inverse) {
+  using Numbers = wire::Fp8Numbers<kExponentBits>;
+  return typename Numbers::Encoder({1.0F, inverse}, Numbers::kMost).template code<false>(x, 0);
 }
-
 __device__ __forceinline__ unsigned code_of(bool wide, float x, float inverse) {
-  return wide ? coder_of<5>(inverse).code<false>(x, 0) : coder_of<4>(inverse).code<false>(x, 0);
+  return wide ? code_as<5>(x, inverse) : code_as<4>(x, inverse);
 }
 
 /// Two codes, the first in the lower byte. What has the instruction for it has the same bits of
@@ -236,7 +236,8 @@ __global__ void __launch_bounds__(kThreads) round_numbers(Sides args) {
   for (int k = 0; k < 8 && col + k < side.cols; ++k) {
     const unsigned code = code_of(side.wide, from.x[k], inverse);
     store(to, row * side.cols + col + k,
-          side.wide ? Fp8Decoder<5>(1.0F).value(code) : Fp8Decoder<4>(1.0F).value(code));
+          side.wide ? wire::Fp8Numbers<5>::Decoder(1.0F).value(code)
+                    : wire::Fp8Numbers<4>::Decoder(1.0F).value(code));
   }
 }
 

@@ -6,9 +6,6 @@
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/cuda/wire/measure.h"
-#include "src/kernels/cuda/wire/pack.h"
-#include "src/kernels/cuda/wire/topk.h"
 #include "src/kernels/cuda/wire/values.h"
 #include "src/kernels/verify/verify.h"
 
@@ -31,14 +28,14 @@ struct Eight {
 };
 
 /// Codes of values [low, high) of eight, which are all in bucket `number`.
-template <class Coder, bool kRandom>
+template <class Codec, bool kRandom>
 __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t number,
                                              const Eight& values, int low, int high) {
-  const Carried carried = read_carried<Coder::kRange>(message, number);
-  if (carried.scale != carried.scale) {  // a value was not finite: codes are zero
+  const BucketWords carried = read_carried<Codec>(message, number);
+  if (is_bad<Codec>(message, carried)) {
     return 0;
   }
-  const Coder coder(message, carried);
+  const BucketEncoder<Codec> coder(message, carried);
   uint64_t codes = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -48,7 +45,7 @@ __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t num
   return codes;
 }
 
-template <class Coder, bool kRandom>
+template <class Codec, bool kRandom>
 __device__ __forceinline__ void encode_eight(const Message& message, const Draw& draw, int64_t i) {
   const int64_t count = least(8, message.n - i);
   const Quad a = load_quad(message.x, i, count);
@@ -70,121 +67,77 @@ __device__ __forceinline__ void encode_eight(const Message& message, const Draw&
   for (int64_t at = i; at < i + count;) {
     const int64_t number = quotient(at, message.bucket);
     const int64_t end = least(i + count, (number + 1) * message.bucket);
-    codes |= codes_of<Coder, kRandom>(message, number, values, static_cast<int>(at - i),
+    codes |= codes_of<Codec, kRandom>(message, number, values, static_cast<int>(at - i),
                                       static_cast<int>(end - i));
     at = end;
   }
-  const int bytes = static_cast<int>((count * message.bits + 7) / 8);
-  store_bytes(message.wire + message.codes + i / 8 * message.bits, closed(codes, message.bits),
-              bytes);
-}
-
-template <class Coder, bool kRandom>
-__device__ __forceinline__ uint32_t four_codes(const Coder& coder, const Quad& q,
-                                               const Words& words) {
-  if constexpr (Coder::kFp8 && kConvertsFp8 && !kRandom) {
-    return coder.four(q);
-  } else {
-    uint32_t code[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      code[k] = coder.template code<kRandom>(q.x[k], words.word[k]);
-    }
-    return pack_bytes(code[0], code[1], code[2], code[3]);
-  }
+  const int bytes = static_cast<int>((count * message.format.bits + 7) / 8);
+  store_bytes(message.wire + message.codes + i / 8 * message.format.bits,
+              closed(codes, message.format.bits), bytes);
 }
 
 /// kQuads quads from value `first` on, a block's quads apart; all there, and aligned.
-template <class Coder, bool kRandom>
+template <class Codec, bool kRandom>
 __device__ __forceinline__ void encode_quads(const Message& message, const Draw& draw,
                                              int64_t first) {
   constexpr int64_t kStep = 4 * kThreads;
-  const int bits = Coder::kBits == 0 ? message.bits : Coder::kBits;
+  const int bits = bits_of_code<Codec>(message);
   Quad values[kQuads];
-  Carried carried[kQuads];
+  BucketWords carried[kQuads];
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     values[j] = load_quad<true>(message.x, first + j * kStep, 4);
-    carried[j] = read_carried<Coder::kRange, true>(message, (first + j * kStep) >> message.shift);
+    carried[j] = read_carried<Codec, true>(message, (first + j * kStep) >> message.shift);
   }
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
-    const Coder coder(message, carried[j]);
+    const BucketEncoder<Codec> coder(message, carried[j]);
     Words words{};
     if constexpr (kRandom) {
       words = words_of_quad(draw.key, draw.first + first + j * kStep);
     }
-    uint32_t codes = four_codes<Coder, kRandom>(coder, values[j], words);
-    codes = carried[j].scale != carried[j].scale ? 0U : codes;  // a value was not finite
+    uint32_t codes = four_codes<Codec, kRandom>(coder, values[j], words);
+    codes = is_bad<Codec>(message, carried[j]) ? 0U : codes;
     store_four(message.wire + message.codes, (first + j * kStep) / 4, bits, codes);
   }
 }
 
-template <class Coder, bool kRandom>
+template <class Codec, bool kRandom>
 __global__ void __launch_bounds__(kThreads) encode_values(Message message, Draw draw) {
   const int64_t begin = blockIdx.x * kBlock;
   const int64_t end = least(begin + kBlock, message.n);
   if (message.whole && end - begin == kBlock) {
-    encode_quads<Coder, kRandom>(message, draw, begin + 4 * int64_t{threadIdx.x});
+    encode_quads<Codec, kRandom>(message, draw, begin + 4 * int64_t{threadIdx.x});
     return;
   }
 #pragma unroll 1
   for (int64_t i = begin + 8 * int64_t{threadIdx.x}; i < end; i += 8 * int64_t{kThreads}) {
-    encode_eight<Coder, kRandom>(message, draw, i);
+    encode_eight<Codec, kRandom>(message, draw, i);
   }
 }
 
-template <class Coder, bool kMayBeRandom>
-void encode_as(Stream& stream, const Message& message, const EncodeArgs& args) {
+template <class Codec>
+void encode_buckets(Stream& stream, const Message& message, const EncodeArgs& args) {
+  measure_buckets<Codec>(stream, message);
   const Launch shape{.name = "encode", .grid = blocks_for(message.n, kBlock), .block = kThreads};
   const Draw draw{args.key, args.first};
-  if constexpr (kMayBeRandom) {
+  if constexpr (Codec::kEntry.random) {
     if (args.key != 0) {
-      launch(encode_values<Coder, true>, shape, stream, message, draw);
+      launch(encode_values<Codec, true>, shape, stream, message, draw);
       return;
     }
   }
-  launch(encode_values<Coder, false>, shape, stream, message, draw);
-}
-
-void encode_buckets(Stream& stream, const EncodeArgs& args) {
-  const Message message = message_of(stream, args.format, args.wire.data(), args.x);
-  measure_buckets(stream, message);
-  switch (args.format.code) {
-    case WireCode::linear8:
-      return encode_as<LinearCoder, true>(stream, message, args);
-    case WireCode::maxmin:
-      return encode_as<MaxminCoder, true>(stream, message, args);
-    case WireCode::fp8_e5m2:
-      return encode_as<Fp8Coder<5>, true>(stream, message, args);
-    case WireCode::fp8_e4m3:
-      return encode_as<Fp8Coder<4>, true>(stream, message, args);
-    case WireCode::dynamic8:
-      return encode_as<MagnitudeCoder<false>, true>(stream, message, args);
-    case WireCode::dynamic8_bnb:
-      return encode_as<MagnitudeCoder<true>, true>(stream, message, args);
-    case WireCode::table:
-      return encode_as<TableCoder, false>(stream, message, args);
-    case WireCode::sign:
-      return encode_as<SignCoder, false>(stream, message, args);
-    default:  // static8, mantissa8
-      return encode_as<MagnitudeCoder<false>, false>(stream, message, args);
-  }
+  launch(encode_values<Codec, false>, shape, stream, message, draw);
 }
 
 /// fp32, bf16 and fp16, at any address.
 struct PlainEncode {
   const float* x;
   std::byte* wire;
-  WireCode code;
+  DType type;
 
   /// The message, where it is aligned.
-  __host__ __device__ Elements message() const {
-    const DType type = code == WireCode::fp32   ? DType::fp32
-                       : code == WireCode::bf16 ? DType::bf16
-                                                : DType::fp16;
-    return {wire, type};
-  }
+  __host__ __device__ Elements message() const { return {wire, type}; }
   bool aligned() const { return has_whole_quads(x) && has_whole_quads(message()); }
   using Loaded = Quad;
   template <bool kWhole>
@@ -195,14 +148,14 @@ struct PlainEncode {
   __device__ __forceinline__ void store(int64_t i, int64_t count, const Quad& q) const {
     if constexpr (kWhole) {
       store_quad<true>(message(), i, count, q);
-    } else if (code == WireCode::fp32) {
+    } else if (type == DType::fp32) {
       for (int k = 0; k < count; ++k) {
         store_bytes(wire + 4 * (i + k), __float_as_uint(q.x[k]), 4);
       }
     } else {
       uint64_t halves = 0;
       for (int k = 0; k < 4; ++k) {
-        halves |= uint64_t{to_half_bits(message().type, q.x[k])} << 16 * k;
+        halves |= uint64_t{to_half_bits(type, q.x[k])} << 16 * k;
       }
       store_bytes(wire + 2 * i, halves, static_cast<int>(2 * count));
     }
@@ -213,7 +166,6 @@ struct PlainEncode {
 
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x) {
   const WireLayout layout = wire_layout(format, x.count());
-  const WireTables* tables = wire_tables(stream);
   const auto bucket = static_cast<uint64_t>(layout.bucket);
   const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        (reinterpret_cast<uintptr_t>(wire) | static_cast<uintptr_t>(layout.carried) |
@@ -227,33 +179,18 @@ Message message_of(Stream& stream, const WireFormat& format, const void* wire, c
           .buckets = layout.buckets,
           .carried = layout.carried,
           .codes = layout.codes,
-          .code = format.code,
-          .bits = format.bits,
-          .kept = format.kept,
-          .half_meta = format.half_meta,
-          .tables = tables,
-          .table = tables == nullptr ? nullptr : &tables->of(format.code),
+          .format = format,
+          .tables = wire_tables(stream),
           .whole = aligned && (layout.buckets == 1 || (std::has_single_bit(bucket) && bucket >= 4)),
           .shift = layout.buckets == 1 ? 63 : std::countr_zero(bucket)};
 }
 
-const WireTables* wire_tables(Stream& stream) {
+const wire::WireTables* wire_tables(Stream& stream) {
   if (stream.arena().dry()) {
     return nullptr;
   }
-  static const WireTables tables = [] {
-    WireTables made{magnitude_table(WireCode::dynamic8),
-                    magnitude_table(WireCode::dynamic8_bnb),
-                    magnitude_table(WireCode::static8),
-                    magnitude_table(WireCode::mantissa8),
-                    {}};
-    const auto powers = powers_of_ten();
-    require(powers.size() == WireTables::kPowers, "every power of ten that floats have",
-            powers.size());
-    std::copy(powers.begin(), powers.end(), made.powers_of_ten);
-    return made;
-  }();
-  return static_cast<const WireTables*>(queue_of(stream).constant(&tables, sizeof tables));
+  const wire::WireTables& tables = wire::wire_tables();
+  return static_cast<const wire::WireTables*>(queue_of(stream).constant(&tables, sizeof tables));
 }
 
 void encode(Stream& stream, const EncodeArgs& args) {
@@ -262,19 +199,20 @@ void encode(Stream& stream, const EncodeArgs& args) {
   if (n == 0) {
     return;
   }
-  switch (args.format.code) {
-    case WireCode::fp32:
-    case WireCode::bf16:
-    case WireCode::fp16: {
+  with_codec(args.format.code, [&]<class Codec>(Codec) {
+    if constexpr (Codec::kEntry.form == WireForm::plain) {
       const PlainEncode plain{static_cast<const float*>(args.x.data), args.wire.data(),
-                              args.format.code};
-      return for_each_quad("encode", stream, plain, n);
+                              Codec::kType};
+      for_each_quad("encode", stream, plain, n);
+    } else {
+      const Message message = message_of(stream, args.format, args.wire.data(), args.x);
+      if constexpr (Codec::kEntry.form == WireForm::whole) {
+        encode_whole<Codec>(stream, message, args);
+      } else {
+        encode_buckets<Codec>(stream, message, args);
+      }
     }
-    case WireCode::topk:
-      return encode_topk(stream, message_of(stream, args.format, args.wire.data(), args.x));
-    default:
-      return encode_buckets(stream, args);
-  }
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

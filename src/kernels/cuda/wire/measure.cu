@@ -1,17 +1,21 @@
 // What buckets carry. A warp measures a bucket, or 4,096 values of a larger one; then one thread
 // writes what it carries, from all its parts. The double sum of `sign` is the CPU's, addition by
 // addition: 16 sums side by side, over the whole bucket if the CPU takes it whole.
-#include "src/kernels/cuda/wire/measure.h"
-
 #include "src/kernels/cuda/simt/reduce.h"
-#include "src/kernels/cuda/wire/carry.h"
+#include "src/kernels/cuda/wire/message.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
+using wire::Percentiles;
+
 constexpr unsigned kWarps = 8;
 constexpr int64_t kPart = 4096;
 constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, the CPU measures buckets in parts
+
+/// What its buckets carry is sorted.
+template <class Codec>
+constexpr bool kIsTable = std::is_same_v<Codec, Percentiles>;
 
 struct Parts {
   Message message;
@@ -31,7 +35,7 @@ __device__ __forceinline__ void add_magnitude(Extremes& found, float x) {
   found.largest = twice > found.largest ? twice : found.largest;
 }
 __device__ __forceinline__ void add_ordered(Extremes& found, float x) {
-  const int32_t ordered = ordered_bits(__float_as_int(x));
+  const int32_t ordered = wire::ordered_bits(__float_as_int(x));
   found.low = ordered < found.low ? ordered : found.low;
   found.high = ordered > found.high ? ordered : found.high;
 }
@@ -40,7 +44,7 @@ __device__ __forceinline__ void add_ordered(Extremes& found, float x) {
 /// magnitudes.
 template <bool kRange>
 __device__ __forceinline__ Extremes extremes_of(const float* x, int64_t n, bool whole) {
-  constexpr int kTogether = 4;  // quads that a lane asks for at a time
+  constexpr int kTogether = 4;  // quads that a lane loads at a time
   Extremes found;
   const auto add = [&](float value) {
     if constexpr (kRange) {
@@ -106,12 +110,13 @@ __device__ __forceinline__ Measured sum_of_magnitudes(const float* x, int64_t n)
 }
 
 /// By a warp; every lane gets the result.
-__device__ __forceinline__ Measured measure(WireCode code, const float* x, int64_t n, bool whole) {
-  if (code == WireCode::sign) {
+template <Find kFind>
+__device__ __forceinline__ Measured measure(const float* x, int64_t n, bool whole) {
+  if constexpr (kFind == Find::magnitudes) {
     return sum_of_magnitudes(x, n);
   }
   Measured made;
-  if (code == WireCode::maxmin) {
+  if constexpr (kFind == Find::range) {
     const Extremes found = extremes_of<true>(x, n, whole);
     made.low = warp_min(found.low);
     made.high = warp_max(found.high);
@@ -121,12 +126,25 @@ __device__ __forceinline__ Measured measure(WireCode code, const float* x, int64
   return made;
 }
 
+/// Writes what bucket `number` of n values carries. One thread.
+template <class Codec>
+__device__ __forceinline__ void carry(const Message& message, const Measured& found, int64_t n,
+                                      int64_t number) {
+  const Carried carried = Codec::carry(message.format, found, n, *message.tables);
+  std::byte* wire = message.carried_by(number);
+  put_word(wire, carried.word[0]);
+  if (message.carried >= 8) {
+    put_word(wire + 4, carried.word[1]);
+  }
+}
+
 /// Values of part `part` of bucket `number`.
 __device__ __forceinline__ int64_t part_length(const Parts& args, int64_t number, int64_t begin) {
   const int64_t end = least(args.message.n, (number + 1) * args.message.bucket);
   return least(args.parts == 1 ? args.message.bucket : kPart, end - begin);
 }
 
+template <class Codec>
 __global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
   const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (i >= args.message.buckets * args.parts) {
@@ -136,18 +154,21 @@ __global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
   const int64_t begin = number * args.message.bucket + (i - number * args.parts) * kPart;
   const int64_t n = part_length(args, number, begin);
   const Measured found =
-      n > 0 ? measure(args.message.code, args.message.x + begin, n, args.whole) : Measured{};
+      n > 0 ? measure<Codec::kFind>(args.message.x + begin, n, args.whole) : Measured{};
   if (threadIdx.x % 32 != 0) {
     return;
   }
-  if (args.found == nullptr) {
-    carry(args.message, found, n, args.message.carried_by(number));
-  } else {
-    args.found[i] = found;
+  if constexpr (!kIsTable<Codec>) {
+    if (args.found == nullptr) {
+      carry<Codec>(args.message, found, n, number);
+      return;
+    }
   }
+  args.found[i] = found;
 }
 
 /// A warp a bucket.
+template <class Codec>
 __global__ void __launch_bounds__(32) carry_parts(Parts args) {
   const int64_t number = blockIdx.x;
   const Measured* parts = args.found + number * args.parts;
@@ -163,12 +184,12 @@ __global__ void __launch_bounds__(32) carry_parts(Parts args) {
   if (threadIdx.x != 0) {
     return;
   }
-  for (int64_t i = 0; i < args.parts && args.message.code == WireCode::sign; ++i) {
+  for (int64_t i = 0; i < args.parts && Codec::kFind == Find::magnitudes; ++i) {
     all.sum += parts[i].sum;
   }
   const int64_t begin = number * args.message.bucket;
   const int64_t n = least(args.message.n, begin + args.message.bucket) - begin;
-  carry(args.message, all, n, args.message.carried_by(number));
+  carry<Codec>(args.message, all, n, number);
 }
 
 /// Ascending; `size` is a power of two.
@@ -198,69 +219,81 @@ __global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
   const int64_t n = least(message.n, begin + message.bucket) - begin;
   const float* x = message.x + begin;
   std::byte* wire = message.carried_by(blockIdx.x);
-  const int count = 1 << (message.bits - 1);
+  const int64_t count = int64_t{1} << (message.format.bits - 1);
   const Measured* found = args.found + blockIdx.x * args.parts;
   int largest = 0;
   for (int64_t i = threadIdx.x; i < args.parts; i += blockDim.x) {
     largest = found[i].largest > largest ? found[i].largest : largest;
   }
-  const bool bad = static_cast<uint32_t>(block_max(largest, 0)) >= kInfinite;
-  const int64_t stride = (n + kMostNumbers - 1) / kMostNumbers;
+  const bool bad = static_cast<uint32_t>(block_max(largest, 0)) >= kInfiniteBits;
+  const int64_t stride = Percentiles::stride_of(n);
   const int64_t taken = (n + stride - 1) / stride;
   for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
     keys[i] = i < taken ? __float_as_uint(x[i * stride]) & 0x7fffffffU : 0xffffffffU;
   }
   sort_block(keys, size);
-  for (int k = static_cast<int>(threadIdx.x); k < count; k += static_cast<int>(blockDim.x)) {
-    const int64_t place = (2 * 99 * int64_t{k + 1} * (taken - 1) + 100 * count) / (200 * count);
-    put_float(wire + 4 * k, bad ? not_a_number() : __uint_as_float(keys[place]));
+  for (int64_t k = threadIdx.x; k < count; k += blockDim.x) {
+    put_word(wire + 4 * k, bad ? kNaNBits : keys[Percentiles::place_of(k + 1, taken, count)]);
   }
 }
 
 /// A power of two, of what is sorted.
 int numbers_of(int64_t bucket) {
   int size = 1;
-  while (size < bucket && size < kMostNumbers) {
+  while (size < bucket && size < Percentiles::kMostNumbers) {
     size *= 2;
   }
   return size;
 }
 
+template <class Codec>
 void carry_all(Stream& stream, const Parts& parts) {
   const unsigned buckets = blocks_for(parts.message.buckets, 1);
-  if (parts.message.code != WireCode::table) {
-    launch(carry_parts, {.name = "carry_buckets", .grid = buckets, .block = 32}, stream, parts);
-    return;
+  if constexpr (kIsTable<Codec>) {
+    const int size = numbers_of(parts.message.bucket);
+    launch(carry_percentiles,
+           {.name = "carry_percentiles",
+            .grid = buckets,
+            .block = size > 64 ? 256U : 32U,
+            .shared_bytes = static_cast<size_t>(size) * sizeof(uint32_t)},
+           stream, parts, size);
+  } else {
+    launch(carry_parts<Codec>, {.name = "carry_buckets", .grid = buckets, .block = 32}, stream,
+           parts);
   }
-  const int size = numbers_of(parts.message.bucket);
-  launch(carry_percentiles,
-         {.name = "carry_percentiles",
-          .grid = buckets,
-          .block = size > 64 ? 256U : 32U,
-          .shared_bytes = static_cast<size_t>(size) * sizeof(uint32_t)},
-         stream, parts, size);
 }
 
-}  // namespace
-
-void measure_buckets(Stream& stream, const Message& message) {
+template <class Codec>
+void measure_as(Stream& stream, const Message& message) {
   const int64_t bucket = message.bucket;
   const int64_t unit = bucket == message.n || bucket % 8 == 0 ? bucket : 8 * bucket;
-  const bool whole = message.code == WireCode::sign && unit <= kLargeUnit;
+  const bool whole = Codec::kFind == Find::magnitudes && unit <= kLargeUnit;
   Parts parts{message, nullptr, whole ? 1 : divide_up(bucket, kPart),
               has_whole_quads(message.x) && (message.buckets == 1 || bucket % 4 == 0)};
   const int64_t all = message.buckets * parts.parts;
-  const bool carries_at_once = parts.parts == 1 && message.code != WireCode::table;
+  const bool carries_at_once = parts.parts == 1 && !kIsTable<Codec>;
   if (!carries_at_once) {
     parts.found =
         reinterpret_cast<Measured*>(stream.workspace(static_cast<size_t>(all) * sizeof(Measured)));
   }
-  launch(measure_parts,
+  launch(measure_parts<Codec>,
          {.name = "measure_buckets", .grid = blocks_for(all, kWarps), .block = 32 * kWarps}, stream,
          parts);
   if (!carries_at_once) {
-    carry_all(stream, parts);
+    carry_all<Codec>(stream, parts);
   }
 }
+
+}  // namespace
+
+#define ESPALIER_WIRE_MEASURE(code, Codec)                                     \
+  template <>                                                                  \
+  void measure_buckets<wire::Codec>(Stream & stream, const Message& message) { \
+    if constexpr (wire::Codec::kEntry.form == WireForm::codes) {               \
+      measure_as<wire::Codec>(stream, message);                                \
+    }                                                                          \
+  }
+ESPALIER_WIRE_CODECS(ESPALIER_WIRE_MEASURE)
+#undef ESPALIER_WIRE_MEASURE
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,27 +1,15 @@
 #pragma once
-// Eight codes of 1 to 8 bits, one in each byte of a word, to `bits` bytes side by side and back;
-// and such groups in memory at any address. See cpu/wire/pack.h. Of a message whose codes are
-// aligned to 4 bytes also four codes, half as many bytes, which may end within one.
+// Packed codes in memory at any address, eight at a time (rules/wire/arithmetic.h). Of a message
+// whose codes are aligned to 4 bytes also four codes, half as many bytes, which may end within one.
 #include "src/kernels/cuda/simt/elements.h"
+#include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-__device__ __forceinline__ uint64_t closed(uint64_t v, int bits) {
-  v = (v & 0x00ff00ff00ff00ffU) | ((v & 0xff00ff00ff00ff00U) >> (8 - bits));
-  v = (v & 0x0000ffff0000ffffU) | ((v & 0xffff0000ffff0000U) >> (16 - 2 * bits));
-  return (v & 0x00000000ffffffffU) | ((v & 0xffffffff00000000U) >> (32 - 4 * bits));
-}
+using wire::closed;
+using wire::opened;
 
-__device__ __forceinline__ uint64_t opened(uint64_t v, int bits) {
-  const uint64_t four = (uint64_t{1} << (4 * bits)) - 1;
-  const uint64_t two = ((uint64_t{1} << (2 * bits)) - 1) * 0x0000000100000001U;
-  const uint64_t one = ((uint64_t{1} << bits) - 1) * 0x0001000100010001U;
-  v = (v & four) | ((v & (four << (4 * bits))) << (32 - 4 * bits));
-  v = (v & two) | ((v & (two << (2 * bits))) << (16 - 2 * bits));
-  return (v & one) | ((v & (one << bits)) << (8 - bits));
-}
-
-/// The same of four codes.
+/// `closed` of four codes.
 __device__ __forceinline__ uint32_t closed_four(uint32_t v, int bits) {
   v = (v & 0x00ff00ffU) | ((v & 0xff00ff00U) >> (8 - bits));
   return (v & 0x0000ffffU) | ((v & 0xffff0000U) >> (16 - 2 * bits));

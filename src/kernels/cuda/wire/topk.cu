@@ -2,18 +2,17 @@
 // as many values as have each digit after those found are counted in shared memory. Then values are
 // written in their order, each to the number of kept ones before it: a thread has eight neighbours
 // of a tile, and a scan counts those of the threads before.
-#include "src/kernels/cuda/wire/topk.h"
-
 #include "src/kernels/cuda/simt/reduce.h"
+#include "src/kernels/cuda/wire/message.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
+using wire::Topk;
+
 constexpr unsigned kThreads = 1024;
 constexpr int kDigits = 2048;  ///< at most
 constexpr int kTile = 8;       ///< values of a thread
-constexpr uint16_t kNaN16 = 0x7fc0;
-constexpr uint16_t kLargest16 = 0x7f7f;
 
 struct Bucket {
   float* x;
@@ -25,16 +24,16 @@ struct Bucket {
     x = message.x + first;
     wire = message.carried_by(blockIdx.x);
     n = least(message.bucket, message.n - first);
-    kept = least(message.kept, n);
+    kept = least(message.format.kept, n);
     whole = aligned(x, 16);
   }
 };
 
-__device__ __forceinline__ uint32_t magnitude_of(float x) {
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
   return __float_as_uint(x) & 0x7fffffffU;
 }
 
-/// visit(value, there) for the thread's values, several quads asked for at a time.
+/// visit(value, there) for the thread's values, several quads loaded at a time.
 template <class Visit>
 __device__ __forceinline__ void for_values(const Bucket& bucket, const Visit& visit) {
   constexpr int kTogether = 4;
@@ -87,7 +86,7 @@ __device__ uint32_t digit_of(const Bucket& bucket, uint32_t above, int shift, in
   }
   __syncthreads();
   for_values(bucket, [&](float x, bool there) {
-    const uint32_t magnitude = magnitude_of(x);
+    const uint32_t magnitude = magnitude_bits(x);
     if (there && magnitude >> (shift + bits) == above) {
       atomicAdd(&count[magnitude >> shift & static_cast<uint32_t>(digits - 1)], 1);
     }
@@ -129,22 +128,6 @@ __device__ Threshold threshold_of(const Bucket& bucket) {
   return {high << 20 | middle << 10 | low, wanted};
 }
 
-/// What is kept of one value: its place, and above that its bits.
-__device__ __forceinline__ void put(std::byte* wire, int64_t number, int64_t place,
-                                    unsigned value) {
-  const unsigned entry = static_cast<unsigned>(place) | value << 16;
-  put_float(wire + 4 * number, __uint_as_float(entry));
-}
-__device__ __forceinline__ unsigned entry_of(const std::byte* wire, int64_t number) {
-  return __float_as_uint(get_float(wire + 4 * number));
-}
-
-/// To nearest even, but no finite number becomes infinite.
-__device__ __forceinline__ unsigned rounded(float x) {
-  const unsigned bits = to_bf16_bits(x);
-  return (bits & 0x7fffU) > kLargest16 ? kLargest16 | (bits & 0x8000U) : bits;
-}
-
 __device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
   const int64_t tile = kTile * int64_t{blockDim.x};
   __shared__ int all;
@@ -158,7 +141,7 @@ __device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
       q[j] = load_quad(bucket.x, first + 4 * j, bucket.n - first - 4 * j);
     }
     const auto is = [&](int k) {  // 1: above, 65,536: equal
-      const uint32_t magnitude = magnitude_of(q[k / 4].x[k % 4]);
+      const uint32_t magnitude = magnitude_bits(q[k / 4].x[k % 4]);
       const int equals = magnitude == threshold.bits ? 1 << 16 : 0;
       return first + k >= bucket.n ? 0 : magnitude > threshold.bits ? 1 : equals;
     };
@@ -178,7 +161,8 @@ __device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
       const int what = is(k);
       if (what == 1 || (what > 1 && equals < threshold.ties)) {
         const int ties = equals < threshold.ties ? equals : threshold.ties;
-        put(bucket.wire, above + (more & 0xffff) + ties, first + k, rounded(q[k / 4].x[k % 4]));
+        put_word(bucket.wire + 4 * (above + (more & 0xffff) + ties),
+                 Topk::entry(first + k, Topk::rounded_value(q[k / 4].x[k % 4])));
       }
       more += what;
     }
@@ -192,27 +176,25 @@ __global__ void __launch_bounds__(kThreads) encode_largest(Message message) {
   const Bucket bucket(message);
   int largest = 0;
   for_values(bucket, [&](float x, bool) {
-    const int magnitude = static_cast<int>(magnitude_of(x));
+    const int magnitude = static_cast<int>(magnitude_bits(x));
     largest = magnitude > largest ? magnitude : largest;
   });
   const auto most_bits = static_cast<uint32_t>(block_max(largest, 0));
-  if (most_bits < kInfinite) {
+  if (most_bits < kInfiniteBits) {
     write_kept(bucket, threshold_of(bucket));
     return;
   }
   for (int64_t k = threadIdx.x; k < bucket.kept; k += blockDim.x) {
-    put(bucket.wire, k, k, kNaN16);
+    put_word(bucket.wire + 4 * k, Topk::entry(k, Topk::kNaN));
   }
 }
 
 /// Places ascend within the bucket, values are finite.
-__device__ bool sound(const Bucket& bucket) {
+__device__ bool is_valid(const Bucket& bucket) {
   int wrong = 0;
   for (int64_t k = threadIdx.x; k < bucket.kept; k += blockDim.x) {
-    const int before = k == 0 ? -1 : static_cast<int>(entry_of(bucket.wire, k - 1) & 0xffffU);
-    const unsigned entry = entry_of(bucket.wire, k);
-    const auto place = static_cast<int>(entry & 0xffffU);
-    wrong += place <= before || place >= bucket.n || (entry >> 16 & 0x7fffU) > kLargest16 ? 1 : 0;
+    const int before = k == 0 ? -1 : Topk::place_of(get_word(bucket.wire + 4 * (k - 1)));
+    wrong += Topk::follows(get_word(bucket.wire + 4 * k), before, bucket.n) ? 0 : 1;
   }
   return block_sum(wrong) == 0;
 }
@@ -230,15 +212,15 @@ __device__ void fill_bucket(const Bucket& bucket, float value) {
 
 __global__ void __launch_bounds__(kThreads) decode_largest(Message message, bool accumulate) {
   const Bucket bucket(message);
-  const bool good = sound(bucket);
-  if (!good || !accumulate) {
-    fill_bucket(bucket, good ? 0.0F : not_a_number());
+  const bool valid = is_valid(bucket);
+  if (!valid || !accumulate) {
+    fill_bucket(bucket, valid ? 0.0F : wire::not_a_number());
   }
   __syncthreads();
-  for (int64_t k = threadIdx.x; good && k < bucket.kept; k += blockDim.x) {
-    const unsigned entry = entry_of(bucket.wire, k);
-    float& y = bucket.x[entry & 0xffffU];
-    const float value = from_bf16(entry >> 16);
+  for (int64_t k = threadIdx.x; valid && k < bucket.kept; k += blockDim.x) {
+    const uint32_t entry = get_word(bucket.wire + 4 * k);
+    float& y = bucket.x[Topk::place_of(entry)];
+    const float value = Topk::value_of(entry);
     y = accumulate ? y + value : value;
   }
 }
@@ -250,7 +232,8 @@ unsigned threads_for(const Message& message) {
 
 }  // namespace
 
-void encode_topk(Stream& stream, const Message& message) {
+template <>
+void encode_whole<Topk>(Stream& stream, const Message& message, const EncodeArgs&) {
   launch(encode_largest,
          {.name = "encode_topk",
           .grid = blocks_for(message.buckets, 1),
@@ -258,7 +241,8 @@ void encode_topk(Stream& stream, const Message& message) {
          stream, message);
 }
 
-void decode_topk(Stream& stream, const Message& message, bool accumulate) {
+template <>
+void decode_whole<Topk>(Stream& stream, const Message& message, bool accumulate) {
   launch(decode_largest,
          {.name = "decode_topk",
           .grid = blocks_for(message.buckets, 1),

@@ -1,4 +1,4 @@
-#include "src/kernels/rules/wire_tables.h"
+#include "src/kernels/rules/wire/magnitude_table.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +9,7 @@
 #include "src/core/error.h"
 #include "src/kernels/rules/dynamic_map.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -127,72 +127,19 @@ MagnitudeTable make(Numbers magnitudes, bool offset) {
   return table;
 }
 
-/// Numbers of a byte-wise sort, least significant digit first: 31 bits in three digits.
-void sort_bits(std::vector<uint32_t>& keys) {
-  constexpr int kDigit = 11;
-  constexpr uint32_t kMask = (1U << kDigit) - 1;
-  std::vector<uint32_t> sorted(keys.size());
-  for (int shift = 0; shift < 31; shift += kDigit) {
-    uint32_t begin[kMask + 2] = {};
-    for (const uint32_t key : keys) {
-      ++begin[((key >> shift) & kMask) + 1];
-    }
-    for (uint32_t digit = 0; digit < kMask; ++digit) {
-      begin[digit + 1] += begin[digit];
-    }
-    for (const uint32_t key : keys) {
-      sorted[begin[(key >> shift) & kMask]++] = key;
-    }
-    keys.swap(sorted);
-  }
-}
-
 }  // namespace
 
-const MagnitudeTable& magnitude_table(WireCode code) {
-  static const MagnitudeTable dynamic8 = make(dynamic_magnitudes(), false);
-  static const MagnitudeTable bnb = make(map_magnitudes(), true);
-  static const MagnitudeTable static8 = make(static_magnitudes(), false);
-  static const MagnitudeTable mantissa8 = make(mantissa_magnitudes(), false);
-  switch (code) {
-    case WireCode::dynamic8:
-      return dynamic8;
-    case WireCode::dynamic8_bnb:
-      return bnb;
-    case WireCode::static8:
-      return static8;
-    default:
-      require(code == WireCode::mantissa8, "a code with a table", static_cast<int>(code));
-      return mantissa8;
-  }
-}
-
-std::span<const float> powers_of_ten() {
-  static const std::vector<float> powers = [] {
-    std::vector<float> made;
-    for (int p = -37; p <= 38; ++p) {
-      made.push_back(static_cast<float>(std::pow(10.0, p)));
+const WireTables& wire_tables() {
+  static const WireTables tables = [] {
+    WireTables made{{make(dynamic_magnitudes(), false), make(map_magnitudes(), true),
+                     make(static_magnitudes(), false), make(mantissa_magnitudes(), false)},
+                    {}};
+    for (int k = 0; k < WireTables::kPowers; ++k) {
+      made.powers_of_ten[k] = static_cast<float>(std::pow(10.0, k - 37));
     }
     return made;
   }();
-  return powers;
+  return tables;
 }
 
-float power_of_ten(float largest) {
-  const std::span<const float> powers = powers_of_ten();
-  const auto found = std::lower_bound(powers.begin(), powers.end() - 1, largest);
-  return largest == 0 ? 0.0F : *found;
-}
-
-void percentiles(float* numbers, int64_t n, int count, float* out) {
-  std::vector<uint32_t> keys(static_cast<size_t>(n));
-  std::transform(numbers, numbers + n, keys.begin(),
-                 [](float x) { return std::bit_cast<uint32_t>(x); });
-  sort_bits(keys);
-  for (int64_t k = 1; k <= count; ++k) {
-    const int64_t place = (2 * 99 * k * (n - 1) + 100 * count) / (200 * count);
-    out[k - 1] = std::bit_cast<float>(keys[static_cast<size_t>(place)]);
-  }
-}
-
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire

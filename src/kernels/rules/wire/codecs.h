@@ -1,0 +1,58 @@
+#pragma once
+// The list of wire codecs. To add one: a struct with its rules in a file of this folder, its include
+// and its line here, a row of tests/kernels/wire_case.h.
+//
+// A struct has
+//   kEntry            its facts (wire_codec.h)
+// and with WireForm::codes
+//   kFind             what a pass over a bucket's values has to find
+//   carry(format, found, n, tables) → Carried      the words that a bucket carries
+//   Encoder(format, carried, tables), code<kRandom>(x, word)      the code of one value
+//   Decoder(format, carried, values), value(code)                 and back
+// from which both backends make their loops. With WireForm::whole each backend encodes and decodes
+// a bucket in a file of its own (cpu/wire/NAME.cpp, cuda/wire/NAME.cu).
+#include "src/kernels/rules/wire/fp8.h"
+#include "src/kernels/rules/wire/linear8.h"
+#include "src/kernels/rules/wire/magnitudes.h"
+#include "src/kernels/rules/wire/maxmin.h"
+#include "src/kernels/rules/wire/percentiles.h"
+#include "src/kernels/rules/wire/plain.h"
+#include "src/kernels/rules/wire/sign.h"
+#include "src/kernels/rules/wire/topk.h"
+
+/// CODEC(enumerator, struct)
+#define ESPALIER_WIRE_CODECS(CODEC) \
+  CODEC(fp32, Fp32)                 \
+  CODEC(bf16, Bf16)                 \
+  CODEC(fp16, Fp16)                 \
+  CODEC(fp8_e5m2, Fp8E5M2)          \
+  CODEC(fp8_e4m3, Fp8E4M3)          \
+  CODEC(dynamic8, Dynamic8)         \
+  CODEC(dynamic8_bnb, Dynamic8Bnb)  \
+  CODEC(static8, Static8)           \
+  CODEC(mantissa8, Mantissa8)       \
+  CODEC(linear8, Linear8)           \
+  CODEC(maxmin, Maxmin)             \
+  CODEC(table, Percentiles)         \
+  CODEC(sign, Sign)                 \
+  CODEC(topk, Topk)
+
+namespace espalier::kernels {
+
+#define ESPALIER_WIRE_CODE(code, Codec) code,
+enum class WireCode : uint8_t { ESPALIER_WIRE_CODECS(ESPALIER_WIRE_CODE) };
+#undef ESPALIER_WIRE_CODE
+
+/// body(Codec{}) for the struct of this code.
+template <class Body>
+[[gnu::always_inline]] inline void with_codec(WireCode code, const Body& body) {
+  switch (code) {
+#define ESPALIER_WIRE_CASE(enumerator, Codec) \
+  case WireCode::enumerator:                  \
+    return body(wire::Codec{});
+    ESPALIER_WIRE_CODECS(ESPALIER_WIRE_CASE)
+#undef ESPALIER_WIRE_CASE
+  }
+}
+
+}  // namespace espalier::kernels
