@@ -51,7 +51,7 @@ void decode_range(const DecodeArgs& args, const WireLayout& layout, int64_t firs
   const WireFormat& format = args.format;
   const std::byte* const codes = args.wire.data() + layout.codes;
   float* const y = elements<float>(args.y);
-  BucketDecoder<Codec> bucket;
+  BucketDecoder<Codec> bucket{};
   uint8_t staged[kPiece];
   int64_t prepared = -1;
   for (const int64_t end = first + n; first < end; first += kPiece) {

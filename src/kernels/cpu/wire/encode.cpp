@@ -120,10 +120,10 @@ struct Message {
 /// Makes the codes of values [first, first + n), first a multiple of 8; their buckets carry already
 /// what they do.
 template <class Codec>
-void encode_range(const Message<Codec>& message, int64_t first, int64_t n) {
+[[gnu::noinline]] void encode_range(const Message<Codec>& message, int64_t first, int64_t n) {
   const WireFormat& format = message.args.format;
   auto* const codes = message.args.wire.data() + message.layout.codes;
-  BucketEncoder<Codec> bucket;
+  BucketEncoder<Codec> bucket{};
   Words<kPiece> words;
   uint8_t staged[kPiece];
   int64_t prepared = -1;
@@ -141,7 +141,7 @@ void encode_range(const Message<Codec>& message, int64_t first, int64_t n) {
       uint8_t* const to = into + (at - first);
       if (bucket.bad) {
         __builtin_memset(to, 0, static_cast<size_t>(part));
-      } else if (message.key != 0) {
+      } else if (Codec::kEntry.random && message.key != 0) {
         bucket.template encode<Codec::kEntry.random>(
             message.x + at, part, words.draw(message.key, message.args.first + at, part), to);
       } else {
