@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/reduction/by_name.h"
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "parallel/transport/thread_communicator.h"
@@ -43,9 +43,10 @@ class Contender {
       : comm_(comm),
         name_(codec),
         stream_(arena, 1),
-        wire_(
-            kernels::by_name("cpu"), stream_,
-            {{.first = 0, .count = options.elements, .format = format_of(io::parse_codec(codec))}}),
+        wire_(kernels::by_name("cpu"), stream_,
+              {{.first = 0,
+                .count = options.elements,
+                .format = format_of(parallel::parse_codec(codec))}}),
         reduction_(make_reduction(options.reduction, comm, arena)),
         data_(static_cast<size_t>(options.elements)) {}
 

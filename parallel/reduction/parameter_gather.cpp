@@ -1,6 +1,6 @@
 #include "parallel/reduction/parameter_gather.h"
 
-#include "parallel/reduction/by_name.h"
+#include "parallel/reduction/registry.h"
 
 namespace espalier::parallel {
 

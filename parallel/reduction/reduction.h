@@ -1,6 +1,6 @@
 #pragma once
 // A reduction: sums of arrays (fp32, bf16 or fp16) over all ranks, in place and without blocking; and
-// their two halves. How it goes about that is its own affair (parallel/reduction/by_name.h lists them); afterwards
+// their two halves. How it goes about that is its own affair (parallel/reduction/registry.h lists them); afterwards
 // all ranks hold the same bits. What travels are bytes: the elements as they are, or as the job's
 // Wire makes them.
 #include <span>

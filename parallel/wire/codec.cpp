@@ -1,47 +1,176 @@
 #include "parallel/wire/codec.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <vector>
 
 #include "src/core/error.h"
-#include "src/kernels/wire_codec.h"
 
 namespace espalier::parallel {
-
 namespace {
 
+using kernels::WireCode;
+using kernels::WireCodec;
 using kernels::WireFormat;
+using kernels::WireNumbers;
 
 constexpr int64_t kBits = 4;
 constexpr double kShare = 0.01;
+constexpr int64_t kMostBucket = int64_t{1} << 30;
+constexpr int64_t kMostRank = 1 << 16;
+
+constexpr Codec kOthers[] = {
+    {.name = "powersgd",
+     .help = "matrices as two factors of RANK columns, the rest as it is",
+     .kind = CodecKind::matrices,
+     .numbers = WireNumbers::rank},
+    {.name = "adaptive",
+     .help = "chooses the bits of maxmin for each parameter",
+     .kind = CodecKind::choosing},
+    {.name = "fastest",
+     .help = "chooses by measured times, for each size of message",
+     .kind = CodecKind::choosing},
+    {.name = "adaprec",
+     .help = "chooses among codec_candidates by trial training (AdaPrec)",
+     .kind = CodecKind::choosing},
+};
+
+template <class Number>
+Number number_in(std::string_view text, std::string_view word) {
+  Number value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  check(error == std::errc() && end == word.data() + word.size(),
+        "codec \"{}\": \"{}\" is not a number", text, word);
+  return value;
+}
+
+int64_t whole_number(std::string_view text, std::string_view word, std::string_view what,
+                     int64_t most) {
+  const auto value = number_in<int64_t>(text, word);
+  check(value >= 1 && value <= most, "codec \"{}\": {} = {} is out of range; allowed: 1 .. {}",
+        text, what, value, most);
+  return value;
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+/// Names of the numbers that may follow a codec's name.
+std::vector<std::string_view> numbers_of(WireNumbers numbers) {
+  switch (numbers) {
+    case WireNumbers::none:
+      return {};
+    case WireNumbers::bucket:
+      return {"BUCKET"};
+    case WireNumbers::bits:
+      return {"BITS", "BUCKET"};
+    case WireNumbers::share:
+      return {"SHARE", "BUCKET"};
+    case WireNumbers::rank:
+      return {"RANK"};
+  }
+  return {};
+}
+
+int64_t first_given(int64_t first, int64_t second, int64_t third) {
+  return first > 0 ? first : second > 0 ? second : third;
+}
 
 }  // namespace
 
-WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults) {
+Registry<Codec> codecs() {
+  static const std::vector<Codec> all = [] {
+    std::vector<Codec> made;
+    for (const WireCodec* codec : kernels::wire_codecs()) {
+      made.push_back({.name = codec->name,
+                      .help = codec->help,
+                      .numbers = codec->numbers,
+                      .most_bits = codec->most_bits});
+    }
+    made.insert(made.end(), std::begin(kOthers), std::end(kOthers));
+    return made;
+  }();
+  static const std::vector<const Codec*> entries = [] {
+    std::vector<const Codec*> made;
+    for (const Codec& codec : all) {
+      made.push_back(&codec);
+    }
+    return made;
+  }();
+  return entries;
+}
+
+CodecKind CodecSpec::kind() const { return find(codecs(), "codec", name).kind; }
+
+CodecSpec parse_codec(std::string_view text) {
+  const std::vector<std::string_view> words = split(text);
+  const Codec& codec = find(codecs(), "codec", words[0]);
+  const std::vector<std::string_view> numbers = numbers_of(codec.numbers);
+  check(words.size() <= numbers.size() + 1, "codec \"{}\" has too many numbers; write {}{}{}", text,
+        codec.name, numbers.empty() ? "" : ":", fmt::join(numbers, ":"));
+  CodecSpec spec{.name = std::string(codec.name)};
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::string_view number = numbers[i - 1];
+    if (number == "BITS") {
+      spec.bits = whole_number(text, words[i], "bits", codec.most_bits);
+    } else if (number == "BUCKET") {
+      spec.bucket = whole_number(text, words[i], "bucket", kMostBucket);
+    } else if (number == "RANK") {
+      spec.rank = whole_number(text, words[i], "rank", kMostRank);
+    } else {
+      spec.share = number_in<double>(text, words[i]);
+      check(spec.share > 0 && spec.share <= 1,
+            "codec \"{}\": the share of values kept must be above 0 and at most 1", text);
+    }
+  }
+  return spec;
+}
+
+std::string to_text(const CodecSpec& codec) {
+  std::string text = codec.name;
+  if (codec.bits > 0) {
+    text += fmt::format(":{}", codec.bits);
+  }
+  if (codec.share > 0) {
+    text += fmt::format(":{:.4g}", codec.share);
+  }
+  if (codec.rank > 0) {
+    text += fmt::format(":{}", codec.rank);
+  }
+  if (codec.bucket > 0) {
+    text += fmt::format(":{}", codec.bucket);
+  }
+  return text;
+}
+
+WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults) {
   const auto all = kernels::wire_codecs();
-  const auto found = std::ranges::find(all, codec.name, &kernels::WireCodec::name);
-  check(found != all.end(), "codec \"{}\" is none of single values; here one of: {}", codec.name,
-        fmt::join(io::value_codecs(), ", "));
-  const kernels::WireCodec& entry = **found;
-  const auto given = [](int64_t first, int64_t second, int64_t third) {
-    return first > 0 ? first : second > 0 ? second : third;
-  };
-  WireFormat format{.code = kernels::WireCode(found - all.begin()), .bits = entry.bits};
+  const auto found = std::ranges::find(all, codec.name, &WireCodec::name);
+  check(found != all.end(), "codec \"{}\" does not encode single values; use one of: {}",
+        codec.name, fmt::join(names(all), ", "));
+  const WireCodec& entry = **found;
+  WireFormat format{.code = WireCode(found - all.begin()), .bits = entry.bits};
   if (entry.form == kernels::WireForm::plain) {
     return format;
   }
-  if (entry.numbers == kernels::WireNumbers::bits) {
-    format.bits = static_cast<int>(given(codec.bits, defaults.bits, kBits));
+  if (entry.numbers == WireNumbers::bits) {
+    format.bits = static_cast<int>(first_given(codec.bits, defaults.bits, kBits));
     check(format.bits <= entry.most_bits, "codec \"{}\": a code has at most {} bits, not {}",
           entry.name, entry.most_bits, format.bits);
   }
-  format.bucket = given(codec.bucket, defaults.bucket, entry.usual_bucket(format.bits));
+  format.bucket = first_given(codec.bucket, defaults.bucket, entry.usual_bucket(format.bits));
   check(entry.most_bucket == 0 || format.bucket <= entry.most_bucket,
         "codec \"{}\": a bucket has at most {} values, not {}", entry.name, entry.most_bucket,
         format.bucket);
-  if (entry.numbers == kernels::WireNumbers::share) {
+  if (entry.numbers == WireNumbers::share) {
     const double share = codec.share > 0 ? codec.share : kShare;
     format.kept = std::max<int64_t>(1, std::llround(share * static_cast<double>(format.bucket)));
   }
@@ -50,14 +179,14 @@ WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults) 
 }
 
 std::string text_of(const WireFormat& format) {
-  const kernels::WireCodec& entry = kernels::codec_of(format.code);
-  io::CodecSpec spec{.name = std::string(entry.name), .bucket = format.bucket};
-  if (entry.numbers == kernels::WireNumbers::share) {
+  const WireCodec& entry = kernels::codec_of(format.code);
+  CodecSpec spec{.name = std::string(entry.name), .bucket = format.bucket};
+  if (entry.numbers == WireNumbers::share) {
     spec.share = static_cast<double>(format.kept) / static_cast<double>(format.bucket);
-  } else if (entry.numbers == kernels::WireNumbers::bits) {
+  } else if (entry.numbers == WireNumbers::bits) {
     spec.bits = format.bits;
   }
-  return io::to_text(spec);
+  return to_text(spec);
 }
 
 }  // namespace espalier::parallel

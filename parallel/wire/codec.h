@@ -1,24 +1,60 @@
 #pragma once
-// Codecs by name: the wire format that stands behind each name of `parallel.codec`.
+// Codecs by name: the registry behind `parallel.codec` and the other codec keys.
+//
+//   value codecs   encode single values (src/kernels/wire_codec.h); these also serve new values
+//                  (`value_codec`) and the stages of a pipeline (`activation_codec`)
+//   powersgd       sends matrices as two thin factors (reduction/powersgd/)
+//   choosing       adaptive, fastest, adaprec: choose among value codecs during training
+//                  (src/train/codec_choice/)
+//
+// Written NAME, NAME:NUMBER or NAME:NUMBER:BUCKET; the meaning of the numbers: kernels::WireNumbers.
+// Omitted numbers default to the config's (CodecDefaults), then to the codec's own.
+#include <string>
 #include <string_view>
 
-#include "io/config/codec_spec.h"
-#include "src/kernels/wire_format.h"
+#include "src/kernels/wire_codec.h"
 
 namespace espalier::parallel {
 
+enum class CodecKind : uint8_t { values, matrices, choosing };
+
+struct Codec {
+  std::string_view name;
+  std::string_view help;
+  CodecKind kind = CodecKind::values;
+  kernels::WireNumbers numbers = kernels::WireNumbers::none;
+  int most_bits = 8;  ///< with numbers BITS
+};
+/// Value codecs, in the order of kernels::wire_codecs(), then the others.
+Registry<Codec> codecs();
+
+/// A codec as written; 0: not written.
+struct CodecSpec {
+  std::string name;
+  int64_t bits = 0;
+  int64_t bucket = 0;  ///< values
+  double share = 0;    ///< of values kept, in (0, 1]
+  int64_t rank = 0;
+
+  bool operator==(const CodecSpec&) const = default;
+  CodecKind kind() const;
+};
+/// Throws Failure that names the error and the fix.
+CodecSpec parse_codec(std::string_view text);
+/// parse_codec gives the same back.
+std::string to_text(const CodecSpec& codec);
+
+/// Numbers that the config gives for all codecs; 0: the codec's own default.
 struct CodecDefaults {
-  int64_t bits = 0;  ///< of maxmin and table; 0: 4
-  int64_t bucket =
-      0;  ///< 0: 128 of maxmin up to 4 bits, 512 beyond, 16,384 of topk, the whole message of table, else 1,024
+  int64_t bits = 0;
+  int64_t bucket = 0;
   bool half_meta = false;  ///< of maxmin
 };
 
-/// What single values travel as; what the spec leaves open is as in `defaults`. Throws Failure for
-/// a codec that is none of single values (powersgd and those that choose among others).
-kernels::WireFormat format_of(const io::CodecSpec& codec, const CodecDefaults& defaults = {});
+/// The wire format of a value codec. Throws Failure for other kinds.
+kernels::WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults = {});
 
-/// "maxmin:4:512", for people; parse_codec reads it.
+/// "maxmin:4:512"; parse_codec reads it.
 std::string text_of(const kernels::WireFormat& format);
 
 }  // namespace espalier::parallel

@@ -2,7 +2,6 @@
 // errors, speed.
 #include <cmath>
 
-#include "io/config/codec_spec.h"
 #include "parallel/wire/codec.h"
 #include "parallel/wire/codec_report.h"
 #include "src/cli/output.h"
@@ -34,15 +33,16 @@ struct Row {
   parallel::CodecReport report;
 };
 
-/// Of single values, by default; maxmin with each number of bits.
+/// Value codecs with their default bits; those that round at random with each number of bits.
 std::vector<std::string> all_codecs() {
   std::vector<std::string> all;
-  for (const std::string& name : io::value_codecs()) {
-    for (int bits = 1; bits <= 8 && name == "maxmin"; ++bits) {
-      all.push_back(fmt::format("{}:{}", name, bits));
+  for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
+    const bool each = codec->numbers == kernels::WireNumbers::bits && codec->random;
+    for (int bits = 1; each && bits <= codec->most_bits; ++bits) {
+      all.push_back(fmt::format("{}:{}", codec->name, bits));
     }
-    if (name != "maxmin") {
-      all.push_back(name);
+    if (!each) {
+      all.emplace_back(codec->name);
     }
   }
   return all;
@@ -218,7 +218,7 @@ int run_codec(const CodecArguments& arguments) {
   std::vector<WireFormat> formats;
   as_usage([&] {
     for (const std::string& text : arguments.codecs.empty() ? all_codecs() : arguments.codecs) {
-      formats.push_back(parallel::format_of(io::parse_codec(text)));
+      formats.push_back(parallel::format_of(parallel::parse_codec(text)));
     }
   });
   Arena arena;

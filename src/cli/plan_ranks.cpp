@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 
-#include "io/config/codec_spec.h"
 #include "parallel/wire/codec.h"
 #include "src/cli/output.h"
 #include "src/cli/plan_parts.h"
@@ -58,7 +57,7 @@ std::vector<std::pair<std::string, BytesOf>> wires(const RanksArguments& argumen
   bool takes_bits = false;
   for (const std::string& codec : arguments.codecs) {
     const kernels::WireFormat format = parallel::format_of(
-        io::parse_codec(codec), {.bits = arguments.bits, .bucket = arguments.bucket});
+        parallel::parse_codec(codec), {.bits = arguments.bits, .bucket = arguments.bucket});
     takes_bits |= kernels::codec_of(format.code).numbers == kernels::WireNumbers::bits;
     found.emplace_back(codec, [format](int64_t values) {
       return static_cast<double>(kernels::wire_bytes(format, values));
@@ -159,7 +158,7 @@ void add_compute(CLI::App& command, RanksArguments& arguments) {
 void add_exchange(CLI::App& command, RanksArguments& arguments) {
   auto* codec = command.add_option(
       "--codec", arguments.codecs,
-      fmt::format("one or several of {} (fp32)", fmt::join(io::value_codecs(), ", ")));
+      fmt::format("one or several of {} (fp32)", fmt::join(names(kernels::wire_codecs()), ", ")));
   command.add_option("--bits", arguments.bits, "of a code of maxmin and table (4)")
       ->check(CLI::Range(1, 8));
   command.add_option("--bucket", arguments.bucket, "values a scale of a codec (its own)")

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/config/codec_spec.h"
+#include "parallel/wire/codec.h"
 
 namespace espalier::config {
 namespace {
@@ -29,7 +29,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 /// Of the numbers behind a codec's name.
 void check_codec(const Place& at, const std::string& text) try {
-  io::parse_codec(text);
+  parallel::parse_codec(text);
 } catch (const Failure& error) {
   fail("{}: {}: {}", at.where, at.key, error.what());
 }

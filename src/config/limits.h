@@ -34,7 +34,7 @@ struct Limits {
   double below = std::numeric_limits<double>::infinity();
   std::vector<Choice> choices{};  ///< empty: any value in the range
   bool automatic = false;         ///< "auto" stands for 0, or for an empty list
-  bool codec = false;             ///< numbers may follow a name (io/config/codec_spec.h)
+  bool codec = false;             ///< numbers may follow a name (parallel/wire/codec.h)
 
   std::vector<std::string> names() const;
   bool has_choice(std::string_view name) const;

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/config/codec_spec.h"
 #include "parallel/pipeline/schedule/registry.h"
+#include "parallel/reduction/registry.h"
+#include "parallel/wire/codec.h"
 #include "pruning/pruning.h"
 #include "sparse/index/registry.h"
 #include "sparse/weight/registry.h"
@@ -62,8 +63,8 @@ Choices operator+(Choices first, const Choices& second) {
 const Choices kAuto{{.name = "auto"}};
 
 /// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
-Limits value_codecs() { return {.choices = named(io::value_codecs()), .codec = true}; }
-Limits gradient_codecs() { return {.choices = named(io::codec_names()), .codec = true}; }
+Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
+Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .codec = true}; }
 
 Choices pruning_methods() {
   Choices found;
@@ -229,8 +230,7 @@ void add_parallel(std::vector<Field>& out) {
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
   rows.add("value_codec", &P::value_codec, value_codecs(),
            "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
-  rows.add("reduction", &P::reduction,
-           words({"auto", "sra", "ring", "all-to-all", "hierarchical", "mpi", "nccl"}),
+  rows.add("reduction", &P::reduction, one_of(kAuto + choices(parallel::reductions())),
            "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
   rows.add("device_link", &P::device_link, words({"auto", "nccl", "mpi", "host"}),
            "with run.backend = \"cuda\": how gradients, values and messages between stages get to "

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "io/config/codec_spec.h"
 #include "parallel/pipeline/schedule/registry.h"
+#include "parallel/reduction/registry.h"
+#include "parallel/wire/codec.h"
 #include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -15,7 +16,7 @@ namespace espalier::config {
 namespace {
 
 using io::Config;
-using io::parse_codec;
+using parallel::parse_codec;
 
 void validate_data(const Config& config) {
   const io::DataConfig& data = config.data;
@@ -153,11 +154,11 @@ void validate_asynchronous(const Config& config) {
 
 void validate_codecs(const io::ParallelConfig& parallel) {
   for (const auto& [glob, value] : parallel.codec.patterns) {
-    const std::string name = parse_codec(value).name;
-    check(std::ranges::find(io::choosing_codecs(), name) == io::choosing_codecs().end(),
+    const parallel::CodecSpec spec = parse_codec(value);
+    check(spec.kind() != parallel::CodecKind::choosing,
           "parallel.codec = {{\"{}\" = \"{}\"}}: \"{}\" chooses for all parameters; make it the "
           "default and give patterns for those that are to have another codec",
-          glob, value, name);
+          glob, value, spec.name);
   }
   const std::string codec = parse_codec(parallel.codec.fallback).name;
   check((codec != "adaptive" && codec != "adaprec") || is_synchronous(parallel),
@@ -168,9 +169,10 @@ void validate_codecs(const io::ParallelConfig& parallel) {
         "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
         parallel.codec_candidates.size());
   const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
-  const bool foreign = parallel.reduction == "mpi" || parallel.reduction == "nccl";
+  const auto* reduction = find_or_null(parallel::reductions(), parallel.reduction);
+  const bool takes_codecs = reduction == nullptr || reduction->takes_codecs;  // null: "auto"
   check(
-      plain || !foreign,
+      plain || takes_codecs,
       "parallel.reduction = \"{0}\" leaves sums to {0}, which knows no codecs and keeps no errors "
       "(now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set parallel.reduction = "
       "\"sra\"",
@@ -190,7 +192,7 @@ void validate_loss_scale(const Config& config) {
   constexpr std::string_view kFix = "set train.loss_scale to a number, e.g. 1024";
   const io::ParallelConfig& parallel = config.parallel;
   const auto is_powersgd = [](const std::string& codec) {
-    return parse_codec(codec).name == "powersgd";
+    return parse_codec(codec).kind() == parallel::CodecKind::matrices;
   };
   const bool low_rank = is_powersgd(parallel.codec.fallback) ||
                         std::ranges::any_of(parallel.codec.patterns, [&](const auto& pattern) {

@@ -157,9 +157,9 @@ TEST(CodecCommand, WrongUsageAndInput) {
   here.write("odd.bin", "12345");
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"", "--synthetic"},
-           {"--file g.bin --codec nope", "there is no codec \"nope\"; available: fp32"},
+           {"--file g.bin --codec nope", "unknown codec \"nope\": use one of fp32"},
            {"--file g.bin --codec maxmin:9", "allowed: 1 .. 8"},
-           {"--file g.bin --codec powersgd", "none of single values"},
+           {"--file g.bin --codec powersgd", "does not encode single values"},
            {"--file g.bin --codec topk:0.1:100000", "65536"},
            {"--file g.bin --synthetic normal", "excludes"},
            {"--file g.bin --dtype fp64", "fp64"},

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/config/codec_spec.h"
+#include "parallel/wire/codec.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -15,10 +15,10 @@
 namespace espalier::config {
 namespace {
 
-using io::CodecSpec;
-using io::parse_codec;
 using io::Patterned;
-using io::to_text;
+using parallel::CodecSpec;
+using parallel::parse_codec;
+using parallel::to_text;
 
 std::string failure_of_toml(const std::string& text) {
   return failure_of([&] { parse(text, "run.toml"); });

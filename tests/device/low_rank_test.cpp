@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "parallel/reduction/by_name.h"
 #include "parallel/reduction/device/buckets.h"
 #include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/powersgd/reduction.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
@@ -80,7 +80,8 @@ std::vector<float> gradient(const Sum& sum, int rank, int step, const Mixed& mix
 /// What a matrix of `mixed` and the rest are in this step.
 void set_step(const Sum& sum, int step, const Mixed& mixed, LowRank& low_rank, Wire& wire) {
   std::vector<LowRankMatrix> matrices = mixed.matrices;
-  std::vector<WireSegment> segments = segments_of(mixed, format_of(io::parse_codec(sum.codec)));
+  std::vector<WireSegment> segments =
+      segments_of(mixed, format_of(parallel::parse_codec(sum.codec)));
   const auto as_it_is = [&](const LowRankMatrix& matrix) {
     segments.push_back(
         {.first = matrix.first, .count = matrix.count(), .format = plain_format(sum.dtype)});

@@ -41,7 +41,7 @@ struct Sum {
 
 /// Two parameters in this code, padding, and one that travels as it is.
 std::vector<WireSegment> segments_of(const Sum& sum) {
-  const kernels::WireFormat format = format_of(io::parse_codec(sum.codec));
+  const kernels::WireFormat format = format_of(parallel::parse_codec(sum.codec));
   const int64_t third = sum.count / 3;
   return {{.first = 0, .count = third, .format = format},
           {.first = third, .count = third - 5, .format = format},
@@ -56,7 +56,7 @@ std::vector<WireSegment> changes_of(const Sum& sum, const Tensor& targets, int m
     const int64_t count = edges[rank + 1] - edges[rank];
     segments.push_back({.first = edges[rank],
                         .count = count,
-                        .format = format_of(io::parse_codec(sum.codec)),
+                        .format = format_of(parallel::parse_codec(sum.codec)),
                         .change = true,
                         .target = rank == me ? targets.elements(edges[rank], count) : Tensor()});
   }

@@ -351,7 +351,7 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
       return std::ranges::all_of(device.queues(), [](const auto* q) { return q->waiting() == 0; });
     };
     const kernels::WireFormat plain = parallel::plain_format(dtype);
-    const kernels::WireFormat code = parallel::format_of(io::parse_codec("maxmin:4"));
+    const kernels::WireFormat code = parallel::format_of(parallel::parse_codec("maxmin:4"));
     const std::vector<parallel::WireSegment> segments{{.first = 0, .count = 7, .format = code}};
     const Buffer lost = me.stream().arena().allocate(Memory::communication, "what codecs lost",
                                                      DType::fp32, Shape{count});
@@ -409,7 +409,7 @@ void lose_rank_1(const io::Config& config, const ::testing::Matcher<std::string>
         }
         return;
       }
-      const kernels::WireFormat code = parallel::format_of(io::parse_codec("maxmin:4"));
+      const kernels::WireFormat code = parallel::format_of(parallel::parse_codec("maxmin:4"));
       EXPECT_THAT(([&] { me.timer.seconds(code, 1000); }),
                   ThrowsMessage<parallel::PeerLost>(message));
       EXPECT_TRUE(comm.broken());

@@ -6,7 +6,7 @@
 
 #include "io/config/config.h"
 #include "parallel/reduction/bucketer.h"
-#include "parallel/reduction/by_name.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
@@ -16,7 +16,9 @@
 namespace espalier::parallel {
 namespace {
 
-kernels::WireFormat format(const std::string& codec) { return format_of(io::parse_codec(codec)); }
+kernels::WireFormat format(const std::string& codec) {
+  return format_of(parallel::parse_codec(codec));
+}
 
 std::vector<std::byte> encoded(const std::vector<float>& x, const kernels::WireFormat& code,
                                uint64_t key) {

@@ -28,12 +28,14 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Tensor view(Floats& values) { return {values.data(), DType::fp32, Shape{std::ssize(values)}}; }
 
-WireFormat format_of(const std::string& text) { return parallel::format_of(io::parse_codec(text)); }
+WireFormat format_of(const std::string& text) {
+  return parallel::format_of(parallel::parse_codec(text));
+}
 
 /// Each codec, maxmin and table with each number of bits, in small and in default buckets.
 std::vector<WireFormat> formats() {
   std::vector<WireFormat> all;
-  for (const std::string& name : io::value_codecs()) {
+  for (const std::string& name : names(kernels::wire_codecs())) {
     if (name == "maxmin" || name == "table") {
       for (int bits = 1; bits <= 8; ++bits) {
         all.push_back(format_of(fmt::format("{}:{}", name, bits)));

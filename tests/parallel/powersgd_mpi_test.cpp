@@ -6,9 +6,9 @@
 #include <cstring>
 #include <memory>
 
-#include "parallel/reduction/by_name.h"
 #include "parallel/reduction/flat.h"
 #include "parallel/reduction/powersgd/reduction.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "tests/parallel/low_rank_array.h"
 #include "tests/parallel/rank_gradients.h"
@@ -164,7 +164,7 @@ TEST(LowRankSum, ErrorFeedbackKeepsWhatTheSumsLack) {
     for (const std::string codec : {"fp32", "maxmin:2", "sign"}) {
       SCOPED_TRACE(codec);
       Reducer reducer(comm, mixed.count, mixed.matrices);
-      reducer.wire.set_segments(segments_of(mixed, format_of(io::parse_codec(codec))));
+      reducer.wire.set_segments(segments_of(mixed, format_of(parallel::parse_codec(codec))));
       reducer.wire.set_feedback(flat_of(reducer.error));
       std::vector<double> lacks(static_cast<size_t>(mixed.count));
       for (int step = 0; step < 5; ++step) {

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "parallel/reduction/by_name.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "tests/parallel/rank_gradients.h"
 #include "tests/support/ranks.h"
@@ -60,7 +60,7 @@ std::vector<double> exact_sum(int ranks, int step, int64_t count) {
 
 /// Some segments of their own codec, one as it is, and gaps between them.
 std::vector<WireSegment> segments_of(const std::string& codec, int64_t count) {
-  const kernels::WireFormat format = format_of(io::parse_codec(codec));
+  const kernels::WireFormat format = format_of(parallel::parse_codec(codec));
   if (count < 100) {
     return {{.first = 0, .count = count, .format = format}};
   }
@@ -198,7 +198,7 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
             SCOPED_TRACE(name + " " + codec);
             Reducer reducer(
                 comm, name,
-                {{.first = 0, .count = kCount, .format = format_of(io::parse_codec(codec))}});
+                {{.first = 0, .count = kCount, .format = format_of(parallel::parse_codec(codec))}});
             std::vector<float> error(kCount);
             reducer.wire.set_feedback(flat_of(error));
             std::vector<double> sent(kCount);
@@ -276,7 +276,7 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
       for (const auto& [name, messages] : pieces) {
         Reducer reducer(
             comm, name,
-            {{.first = 0, .count = count, .format = format_of(io::parse_codec(codec))}});
+            {{.first = 0, .count = count, .format = format_of(parallel::parse_codec(codec))}});
         std::vector<float> x = gradient(comm.rank(), 1, count);
         // Pieces of 16 KiB need staging for the window of all peers.
         reducer.reduction = make_reduction(name, comm, reducer.arena,
@@ -294,8 +294,9 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
 TEST(Reductions, KeptElementsInFewBitsAreATinyShareOfADenseGradient) {
   on_ranks([](Communicator& comm) {
     const auto sent = [&](const std::string& name, const std::string& codec, int64_t count) {
-      Reducer reducer(comm, name,
-                      {{.first = 0, .count = count, .format = format_of(io::parse_codec(codec))}});
+      Reducer reducer(
+          comm, name,
+          {{.first = 0, .count = count, .format = format_of(parallel::parse_codec(codec))}});
       reducer.reduction = make_reduction(name, comm, reducer.arena);
       std::vector<float> x = gradient(comm.rank(), 1, count);
       const int64_t before = comm.sent(Traffic::allreduce).bytes;
@@ -350,7 +351,7 @@ TEST(Reductions, NotFiniteValuesAreLoudEverywhereAndForgottenByFeedback) {
         for (const float bad : {NAN, INFINITY, -INFINITY}) {
           Reducer reducer(
               comm, name,
-              {{.first = 0, .count = kCount, .format = format_of(io::parse_codec(codec))}});
+              {{.first = 0, .count = kCount, .format = format_of(parallel::parse_codec(codec))}});
           std::vector<float> error(kCount);
           reducer.wire.set_feedback(flat_of(error));
           std::vector<float> x = gradient(comm.rank(), 3, kCount);

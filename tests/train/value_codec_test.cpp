@@ -107,7 +107,7 @@ class Follower {
       const int64_t end = rank + 1 == comm.size() ? kCount : (rank + 1) * slice;
       segments_.push_back({.first = edges_.back(),
                            .count = end - edges_.back(),
-                           .format = parallel::format_of(io::parse_codec(codec)),
+                           .format = parallel::format_of(parallel::parse_codec(codec)),
                            .change = true});
     }
     edges_.push_back(kCount);

@@ -15,6 +15,10 @@ int64_t whole_lines(int64_t bytes) {
 
 }  // namespace
 
+DeviceReduction::Order order_of(std::string_view reduction) {
+  return reduction == "nccl" ? DeviceReduction::Order::by_nccl : DeviceReduction::Order::by_rank;
+}
+
 void DeviceSum::run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing) {
   const int64_t from = bucket == 0 ? 0 : step.ends[bucket - 1];
   std::vector<int64_t> edges;

@@ -78,4 +78,7 @@ class DeviceReduction final : public DeviceSum {
   Buffer sums_, sent_;  ///< of this rank's slice: fp32, and its codes
 };
 
+/// Of `parallel.reduction` between GPUs: "auto" is by rank.
+DeviceReduction::Order order_of(std::string_view reduction);
+
 }  // namespace espalier::parallel

@@ -17,7 +17,7 @@ constexpr int64_t kPoints = 5;  // of a trial's curve, besides the state that al
 /// Bits a value of a codec, with what buckets carry: which of two is the more precise.
 double bits_of(const std::string& codec) {
   constexpr int64_t kValues = 1 << 20;
-  const auto format = parallel::format_of(io::parse_codec(codec));
+  const auto format = parallel::format_of(parallel::parse_codec(codec));
   return 8.0 * static_cast<double>(kernels::wire_bytes(format, kValues)) / kValues;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "io/config/codec_spec.h"
 #include "parallel/wire/codec.h"
 
 namespace espalier::train {
@@ -15,7 +14,7 @@ constexpr int64_t kUniformBits = 4;
 constexpr int64_t kLongest = int64_t{4} << 20;
 
 std::string kind_of(const io::Config& config) {
-  return io::parse_codec(config.parallel.codec.fallback).name;
+  return parallel::parse_codec(config.parallel.codec.fallback).name;
 }
 
 }  // namespace
@@ -24,17 +23,17 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
   const std::string kind = kind_of(config);
   const parallel::CodecDefaults defaults = codec_defaults(config);
   std::vector<kernels::WireFormat> formats;
-  const auto add = [&](const io::CodecSpec& codec) {
+  const auto add = [&](const parallel::CodecSpec& codec) {
     formats.push_back(codec.name == "fp32" ? parallel::plain_format(gradient)
                                            : parallel::format_of(codec, defaults));
   };
   if (kind == "fastest") {
     for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
-      add(io::parse_codec(name));
+      add(parallel::parse_codec(name));
     }
   } else if (kind == "adaprec") {
     for (const std::string& name : config.parallel.codec_candidates) {
-      add(io::parse_codec(name));
+      add(parallel::parse_codec(name));
     }
   } else if (kind == "adaptive") {
     const std::vector<int64_t> buckets = config.parallel.bucket > 0

@@ -33,7 +33,7 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       stage_(stage),
       replicas_(replicas),
       timer_(replicas, transfer, stage.store().gradient().dtype),
-      kind_(io::parse_codec(config.parallel.codec.fallback).name),
+      kind_(parallel::parse_codec(config.parallel.codec.fallback).name),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
   if (kind_ == "adaprec") {

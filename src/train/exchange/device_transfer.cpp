@@ -1,21 +1,15 @@
 #include "src/train/exchange/device_transfer.h"
 
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
 #include "src/train/exchange/gradient_wire.h"
 
 namespace espalier::train {
-namespace {
-
-parallel::DeviceReduction::Order order_of(const io::Config& config) {
-  return config.parallel.reduction == "nccl" ? parallel::DeviceReduction::Order::by_nccl
-                                             : parallel::DeviceReduction::Order::by_rank;
-}
-
-}  // namespace
 
 std::string host_reason(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
-  if (parallel.reduction != "auto" && parallel.reduction != "sra" && parallel.reduction != "nccl") {
+  const auto* reduction = find_or_null(parallel::reductions(), parallel.reduction);
+  if (reduction != nullptr && !reduction->on_device) {  // null: "auto"
     return fmt::format("parallel.reduction = \"{}\" is a way of the host's", parallel.reduction);
   }
   return {};
@@ -35,7 +29,7 @@ DeviceTransfer::DeviceTransfer(const io::Config& config, parallel::Communicator&
       gradient_wire_(stage.kernels(), link_.stream()),
       value_wire_(stage.kernels(), link_.stream()),
       low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
-      reduction_(link_, stage.kernels(), order_of(config)),
+      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
       factored_(link_, low_rank_, reduction_),
       gradients_(link_, factored_, config.parallel.overlap,
                  {.span = "bucket", .doing = "summing gradients over all ranks"}),

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/by_name.h"
+#include "parallel/reduction/registry.h"
 
 namespace espalier::train {
 
@@ -18,13 +18,13 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   const io::ParallelConfig& parallel = config.parallel;
   const bool asked_for = parallel.codec.matches(spec.name);
   const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
-  const io::CodecSpec codec = io::parse_codec(parallel.codec.for_name(spec.name));
-  const bool factored =
-      codec.name == "powersgd";  // low_rank_codec.h; the rest of those as they are
+  const parallel::CodecSpec codec = parallel::parse_codec(parallel.codec.for_name(spec.name));
+  // Factors: low_rank_codec.h; the rest of those is sent as it is.
+  const bool factored = codec.kind() == parallel::CodecKind::matrices;
   if (codec.name == "fp32" || factored || (small && !asked_for)) {
     return parallel::plain_format(dtype);
   }
-  if (std::ranges::find(io::choosing_codecs(), codec.name) != io::choosing_codecs().end()) {
+  if (codec.kind() == parallel::CodecKind::choosing) {
     return std::nullopt;
   }
   return parallel::format_of(codec, codec_defaults(config));

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/by_name.h"
 #include "parallel/reduction/powersgd/reduction.h"
+#include "parallel/reduction/registry.h"
 #include "src/kernels/backend.h"
 #include "src/train/exchange/gradient_wire.h"
 #include "src/train/exchange/low_rank_codec.h"

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 
-#include "io/config/codec_spec.h"
 #include "parallel/reduction/partition.h"
+#include "parallel/wire/codec.h"
 #include "src/core/rng.h"
 
 namespace espalier::train {
 namespace {
 
-constexpr std::string_view kLowRank = "powersgd";
 constexpr int64_t kRank = 4;
 constexpr uint64_t kFactors = 0x51;  // a stream of random numbers that nothing else draws from
 
-bool is_low_rank(const std::string& codec) { return io::parse_codec(codec).name == kLowRank; }
+bool is_low_rank(const std::string& codec) {
+  return parallel::parse_codec(codec).kind() == parallel::CodecKind::matrices;
+}
 
 bool tied_apart(const Stage& stage, const sparse::Parameter& parameter) {
   return parameter.spec.name == stage.tied_parameter();
@@ -40,10 +41,11 @@ bool uses_low_rank(const io::Config& config) {
 int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter) {
   const io::ParallelConfig& parallel = config.parallel;
   const sparse::ParameterSpec& spec = parameter.spec;
-  const io::CodecSpec codec = io::parse_codec(parallel.codec.for_name(spec.name));
+  const parallel::CodecSpec codec = parallel::parse_codec(parallel.codec.for_name(spec.name));
   const bool small =
       parameter.size() < parallel.codec_min_size && !parallel.codec.matches(spec.name);
-  if (codec.name != kLowRank || spec.shape.rank() != 2 || !parameter.full() || small) {
+  if (codec.kind() != parallel::CodecKind::matrices || spec.shape.rank() != 2 ||
+      !parameter.full() || small) {
     return 0;
   }
   const int64_t rows = spec.shape.rows();

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/by_name.h"
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/reduction/sra.h"
 #include "src/core/rng.h"
 

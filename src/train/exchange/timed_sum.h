@@ -33,7 +33,7 @@ class HostTimedSum final : public TimedSum {
     parallel::Communicator& comm;
     const kernels::Kernels& kernels;
     Stream& stream;
-    std::string reduction;  ///< by_name.h
+    std::string reduction;  ///< parallel/reduction/registry.h
     DType type;             ///< of the numbers
   };
   HostTimedSum(const Means& means, const kernels::WireFormat& format, int64_t elements);

@@ -38,7 +38,7 @@ std::optional<kernels::WireFormat> value_format(const io::Config& config,
       (small && !parallel.value_codec.matches(spec.name))) {
     return std::nullopt;
   }
-  return parallel::format_of(io::parse_codec(codec), codec_defaults(config));
+  return parallel::format_of(parallel::parse_codec(codec), codec_defaults(config));
 }
 
 std::vector<parallel::WireSegment> value_segments(const io::Config& config,

@@ -57,11 +57,6 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   return ways;
 }
 
-parallel::DeviceReduction::Order order_of(const io::Config& config) {
-  using Order = parallel::DeviceReduction::Order;
-  return config.parallel.reduction == "nccl" ? Order::by_nccl : Order::by_rank;
-}
-
 }  // namespace
 
 PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int ranks)
@@ -72,7 +67,7 @@ PlannedSums::PlannedSums(const io::Config& config, Stage& stage, int rank, int r
       wire_(stage.kernels(), stream_),
       value_wire_(stage.kernels(), stream_),
       low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
-      reduction_(link_, stage.kernels(), order_of(config)),
+      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
       factored_(link_, low_rank_, reduction_) {
   stage.store().move_codecs_to_device();
   time();

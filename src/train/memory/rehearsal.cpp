@@ -1,8 +1,8 @@
 // A run replayed on a dry arena: what each of its parts will allocate.
 #include <algorithm>
 
-#include "io/config/codec_spec.h"
 #include "parallel/reduction/bucketer.h"
+#include "parallel/wire/codec.h"
 #include "src/train/exchange/device_transfer.h"
 #include "src/train/exchange/gradient_wire.h"
 #include "src/train/exchange/low_rank_codec.h"
@@ -78,7 +78,7 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
   }
-  const std::string codec = io::parse_codec(config.parallel.codec.fallback).name;
+  const std::string codec = parallel::parse_codec(config.parallel.codec.fallback).name;
   const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
                      (codec == "adaptive" && config.parallel.codec_goal == "time");
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
@@ -214,7 +214,7 @@ class Rehearsal {
   size_t messages_of_sums() {
     const sparse::Store& store = stage_.store();
     if (on_device()) {  // codecs that are chosen are chosen there
-      const std::string codec = io::parse_codec(config_.parallel.codec.fallback).name;
+      const std::string codec = parallel::parse_codec(config_.parallel.codec.fallback).name;
       return codec == "adaptive" ? store.gradient().bytes() : 0;
     }
     const bool copies = run_.place.device && run_.ranks > 1;

@@ -50,7 +50,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
 
 kernels::WireFormat activation_format(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
-  return parallel::format_of(io::parse_codec(parallel.activation_codec),
+  return parallel::format_of(parallel::parse_codec(parallel.activation_codec),
                              {.bits = parallel.bits, .bucket = parallel.bucket});
 }
 

@@ -1,24 +1,36 @@
 #pragma once
-// The reductions by the names of `parallel.reduction`. p ranks, n elements:
+// The registry behind `parallel.reduction`. p ranks, n elements:
 //
 //   sra           2 steps         2 (p-1)/p n sent; a contribution and a sum are encoded once each
 //   ring          2 (p-1) steps   2 (p-1)/p n sent, to one neighbour; partial sums are encoded p times
 //   all-to-all    1 step          (p-1) n sent; one loss a contribution, none of the sum
 //   hierarchical  sra within machines (not encoded), between them, and within them again
-//   mpi           MPI's own, for elements that travel as they are
+//   mpi           MPI's own all-reduce, without codecs
+//   nccl          NCCL's own all-reduce between GPUs, without codecs
 #include <memory>
 #include <string_view>
 
 #include "parallel/reduction/reduction.h"
+#include "src/core/registry.h"
 
 namespace espalier::parallel {
+
+struct ReductionEntry {
+  std::string_view name;
+  std::string_view help;
+  bool takes_codecs = true;
+  /// Sums between GPUs (device/reduction.h).
+  bool on_device = false;
+  /// Collective. Null: only between GPUs.
+  std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
+};
+Registry<ReductionEntry> reductions();
 
 /// Collective. Throws Failure that lists the names.
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options = {});
 
-/// What "auto" stands for: "hierarchical" where several machines have several ranks each, else
-/// "sra".
+/// "auto": "hierarchical" where several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
 
 }  // namespace espalier::parallel
