@@ -30,10 +30,11 @@ inline constexpr float kLargest = 0x1.fffffep127F;
 #ifdef __CUDACC__
 ESPALIER_RULE uint32_t bits_of(float x) { return __float_as_uint(x); }
 ESPALIER_RULE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+ESPALIER_RULE float magnitude_of(float x) { return fabsf(x); }
 #else
 ESPALIER_RULE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 ESPALIER_RULE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+ESPALIER_RULE float magnitude_of(float x) { return __builtin_fabsf(x); }
 #endif
-ESPALIER_RULE float magnitude_of(float x) { return float_of(bits_of(x) & 0x7fffffffU); }
 
 }  // namespace espalier::kernels
