@@ -374,7 +374,7 @@ TEST(Reductions, AreRefusedByNameAndWhereTheyCannotWork) {
       make_reduction("tree", comm, arena);
       ADD_FAILURE() << "no such reduction";
     } catch (const Failure& error) {
-      EXPECT_THAT(error.what(), HasSubstr("there are sra, ring, all-to-all, hierarchical and mpi"));
+      EXPECT_THAT(error.what(), HasSubstr("use one of sra, ring, all-to-all, hierarchical, mpi"));
     }
     if (comm.size() > 1) {
       Reducer reducer(comm, "mpi",
