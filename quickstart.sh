@@ -42,8 +42,8 @@ scripts/install-packages.sh
 
 say "Build"
 if [ ! -e $build/CMakeCache.txt ]; then
-  # The program alone; test.sh turns the rest on in the same folder.
-  cmake --preset release -DESPALIER_TESTS=OFF -DESPALIER_BENCHMARKS=OFF
+  # The program alone, for this CPU alone; test.sh turns the rest on in the same folder.
+  cmake --preset release -DESPALIER_TESTS=OFF -DESPALIER_BENCHMARKS=OFF -DESPALIER_CPU_TABLES=native
 fi
 cmake --build $build --target espalier
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test.sh [--slow]: installs the packages that are missing, builds all, runs the tests (--slow: the slow ones too).
+# test.sh [--slow]: installs the packages that are missing, builds the program and the tests, runs the tests
+# (--slow: the slow ones too).
 # The last line is "N passed, N failed"; exit code 0 when none failed. Skipped tests are listed and count as neither.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -20,7 +21,8 @@ trap 'echo "0 passed, 1 failed"' EXIT
 
 scripts/install-packages.sh --tests
 # With a CUDA toolkit the backend for it is compiled, too; its tests on a device skip where there is none.
-cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_BENCHMARKS=ON -DESPALIER_CUDA=AUTO
+cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_CUDA=AUTO -DESPALIER_CPU_TABLES=all \
+  "-DESPALIER_BENCHMARKS=${ESPALIER_BENCHMARKS:-OFF}"
 cmake --build $build
 
 results=$PWD/$build/test-results.xml

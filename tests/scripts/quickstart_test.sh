@@ -37,7 +37,7 @@ start() {
 start
 expect "first call: success" [ "$code" = 0 ]
 expect "first call: the program alone is configured" contains "$calls" \
-  "cmake --preset release -DESPALIER_TESTS=OFF -DESPALIER_BENCHMARKS=OFF"
+  "cmake --preset release -DESPALIER_TESTS=OFF -DESPALIER_BENCHMARKS=OFF -DESPALIER_CPU_TABLES=native"
 expect "first call: text" contains "$calls" "make-text data/text.txt"
 for kind in dense sparse; do
   expect "first call: trains $kind" contains "$calls" \

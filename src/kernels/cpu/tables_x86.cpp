@@ -1,35 +1,58 @@
+#include "src/core/error.h"
 #include "src/kernels/cpu/tables.h"
 
 namespace espalier::kernels {
 
+// CMake defines ESPALIER_HAS_… for each table that is built (option ESPALIER_CPU_TABLES).
+#ifdef ESPALIER_HAS_avx512bf16
 namespace avx512bf16 {
 const Kernels& table();
 }
+#endif
+#ifdef ESPALIER_HAS_avx512
 namespace avx512 {
 const Kernels& table();
 }
+#endif
+#ifdef ESPALIER_HAS_avx2
 namespace avx2 {
 const Kernels& table();
 }
+#endif
+#ifdef ESPALIER_HAS_portable
 namespace portable {
 const Kernels& table();
 }
+#endif
 
 namespace cpu {
 
 std::vector<const Kernels*> tables() {
   std::vector<const Kernels*> found;
+#ifdef ESPALIER_HAS_avx512bf16
   if (__builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
       __builtin_cpu_supports("avx512vbmi2") != 0) {
     found.push_back(&avx512bf16::table());
   }
+#endif
+#ifdef ESPALIER_HAS_avx512
   if (__builtin_cpu_supports("x86-64-v4") != 0) {
     found.push_back(&avx512::table());
   }
+#endif
+#ifdef ESPALIER_HAS_avx2
   if (__builtin_cpu_supports("x86-64-v3") != 0) {
     found.push_back(&avx2::table());
   }
+#endif
+#ifdef ESPALIER_HAS_portable
   found.push_back(&portable::table());
+#endif
+  if (found.empty()) {
+    throw Failure(
+        "this program was built for another CPU: build again, or with cmake "
+        "-DESPALIER_CPU_TABLES=all");
+  }
   return found;
 }
 

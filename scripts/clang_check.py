@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""clang_check.py BUILD [PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
+
+Checks syntax and types only (-fsyntax-only): no objects. A source that is compiled several times is checked
+once, with the last of its commands. Precompiled headers are left out, so that a source also proves to
+include what it uses. Sources of nvcc are left out. PATTERN: a regular expression that paths must match.
+$CLANGXX names the compiler, 16 or later (default clang++-16, else clang++). Exit code 1: a source has a
+mistake.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+GCC_ONLY = re.compile(r"-fpch-preprocess|-Winvalid-pch")
+
+
+GCC_HEADERS = subprocess.run(["g++", "-print-file-name=include"], text=True, capture_output=True).stdout.strip()
+
+
+def clang_command(clang, command):
+    words = shlex.split(command)
+    while not re.search(r"(\+\+|cc|clang)[-\d.]*$", words[0]):
+        words.pop(0)  # a launcher
+    # <omp.h> is GCC's: only the pragmas are checked.
+    kept = [clang, "-fsyntax-only", "-Wno-unknown-warning-option", "-idirafter", GCC_HEADERS]
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-o":
+            next(rest)
+        elif word == "-include":
+            header = next(rest)
+            if "cmake_pch" not in header:
+                kept += [word, header]
+        elif word != "-c" and not GCC_ONLY.match(word):
+            kept.append(word)
+    return kept
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    build, pattern = pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else ""
+    clang = os.environ.get("CLANGXX") or shutil.which("clang++-16") or shutil.which("clang++")
+    if not clang:
+        sys.exit("clang++ is missing: apt-get install clang-16, or set CLANGXX")
+    sources = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if re.search(pattern, entry["file"]) and "cmake_pch" not in entry["file"] and "nvcc" not in entry["command"]:
+            sources[entry["file"]] = entry
+
+    def check(entry):
+        return subprocess.run(clang_command(clang, entry["command"]), cwd=entry["directory"], text=True, capture_output=True)
+
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for name, done in zip(sources, pool.map(check, sources.values())):
+            if done.returncode != 0:
+                failed += 1
+                print(f"{name}:\n{done.stderr[:6000]}", flush=True)
+    print(f"clang: {len(sources) - failed} sources are clean, {failed} are not")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

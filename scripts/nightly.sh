@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# scripts/nightly.sh: what is too slow for .ci/run: all tests, fresh random seeds, all sanitizers, coverage.
+#
+#   tests       test.sh --slow
+#   random      tests that draw their cases, with 20 seeds that depend on the date
+#   sanitizers  address, undefined behaviour and threads over all fast tests
+#   coverage    lines that fast tests run, by folder: docs/coverage.md
+#
+# STEPS="random coverage" runs these alone. Hours on two cores. The last line is "N passed, N failed", of steps.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+steps=${STEPS:-tests random sanitizers coverage}
+passed=0 failed=0 broken=""
+
+# Seeds are the day's, so that a failure can be repeated: it prints the range.
+random_tests() {
+  local first=$(($(date +%s) / 86400 * 100)) files filter
+  files=$(grep -rlE 'draw_from|ESPALIER_RANDOM|support/draw.h' tests --include='*_test.cpp')
+  filter=$(sed -E 's!^tests/([a-z_]+)/([a-z_0-9]+)_test\.cpp$!\1.\2!; s!_(mpi|slow)$!!' <<<"$files" | paste -sd '|')
+  echo "ESPALIER_RANDOM=$first:$((first + 20)) ctest --test-dir build -R '^($filter)'"
+  ESPALIER_RANDOM=$first:$((first + 20)) ctest --test-dir build --output-on-failure -R "^($filter)" --timeout 3600
+}
+
+coverage() {
+  cmake --preset coverage
+  cmake --build build-coverage
+  find build-coverage -name '*.gcda' -delete
+  # A test that fails for the instrumentation's slowness still counts for the lines that it ran.
+  ctest --test-dir build-coverage -j "$(nproc)" -LE slow --timeout 3600 || true
+  scripts/coverage_table.py build-coverage docs/coverage.md
+}
+
+for step in $steps; do
+  printf '\n== %s (%d:%02d)\n' "$step" $((SECONDS / 3600)) $((SECONDS / 60 % 60))
+  code=0
+  case $step in
+    tests) ESPALIER_BENCHMARKS=ON ./test.sh --slow || code=$? ;;
+    random) random_tests || code=$? ;;
+    sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
+    coverage) coverage || code=$? ;;
+    *) echo "$0: no step $step: tests, random, sanitizers, coverage" >&2; exit 2 ;;
+  esac
+  if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
+done
+[ -z "$broken" ] || echo "Failed:$broken"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

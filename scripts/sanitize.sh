@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# scripts/sanitize.sh unit|all|threads: builds with sanitizers and runs tests. Exit code 0: all passed.
+#
+#   unit      address and undefined behaviour, fast tests of one process, of the layers without runs; in
+#             build-asan, with the kernels of this CPU alone
+#   all       address and undefined behaviour, every fast test; in build-asan, with all kernels
+#   threads   data races, ranks as threads; in build-tsan
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rooms="core kernels sparse pruning io config optim model parallel communication_cost report"
+jobs=$(nproc)
+# -O1 compiles in half the time of -O2, and the checks slow programs down more than it does.
+flags=(-DESPALIER_BENCHMARKS=OFF "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1")
+
+case "${1-}" in
+unit)
+  cmake --preset asan "${flags[@]}" -DESPALIER_CPU_TABLES=native
+  targets=() selection=""
+  for room in $rooms; do
+    [ -n "$(find "tests/$room" -name '*_test.cpp' -print -quit 2>/dev/null)" ] || continue
+    targets+=("${room}_tests")
+    selection="$selection${selection:+|}$room"
+  done
+  cmake --build build-asan --target "${targets[@]}"
+  ctest --preset asan -j "$jobs" -R "^($selection)\\." -LE 'slow|mpi'
+  ;;
+all)
+  cmake --preset asan "${flags[@]}" -DESPALIER_CPU_TABLES=all
+  cmake --build build-asan
+  ctest --preset asan -j "$jobs" -LE slow
+  ;;
+threads)
+  cmake --preset tsan "${flags[@]}" -DESPALIER_CPU_TABLES=native
+  cmake --build build-tsan --target parallel_tests train_tests
+  ctest --preset tsan -j "$jobs"
+  ;;
+*)
+  sed -n 2,8p "$0" >&2
+  exit 2
+  ;;
+esac
