@@ -1,7 +1,7 @@
 #!/bin/sh
-# install-packages.sh [--tests]: installs the Debian packages that are missing, with apt, as root or by sudo.
+# install-packages.sh [--tests|--ci]: installs the Debian packages that are missing, with apt, as root or by sudo.
 # Nothing missing: needs neither root nor network. Neither root nor sudo: prints the line to run, exit code 1.
-# --tests adds what only the tests need. Made for Debian 12 (bookworm); newer ones have the same packages.
+# --tests adds what only the tests need, --ci also what .ci/run needs. Made for Debian 12 (bookworm); newer ones have the same packages.
 set -eu
 
 program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
@@ -9,11 +9,14 @@ program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
 
+ci="clang-16"
+
 case "${1-}" in
 "") wanted=$program ;;
 --tests) wanted="$program $tests" ;;
+--ci) wanted="$program $tests $ci" ;;
 *)
-  echo "usage: $0 [--tests]" >&2
+  echo "usage: $0 [--tests|--ci]" >&2
   exit 2
   ;;
 esac

@@ -39,7 +39,6 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
 Pipeline::Pipeline(const io::Config& config, const Layout& layout, Ranks& ranks, Stage& stage,
                    const Options& options)
     : layout_(layout),
-      ranks_(ranks),
       stage_(stage),
       sums_(*options.sums),
       samples_(options.samples),

@@ -99,7 +99,6 @@ class Pipeline final : private parallel::PipelineWork {
   }
 
   const Layout& layout_;
-  Ranks& ranks_;
   Stage& stage_;
   StageSums& sums_;
   int64_t samples_;  ///< of a micro-batch
