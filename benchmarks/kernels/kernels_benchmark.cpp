@@ -317,8 +317,9 @@ void add_index() {
       const StateForm state{.copy = dtype == kFp32 ? Copy::fp32 : Copy::bf16};
       add("gather" + suffix_text, [=] { return gather_case(kept(), dtype, false); });
       add("scatter" + suffix_text, [=] { return scatter_case(kept(), dtype); });
-      add("adamw" + suffix_text, [=] { return adamw_case(kept(), state); });
-      add("sgd" + suffix_text, [=] { return sgd_case(kept(), state); });
+      for (const RuleCase& rule : rule_cases()) {
+        add(rule.name + suffix_text, [=] { return update_case(rule, kept(), state); });
+      }
     }
     const std::string packed = fmt::format("/{}/bf16_packed", name_of(form));
     add("gather" + packed, [=] { return gather_case(kept(), kBf16, false, kBf16); });
@@ -339,8 +340,9 @@ void add_states() {
     const std::string name =
         fmt::format("/states/{}_{}_coded{:d}", text(form.gradient),
                     form.at_random ? "random" : fmt::format("split{:d}", form.split), form.coded);
-    add("adamw" + name, [=] { return adamw_case(kept(), form); });
-    add("sgd" + name, [=] { return sgd_case(kept(), form); });
+    for (const RuleCase& rule : rule_cases()) {
+      add(rule.name + name, [=] { return update_case(rule, kept(), form); });
+    }
     add("predict" + name, [=] {
       return predict_case(sizes().elements,
                           {.split = form.split, .coded = form.coded, .alone = form.at_random});

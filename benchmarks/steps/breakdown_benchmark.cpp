@@ -34,44 +34,12 @@ void timed(Stream& stream, const Args& args, const char* name) {
   g_ms[name] += (now_seconds() - begin) * 1e3;
 }
 
-#define ESPALIER_TIMED(row, Args) \
-  .row = [](Stream& stream, const kernels::Args& args) { timed<&Kernels::row>(stream, args, #row); }
-#define ESPALIER_TIMED_EACH(row, Args)                          \
-  .row = [](Stream& stream, kernels::Each<kernels::Args> all) { \
-    timed<&Kernels::row>(stream, all, #row);                    \
-  }
-
 constexpr Kernels kTimed{
     .name = "timed",
-    ESPALIER_TIMED(gemm, GemmArgs),
-    ESPALIER_TIMED(column_sum, ColumnSumArgs),
-    ESPALIER_TIMED(layernorm, LayerNormArgs),
-    ESPALIER_TIMED(layernorm_backward, LayerNormBackwardArgs),
-    ESPALIER_TIMED(activation, ActivationArgs),
-    ESPALIER_TIMED(activation_backward, ActivationBackwardArgs),
-    ESPALIER_TIMED(attention, AttentionArgs),
-    ESPALIER_TIMED(attention_backward, AttentionBackwardArgs),
-    ESPALIER_TIMED(embedding, EmbeddingArgs),
-    ESPALIER_TIMED(embedding_backward, EmbeddingBackwardArgs),
-    ESPALIER_TIMED(cross_entropy, CrossEntropyArgs),
-    ESPALIER_TIMED(dropout, DropoutArgs),
-    ESPALIER_TIMED(cast, CastArgs),
-    ESPALIER_TIMED(fill, FillArgs),
-    ESPALIER_TIMED_EACH(sum_squares, SumSquaresArgs),
-    ESPALIER_TIMED(clip, ClipArgs),
-    ESPALIER_TIMED(gather, GatherArgs),
-    ESPALIER_TIMED(scatter, ScatterArgs),
-    ESPALIER_TIMED(spmm, SpmmArgs),
-    ESPALIER_TIMED(spmm_transposed, SpmmTransposedArgs),
-    ESPALIER_TIMED(sddmm, SddmmArgs),
-    ESPALIER_TIMED(quantize, QuantizeArgs),
-    ESPALIER_TIMED(dequantize, DequantizeArgs),
-    ESPALIER_TIMED_EACH(adamw, AdamWArgs),
-    ESPALIER_TIMED_EACH(sgd, SgdArgs),
+#define ESPALIER_OPERATION(row, Args, on_cpu) \
+  .row = [](Stream& stream, const Args& args) { timed<&Kernels::row>(stream, args, #row); },
+#include "src/kernels/operations.def"
 };
-
-#undef ESPALIER_TIMED
-#undef ESPALIER_TIMED_EACH
 
 struct Case {
   const char* name;

@@ -21,7 +21,7 @@ Planning planning(const Kernels& kernels) {
 
 Planning planning(std::string_view name) {
   if (name != "cuda") {
-    return planning(dry::table());
+    return planning(by_name(name));
   }
   const Kernels* plan = cuda::plan_table();
   return {.kernels = plan != nullptr ? plan : &dry::table(), .device = true};

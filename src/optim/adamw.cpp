@@ -1,7 +1,6 @@
 // AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2 (decoupled decay, times lr as in PyTorch).
-// Formula: kernels::AdamWArgs.
+// Formula: kernels::UpdateRule.
 #include <cmath>
-#include <vector>
 
 #include "src/optim/registry.h"
 
@@ -11,22 +10,13 @@ namespace {
 /// 1 - beta^t
 double correction(double beta, int64_t t) { return 1 - std::pow(beta, static_cast<double>(t)); }
 
-void update(Stream& stream, const kernels::Kernels& kernels, const UpdateStep& step,
-            std::span<const ParameterUpdate> all) {
+void set(const UpdateStep& step, kernels::UpdateArgs& args) {
   const io::OptimizerConfig& config = step.config;
-  std::vector<kernels::AdamWArgs> args;
-  args.reserve(all.size());
-  for (const ParameterUpdate& parameter : all) {
-    auto& one = args.emplace_back(common_args<kernels::AdamWArgs>(parameter, step));
-    one.moment2 = parameter.moment2;
-    one.scale2 = parameter.scale2;
-    one.beta1 = static_cast<float>(config.beta1);
-    one.beta2 = static_cast<float>(config.beta2);
-    one.epsilon = static_cast<float>(config.epsilon);
-    one.bias1 = static_cast<float>(correction(config.beta1, step.count));
-    one.bias2 = static_cast<float>(correction(config.beta2, step.count));
-  }
-  kernels.adamw(stream, args);
+  args.beta1 = static_cast<float>(config.beta1);
+  args.beta2 = static_cast<float>(config.beta2);
+  args.epsilon = static_cast<float>(config.epsilon);
+  args.bias1 = static_cast<float>(correction(config.beta1, step.count));
+  args.bias2 = static_cast<float>(correction(config.beta2, step.count));
 }
 
 kernels::PredictArgs::Term predict(const io::OptimizerConfig& config, int64_t done, double lr) {
@@ -41,7 +31,8 @@ const OptimizerKind kAdamW{.name = "adamw",
                            .help = "Adam with decoupled weight decay",
                            .moments = 2,
                            .scale_free = true,
-                           .update = update,
+                           .rule = kernels::UpdateRule::adamw,
+                           .set = set,
                            .predict = predict,
                            .has_direction = [](const io::OptimizerConfig&) { return true; }};
 

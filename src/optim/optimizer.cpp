@@ -54,19 +54,19 @@ StepResult Optimizer::result(const AskedUpdate& asked) {
 
 void Optimizer::apply(Stream& stream, const Update& update) {
   const UpdateStep step{.config = config_, .count = update.step + 1 - left_out_, .lr = update.lr};
-  std::vector<ParameterUpdate> together;
+  std::vector<kernels::UpdateArgs> together;
   int64_t elements = 0;
   const auto parameters = store_.parameters();
   for (size_t p = update.range.end; p-- > update.range.first;) {  // ascending offsets
     if (store_.state(parameters[p]).value.count() > 0) {
-      together.push_back(operands_of(parameters[p], update.step));
+      kind_.set(step, together.emplace_back(args_of(parameters[p], update)));
     }
     elements += parameters[p].kept();
     const bool waited_for = update.hooks.stepped && elements >= kElementsTogether;
     if (p > update.range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
       continue;  // positions that are decoded last until the next ones are
     }
-    kind_.update(stream, kernels_, step, together);
+    kernels_.update(stream, together);
     together.clear();
     elements = 0;
     if (update.hooks.stepped) {
@@ -75,21 +75,24 @@ void Optimizer::apply(Stream& stream, const Update& update) {
   }
 }
 
-ParameterUpdate Optimizer::operands_of(const sparse::Parameter& parameter, int64_t step) const {
+kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,
+                                       const Update& update) const {
   const sparse::OptimizerState state = store_.state(parameter);
-  ParameterUpdate operands{.gradient = state.gradient,
-                           .value = state.value,
-                           .low = state.low,
-                           .moment1 = state.moment1,
-                           .moment2 = state.moment2,
-                           .scale1 = state.scale1,
-                           .scale2 = state.scale2,
-                           .dense = copy_of(store_, parameter, state)};
-  operands.positions = operands.dense ? store_.positions(parameter) : kernels::Positions();
-  operands.factor = norm_.factor();
-  operands.weight_decay = decay_of(parameter, config_);
-  operands.rounding = rounding_of(parameter, state, seed_, step);
-  return operands;
+  const Tensor dense = copy_of(store_, parameter, state);
+  return {.rule = kind_.rule,
+          .gradient = state.gradient,
+          .value = state.value,
+          .low = state.low,
+          .moment1 = state.moment1,
+          .moment2 = state.moment2,
+          .scale1 = state.scale1,
+          .scale2 = state.scale2,
+          .dense = dense,
+          .positions = dense ? store_.positions(parameter) : kernels::Positions(),
+          .factor = norm_.factor(),
+          .lr = update.lr,
+          .weight_decay = decay_of(parameter, config_),
+          .rounding = rounding_of(parameter, state, seed_, update.step)};
 }
 
 }  // namespace espalier::optim

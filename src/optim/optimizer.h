@@ -84,7 +84,7 @@ class Optimizer {
   };
   /// Of each parameter in the range that this rank owns.
   void apply(Stream& stream, const Update& update);
-  ParameterUpdate operands_of(const sparse::Parameter& parameter, int64_t step) const;
+  kernels::UpdateArgs args_of(const sparse::Parameter& parameter, const Update& update) const;
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;

@@ -1,25 +1,12 @@
 #pragma once
 // Optimizers: one file each (adamw.cpp, sgd.cpp); the list is in registry.cpp. An optimizer is an
 // update rule for the kept elements of a parameter. Store (sparse/store) holds its moments;
-// Optimizer (optimizer.h) calls `update` for the parameters that a rank owns.
-#include <span>
-
+// Optimizer (optimizer.h) launches the rule's kernel for the parameters that a rank owns.
 #include "io/config/config.h"
 #include "src/core/registry.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::optim {
-
-/// Operands of the update of one parameter; see kernels::AdamWArgs.
-struct ParameterUpdate {
-  Tensor gradient, value, low;
-  Tensor moment1, moment2, scale1, scale2;
-  Tensor dense;
-  kernels::Positions positions;
-  Tensor factor;
-  float weight_decay = 0;
-  kernels::RandomRounding rounding;
-};
 
 /// What all parameters of one update share.
 struct UpdateStep {
@@ -34,9 +21,9 @@ struct OptimizerKind {
   int moments = 1;  ///< arrays of state beside the master copy: 1 or 2
   /// The size of an update does not depend on the size of the gradient.
   bool scale_free = false;
-  /// Enqueues the update of all parameters: one launch.
-  void (*update)(Stream& stream, const kernels::Kernels& kernels, const UpdateStep& step,
-                 std::span<const ParameterUpdate> all) = nullptr;
+  kernels::UpdateRule rule = kernels::UpdateRule::adamw;
+  /// Sets the numbers of the rule: betas, epsilon, bias corrections.
+  void (*set)(const UpdateStep& step, kernels::UpdateArgs& args) = nullptr;
   /// Weight prediction: one term of kernels::PredictArgs that moves the weights as an update would
   /// with learning rate `lr` and the moments as they are after `done` updates. Null: the update is
   /// not linear in its moments.
@@ -50,21 +37,5 @@ struct OptimizerKind {
 Registry<OptimizerKind> optimizers();
 /// Throws Failure that lists the names.
 const OptimizerKind& optimizer_of(const io::OptimizerConfig& config);
-
-/// Of a kernel's arguments: the members that all optimizers have.
-template <class Args>
-Args common_args(const ParameterUpdate& parameter, const UpdateStep& step) {
-  return {.gradient = parameter.gradient,
-          .value = parameter.value,
-          .low = parameter.low,
-          .moment1 = parameter.moment1,
-          .scale1 = parameter.scale1,
-          .dense = parameter.dense,
-          .positions = parameter.positions,
-          .factor = parameter.factor,
-          .lr = step.lr,
-          .weight_decay = parameter.weight_decay,
-          .rounding = parameter.rounding};
-}
 
 }  // namespace espalier::optim

@@ -83,7 +83,8 @@ void keep(Stream& stream, const kernels::PredictArgs& args,
 
 /// Those of one call may come in any order; the CPU's are one after the other.
 template <class Args>
-void keep(Stream& stream, kernels::Each<Args> all, kernels::OpOfEach<Args> Kernels::*row) {
+void keep(Stream& stream, const kernels::Each<Args>& all,
+          kernels::Op<kernels::Each<Args>> Kernels::*row) {
   auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
   require(queue != nullptr, "a stream with a queue of this kind of device");
   for (const Args& args : all) {
@@ -93,16 +94,10 @@ void keep(Stream& stream, kernels::Each<Args> all, kernels::OpOfEach<Args> Kerne
   }
 }
 
-template <auto Row>
-struct Late;
-template <class Args, kernels::OpOfEach<Args> Kernels::*Row>
-struct Late<Row> {
-  static void call(Stream& stream, kernels::Each<Args> all) { keep(stream, all, Row); }
-};
-template <class Args, kernels::Op<Args> Kernels::*Row>
-struct Late<Row> {
-  static void call(Stream& stream, const Args& args) { keep(stream, args, Row); }
-};
+template <class Args, kernels::Op<Args> Kernels::*kRow>
+void late(Stream& stream, const Args& args) {
+  keep(stream, args, kRow);
+}
 
 std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened now
 std::atomic<size_t> told_memory = SIZE_MAX;
@@ -114,42 +109,8 @@ std::unique_ptr<Device> open_device(int) {
 constexpr Kernels kTable{
     .name = "cpu-late",
     .open = open_device,
-    .gemm = Late<&Kernels::gemm>::call,
-    .column_sum = Late<&Kernels::column_sum>::call,
-    .layernorm = Late<&Kernels::layernorm>::call,
-    .layernorm_backward = Late<&Kernels::layernorm_backward>::call,
-    .activation = Late<&Kernels::activation>::call,
-    .activation_backward = Late<&Kernels::activation_backward>::call,
-    .attention = Late<&Kernels::attention>::call,
-    .attention_backward = Late<&Kernels::attention_backward>::call,
-    .embedding = Late<&Kernels::embedding>::call,
-    .embedding_backward = Late<&Kernels::embedding_backward>::call,
-    .cross_entropy = Late<&Kernels::cross_entropy>::call,
-    .dropout = Late<&Kernels::dropout>::call,
-    .cast = Late<&Kernels::cast>::call,
-    .ordered_sum = Late<&Kernels::ordered_sum>::call,
-    .difference = Late<&Kernels::difference>::call,
-    .fill = Late<&Kernels::fill>::call,
-    .sum_squares = Late<&Kernels::sum_squares>::call,
-    .clip = Late<&Kernels::clip>::call,
-    .gather = Late<&Kernels::gather>::call,
-    .scatter = Late<&Kernels::scatter>::call,
-    .csr = Late<&Kernels::csr>::call,
-    .spmm = Late<&Kernels::spmm>::call,
-    .spmm_transposed = Late<&Kernels::spmm_transposed>::call,
-    .sddmm = Late<&Kernels::sddmm>::call,
-    .block_spmm = Late<&Kernels::block_spmm>::call,
-    .block_spmm_transposed = Late<&Kernels::block_spmm_transposed>::call,
-    .block_sddmm = Late<&Kernels::block_sddmm>::call,
-    .quantize = Late<&Kernels::quantize>::call,
-    .dequantize = Late<&Kernels::dequantize>::call,
-    .encode = Late<&Kernels::encode>::call,
-    .decode = Late<&Kernels::decode>::call,
-    .adamw = Late<&Kernels::adamw>::call,
-    .sgd = Late<&Kernels::sgd>::call,
-    .predict = Late<&Kernels::predict>::call,
-    .orthonormalise = Late<&Kernels::orthonormalise>::call,
-    .keep_factor = Late<&Kernels::keep_factor>::call,
+#define ESPALIER_OPERATION(row, Args, on_cpu) .row = late<Args, &Kernels::row>,
+#include "src/kernels/operations.def"
 };
 
 }  // namespace

@@ -197,7 +197,7 @@ std::string visit_operands(DecodeArgs& a, Fn&& fn) {
   return "decode";
 }
 template <class Fn>
-std::string visit_operands(AdamWArgs& a, Fn&& fn) {
+std::string visit_operands(UpdateArgs& a, Fn&& fn) {
   fn("gradient", Use::in, a.gradient);
   fn("value", Use::both, a.value);
   fn("low", Use::both, a.low);
@@ -207,18 +207,7 @@ std::string visit_operands(AdamWArgs& a, Fn&& fn) {
   fn("scale2", Use::both, a.scale2);
   fn("dense", Use::out, a.dense);
   fn("factor", Use::in, a.factor);
-  return "adamw";
-}
-template <class Fn>
-std::string visit_operands(SgdArgs& a, Fn&& fn) {
-  fn("gradient", Use::in, a.gradient);
-  fn("value", Use::both, a.value);
-  fn("low", Use::both, a.low);
-  fn("moment1", Use::both, a.moment1);
-  fn("scale1", Use::both, a.scale1);
-  fn("dense", Use::out, a.dense);
-  fn("factor", Use::in, a.factor);
-  return "sgd";
+  return "update";
 }
 template <class Fn>
 std::string visit_operands(PredictArgs& a, Fn&& fn) {

@@ -9,6 +9,13 @@
 
 namespace espalier::kernels {
 
+/// By every rule.
+inline void add_updates(Cases& cases, const KeptPointer& kept, const StateForm& form) {
+  for (const RuleCase& rule : rule_cases()) {
+    cases.push_back(update_case(rule, kept, form));
+  }
+}
+
 /// In fp16, which takes the ways of bf16 but for conversions.
 inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
   for (const auto& [dtype, packed] :
@@ -24,8 +31,7 @@ inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
                            .copy = copy,
                            .half = kFp16,
                            .at_random = !split};
-      cases.push_back(adamw_case(kept, form));
-      cases.push_back(sgd_case(kept, form));
+      add_updates(cases, kept, form);
     }
   }
 }
@@ -44,16 +50,14 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
                            .split = (flags & 2) != 0,
                            .coded = (flags & 4) != 0,
                            .copy = copy};
-      cases.push_back(adamw_case(kept, form));
-      cases.push_back(sgd_case(kept, form));
+      add_updates(cases, kept, form);
     }
     for (const bool coded : {false, true}) {
       const StateForm form{
           .gradient = coded ? kBf16 : kFp32, .coded = coded, .copy = copy, .at_random = true};
-      cases.push_back(adamw_case(kept, form));
-      cases.push_back(sgd_case(kept, form));
+      add_updates(cases, kept, form);
     }
-    cases.push_back(adamw_case(kept, {.copy = copy, .factor = std::nan(""), .at_random = true}));
+    add_updates(cases, kept, {.copy = copy, .factor = std::nan(""), .at_random = true});
     for (const double factor : {0.75, -HUGE_VAL, std::nan("")}) {
       const bool small = copy == Copy::bf16;
       const StateForm form{.gradient = small ? kBf16 : kFp32,
@@ -61,8 +65,7 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
                            .coded = small,
                            .copy = copy,
                            .factor = factor};
-      cases.push_back(adamw_case(kept, form));
-      cases.push_back(sgd_case(kept, form));
+      add_updates(cases, kept, form);
     }
   }
 }
@@ -70,28 +73,26 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
 /// Updates of many arrays in a call, of all forms; and of arrays that are large enough for a launch
 /// of their own on a GPU.
 inline void add_update_cases(Cases& cases) {
-  std::vector<Update<AdamWArgs>> adamw;
-  std::vector<Update<SgdArgs>> sgd;
-  for (int i = 0; i < 47; ++i) {
-    const std::array<int64_t, 6> sizes{1, 300, 64, 5000, 0, 2048};
-    const auto kept = std::make_shared<const Kept>(static_cast<Form>(i % 3),
-                                                   sizes.at(static_cast<size_t>(i) % 6), 0.3);
-    const StateForm form{.gradient = i % 2 == 0 ? kFp32 : kBf16,
-                         .split = i % 4 < 2,
-                         .coded = i % 5 == 0,
-                         .copy = static_cast<Copy>(i / 3 % 3),
-                         .at_random = i % 4 == 2};
-    adamw.push_back(adamw_update(kept, form));
-    sgd.push_back(sgd_update(kept, form));
+  for (const RuleCase& rule : rule_cases()) {
+    std::vector<Update> updates;
+    for (int i = 0; i < 47; ++i) {
+      const std::array<int64_t, 6> sizes{1, 300, 64, 5000, 0, 2048};
+      const auto kept = std::make_shared<const Kept>(static_cast<Form>(i % 3),
+                                                     sizes.at(static_cast<size_t>(i) % 6), 0.3);
+      const StateForm form{.gradient = i % 2 == 0 ? kFp32 : kBf16,
+                           .split = i % 4 < 2,
+                           .coded = i % 5 == 0,
+                           .copy = static_cast<Copy>(i / 3 % 3),
+                           .at_random = i % 4 == 2};
+      updates.push_back(update_of(rule, kept, form));
+    }
+    cases.push_back(together(rule.name, std::move(updates)));
   }
-  cases.push_back(together("adamw", &Kernels::adamw, std::move(adamw)));
-  cases.push_back(together("sgd", &Kernels::sgd, std::move(sgd)));
   const auto large = std::make_shared<const Kept>(Form::all, (1 << 18) + 333, 1);
   for (const Copy copy : {Copy::fp32, Copy::bf16}) {
     const bool coded = copy == Copy::bf16;
     const StateForm form{.gradient = kBf16, .split = true, .coded = coded, .copy = copy};
-    cases.push_back(adamw_case(large, form));
-    cases.push_back(sgd_case(large, form));
+    add_updates(cases, large, form);
   }
   for (const DType dtype : {kFp32, kBf16}) {
     std::vector<int64_t> sizes(120, 77);

@@ -233,101 +233,100 @@ inline std::string state_name(const std::string& name, const Kept& kept, const S
                      form.factor ? fmt::format("_factor{}", *form.factor) : "");
 }
 
-/// What AdamWArgs and SgdArgs share.
-template <class Args>
-void set_state(Args& args, const StatePlaces& at, const Kept& kept, Stream& stream,
-               const Tensors& t) {
-  args.gradient = t[0];
-  args.value = t[at.value];
-  args.low = tensor_at(t, at.low);
-  args.moment1 = t[at.moment[0]];
-  args.scale1 = tensor_at(t, at.scale[0]);
-  args.dense = tensor_at(t, at.dense);
-  args.factor = tensor_at(t, at.factor);
-  args.positions = kept.positions(stream);
-  args.rounding = kRounding;
+/// A rule of updates: the numbers of a call, and one element in double.
+struct RuleCase {
+  const char* name;
+  int moments;
+  UpdateArgs flags;
+  void (*next)(const UpdateArgs& flags, double g, StateElement& e);  ///< g = gradient * scale
+};
+
+inline const std::vector<RuleCase>& rule_cases() {
+  static const std::vector<RuleCase> all{
+      {"adamw", 2,
+       UpdateArgs{.rule = UpdateRule::adamw,
+                  .scale = 0.5F,
+                  .lr = 0.01F,
+                  .weight_decay = 0.1F,
+                  .bias1 = 0.271F,
+                  .bias2 = 0.142625F},
+       [](const UpdateArgs& a, double g, StateElement& e) {
+         e.moment[0] = double{a.beta1} * e.moment[0] + (1 - double{a.beta1}) * g;
+         e.moment[1] = double{a.beta2} * e.moment[1] + (1 - double{a.beta2}) * g * g;
+         const double root = std::sqrt(e.moment[1] / a.bias2) + a.epsilon;
+         e.master -= a.lr * (e.moment[0] / a.bias1 / root + a.weight_decay * e.master);
+       }},
+      {"sgd", 1,
+       UpdateArgs{.rule = UpdateRule::sgd,
+                  .scale = 0.5F,
+                  .lr = 0.1F,
+                  .beta1 = 0.9F,
+                  .weight_decay = 0.01F},
+       [](const UpdateArgs& a, double g, StateElement& e) {
+         e.moment[0] = a.beta1 * e.moment[0] + g + a.weight_decay * e.master;
+         e.master -= a.lr * e.moment[0];
+       }},
+  };
+  return all;
 }
 
 /// An update of one array: a case but for its call, and the arguments of that.
-template <class Args>
 struct Update {
   Case made;
-  std::function<Args(Stream&, const Tensors&)> args;
+  std::function<UpdateArgs(Stream&, const Tensors&)> args;
 };
 
-inline Update<AdamWArgs> adamw_update(const KeptPointer& kept, const StateForm& form) {
+inline Update update_of(const RuleCase& rule, const KeptPointer& kept, const StateForm& form) {
   Case made;
-  made.name = state_name("adamw", *kept, form);
-  const StatePlaces at = add_state(made, *kept, form, 2);
-  const AdamWArgs flags{
-      .scale = 0.5F, .lr = 0.01F, .weight_decay = 0.1F, .bias1 = 0.271F, .bias2 = 0.142625F};
+  made.name = state_name(rule.name, *kept, form);
+  const StatePlaces at = add_state(made, *kept, form, rule.moments);
   made.reference = [=](std::vector<Values>& v) {
-    AdamWArgs scaled = flags;
-    scaled.scale = static_cast<float>(factor_of(at, v, flags.scale));
+    const double scale = factor_of(at, v, rule.flags.scale);
     reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
-      const auto [master, moment1, moment2] =
-          reference::adamw(scaled, gradient, {e.master, e.moment[0], e.moment[1]});
-      e = {master, {moment1, moment2}};
+      rule.next(rule.flags, gradient * scale, e);
     });
   };
   return {.made = std::move(made), .args = [=](Stream& stream, const Tensors& t) {
-            AdamWArgs args = flags;
-            set_state(args, at, *kept, stream, t);
-            args.moment2 = t[at.moment[1]];
-            args.scale2 = tensor_at(t, at.scale[1]);
+            UpdateArgs args = rule.flags;
+            args.gradient = t[0];
+            args.value = t[at.value];
+            args.low = tensor_at(t, at.low);
+            args.moment1 = t[at.moment[0]];
+            args.scale1 = tensor_at(t, at.scale[0]);
+            if (rule.moments == 2) {
+              args.moment2 = t[at.moment[1]];
+              args.scale2 = tensor_at(t, at.scale[1]);
+            }
+            args.dense = tensor_at(t, at.dense);
+            args.factor = tensor_at(t, at.factor);
+            args.positions = kept->positions(stream);
+            args.rounding = kRounding;
             return args;
           }};
 }
 
-inline Update<SgdArgs> sgd_update(const KeptPointer& kept, const StateForm& form) {
-  Case made;
-  made.name = state_name("sgd", *kept, form);
-  const StatePlaces at = add_state(made, *kept, form, 1);
-  const SgdArgs flags{.scale = 0.5F, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F};
-  made.reference = [=](std::vector<Values>& v) {
-    const double scale = factor_of(at, v, flags.scale);
-    reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
-      e.moment[0] = flags.momentum * e.moment[0] + gradient * scale + flags.weight_decay * e.master;
-      e.master -= flags.lr * e.moment[0];
-    });
-  };
-  return {.made = std::move(made), .args = [=](Stream& stream, const Tensors& t) {
-            SgdArgs args = flags;
-            set_state(args, at, *kept, stream, t);
-            return args;
-          }};
-}
-
-template <class Args>
-Case one_call(OpOfEach<Args> Kernels::*row, Update<Args> update) {
-  update.made.run = [row, args = std::move(update.args)](const Kernels& kernels, Stream& stream,
-                                                         const Tensors& t) {
-    (kernels.*row)(stream, args(stream, t));
+inline Case update_case(const RuleCase& rule, const KeptPointer& kept, const StateForm& form) {
+  Update update = update_of(rule, kept, form);
+  update.made.run = [args = std::move(update.args)](const Kernels& kernels, Stream& stream,
+                                                    const Tensors& t) {
+    kernels.update(stream, args(stream, t));
   };
   return std::move(update.made);
 }
-inline Case adamw_case(const KeptPointer& kept, const StateForm& form) {
-  return one_call(&Kernels::adamw, adamw_update(kept, form));
-}
-inline Case sgd_case(const KeptPointer& kept, const StateForm& form) {
-  return one_call(&Kernels::sgd, sgd_update(kept, form));
-}
 
 /// All in one call.
-template <class Args>
-Case together(const std::string& name, OpOfEach<Args> Kernels::*row,
-              std::vector<Update<Args>> updates) {
+inline Case together(const std::string& name, std::vector<Update> updates) {
   Case made;
   made.name = fmt::format("{}_of_{}", name, updates.size());
   made.passes_nan = false;  // one array in its gradient, not all
-  for (const Update<Args>& update : updates) {
+  for (const Update& update : updates) {
     made.operands.insert(made.operands.end(), update.made.operands.begin(),
                          update.made.operands.end());
   }
   /// fn(update, its part of the operands)
   const auto for_each = [updates = std::move(updates)](auto& operands, const auto& fn) {
     auto from = operands.begin();
-    for (const Update<Args>& update : updates) {
+    for (const Update& update : updates) {
       const auto to = from + static_cast<std::ptrdiff_t>(update.made.operands.size());
       std::remove_cvref_t<decltype(operands)> mine(from, to);
       fn(update, mine);
@@ -337,17 +336,16 @@ Case together(const std::string& name, OpOfEach<Args> Kernels::*row,
       from = to;
     }
   };
-  made.run = [row, for_each](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    std::vector<Args> all;
-    for_each(t, [&](const Update<Args>& update, const Tensors& mine) {
+  made.run = [for_each](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    std::vector<UpdateArgs> all;
+    for_each(t, [&](const Update& update, const Tensors& mine) {
       all.push_back(update.args(stream, mine));
     });
-    (kernels.*row)(stream, all);
+    kernels.update(stream, all);
   };
   made.reference = [for_each](std::vector<Values>& v) {
-    for_each(v, [](const Update<Args>& update, std::vector<Values>& mine) {
-      update.made.reference(mine);
-    });
+    for_each(v,
+             [](const Update& update, std::vector<Values>& mine) { update.made.reference(mine); });
   };
   return made;
 }

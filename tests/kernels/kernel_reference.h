@@ -262,19 +262,4 @@ inline double dropout(const DropoutArgs& args, int64_t i, double x) {
   return uniform(word) >= args.probability ? x / (1.0 - args.probability) : 0;
 }
 
-/// One element of AdamW: {master, moment1, moment2} after the step.
-struct AdamW {
-  double master, moment1, moment2;
-};
-
-inline AdamW adamw(const AdamWArgs& a, double gradient, const AdamW& old) {
-  const double g = gradient * a.scale;
-  const double b1 = a.beta1;
-  const double b2 = a.beta2;
-  const double m = b1 * old.moment1 + (1 - b1) * g;
-  const double v = b2 * old.moment2 + (1 - b2) * g * g;
-  const double change = m / a.bias1 / (std::sqrt(v / a.bias2) + a.epsilon);
-  return {old.master - a.lr * (change + a.weight_decay * old.master), m, v};
-}
-
 }  // namespace espalier::kernels::reference

@@ -43,12 +43,13 @@ void expect_rounds_by_the_rule(const kernels::Kernels& table, Stream& stream) {
     given.host().get<float>()[k] = number_of_any_kind(k);
   }
   given.write();
-  table.sgd(stream, kernels::SgdArgs{.gradient = gradient.tensor(),
-                                     .value = value.tensor(),
-                                     .moment1 = moment.tensor(),
-                                     .lr = -1,
-                                     .momentum = 0,
-                                     .rounding = kDraw});
+  table.update(stream, kernels::UpdateArgs{.rule = kernels::UpdateRule::sgd,
+                                           .gradient = gradient.tensor(),
+                                           .value = value.tensor(),
+                                           .moment1 = moment.tensor(),
+                                           .lr = -1,
+                                           .beta1 = 0,
+                                           .rounding = kDraw});
   const Mirror got(stream, value.tensor());
   got.read();
   int64_t special = 0;

@@ -54,7 +54,7 @@ struct State {
     value.tensor().get<High>()[k] = parts.high;
     low.tensor().get<uint16_t>()[k] = parts.low;
   }
-  AdamWArgs adamw() {
+  UpdateArgs adamw() {
     return {.gradient = gradient.tensor(),
             .value = value.tensor(),
             .low = split ? low.tensor() : Tensor{},
@@ -65,15 +65,11 @@ struct State {
             .lr = 0.01F,
             .weight_decay = 0.1F};
   }
-  SgdArgs sgd() {
-    const AdamWArgs a = adamw();
-    return {.gradient = a.gradient,
-            .value = a.value,
-            .low = a.low,
-            .moment1 = a.moment1,
-            .scale1 = a.scale1,
-            .lr = 0.01F,
-            .weight_decay = 0.1F};
+  UpdateArgs sgd() {
+    UpdateArgs args = adamw();
+    args.rule = UpdateRule::sgd;
+    args.moment2 = args.scale2 = {};
+    return args;
   }
 
   Arena arena;
@@ -115,11 +111,11 @@ void expect_same_steps(DType dtype) {
         std::ranges::copy(plain.gradient.tensor().span<float>(),
                           split.gradient.tensor().get<float>());
         if (adamw) {
-          table->adamw(plain.stream, plain.adamw());
-          table->adamw(split.stream, split.adamw());
+          table->update(plain.stream, plain.adamw());
+          table->update(split.stream, split.adamw());
         } else {
-          table->sgd(plain.stream, plain.sgd());
-          table->sgd(split.stream, split.sgd());
+          table->update(plain.stream, plain.sgd());
+          table->update(split.stream, split.sgd());
         }
         for (int64_t k = 0; k < kCount; ++k) {
           ASSERT_NEAR(plain.master(k), split.master(k), allowed)
@@ -160,16 +156,16 @@ void expect_rounded_steps(bool coded) {
         std::ranges::copy(plain.gradient.tensor().span<float>(),
                           rounded.gradient.tensor().get<float>());
         const RandomRounding rounding{.key = 77U + static_cast<uint64_t>(step), .first = step};
-        AdamWArgs adamw_args = rounded.adamw();
+        UpdateArgs adamw_args = rounded.adamw();
         adamw_args.rounding = rounding;
-        SgdArgs sgd_args = rounded.sgd();
+        UpdateArgs sgd_args = rounded.sgd();
         sgd_args.rounding = rounding;
         if (adamw) {
-          table->adamw(plain.stream, plain.adamw());
-          table->adamw(rounded.stream, adamw_args);
+          table->update(plain.stream, plain.adamw());
+          table->update(rounded.stream, adamw_args);
         } else {
-          table->sgd(plain.stream, plain.sgd());
-          table->sgd(rounded.stream, sgd_args);
+          table->update(plain.stream, plain.sgd());
+          table->update(rounded.stream, sgd_args);
         }
         for (int64_t k = 0; k < kCount; ++k) {
           const float w = plain.master(k);
@@ -202,18 +198,18 @@ TEST(ValuesAlone, are_rounded_the_same_in_slices) {
         std::mt19937 same(9);
         draw_gradient(same, *state);
       }
-      AdamWArgs args = whole.adamw();
+      UpdateArgs args = whole.adamw();
       args.rounding = {.key = 5, .first = 1};
-      table->adamw(whole.stream, args);
+      table->update(whole.stream, args);
       for (int64_t first = 0; first < kCount;) {
         const int64_t count = std::min<int64_t>(
             kCount - first, std::uniform_int_distribution<int64_t>(1, 700)(random));
-        AdamWArgs part = parts.adamw();
+        UpdateArgs part = parts.adamw();
         for (Tensor* tensor : {&part.gradient, &part.value, &part.moment1, &part.moment2}) {
           *tensor = tensor->elements(first, count);
         }
         part.rounding = {.key = 5, .first = 1 + first};
-        table->adamw(parts.stream, part);
+        table->update(parts.stream, part);
         first += count;
       }
       for (int64_t k = 0; k < kCount; ++k) {
@@ -245,11 +241,11 @@ TEST(ValuesAlone, are_exact_in_the_mean) {
         for (int64_t k = 0; k < kElements; ++k) {
           state.set_master(k, 1);
         }
-        SgdArgs args = state.sgd();
+        UpdateArgs args = state.sgd();
         args.lr = 1;
         args.weight_decay = 0;
         args.rounding = {.key = key, .first = 3};
-        table->sgd(state.stream, args);
+        table->update(state.stream, args);
         for (int64_t k = 0; k < kElements; ++k) {
           const double above =
               (static_cast<double>(state.master(k)) - 1) / static_cast<double>(unit);
@@ -284,7 +280,7 @@ TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {
       draw_gradient(random, fused);
       std::ranges::copy(fused.gradient.tensor().span<float>(),
                         plain.gradient.tensor().get<float>());
-      table->adamw(fused.stream, fused.adamw());
+      table->update(fused.stream, fused.adamw());
       const auto coding = [&](auto operation) {
         for (size_t i = 0; i < 2; ++i) {
           operation(parts.moment[i].tensor(), parts.scale[i].tensor(), plain.moment[i].tensor(),
@@ -294,7 +290,7 @@ TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {
       coding([&](const Tensor& codes, const Tensor& scales, const Tensor& x, DynamicMap map) {
         table->dequantize(plain.stream, {.codes = codes, .scales = scales, .x = x, .map = map});
       });
-      table->adamw(plain.stream, plain.adamw());
+      table->update(plain.stream, plain.adamw());
       coding([&](const Tensor& codes, const Tensor& scales, const Tensor& x, DynamicMap map) {
         table->quantize(plain.stream, {.x = x, .codes = codes, .scales = scales, .map = map});
       });
@@ -329,11 +325,11 @@ float longest_step(const Kernels& table, bool coded) {
       state.set_master(k, 0);
       state.gradient.tensor().get<float>()[k] = gone ? 0 : normal(random) * size[k];
     }
-    AdamWArgs args = state.adamw();
+    UpdateArgs args = state.adamw();
     args.weight_decay = 0;
     args.bias1 = static_cast<float>(1 - std::pow(0.9, step + 1));
     args.bias2 = static_cast<float>(1 - std::pow(0.95, step + 1));
-    table.adamw(state.stream, args);
+    table.update(state.stream, args);
     for (int64_t k = 0; k < kCount; ++k) {
       longest = std::fmax(longest, std::fabs(state.master(k)) / args.lr);
     }
@@ -358,7 +354,7 @@ TEST(CodedMoments, stay_finite_from_finite_gradients) {
         const float size = sizes[(k + step) % (step % 3 == 0 ? 8 : 5)];
         state.gradient.tensor().get<float>()[k] = k % 2 == 0 ? size : -size;
       }
-      table->adamw(state.stream, state.adamw());
+      table->update(state.stream, state.adamw());
       for (int64_t k = 0; k < kCount; ++k) {
         ASSERT_TRUE(std::isfinite(state.master(k))) << table->name << " " << step << " " << k;
       }

@@ -1,48 +1,45 @@
 #include "src/kernels/cpu/table.h"
 
 #include "src/kernels/cpu/support.h"
+#include "src/kernels/dry/table.h"
+#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
+// Where the kernels of each kind of operations.def are.
+namespace plain = espalier::kernels::ESPALIER_ISA;
+namespace workspace = espalier::kernels::ESPALIER_ISA;
+namespace once = espalier::kernels::cpu;
+enum class On : uint8_t { plain, workspace, once };
+
+template <class Args, Op<Args> kKernel>
+void checked(Stream& stream, const Args& args) {
+  verify(args);
+  kKernel(stream, args);
+}
+
+/// Counts the call; on a dry arena the kernel only requests its workspace.
+template <class Args, Op<Args> kKernel, On kOn>
+void planned(Stream& stream, const Args& args) {
+  verify(args);
+  dry::count(cost(args));
+  if (kOn == On::workspace && cpu::is_dry(stream)) {
+    kKernel(stream, args);
+  }
+}
+
+constexpr Kernels kPlan{
+    .name = ESPALIER_ISA_NAME "-plan",
+#define ESPALIER_OPERATION(row, Args, on_cpu) .row = planned<Args, on_cpu::row, On::on_cpu>,
+#include "src/kernels/operations.def"
+};
+
 constexpr Kernels kTable{
     .name = ESPALIER_ISA_NAME,
-    .gemm = gemm,
-    .column_sum = column_sum,
-    .layernorm = layernorm,
-    .layernorm_backward = layernorm_backward,
-    .activation = activation,
-    .activation_backward = activation_backward,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .embedding = embedding,
-    .embedding_backward = embedding_backward,
-    .cross_entropy = cross_entropy,
-    .dropout = dropout,
-    .cast = cast,
-    .ordered_sum = ordered_sum,
-    .difference = difference,
-    .fill = fill,
-    .sum_squares = sum_squares,
-    .clip = cpu::clip,
-    .gather = gather,
-    .scatter = scatter,
-    .csr = csr,
-    .spmm = spmm,
-    .spmm_transposed = spmm_transposed,
-    .sddmm = sddmm,
-    .block_spmm = block_spmm,
-    .block_spmm_transposed = block_spmm_transposed,
-    .block_sddmm = block_sddmm,
-    .quantize = quantize,
-    .dequantize = dequantize,
-    .encode = encode,
-    .decode = decode,
-    .adamw = adamw,
-    .sgd = sgd,
-    .predict = predict,
-    .orthonormalise = cpu::orthonormalise,
-    .keep_factor = cpu::keep_factor,
+    .plan = &kPlan,
+#define ESPALIER_OPERATION(row, Args, on_cpu) .row = checked<Args, on_cpu::row>,
+#include "src/kernels/operations.def"
 };
 
 }  // namespace

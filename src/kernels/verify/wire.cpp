@@ -1,4 +1,5 @@
 // Arguments of what ranks send each other and add up; see verify.h.
+#include "src/kernels/operations/cost.h"
 #include "src/kernels/verify/verify.h"
 #include "src/kernels/wire_codec.h"
 
@@ -45,23 +46,15 @@ void verify(const EncodeArgs& args) {
   require(args.first >= 0, "elements are numbered from 0", args.first);
 }
 
-void verify(const OrderedSumArgs& args) {
-  const auto& [x, y, mine] = args;
-  require(is_number(x.dtype), "x must be fp32, bf16 or fp16", name_of(x.dtype));
-  require(y.dtype == x.dtype && y.count() == x.cols() && y.contiguous() && x.stride >= x.cols(),
-          "y is like a row of x", y.shape.text(), x.shape.text());
-  require(mine >= 0 && mine < x.rows(), "one of the rows is in y", mine, x.rows());
-}
-
-void verify(const DifferenceArgs& args) {
-  for (const Tensor& one : {args.a, args.b, args.y}) {
-    require(one.dtype == DType::fp32 && one.count() == args.y.count() && one.contiguous(),
-            "fp32 numbers side by side", one.shape.text(), args.y.shape.text());
-  }
-  require(!args.factor || (args.factor.dtype == DType::fp32 && args.factor.count() == 1),
-          "one fp32 factor", args.factor.shape.text());
+DryCount cost(const EncodeArgs& args) {
+  return {10 * elements(args.x), traffic(args.x) + static_cast<double>(args.wire.size())};
 }
 
 void verify(const DecodeArgs& args) { is_message(args.y, args.wire.size(), args.format); }
+
+DryCount cost(const DecodeArgs& args) {
+  return {2 * elements(args.y),
+          traffic(args.y) * (args.accumulate ? 2 : 1) + static_cast<double>(args.wire.size())};
+}
 
 }  // namespace espalier::kernels

@@ -125,14 +125,15 @@ class Rehearsal {
         pruned_(shape.start.pruned),
         arena_(run.place.device ? Arena(host_, nullptr) : Arena(true)),
         stream_(arena_, run.threads),
-        stage_(config_, run.problem, stream_,
-               run.place.kernels != nullptr ? *run.place.kernels : kernels::by_name("dry"),
-               {.micro_batch = choice.micro_batch,
-                .recompute = choice.recompute,
-                .dry = true,
-                .planned = shape.start.kept,
-                .sharding = run.sharding,
-                .parts = shape.parts}),
+        stage_(
+            config_, run.problem, stream_,
+            run.place.kernels != nullptr ? *run.place.kernels : *kernels::planning("cpu").kernels,
+            {.micro_batch = choice.micro_batch,
+             .recompute = choice.recompute,
+             .dry = true,
+             .planned = shape.start.kept,
+             .sharding = run.sharding,
+             .parts = shape.parts}),
         specs_(specs_of(stage_.store())),
         kept_(shape.start.kept) {
     stream_.set_deterministic(config.run.deterministic);

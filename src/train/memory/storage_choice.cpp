@@ -9,6 +9,7 @@
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
+#include "src/kernels/backend.h"
 #include "src/train/masks/example_mask.h"
 
 namespace espalier::train {
@@ -70,8 +71,8 @@ sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group)
 class Trial {
  public:
   Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
-        const kernels::Kernels& kernels)
-      : arena_(kernels.name == "dry" ? Arena(true) : question.store.arena().another()),
+        const kernels::Kernels& kernels, bool dry = false)
+      : arena_(dry ? Arena(true) : question.store.arena().another()),
         stream_(arena_, threads, arena_.dry() ? nullptr : question.store.stream().queue()),
         store_(stream_, kernels, {spec_of(group)}, options_of(question, group, arena_.dry())),
         weight_(store_, kernels, store_.parameters().front()) {
@@ -256,8 +257,8 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
         continue;
       }
       if (auto timing = trial.time(*storage)) {
-        timing->scratch =
-            Trial(question, group, threads, kernels::by_name("dry")).scratch(*storage);
+        timing->scratch = Trial(question, group, threads, *kernels::planning(kernels).kernels, true)
+                              .scratch(*storage);
         group.timings.push_back(*timing);
       }
     }

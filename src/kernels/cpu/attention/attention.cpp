@@ -5,6 +5,7 @@
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
 #include "src/kernels/cpu/attention/rows.h"
+#include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -131,7 +132,10 @@ void forward(Stream& stream, const AttentionArgs& args) {
   const int64_t pairs = args.qkv.shape[0] * args.heads;
   const int64_t floats = 4 * head.panel();
   auto* panels = reinterpret_cast<float*>(
-      stream.workspace(static_cast<size_t>(stream.threads() * floats) * sizeof(float)));
+      cpu::workspace(stream, static_cast<size_t>(stream.threads() * floats) * sizeof(float)));
+  if (cpu::is_dry(stream)) {
+    return;
+  }
   const T* qkv = args.qkv.get<T>();
   T* out = args.out.get<T>();
   float* lse = args.lse.get<float>();
@@ -214,7 +218,10 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
   const int64_t pairs = args.qkv.shape[0] * args.heads;
   const int64_t floats = backward_floats(head);
   auto* memory = reinterpret_cast<float*>(
-      stream.workspace(static_cast<size_t>(stream.threads() * floats) * sizeof(float)));
+      cpu::workspace(stream, static_cast<size_t>(stream.threads() * floats) * sizeof(float)));
+  if (cpu::is_dry(stream)) {
+    return;
+  }
   const float* lse = args.lse.get<float>();
   T* dqkv = args.dqkv.get<T>();
 #pragma omp parallel for num_threads(stream.threads()) schedule(static) if (pairs > 1)

@@ -57,16 +57,27 @@ struct Sizes {
   int64_t strips = 0, words = 0, lanes = 0, entries = 0, lines = 0;
 };
 
-Sizes sizes_of(const BlockMatrix& weight, const BlockPlanOptions& options) {
+/// Blocks of a weight at most, of which only the number of kept elements is known: all but those at
+/// the edges are whole.
+int64_t most_blocks(const BlockMatrix& weight) {
+  return weight.values.count() / (weight.height * weight.width) + block_rows(weight) +
+         block_columns(weight);
+}
+
+/// Exact for a weight; for a plan on a dry arena, whose lists cannot be read, at most.
+Sizes sizes_of(const BlockMatrix& weight, const BlockPlanOptions& options, bool dry) {
   const int64_t rows = block_rows(weight);
   Sizes sizes;
-  sizes.entries = weight.block_begin[rows];
+  sizes.entries = dry ? most_blocks(weight) : weight.block_begin[rows];
   const int64_t outputs = options.transposed ? weight.cols : weight.rows;
   const int64_t block = options.transposed ? weight.width : weight.height;
   const int64_t step = options.pairs ? 2 : 1;
   sizes.lines = options.transposed ? block_columns(weight) : rows;
   sizes.strips = sizes.lines * strips_of(std::min(block, outputs));
-  for (int64_t row = 0; row < rows; ++row) {
+  if (dry) {
+    sizes.words = sizes.entries * (options.transposed ? weight.height : weight.width) / step;
+  }
+  for (int64_t row = 0; row < rows && !dry; ++row) {
     const Line line = row_line(weight, row);
     const int64_t blocks = weight.block_begin[row + 1] - weight.block_begin[row];
     sizes.words += options.transposed ? blocks * line.outputs / step : line.inputs / step;
@@ -153,11 +164,15 @@ int64_t block_columns(const BlockMatrix& weight) {
 }
 
 BlockPlan plan_blocks(Stream& stream, const BlockMatrix& weight, const BlockPlanOptions& options) {
-  const Sizes sizes = sizes_of(weight, options);
+  const bool dry = stream.arena().dry();
+  const Sizes sizes = sizes_of(weight, options, dry);
   Carver counter(nullptr);
   carve(counter, sizes, options);
   Carver carver(stream.workspace(counter.used()));
   BlockPlan plan = carve(carver, sizes, options);
+  if (dry) {
+    return plan;
+  }
   if (options.transposed) {
     fill_entries(weight, plan);
   }

@@ -7,7 +7,6 @@
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -252,6 +251,9 @@ void allocate(Stream& stream, Gradient& gradient) {
   gradient.offsets = reinterpret_cast<int32_t*>(gradient.dy + dy);
   gradient.partial =
       own ? reinterpret_cast<float*>(gradient.offsets + kChunkWords) : elements<float>(values);
+  if (cpu::is_dry(stream)) {
+    return;
+  }
   for (int64_t k = 0; k < kChunkWords; ++k) {
     gradient.offsets[k] = static_cast<int32_t>(k * gradient.height * kWordBytes);
   }
@@ -260,13 +262,15 @@ void allocate(Stream& stream, Gradient& gradient) {
 }  // namespace
 
 void block_sddmm(Stream& stream, const BlockSddmmArgs& args) {
-  verify(args);
   const int64_t kept = args.weight.values.count();
   if (kept == 0) {
     return;
   }
   Gradient gradient = gradient_of(args);
   allocate(stream, gradient);
+  if (cpu::is_dry(stream)) {
+    return;
+  }
   const int64_t useful = least(stream.threads(), kept * args.x.rows() / kThinRows / kGrain);
   const int threads = static_cast<int>(most(1, useful));
   with_type(args.weight.values.dtype,

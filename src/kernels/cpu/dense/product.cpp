@@ -131,7 +131,7 @@ size_t product_scratch(const Stream& stream, const GemmArgs& args) {
 
 void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
   const Key key = key_of(stream, args);
-  if (key.m == 0 || key.n == 0) {
+  if (key.m == 0 || key.n == 0 || stream.arena().dry()) {
     return;
   }
   set_threads(key.threads);

@@ -57,6 +57,7 @@ struct Product {
   /// These elements of c.
   void compute(Cut rows, Cut cols) const {
     const bool wide = args.c.dtype == DType::fp32;
+    const bool dry = stream.arena().dry();
     const HalfPanel result = panel_of(args.c, false, rows, cols, sums);
     const Tensor c = wide ? args.c.row_range(rows.first, rows.n).column_range(cols.first, cols.n)
                           : widened(result);
@@ -66,8 +67,10 @@ struct Product {
       const Cut inner = cut(k, kDepth, depth);
       const HalfPanel left = panel_of(args.a, args.transpose_a, rows, inner, a);
       const HalfPanel right = panel_of(args.b, args.transpose_b, inner, cols, b);
-      loops.widen(stream.threads(), left);
-      loops.widen(stream.threads(), right);
+      if (!dry) {
+        loops.widen(stream.threads(), left);
+        loops.widen(stream.threads(), right);
+      }
       const GemmArgs part{
           .a = widened(left),
           .b = widened(right),
@@ -78,7 +81,7 @@ struct Product {
           .accumulate = k > 0 || (wide && args.accumulate)};
       product(stream, part, workspace(stream, product_scratch(stream, part)));
     }
-    if (!wide) {
+    if (!wide && !dry) {
       loops.narrow(stream.threads(), result, args.accumulate);
     }
   }

@@ -2,7 +2,6 @@
 
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -35,7 +34,6 @@ void apply_backward(Stream& stream, const ActivationBackwardArgs& args) {
 }  // namespace
 
 void activation(Stream& stream, const ActivationArgs& args) {
-  verify(args);
   with_function(args.kind, [&](auto function) {
     with_type(args.x.dtype,
               [&](auto type) { apply<decltype(function), decltype(type)>(stream, args); });
@@ -43,7 +41,6 @@ void activation(Stream& stream, const ActivationArgs& args) {
 }
 
 void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
-  verify(args);
   with_function(args.kind, [&](auto function) {
     with_type(args.x.dtype,
               [&](auto type) { apply_backward<decltype(function), decltype(type)>(stream, args); });

@@ -1,6 +1,5 @@
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -27,7 +26,6 @@ void convert(Stream& stream, const CastArgs& args) {
 }  // namespace
 
 void cast(Stream& stream, const CastArgs& args) {
-  verify(args);
   with_type(args.x.dtype, [&](auto from) {
     with_type_beside<decltype(from)>(
         args.y.dtype, [&](auto to) { convert<decltype(from), decltype(to)>(stream, args); });

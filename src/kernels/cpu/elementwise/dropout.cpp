@@ -3,7 +3,6 @@
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/simd/philox.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -36,7 +35,6 @@ void drop(const DropoutArgs& args, int64_t first, int64_t n) {
 }  // namespace
 
 void dropout(Stream& stream, const DropoutArgs& args) {
-  verify(args);
   with_type(args.x.dtype, [&](auto type) {
     for_ranges(stream.threads(), args.x.count(), kBlock,
                [&](int64_t first, int64_t n) { drop<decltype(type)>(args, first, n); });

@@ -1,6 +1,5 @@
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -16,7 +15,6 @@ void fill_range(T* x, int64_t n, float value) {
 }  // namespace
 
 void fill(Stream& stream, const FillArgs& args) {
-  verify(args);
   with_type(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     if (args.x.contiguous()) {

@@ -2,7 +2,6 @@
 
 #include "src/kernels/cpu/index/positions.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -55,7 +54,6 @@ void with_types(const Tensor& dense, const Tensor& packed, const Body& body) {
 }  // namespace
 
 void gather(Stream& stream, const GatherArgs& args) {
-  verify(args);
   with_types(args.dense, args.packed, [&](auto wide, auto narrow) {
     const auto* dense = elements<decltype(wide)>(args.dense);
     for_kept_blocks(stream.threads(), args.positions, [&](const KeptBlock& block) {
@@ -70,7 +68,6 @@ void gather(Stream& stream, const GatherArgs& args) {
 }
 
 void scatter(Stream& stream, const ScatterArgs& args) {
-  verify(args);
   with_types(args.dense, args.packed, [&](auto wide, auto narrow) {
     auto* dense = elements<decltype(wide)>(args.dense);
     for_kept_blocks(stream.threads(), args.positions, [&](const KeptBlock& block) {

@@ -5,7 +5,6 @@
 
 #include "src/core/rng.h"
 #include "src/kernels/cpu/support.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::cpu {
 namespace {
@@ -33,7 +32,6 @@ void forget(const KeepFactorArgs& args) {
 }  // namespace
 
 void keep_factor(Stream&, const KeepFactorArgs& args) {
-  verify(args);
   const auto p = args.p.span<float>();
   const auto q = args.q.span<float>();
   if (!finite(p) || !finite(q)) {

@@ -5,12 +5,10 @@
 
 #include "src/core/exact_sum.h"
 #include "src/kernels/cpu/support.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::cpu {
 
 void clip(Stream&, const ClipArgs& args) {
-  verify(args);
   const Clip found =
       clip_of(std::sqrt(ExactSum::value_of(args.counts.get<uint64_t>())), args.clip, args.scale);
   args.norm.get<float>()[0] = found.norm;

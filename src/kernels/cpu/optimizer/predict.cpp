@@ -2,7 +2,6 @@
 // moments are decoded once, then come the terms. One pass over memory.
 #include "src/kernels/cpu/optimizer/update.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -74,7 +73,6 @@ void predict_block(const PredictArgs& args, const Ahead<V>& arrays, int64_t firs
 }  // namespace
 
 void predict(Stream& stream, const PredictArgs& args) {
-  verify(args);
   const Moment moment2 = args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{};
   with_type(args.value.dtype, [&](auto type) {
     using V = decltype(type);

@@ -43,7 +43,7 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
   }
 }
 
-/// The master copy of element k; see AdamWArgs.
+/// The master copy of element k; see UpdateArgs.
 [[gnu::always_inline]] inline float master(const float* value, const uint16_t* /*low*/, int64_t k) {
   return value[k];
 }
@@ -92,7 +92,8 @@ inline void update(const Rule& rule, const State<G, V>& state, int64_t first, in
   float* v = moments[1];
 #pragma omp simd
   for (int64_t k = 0; k < n; ++k) {
-    set_master(value, low, k, step.next(master(value, low, k), load(gradient + k), m + k, v + k));
+    set_master(value, low, k,
+               step.template next<Math>(master(value, low, k), load(gradient + k), m + k, v + k));
   }
 }
 
@@ -111,7 +112,7 @@ inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t
     float* v = moments[1] == nullptr ? nullptr : moments[1] + at;
 #pragma omp simd
     for (int64_t k = 0; k < part; ++k) {
-      const float w = step.next(load(value + k), load(gradient + k), m + k, v + k);
+      const float w = step.template next<Math>(load(value + k), load(gradient + k), m + k, v + k);
       value[k] = round_at_random<V>(w, word[k]);
     }
   }
@@ -196,8 +197,8 @@ void run(int threads, const Rule& rule, const State<G, V>& state, const Position
 }
 
 /// `rule` on the arrays of `args`, whatever their types.
-template <class Rule, class Args>
-void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
+template <class Rule>
+void step(Stream& stream, Rule rule, const UpdateArgs& args) {
   if (args.factor) {
     rule.scale = *elements<float>(args.factor);
     if (!__builtin_isfinite(rule.scale)) {
@@ -214,7 +215,7 @@ void step(Stream& stream, Rule rule, const Args& args, const Moment& moment2) {
           elements<decltype(value)>(args.value),
           elements<uint16_t>(args.low),
           moment_of(args.moment1, args.scale1),
-          moment2,
+          args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{},
           args.rounding};
       using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
       with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {

@@ -8,7 +8,6 @@
 #include "src/kernels/cpu/simd/reduce.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -128,7 +127,6 @@ class Rows {
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
-  verify(args);
   cpu::require_ids_below("target", args.targets, args.logits.cols());
   with_type(args.logits.dtype, [&](auto type) {
     for_row_groups(stream.threads(), args.logits.rows(), args.logits.cols(),

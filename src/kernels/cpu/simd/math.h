@@ -52,6 +52,18 @@ namespace espalier::kernels::ESPALIER_ISA {
   return x > 88.37F ? __builtin_inff() : result;
 }
 
+/// What the shared rules (rules/shared.h) compute with.
+struct Math {
+  [[gnu::always_inline]] static float root(float x) { return __builtin_sqrtf(x); }
+  [[gnu::always_inline]] static float quotient(float a, float b) { return a / b; }
+  /// exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
+  [[gnu::always_inline]] static float gelu_decay(float x) {
+    constexpr float kTwoRoot = 1.5957691216F;  // 2 sqrt(2/pi)
+    constexpr float kCubic = 0.044715F;
+    return exp_approx(x * (-kTwoRoot * kCubic * (x * x) - kTwoRoot));
+  }
+};
+
 [[gnu::always_inline]] inline int thread_index() { return omp_get_thread_num(); }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

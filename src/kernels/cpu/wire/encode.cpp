@@ -175,6 +175,9 @@ void encode_large(Stream& stream, const Message<Codec>& message) {
   const int64_t parts = divide_up(bucket, kBlock);
   auto* found = reinterpret_cast<Measured*>(cpu::workspace(
       stream, sizeof(Measured) * static_cast<size_t>(message.layout.buckets * parts)));
+  if (cpu::is_dry(stream)) {
+    return;
+  }
   for_blocks(stream.threads(), message.layout.buckets * parts, message.n, [&](int64_t i) {
     const int64_t begin = i / parts * bucket + i % parts * kBlock;
     const int64_t length = least(kBlock, message.end_of(i / parts) - begin);
@@ -204,10 +207,10 @@ void encode_buckets(Stream& stream, const EncodeArgs& args) {
   // The least number of values that is of whole buckets and whole bytes.
   const int64_t bucket = message.layout.bucket;
   const int64_t unit = bucket == message.n ? bucket : bucket % 8 == 0 ? bucket : 8 * bucket;
-  if (unit <= kLargeUnit) {
-    encode_small(message, unit, stream.threads());
-  } else {
+  if (unit > kLargeUnit) {
     encode_large(stream, message);
+  } else if (!cpu::is_dry(stream)) {
+    encode_small(message, unit, stream.threads());
   }
 }
 
@@ -246,6 +249,9 @@ void encode_plain(Stream& stream, const EncodeArgs& args) {
 void encode(Stream& stream, const EncodeArgs& args) {
   verify(args);
   with_codec(args.format.code, [&]<class Codec>(Codec) {
+    if (Codec::kEntry.form != WireForm::codes && cpu::is_dry(stream)) {
+      return;  // no workspace
+    }
     if constexpr (Codec::kEntry.form == WireForm::plain) {
       with_type(Codec::kType, [&]<class T>(T) { encode_plain<T>(stream, args); });
     } else if constexpr (Codec::kEntry.form == WireForm::whole) {

@@ -4,7 +4,6 @@
 
 #include "src/kernels/cuda/attention/attention_library.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -44,7 +43,6 @@ LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
 }  // namespace
 
 void attention(Stream& stream, const AttentionArgs& args) {
-  verify(args);
   const AttentionShapes shapes = shapes_of(args);
   const LibraryAttention call = for_library(stream, shapes);
   const size_t bytes = library_attention_workspace(call, false);
@@ -56,7 +54,6 @@ void attention(Stream& stream, const AttentionArgs& args) {
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  verify(args);
   AttentionShapes shapes = shapes_of(args);
   shapes.dout = elements(args.dout);
   shapes.dqkv = elements(args.dqkv);

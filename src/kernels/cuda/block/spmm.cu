@@ -17,7 +17,6 @@
 #include "src/kernels/cuda/block/finish.h"
 #include "src/kernels/cuda/block/products.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -182,7 +181,6 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
 }  // namespace
 
 void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
-  verify(args);
   if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.x)) {
     multiply(stream, args);
   } else {
@@ -191,7 +189,6 @@ void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
 }
 
 void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
-  verify(args);
   const bool whole = args.weight.rows % 8 == 0;
   if (in_tiles(args.weight) && values_in_pieces(args.weight) && in_pieces(args.dy) && whole) {
     multiply_transposed(stream, args);

@@ -2,7 +2,6 @@
 
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -46,13 +45,11 @@ struct ApplySlope {
 }  // namespace
 
 void activation(Stream& stream, const ActivationArgs& args) {
-  verify(args);
   for_each_quad("activation", stream, Apply{{elements(args.x), elements(args.y)}, args.kind},
                 args.x.count());
 }
 
 void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
-  verify(args);
   const ApplySlope slope{args.kind, elements(args.dy), elements(args.x), elements(args.dx)};
   for_each_quad("activation_backward", stream, slope, args.x.count());
 }

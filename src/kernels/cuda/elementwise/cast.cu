@@ -1,6 +1,5 @@
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -33,7 +32,6 @@ struct Convert {
 }  // namespace
 
 void cast(Stream& stream, const CastArgs& args) {
-  verify(args);
   for_each_quad("cast", stream, Convert{elements(args.x), elements(args.y), args.accumulate},
                 args.x.count());
 }

@@ -1,6 +1,5 @@
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -37,7 +36,6 @@ struct Difference {
 }  // namespace
 
 void difference(Stream& stream, const DifferenceArgs& args) {
-  verify(args);
   for_each_quad("difference", stream,
                 Difference{static_cast<const float*>(args.a.data),
                            static_cast<const float*>(args.b.data), static_cast<float*>(args.y.data),

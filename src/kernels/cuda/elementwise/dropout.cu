@@ -3,7 +3,6 @@
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -28,7 +27,6 @@ struct Drop : OneToOne {
 }  // namespace
 
 void dropout(Stream& stream, const DropoutArgs& args) {
-  verify(args);
   const Drop drop{{elements(args.x), elements(args.y)},
                   args.key,
                   args.offset,

@@ -1,6 +1,5 @@
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -37,7 +36,6 @@ struct OrderedSum {
 }  // namespace
 
 void ordered_sum(Stream& stream, const OrderedSumArgs& args) {
-  verify(args);
   for_each_quad(
       "ordered_sum", stream,
       OrderedSum{elements(args.x), elements(args.y), args.x.rows(), args.x.stride, args.mine},

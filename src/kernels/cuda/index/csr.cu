@@ -6,7 +6,6 @@
 #include "src/kernels/cuda/simt/sort.h"
 #include "src/kernels/cuda/sparse/rows.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -63,7 +62,6 @@ int32_t* ints(const Tensor& t) { return static_cast<int32_t*>(t.data); }
 }  // namespace
 
 void csr(Stream& stream, const CsrArgs& args) {
-  verify(args);
   const Positions& positions = args.positions;
   std::byte* const memory = stream.workspace(sort_bytes(positions.count));
   const Lists lists{ints(args.row_begin),

@@ -7,7 +7,6 @@
 
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -281,7 +280,6 @@ void write_kept(Stream& stream, const Tensor& packed, const Tensor& dense,
 }
 
 void gather(Stream& stream, const GatherArgs& args) {
-  verify(args);
   const Positions& p = args.positions;
   if (p.bitmap != nullptr) {
     const BitmapMove move{elements(args.dense), elements(args.packed), p.bitmap, p.ranks, p.size,
@@ -297,7 +295,6 @@ void gather(Stream& stream, const GatherArgs& args) {
 }
 
 void scatter(Stream& stream, const ScatterArgs& args) {
-  verify(args);
   const Positions& p = args.positions;
   const Elements dense = elements(args.dense);
   if (p.bitmap != nullptr) {

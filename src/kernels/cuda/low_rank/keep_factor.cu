@@ -4,7 +4,6 @@
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -83,7 +82,6 @@ __global__ void __launch_bounds__(kThreads) keep_or_forget(Factors f) {
 }  // namespace
 
 void keep_factor(Stream& stream, const KeepFactorArgs& args) {
-  verify(args);
   const int64_t rank = args.factor.rows();
   const auto rows_of_both = static_cast<size_t>(2 * rank);
   const Factors factors{

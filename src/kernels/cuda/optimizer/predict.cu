@@ -4,7 +4,6 @@
 
 #include "src/kernels/cuda/optimizer/state.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -54,7 +53,6 @@ __global__ void __launch_bounds__(256) predict_quads(const Ahead args) {
 }  // namespace
 
 void predict(Stream& stream, const PredictArgs& args) {
-  verify(args);
   require(args.term_count <= kMostTerms, "so many terms fit in a call", args.term_count,
           kMostTerms);
   Ahead ahead{.master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},

@@ -1,7 +1,6 @@
 // 8-bit codes: a warp a block of kQuantizeBlock numbers.
 #include "src/kernels/cuda/optimizer/dynamic_code.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -102,7 +101,6 @@ void run(Stream& stream, const char* name, void (*kernel)(Codes), const Args& ar
 }  // namespace
 
 void quantize(Stream& stream, const QuantizeArgs& args) {
-  verify(args);
   run(stream, "quantize",
       args.map == DynamicMap::with_sign ? quantize_blocks<DynamicMap::with_sign>
                                         : quantize_blocks<DynamicMap::without_sign>,
@@ -110,7 +108,6 @@ void quantize(Stream& stream, const QuantizeArgs& args) {
 }
 
 void dequantize(Stream& stream, const DequantizeArgs& args) {
-  verify(args);
   run(stream, "dequantize",
       args.map == DynamicMap::with_sign ? dequantize_blocks<DynamicMap::with_sign>
                                         : dequantize_blocks<DynamicMap::without_sign>,

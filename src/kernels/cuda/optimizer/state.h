@@ -85,7 +85,7 @@ struct CodeTables {
   CodeTable<DynamicMap::without_sign> second;
 };
 
-/// The master copy: `value`, or that and the 16 bits below it; see AdamWArgs.
+/// The master copy: `value`, or that and the 16 bits below it; see UpdateArgs.
 struct Master {
   Elements value;
   uint16_t* low;

@@ -5,7 +5,7 @@
 // the copy (cuda/index/positions.h), since their groups do not begin where blocks do.
 #include "src/kernels/cuda/index/positions.h"
 #include "src/kernels/cuda/optimizer/state.h"
-#include "src/kernels/verify/verify.h"
+#include "src/kernels/cuda/simt/math.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
     v[j] = quad_of(state.moment[1], raw_v[j], tables.second);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      w[j].x[k] = rule.next(w[j].x[k], gradient.x[k], m[j].x[k], v[j].x[k]);
+      w[j].x[k] = rule.template next<Math>(w[j].x[k], gradient.x[k], &m[j].x[k], &v[j].x[k]);
       if (!kWhole && 128 * j + k >= left) {  // stays zero, whatever the rule makes of that
         m[j].x[k] = 0;
         v[j].x[k] = 0;
@@ -105,8 +105,7 @@ __device__ __host__ __forceinline__ int blocks_each(const State& state) {
   return state.moment[0].codes != nullptr || state.moment[1].codes != nullptr ? kBlocksOfCodes : 1;
 }
 
-/// The part of block of threads `number` in one step of `rule`, which has
-/// float next(w, gradient, float& moment1, float& moment2).
+/// The part of block of threads `number` in one step of `rule` (rules/update.h).
 template <bool kAtRandom, class Rule>
 __device__ __forceinline__ void update_part(Rule rule, const State& state, unsigned number) {
   __shared__ CodeTables tables;
@@ -161,18 +160,17 @@ __global__ void __launch_bounds__(32 * kStateWarps) update_states(States<Rule> s
   update_part<false>(states.rule[which], states.state[which], blockIdx.x - begin);
 }
 
-template <class Args>
-bool copies_by_bitmap(const Args& args) {
+inline bool copies_by_bitmap(const UpdateArgs& args) {
   return args.dense && args.positions.bitmap != nullptr;
 }
 
 /// The arrays of `args`, whatever their types.
-template <class Args>
-State state_of(const Args& args, const Moment& moment2) {
+inline State state_of(const UpdateArgs& args) {
   const Positions& positions = args.positions;
   State state{.gradient = elements(args.gradient),
               .master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
-              .moment = {moment_of(args.moment1, args.scale1), moment2},
+              .moment = {moment_of(args.moment1, args.scale1),
+                         args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{}},
               .dense = copies_by_bitmap(args) ? Elements{} : elements(args.dense),
               .list = positions.list,
               .first = positions.first,
@@ -226,18 +224,18 @@ class Updates {
   unsigned blocks_ = 0;
 };
 
-/// A step of each of `all`, by rule_of(args) with moment2_of(args).
-template <class Args, class RuleOf, class Moment2Of>
-void step_each(const char* name, Stream& stream, Each<Args> all, const RuleOf& rule_of,
-               const Moment2Of& moment2_of) {
-  Updates<decltype(rule_of(all.front()))> updates(name, stream);
-  for (const Args& args : all) {
-    verify(args);
+/// A step of each of `all`.
+template <class Rule>
+void step_each(const char* name, Stream& stream, const Each<UpdateArgs>& all) {
+  Updates<Rule> updates(name, stream);
+  for (const UpdateArgs& args : all) {
+    require(args.rule == all.front().rule, "updates of one call have one rule");
     const bool at_random = args.value.dtype != DType::fp32 && !args.low;
-    updates.add(rule_of(args), state_of(args, moment2_of(args)), at_random);
+    updates.add(Rule::of(args), state_of(args), at_random);
   }
   updates.finish();
-  for (const Args& args : all) {  // of values that have not changed the copy is the same again
+  for (const UpdateArgs& args :
+       all) {  // of values that have not changed the copy is the same again
     if (copies_by_bitmap(args)) {
       write_kept(stream, args.value, args.dense, args.positions);
     }

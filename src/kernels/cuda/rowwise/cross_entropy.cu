@@ -4,7 +4,6 @@
 // and gradient NaN.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -151,7 +150,6 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
-  verify(args);
   const int64_t cols = args.logits.cols();
   const Loss loss{.logits = elements(args.logits),
                   .dlogits = elements(args.dlogits),

@@ -5,7 +5,6 @@
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/simt/sort.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -140,7 +139,6 @@ __global__ void __launch_bounds__(1024)
 }  // namespace
 
 void embedding(Stream& stream, const EmbeddingArgs& args) {
-  verify(args);
   const int64_t cols = args.x.cols();
   const Lookup lookup{.tokens = static_cast<const int32_t*>(args.tokens.data),
                       .token = elements(args.token),
@@ -159,7 +157,6 @@ void embedding(Stream& stream, const EmbeddingArgs& args) {
 }
 
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
-  verify(args);
   const int64_t rows = args.dx.rows();
   const int64_t cols = args.dx.cols();
   const int64_t vocabulary = args.dtoken.rows();

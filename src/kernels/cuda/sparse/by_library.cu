@@ -6,7 +6,6 @@
 
 #include "src/kernels/cuda/sparse/library.h"
 #include "src/kernels/cuda/sparse/spmm_output.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -94,7 +93,6 @@ size_t sums_bytes(int64_t tokens, int64_t cols) {
 }  // namespace
 
 bool by_library(Stream& stream, const SpmmArgs& args) {
-  verify(args);
   if (!suits(args.weight, args.x.rows(), args.x, args.y)) {
     return false;
   }
@@ -111,7 +109,6 @@ bool by_library(Stream& stream, const SpmmArgs& args) {
 }
 
 bool by_library(Stream& stream, const SpmmTransposedArgs& args) {
-  verify(args);
   const Tensor& values = args.weight.values;
   if (!suits(args.weight, args.dy.rows(), args.dy, args.dx)) {
     return false;
@@ -132,7 +129,6 @@ bool by_library(Stream& stream, const SpmmTransposedArgs& args) {
 }
 
 bool by_library(Stream& stream, const SddmmArgs& args) {
-  verify(args);
   return !stream.arena().dry() && suits(args.weight, args.x.rows(), args.dy, args.x) &&
          library_sddmm(stream,
                        {.matrix = by_rows(args.weight),

@@ -8,7 +8,6 @@
 #include "src/kernels/cuda/sparse/products.h"
 #include "src/kernels/cuda/sparse/rows.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -60,7 +59,6 @@ __global__ void __launch_bounds__(32 * kWarps) sample(Rows rows, Gradient args) 
 
 template <class Args>
 void run(Stream& stream, const char* name, const Args& args) {
-  verify(args);
   const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
   const Gradient gradient{.values = elements(args.weight.values),
                           .dy = elements(args.dy),

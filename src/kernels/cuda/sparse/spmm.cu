@@ -8,7 +8,6 @@
 #include "src/kernels/cuda/sparse/rows.h"
 #include "src/kernels/cuda/sparse/spmm_output.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -106,7 +105,6 @@ __global__ void __launch_bounds__(32) multiply_transposed(Rows rows, Backward ar
 
 template <class Args>
 void run(Stream& stream, const char* name, const Args& args) {
-  verify(args);
   const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
   const Forward forward{.values = elements(args.weight.values),
                         .x = elements(args.x),
@@ -122,7 +120,6 @@ void run(Stream& stream, const char* name, const Args& args) {
 
 template <class Args>
 void run_transposed(Stream& stream, const char* name, const Args& args) {
-  verify(args);
   const auto rows = rows_of(stream, args.weight, stream.workspace(rows_bytes(args.weight)));
   const Backward backward{.values = elements(args.weight.values),
                           .dy = elements(args.dy),

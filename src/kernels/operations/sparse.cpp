@@ -1,4 +1,6 @@
-// Arguments of products with pruned weights; see verify.h.
+#include "src/kernels/operations/sparse.h"
+
+#include "src/kernels/operations/cost.h"
 #include "src/kernels/verify/rules.h"
 
 namespace espalier::kernels {
@@ -72,28 +74,56 @@ void is_sddmm(const SddmmOf<Matrix>& args) {
   is_matrix("x", args.x, args.x.rows(), args.weight.cols);
 }
 
-}  // namespace
-
-void verify(const CsrArgs& args) {
-  is_positions(args.positions);
-  require(args.positions.size == args.rows * args.cols, "positions must cover the matrix",
-          args.positions.size, args.rows, args.cols);
-  const std::pair<const Tensor&, int64_t> arrays[] = {{args.row_begin, args.rows + 1},
-                                                      {args.column, args.positions.count},
-                                                      {args.column_begin, args.cols + 1},
-                                                      {args.row, args.positions.count},
-                                                      {args.order, args.positions.count}};
-  for (const auto& [array, count] : arrays) {
-    is_int32("a list of kept elements", array);
-    is_flat("a list of kept elements", array, count);
-  }
+/// Rows of x times kept elements, two flops each.
+double product_flops(const Tensor& x, const Tensor& values) {
+  return 2 * static_cast<double>(x.rows()) * elements(values);
 }
 
+double matrix_traffic(const SparseMatrix& weight) {
+  return traffic(weight.values) + traffic(weight.positions);
+}
+
+double matrix_traffic(const BlockMatrix& weight) {
+  return traffic(weight.values) +
+         4 * elements(weight.values) / static_cast<double>(weight.height * weight.width);
+}
+
+template <class Args>
+DryCount spmm_cost(const Args& args) {
+  return {product_flops(args.x, args.weight.values) +
+              flops_of(args.activation) * elements(args.activated),
+          matrix_traffic(args.weight) + traffic(args.x, args.y, args.bias, args.activated) +
+              (args.accumulate ? traffic(args.y) : 0)};
+}
+
+template <class Args>
+DryCount spmm_transposed_cost(const Args& args) {
+  return {product_flops(args.dy, args.weight.values) +
+              1.5 * flops_of(args.activation) * elements(args.preactivation),
+          matrix_traffic(args.weight) + traffic(args.dy, args.dx, args.preactivation) +
+              (args.accumulate ? traffic(args.dx) : 0)};
+}
+
+template <class Args>
+DryCount sddmm_cost(const Args& args) {
+  return {product_flops(args.x, args.weight.values),
+          matrix_traffic(args.weight) + traffic(args.dy, args.x) +
+              (args.accumulate ? traffic(args.weight.values) : 0)};
+}
+
+}  // namespace
+
 void verify(const SpmmArgs& args) { is_spmm(args); }
+DryCount cost(const SpmmArgs& args) { return spmm_cost(args); }
 void verify(const SpmmTransposedArgs& args) { is_spmm_transposed(args); }
+DryCount cost(const SpmmTransposedArgs& args) { return spmm_transposed_cost(args); }
 void verify(const SddmmArgs& args) { is_sddmm(args); }
+DryCount cost(const SddmmArgs& args) { return sddmm_cost(args); }
 void verify(const BlockSpmmArgs& args) { is_spmm(args); }
+DryCount cost(const BlockSpmmArgs& args) { return spmm_cost(args); }
 void verify(const BlockSpmmTransposedArgs& args) { is_spmm_transposed(args); }
+DryCount cost(const BlockSpmmTransposedArgs& args) { return spmm_transposed_cost(args); }
 void verify(const BlockSddmmArgs& args) { is_sddmm(args); }
+DryCount cost(const BlockSddmmArgs& args) { return sddmm_cost(args); }
 
 }  // namespace espalier::kernels

@@ -5,7 +5,6 @@
 #include "src/kernels/cuda/rowwise/combine.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
-#include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -276,7 +275,6 @@ __global__ void __launch_bounds__(kBackwardThreads, 1) layernorm_rows_backward(B
 }  // namespace
 
 void layernorm(Stream& stream, const LayerNormArgs& args) {
-  verify(args);
   const int64_t cols = args.x.cols();
   const int64_t rows = args.x.rows();
   Forward forward{.x = static_cast<const float*>(args.x.data),
@@ -308,7 +306,6 @@ void layernorm(Stream& stream, const LayerNormArgs& args) {
 }
 
 void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
-  verify(args);
   // Threads that a large device holds at a time, about 500 an SM.
   constexpr int64_t kThreads = int64_t{1} << 16;
   constexpr int64_t kSharedBytes = 96 << 10;  // every architecture that we compile for has it

@@ -1,6 +1,5 @@
 #pragma once
-// What an update of the optimizer asks of kernels (kernels.h): the norm of a gradient and its
-// clipping, moments in 8 bits, and the fused steps.
+// The optimizer: the norm of a gradient and its clipping, moments in 8 bits, and the fused update.
 #include <cstdint>
 
 #include "src/core/tensor.h"
@@ -58,23 +57,28 @@ struct RandomRounding {
   int64_t first = 0;
 };
 
+/// The rules of optimizers (rules/update.h). g = gradient * scale; bias_i = 1 - beta_i^t.
+///   adamw   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
+///           w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
+///           Loshchilov and Hutter, ICLR 2019, algorithm 2 (decay times lr as in PyTorch)
+///   sgd     m = beta1 m + g + weight_decay w;  w -= lr m
+enum class UpdateRule : uint8_t { adamw, sgd };
+
 /// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the number
 /// of which `value` and `low` are the halves (core/types.h, SplitFloat), or without `low` `value`
-/// again, rounded at random. g = gradient * scale, then
-///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
-///   w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
-/// and dense[position k] = value[k] unless `dense` is empty; all of w where that is fp32 and all are
-/// kept. bias_i = 1 - beta_i^t. Moments are fp32, or uint8 codes with their scales (m with_sign, v
-/// without_sign), decoded and encoded in the pass. With `factor`, that is `scale` instead; one that
-/// is not finite changes nothing at all. Source: Loshchilov and Hutter, ICLR 2019, algorithm 2
-/// (decoupled decay, times lr as in PyTorch).
-struct AdamWArgs {
-  Tensor gradient;          ///< any [count]
-  Tensor value;             ///< any [count]
-  Tensor low;               ///< uint16 [count]; empty when value is fp32, or all there is
-  Tensor moment1, moment2;  ///< fp32 or uint8 [count]
-  Tensor scale1, scale2;    ///< fp32 [blocks] when moments are uint8
-  Tensor dense;             ///< any [positions.size], or empty
+/// again, rounded at random. Then dense[position k] = value[k] unless `dense` is empty; all of w
+/// where that is fp32 and all are kept. Moments are fp32, or uint8 codes with their scales (moment1
+/// with_sign, moment2 without_sign), decoded and encoded in the pass. With `factor`, that is `scale`
+/// instead; one that is not finite changes nothing at all. All updates of a call have one rule.
+struct UpdateArgs {
+  UpdateRule rule = UpdateRule::adamw;
+  Tensor gradient;  ///< any [count]
+  Tensor value;     ///< any [count]
+  Tensor low;       ///< uint16 [count]; empty when value is fp32, or all there is
+  Tensor moment1,
+      moment2;            ///< fp32 or uint8 [count]; moment2 is empty where the rule has one moment
+  Tensor scale1, scale2;  ///< fp32 [blocks] when moments are uint8
+  Tensor dense;           ///< any [positions.size], or empty
   Positions positions;
   Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
@@ -82,25 +86,16 @@ struct AdamWArgs {
   RandomRounding rounding;
 };
 
-/// m = momentum m + g + weight_decay w; w -= lr m; the rest as above.
-struct SgdArgs {
-  Tensor gradient, value, low, moment1, scale1, dense;
-  Positions positions;
-  Tensor factor;
-  float scale = 1, lr = 0, momentum = 0.9F, weight_decay = 0;
-  RandomRounding rounding;
-};
-
 /// Where the optimizer will bring the weights if its direction stays as it is: for each term in
 /// turn
 ///   w = keep w - step m / (root sqrt(v) + epsilon)      without moment2:  w = keep w - step m
-/// from the master copy (AdamWArgs), into `out`, rounded, and into `exact`, not rounded. Nothing
-/// else changes. Moments as in AdamWArgs. `value` may be `out`.
+/// from the master copy (UpdateArgs), into `out`, rounded, and into `exact`, not rounded. Nothing
+/// else changes. Moments as in UpdateArgs. `value` may be `out`.
 struct PredictArgs {
   struct Term {
     float keep = 1, step = 0, root = 1;
   };
-  Tensor value, low;        ///< the master copy, as in AdamWArgs
+  Tensor value, low;        ///< the master copy, as in UpdateArgs
   Tensor moment1, moment2;  ///< fp32 or uint8 [count]; moment2 may be empty
   Tensor scale1, scale2;
   Tensor out;    ///< type of value [count], or empty

@@ -1,0 +1,46 @@
+#pragma once
+// Flops and bytes of operations, as the dry table counts them: the flops of the formula (an
+// exponential counts as 20, a square root or a division as one), and the bytes that must cross the
+// memory bus when every operand is read or written once.
+#include <cmath>
+
+#include "src/kernels/verify/verify.h"
+
+namespace espalier::kernels {
+
+inline double elements(const Tensor& t) { return t ? static_cast<double>(t.count()) : 0; }
+
+/// Bytes of all tensors, each crossing the bus once.
+template <class... Tensors>
+double traffic(const Tensors&... tensors) {
+  return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
+}
+
+/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a
+/// rank.
+inline double traffic(const Positions& positions) {
+  if (positions.list != nullptr) {
+    return 4.0 * static_cast<double>(positions.count);
+  }
+  return positions.bitmap != nullptr ? static_cast<double>(positions.size) * (1.0 / 8 + 4.0 / 512)
+                                     : 0;
+}
+
+/// A list touches the cache lines that hold a kept element (their expected number for a random
+/// mask); the other forms stream over the whole dense array.
+inline double dense_traffic(const Tensor& dense, const Positions& positions) {
+  if (!dense || positions.size == 0) {
+    return 0;
+  }
+  const double pruned =
+      1 - static_cast<double>(positions.count) / static_cast<double>(positions.size);
+  const double in_line = 64.0 / static_cast<double>(size_of(dense.dtype));
+  return traffic(dense) * (positions.list != nullptr ? 1 - std::pow(pruned, in_line) : 1);
+}
+
+/// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
+inline constexpr double kExp = 20;
+
+inline double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
+
+}  // namespace espalier::kernels

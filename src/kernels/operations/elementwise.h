@@ -1,0 +1,45 @@
+#pragma once
+// Element by element: dropout, conversions, sums of few arrays.
+#include <cstdint>
+
+#include "src/core/tensor.h"
+
+namespace espalier::kernels {
+
+/// y = x * keep / (1 - p), keep drawn by Philox(key, element index + offset); any; y may be x.
+/// The same call with the same key is the backward of itself.
+struct DropoutArgs {
+  Tensor x, y;
+  float probability = 0;
+  uint64_t key = 0;
+  int64_t offset = 0;
+};
+
+/// y = x converted; fp32 from and to any. With `accumulate`, y += x.
+struct CastArgs {
+  Tensor x, y;
+  bool accumulate = false;
+};
+
+/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any,
+/// one type. Row `mine` is not read: y [n] holds it.
+struct OrderedSumArgs {
+  Tensor x, y;
+  int64_t mine = 0;
+};
+
+/// y = a - b, fp32; with `finite`, zero where that is not a finite number; all zeros with a `factor`
+/// that is not finite (UpdateArgs). y may be a or b.
+struct DifferenceArgs {
+  Tensor a, b, y;
+  bool finite = false;
+  Tensor factor;  ///< fp32 [1], or empty
+};
+
+/// x = value; any type.
+struct FillArgs {
+  Tensor x;
+  float value = 0;
+};
+
+}  // namespace espalier::kernels

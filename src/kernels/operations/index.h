@@ -1,0 +1,27 @@
+#pragma once
+// Kept elements of dense arrays, and lists of them.
+#include "src/kernels/sparse_matrix.h"
+
+namespace espalier::kernels {
+
+/// packed[k] (+)= dense[position k]. dense any [size], packed any [count].
+struct GatherArgs {
+  Tensor dense, packed;
+  Positions positions;
+  bool accumulate = false;
+};
+
+/// dense = 0 except dense[position k] = packed[k]. packed, dense any.
+struct ScatterArgs {
+  Tensor packed, dense;
+  Positions positions;
+};
+
+/// The arrays of Csr, int32, from positions of a flattened [rows, cols].
+struct CsrArgs {
+  int64_t rows = 0, cols = 0;
+  Positions positions;
+  Tensor row_begin, column, column_begin, row, order;
+};
+
+}  // namespace espalier::kernels

@@ -1,0 +1,21 @@
+#pragma once
+// Normalisation by row.
+#include "src/core/tensor.h"
+
+namespace espalier::kernels {
+
+/// y = (x - mean) rstd * weight + bias by row, epsilon 1e-5. x fp32 [R, C]; y any; mean, rstd fp32
+/// [R].
+struct LayerNormArgs {
+  Tensor x, weight, bias, y, mean, rstd;
+};
+
+/// dx += gradient of LayerNorm at x; dweight, dbias any [C] as well (added to when `accumulate`).
+/// dy any [R, C]; x, dx fp32. With `rounded`, which may be dy, also rounded = dx in that type.
+struct LayerNormBackwardArgs {
+  Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
+  bool accumulate = false;
+  Tensor rounded;  ///< of the type of dy [R, C], or empty
+};
+
+}  // namespace espalier::kernels

@@ -1,0 +1,87 @@
+#pragma once
+// The rules of optimizers (UpdateRule, whose formulas are in operations/optimizer.h): what becomes of
+// one element and its moments, with the call's constants folded. A rule has
+//
+//   kName, kSecondMoment, kFlops       flops of an element
+//   static Rule of(const UpdateArgs&)
+//   float scale                        of the gradient
+//   float next<Math>(w, gradient, moment1, moment2)   the new w; moments change in place, and of a
+//                                                     rule with one moment2 is not read
+//
+// Math: root(x) = sqrt(x), quotient(a, b) = a / b.
+// A new rule: its name in UpdateRule, its struct here, its line in with_rule.
+#include "src/kernels/operations/optimizer.h"
+#include "src/kernels/rules/shared.h"
+
+namespace espalier::kernels::rules {
+
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  static constexpr bool kSecondMoment = true;
+  static constexpr double kFlops = 15;
+  float scale, beta1, beta2, epsilon;
+  float keep;  ///< 1 - lr weight_decay
+  float step;  ///< lr / bias1
+  float root;  ///< 1 / sqrt(bias2)
+
+  [[gnu::always_inline]] static inline AdamW of(const UpdateArgs& args) {
+    return {.scale = args.scale,
+            .beta1 = args.beta1,
+            .beta2 = args.beta2,
+            .epsilon = args.epsilon,
+            .keep = 1.0F - args.lr * args.weight_decay,
+            .step = args.lr / args.bias1,
+            .root = 1.0F / __builtin_sqrtf(args.bias2)};
+  }
+  template <class Math>
+  ESPALIER_RULE float next(float w, float gradient, float* moment1, float* moment2) const {
+    const float g = gradient * scale;
+    const float m = beta1 * *moment1 + (1.0F - beta1) * g;
+    const float v = beta2 * *moment2 + (1.0F - beta2) * (g * g);
+    *moment1 = m;
+    *moment2 = v;
+    return w * keep - Math::quotient(step * m, Math::root(v) * root + epsilon);
+  }
+};
+
+struct Sgd {
+  static constexpr const char* kName = "sgd";
+  static constexpr bool kSecondMoment = false;
+  static constexpr double kFlops = 7;
+  float scale, lr, momentum, decay;
+
+  [[gnu::always_inline]] static inline Sgd of(const UpdateArgs& args) {
+    return {.scale = args.scale, .lr = args.lr, .momentum = args.beta1, .decay = args.weight_decay};
+  }
+  template <class Math>
+  ESPALIER_RULE float next(float w, float gradient, float* moment1, float*) const {
+    const float m = momentum * *moment1 + gradient * scale + decay * w;
+    *moment1 = m;
+    return w - lr * m;
+  }
+};
+
+/// body(rule), with a value of the rule's type.
+template <class Body>
+[[gnu::always_inline]] inline auto with_rule(UpdateRule rule, const Body& body) {
+  switch (rule) {
+    case UpdateRule::sgd:
+      return body(Sgd{});
+    case UpdateRule::adamw:
+      break;
+  }
+  return body(AdamW{});
+}
+
+}  // namespace espalier::kernels::rules
+
+namespace espalier::kernels {
+
+[[gnu::always_inline]] inline bool has_second_moment(UpdateRule rule) {
+  return rules::with_rule(rule, [](auto one) { return decltype(one)::kSecondMoment; });
+}
+[[gnu::always_inline]] inline double flops_of(UpdateRule rule) {
+  return rules::with_rule(rule, [](auto one) { return decltype(one)::kFlops; });
+}
+
+}  // namespace espalier::kernels
