@@ -55,6 +55,25 @@ std::string visit_operands(LayerNormBackwardArgs& a, Fn&& fn) {
   return "layernorm_backward";
 }
 template <class Fn>
+std::string visit_operands(RmsNormArgs& a, Fn&& fn) {
+  fn("x", Use::in, a.x);
+  fn("weight", Use::in, a.weight);
+  fn("y", Use::out, a.y);
+  fn("rstd", Use::out, a.rstd);
+  return "rmsnorm";
+}
+template <class Fn>
+std::string visit_operands(RmsNormBackwardArgs& a, Fn&& fn) {
+  fn("dy", Use::in, a.dy);
+  fn("x", Use::in, a.x);
+  fn("weight", Use::in, a.weight);
+  fn("rstd", Use::in, a.rstd);
+  fn("dx", Use::both, a.dx);
+  fn("dweight", sum_of(a.accumulate), a.dweight);
+  fn("rounded", Use::out, a.rounded);
+  return "rmsnorm_backward";
+}
+template <class Fn>
 std::string visit_operands(ActivationArgs& a, Fn&& fn) {
   fn("x", Use::in, a.x);
   fn("y", Use::out, a.y);

@@ -94,6 +94,53 @@ inline Case layernorm_backward_over_dy_case(int64_t rows, int64_t cols, DType dt
   return made;
 }
 
+inline Case rmsnorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) {
+  Case made;
+  made.name = fmt::format("rmsnorm_{}x{}_{}_{}", rows, cols, text(dtype), text(weight));
+  made.operands = {input(kFp32, {rows, cols}, -1, 3), input(weight, {cols}),
+                   output(dtype, {rows, cols}, {2e-5, 1e-5}), output(kFp32, {rows}, {1e-6, 1e-5})};
+  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.rmsnorm(stream, {.x = t[0], .weight = t[1], .y = t[2], .rstd = t[3]});
+  };
+  made.reference = [](std::vector<Values>& v) { reference::rmsnorm(v[0], v[1], v[2], v[3]); };
+  return made;
+}
+
+/// `over_dy`: with `rounded` over dy, as a network has it.
+inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool accumulate,
+                                  DType out, bool over_dy = false) {
+  Case made;
+  made.name = fmt::format("rmsnorm_backward_{}x{}_{}_{}_acc{:d}{}", rows, cols, text(dtype),
+                          text(out), accumulate, over_dy ? "_over_dy" : "");
+  const Tolerance sum{2e-5 + 6e-8 * static_cast<double>(rows), 1e-5};
+  made.operands = {over_dy ? in_out(dtype, {rows, cols}, {1e-5, 1e-5}) : input(dtype, {rows, cols}),
+                   input(kFp32, {rows, cols}),
+                   input(kFp32, {cols}),
+                   input(kFp32, {rows}, 1, 2),
+                   in_out(kFp32, {rows, cols}, {1e-5, 1e-5}),
+                   accumulate ? in_out(out, {cols}, sum) : output(out, {cols}, sum)};
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.rmsnorm_backward(stream, {.dy = t[0],
+                                      .x = t[1],
+                                      .weight = t[2],
+                                      .rstd = t[3],
+                                      .dx = t[4],
+                                      .dweight = t[5],
+                                      .accumulate = accumulate,
+                                      .rounded = over_dy ? t[0] : Tensor{}});
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    if (!accumulate) {
+      v[5].assign(v[5].size(), 0);
+    }
+    reference::rmsnorm_backward(v[0], v[1], v[2], v[3], v[4], v[5]);
+    if (over_dy) {
+      v[0] = v[4];
+    }
+  };
+  return made;
+}
+
 /// Inputs in [-reach, reach): far out the exponentials of GELU overflow, and its values do not.
 inline Case activation_case(Activation kind, int64_t n, DType dtype, double reach) {
   Case made;
@@ -215,9 +262,14 @@ inline void add_math_cases(Cases& cases) {
         for (const DType out : types_beside(dtype)) {
           cases.push_back(column_sum_case(rows, cols, dtype, accumulate, out));
           cases.push_back(layernorm_backward_case(rows, cols, dtype, accumulate, out));
+          cases.push_back(rmsnorm_backward_case(rows, cols, dtype, accumulate, out));
         }
       }
       cases.push_back(layernorm_backward_over_dy_case(rows, cols, dtype));
+      cases.push_back(rmsnorm_backward_case(rows, cols, dtype, false, kFp32, true));
+      for (const DType weight : {kFp32, dtype}) {
+        cases.push_back(rmsnorm_case(rows, cols, dtype, weight));
+      }
       cases.push_back(layernorm_case(rows, cols, dtype, kFp32));
       cases.push_back(layernorm_case(rows, cols, dtype, dtype));
     }

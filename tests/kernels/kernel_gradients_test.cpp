@@ -79,6 +79,33 @@ TEST(Gradients, layernorm) {
   }
 }
 
+TEST(Gradients, rmsnorm) {
+  const int64_t rows = 3;
+  const int64_t cols = 21;
+  Case one = rmsnorm_backward_case(rows, cols, kFp32, false, kFp32);
+  const Values& dy = one.operands[0].values;
+  const Values& x = one.operands[1].values;
+  const Values& weight = one.operands[2].values;
+  const auto forward = [&](const Values& at, const Values& w) {
+    Values y(x.size()), rstd(rows);
+    reference::rmsnorm(at, w, y, rstd);
+    return y;
+  };
+  Values y(x.size()), rstd(rows);
+  reference::rmsnorm(x, weight, y, rstd);
+  one.operands[3].values = rstd;
+  one.operands[4].values.assign(x.size(), 0);
+  for (const Kernels* table : computing_tables()) {
+    const Memories memories(one);
+    run(one, *table, 2, memories);
+    const auto by = [&](const Values& at, auto f) { return numeric_gradient(at, dy, f); };
+    expect_close(values_of(memories.tensors()[4]),
+                 by(x, [&](const Values& v) { return forward(v, weight); }), "dx");
+    expect_close(values_of(memories.tensors()[5]),
+                 by(weight, [&](const Values& v) { return forward(x, v); }), "dweight");
+  }
+}
+
 TEST(Gradients, activation) {
   for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
     const Case one = activation_backward_case(kind, 100, kFp32, 8);

@@ -118,6 +118,37 @@ inline void layernorm_backward(const Values& dy, const Values& x, const Values& 
   }
 }
 
+inline void rmsnorm(const Values& x, const Values& weight, Values& y, Values& rstd) {
+  const size_t cols = weight.size();
+  for (size_t r = 0; r < rstd.size(); ++r) {
+    double squares = 0;
+    for (size_t c = 0; c < cols; ++c) {
+      squares += x[r * cols + c] * x[r * cols + c];
+    }
+    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+    for (size_t c = 0; c < cols; ++c) {
+      y[r * cols + c] = x[r * cols + c] * rstd[r] * weight[c];
+    }
+  }
+}
+
+/// dx and dweight are added to.
+inline void rmsnorm_backward(const Values& dy, const Values& x, const Values& weight,
+                             const Values& rstd, Values& dx, Values& dweight) {
+  const size_t cols = weight.size();
+  for (size_t r = 0; r < rstd.size(); ++r) {
+    double projection = 0;
+    for (size_t i = r * cols; i < (r + 1) * cols; ++i) {
+      const double normalised = x[i] * rstd[r];
+      projection += dy[i] * weight[i - r * cols] * normalised / static_cast<double>(cols);
+      dweight[i - r * cols] += dy[i] * normalised;
+    }
+    for (size_t i = r * cols; i < (r + 1) * cols; ++i) {
+      dx[i] += rstd[r] * (dy[i] * weight[i - r * cols] - x[i] * rstd[r] * projection);
+    }
+  }
+}
+
 inline double activation(Activation kind, double x) {
   switch (kind) {
     case Activation::gelu:

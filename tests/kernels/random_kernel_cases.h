@@ -73,6 +73,8 @@ inline void add_random_rows(Cases& cases, testing::Draw& draw) {
   cases.push_back(layernorm_case(rows, cols, dtype, draw.once_in(2) ? kFp32 : dtype));
   cases.push_back(layernorm_backward_case(rows, cols, dtype, draw.once_in(2), out));
   cases.push_back(layernorm_backward_over_dy_case(rows, cols, dtype));
+  cases.push_back(rmsnorm_case(rows, cols, dtype, dtype));
+  cases.push_back(rmsnorm_backward_case(rows, cols, dtype, true, out));
   cases.push_back(cross_entropy_case(
       rows, cols, dtype,
       draw.of<Gradient>({Gradient::absent, Gradient::beside, Gradient::in_place})));

@@ -18,4 +18,17 @@ struct LayerNormBackwardArgs {
   Tensor rounded;  ///< of the type of dy [R, C], or empty
 };
 
+/// y = x rstd * weight by row, rstd = 1 / sqrt(mean of x² + 1e-5). x fp32 [R, C]; y any; rstd fp32 [R].
+/// Source: Zhang and Sennrich, NeurIPS 2019.
+struct RmsNormArgs {
+  Tensor x, weight, y, rstd;
+};
+
+/// dx += gradient of RMSNorm at x, and dweight; the rest as in LayerNormBackwardArgs.
+struct RmsNormBackwardArgs {
+  Tensor dy, x, weight, rstd, dx, dweight;
+  bool accumulate = false;
+  Tensor rounded;
+};
+
 }  // namespace espalier::kernels

@@ -17,7 +17,28 @@ constexpr NormKind kLayerNorm{.name = "layernorm",
                                     pass.kernels.layernorm_backward(pass.stream, args);
                                   }};
 
-constexpr std::array<const NormKind*, 1> kNorms{&kLayerNorm};
+constexpr NormKind kRmsNorm{
+    .name = "rmsnorm",
+    .help = "x / root mean square * weight",
+    .centred = false,
+    .forward =
+        [](Pass& pass, const kernels::LayerNormArgs& args) {
+          pass.kernels.rmsnorm(
+              pass.stream, {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
+        },
+    .backward =
+        [](Pass& pass, const kernels::LayerNormBackwardArgs& args) {
+          pass.kernels.rmsnorm_backward(pass.stream, {.dy = args.dy,
+                                                      .x = args.x,
+                                                      .weight = args.weight,
+                                                      .rstd = args.rstd,
+                                                      .dx = args.dx,
+                                                      .dweight = args.dweight,
+                                                      .accumulate = args.accumulate,
+                                                      .rounded = args.rounded});
+        }};
+
+constexpr std::array<const NormKind*, 2> kNorms{&kLayerNorm, &kRmsNorm};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// LayerNorm by row. The backward pass reads each row once from memory: sums, dx, and the row's
+// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). The backward
+// pass reads each row once from memory: sums, dx, and the row's
 // share of dweight and dbias while it is in L1; the shares are summed by at most kParts blocks of
 // rows, whose number depends on the rows alone, and the blocks are combined in order.
 #include <cstring>
@@ -15,7 +16,7 @@ constexpr float kEpsilon = 1e-5F;
 constexpr int64_t kParts = 32;
 constexpr int64_t kPartRows = 16;  ///< at least so many rows in a block
 
-template <class T, class W>
+template <bool kCentred, class T, class W>
 void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
   const int64_t cols = args.x.cols();
   const float* x = row_of<float>(args.x, row);
@@ -24,22 +25,26 @@ void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
   T* y = row_of<T>(args.y, row);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
-    store(y + c, (x[c] - mean) * rstd * load(weight + c) + load(bias + c));
+    if constexpr (kCentred) {
+      store(y + c, (x[c] - mean) * rstd * load(weight + c) + load(bias + c));
+    } else {
+      store(y + c, x[c] * rstd * load(weight + c));
+    }
   }
 }
 
 /// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
-template <class T, class W>
+template <bool kCentred, class T, class W>
 void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
   const int64_t cols = args.x.cols();
   const auto width = static_cast<float>(cols);
-  float* mean = elements<float>(args.mean) + first;
+  float* mean = kCentred ? elements<float>(args.mean) + first : nullptr;
   float* rstd = elements<float>(args.rstd) + first;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < (kCentred ? n : 0); ++i) {
     mean[i] = sum_over(row_of<float>(args.x, first + i), cols, [](auto x) { return x; }) / width;
   }
   for (int64_t i = 0; i < n; ++i) {
-    const float centre = mean[i];
+    const float centre = kCentred ? mean[i] : 0.0F;
     const float squares = sum_over(row_of<float>(args.x, first + i), cols, [centre](auto x) {
       const auto distance = x - centre;
       return distance * distance;
@@ -47,7 +52,7 @@ void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
     rstd[i] = 1.0F / __builtin_sqrtf(squares / width + kEpsilon);
   }
   for (int64_t i = 0; i < n; ++i) {
-    write_row<T, W>(args, first + i, mean[i], rstd[i]);
+    write_row<kCentred, T, W>(args, first + i, kCentred ? mean[i] : 0.0F, rstd[i]);
   }
 }
 
@@ -56,27 +61,29 @@ struct Projection {
   float centre, slope;
 };
 
-template <class T, class W>
+template <bool kCentred, class T, class W>
 Projection project_row(const LayerNormBackwardArgs& args, int64_t row) {
   const int64_t cols = args.x.cols();
   const T* dy = row_of<T>(args.dy, row);
   const float* x = row_of<float>(args.x, row);
   const W* weight = elements<W>(args.weight);
-  const float mean = elements<float>(args.mean)[row];
+  const float mean = kCentred ? elements<float>(args.mean)[row] : 0.0F;
   const float rstd = elements<float>(args.rstd)[row];
   float sum = 0;
   float projection = 0;
 #pragma omp simd reduction(+ : sum, projection)
   for (int64_t c = 0; c < cols; ++c) {
     const float g = load(dy + c) * load(weight + c);
-    sum += g;
+    if constexpr (kCentred) {
+      sum += g;
+    }
     projection += g * ((x[c] - mean) * rstd);
   }
-  return {sum / static_cast<float>(cols), projection / static_cast<float>(cols)};
+  return {kCentred ? sum / static_cast<float>(cols) : 0.0F, projection / static_cast<float>(cols)};
 }
 
-/// dx of one row; its share of dweight and dbias is added to `share` [2, C].
-template <class T, class W>
+/// dx of one row; its share of dweight and dbias is added to `share` [2, C] (RMSNorm: [1, C]).
+template <bool kCentred, class T, class W>
 void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projection& mean_of,
                   float* __restrict share) {
   const int64_t cols = args.x.cols();
@@ -84,7 +91,7 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
   const float* x = row_of<float>(args.x, row);
   const W* weight = elements<W>(args.weight);
   float* dx = row_of<float>(args.dx, row);
-  const float mean = elements<float>(args.mean)[row];
+  const float mean = kCentred ? elements<float>(args.mean)[row] : 0.0F;
   const float rstd = elements<float>(args.rstd)[row];
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
@@ -92,7 +99,9 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
     const float normalised = (x[c] - mean) * rstd;
     dx[c] += rstd * (d * load(weight + c) - mean_of.centre - normalised * mean_of.slope);
     share[c] += d * normalised;
-    share[cols + c] += d;
+    if constexpr (kCentred) {
+      share[cols + c] += d;
+    }
   }
   if (args.rounded) {
     T* rounded = row_of<T>(args.rounded, row);
@@ -103,14 +112,14 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
   }
 }
 
-template <class T, class W>
+template <bool kCentred, class T, class W>
 void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, float* share) {
   Projection means[kRowGroup];
   for (int64_t i = 0; i < n; ++i) {
-    means[i] = project_row<T, W>(args, first + i);
+    means[i] = project_row<kCentred, T, W>(args, first + i);
   }
   for (int64_t i = 0; i < n; ++i) {
-    backward_row<T, W>(args, first + i, means[i], share);
+    backward_row<kCentred, T, W>(args, first + i, means[i], share);
   }
 }
 
@@ -143,24 +152,25 @@ void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& o
   });
 }
 
-}  // namespace
-
-void layernorm(Stream& stream, const LayerNormArgs& args) {
+template <bool kCentred>
+void forward(Stream& stream, const LayerNormArgs& args) {
   with_type(args.y.dtype, [&](auto type) {
     with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
       for_row_groups(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
-        forward_rows<decltype(type), decltype(weight)>(args, first, n);
+        forward_rows<kCentred, decltype(type), decltype(weight)>(args, first, n);
       });
     });
   });
 }
 
-void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+template <bool kCentred>
+void backward(Stream& stream, const LayerNormBackwardArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   const int64_t together = most(kPartRows, divide_up(rows, kParts));
   const int64_t parts = divide_up(rows, together);
-  const size_t bytes = static_cast<size_t>(most(1, parts * 2 * cols)) * sizeof(float);
+  const int64_t share_size = (kCentred ? 2 : 1) * cols;
+  const size_t bytes = static_cast<size_t>(most(1, parts * share_size)) * sizeof(float);
   auto* shares = reinterpret_cast<float*>(cpu::workspace(stream, bytes));
   if (cpu::is_dry(stream)) {
     return;
@@ -168,18 +178,43 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   with_type(args.dy.dtype, [&](auto type) {
     with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
       for_blocks(stream.threads(), parts, rows * cols, [&](int64_t part) {
-        float* share = shares + part * 2 * cols;
-        std::memset(share, 0, static_cast<size_t>(2 * cols) * sizeof(float));
+        float* share = shares + part * share_size;
+        std::memset(share, 0, static_cast<size_t>(share_size) * sizeof(float));
         const int64_t end = least(rows, (part + 1) * together);
         for (int64_t first = part * together; first < end; first += kRowGroup) {
-          backward_rows<decltype(type), decltype(weight)>(args, first,
-                                                          least(kRowGroup, end - first), share);
+          backward_rows<kCentred, decltype(type), decltype(weight)>(
+              args, first, least(kRowGroup, end - first), share);
         }
       });
     });
   });
-  combine(shares, parts, 2 * cols, args.dweight, args.accumulate);
-  combine(shares + cols, parts, 2 * cols, args.dbias, args.accumulate);
+  combine(shares, parts, share_size, args.dweight, args.accumulate);
+  if constexpr (kCentred) {
+    combine(shares + cols, parts, share_size, args.dbias, args.accumulate);
+  }
+}
+
+}  // namespace
+
+void layernorm(Stream& stream, const LayerNormArgs& args) { forward<true>(stream, args); }
+
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+  backward<true>(stream, args);
+}
+
+void rmsnorm(Stream& stream, const RmsNormArgs& args) {
+  forward<false>(stream, {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
+}
+
+void rmsnorm_backward(Stream& stream, const RmsNormBackwardArgs& args) {
+  backward<false>(stream, {.dy = args.dy,
+                           .x = args.x,
+                           .weight = args.weight,
+                           .rstd = args.rstd,
+                           .dx = args.dx,
+                           .dweight = args.dweight,
+                           .accumulate = args.accumulate,
+                           .rounded = args.rounded});
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

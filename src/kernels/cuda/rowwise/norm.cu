@@ -1,4 +1,4 @@
-// LayerNorm by row. Forward, a warp has a row, and a lane up to 16 quads of it in registers; wider rows
+// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). Forward, a warp has a row, and a lane up to 16 quads of it in registers; wider rows
 // have a block each. Backward, a block has several rows, of which a thread has the same columns: its
 // shares of dweight and dbias stay in registers until they are done, those of columns that it does
 // not hold in shared memory. What is not held is read again.
@@ -63,7 +63,7 @@ __device__ __forceinline__ void for_quads(const Quad (&held)[kQuads], const floa
   }
 }
 
-template <bool kWhole, int kQuads>
+template <bool kCentred, bool kWhole, int kQuads>
 __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
                                               const Lanes& lanes) {
   const int64_t cols = args.cols;
@@ -74,9 +74,12 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
     const int64_t i = lanes.first + j * lanes.step;
     held[j] = i < cols ? load_quad<kWhole>(x, i, cols - i) : Quad{};
   }
-  float sum = 0;
-  for_quads<kWhole>(held, x, cols, lanes, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
-  const float mean = lanes.sum(sum) * args.inverse_width;
+  float mean = 0;
+  if constexpr (kCentred) {
+    float sum = 0;
+    for_quads<kWhole>(held, x, cols, lanes, [&](int64_t, const Quad& q) { sum += quad_sum(q); });
+    mean = lanes.sum(sum) * args.inverse_width;
+  }
   float squares = 0;
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     squares += quad_squares<kWhole>(q, mean, cols - i);
@@ -84,15 +87,18 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
   const float rstd = quick_inverse_root(lanes.sum(squares) * args.inverse_width + kEpsilon);
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
-    const Quad bias = load_quad<kWhole>(args.bias, i, cols - i);
+    const Quad bias = kCentred ? load_quad<kWhole>(args.bias, i, cols - i) : Quad{};
     Quad out;
     for (int k = 0; k < 4; ++k) {
-      out.x[k] = (q.x[k] - mean) * rstd * weight.x[k] + bias.x[k];
+      out.x[k] =
+          kCentred ? (q.x[k] - mean) * rstd * weight.x[k] + bias.x[k] : q.x[k] * rstd * weight.x[k];
     }
     store_quad<kWhole>(args.y, row * args.y_stride + i, cols - i, out);
   });
   if (lanes.first == 0) {
-    args.mean[row] = mean;
+    if constexpr (kCentred) {
+      args.mean[row] = mean;
+    }
     args.rstd[row] = rstd;
   }
 }
@@ -100,20 +106,21 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
 constexpr int kWarps = 4;
 
 /// Rows of whole quads, 32 kQuads at most.
-template <int kQuads>
-__global__ void __launch_bounds__(32 * kWarps) layernorm_warps(Forward args) {
+template <bool kCentred, int kQuads>
+__global__ void __launch_bounds__(32 * kWarps) norm_warps(Forward args) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row < args.rows) {
-    normalise_row<true, kQuads>(args, row, {4 * (threadIdx.x % 32), 128, true});
+    normalise_row<kCentred, true, kQuads>(args, row, {4 * (threadIdx.x % 32), 128, true});
   }
 }
 
-__global__ void __launch_bounds__(1024) layernorm_row(Forward args) {
+template <bool kCentred>
+__global__ void __launch_bounds__(1024) norm_row(Forward args) {
   const Lanes lanes{4 * threadIdx.x, 4 * int64_t{blockDim.x}, false};
   if (args.whole) {
-    normalise_row<true, kHeld>(args, blockIdx.x, lanes);
+    normalise_row<kCentred, true, kHeld>(args, blockIdx.x, lanes);
   } else {
-    normalise_row<false, kHeld>(args, blockIdx.x, lanes);
+    normalise_row<kCentred, false, kHeld>(args, blockIdx.x, lanes);
   }
 }
 
@@ -149,7 +156,7 @@ struct Projection {
   float centre = 0, slope = 0;
 };
 
-template <bool kWhole>
+template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void project(const Backward& args, const RowQuads& q, int64_t i,
                                         float mean, float rstd, Projection& sums) {
   const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
@@ -157,7 +164,9 @@ __device__ __forceinline__ void project(const Backward& args, const RowQuads& q,
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float g = dy.x[k] * weight.x[k];
-    sums.centre += g;
+    if constexpr (kCentred) {
+      sums.centre += g;
+    }
     sums.slope += kWhole || i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
   }
 }
@@ -173,7 +182,7 @@ struct Share {
 
 /// dx of a quad, and what the row adds to the share. Columns beyond the end add to what is never
 /// stored.
-template <bool kWhole>
+template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, int64_t row,
                                      int64_t i, const RowNumbers& of, Share& share) {
   const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
@@ -184,7 +193,9 @@ __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, in
     const float normalised = (q.x.x[k] - of.mean) * of.rstd;
     dx.x[k] += of.rstd * (dy.x[k] * weight.x[k] - of.centre - normalised * of.slope);
     share.weight.x[k] += dy.x[k] * normalised;
-    share.bias.x[k] += dy.x[k];
+    if constexpr (kCentred) {
+      share.bias.x[k] += dy.x[k];
+    }
   }
   store_quad<kWhole>(args.dx, row * args.dx_stride + i, args.cols - i, dx);
   if (args.rounded.data != nullptr) {
@@ -193,7 +204,7 @@ __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, in
 }
 
 /// `held_share`: of the columns that the thread holds; `shares` [2, cols] of the others.
-template <bool kWhole>
+template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
                                              Share (&held_share)[kHeld], float* shares) {
   const int64_t cols = args.cols;
@@ -204,77 +215,86 @@ __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
   for (int j = 0; j < kHeld; ++j) {
     held[j] = read_quads<kWhole>(args, row, first + j * step);
   }
-  const float mean = args.mean[row];
+  const float mean = kCentred ? args.mean[row] : 0.0F;
   const float rstd = args.rstd[row];
   Projection sums;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (first + j * step < cols) {
-      project<kWhole>(args, held[j], first + j * step, mean, rstd, sums);
+      project<kCentred, kWhole>(args, held[j], first + j * step, mean, rstd, sums);
     }
   }
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
-    project<kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
+    project<kCentred, kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
   }
-  const RowNumbers numbers{mean, rstd, block_sum(sums.centre) * args.inverse_width,
+  const RowNumbers numbers{mean, rstd,
+                           kCentred ? block_sum(sums.centre) * args.inverse_width : 0.0F,
                            block_sum(sums.slope) * args.inverse_width};
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (first + j * step < cols) {
-      give<kWhole>(args, held[j], row, first + j * step, numbers, held_share[j]);
+      give<kCentred, kWhole>(args, held[j], row, first + j * step, numbers, held_share[j]);
     }
   }
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
     Share share{load_quad<kWhole>(shares, i, cols - i),
-                load_quad<kWhole>(shares, cols + i, cols - i)};
-    give<kWhole>(args, read_quads<kWhole>(args, row, i), row, i, numbers, share);
+                kCentred ? load_quad<kWhole>(shares, cols + i, cols - i) : Quad{}};
+    give<kCentred, kWhole>(args, read_quads<kWhole>(args, row, i), row, i, numbers, share);
     store_quad<kWhole>(shares, i, cols - i, share.weight);
-    store_quad<kWhole>(shares, cols + i, cols - i, share.bias);
+    if constexpr (kCentred) {
+      store_quad<kWhole>(shares, cols + i, cols - i, share.bias);
+    }
   }
 }
 
 /// A thread owns the same columns of every row, so that its shares need no barrier.
-template <bool kWhole>
+template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void backward_rows(const Backward& args) {
   const int64_t cols = args.cols;
   const int64_t first = 4 * int64_t{threadIdx.x};
   const int64_t step = 4 * int64_t{blockDim.x};
-  float* const out = args.shares + blockIdx.x * 2 * cols;
+  float* const out = args.shares + blockIdx.x * (kCentred ? 2 : 1) * cols;
   float* const shares = args.in_shared ? dynamic_shared<float>() : out;
   Share held[kHeld] = {};
   for (int64_t i = first + kHeld * step; i < cols; i += step) {
     store_quad<kWhole>(shares, i, cols - i, Quad{});
-    store_quad<kWhole>(shares, cols + i, cols - i, Quad{});
+    if constexpr (kCentred) {
+      store_quad<kWhole>(shares, cols + i, cols - i, Quad{});
+    }
   }
   const int64_t end = least(args.rows, (blockIdx.x + 1) * args.rows_each);
   for (int64_t row = blockIdx.x * args.rows_each; row < end; ++row) {
-    backward_row<kWhole>(args, row, held, shares);
+    backward_row<kCentred, kWhole>(args, row, held, shares);
   }
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int64_t i = first + j * step;
     if (i < cols) {
       store_quad<kWhole>(out, i, cols - i, held[j].weight);
-      store_quad<kWhole>(out, cols + i, cols - i, held[j].bias);
+      if constexpr (kCentred) {
+        store_quad<kWhole>(out, cols + i, cols - i, held[j].bias);
+      }
     }
   }
   for (int64_t i = first + kHeld * step; i < cols && args.in_shared; i += step) {
     store_quad<kWhole>(out, i, cols - i, load_quad<kWhole>(shares, i, cols - i));
-    store_quad<kWhole>(out, cols + i, cols - i, load_quad<kWhole>(shares, cols + i, cols - i));
+    if constexpr (kCentred) {
+      store_quad<kWhole>(out, cols + i, cols - i, load_quad<kWhole>(shares, cols + i, cols - i));
+    }
   }
 }
 
-__global__ void __launch_bounds__(kBackwardThreads, 1) layernorm_rows_backward(Backward args) {
+template <bool kCentred>
+__global__ void __launch_bounds__(kBackwardThreads, 1) norm_rows_backward(Backward args) {
   if (args.whole) {
-    backward_rows<true>(args);
+    backward_rows<kCentred, true>(args);
   } else {
-    backward_rows<false>(args);
+    backward_rows<kCentred, false>(args);
   }
 }
 
-}  // namespace
-
-void layernorm(Stream& stream, const LayerNormArgs& args) {
+template <bool kCentred>
+void forward_pass(const char* name, Stream& stream, const LayerNormArgs& args) {
   const int64_t cols = args.x.cols();
   const int64_t rows = args.x.rows();
   Forward forward{.x = static_cast<const float*>(args.x.data),
@@ -291,21 +311,21 @@ void layernorm(Stream& stream, const LayerNormArgs& args) {
   forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
                   has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
                   has_whole_quads(forward.y, args.y.stride);
-  const Launch warps{.name = "layernorm", .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
+  const Launch warps{.name = name, .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
   if (forward.whole && cols <= 1024) {
-    launch(layernorm_warps<8>, warps, stream, forward);
+    launch(norm_warps<kCentred, 8>, warps, stream, forward);
   } else if (forward.whole && cols <= 2048) {
-    launch(layernorm_warps<16>, warps, stream, forward);
+    launch(norm_warps<kCentred, 16>, warps, stream, forward);
   } else {
-    launch(layernorm_row,
-           {.name = "layernorm",
-            .grid = blocks_for(rows, 1),
-            .block = threads_for_row(divide_up(cols, 4))},
-           stream, forward);
+    launch(
+        norm_row<kCentred>,
+        {.name = name, .grid = blocks_for(rows, 1), .block = threads_for_row(divide_up(cols, 4))},
+        stream, forward);
   }
 }
 
-void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+template <bool kCentred>
+void backward_pass(const char* name, Stream& stream, const LayerNormBackwardArgs& args) {
   // Threads that a large device holds at a time, about 500 an SM.
   constexpr int64_t kThreads = int64_t{1} << 16;
   constexpr int64_t kSharedBytes = 96 << 10;  // every architecture that we compile for has it
@@ -314,7 +334,8 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
   const unsigned threads = threads_for_row(divide_up(cols, 4), kBackwardThreads);
   const int64_t together = divide_up(rows, kThreads / threads);
   const int64_t parts = rows == 0 ? 0 : divide_up(rows, together);
-  const int64_t share_bytes = 2 * cols * static_cast<int64_t>(sizeof(float));
+  const int64_t share_size = (kCentred ? 2 : 1) * cols;
+  const int64_t share_bytes = share_size * static_cast<int64_t>(sizeof(float));
   auto* shares = reinterpret_cast<float*>(
       stream.workspace(static_cast<size_t>(parts * share_bytes) + sizeof(float)));
   const bool all_held = cols <= 4 * kHeld * int64_t{threads};
@@ -340,14 +361,41 @@ void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
                    has_whole_quads(backward.rounded, args.rounded.stride) &&
                    has_whole_quads(elements(args.x), args.x.stride) &&
                    has_whole_quads(elements(args.dx), args.dx.stride) && has_whole_quads(shares);
-  launch(layernorm_rows_backward,
-         {.name = "layernorm_backward",
+  launch(norm_rows_backward<kCentred>,
+         {.name = name,
           .grid = blocks_for(parts, 1),
           .block = threads,
           .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
          stream, backward);
-  combine_shares(stream, {shares, parts, 2 * cols, cols, elements(args.dweight), args.accumulate,
+  combine_shares(stream, {shares, parts, share_size, cols, elements(args.dweight), args.accumulate,
                           elements(args.dbias)});
+}
+
+}  // namespace
+
+void layernorm(Stream& stream, const LayerNormArgs& args) {
+  forward_pass<true>("layernorm", stream, args);
+}
+
+void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
+  backward_pass<true>("layernorm_backward", stream, args);
+}
+
+void rmsnorm(Stream& stream, const RmsNormArgs& args) {
+  forward_pass<false>("rmsnorm", stream,
+                      {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
+}
+
+void rmsnorm_backward(Stream& stream, const RmsNormBackwardArgs& args) {
+  backward_pass<false>("rmsnorm_backward", stream,
+                       {.dy = args.dy,
+                        .x = args.x,
+                        .weight = args.weight,
+                        .rstd = args.rstd,
+                        .dx = args.dx,
+                        .dweight = args.dweight,
+                        .accumulate = args.accumulate,
+                        .rounded = args.rounded});
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU
