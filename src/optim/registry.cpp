@@ -4,10 +4,10 @@
 
 namespace espalier::optim {
 
-extern const OptimizerKind kAdamW, kSgd;
+extern const OptimizerKind kAdamW, kLion, kSgd;
 
 Registry<OptimizerKind> optimizers() {
-  static constexpr std::array<const OptimizerKind*, 2> kAll{&kAdamW, &kSgd};
+  static constexpr std::array<const OptimizerKind*, 3> kAll{&kAdamW, &kLion, &kSgd};
   return kAll;
 }
 

@@ -266,6 +266,19 @@ inline const std::vector<RuleCase>& rule_cases() {
          e.moment[0] = a.beta1 * e.moment[0] + g + a.weight_decay * e.master;
          e.master -= a.lr * e.moment[0];
        }},
+      {"lion", 1,
+       UpdateArgs{.rule = UpdateRule::lion,
+                  .scale = 0.5F,
+                  .lr = 0.01F,
+                  .beta1 = 0.9F,
+                  .beta2 = 0.99F,
+                  .weight_decay = 0.1F},
+       [](const UpdateArgs& a, double g, StateElement& e) {
+         const double u = double{a.beta1} * e.moment[0] + (1 - double{a.beta1}) * g;
+         const double sign = u > 0 ? 1 : u < 0 ? -1 : u;
+         e.master -= a.lr * (sign + a.weight_decay * e.master);
+         e.moment[0] = double{a.beta2} * e.moment[0] + (1 - double{a.beta2}) * g;
+       }},
   };
   return all;
 }

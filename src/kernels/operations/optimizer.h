@@ -62,7 +62,9 @@ struct RandomRounding {
 ///           w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
 ///           Loshchilov and Hutter, ICLR 2019, algorithm 2 (decay times lr as in PyTorch)
 ///   sgd     m = beta1 m + g + weight_decay w;  w -= lr m
-enum class UpdateRule : uint8_t { adamw, sgd };
+///   lion    u = sign(beta1 m + (1 - beta1) g);  w -= lr (u + weight_decay w)
+///           m = beta2 m + (1 - beta2) g;  sign(0) = 0. Chen et al., 2023, arXiv 2302.06675, algorithm 2
+enum class UpdateRule : uint8_t { adamw, sgd, lion };
 
 /// One fused pass over kept elements. w is the master copy: `value` itself in fp32; else the number
 /// of which `value` and `low` are the halves (core/types.h, SplitFloat), or without `low` `value`

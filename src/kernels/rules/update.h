@@ -61,12 +61,38 @@ struct Sgd {
   }
 };
 
+struct Lion {
+  static constexpr const char* kName = "lion";
+  static constexpr bool kSecondMoment = false;
+  static constexpr double kFlops = 11;
+  float scale, beta1, beta2, lr;
+  float keep;  ///< 1 - lr weight_decay
+
+  [[gnu::always_inline]] static inline Lion of(const UpdateArgs& args) {
+    return {.scale = args.scale,
+            .beta1 = args.beta1,
+            .beta2 = args.beta2,
+            .lr = args.lr,
+            .keep = 1.0F - args.lr * args.weight_decay};
+  }
+  template <class Math>
+  ESPALIER_RULE float next(float w, float gradient, float* moment1, float*) const {
+    const float g = gradient * scale;
+    const float m = *moment1;
+    const float u = beta1 * m + (1.0F - beta1) * g;
+    *moment1 = beta2 * m + (1.0F - beta2) * g;
+    return w * keep - (u > 0.0F ? lr : (u < 0.0F ? -lr : u));  // NaN passes through
+  }
+};
+
 /// body(rule), with a value of the rule's type.
 template <class Body>
 [[gnu::always_inline]] inline auto with_rule(UpdateRule rule, const Body& body) {
   switch (rule) {
     case UpdateRule::sgd:
       return body(Sgd{});
+    case UpdateRule::lion:
+      return body(Lion{});
     case UpdateRule::adamw:
       break;
   }
