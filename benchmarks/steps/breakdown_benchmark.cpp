@@ -34,12 +34,16 @@ void timed(Stream& stream, const Args& args, const char* name) {
   g_ms[name] += (now_seconds() - begin) * 1e3;
 }
 
-constexpr Kernels kTimed{
-    .name = "timed",
+constexpr Kernels make_timed() {
+  using namespace kernels;  // of the arguments' types
+  return {
+      .name = "timed",
 #define ESPALIER_OPERATION(row, Args, on_cpu) \
   .row = [](Stream& stream, const Args& args) { timed<&Kernels::row>(stream, args, #row); },
 #include "src/kernels/operations.def"
-};
+  };
+}
+constexpr Kernels kTimed = make_timed();
 
 struct Case {
   const char* name;

@@ -106,12 +106,16 @@ std::unique_ptr<Device> open_device(int) {
   return std::make_unique<simt::PretendedDevice>(memory, told_memory);
 }
 
-constexpr Kernels kTable{
-    .name = "cpu-late",
-    .open = open_device,
+constexpr Kernels make_table() {
+  using namespace kernels;  // of the arguments' types
+  return {
+      .name = "cpu-late",
+      .open = open_device,
 #define ESPALIER_OPERATION(row, Args, on_cpu) .row = late<Args, &Kernels::row>,
 #include "src/kernels/operations.def"
-};
+  };
+}
+constexpr Kernels kTable = make_table();
 
 }  // namespace
 

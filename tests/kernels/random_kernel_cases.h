@@ -126,8 +126,9 @@ inline void add_random_states(Cases& cases, testing::Draw& draw) {
       .half = half,
       .factor = draw.once_in(2) ? std::optional<double>() : std::optional<double>(0.75),
       .at_random = at_random};
-  cases.push_back(adamw_case(kept, form));
-  cases.push_back(sgd_case(kept, form));
+  for (const RuleCase& rule : rule_cases()) {
+    cases.push_back(update_case(rule, kept, form));
+  }
 }
 
 inline void add_random_sparse(Cases& cases, testing::Draw& draw) {
