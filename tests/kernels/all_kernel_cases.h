@@ -36,6 +36,17 @@ inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
   }
 }
 
+/// Arrays that threads and blocks of threads share out: of updates some forms are enough.
+inline void add_large_index_cases(Cases& cases, const KeptPointer& kept) {
+  for (const DType dtype : {kFp32, kBf16}) {
+    cases.push_back(gather_case(kept, dtype, true, kBf16));
+    cases.push_back(scatter_case(kept, dtype, kBf16));
+  }
+  add_updates(cases, kept, {.copy = Copy::fp32});
+  add_updates(cases, kept, {.gradient = kBf16, .split = true, .coded = true, .copy = Copy::bf16});
+  add_updates(cases, kept, {.coded = true, .copy = Copy::bf16, .at_random = true});
+}
+
 inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
   for (const DType dtype : {kFp32, kBf16}) {
     for (const DType packed : {kFp32, kBf16}) {
@@ -171,13 +182,13 @@ inline void add_memory_cases(Cases& cases) {
   }
   for (const Form form : {Form::all, Form::list, Form::bitmap}) {
     for (const auto& [size, density] : std::vector<std::pair<int64_t, double>>{
-             {1, 1.0}, {50, 0.0}, {63, 0.5}, {1000, 0.1}, {50001, 0.1}, {50001, 0.9}}) {
+             {1, 1.0}, {50, 0.0}, {63, 0.5}, {1000, 0.1}, {3001, 0.9}}) {
       const auto kept = std::make_shared<const Kept>(form, size, density);
       add_index_cases(cases, kept);
-      if (size < 50001 || density < 0.5) {
-        add_fp16_index_cases(cases, kept);
-      }
+      add_fp16_index_cases(cases, kept);
     }
+    add_large_index_cases(cases, std::make_shared<const Kept>(form, 50001, 0.1));
+    add_large_index_cases(cases, std::make_shared<const Kept>(form, 60001, 0.9));
   }
 }
 

@@ -2,6 +2,7 @@
 // runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "src/kernels/backend.h"
@@ -14,6 +15,12 @@ namespace {
 const Cases& cases() {
   static const Cases all = all_cases();
   return all;
+}
+
+/// No operand has more elements.
+bool up_to(const Case& one, int64_t elements) {
+  return std::ranges::all_of(
+      one.operands, [=](const Operand& operand) { return operand.shape.count() <= elements; });
 }
 
 TEST(Kernels, every_table_agrees_with_the_reference) {
@@ -65,7 +72,7 @@ bool any_nan(const Case& one, const Tensors& tensors) {
 
 TEST(Kernels, nan_in_an_input_reaches_an_output) {
   for (const Case& one : cases()) {
-    for (size_t i = 0; i < one.operands.size() && one.passes_nan; ++i) {
+    for (size_t i = 0; i < one.operands.size() && one.passes_nan && up_to(one, 8000); ++i) {
       const Operand& operand = one.operands[i];
       if (!operand.input || !is_number(operand.dtype)) {
         continue;
@@ -101,7 +108,7 @@ TEST(Kernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
 TEST(Kernels, large_inputs_make_no_nan) {
   constexpr double kFactor = 100;
   for (Case one : cases()) {
-    if (!one.any_inputs) {
+    if (!one.any_inputs || !up_to(one, 8000)) {
       continue;
     }
     std::vector<Values> want;
