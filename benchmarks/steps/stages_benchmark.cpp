@@ -20,7 +20,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "src/train/memory/planner.h"
-#include "src/train/stage/ranks.h"
+#include "src/train/stage/layout.h"
 
 namespace espalier::train {
 namespace {
@@ -59,7 +59,8 @@ struct Setting {
 
 Setting setting_of(bool pruned, int ranks, const std::string& budget) {
   Setting made{.name = pruned ? "pruned" : "dense", .config = config_of(pruned, budget)};
-  for (const auto& layer : make_layers(made.config, kProblem)) {
+  const auto layers = make_layers(made.config, kProblem);
+  for (const auto& layer : layers) {
     for (const sparse::ParameterSpec& spec : layer->parameters()) {
       const int64_t size = spec.shape.count();
       made.start.kept.push_back(pruned && spec.prunable ? size / 10 : size);
@@ -67,9 +68,10 @@ Setting setting_of(bool pruned, int ranks, const std::string& budget) {
   }
   made.start.pruned = pruned;
   kernels::Backend backend(kernels::by_name("auto"), 1);
-  made.times = measured_times(made.config, kProblem, made.start.kept, 1, backend);
+  made.times = measured_times(made.config, kProblem, layers, made.start.kept, 1, backend);
   made.plan = make_plan({.config = made.config,
                          .problem = kProblem,
+                         .layers = layers,
                          .start = made.start,
                          .times = made.times,
                          .ranks = ranks});

@@ -3,13 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/planner.h"
-#include "src/train/stage/stage_link.h"
+#include "src/train/run/pipeline.h"
 
 namespace espalier::cli {
 namespace {
@@ -244,13 +245,15 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
 }
 
 /// Of the rank of one replica that needs most, when the layers are dealt out.
-Json pipeline_json(const io::Config& config, const train::RunShape& run) {
+Json pipeline_json(const io::Config& config, const train::RunShape& run,
+                   std::span<const std::unique_ptr<model::Layer>> layers) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
   const train::LayerTimes times = train::estimated_times(config, run.problem);
   try {
     const train::Plan plan =
         train::make_plan({.config = config,
                           .problem = run.problem,
+                          .layers = layers,
                           .start = run.start,
                           .times = times,
                           .ranks = stages,
@@ -275,7 +278,11 @@ Json listing(const io::Config& given) {
     config.pruning.file.clear();
   }
   const AssumedProblem problem = assume_problem(config);
-  const auto specs = train::make_network(config, problem.shape).parameters();
+  const auto layers = train::make_layers(config, problem.shape);
+  std::vector<sparse::ParameterSpec> specs;
+  for (const auto& layer : layers) {
+    std::ranges::move(layer->parameters(), std::back_inserter(specs));
+  }
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
@@ -323,7 +330,7 @@ Json listing(const io::Config& given) {
     found["pinned"] = json_of(plan.pinned, plan.total_size);
   }
   if (config.parallel.pipeline > 1) {
-    found["pipeline"] = pipeline_json(config, run);
+    found["pipeline"] = pipeline_json(config, run, layers);
   }
   if (!config.train.memory_budget.empty()) {
     found["fits"] = fitting.error.empty();

@@ -13,7 +13,7 @@ namespace espalier::cli {
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// What a run of a config needs as one rank, from a rehearsal without memory (memory/budget.h): no
+/// What a run of a config needs as one rank, from a dry run without memory (memory/budget.h): no
 /// data is read, and it need not fit this machine. Bytes by category: dense, after pruning, and at
 /// the peak of the run; flops for the whole step. With train.memory_budget, micro_batch and
 /// recompute are those that fit it, or the note says why none does.

@@ -15,7 +15,7 @@
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
 #include "src/config/parse.h"
-#include "src/train/run/agreement.h"
+#include "src/train/exchange/agreement.h"
 #include "src/train/run/trainer.h"
 
 namespace espalier::cli {

@@ -260,7 +260,7 @@ TEST_F(PipelineLinks, WhatIsAskedForOrAnError) {
     config_.parallel.device_link = link;
     EXPECT_THAT([&] { way_of(config_, device); },
                 ::testing::ThrowsMessage<Failure>(::testing::AllOf(
-                    HasSubstr("parallel.device_link = \"" + link + "\" cannot be had: "),
+                    HasSubstr("parallel.device_link = \"" + link + "\" is not available: "),
                     HasSubstr(text))));
   };
   expect_failure("nccl", true, "/no/such/libnccl.so");

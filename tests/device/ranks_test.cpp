@@ -335,7 +335,7 @@ TEST(LateRanks, SayHowGradientsGo) {
               ::testing::ThrowsMessage<Failure>(HasSubstr("it computes on no GPU")));
   config.parallel.device_link = "auto";
   config.parallel.reduction = "ring";
-  EXPECT_THAT(way_of(config), HasSubstr("parallel.reduction = \"ring\" is a way of the host's"));
+  EXPECT_THAT(way_of(config), HasSubstr("parallel.reduction = \"ring\" runs on the host only"));
 }
 
 /// Sums of NCCL's own have other bits, the same on all ranks, and are as good.

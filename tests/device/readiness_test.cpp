@@ -17,7 +17,7 @@ struct Slow {
   simt::Queue queue;
   Arena arena;
   Stream stream{arena, 1, &queue};
-  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_recorder::now();
 
   void until(int milliseconds) {
     queue.enqueue_until([end = begin + std::chrono::milliseconds(milliseconds)] {
@@ -27,56 +27,56 @@ struct Slow {
 };
 
 /// Of gradients that are final 200 and 400 ms after a step's begin, and the last kernel after 600.
-train::Readiness watched() {
+train::GradientTimeline watched() {
   Slow slow;
-  train::ReadinessClock clock(slow.stream);
+  train::GradientTimelineRecorder recorder(slow.stream);
   slow.until(100);  // the step before
-  clock.begin(true);
+  recorder.begin(true);
   for (const int i : {1, 2}) {
     slow.until(100 + 200 * i);
-    clock.ready(10 * i);
+    recorder.ready(10 * i);
   }
   EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0) << "nobody waits in between";
   slow.until(700);
-  clock.finish();
-  return clock.found();
+  recorder.finish();
+  return recorder.timeline();
 }
 
 /// On a machine that does something else meanwhile the host may look late, but not each time.
-TEST(Readiness, OnADeviceIsWhenKernelsAreDone) {
+TEST(GradientTimeline, OnADeviceIsWhenKernelsAreDone) {
   const auto near = [](double seconds, double right) { return std::fabs(seconds - right) < 0.1; };
   bool right = false;
   for (int attempt = 0; attempt < 5 && !right; ++attempt) {
-    const train::Readiness found = watched();
-    ASSERT_EQ(found.ends, (std::vector<int64_t>{10, 20}));
-    right =
-        near(found.ready.at(0), 0.2) && near(found.ready.at(1), 0.4) && near(found.backward, 0.6);
+    const train::GradientTimeline found = watched();
+    ASSERT_EQ(found.end, (std::vector<int64_t>{10, 20}));
+    right = near(found.seconds.at(0), 0.2) && near(found.seconds.at(1), 0.4) &&
+            near(found.backward, 0.6);
   }
   EXPECT_TRUE(right);
 }
 
-TEST(Readiness, OnADeviceIsNotAwaitedInOtherSteps) {
+TEST(GradientTimeline, OnADeviceIsNotAwaitedInOtherSteps) {
   Slow slow;
-  train::ReadinessClock clock(slow.stream);
-  clock.begin(false);
+  train::GradientTimelineRecorder recorder(slow.stream);
+  recorder.begin(false);
   slow.until(500);
-  clock.ready(10);
-  clock.finish();
+  recorder.ready(10);
+  recorder.finish();
   EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0);
-  EXPECT_TRUE(clock.found().ends.empty());
+  EXPECT_TRUE(recorder.timeline().end.empty());
 }
 
 /// Sums are on their way in the step before, if there was one.
-TEST(Readiness, OnTheCpuIsThatOfTheStepBefore) {
+TEST(GradientTimeline, OnTheCpuIsThatOfTheStepBefore) {
   Arena arena;
   Stream stream(arena, 1);
-  train::ReadinessClock clock(stream);
+  train::GradientTimelineRecorder recorder(stream);
   for (const int64_t step : {1, 2, 3}) {
-    clock.begin(step == 3);
-    clock.ready(step);
-    clock.finish();
-    EXPECT_EQ(clock.found().ends, (std::vector<int64_t>{step == 1 ? 1 : step - 1}));
-    EXPECT_GE(clock.found().backward, clock.found().ready.at(0));
+    recorder.begin(step == 3);
+    recorder.ready(step);
+    recorder.finish();
+    EXPECT_EQ(recorder.timeline().end, (std::vector<int64_t>{step == 1 ? 1 : step - 1}));
+    EXPECT_GE(recorder.timeline().backward, recorder.timeline().seconds.at(0));
   }
 }
 

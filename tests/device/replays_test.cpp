@@ -19,7 +19,7 @@ using ::testing::ThrowsMessage;
 
 class Recorded : public ::testing::Test {
  protected:
-  Recorded() { replays_.use(true); }
+  Recorded() { cache_.enable(true); }
   Buffer numbers(float value) {
     Buffer made = arena().allocate(Memory::scratch, "numbers", DType::fp32, Shape{8});
     fill(stream(), made.tensor(), value);
@@ -42,13 +42,13 @@ class Recorded : public ::testing::Test {
   simt::GuardedQueue& queue() { return dynamic_cast<simt::GuardedQueue&>(*stream().queue()); }
 
   kernels::Backend backend_{testing::late_table(), 1};
-  train::Replays<int, int> replays_{stream()};
+  train::GraphCache<int, int> cache_{stream()};
 };
 
 TEST_F(Recorded, WorkIsAskedForThenReplayed) {
   const Buffer one = numbers(1);
   const Buffer sum = numbers(0);
-  replays_.rest_on(0);
+  cache_.invalidate_if(0);
   int asked = 0;
   std::vector<bool> recorded;
   const auto work = [&](bool records) {
@@ -60,12 +60,12 @@ TEST_F(Recorded, WorkIsAskedForThenReplayed) {
   std::vector<int> results;
   for (int i = 0; i < 6; ++i) {
     const int64_t before = queue().calls();
-    results.push_back(replays_.run(7, work));
+    results.push_back(cache_.run(7, work));
     EXPECT_EQ(queue().calls() - before, i < 2 ? 2 : 1);
   }
   EXPECT_EQ(recorded, (std::vector<bool>{false, false, true}));
   EXPECT_EQ(results, (std::vector<int>{1, 2, 3, 3, 3, 3})) << "that of the recording";
-  EXPECT_EQ(replays_.replayed(), 4);
+  EXPECT_EQ(cache_.replayed(), 4);
   EXPECT_THAT(read(sum.tensor()), Each(12.0F));
 }
 
@@ -74,28 +74,28 @@ TEST_F(Recorded, KeysAndChangesHaveRecordingsOfTheirOwn) {
   const Buffer ten = numbers(10);
   const Buffer sum = numbers(0);
   const auto run = [&](int key) {
-    return replays_.run(key, [&](bool) {
+    return cache_.run(key, [&](bool) {
       add(stream(), key == 1 ? one.tensor() : ten.tensor(), sum.tensor());
       return key;
     });
   };
   for (int i = 0; i < 4; ++i) {
-    replays_.rest_on(0);
+    cache_.invalidate_if(0);
     EXPECT_EQ(run(1), 1);
     EXPECT_EQ(run(2), 2);
   }
   EXPECT_THAT(read(sum.tensor()), Each(44.0F));
-  EXPECT_EQ(replays_.replayed(), 4);
-  replays_.rest_on(1);
+  EXPECT_EQ(cache_.replayed(), 4);
+  cache_.invalidate_if(1);
   run(1);
   run(1);
-  EXPECT_EQ(replays_.replayed(), 4) << "asked for as at first";
+  EXPECT_EQ(cache_.replayed(), 4) << "asked for as at first";
   run(1);
-  EXPECT_EQ(replays_.replayed(), 5);
+  EXPECT_EQ(cache_.replayed(), 5);
   stream().workspace(1000);  // it was elsewhere before
-  replays_.rest_on(1);
+  cache_.invalidate_if(1);
   run(1);
-  EXPECT_EQ(replays_.replayed(), 5);
+  EXPECT_EQ(cache_.replayed(), 5);
   EXPECT_THAT(read(sum.tensor()), Each(48.0F));
 }
 
@@ -103,9 +103,9 @@ TEST_F(Recorded, OtherQueuesAreInIt) {
   const Buffer one = numbers(1);
   const Buffer left = numbers(0);
   const Buffer right = numbers(0);
-  replays_.rest_on(0);
+  cache_.invalidate_if(0);
   for (int i = 0; i < 5; ++i) {
-    replays_.run(1, [&](bool) {
+    cache_.run(1, [&](bool) {
       side().follow(stream(), stream().mark());
       add(side(), one.tensor(), left.tensor());
       add(stream(), one.tensor(), right.tensor());
@@ -114,7 +114,7 @@ TEST_F(Recorded, OtherQueuesAreInIt) {
       return 0;
     });
   }
-  EXPECT_EQ(replays_.replayed(), 3);
+  EXPECT_EQ(cache_.replayed(), 3);
   EXPECT_THAT(read(left.tensor()), Each(5.0F));
   EXPECT_THAT(read(right.tensor()), Each(5.0F + 1 + 2 + 3 + 4 + 5));
 }
@@ -122,11 +122,11 @@ TEST_F(Recorded, OtherQueuesAreInIt) {
 TEST_F(Recorded, WhatIsRefusedIsAskedForAsEver) {
   const Buffer one = numbers(1);
   const Buffer sum = numbers(0);
-  replays_.rest_on(0);
+  cache_.invalidate_if(0);
   for (const int64_t call : {0, 2, 5, 1000}) {
     simt::refuse_recordings(call);
     for (int i = 0; i < 5; ++i) {
-      replays_.run(static_cast<int>(call), [&](bool) {
+      cache_.run(static_cast<int>(call), [&](bool) {
         add(stream(), one.tensor(), sum.tensor());
         add(stream(), one.tensor(), sum.tensor());
         return 0;
@@ -134,22 +134,22 @@ TEST_F(Recorded, WhatIsRefusedIsAskedForAsEver) {
     }
   }
   simt::refuse_recordings(-1);
-  EXPECT_EQ(replays_.replayed(), 0);
-  EXPECT_THAT(replays_.take_news(), HasSubstr("planted"));
-  EXPECT_EQ(replays_.take_news(), "");
+  EXPECT_EQ(cache_.replayed(), 0);
+  EXPECT_THAT(cache_.take_failure(), HasSubstr("planted"));
+  EXPECT_EQ(cache_.take_failure(), "");
   EXPECT_THAT(read(sum.tensor()), Each(4.0F * 5 * 2));
 }
 
 TEST_F(Recorded, OffOrWithoutADeviceNothingIs) {
   Arena host;
   Stream cpu(host, 1);
-  train::Replays<int, int> elsewhere(cpu);
-  elsewhere.use(true);
+  train::GraphCache<int, int> elsewhere(cpu);
+  elsewhere.enable(true);
   EXPECT_FALSE(elsewhere.on());
-  replays_.use(false);
+  cache_.enable(false);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(elsewhere.run(1, [&](bool recorded) { return recorded ? -1 : i; }), i);
-    EXPECT_EQ(replays_.run(1, [&](bool recorded) { return recorded ? -1 : i; }), i);
+    EXPECT_EQ(cache_.run(1, [&](bool recorded) { return recorded ? -1 : i; }), i);
   }
 }
 

@@ -10,9 +10,9 @@
 #include "src/core/exact_sum.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
+#include "src/train/exchange/pipeline_reduction.h"
 #include "src/train/run/source.h"
 #include "src/train/stage/layer_times.h"
-#include "src/train/stage/stage_sums.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
@@ -27,9 +27,9 @@ using ::testing::HasSubstr;
 using testing::TempDir;
 
 /// Two stages of a network whose embeddings are tied, with NCCL between their devices.
-class StageSums : public ::testing::Test {
+class PipelineReduction : public ::testing::Test {
  protected:
-  StageSums() {
+  PipelineReduction() {
     testing::while_ranks_wait() = simt::drive_queues;
     nccl_.connect(true);
     config_.model.tie_embeddings = true;
@@ -38,7 +38,7 @@ class StageSums : public ::testing::Test {
     config_.parallel.partition = {2, 2};
     config_.parallel.check_every = 0;
   }
-  ~StageSums() override { testing::while_ranks_wait() = {}; }
+  ~PipelineReduction() override { testing::while_ranks_wait() = {}; }
 
   /// Of the first rank that ends; `after` is what its device does after a backward.
   std::string error(const std::function<bool(parallel::Communicator&)>& after);
@@ -67,7 +67,7 @@ std::vector<float> sums_of(const io::Config& config) {
         train::Ranks ranks(comm, layout.grid);
         train::Stage stage(config, problem, stream, table,
                            {.micro_batch = 1, .parts = layout.parts(ranks.stage())});
-        train::StageSums sums(layout, ranks, stage, parallel::CarrierKind::nccl);
+        train::PipelineReduction reduction(layout, ranks, stage, parallel::CarrierKind::nccl);
         sparse::Store& store = stage.store();
         const Tensor gradient = store.full_gradient(store.find(stage.tied_parameter()));
         const Buffer counts = make(DType::uint64, Shape{ExactSum::kWords});
@@ -76,13 +76,13 @@ std::vector<float> sums_of(const io::Config& config) {
         for (int step = 0; step < 2; ++step) {
           const auto value = static_cast<float>(1 + comm.rank() + step);
           table.fill(stream, {.x = gradient, .value = value});
-          sums.add_tied();
+          reduction.reduce_tied();
           table.cast(stream, {.x = gradient, .y = read.tensor()});
           table.fill(stream, {.x = counts.tensor().as(DType::fp32, Shape{2 * ExactSum::kWords}),
                               .value = 0});
           table.sum_squares(stream,
                             kernels::SumSquaresArgs{.x = gradient, .counts = counts.tensor()});
-          sums.sum_counts(counts.tensor());
+          reduction.reduce_counts(counts.tensor());
           table.clip(stream, {.counts = counts.tensor(),
                               .norm = norm.tensor().elements(0, 1),
                               .factor = norm.tensor().elements(1, 1),
@@ -103,7 +103,7 @@ std::vector<float> sums_of(const io::Config& config) {
 }
 
 /// Without one of them there is a race.
-TEST_F(StageSums, NeedTheirWaits) {
+TEST_F(PipelineReduction, NeedTheirWaits) {
   simt::forget_follow(-1);
   const std::vector<float> whole = sums_of(config_);
   const int64_t waits = simt::follows();
@@ -141,7 +141,7 @@ const kernels::Kernels& table() {
   return made;
 }
 
-std::string StageSums::error(const std::function<bool(parallel::Communicator&)>& after) {
+std::string PipelineReduction::error(const std::function<bool(parallel::Communicator&)>& after) {
   config_.run.graphs = false;
   try {
     parallel::run_ranks(2,
@@ -159,7 +159,7 @@ std::string StageSums::error(const std::function<bool(parallel::Communicator&)>&
 }
 
 /// The last stage's device waits for the other share, and its host for the next message.
-TEST_F(StageSums, ADeviceThatHangsIsNamed) {
+TEST_F(PipelineReduction, ADeviceThatHangsIsNamed) {
   config_.train.micro_batch = config_.train.global_batch;
   config_.parallel.timeout_s = 0.4;
   EXPECT_THAT(error([](parallel::Communicator& comm) { return comm.broken(); }),
@@ -168,7 +168,7 @@ TEST_F(StageSums, ADeviceThatHangsIsNamed) {
                           HasSubstr("receiving the activation of micro-batch 0 at stage 1"))));
 }
 
-TEST_F(StageSums, AnErrorOfNccl) {
+TEST_F(PipelineReduction, AnErrorOfNccl) {
   EXPECT_THAT(error([this](parallel::Communicator&) {
                 nccl_.fail(1, parallel::nccl::kRemoteError);
                 return true;

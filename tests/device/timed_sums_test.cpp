@@ -16,8 +16,8 @@
 #include "src/core/mirror.h"
 #include "src/kernels/cuda/table.h"
 #include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/device_transfer.h"
-#include "src/train/exchange/exchange_timer.h"
+#include "src/train/exchange/device_collectives.h"
+#include "src/train/exchange/reduction_timer.h"
 #include "src/train/run/snapshot.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
@@ -324,21 +324,21 @@ std::vector<float> numbers(Stream& stream, const Tensor& tensor) {
   return all;
 }
 
-/// A transfer of its own beside that of a run that has not begun.
+/// Collectives of its own beside those of a run that has not begun.
 struct Beside {
   Beside(const io::Config& config, parallel::Communicator& with)
       : comm(with),
         trainer(config, with, {.resume = "none", .kernels = &testing::late_table()}),
-        transfer(config, with, trainer.stage()),
-        timer(with, transfer, trainer.stage().store().gradient().dtype) {}
+        collectives(config, with, trainer.stage()),
+        timer(with, collectives, trainer.stage().store().gradient().dtype) {}
 
   Stream& stream() { return trainer.stage().stream(); }
   std::vector<float> gradient() { return numbers(stream(), trainer.stage().store().gradient()); }
 
   parallel::Communicator& comm;
   train::Trainer trainer;
-  train::DeviceTransfer transfer;
-  train::ExchangeTimer timer;
+  train::DeviceCollectives collectives;
+  train::ReductionTimer timer;
 };
 
 TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
@@ -355,31 +355,31 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
     const std::vector<parallel::WireSegment> segments{{.first = 0, .count = 7, .format = code}};
     const Buffer lost = me.stream().arena().allocate(Memory::communication, "what codecs lost",
                                                      DType::fp32, Shape{count});
-    me.transfer.gradient_wire().set_segments(segments);
-    me.transfer.gradient_wire().set_feedback(lost.tensor());
-    me.transfer.gradient_wire().set_key(9);
+    me.collectives.gradient_wire().set_segments(segments);
+    me.collectives.gradient_wire().set_feedback(lost.tensor());
+    me.collectives.gradient_wire().set_key(9);
     for (const kernels::WireFormat& format : {plain, code}) {
-      const auto sum = me.transfer.timed_sum(format, count / 4);
+      const auto reduction = me.collectives.timed_reduction(format, count / 4);
       EXPECT_TRUE(idle());
       const std::vector<float> before = me.gradient();
       parallel::barrier(comm);
-      sum->sum();
+      reduction->reduce();
       EXPECT_TRUE(idle());
       const std::vector<float> after = me.gradient();
       for (int64_t i = 0; format == plain && i < count / 4; ++i) {
         ASSERT_EQ(after[i], 2 * before[i]) << "both ranks have drawn the same";
       }
       EXPECT_NE(after, before);
-      sum->code();
+      reduction->encode_decode();
       EXPECT_TRUE(idle());
       EXPECT_NE(me.gradient()[static_cast<size_t>(count) / 4 + 32], 0) << "codes lie behind";
-      sum->end();
+      reduction->end();
       const std::vector<float> left = me.gradient();
       EXPECT_THAT(std::vector<float>(left.begin(), left.begin() + count / 4), Each(0.0F));
-      EXPECT_EQ(me.transfer.gradient_wire().segments().front().count, 7);
-      EXPECT_EQ(me.transfer.gradient_wire().feedback().data, lost.tensor().data);
+      EXPECT_EQ(me.collectives.gradient_wire().segments().front().count, 7);
+      EXPECT_EQ(me.collectives.gradient_wire().feedback().data, lost.tensor().data);
       EXPECT_THAT(numbers(me.stream(), lost.tensor()), Each(0.0F));
-      EXPECT_EQ(me.transfer.gradient_wire().key(), 9U);
+      EXPECT_EQ(me.collectives.gradient_wire().key(), 9U);
       me.trainer.stage().kernels().fill(me.stream(),
                                         {.x = me.trainer.stage().store().gradient(), .value = 0});
       me.stream().synchronize();

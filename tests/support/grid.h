@@ -24,12 +24,11 @@ inline Outcome run_grid(const io::Config& config, int ranks,
         std::vector<double> losses;
         mine.on_step = [&](const train::StepReport& report) { losses.push_back(report.loss); };
         train::Trainer trainer(config, comm, mine);
-        const train::RunResult result = trainer.run();
+        trainer.run();
         const Outcome part = outcome_of(trainer);
         const std::scoped_lock lock(mutex);
         if (comm.rank() == 0) {
           all.losses = losses;
-          all.val_loss = result.final_val_loss;
         }
         for (const auto& [name, values] : part.values) {
           const auto known = all.values.find(name);

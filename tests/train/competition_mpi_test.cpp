@@ -1,6 +1,6 @@
 // Parameters that lie on different ranks and compete: each rank gets the masks that one rank with
 // all of them gets, to the element, ties included.
-#include "src/train/masks/competition.h"
+#include "src/train/masks/pruner.h"
 
 #include <gtest/gtest.h>
 

@@ -119,7 +119,7 @@ TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
     }
   }
   kernels::Backend backend(kernels::by_name("auto"), 1);
-  const LayerTimes times = measured_times(config, kProblem, kept, 8, backend);
+  const LayerTimes times = measured_times(config, kProblem, layers, kept, 8, backend);
   ASSERT_EQ(times.layers.size(), 5U);
   EXPECT_GT(times.layers[1].forward, times.layers[0].forward);
   // Blocks are timed once.

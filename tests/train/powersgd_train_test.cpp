@@ -187,7 +187,7 @@ TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
     config.parallel.codec.fallback = codec;
     parallel::run_ranks(2, [&](parallel::Communicator& comm) {
       train::Trainer trainer(config, comm, {.resume = path->string()});
-      std::vector<float> got = factor_of(trainer, trainer.exchange().low_rank());
+      std::vector<float> got = factor_of(trainer, trainer.data_parallel().low_rank());
       EXPECT_EQ(got.size(), 32 * (codec.back() - '0'));
       const size_t both = std::min(got.size(), saved.size());
       EXPECT_TRUE(std::equal(got.begin(), got.begin() + static_cast<int64_t>(both), saved.begin()));

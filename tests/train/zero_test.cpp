@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "src/train/run/agreement.h"
+#include "src/train/exchange/agreement.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"

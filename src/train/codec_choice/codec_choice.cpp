@@ -9,7 +9,7 @@
 #include "parallel/wire/codec.h"
 #include "src/kernels/backend.h"
 #include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/transfer.h"
+#include "src/train/exchange/replica_collectives.h"
 
 namespace espalier::train {
 namespace {
@@ -20,7 +20,8 @@ constexpr int64_t kBlock = 16'384;
 
 parallel::ErrorScale scale_of(const io::Config& config) {
   const std::string& wanted = config.parallel.codec_error;
-  return wanted == "relative" || (wanted == "auto" && optim::optimizer_of(config.optimizer).scale_free)
+  return wanted == "relative" ||
+                 (wanted == "auto" && optim::optimizer_of(config.optimizer).scale_free)
              ? parallel::ErrorScale::relative
              : parallel::ErrorScale::squares;
 }
@@ -28,11 +29,11 @@ parallel::ErrorScale scale_of(const io::Config& config) {
 }  // namespace
 
 CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
-                         Transfer& transfer)
+                         ReplicaCollectives& collectives)
     : config_(config),
       stage_(stage),
       replicas_(replicas),
-      timer_(replicas, transfer, stage.store().gradient().dtype),
+      timer_(replicas, collectives, stage.store().gradient().dtype),
       kind_(parallel::parse_codec(config.parallel.codec.fallback).name),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
@@ -43,7 +44,7 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
     uniform_ = uniform_candidate(config, candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (times_link(config)) {
-      measure_link(transfer.on_device());
+      measure_link(collectives.on_device());
     }
   }
 }
@@ -143,7 +144,7 @@ bool CodecChoice::due(int64_t step) const {
          step % config_.parallel.codec_every == 0;
 }
 
-void CodecChoice::choose(const Tensor& gradient, const Readiness& readiness, uint64_t key) {
+void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key) {
   const sparse::Store& store = stage_.store();
   parallel::ErrorTableOptions options{.choices = candidates_,
                                       .gradient = gradient.dtype,
@@ -170,7 +171,7 @@ void CodecChoice::choose(const Tensor& gradient, const Readiness& readiness, uin
   parallel::BitChoice made;
   if (replicas_.rank() == 0) {
     made = config_.parallel.codec_goal == "time"
-               ? parallel::least_exposed(table, times_of(table, open, readiness), budget)
+               ? parallel::least_exposed(table, times_of(table, open, timeline), budget)
                : parallel::least_bytes(table, budget);
     news_ = describe(table, made);
   }
@@ -184,9 +185,9 @@ void CodecChoice::choose(const Tensor& gradient, const Readiness& readiness, uin
 /// Layers are cut into buckets as the gradient was.
 parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table,
                                               std::span<const size_t> open,
-                                              const Readiness& readiness) const {
+                                              const GradientTimeline& timeline) const {
   const sparse::Store& store = stage_.store();
-  parallel::ExchangeTimes times{.latency = link_.latency_s, .backward_end = readiness.backward};
+  parallel::ExchangeTimes times{.latency = link_.latency_s, .backward_end = timeline.backward};
   std::vector<double> codec_seconds(table.bytes.size());
   for (size_t layer = 0; layer < open.size(); ++layer) {
     const sparse::Parameter& parameter = store.parameters()[open[layer]];
@@ -195,12 +196,11 @@ parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table
           codec_seconds_[static_cast<size_t>(c)] * static_cast<double>(parameter.kept());
     }
     const int64_t end = parameter.offset + parameter.kept();
-    const auto bucket = std::ranges::lower_bound(readiness.ends, end) - readiness.ends.begin();
-    const double ready =
-        readiness.ready.empty()
-            ? 0
-            : readiness
-                  .ready[std::min<size_t>(static_cast<size_t>(bucket), readiness.ready.size() - 1)];
+    const auto bucket = std::ranges::lower_bound(timeline.end, end) - timeline.end.begin();
+    const double ready = timeline.seconds.empty()
+                             ? 0
+                             : timeline.seconds[std::min<size_t>(static_cast<size_t>(bucket),
+                                                                 timeline.seconds.size() - 1)];
     if (times.ready.empty() || ready != times.ready.back()) {
       times.ends.push_back(static_cast<int64_t>(layer));
       times.ready.push_back(ready);

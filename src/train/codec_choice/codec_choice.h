@@ -13,7 +13,7 @@
 //   any, with reduction = "auto"   not at all where plain sums are measured to be no slower
 //
 // Times are those of sums as the run's gradients go, through the host or from device to device
-// (exchange_timer.h). Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0
+// (reduction_timer.h). Biases, norms and small parameters travel as they are (gradient_wire.h). Rank 0
 // of the replicas decides, the others are told; a stage of a pipeline decides for itself. Sources:
 // parallel/choice/bit_choice.h.
 #include <map>
@@ -24,18 +24,18 @@
 #include "parallel/choice/bit_choice.h"
 #include "parallel/choice/break_even.h"
 #include "parallel/choice/error_table.h"
-#include "src/train/exchange/exchange_timer.h"
 #include "src/train/exchange/gradient_timeline.h"
 #include "src/train/exchange/gradient_wire.h"
+#include "src/train/exchange/reduction_timer.h"
 
 namespace espalier::train {
 
 class CodecChoice {
  public:
-  /// Collective over the replicas. All must outlive it. `transfer`: of the run's gradients. It, and
+  /// Collective over the replicas. All must outlive it. `collectives`: those of gradients. It, and
   /// `prepare`, may write to the gradient.
   CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
-              Transfer& transfer);
+              ReplicaCollectives& collectives);
 
   /// From now on this codec instead of the config's default.
   void use(const std::string& codec);
@@ -48,7 +48,7 @@ class CodecChoice {
   bool due(int64_t step) const;
   /// Collective: chooses by this rank's `gradient`, in the host's memory, and those of the others.
   /// `key`: of random rounding.
-  void choose(const Tensor& gradient, const Readiness& readiness, uint64_t key);
+  void choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key);
   /// What was measured and decided since the last call, for people; empty: nothing new.
   std::string news() { return std::exchange(news_, {}); }
 
@@ -61,13 +61,13 @@ class CodecChoice {
   void measure_link(bool on_device);
   void decide_whether_to_compress();
   parallel::ExchangeTimes times_of(const parallel::ChoiceTable& table, std::span<const size_t> open,
-                                   const Readiness& readiness) const;
+                                   const GradientTimeline& timeline) const;
   std::string describe(const parallel::ChoiceTable& table, const parallel::BitChoice& made) const;
 
   io::Config config_;  ///< its default codec is the present one
   Stage& stage_;
   parallel::Communicator& replicas_;
-  ExchangeTimer timer_;
+  ReductionTimer timer_;
   std::string kind_;                             ///< "adaptive", "fastest", "adaprec", or a codec
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
   int uniform_ = 0;                              ///< choice of adaptive until the first

@@ -6,29 +6,29 @@
 
 namespace espalier::train {
 
-void ReadinessClock::begin(bool waits) {
+void GradientTimelineRecorder::begin(bool synchronises) {
   const bool on_device = stream_.queue() != nullptr;
-  watches_ = waits || !on_device;
-  before_ = on_device ? Readiness() : std::exchange(now_, {});
+  measures_ = synchronises || !on_device;
+  before_ = on_device ? GradientTimeline() : std::exchange(now_, {});
   now_ = {};
   marks_.clear();
   times_.clear();
-  if (watches_) {
+  if (measures_) {
     marks_.push_back(stream_.mark());
-    look();
+    poll();
   }
 }
 
-void ReadinessClock::ready(int64_t end) {
-  if (watches_) {
-    now_.ends.push_back(end);
+void GradientTimelineRecorder::ready(int64_t end) {
+  if (measures_) {
+    now_.end.push_back(end);
     marks_.push_back(stream_.mark());
-    look();
+    poll();
   }
 }
 
-void ReadinessClock::finish() {
-  if (!watches_) {
+void GradientTimelineRecorder::finish() {
+  if (!measures_) {
     return;
   }
   marks_.push_back(stream_.mark());
@@ -36,13 +36,13 @@ void ReadinessClock::finish() {
     stream_.wait(marks_[times_.size()]);
     times_.push_back(now_seconds());
   }
-  for (size_t i = 0; i < now_.ends.size(); ++i) {
-    now_.ready.push_back(times_[i + 1] - times_[0]);
+  for (size_t i = 0; i < now_.end.size(); ++i) {
+    now_.seconds.push_back(times_[i + 1] - times_[0]);
   }
   now_.backward = times_.back() - times_[0];
 }
 
-void ReadinessClock::look() {
+void GradientTimelineRecorder::poll() {
   while (times_.size() < marks_.size() && stream_.passed(marks_[times_.size()])) {
     times_.push_back(now_seconds());
   }

@@ -1,8 +1,10 @@
 #pragma once
-// When the gradients of a step become final, while others are still computed. On the CPU that is
-// when it is told. On a device kernels are then only asked for: a mark stands behind them, and the
-// host sees that it has passed when it asks for the next ones, and at the end, when it waits. So
-// there only steps are watched at whose end the host waits anyway.
+// Measures when each part of the flat gradient becomes final during backward; codec choice uses it
+// to see how much communication backward can hide.
+//
+// CPU: the time of the `ready` call. Device: the time at which the host first observes the event
+// recorded after the kernels, so resolution is one layer; only steps that synchronise at their end
+// are measured.
 #include <cstdint>
 #include <vector>
 
@@ -10,37 +12,35 @@
 
 namespace espalier::train {
 
-/// [gradients]: `ready` seconds after the step began those of flat elements up to `ends` were
-/// final; `backward`: all.
-struct Readiness {
-  std::vector<int64_t> ends;
-  std::vector<double> ready;
-  double backward = 0;
+struct GradientTimeline {
+  std::vector<int64_t> end;     ///< [n] flat elements [0, end[i]) were final …
+  std::vector<double> seconds;  ///< [n] … this long after the step began
+  double backward = 0;          ///< duration of backward, seconds
 };
 
-class ReadinessClock {
+class GradientTimelineRecorder {
  public:
   /// `stream` computes gradients, and must outlive it.
-  explicit ReadinessClock(Stream& stream) : stream_(stream) {}
+  explicit GradientTimelineRecorder(Stream& stream) : stream_(stream) {}
 
-  /// A step begins. `waits`: at its end the host waits for the kernels.
-  void begin(bool waits);
-  /// Elements [0, end) have been asked for.
+  /// A step begins. `synchronises`: the host waits for the kernels at its end.
+  void begin(bool synchronises);
+  /// The kernels that compute elements [0, end) are enqueued.
   void ready(int64_t end);
-  /// All have. On a device that waits where `begin` said so.
+  /// All kernels are enqueued. On a device waits for them if `begin` said so.
   void finish();
-  /// Of this step, in which sums wait for the end; on the CPU rather of the one before, if there
-  /// was one, in which they were on their way meanwhile.
-  const Readiness& found() const { return before_.ends.empty() ? now_ : before_; }
+  /// Device: of this step, whose reductions wait for its end. CPU: of the step before, if there was
+  /// one, because its reductions ran during backward.
+  const GradientTimeline& timeline() const { return before_.end.empty() ? now_ : before_; }
 
  private:
-  void look();
+  void poll();
 
   Stream& stream_;
-  bool watches_ = false;
-  std::vector<Mark> marks_;    ///< of the begin, of each end, and of all
-  std::vector<double> times_;  ///< when those that have been seen to pass were
-  Readiness now_, before_;
+  bool measures_ = false;
+  std::vector<Mark> marks_;    ///< of the begin, of each end, and of the end of backward
+  std::vector<double> times_;  ///< at which the host observed the first of them
+  GradientTimeline now_, before_;
 };
 
 }  // namespace espalier::train

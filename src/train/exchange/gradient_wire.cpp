@@ -16,12 +16,12 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    const sparse::ParameterSpec& spec, int64_t kept,
                                                    DType dtype) {
   const io::ParallelConfig& parallel = config.parallel;
-  const bool asked_for = parallel.codec.matches(spec.name);
+  const bool named = parallel.codec.matches(spec.name);
   const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
   const parallel::CodecSpec codec = parallel::parse_codec(parallel.codec.for_name(spec.name));
-  // Factors: low_rank_codec.h; the rest of those is sent as it is.
+  // Factors: low_rank_codec.h; other parameters are sent uncompressed.
   const bool factored = codec.kind() == parallel::CodecKind::matrices;
-  if (codec.name == "fp32" || factored || (small && !asked_for)) {
+  if (codec.name == "fp32" || factored || (small && !named)) {
     return parallel::plain_format(dtype);
   }
   if (codec.kind() == parallel::CodecKind::choosing) {
@@ -50,8 +50,8 @@ size_t bucket_bytes(const io::Config& config) {
 }
 
 std::string reduction_name(const io::Config& config, const parallel::Communicator& comm) {
-  const std::string& asked = config.parallel.reduction;
-  return asked == "auto" ? std::string(parallel::best_reduction(comm.members())) : asked;
+  const std::string& wanted = config.parallel.reduction;
+  return wanted == "auto" ? std::string(parallel::best_reduction(comm.members())) : wanted;
 }
 
 }  // namespace espalier::train

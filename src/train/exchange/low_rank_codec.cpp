@@ -10,7 +10,7 @@ namespace espalier::train {
 namespace {
 
 constexpr int64_t kRank = 4;
-constexpr uint64_t kFactors = 0x51;  // a stream of random numbers that nothing else draws from
+constexpr uint64_t kFactors = 0x51;  // a random stream of its own
 
 bool is_low_rank(const std::string& codec) {
   return parallel::parse_codec(codec).kind() == parallel::CodecKind::matrices;
@@ -20,7 +20,7 @@ bool tied_apart(const Stage& stage, const sparse::Parameter& parameter) {
   return parameter.spec.name == stage.tied_parameter();
 }
 
-/// Of a run's matrix: the same on all ranks, whatever else they hold.
+/// Key of a matrix: the same on all ranks.
 uint64_t key_of(const io::Config& config, const std::string& name) {
   uint64_t key = mix(static_cast<uint64_t>(config.train.seed), kFactors);
   for (const char letter : name) {
@@ -70,8 +70,9 @@ size_t low_rank_bytes(const io::Config& config, const sparse::Store& store) {
     const Shape& shape = parameter.spec.shape;
     factors += 4 * rank * static_cast<size_t>(shape.rows() + 3 * shape.cols());
   }
-  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
-  const size_t bucket = asked > 0 ? asked : parallel::usual_bucket_bytes(store.gradient().bytes());
+  const auto wanted = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t bucket =
+      wanted > 0 ? wanted : parallel::usual_bucket_bytes(store.gradient().bytes());
   rest = std::min(rest, 2 * bucket);
   return factors + rest + (config.parallel.error_feedback ? rest / element * 4 : 0);
 }
@@ -92,8 +93,8 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
                           .rank = rank,
                           .key = key_of(config, parameter.spec.name)});
     }
-    const bool other = !is_low_rank(config.parallel.codec.for_name(parameter.spec.name));
-    if ((rank == 0 || !active) && !other) {
+    const bool other_codec = !is_low_rank(config.parallel.codec.for_name(parameter.spec.name));
+    if ((rank == 0 || !active) && !other_codec) {
       released.push_back({.first = parameter.offset, .count = parameter.kept()});
     }
   }

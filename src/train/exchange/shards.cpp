@@ -36,7 +36,7 @@ void Shards::collect(std::span<const sparse::Range> shares, const Tensor& whole)
   if (!whole || whole.count() == 0) {
     return;
   }
-  require(comm_ != nullptr, "a plan collects nothing");
+  require(comm_ != nullptr, "shards of a plan cannot collect");
   const auto bytes = static_cast<int64_t>(size_of(whole.dtype));
   std::vector<parallel::Range> ranges;
   for (const auto& [first, count] : shares) {

@@ -1,7 +1,7 @@
 #pragma once
-// Who owns which part of the optimizer state, by parallel/reduction/partition.h over the ranks of a
-// communicator: the store's sparse::Sharding for ZeRO-1. Every rank gets the same partition from
-// the same masks, without a message; it is made anew when masks change.
+// Which rank owns which part of the optimizer state under ZeRO-1: the store's sparse::Sharding, by
+// parallel/reduction/partition.h over the ranks of a communicator. Every rank computes the same
+// partition from the same masks, without a message; it is computed again when masks change.
 #include <functional>
 #include <utility>
 #include <vector>
@@ -21,18 +21,20 @@ class Shards final : public sparse::Sharding {
   /// `comm` must outlive it.
   Shards(parallel::Communicator& comm, const Options& options)
       : comm_(&comm), rank_(comm.rank()), ranks_(comm.size()), options_(options) {}
-  /// For plans: who owns what, without anybody to collect it from.
+  /// For plans: cannot collect.
   Shards(int rank, int ranks, const Options& options)
       : rank_(rank), ranks_(ranks), options_(options) {}
 
   int rank() const override { return rank_; }
   std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
   void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
-  bool collects_on_device() const override { return static_cast<bool>(way_); }
-  void collect_on_device(std::span<const sparse::SharedVector> vectors) override { way_(vectors); }
-  /// How devices do it from now on; empty: not at all.
-  using Way = std::function<void(std::span<const sparse::SharedVector>)>;
-  void set_way(Way way) { way_ = std::move(way); }
+  bool collects_on_device() const override { return static_cast<bool>(device_gather_); }
+  void collect_on_device(std::span<const sparse::SharedVector> vectors) override {
+    device_gather_(vectors);
+  }
+  /// All-gather between devices; empty: not available.
+  using DeviceGather = std::function<void(std::span<const sparse::SharedVector>)>;
+  void set_device_gather(DeviceGather gather) { device_gather_ = std::move(gather); }
 
   /// That of the store's present layout.
   const parallel::Partition& partition() const { return partition_; }
@@ -42,7 +44,7 @@ class Shards final : public sparse::Sharding {
   int rank_, ranks_;
   Options options_;
   parallel::Partition partition_;
-  Way way_;
+  DeviceGather device_gather_;
 };
 
 }  // namespace espalier::train

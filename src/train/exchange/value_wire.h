@@ -1,19 +1,19 @@
 #pragma once
-// How the new values of ZeRO-1 travel from their owner to all ranks: as they are, or, of matrices
-// whose `parallel.value_codec` is not "fp32", as changes in that codec.
+// How updated values reach all ranks from their owner under ZeRO-1: uncompressed, or, for matrices
+// whose `parallel.value_codec` is not "fp32", as encoded changes.
 //
-//   m   master copy of an element, fp32, exact, with its owner alone (Store: `master`)
-//   c   the common value, of the compute type, the same bits on all ranks: what is computed with
+//   m   master copy of an element, fp32, exact, held by its owner only (Store: `master`)
+//   c   the common value, of the compute type, the same bits on all ranks; kernels compute with it
 //   the owner sends code(m - c); all ranks, the owner too:  c = round(c + decode(code))
 //
-// Between devices kernels make the codes, and m is in the device's memory. Where values go through
-// the host, it encodes: m is in pinned memory, where kernels write it (sparse/store/optimizer_arrays.h).
-// An update that changed nothing, as its norm was not finite, has changes of zero, too (Wire).
+// The error of code and rounding, m - c, is part of the next message, so c follows m however coarse
+// the code is. Between devices, kernels encode, and m is in device memory. Through the host, the
+// host encodes, and m is in pinned memory, where kernels write it. An update with a non-finite norm
+// sends changes of zero (Wire).
 //
-// So what a code and the rounding lost, m - c, is in the next message: nothing is forgotten, and c
-// follows m however coarse the code is. A parameter's codec does not change during a run: matrices
-// of fewer than `codec_min_size` elements (kept or not, unless a pattern names them), biases,
-// norms, and tied embeddings that two stages hold travel as they are.
+// A parameter's codec does not change during a run. Sent uncompressed: biases, norms, matrices of
+// fewer than `codec_min_size` elements (pruned ones included, unless a pattern names them), and
+// tied embeddings held by two stages.
 #include <optional>
 #include <vector>
 
@@ -23,10 +23,10 @@
 
 namespace espalier::train {
 
-/// Whether this config has values travel in codes where there are ranks to send them to.
+/// Whether this config encodes values between several ranks.
 bool codes_values(const io::Config& config);
 
-/// Empty: values of this parameter travel as they are.
+/// Empty: values of this parameter are sent uncompressed.
 std::optional<kernels::WireFormat> value_format(const io::Config& config,
                                                 const sparse::ParameterSpec& spec);
 

@@ -1,16 +1,18 @@
 #include "src/train/masks/pruner.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 
 #include "io/checkpoint/checkpoint.h"
 #include "parallel/reduction/sra.h"
+#include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
 #include "pruning/drop_grow.h"
 #include "pruning/prunable.h"
 #include "src/core/mirror.h"
-#include "src/train/memory/storage_choice.h"
-#include "src/train/run/snapshot.h"
+#include "src/train/masks/mask_files.h"
 
 namespace espalier::train {
 namespace {
@@ -91,6 +93,39 @@ class Probe {
   sparse::Store& store_;
 };
 
+void sum_over(parallel::Communicator& comm, std::span<int64_t> counts) {
+  std::vector<int64_t> all(counts.size() * static_cast<size_t>(comm.size()));
+  parallel::all_gather(comm, std::as_bytes(counts), std::as_writable_bytes(std::span(all)));
+  for (size_t i = 0; i < counts.size(); ++i) {
+    counts[i] = 0;
+    for (size_t at = i; at < all.size(); at += counts.size()) {
+      counts[i] += all[at];
+    }
+  }
+}
+
+std::vector<std::vector<std::byte>> gather_from(parallel::Communicator& comm,
+                                                std::span<const std::byte> mine) {
+  const std::array<int64_t, 1> length{static_cast<int64_t>(mine.size())};
+  std::vector<int64_t> lengths(static_cast<size_t>(comm.size()));
+  parallel::all_gather(comm, std::as_bytes(std::span(length)),
+                       std::as_writable_bytes(std::span(lengths)));
+  std::vector<parallel::Range> ranges;
+  int64_t end = 0;
+  for (const int64_t some : lengths) {
+    ranges.push_back({.first = end, .count = some});
+    end += some;
+  }
+  std::vector<std::byte> whole(static_cast<size_t>(end));
+  parallel::gather_slices(comm, {.ranges = ranges, .mine = mine, .whole = whole});
+  std::vector<std::vector<std::byte>> parts;
+  for (const parallel::Range& range : ranges) {
+    const auto begin = whole.begin() + range.first;
+    parts.emplace_back(begin, begin + range.count);
+  }
+  return parts;
+}
+
 }  // namespace
 
 pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
@@ -150,7 +185,57 @@ pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& pru
   return among_all(store, prunable, pruning::prune(candidates, settings));
 }
 
+pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
+                                      std::vector<size_t> mine) {
+  return {.candidates = candidates,
+          .mine = std::move(mine),
+          .sum = [&comm](std::span<int64_t> counts) { sum_over(comm, counts); },
+          .gather = [&comm](std::span<const std::byte> bytes) { return gather_from(comm, bytes); }};
+}
+
+sparse::Mask example_mask(const io::PruningConfig& config, const sparse::ParameterSpec& spec,
+                          int64_t kept) {
+  const int64_t size = spec.shape.count();
+  if (kept == 0 || kept == size) {
+    return sparse::Mask(size, kept == size);
+  }
+  pruning::Settings settings = settings_of(config, 1);
+  if (settings.method != "nm" && settings.method != "block") {
+    settings.method = "random";
+  }
+  settings.scope = pruning::Scope::global;  // in which a parameter may be left empty
+  settings.sparsity =
+      settings.method == "nm" ? 0 : 1 - static_cast<double>(kept) / static_cast<double>(size);
+  const sparse::Index all = sparse::Index::full(size);
+  std::vector<float> values;
+  if (pruning::method_by_name(settings.method).needs_values) {
+    values = sparse::initial_values(spec, all, 1);
+  }
+  const std::vector<pruning::Candidate> candidates{{spec.name, spec.shape, &all, values}};
+  return std::move(pruning::prune(candidates, settings).masks.front());
+}
+
 namespace {
+
+/// Throws Failure, at the start of a run, if pruning will make masks of single elements for a
+/// `prunable` parameter whose storage cannot hold them.
+void check_storages(const io::PruningConfig& config, const sparse::Store& store,
+                    const std::vector<bool>& prunable, double sparsity) {
+  if (config.method == "block" || config.method == "file" || sparsity <= 0) {
+    return;
+  }
+  const int64_t edge = store.options().block.edge;
+  const double fill = 1 - std::pow(sparsity, static_cast<double>(edge * edge));
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    check(
+        !prunable[p] || !parameter.storage.whole_blocks,
+        "storage \"block\" of \"{0}\" needs masks of whole blocks, which pruning.method = \"{1}\" "
+        "does not make: whole {2}x{2} blocks would hold about {3:.1f} % instead of {4:.1f} %; use "
+        "pruning.method = \"block\", or sparse.storage = \"sparse\" or \"auto\"",
+        parameter.spec.name, config.method, edge, 100 * fill, 100 * (1 - sparsity));
+  }
+}
 
 /// Of the store's parameters, by rules that see the whole network.
 std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfig& config,
@@ -166,6 +251,19 @@ std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfi
   return mine;
 }
 
+/// With the other stages, by rules that see the whole network.
+pruning::Competition competition_of(const StoreScope& scope, const std::vector<bool>& prunable) {
+  std::vector<size_t> mine;
+  for (const size_t number : scope.numbers) {
+    if (prunable[number]) {
+      mine.push_back(static_cast<size_t>(
+          std::count(prunable.begin(), prunable.begin() + static_cast<int64_t>(number), true)));
+    }
+  }
+  return make_competition(*scope.stages, static_cast<size_t>(std::ranges::count(prunable, true)),
+                          std::move(mine));
+}
+
 }  // namespace
 
 Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope)
@@ -176,7 +274,7 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
       competition_(
           scope.stages == nullptr
               ? std::nullopt
-              : std::optional(make_competition(scope, prunable_of(scope.network, config.pruning)))),
+              : std::optional(competition_of(scope, prunable_of(scope.network, config.pruning)))),
       enabled_(config.pruning.method != "none") {
   if (enabled_) {
     timing_ = timing_of(config_);

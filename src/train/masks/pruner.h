@@ -14,9 +14,15 @@
 #include "pruning/pruning.h"
 #include "pruning/schedule.h"
 #include "sparse/store/store.h"
-#include "src/train/masks/competition.h"
 
 namespace espalier::train {
+
+/// The place of a store in the network.
+struct StoreScope {
+  std::vector<sparse::ParameterSpec> network{};  ///< all parameters, in forward order
+  std::vector<size_t> numbers{};                 ///< of the store's parameters, in its order
+  parallel::Communicator* stages = nullptr;  ///< hold the other parameters; null: the store has all
+};
 
 /// Zeros / prunable elements, and counts, of a store under this config.
 struct Sparsity {
@@ -87,5 +93,17 @@ pruning::Timing timing_of(const io::PruningConfig& config);
 std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
                               const io::PruningConfig& config);
 std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config);
+
+/// Global pruning over ranks of `comm` that hold different parameters, for example the stages of a
+/// pipeline. `mine`: numbers of this rank's candidates among `candidates` of all ranks. `comm` must outlive
+/// it.
+pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
+                                      std::vector<size_t> mine);
+
+/// A mask to measure with before the run has one: keeps about `kept` elements of a parameter of this
+/// shape, of the kind that the method makes (groups of nm, whatever `kept` is unless it is all;
+/// blocks; else random single elements). Deterministic. O(size) time.
+sparse::Mask example_mask(const io::PruningConfig& config, const sparse::ParameterSpec& spec,
+                          int64_t kept);
 
 }  // namespace espalier::train

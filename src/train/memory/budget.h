@@ -14,7 +14,7 @@
 
 #include "io/config/config.h"
 #include "src/kernels/backend.h"
-#include "src/train/run/start.h"
+#include "src/train/masks/start.h"
 #include "src/train/stage/layout.h"
 #include "src/train/stage/stage.h"
 
@@ -56,8 +56,8 @@ struct RunShape {
   kernels::Planning place{};  ///< whose memory and workspace are planned
   Start start;                ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
-  bool sums_on_device = false;  ///< gradients of replicas go from device to device
-  int replica = 0;              ///< whose slices of them are planned
+  bool reduces_on_device = false;  ///< gradients of replicas go from device to device
+  int replica = 0;                 ///< whose slices of them are planned
   /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches.
   /// Throws Failure when the schedule cannot use these. Empty: one stage.
   std::function<std::vector<StageShape>(int64_t micro_batches)> stages{};

@@ -5,125 +5,92 @@
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
-#include "src/train/exchange/exchange.h"
+#include "src/train/exchange/data_parallel.h"
 #include "src/train/masks/pruner.h"
 
 namespace espalier::train {
 namespace {
 
+/// Plans of one config, with all choices but those of memory made.
 class Planner {
  public:
-  explicit Planner(const PlanInput& input)
-      : input_(input), config_(input.config), layers_(make_layers(config_, input.problem)) {
-    for (const auto& layer : layers_) {
+  Planner(const PlanInput& input, const io::Config& config, const Start& start)
+      : input_(input),
+        config_(config),
+        start_(start),
+        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))) {
+    for (const auto& layer : input.layers) {
       std::ranges::move(layer->parameters(), std::back_inserter(network_));
     }
   }
 
-  Plan plan() {
-    if (config_.parallel.pipeline == 0) {
-      choose_stages();
-    }
-    const RunShape run = run_shape(input_.start);
+  Plan plan() const {
+    const RunShape run = run_shape();
     Plan plan{.pipeline = config_.parallel.pipeline, .layout = {}, .fit = fit_memory(config_, run)};
     if (input_.place.device) {
       plan.advice = check_device(config_, run, plan.fit, input_.available);
     }
     if (!plan.fit.note.empty()) {
-      notes_.push_back(plan.fit.note);
+      plan.notes.push_back(plan.fit.note);
     }
     plan.layout = layout_for(share_of(config_, run.ranks) / plan.fit.choice.micro_batch);
-    plan.notes = std::move(notes_);
     return plan;
   }
 
+  bool fits() const {
+    try {
+      fit_memory(config_, run_shape());
+      return true;
+    } catch (const Failure&) {
+      return false;  // too large, or the batch or the layers cannot be divided like this
+    }
+  }
+
  private:
+  RunShape run_shape() const;
   Layout layout_for(int64_t micro_batches) const;
-  std::vector<StageShape> stages_for(int64_t micro_batches, const Start& start) const;
+  std::vector<StageShape> stages_for(int64_t micro_batches) const;
   StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const;
-  RunShape run_shape(const Start& start) const;
-  void choose_stages();
-  int fewest_stages(const Start& start);
 
   const PlanInput& input_;
-  io::Config config_;
-  std::vector<std::unique_ptr<model::Layer>> layers_;  ///< of the whole network, to ask, not to run
-  std::vector<sparse::ParameterSpec> network_;         ///< their parameters
-  std::vector<std::string> notes_;
+  const io::Config& config_;
+  const Start& start_;
+  parallel::Grid grid_;
+  std::vector<sparse::ParameterSpec> network_;  ///< all parameters
 };
 
-RunShape Planner::run_shape(const Start& start) const {
-  const parallel::Grid grid =
-      parallel::make_grid(input_.ranks, static_cast<int>(config_.parallel.pipeline));
+RunShape Planner::run_shape() const {
+  const int replica = grid_.place_of(input_.rank).replica;
   RunShape run{.problem = input_.problem,
-               .ranks = grid.data,
+               .ranks = grid_.data,
                .threads = input_.threads,
                .place = input_.place,
-               .start = start,
-               .sharding = plan_shards(config_, grid.place_of(input_.rank).replica, grid.data),
-               .sums_on_device = input_.sums_on_device && grid.data > 1,
-               .replica = grid.place_of(input_.rank).replica};
-  if (grid.pipeline > 1 || config_.parallel.delay_stages > 1) {
-    run.stages = [this, &start](int64_t micro_batches) { return stages_for(micro_batches, start); };
+               .start = start_,
+               .sharding = plan_shards(config_, replica, grid_.data),
+               .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
+               .replica = replica};
+  if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
+    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
   }
   return run;
-}
-
-void Planner::choose_stages() {
-  const int stages = fewest_stages(input_.start);
-  std::string unpruned;
-  if (config_.pruning.method != "none" || input_.start.pruned) {
-    const io::PruningConfig pruning = std::exchange(config_.pruning, io::PruningConfig());
-    Start dense{.masks = {}, .kept = {}};
-    for (const sparse::ParameterSpec& spec : network_) {
-      dense.kept.push_back(spec.shape.count());
-    }
-    const int needed = fewest_stages(dense);
-    config_.pruning = pruning;
-    unpruned = needed == 0
-                   ? fmt::format("; unpruned it would fit no grid of {} ranks", input_.ranks)
-                   : fmt::format("; unpruned it would take {}", needed);
-  }
-  config_.parallel.pipeline = std::max(stages, 1);
-  if (stages > 0) {
-    notes_.push_back(fmt::format("parallel.pipeline = \"auto\": {} of {} ranks as stages{}", stages,
-                                 input_.ranks, unpruned));
-  }  // else planning tells what is missing
-}
-
-/// 0: no number of stages fits.
-int Planner::fewest_stages(const Start& start) {
-  for (int stages = 1; stages <= input_.ranks; ++stages) {
-    if (input_.ranks % stages != 0) {
-      continue;
-    }
-    config_.parallel.pipeline = stages;
-    try {
-      fit_memory(config_, run_shape(start));
-      return stages;
-    } catch (const Failure&) {
-      continue;  // too large, or the batch or the layers cannot be shared like this
-    }
-  }
-  return 0;
 }
 
 Layout Planner::layout_for(int64_t micro_batches) const {
   return make_layout(config_, input_.ranks, micro_batches, input_.times);
 }
 
-std::vector<StageShape> Planner::stages_for(int64_t micro_batches, const Start& start) const {
+std::vector<StageShape> Planner::stages_for(int64_t micro_batches) const {
   const Layout layout = layout_for(micro_batches);
   const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
   const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
   std::vector<StageShape> stages;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const std::vector<PartShape> parts = layout.parts(rank);
-    const std::vector<size_t> numbers = parameters_of(layers_, parts);
+    const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
     StageShape stage{.rank = rank,
                      .layout = layout,
                      .parts = parts,
-                     .start = start_of_part(start, numbers),
+                     .start = start_of_part(start_, numbers),
                      .messages = messages(layout, rank, samples)};
     for (const size_t number : numbers) {
       if (network_[number].prunable && !prunable[number]) {
@@ -135,12 +102,12 @@ std::vector<StageShape> Planner::stages_for(int64_t micro_batches, const Start& 
   return stages;
 }
 
-/// Of a rank's buffers for messages, and for the other end's share of tied embeddings.
+/// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
 StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t samples) const {
   const parallel::Schedule& schedule = layout.schedule;
   StageShape::Messages sum;
   for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-    const model::Layer& layer = *layers_[layout.ends[static_cast<size_t>(boundary)] - 1];
+    const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
     const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
     const kernels::WireFormat wire = activation_format(config_);
     const size_t bytes = wire == kernels::WireFormat{}
@@ -152,7 +119,7 @@ StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t s
     const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
     const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
     (through_host ? sum.on_host : sum.beside_kernels) +=
-        touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // there and back
+        touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
   }
   const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
   const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
@@ -165,8 +132,56 @@ StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t s
   return sum;
 }
 
+io::Config with_stages(io::Config config, int stages) {
+  config.parallel.pipeline = stages;
+  return config;
+}
+
+/// 0: no number of stages fits.
+int fewest_stages(const PlanInput& input, const io::Config& config, const Start& start) {
+  for (int stages = 1; stages <= input.ranks; ++stages) {
+    if (input.ranks % stages == 0 && Planner(input, with_stages(config, stages), start).fits()) {
+      return stages;
+    }
+  }
+  return 0;
+}
+
+/// The fewest stages of the unpruned network, for the user.
+std::string unpruned_note(const PlanInput& input) {
+  if (input.config.pruning.method == "none" && !input.start.pruned) {
+    return {};
+  }
+  io::Config config = input.config;
+  config.pruning = {};
+  Start dense{.masks = {}, .kept = {}};
+  for (const auto& layer : input.layers) {
+    for (const sparse::ParameterSpec& spec : layer->parameters()) {
+      dense.kept.push_back(spec.shape.count());
+    }
+  }
+  const int stages = fewest_stages(input, config, dense);
+  return stages == 0 ? fmt::format("; unpruned it would fit no grid of {} ranks", input.ranks)
+                     : fmt::format("; unpruned it would take {}", stages);
+}
+
 }  // namespace
 
-Plan make_plan(const PlanInput& input) { return Planner(input).plan(); }
+Plan make_plan(const PlanInput& input) {
+  if (input.config.parallel.pipeline != 0) {
+    return Planner(input, input.config, input.start).plan();
+  }
+  const int stages = fewest_stages(input, input.config, input.start);
+  // If nothing fits, the plan of one stage throws what is missing.
+  const io::Config config = with_stages(input.config, std::max(stages, 1));
+  const std::string unpruned = unpruned_note(input);
+  Plan plan = Planner(input, config, input.start).plan();
+  if (stages > 0) {
+    plan.notes.insert(plan.notes.begin(),
+                      fmt::format("parallel.pipeline = \"auto\": {} of {} ranks as stages{}",
+                                  stages, input.ranks, unpruned));
+  }
+  return plan;
+}
 
 }  // namespace espalier::train

@@ -1,6 +1,6 @@
 #pragma once
-// What is decided before anything is allocated: stages, schedule, micro-batches, recompute. A pure
-// function of config, data and ranks, so every rank decides the same, and `--dry-run` shows it.
+// Chooses stages, schedule, micro-batches and recompute before anything is allocated: a pure function
+// of config, data and ranks, so every rank chooses the same, and `--dry-run` shows it.
 #include <limits>
 #include <string>
 
@@ -13,30 +13,32 @@ namespace espalier::train {
 struct PlanInput {
   const io::Config& config;
   const ProblemShape& problem;
-  const Start& start;  ///< of all parameters
+  std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
+  const Start& start;                                     ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
-  int rank = 0;               ///< whose part of a shared optimizer, and of sums, counts
+  int rank = 0;               ///< whose slices of a sharded optimizer and of reductions are planned
   int threads = 1;            ///< of a rank
   kernels::Planning place{};  ///< whose memory is planned
-  /// Of messages between ranks.
+  /// Route of messages between ranks.
   parallel::CarrierKind carrier = parallel::CarrierKind::host;
-  bool sums_on_device = false;  ///< gradients go from device to device
-  /// Bytes of a device that are free; more than that is refused.
+  bool reduces_on_device = false;  ///< gradients are reduced from device to device
+  /// Free bytes of a device. Throws Failure if the plan needs more.
   size_t available = std::numeric_limits<size_t>::max();
 };
 
 struct Plan {
-  int64_t pipeline = 1;  ///< that of the config, or what stands for "auto"
+  int64_t pipeline = 1;  ///< resolved
   Layout layout;
   Fit fit;
-  std::vector<std::string> notes;  ///< what was chosen, for people
-  std::string advice;              ///< should a device's memory run out all the same
+  std::vector<std::string> notes;  ///< choices, for the user
+  std::string advice;              ///< shown if the device runs out of memory
 };
 
-/// With parallel.pipeline = "auto" as few stages as fit train.memory_budget. That is why a pruned
-/// model trains faster (Singh and Bhatele, IPDPS 2023): fewer stages, fewer bubbles and messages; a
-/// note tells what it would take unpruned. Throws Failure, with the fix, when nothing fits.
+/// With parallel.pipeline = "auto" chooses the fewest stages that fit train.memory_budget: fewer
+/// stages have fewer bubbles and messages, so a pruned model trains faster (Singh and Bhatele, IPDPS
+/// 2023). A note states the number for the unpruned model. Throws Failure, with the fix, if nothing
+/// fits.
 Plan make_plan(const PlanInput& input);
 
 }  // namespace espalier::train

@@ -10,7 +10,7 @@
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
-#include "src/train/masks/example_mask.h"
+#include "src/train/masks/pruner.h"
 
 namespace espalier::train {
 namespace {
@@ -204,24 +204,6 @@ double times_dense(const StorageGroup& group, Storage storage) {
 }
 
 }  // namespace
-
-void check_storages(const io::PruningConfig& config, const sparse::Store& store,
-                    const std::vector<bool>& prunable, double sparsity) {
-  if (config.method == "block" || config.method == "file" || sparsity <= 0) {
-    return;
-  }
-  const int64_t edge = store.options().block.edge;
-  const double fill = 1 - std::pow(sparsity, static_cast<double>(edge * edge));
-  for (size_t p = 0; p < prunable.size(); ++p) {
-    const sparse::Parameter& parameter = store.parameters()[p];
-    check(
-        !prunable[p] || !parameter.storage.whole_blocks,
-        "storage \"block\" of \"{0}\" needs masks of whole blocks, which pruning.method = \"{1}\" "
-        "does not make: whole {2}x{2} blocks would hold about {3:.1f} % instead of {4:.1f} %; use "
-        "pruning.method = \"block\", or sparse.storage = \"sparse\" or \"auto\"",
-        parameter.spec.name, config.method, edge, 100 * fill, 100 * (1 - sparsity));
-  }
-}
 
 bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
   return std::ranges::any_of(store.parameters(), [&](const sparse::Parameter& parameter) {

@@ -41,11 +41,6 @@ struct StorageQuestion {
   int64_t rows = 1;    ///< of a micro-batch
 };
 
-/// Throws Failure when pruning of the `prunable` parameters will make masks of single elements that
-/// their storage cannot hold: better told at the start of a run than at its hundredth step.
-void check_storages(const io::PruningConfig& config, const sparse::Store& store,
-                    const std::vector<bool>& prunable, double sparsity);
-
 /// Whether the config leaves a storage to us at all.
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 

@@ -1,12 +1,11 @@
 #pragma once
-// What the gradient of a loss is multiplied with before backward, and every gradient divided by
-// before the update: numbers of fp16 below 6e-8 would be rounded to nothing. Powers of two change
-// no bit of what does not leave the range of a type.
+// The loss scale: backward starts from loss * scale, and the update divides gradients by it, because
+// fp16 rounds values below 6e-8 to zero. Powers of two change no bit of values within range.
 //
-// A fixed one is train.loss_scale. fp16 has a moving one by default: from 2^16 on, halved by each
-// step whose gradient is not finite, which is left out, and doubled after 2,000 others in a row.
-// All ranks decide alike, by the norm of the whole gradient. Source: Micikevicius and others,
-// "Mixed precision training", ICLR 2018, sections 3.2 and 4.
+// train.loss_scale sets a fixed one. fp16 has a dynamic one by default: from 2^16 on, halved by each
+// step with a non-finite gradient norm, which is skipped, and doubled after 2,000 other steps in a
+// row. All ranks decide alike, by the norm of the whole gradient. Source: Micikevicius et al., "Mixed
+// precision training", ICLR 2018, sections 3.2 and 4.
 #include <cstdint>
 #include <string>
 
@@ -19,17 +18,17 @@ class LossScale {
   explicit LossScale(const io::TrainConfig& config);
 
   double value() const { return value_; }
-  /// Whether steps may be left out.
+  /// Whether it is dynamic: steps may be skipped.
   bool moving() const { return moving_; }
-  /// After a step: whether its gradient, computed with `value`, was finite. False: the step cannot
-  /// be left out; something other than the scale is wrong.
+  /// After a step whose gradient norm at `value` was finite, or not. False: the step cannot be skipped,
+  /// because the scale is not the cause.
   bool take(bool finite);
-  /// Steps left out since the run began: the optimizer's own count does not know them.
+  /// Steps skipped since the run began; the optimizer does not count them.
   int64_t left_out() const { return left_out_; }
 
-  /// For checkpoints; empty where there is nothing to remember.
+  /// For checkpoints; empty for a fixed scale.
   std::string state() const;
-  /// Throws Failure when the text is not what `state` returned.
+  /// Throws Failure if `state` did not return this text.
   void restore(const std::string& state);
 
  private:

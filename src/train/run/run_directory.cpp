@@ -3,7 +3,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "parallel/transport/collectives.h"
 #include "src/config/dump.h"
-#include "src/train/run/agreement.h"
+#include "src/train/exchange/agreement.h"
 
 namespace espalier::train {
 namespace {

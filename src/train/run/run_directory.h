@@ -1,6 +1,6 @@
 #pragma once
-// A run directory as rank 0 keeps it (contract: docs/formats.md): lock, resolved config,
-// metrics.jsonl, checkpoints/, summary.json, trace.json. Other ranks hold the paths only.
+// A run directory (contract: docs/formats.md): lock, resolved config, metrics.jsonl, checkpoints/,
+// summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
 #include <filesystem>
 #include <optional>
 
@@ -13,9 +13,9 @@ namespace espalier::train {
 class RunDirectory {
  public:
   /// Collective. Rank 0 takes the lock and decides from `resume` where the run starts:
-  ///   ""      fresh; Failure when a run is there already
-  ///   "none"  fresh; what an earlier run left is removed by `begin`
-  ///   "auto"  the newest checkpoint in the directory, fresh when there is none
+  ///   ""      fresh; Failure if the directory holds a run
+  ///   "none"  fresh; `begin` removes an earlier run
+  ///   "auto"  the newest checkpoint in the directory; fresh if there is none
   ///   FILE    that checkpoint
   RunDirectory(const std::filesystem::path& root, const std::string& resume,
                parallel::Communicator& comm);
@@ -29,7 +29,7 @@ class RunDirectory {
   /// Rank 0: removes an earlier run that this one replaces, writes config.toml and opens
   /// metrics.jsonl, kept up to `resumed_step` (-1: empty).
   void begin(const io::Config& config, int64_t resumed_step);
-  /// Rank 0: one line; elsewhere nothing.
+  /// Rank 0 writes one line; other ranks do nothing.
   void write_metrics(const nlohmann::ordered_json& line);
 
  private:
@@ -39,7 +39,7 @@ class RunDirectory {
 
   std::filesystem::path root_;
   bool writes_;
-  bool replaces_ = false;  ///< an earlier run in the directory goes when this one begins
+  bool replaces_ = false;  ///< `begin` removes an earlier run
   std::optional<io::RunLock> lock_;
   std::optional<std::filesystem::path> resume_file_;
   std::optional<io::MetricsWriter> metrics_;

@@ -7,57 +7,19 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "parallel/transport/collectives.h"
-#include "pruning/pruning.h"
 #include "sparse/index/file_index.h"
+#include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/mirror.h"
-#include "src/train/run/agreement.h"
+#include "src/train/exchange/agreement.h"
+#include "src/train/masks/mask_files.h"
 
 namespace espalier::train {
 namespace {
 
 constexpr std::array<const char*, 2> kMoments{"moment1", "moment2"};
 
-void check_same_parameters(const io::CheckpointReader& reader,
-                           std::span<const sparse::ParameterSpec> specs, bool whole = true) {
-  const std::string file = reader.path().string();
-  for (const sparse::ParameterSpec& spec : specs) {
-    check(reader.has(spec.name),
-          "{} is a checkpoint of another model: it has no parameter \"{}\" (compare [model] with "
-          "`espalier inspect`)",
-          file, spec.name);
-    const Shape shape = reader.info(spec.name).shape;
-    check(shape == spec.shape,
-          "{} is a checkpoint of another model: \"{}\" has shape {} there and {} here (compare "
-          "[model] with `espalier inspect`)",
-          file, spec.name, shape.text(), spec.shape.text());
-  }
-  check(!whole || reader.names().size() == specs.size(),
-        "{} is a checkpoint of another model: it has {} parameters, this one has {} (compare "
-        "[model] with `espalier inspect`)",
-        file, reader.names().size(), specs.size());
-}
-
-void check_same_parameters(const io::PlainReader& reader, const std::filesystem::path& path,
-                           std::span<const sparse::ParameterSpec> specs) {
-  for (const sparse::ParameterSpec& spec : specs) {
-    check(reader.has(spec.name),
-          "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
-          "('/' counts as '.')",
-          path.string(), spec.name);
-    check(reader.shape(spec.name) == spec.shape,
-          "{}: dataset \"{}\" has shape {}, the model needs {}", path.string(), spec.name,
-          reader.shape(spec.name).text(), spec.shape.text());
-  }
-}
-
-sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& name) {
-  const std::vector<float> values = reader.read(name);
-  const std::vector<pruning::DenseValues> one{{.name = name, .values = values}};
-  return std::move(pruning::masks_from_dense_zeros(one).front());
-}
-
-/// Gives the store these masks, unless it has them: moving takes time and memory.
+/// Sets the masks of the store unless they are equal: a change takes time and memory.
 void take_masks(sparse::Store& store, const MaskOf& masks) {
   const size_t count = store.parameters().size();
   bool same = true;
@@ -74,7 +36,245 @@ void take_masks(sparse::Store& store, const MaskOf& masks) {
   store.restart(all);
 }
 
+/// Optimizer state of one parameter, of all shards.
+struct WholeState {
+  std::vector<float> master;
+  std::vector<std::vector<float>> moments;
+};
+
+/// Collective when the store is sharded.
+WholeState whole_state(sparse::Store& store, const sparse::Parameter& parameter) {
+  WholeState state{.master = store.master(parameter), .moments = {}};
+  for (int which = 0; which < store.options().moments; ++which) {
+    state.moments.push_back(store.moment(parameter, which));
+  }
+  return state;
+}
+
+Tensor view_of(std::vector<float>& values) {
+  return Tensor(values.data(), DType::fp32, Shape{static_cast<int64_t>(values.size())});
+}
+
+/// One parameter in the form of the file.
+struct Saved {
+  sparse::FileIndex index;
+  int64_t nnz = 0;
+  Tensor values;  ///< view of `mirror`, `state` or `memory`
+  WholeState state;
+  std::vector<std::byte> memory;
+  std::optional<Mirror> mirror;  ///< of the store
+  std::vector<float> factor;     ///< of codec powersgd, [columns, factor_width]; may be empty
+  int64_t factor_width = 0;
+};
+
+Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, WholeState state) {
+  Saved saved{.index = sparse::to_file(parameter.index, store.options().file_index),
+              .nnz = parameter.kept(),
+              .values = {},
+              .state = std::move(state),
+              .memory = {},
+              .mirror = {}};
+  // The values that kernels read: vectors are exact; of 16-bit matrices /optim has the exact master
+  // copy.
+  if (parameter.spec.shape.rank() == 1) {
+    saved.values = view_of(saved.state.master);
+  } else {
+    saved.mirror.emplace(store.stream(), store.part(store.value(), parameter));
+    saved.values = saved.mirror->read().host();
+  }
+  return saved;
+}
+
+void add_factor(Saved& saved, const sparse::Parameter& parameter,
+                const parallel::LowRank* low_rank) {
+  const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
+  if (matrix != nullptr) {
+    const Mirror factor(low_rank->stream(), low_rank->factor(*matrix));
+    const auto columns = factor.read().host().span<float>();
+    saved.factor.assign(columns.begin(), columns.end());
+    saved.factor_width = matrix->cols;
+  }
+}
+
+void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& spec,
+                     Saved& saved) {
+  writer.parameter({.name = spec.name,
+                    .shape = spec.shape,
+                    .encoding = std::string(saved.index.encoding.name),
+                    .nnz = saved.nnz,
+                    .values = saved.values,
+                    .index = saved.index.bytes});
+  writer.optimizer(spec.name, "master", view_of(saved.state.master));
+  for (size_t which = 0; which < saved.state.moments.size(); ++which) {
+    writer.optimizer(spec.name, kMoments.at(which), view_of(saved.state.moments[which]));
+  }
+  if (!saved.factor.empty()) {
+    const auto columns = static_cast<int64_t>(saved.factor.size()) / saved.factor_width;
+    writer.optimizer(spec.name, std::string(io::kLowRankKind),
+                     Tensor(saved.factor.data(), DType::fp32, Shape{columns, saved.factor_width}));
+  }
+}
+
+/// The ranks that hold a parameter.
+struct Replicas {
+  int first = 0, count = 1, stride = 1;
+};
+
+constexpr parallel::Tag kSaveTag{parallel::kTagNumbers - 2, parallel::Traffic::other};
+
+/// Sent before a parameter's arrays.
+struct SavedHeader {
+  int64_t nnz = 0, index_bytes = 0, moments = 0, factor = 0, factor_width = 0;
+  int32_t encoding = 0, dtype = 0;
+};
+
+void send(parallel::Communicator& comm, std::span<const std::byte> bytes) {
+  parallel::Request request = comm.isend(0, kSaveTag, bytes);
+  comm.wait(request);
+}
+
+void receive(parallel::Communicator& comm, int from, std::span<std::byte> bytes) {
+  parallel::Request request = comm.irecv(from, kSaveTag, bytes);
+  comm.wait(request);
+}
+
+void send_saved(parallel::Communicator& comm, const Saved& saved) {
+  const SavedHeader header{.nnz = saved.nnz,
+                           .index_bytes = static_cast<int64_t>(saved.index.bytes.size()),
+                           .moments = static_cast<int64_t>(saved.state.moments.size()),
+                           .factor = static_cast<int64_t>(saved.factor.size()),
+                           .factor_width = saved.factor_width,
+                           .encoding = sparse::number_of(saved.index.encoding),
+                           .dtype = static_cast<int32_t>(saved.values.dtype)};
+  send(comm, std::as_bytes(std::span(&header, 1)));
+  send(comm, std::as_bytes(std::span(saved.index.bytes)));
+  send(comm, {static_cast<const std::byte*>(saved.values.data), saved.values.bytes()});
+  send(comm, std::as_bytes(std::span(saved.state.master)));
+  for (const auto& moment : saved.state.moments) {
+    send(comm, std::as_bytes(std::span(moment)));
+  }
+  send(comm, std::as_bytes(std::span(saved.factor)));
+}
+
+Saved receive_saved(parallel::Communicator& comm, int from) {
+  SavedHeader header;
+  receive(comm, from, std::as_writable_bytes(std::span(&header, 1)));
+  const auto count = static_cast<size_t>(header.nnz);
+  const auto dtype = static_cast<DType>(header.dtype);
+  Saved saved;
+  saved.nnz = header.nnz;
+  saved.index.encoding = *sparse::encodings()[static_cast<size_t>(header.encoding)];
+  saved.index.bytes.resize(static_cast<size_t>(header.index_bytes));
+  receive(comm, from, std::as_writable_bytes(std::span(saved.index.bytes)));
+  saved.memory.resize(count * size_of(dtype));
+  receive(comm, from, saved.memory);
+  saved.values = Tensor(saved.memory.data(), dtype, Shape{header.nnz});
+  saved.state.master.resize(count);
+  receive(comm, from, std::as_writable_bytes(std::span(saved.state.master)));
+  for (int64_t which = 0; which < header.moments; ++which) {
+    auto& moment = saved.state.moments.emplace_back(count);
+    receive(comm, from, std::as_writable_bytes(std::span(moment)));
+  }
+  saved.factor_width = header.factor_width;
+  saved.factor.resize(static_cast<size_t>(header.factor));
+  receive(comm, from, std::as_writable_bytes(std::span(saved.factor)));
+  return saved;
+}
+
+/// Error feedback of one parameter, replica by replica; calls `write(kind, values)` on rank 0.
+template <class Write>
+void save_feedback(const sparse::Store& store, const sparse::Parameter* parameter, int64_t kept,
+                   parallel::Communicator& comm, const Replicas& replicas, const Write& write) {
+  for (int replica = 0; replica < replicas.count; ++replica) {
+    const int holder = replicas.first + replica * replicas.stride;
+    std::vector<float> values;
+    if (comm.rank() == holder) {
+      const Mirror mine(store.stream(), store.part(store.feedback(), *parameter));
+      const auto errors = mine.read().host().span<float>();
+      values.assign(errors.begin(), errors.end());
+    }
+    if (holder != 0 && comm.rank() == holder) {
+      send(comm, std::as_bytes(std::span(values)));
+    } else if (holder != 0 && comm.rank() == 0) {
+      values.resize(static_cast<size_t>(kept));
+      receive(comm, holder, std::as_writable_bytes(std::span(values)));
+    }
+    if (comm.rank() == 0) {
+      write(fmt::format("feedback.{}", replica), view_of(values));
+    }
+  }
+}
+
+/// Null if the store does not have the parameter, or borrows it.
+const sparse::Parameter* own_parameter(sparse::Store& store, const std::string& name) {
+  const auto found = std::ranges::find_if(store.parameters(), [&](const auto& parameter) {
+    return parameter.spec.name == name && !parameter.spec.borrowed;
+  });
+  return found == store.parameters().end() ? nullptr : &*found;
+}
+
+io::CheckpointMeta meta_of(const Progress& progress) {
+  io::CheckpointMeta meta{
+      .step = progress.step, .config = config::to_toml(progress.config), .extra = {}};
+  if (progress.characters.size() > 0) {
+    meta.extra["vocabulary"] = progress.characters.text();
+  }
+  if (!progress.codec_choice.empty()) {
+    meta.extra["codec_choice"] = progress.codec_choice;
+  }
+  if (!progress.loss_scale.empty()) {
+    meta.extra["loss_scale"] = progress.loss_scale;
+  }
+  return meta;
+}
+
 }  // namespace
+
+void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
+          parallel::Communicator& comm, const Owners& owners, const parallel::LowRank* low_rank) {
+  std::string error;
+  auto attempt = [&](const auto& action) {
+    if (comm.rank() == 0 && error.empty()) {
+      try {
+        action();
+      } catch (const Failure& failure) {
+        error = failure.what();  // shared with all ranks below
+      }
+    }
+  };
+  std::optional<io::CheckpointWriter> writer;
+  attempt([&] {
+    writer.emplace(path);
+    writer->meta(meta_of(progress));
+  });
+  const auto network = owners.network.empty() ? specs_of(store) : owners.network;
+  for (size_t p = 0; p < network.size(); ++p) {
+    const int owner = owners.ranks.empty() ? 0 : owners.ranks[p];
+    const sparse::Parameter* parameter = own_parameter(store, network[p].name);
+    Saved saved;
+    if (parameter != nullptr && (comm.rank() == owner || store.options().sharding)) {
+      saved = saved_of(store, *parameter, whole_state(store, *parameter));
+      add_factor(saved, *parameter, low_rank);
+    }
+    if (owner != 0 && comm.rank() == owner) {
+      send_saved(comm, saved);
+    } else if (owner != 0 && comm.rank() == 0) {
+      saved = receive_saved(comm, owner);
+    }
+    attempt([&] { write_parameter(*writer, network[p], saved); });
+    if (store.options().feedback) {
+      save_feedback(store, parameter, saved.nnz, comm,
+                    {.first = owner, .count = owners.replicas, .stride = owners.replica_stride},
+                    [&](const std::string& kind, const Tensor& values) {
+                      attempt([&] { writer->optimizer(network[p].name, kind, values); });
+                    });
+    }
+    parallel::barrier(comm);
+  }
+  attempt([&] { writer->commit(); });
+  writer.reset();
+  agree(comm, error);
+}
 
 Progress progress_of(const io::CheckpointReader& reader) {
   const io::CheckpointMeta meta = reader.meta();
@@ -97,58 +297,6 @@ Progress progress_of(const io::CheckpointReader& reader) {
   return progress;
 }
 
-namespace {
-
-const sparse::Encoding& encoding_of(const io::CheckpointReader& reader,
-                                    const io::ParameterInfo& info) {
-  try {
-    return sparse::encoding_by_name(info.encoding);
-  } catch (const Failure& failure) {
-    fail("{}: index of \"{}\": {}", reader.path().string(), info.name, failure.what());
-  }
-}
-
-}  // namespace
-
-sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name) {
-  const io::ParameterInfo info = reader.info(name);
-  if (info.encoding == sparse::Encoding::full.name) {
-    return sparse::Mask(info.shape.count());
-  }
-  const sparse::Encoding& encoding = encoding_of(reader, info);
-  const std::vector<uint8_t> bytes = reader.index(name);
-  try {
-    return sparse::mask_from_file(encoding, info.shape.count(), info.nnz, bytes);
-  } catch (const Failure& failure) {
-    fail("{}: index of \"{}\": {}; the file is damaged, use another checkpoint",
-         reader.path().string(), name, failure.what());
-  }
-}
-
-std::vector<sparse::ParameterSpec> specs_of(const sparse::Store& store) {
-  std::vector<sparse::ParameterSpec> specs;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    specs.push_back(parameter.spec);
-  }
-  return specs;
-}
-
-MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
-                std::vector<bool> prunable) {
-  if (io::is_checkpoint(path)) {
-    const auto reader = std::make_shared<io::CheckpointReader>(path);
-    check_same_parameters(*reader, specs);
-    return
-        [reader, specs = std::move(specs)](size_t p) { return read_mask(*reader, specs[p].name); };
-  }
-  const auto reader = std::make_shared<io::PlainReader>(path);
-  check_same_parameters(*reader, path, specs);
-  return [reader, specs = std::move(specs), prunable = std::move(prunable)](size_t p) {
-    return prunable[p] ? mask_of_zeros(*reader, specs[p].name)
-                       : sparse::Mask(specs[p].shape.count());
-  };
-}
-
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer, bool whole) {
   check_same_parameters(reader, specs_of(store), whole);
   take_masks(store, [&](size_t p) { return read_mask(reader, store.parameters()[p].spec.name); });
@@ -166,7 +314,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
     if (!optimizer) {
       continue;
     }
-    if (store.state(parameter).apart) {  // what all ranks had of it
+    if (store.state(parameter).apart) {  // the common value of all ranks
       reader.values(name, view);
       store.set_common(parameter, values);
     }

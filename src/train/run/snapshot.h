@@ -1,9 +1,10 @@
 #pragma once
-// A stage <-> a checkpoint. Parameters are stored by name, whatever the ranks: rank 0 writes, all
-// ranks read. While rank 0 writes, the others follow parameter by parameter, so that a slow disk is
-// no timeout and a full one is an error on every rank.
+// Saves and loads a stage: a checkpoint stores parameters by name, independently of the ranks. Rank 0
+// writes, all ranks read. While rank 0 writes, the others follow parameter by parameter: a slow
+// disk causes no timeout, and a full disk is an error on every rank.
 #include <filesystem>
-#include <functional>
+#include <string>
+#include <vector>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/config/config.h"
@@ -14,72 +15,54 @@
 
 namespace espalier::train {
 
+/// State of a run beside the stage.
 struct Progress {
   int64_t step = 0;  ///< steps done
   io::Config config;
-  io::Vocabulary characters;   ///< empty where there is no text
-  std::string codec_choice{};  ///< of codec_choice.h
-  std::string loss_scale{};    ///< of loss_scale.h
+  io::Vocabulary characters;   ///< empty for other data than text
+  std::string codec_choice{};  ///< CodecChoice::state
+  std::string loss_scale{};    ///< LossScale::state
 };
 
-/// Over a pipeline: the parameters of the network in forward order, and the rank of `comm` that has
-/// each. Empty: rank 0 has all.
+/// The ranks that hold the parameters.
 struct Owners {
-  std::vector<sparse::ParameterSpec> network{};
-  std::vector<int> ranks{};
-  /// What each of so many replicas keeps of codecs' errors is saved, too: replica r of a
-  /// parameter's owner is rank owner + r `replica_stride`.
+  std::vector<sparse::ParameterSpec> network{};  ///< all parameters; empty: rank 0 has all
+  std::vector<int> ranks{};                      ///< [network] rank of the first replica
+  /// Error feedback of each replica is saved, too: replica r of a parameter's owner is rank
+  /// owner + r `replica_stride`.
   int replicas = 1;
   int replica_stride = 1;
-  /// What codec powersgd keeps of the store's matrices is saved, too. The same on all replicas.
-  const parallel::LowRank* low_rank = nullptr;
 };
 
-/// Collective. Writes all of the model state to `path`, atomically. What rank 0 does not have is
-/// sent to it, one parameter at a time.
+/// Collective. Writes all of the model state to `path`, atomically; other ranks send theirs to rank
+/// 0, one parameter at a time. `low_rank`: state of codec powersgd, the same on all replicas.
 void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
-          parallel::Communicator& comm, const Owners& owners = {});
+          parallel::Communicator& comm, const Owners& owners = {},
+          const parallel::LowRank* low_rank = nullptr);
 
-/// What a checkpoint says of itself: the config it was made with, its vocabulary, its step.
 Progress progress_of(const io::CheckpointReader& reader);
 
-/// What a checkpoint keeps of one parameter. Throws Failure naming file and parameter when the
-/// index does not fit.
-sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
-
-std::vector<sparse::ParameterSpec> specs_of(const sparse::Store& store);
-
-/// The mask of parameter p, in forward order.
-using MaskOf = std::function<sparse::Mask(size_t p)>;
-/// The masks of a file of weights, read when asked for: those of a checkpoint; in a plain file of
-/// dense arrays a prunable parameter keeps what is not zero. Throws Failure when the file is of
-/// another model.
-MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
-                std::vector<bool> prunable);
-
-/// Masks and values; with `optimizer` also master copies and moments, bit for bit: of each the part
-/// that this rank owns. Not collective. Throws Failure when the file is of another model. Masks
-/// that the store has already stay where they are. `whole`: the store has all parameters of the
-/// network.
+/// Loads masks and values; with `optimizer` also this rank's part of master copies and moments, bit
+/// for bit. Not collective. Throws Failure if the file is of another model. Equal masks are not
+/// moved. `whole`: the store has all parameters of the network.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
 
-/// What codecs lost of this replica's gradients, as it was if as many replicas saved theirs; else
-/// an even share of what all of them lacked together, so that nothing of it is forgotten.
+/// Loads this replica's error feedback if as many replicas saved theirs; else an even share of the
+/// sum of all replicas.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 
-/// What codec powersgd kept of the matrices, as far as the file has them. With another rank the
-/// columns that both have. Throws Failure when a shape does not fit.
+/// Loads the factors of codec powersgd that the file has; if RANK differs, the columns that both
+/// have. Throws Failure if a shape does not fit.
 void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
                    parallel::LowRank& low_rank);
 
-/// Masks and values from a plain HDF5 file of dense arrays: a prunable parameter keeps what is not
-/// zero.
+/// Loads masks and values from a plain HDF5 file of dense arrays (masks_in).
 void load_plain(const std::filesystem::path& path, sparse::Store& store,
                 const std::vector<bool>& prunable);
 
-/// `load` or `load_plain`, by what the file is: weights and masks, no optimizer.
+/// Loads weights and masks from a checkpoint or plain file; no optimizer.
 void load_weights(const std::filesystem::path& path, sparse::Store& store,
                   const std::vector<bool>& prunable, bool whole = true);
 

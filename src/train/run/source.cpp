@@ -114,6 +114,13 @@ class Images final : public Source {
 
 }  // namespace
 
+ProblemShape problem_of(const Source& source) {
+  return {.classes = source.classes(),
+          .features = source.features(),
+          .rows = source.rows(),
+          .input_dtype = source.input_dtype()};
+}
+
 std::unique_ptr<Source> open_source(const io::Config& config, const io::Vocabulary* characters) {
   if (config.data.kind == "images") {
     return std::make_unique<Images>(config);

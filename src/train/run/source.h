@@ -1,12 +1,12 @@
 #pragma once
-// Where samples come from: sequences of tokens, or images, behind one interface. Which sample a
-// training step draws is a pure function of (seed, step, index in the global batch): ranks,
-// micro-batches and resumes keep the order.
+// Sources of samples: token sequences or images. The sample at an index of a step's global batch is a
+// pure function of (seed, step, index), so ranks, micro-batches and resumes keep the order.
 #include <memory>
 
 #include "io/config/config.h"
 #include "io/data/tokens.h"
 #include "src/core/tensor.h"
+#include "src/train/stage/part.h"
 
 namespace espalier::train {
 
@@ -21,15 +21,18 @@ class Source {
   virtual int64_t validation_samples() const = 0;
 
   /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the
-  /// global batch of `step`. Either may be empty: a stage of a pipeline reads one of them, or none.
+  /// global batch of `step`. Either may be empty: a pipeline stage reads one of them, or none.
   virtual void train(int64_t step, int64_t first, const Tensor& inputs,
                      const Tensor& targets) const = 0;
   /// The same with validation samples [first, first + n); they never overlap with the training
   /// data.
   virtual void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const = 0;
-  /// What text tokens stand for; empty where there is no text.
+  /// The characters of text tokens; empty for other data.
   virtual io::Vocabulary characters() const { return {}; }
 };
+
+/// The extents of a network for this data.
+ProblemShape problem_of(const Source& source);
 
 /// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars".
 std::unique_ptr<Source> open_source(const io::Config& config,

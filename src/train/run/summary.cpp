@@ -12,12 +12,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Bytes of one rank, in a form that travels: {now, peak} by category, {now, peak} in all, peak
-/// RSS.
+/// Bytes of one rank, trivially copyable: {now, peak} by category and in all, peak RSS.
 struct RankMemory {
   std::array<MemoryUse, kMemoryKinds> kinds;
   MemoryUse total;
-  std::array<MemoryUse, kMemoryKinds> pinned_kinds;  ///< of the host, beside a device
+  std::array<MemoryUse, kMemoryKinds> pinned_kinds;  ///< host memory beside a device
   MemoryUse pinned;
   size_t peak_rss = 0;
   size_t model_state = 0;
@@ -91,7 +90,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// What the lines of metrics.jsonl amount to.
+/// Adds results of metrics.jsonl.
 void add_curves(const std::filesystem::path& metrics, Json& summary) {
   std::vector<double> rates;
   std::vector<double> val_losses;
@@ -110,7 +109,7 @@ void add_curves(const std::filesystem::path& metrics, Json& summary) {
   summary["allreduce_bytes_per_step"] = allreduce_bytes;
 }
 
-/// What was expected before the run of a rank; to compare with memory.ranks.
+/// The plan of a rank, to compare with memory.ranks.
 Json planned_json(const Fit& fit) {
   Json planned;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
@@ -130,8 +129,7 @@ Json planned_json(const Fit& fit) {
   return planned;
 }
 
-/// Of one copy of the model: every replica of a stage holds it, but for what ZeRO shares out, so
-/// the largest one counts.
+/// Of one copy of the model. Replicas of a stage are equal except for shards, so the largest counts.
 size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid& grid) {
   size_t sum = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
@@ -146,32 +144,34 @@ size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid
 }
 
 Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
-  const sparse::Store& store = input.stage.store();
+  const Run& run = input.run;
+  const parallel::Grid& grid = run.plan->layout.grid;
+  const Stage& stage = *run.stage;
   Json summary;
-  add_curves(input.directory / "metrics.jsonl", summary);
-  summary["steps"] = input.steps;
+  add_curves(run.directory->root() / "metrics.jsonl", summary);
+  summary["steps"] = run.step;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
-  summary["planned_peak"] = planned_json(input.fit);
-  const size_t state = model_state_of(ranks, input.grid);
+  summary["planned_peak"] = planned_json(run.plan->fit);
+  const size_t state = model_state_of(ranks, grid);
   summary["model_state_bytes"] = state;
   summary["model_state_bytes_per_parameter"] =
-      static_cast<double>(state) / static_cast<double>(input.totals.size);
-  summary["zero"] = store.options().sharding ? input.config.parallel.zero : 0;
-  summary["parameters"] = input.totals.size;
-  summary["kept_parameters"] = input.totals.kept;
-  summary["prunable_parameters"] = input.totals.sparsity.prunable;
-  summary["sparsity"] = input.totals.sparsity.sparsity();
+      static_cast<double>(state) / static_cast<double>(run.totals.size);
+  summary["zero"] = stage.store().options().sharding ? run.config().parallel.zero : 0;
+  summary["parameters"] = run.totals.size;
+  summary["kept_parameters"] = run.totals.kept;
+  summary["prunable_parameters"] = run.totals.sparsity.prunable;
+  summary["sparsity"] = run.totals.sparsity.sparsity();
   summary["ranks"] = ranks.size();
-  summary["grid"] = {{"data", input.grid.data}, {"pipeline", input.grid.pipeline}};
+  summary["grid"] = {{"data", grid.data}, {"pipeline", grid.pipeline}};
   if (!input.pipeline.is_null()) {
     summary["pipeline"] = input.pipeline;
   }
-  summary["backend"] = input.stage.kernels().name;
-  summary["threads"] = input.stage.stream().threads();
-  summary["dtype"] = input.config.train.dtype;
-  summary["activations"] = input.stage.cost().activations;
-  summary["flops_per_micro_batch"] = input.stage.cost().flops;
+  summary["backend"] = stage.kernels().name;
+  summary["threads"] = run.backend->stream().threads();
+  summary["dtype"] = run.config().train.dtype;
+  summary["activations"] = stage.cost().activations;
+  summary["flops_per_micro_batch"] = stage.cost().flops;
   summary["git"] = input.git;
   return summary;
 }
@@ -210,18 +210,20 @@ Json metrics_line(const StepReport& report) {
   return line;
 }
 
-void write_summary(const SummaryInput& input, parallel::Communicator& comm) {
+void write_summary(const SummaryInput& input) {
+  parallel::Communicator& comm = input.run.comm;
   std::vector<RankMemory> ranks(static_cast<size_t>(comm.size()));
-  const RankMemory mine = memory_of(input.arena);
+  const RankMemory mine = memory_of(input.run.backend->arena());
   parallel::all_gather(comm, bytes_of(mine), std::as_writable_bytes(std::span(ranks)));
   if (comm.rank() == 0) {
-    io::write_json_atomically(input.directory / "summary.json", summary_of(input, ranks));
+    io::write_json_atomically(input.run.directory->root() / "summary.json",
+                              summary_of(input, ranks));
   }
 }
 
 void write_traces(const std::filesystem::path& path, const Trace& trace,
                   parallel::Communicator& comm) {
-  // Clocks of one machine agree; across machines the ranks are lined up here, at a barrier.
+  // Clocks of one machine agree; those of several machines are aligned at this barrier.
   parallel::barrier(comm);
   const double here = now_seconds();
   Json events = Json::array();

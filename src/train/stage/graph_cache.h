@@ -1,18 +1,15 @@
 #pragma once
-// Work that is asked of a device again and again with the same calls: recorded, and asked for in
-// one call from then on (core/device.h, Recording; on a GPU a CUDA graph).
+// Caches captured graphs of repeated device work (core/device.h, Recording; on a GPU: CUDA graphs),
+// one per key.
 //
-//   replays.rest_on(changes);          recordings from before a change are dropped
-//   result = replays.run(key, work);   work(false) asks for its calls, as ever: the first kPlain
-//                                      times, in which memory and libraries come to be there
-//                                      work(true) asks once more, for the recording, which is then
-//                                      replayed; later it is replayed alone, with the same result
+//   cache.invalidate_if(changes);         drops graphs captured before `changes` last moved
+//   result = cache.run(key, work);        runs `work` directly kWarmUps times (allocations and
+//                                         library handles settle), then captures it, then replays
 //
-// Work under one key asks for the same kernels, addresses and numbers every time, while `changes`
-// and the workspaces of the stream stay: that is the caller's to see to. A result is what the work
-// left on the host. While it is recorded nothing else happens: no waiting, no memory taken. What
-// cannot be recorded throws Failure, or gives none: then nothing was done, it is asked for as
-// ever, and its key is given up until the next change.
+// Contract: for one key, `work` launches the same kernels with the same addresses and scalars until
+// `changes` or a workspace moves. During capture `work` neither waits nor allocates.
+// If capture fails, `work` runs directly until the next change. Host results are those of the
+// capture. Cost: a replay is one launch.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -26,62 +23,62 @@
 namespace espalier::train {
 
 template <class Key, class Result>
-class Replays {
+class GraphCache {
  public:
   /// `stream` must outlive it.
-  explicit Replays(Stream& stream) : stream_(stream) {}
+  explicit GraphCache(Stream& stream) : stream_(stream) {}
 
-  /// Where there is a device; off at first.
-  void use(bool on) { on_ = on && stream_.queue() != nullptr && !stream_.arena().dry(); }
+  /// Off at first; stays off without a device.
+  void enable(bool on) { on_ = on && stream_.queue() != nullptr && !stream_.arena().dry(); }
   bool on() const { return on_; }
 
-  void rest_on(int64_t changes) {
-    const Ground now{.changes = changes, .workspaces = workspaces()};
-    if (now != ground_) {
-      ground_ = now;
+  void invalidate_if(int64_t changes) {
+    const Version now{.changes = changes, .workspaces = workspaces()};
+    if (now != version_) {
+      version_ = now;
       entries_.clear();
     }
   }
 
-  /// `work(recorded)` → Result.
+  /// `work(capturing)` → Result.
   template <class Work>
   Result run(const Key& key, const Work& work) {
     Entry* entry = on_ ? find(key) : nullptr;
-    if (entry == nullptr || entry->given_up || entry->asked++ < kPlain) {
+    if (entry == nullptr || entry->failed || entry->runs++ < kWarmUps) {
       return work(false);
     }
-    if (entry->recording == nullptr && !record(*entry, work)) {
-      entry->given_up = true;
+    if (entry->graph == nullptr && !capture(*entry, work)) {
+      entry->failed = true;
       return work(false);
     }
     const Span span(Track::compute, "replay");
-    stream_.queue()->replay(*entry->recording);
+    stream_.queue()->replay(*entry->graph);
     ++replayed_;
     return *entry->result;
   }
 
   int64_t replayed() const { return replayed_; }
-  /// What to tell the user since the last call: that, or why, something is not recorded. Once.
-  std::string take_news() { return std::exchange(news_, {}); }
+  /// The reason of the first failed capture, once; else empty.
+  std::string take_failure() { return std::exchange(failure_, {}); }
 
  private:
-  static constexpr int kPlain = 2;  // the second may know what comes next, and use other queues
-  static constexpr size_t kMost = 64;
+  static constexpr int kWarmUps = 2;  // the second may use other queues for what follows it
+  static constexpr size_t kMaxEntries = 64;
 
   struct Entry {
     Key key;
-    int asked = 0;
-    bool given_up = false;
-    std::unique_ptr<Recording> recording{};
+    int runs = 0;
+    bool failed = false;
+    std::unique_ptr<Recording> graph{};
     std::optional<Result> result{};
   };
-  struct Ground {
+  struct Version {
     int64_t changes = -1;
     std::array<const void*, 2> workspaces{};
-    bool operator==(const Ground&) const = default;
+    bool operator==(const Version&) const = default;
   };
 
-  /// They grow, and then are elsewhere.
+  /// A workspace that grows moves.
   std::array<const void*, 2> workspaces() {
     Stream* const side = stream_.side();
     return on_ ? std::array<const void*, 2>{stream_.workspace(0),
@@ -89,11 +86,11 @@ class Replays {
                : std::array<const void*, 2>{};
   }
 
-  /// Null: there are too many.
+  /// Null: the cache is full.
   Entry* find(const Key& key) {
     auto found = std::ranges::find(entries_, key, &Entry::key);
     if (found == entries_.end()) {
-      if (entries_.size() == kMost) {
+      if (entries_.size() == kMaxEntries) {
         return nullptr;
       }
       found = entries_.insert(found, Entry{.key = key});
@@ -102,9 +99,9 @@ class Replays {
   }
 
   template <class Work>
-  bool record(Entry& entry, const Work& work) {
+  bool capture(Entry& entry, const Work& work) {
     Queue& queue = *stream_.queue();
-    std::string why = "the device records nothing";
+    std::string why = "the device cannot capture graphs";
     if (queue.begin_recording()) {
       why.clear();
       try {
@@ -115,15 +112,15 @@ class Replays {
         abandon(queue);
         throw;
       }
-      entry.recording = queue.end_recording();
-      if (why.empty() && entry.recording != nullptr) {
+      entry.graph = queue.end_recording();
+      if (why.empty() && entry.graph != nullptr) {
         return true;
       }
-      entry.recording.reset();
+      entry.graph.reset();
       entry.result.reset();
     }
-    if (!std::exchange(told_, true)) {
-      news_ = why.empty() ? "the device does not take the recording" : why;
+    if (!std::exchange(reported_, true)) {
+      failure_ = why.empty() ? "the device rejects the graph" : why;
     }
     return false;
   }
@@ -131,16 +128,16 @@ class Replays {
   static void abandon(Queue& queue) noexcept {
     try {
       queue.end_recording();
-    } catch (const Error&) {  // what comes of what is thrown already
+    } catch (const Error&) {  // follows from the exception in flight
     }
   }
 
   Stream& stream_;
-  bool on_ = false, told_ = false;
-  Ground ground_;
+  bool on_ = false, reported_ = false;
+  Version version_;
   std::vector<Entry> entries_;
   int64_t replayed_ = 0;
-  std::string news_;
+  std::string failure_;
 };
 
 }  // namespace espalier::train

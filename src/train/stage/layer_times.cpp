@@ -5,7 +5,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
-#include "src/train/masks/example_mask.h"
+#include "src/train/masks/pruner.h"
 #include "src/train/stage/stage.h"
 
 namespace espalier::train {
@@ -58,9 +58,9 @@ LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem
 }
 
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
+                          std::span<const std::unique_ptr<model::Layer>> layers,
                           const std::vector<int64_t>& kept, int64_t samples,
                           kernels::Backend& backend) {
-  const auto layers = make_layers(config, problem);
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
   std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
   LayerTimes times;
@@ -72,7 +72,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       const auto extents = specs[p].shape.extents();
       kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
     }
-    // The ends of the network are kinds of their own.
+    // The first and the last layer are kinds of their own.
     const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
     const auto key = std::pair(place, kind);
     if (!known.contains(key)) {

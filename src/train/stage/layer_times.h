@@ -1,6 +1,6 @@
 #pragma once
-// What layers cost, for dealing them out to stages: seconds of a micro-batch, measured here on one
-// layer of each kind (layers with equal parameters cost the same), or estimated from dry counts.
+// Cost of layers, to balance stages: seconds of a micro-batch, measured on one layer of each kind
+// (layers with equal parameters cost the same), or estimated from dry counts.
 #include <vector>
 
 #include "io/config/config.h"
@@ -16,18 +16,19 @@ struct LayerTimes {
   double latency = 0;                        ///< of a message between stages
 };
 
-/// By what the "dry" kernels count, on a machine of 2e11 operations and 2e10 bytes a second.
+/// From the counts of "dry" kernels, for a machine of 2e11 operations and 2e10 bytes a second.
 LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem);
 
-/// By running each kind of layer alone, with as many kept elements (`kept` of each parameter of the
-/// network; example_mask.h): once to warm up, then the faster of two. Memory: one layer and its
-/// tape. Takes about four forward and backward passes of one layer of each kind.
+/// Runs each kind of layer alone, with masks of `kept` elements of each parameter of the network
+/// (example_mask): once to warm up, then the faster of two. Memory: one layer and its tape. Cost:
+/// about four forward and backward passes of one layer of each kind.
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
+                          std::span<const std::unique_ptr<model::Layer>> layers,
                           const std::vector<int64_t>& kept, int64_t samples,
                           kernels::Backend& backend);
 
-/// Collective over two or more ranks: a message of `bytes` from rank 0 to rank 1 and back, half the
-/// fastest of five, in seconds; equal on all ranks.
+/// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank 1 and
+/// back, the fastest of five, in seconds; equal on all ranks.
 double measured_latency(parallel::Communicator& comm, size_t bytes);
 
 }  // namespace espalier::train

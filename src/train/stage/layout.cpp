@@ -16,8 +16,8 @@ namespace {
 
 using parallel::Schedule;
 
-/// Ends of the stages that a user listed: how many layers each has.
-std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, size_t layers) {
+/// Ends of the stages whose numbers of layers the config gives.
+std::vector<size_t> given_ends(const std::vector<int64_t>& counts, size_t stages, size_t layers) {
   check(
       counts.size() == stages,
       "parallel.partition lists {} stages, and parallel.pipeline x chunks are {}: give one number "
@@ -25,9 +25,9 @@ std::vector<size_t> listed(const std::vector<int64_t>& counts, size_t stages, si
       counts.size(), stages);
   const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   check(sum == static_cast<int64_t>(layers) && std::ranges::min(counts) >= 1,
-        "parallel.partition = [{}] deals out {} layers, and the network has {} (embedding, blocks "
+        "parallel.partition = [{}] has {} layers in all, and the network has {} (embedding, blocks "
         "and "
-        "head, or hidden layers and classifier): numbers must be at least 1 and sum to {}",
+        "head, or hidden layers and classifier): give numbers of at least 1 that sum to {}",
         fmt::join(counts, ", "), sum, layers, layers);
   std::vector<size_t> ends;
   size_t end = 0;
@@ -58,7 +58,8 @@ void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int
   }
 }
 
-/// Of one step, without programs where arrivals decide; of an asynchronous schedule an example.
+/// The schedule of one step: without programs if it depends on arrival times; of an
+/// asynchronous schedule an example.
 Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleShape& shape) {
   const parallel::ScheduleEntry& entry = parallel::schedule_entry(config.schedule);
   if (entry.by_arrival()) {
@@ -132,8 +133,8 @@ std::vector<int64_t> Layout::partition() const {
 }
 
 int Layout::buffers() const {
-  // One more than must be, so that a sender need not wait for its receiver's reading; and
-  // evaluation sends groups of as many as there are ranks.
+  // One more than needed, so that a sender does not wait until its receiver has read; evaluation
+  // sends groups of as many messages as there are ranks.
   const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
   return std::max(needed, grid.pipeline);
 }
@@ -164,7 +165,7 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
       costs.size());
   layout.ends = config.parallel.partition.empty()
                     ? balance_ranks(costs, layout.schedule)
-                    : listed(config.parallel.partition, stages, costs.size());
+                    : given_ends(config.parallel.partition, stages, costs.size());
   if (parallel::schedule_entry(config.parallel.schedule).by_arrival()) {
     const auto wanted = static_cast<int>(config.parallel.in_flight);
     const int best = wanted > 0 ? wanted

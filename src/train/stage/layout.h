@@ -1,10 +1,11 @@
 #pragma once
-// Who computes what: the grid of ranks, the schedule, and which layers make a stage. A pure
-// function of config, ranks and what layers cost, so every rank arrives at the same.
+// The grid of ranks, the schedule, and the layers of each stage: a pure function of config, number
+// of ranks and cost of layers, so every rank computes the same.
 //
 //   world rank   (stage, replica) by parallel/grid.h; ranks of a stage are neighbours
 //   rank of a    owns chunk 0, 1, … of the network: stages by Schedule::stage_of, each a run of
 //   pipeline     contiguous layers
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,26 +15,27 @@
 #include "parallel/grid.h"
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/pipeline/schedule/message_driven.h"
+#include "parallel/transport/communicator.h"
 #include "src/train/stage/layer_times.h"
 
 namespace espalier::train {
 
 struct Layout {
   parallel::Grid grid;
-  /// Without programs where the order depends on arrival times (`policy`).
+  /// Without programs if the order depends on arrival times (`policy`).
   parallel::Schedule schedule;
   std::optional<parallel::MessageDriven> policy;
   std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
 
   bool pipelined() const { return grid.pipeline > 1; }
-  /// Stages update by themselves; `schedule` is an example, of as many micro-batches as show the
-  /// delays.
+  /// Each stage updates its weights on its own; `schedule` is an example, with enough micro-batches
+  /// to show the delays.
   bool asynchronous() const { return !schedule.synchronous; }
   /// Of one step of a replica.
   int micro_batches() const { return asynchronous() ? schedule.every : schedule.micro_batches; }
-  /// The asynchronous schedule of so many steps between two drains.
+  /// The asynchronous schedule of `steps` steps between two drains.
   parallel::Schedule segment(int64_t steps) const;
-  /// Most updates between a forward and the one with its gradient.
+  /// Maximum number of updates between a forward and the update with its gradient.
   int delay(int stage) const { return facts_.delay[static_cast<size_t>(stage)]; }
   int stages() const { return schedule.stages(); }
   size_t first_layer(int stage) const {
@@ -54,21 +56,48 @@ struct Layout {
   parallel::ScheduleFacts facts_;
 };
 
-/// Throws Failure with the fix when ranks, stages, layers and micro-batches do not go together.
+/// Communicators of a rank in the grid: all ranks, the replicas of its stage, and the pipeline of
+/// its replica.
+class Ranks {
+ public:
+  /// Collective over `world`, which must outlive it.
+  Ranks(parallel::Communicator& world, const parallel::Grid& grid)
+      : world_(world), place_(grid.place_of(world.rank())) {
+    if (grid.pipeline > 1) {
+      data_ = world.split(place_.stage, place_.replica);
+    }
+    pipeline_ = world.split(place_.replica, place_.stage);
+  }
+
+  parallel::Communicator& world() { return world_; }
+  /// Ranks with the same parameters: gradients are summed here.
+  parallel::Communicator& data() { return data_ ? *data_ : world_; }
+  /// Ranks with the same samples: activations are sent here. Ranks are pipeline ranks.
+  parallel::Communicator& pipeline() { return *pipeline_; }
+  int stage() const { return place_.stage; }
+  int replica() const { return place_.replica; }
+
+ private:
+  parallel::Communicator& world_;
+  parallel::GridPlace place_;
+  std::unique_ptr<parallel::Communicator> data_, pipeline_;
+};
+
+/// Throws Failure, with the fix, if ranks, stages, layers and micro-batches do not fit together.
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                    const LayerTimes& times);
 
-/// Layers to `stages` runs such that the most expensive run is as cheap as it gets, each run with
-/// at least one layer; among those the earliest ends. Ends of the runs. By dynamic programming, O(S
-/// L²).
+/// Cuts layers into `stages` runs of at least one layer with the least cost of the most expensive
+/// run, by dynamic programming in O(S L²). Returns the ends of the runs; of equal cuts the one with
+/// the earliest ends.
 std::vector<size_t> balance(std::span<const double> costs, int stages);
 
-/// The same where a rank owns several stages: first the most loaded rank counts, then the most
-/// expensive stage. From `balance`, by moving one or two ends at a time while that helps.
+/// The same if a rank has several stages: minimises the load of the most loaded rank, then the cost
+/// of the most expensive stage. Local search from `balance`, moving one or two ends at a time.
 std::vector<size_t> balance_ranks(std::span<const double> costs,
                                   const parallel::Schedule& schedule);
 
-/// "2 pipeline stages x 2 replicas, schedule 1f1b, layers 0-3 | 4-7", and where ranks lie.
+/// "2 pipeline stages x 2 replicas, schedule 1f1b, layers 0-3 | 4-7", and the nodes of the ranks.
 std::string describe(const Layout& layout, std::span<const int> node);
 
 }  // namespace espalier::train

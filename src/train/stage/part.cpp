@@ -1,6 +1,7 @@
 #include "src/train/stage/part.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "src/core/rng.h"
@@ -21,6 +22,11 @@ model::Flow cut(const model::Flow& flow, int64_t samples) {
   return {.dtype = flow.dtype, .shape = Shape(fewer)};
 }
 
+/// The bytes of a message as a tensor like `like`.
+Tensor message(std::span<const std::byte> bytes, const Tensor& like) {
+  return Tensor(const_cast<std::byte*>(bytes.data()), like.dtype, like.shape);
+}
+
 }  // namespace
 
 PassCost& PassCost::operator+=(const PassCost& other) {
@@ -35,28 +41,23 @@ PassCost& PassCost::operator+=(const PassCost& other) {
 }
 
 Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem,
-           std::vector<std::unique_ptr<model::Layer>> layers, const PartShape& shape,
-           const PassOptions& options)
+           Layers layers, const PartShape& shape, const PassOptions& options)
     : stream_(stream),
       kernels_(kernels),
       problem_(problem),
       shape_(shape),
       options_(options),
-      begins_(shape.first == 0),
-      ends_(shape.end == layers.size()),
-      flow_in_(begins_ ? model::Flow()
-                       : layers[shape.first - 1]->output(options.samples, options.dtype)),
-      flow_out_(ends_ ? model::Flow()
-                      : layers[shape.end - 1]->output(options.samples, options.dtype)),
-      network_(model::Network::part(std::move(layers), shape.first, shape.end)),
+      flow_in_(std::move(layers.in)),
+      flow_out_(std::move(layers.out)),
+      network_(std::move(layers.layers)),
       staging_(stream),
-      replays_(stream) {}
+      graphs_(stream) {}
 
 void Part::allocate(const PassCost& cost) {
   int64_t crossing = 0;
-  for (const auto& [flow, ends] : {std::pair(&flow_in_, begins_), std::pair(&flow_out_, ends_)}) {
-    const bool widened = !ends && coded() && flow->dtype != DType::fp32;
-    crossing = std::max(crossing, widened ? flow->shape.count() : 0);
+  for (const auto* flow : {&flow_in_, &flow_out_}) {
+    const bool widened = *flow && coded() && (*flow)->dtype != DType::fp32;
+    crossing = std::max(crossing, widened ? (*flow)->shape.count() : 0);
   }
   if (crossing > 0) {
     fp32_ = stream_.arena().allocate(Memory::activation, "between stages", DType::fp32,
@@ -77,10 +78,10 @@ void Part::allocate(Slot& slot, size_t tape_bytes) {
     return arena.allocate(Memory::activation, name, dtype, shape);
   };
   const int64_t samples = options_.samples;
-  if (begins_) {
+  if (begins()) {
     slot.inputs = buffer("inputs", problem_.input_dtype, Shape{samples, problem_.features});
   }
-  if (ends_) {
+  if (ends()) {
     slot.targets = buffer("targets", DType::int32, Shape{samples * problem_.rows});
     slot.losses = buffer("losses", DType::fp32, Shape{samples * problem_.rows});
   }
@@ -97,8 +98,7 @@ Part::Waiting Part::make_waiting(size_t bytes) {
 template <class Some>
 Some& Part::find(std::vector<Some>& among, int64_t number) {
   const auto found = std::ranges::find(among, number, &Some::number);
-  require(found != among.end(), "a micro-batch that is under way, or room for one more", number,
-          among.size());
+  require(found != among.end(), "a micro-batch in flight, or a free slot", number, among.size());
   return *found;
 }
 
@@ -114,7 +114,7 @@ Part::Feed Part::open(int64_t number, int64_t samples) {
           .targets = view(slot.feed.targets, Shape{samples * problem_.rows})};
 }
 
-/// What the host has filled in, for kernels.
+/// Copies what the host has filled in to where kernels read it.
 void Part::send_feed(Slot& slot, const model::Pass& pass) {
   for (const auto& [room, to] :
        {std::pair(&slot.feed.inputs, &pass.inputs), std::pair(&slot.feed.targets, &pass.targets)}) {
@@ -145,38 +145,40 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .between = between_ ? &between_ : nullptr};
 }
 
-/// Whether it asks for the same calls as another one of its key. Draws of dropout are others in
-/// each step, a probe sees gradients on the way, and what waits is kept by number.
-bool Part::repeats(const model::Pass& pass, const Walk& walk) const {
-  return replays_.on() && !walk.stops && pass.dropout == 0 && pass.waiting == nullptr &&
+/// Whether the pass repeats the launches of others of its key. Not with dropout, which draws anew in
+/// each step, a gradient probe, which runs between layers, or a deferred backward, which keeps
+/// operands by number.
+bool Part::repeats(const model::Pass& pass, const Direction& direction) const {
+  return graphs_.on() && !direction.calls_between && pass.dropout == 0 && pass.waiting == nullptr &&
          !store_->gradient_probe();
 }
 
-template <class Layers>
-Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Walk& walk, const Layers& layers) {
-  const auto ask = [&] {
-    const sparse::Store::Pass values(*store_, pass_key(walk.backward));
+template <class Run>
+Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Direction& direction,
+                      const Run& layers) {
+  const auto enqueue = [&] {
+    const sparse::Store::Pass values(*store_, pass_key(direction.backward));
     return layers(pass);
   };
-  if (!repeats(pass, walk)) {
-    return ask();
+  if (!repeats(pass, direction)) {
+    return enqueue();
   }
   const PassKey key{.slot = static_cast<size_t>(&slot - slots_.data()),
-                    .backward = walk.backward,
+                    .backward = direction.backward,
                     .training = pass.training,
                     .accumulate = pass.accumulate,
                     .samples = pass.samples,
                     .loss_scale = slot.batch.loss_scale};
   const model::Tape::Contents before = slot.tape->contents();
-  replays_.rest_on(store_->changes());
-  const Passed passed = replays_.run(key, [&](bool recorded) {
-    slot.tape->restore(before);  // another attempt may have failed
-    pass.between = recorded ? nullptr : pass.between;
-    const Tensor output = ask();
-    return Passed{.output = output, .tape = slot.tape->contents()};
+  graphs_.invalidate_if(store_->changes());
+  const PassResult result = graphs_.run(key, [&](bool capturing) {
+    slot.tape->restore(before);  // a failed capture may have moved it
+    pass.between = capturing ? nullptr : pass.between;
+    const Tensor output = enqueue();
+    return PassResult{.output = output, .tape = slot.tape->contents()};
   });
-  slot.tape->restore(passed.tape);
-  return passed.output;
+  slot.tape->restore(result.tape);
+  return result.output;
 }
 
 void Part::forward(int64_t number, const MicroBatch& batch, bool training,
@@ -187,22 +189,22 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
   model::Pass pass = make_pass(slot, training);
   send_feed(slot, pass);
   Tensor x;
-  if (!begins_) {
-    const model::Flow flow = cut(flow_in_, batch.samples);
+  if (flow_in_) {
+    const model::Flow flow = cut(*flow_in_, batch.samples);
     x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
-    take(in, x);
+    read_message(in, x);
   }
   const Tensor y =
       run_pass(slot, pass, {}, [&](model::Pass& now) { return network_.forward(now, x); });
-  if (!ends_) {
-    give(y, out);
+  if (flow_out_) {
+    write_message(y, out);
   }
   if (!training) {
     slot.number = kFree;
   }
-  if (ends_ && !stream_.arena().dry()) {
-    arriving_.push_back({.step = batch.step, .rows = staging_.fetch(pass.losses)});
-    take_arrived();
+  if (ends() && !stream_.arena().dry()) {
+    pending_losses_.push_back({.step = batch.step, .rows = staging_.fetch(pass.losses)});
+    collect_losses();
   }
 }
 
@@ -211,10 +213,10 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
   Slot& slot = find(slots_, number);
   model::Pass pass = make_pass(slot, true);
   Tensor dy;
-  if (!ends_) {
-    const model::Flow flow = cut(flow_out_, slot.batch.samples);
+  if (flow_out_) {
+    const model::Flow flow = cut(*flow_out_, slot.batch.samples);
     dy = pass.tape.push("gradient from the stage after", flow.dtype, flow.shape);
-    take(in, dy);
+    read_message(in, dy);
   }
   if (defer) {
     Waiting& waiting = find(waiting_, kFree);
@@ -222,26 +224,27 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     waiting.batch = slot.batch;
     pass.waiting = waiting.parts.get();
   }
-  const bool stops = done && !done_at_end_ && !defer;
-  const Tensor dx = run_pass(slot, pass, {.backward = true, .stops = stops}, [&](model::Pass& now) {
-    const auto settled = [&](size_t layer) {
-      store_->panels().join();  // whoever sends gradients comes after their gathers
-      done(layer);
-    };
-    return network_.backward(now, dy, stops ? Done(settled) : Done());
-  });
-  if (!stops && !defer) {
-    tell_all(done);
+  const bool calls_between = done && !done_at_end_ && !defer;
+  const Tensor dx = run_pass(
+      slot, pass, {.backward = true, .calls_between = calls_between}, [&](model::Pass& now) {
+        const auto layer_done = [&](size_t layer) {
+          store_->panels().join();  // collectives follow the gathers of gradients
+          done(layer);
+        };
+        return network_.backward(now, dy, calls_between ? Done(layer_done) : Done());
+      });
+  if (!calls_between && !defer) {
+    all_done(done);
   }
-  if (!begins_) {
-    give(dx, out);
+  if (flow_in_) {
+    write_message(dx, out);
   }
   slot.number = kFree;
 }
 
 void Part::backward_weight(int64_t number, const Done& done) {
   Waiting& waiting = find(waiting_, number);
-  Slot unused;  // the tape of a deferred backward is another one's by now
+  Slot unused;  // the slot of this micro-batch may be another one's by now
   unused.batch = waiting.batch;
   unused.tape = std::move(waiting.tape);
   model::Pass pass = make_pass(unused, true);
@@ -255,10 +258,10 @@ void Part::backward_weight(int64_t number, const Done& done) {
   waiting.tape->clear();
   waiting.parts->parts.clear();
   waiting.number = kFree;
-  tell_all(done);
+  all_done(done);
 }
 
-void Part::tell_all(const Done& done) const {
+void Part::all_done(const Done& done) const {
   for (size_t layer = network_.layers().size(); done && layer-- > 0;) {
     done(layer);
   }
@@ -278,7 +281,7 @@ Tensor Part::logits(int64_t number, int64_t first, int64_t rows, const Tensor& i
 }
 
 PassCost Part::measure(bool defer) {
-  require(stream_.arena().dry(), "only a dry part measures itself");
+  require(stream_.arena().dry(), "a dry part measures passes");
   kernels::dry_count() = {};
   const int64_t samples = options_.samples;
   const Feed feed = open(0, samples);
@@ -290,7 +293,7 @@ PassCost Part::measure(bool defer) {
     }
   } else {
     forward(0, {.samples = samples}, false);
-    if (ends_ && begins_) {
+    if (ends() && begins()) {
       open(0, samples);
       logits(0, 0, 1, feed.inputs);
     }
@@ -301,6 +304,80 @@ PassCost Part::measure(bool defer) {
           .flops = counted.flops,
           .bytes = counted.bytes,
           .activations = slots_.front().tape->peak_by_name()};
+}
+
+Tensor Part::as_fp32(const Tensor& tensor) {
+  return tensor.dtype == DType::fp32 ? tensor : fp32_.tensor().as(DType::fp32, tensor.shape);
+}
+
+void Part::read_message(std::span<const std::byte> from, const Tensor& to) {
+  if (stream_.arena().dry()) {
+    return;
+  }
+  const size_t bytes = wire_bytes(to.dtype, to.count());
+  require(bytes <= from.size(), "a whole message", bytes, from.size());
+  const Tensor values = as_fp32(to);
+  if (!coded()) {
+    stream_.copy(message(from, to), to);
+  } else {
+    kernels_.decode(stream_, {.wire = from.first(bytes), .y = values, .format = options_.wire});
+  }
+  message_read_ = stream_.mark();
+  if (coded() && values.data != to.data) {
+    kernels_.cast(stream_, {.x = values, .y = to});
+  }
+}
+
+void Part::write_message(const Tensor& from, std::span<std::byte> to) {
+  if (stream_.arena().dry()) {
+    return;
+  }
+  const size_t bytes = wire_bytes(from.dtype, from.count());
+  require(bytes <= to.size(), "a buffer for a whole message", bytes, to.size());
+  if (!coded()) {
+    stream_.copy(from, message(to, from));
+    return;
+  }
+  const Tensor values = as_fp32(from);
+  if (values.data != from.data) {
+    kernels_.cast(stream_, {.x = from, .y = values});
+  }
+  kernels_.encode(stream_, {.x = values, .wire = to.first(bytes), .format = options_.wire});
+}
+
+/// Sums the losses that have arrived.
+void Part::collect_losses() {
+  while (!pending_losses_.empty() && stream_.passed(pending_losses_.front().rows.mark)) {
+    const PendingLosses& first = pending_losses_.front();
+    double sum = 0;
+    for (const float loss : first.rows.host.span<float>()) {
+      sum += static_cast<double>(loss);
+    }
+    losses_.push_back({.step = first.step, .sum = sum});
+    staging_.done(first.rows.host);
+    pending_losses_.pop_front();
+  }
+}
+
+std::vector<Part::Loss> Part::take_losses(int64_t last) {
+  const auto later = [last](const auto& loss) { return loss.step > last; };
+  const auto rest = std::ranges::find_if(pending_losses_, later);
+  if (rest != pending_losses_.begin()) {
+    stream_.wait(std::prev(rest)->rows.mark);
+    collect_losses();
+  }
+  const auto end = std::ranges::find_if(losses_, later);
+  const std::vector<Loss> taken(losses_.begin(), end);
+  losses_.erase(losses_.begin(), end);
+  return taken;
+}
+
+double Part::take_loss_sum() {
+  double sum = 0;
+  for (const Loss& loss : take_losses()) {
+    sum += loss.sum;
+  }
+  return sum;
 }
 
 }  // namespace espalier::train

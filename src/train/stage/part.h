@@ -1,16 +1,17 @@
 #pragma once
-// A part of the network: contiguous layers that compute together, with room for the micro-batches
-// that are under way in them. Without a pipeline there is one part, of all layers, and one
-// micro-batch at a time; a stage of a pipeline (parallel/pipeline) is a part.
+// A part of the network: contiguous layers, with buffers and tapes for the micro-batches in flight.
+// Without a pipeline there is one part, of all layers, and one micro-batch at a time; each chunk of
+// a pipeline rank is a part.
 //
-// What crosses its ends are bytes: the output of the layer before or after, as Layer::output says,
-// or in a wire format of fewer bits (activations forward, their gradients backward).
-// A backward may be cut in two: `backward` with `defer` frees the activations, and keeps copies of
-// what the gradients of matrices need until `backward_weight`.
+// Messages enter and leave at the part's ends: activations forward, their gradients backward, as
+// Layer::output defines them, or encoded in a wire format of fewer bits.
+// A backward can be split: `backward` with `defer` frees the activations, and keeps copies of the
+// operands of weight gradients until `backward_weight`.
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "src/core/staging.h"
@@ -22,10 +23,10 @@ namespace espalier::train {
 
 using model::ProblemShape;
 
-/// What one forward and backward of a micro-batch takes.
+/// The cost of one forward and backward of a micro-batch.
 struct PassCost {
   size_t tape_bytes = 0;
-  size_t waiting_bytes = 0;  ///< of what a deferred backward keeps
+  size_t waiting_bytes = 0;  ///< kept by a deferred backward
   double flops = 0;
   double bytes = 0;  ///< read and written, as the "dry" kernels count
   std::map<std::string, size_t, std::less<>> activations;  ///< bytes by name
@@ -41,14 +42,13 @@ struct MicroBatch {
   bool accumulate = false;   ///< not the first micro-batch of the step
 };
 
-/// Which layers, and how many micro-batches at once.
 struct PartShape {
   size_t first = 0, end = 0;  ///< layers [first, end) of the network
-  int tapes = 1;              ///< between forward and backward
-  int waiting = 0;            ///< between backward and backward_weight
+  int tapes = 1;              ///< micro-batches between forward and backward, at most
+  int waiting = 0;            ///< micro-batches between backward and backward_weight, at most
 };
 
-/// How passes compute; the same for all parts.
+/// Options of passes, the same for all parts.
 struct PassOptions {
   int64_t samples = 1;  ///< of a micro-batch, at most
   DType dtype = DType::fp32;
@@ -57,40 +57,44 @@ struct PassOptions {
   model::Recompute recompute = model::Recompute::none;
   bool training = true;
   bool tied_apart = false;     ///< see Pass
-  kernels::WireFormat wire{};  ///< in which tensors cross ends; fp32: as they are
+  kernels::WireFormat wire{};  ///< of messages; fp32: not encoded
 };
 
 class Part {
  public:
-  /// `cost`: what its passes take; of a dry part (dry arena) it does not matter.
-  Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem,
-       std::vector<std::unique_ptr<model::Layer>> layers, const PartShape& shape,
-       const PassOptions& options);
+  /// What it computes: its own layers, and the tensors that cross its ends (none at an end of the
+  /// network).
+  struct Layers {
+    std::vector<std::unique_ptr<model::Layer>> layers;
+    std::optional<model::Flow> in{}, out{};  ///< of `options.samples` samples
+  };
+  Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem, Layers layers,
+       const PartShape& shape, const PassOptions& options);
   void bind(sparse::Store& store) {
     store_ = &store;
     network_.bind(store, kernels_);
   }
-  /// Once, before the first pass: memory for `shape.tapes` micro-batches.
+  /// Once, before the first pass: memory for `shape.tapes` micro-batches of this cost (of a dry part
+  /// any).
   void allocate(const PassCost& cost);
 
   const model::Network& network() const { return network_; }
   const PartShape& shape() const { return shape_; }
-  bool begins() const { return begins_; }  ///< the network
-  bool ends() const { return ends_; }
-  /// Bytes that enter from the part before (0: none) and leave to the next one, for full
-  /// micro-batches.
-  size_t bytes_in() const { return begins_ ? 0 : wire_bytes(flow_in_); }
-  size_t bytes_out() const { return ends_ ? 0 : wire_bytes(flow_out_); }
+  bool begins() const { return !flow_in_; }  ///< holds the first layer of the network
+  bool ends() const { return !flow_out_; }   ///< holds the last layer of the network
+  /// Message bytes of a full micro-batch from the part before and to the next one; 0: no message.
+  size_t bytes_in() const { return flow_in_ ? wire_bytes(*flow_in_) : 0; }
+  size_t bytes_out() const { return flow_out_ ? wire_bytes(*flow_out_) : 0; }
 
-  /// What a micro-batch reads, for the host to fill before `forward`: int32 or fp32 inputs
-  /// [samples, features], int32 targets [samples x rows]. Opens micro-batch `number`, unless it is
-  /// open.
+  /// Host memory of a micro-batch, to fill before `forward`: int32 or fp32 inputs [samples,
+  /// features] if the part begins the network, int32 targets [samples x rows] if it ends it. Opens
+  /// micro-batch `number`, unless it is open.
   struct Feed {
     Tensor inputs, targets;
   };
   Feed open(int64_t number, int64_t samples);
 
-  /// In training the micro-batch stays until its backward.
+  /// Closes the micro-batch unless `training`; then its backward does. `in`, `out`: messages.
   void forward(int64_t number, const MicroBatch& batch, bool training,
                std::span<const std::byte> in = {}, std::span<std::byte> out = {});
   /// The sum of the rows' losses of a forward at the end of the network.
@@ -98,14 +102,15 @@ class Part {
     int64_t step = 0;  ///< of the micro-batch
     double sum = 0;
   };
-  /// Of the forwards since the last call that belong to steps up to `last`, in their order. Waits
-  /// for them, on a device, but not for those that were asked for after them.
+  /// Losses of forwards since the last call that belong to steps up to `last`, in order. On a device
+  /// waits for these forwards, not for later ones.
   std::vector<Loss> take_losses(int64_t last = kAllSteps);
   static constexpr int64_t kAllSteps = INT64_MAX;
   double take_loss_sum();
-  /// Passes when kernels have read the message that the last action was given.
-  Mark taken() const { return taken_; }
-  using Done = std::function<void(size_t layer)>;  ///< of the network: its gradients are complete
+  /// Passes once kernels have read the last pass's message.
+  Mark message_read() const { return message_read_; }
+  /// The kernels of the gradients of layers `layer` and later, counted in this part, are enqueued.
+  using Done = std::function<void(size_t layer)>;
   void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
                 std::span<std::byte> out = {});
   /// The rest of a deferred backward.
@@ -113,19 +118,19 @@ class Part {
   /// Predictions for rows [first, first + rows) of an opened micro-batch, which is closed.
   Tensor logits(int64_t number, int64_t first, int64_t rows, const Tensor& inputs);
 
-  /// On a device: passes that ask for the same calls each time are recorded, and replayed. They do
-  /// not stop between layers. `done_at_end`: `Done` of a backward may as well be told of all layers
-  /// at its end; else such a backward is never recorded.
-  void set_replays(bool on, bool done_at_end) {
-    replays_.use(on);
-    done_at_end_ = done_at_end && replays_.on();
+  /// On a device: passes that repeat the same launches are captured and replayed as graphs, without
+  /// calls between layers. `done_at_end`: a captured backward calls `Done` for all layers at its
+  /// end; else a backward with `Done` is never captured.
+  void enable_graphs(bool on, bool done_at_end) {
+    graphs_.enable(on);
+    done_at_end_ = done_at_end && graphs_.on();
   }
-  int64_t replayed() const { return replays_.replayed(); }
-  /// Why a pass could not be recorded, once; empty: nothing new.
-  std::string take_news() { return replays_.take_news(); }
-  /// Called between layers: for messages to move.
+  int64_t replayed() const { return graphs_.replayed(); }
+  /// The reason of the first failed capture, once; else empty.
+  std::string take_graph_failure() { return graphs_.take_failure(); }
+  /// Called between layers, to progress messages.
   void set_between(std::function<void()> between) { between_ = std::move(between); }
-  /// Of a dry part: what a pass takes.
+  /// The cost of a pass. Dry parts only.
   PassCost measure(bool defer);
 
  private:
@@ -152,18 +157,18 @@ class Part {
   size_t wire_bytes(const model::Flow& flow) const {
     return wire_bytes(flow.dtype, flow.shape.count());
   }
-  /// Codes are made of fp32: `tensor` itself, or room for its values.
+  /// Codecs read and write fp32: `tensor` itself, or a buffer for its values.
   Tensor as_fp32(const Tensor& tensor);
-  /// Between a tensor and its bytes on the wire.
-  void take(std::span<const std::byte> from, const Tensor& to);
-  void give(const Tensor& from, std::span<std::byte> to);
+  /// Between a tensor and its message.
+  void read_message(std::span<const std::byte> from, const Tensor& to);
+  void write_message(const Tensor& from, std::span<std::byte> to);
   void allocate(Slot& slot, size_t tape_bytes);
   Waiting make_waiting(size_t bytes);
   template <class Some>
   Some& find(std::vector<Some>& among, int64_t number);
   model::Pass make_pass(Slot& slot, bool training);
-  /// Losses on their way to the host.
-  struct Arriving {
+  /// Losses that are being copied to the host.
+  struct PendingLosses {
     int64_t step = 0;
     Staging::Arrival rows;
   };
@@ -171,7 +176,7 @@ class Part {
   int pass_key(bool backward) const {
     return 2 * static_cast<int>(shape_.first) + (backward ? 1 : 0);
   }
-  /// What passes that ask for the same calls have in common, as long as the store does not change.
+  /// Passes with equal keys repeat the same launches as long as the store does not change.
   struct PassKey {
     size_t slot = 0;
     bool backward = false, training = false, accumulate = false;
@@ -179,40 +184,39 @@ class Part {
     double loss_scale = 1;
     bool operator==(const PassKey&) const = default;
   };
-  /// What a pass leaves on the host.
-  struct Passed {
+  /// The host's results of a pass.
+  struct PassResult {
     Tensor output;
     model::Tape::Contents tape;
   };
-  void tell_all(const Done& done) const;
-  struct Walk {
+  void all_done(const Done& done) const;
+  struct Direction {
     bool backward = false;
-    bool stops = false;  ///< between layers
+    bool calls_between = false;  ///< `Done` is called between layers
   };
-  bool repeats(const model::Pass& pass, const Walk& walk) const;
-  /// The output of `layers(pass)`, by a replay where that may be.
-  template <class Layers>
-  Tensor run_pass(Slot& slot, model::Pass& pass, const Walk& walk, const Layers& layers);
+  bool repeats(const model::Pass& pass, const Direction& direction) const;
+  /// The output of `layers(pass)`, by a graph where possible.
+  template <class Run>
+  Tensor run_pass(Slot& slot, model::Pass& pass, const Direction& direction, const Run& layers);
   void send_feed(Slot& slot, const model::Pass& pass);
-  void take_arrived();
+  void collect_losses();
 
   Stream& stream_;
   const kernels::Kernels& kernels_;
   ProblemShape problem_;
   PartShape shape_;
   PassOptions options_;
-  bool begins_, ends_;
-  model::Flow flow_in_, flow_out_;
+  std::optional<model::Flow> flow_in_, flow_out_;
   model::Network network_;
   sparse::Store* store_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<Waiting> waiting_;
-  Buffer fp32_;  ///< of a tensor that crosses an end and is not
+  Buffer fp32_;  ///< values of a 16-bit tensor that is encoded
   Staging staging_;
-  std::deque<Arriving> arriving_;
+  std::deque<PendingLosses> pending_losses_;
   std::vector<Loss> losses_;
-  Mark taken_ = 0;
-  Replays<PassKey, Passed> replays_;
+  Mark message_read_ = 0;
+  GraphCache<PassKey, PassResult> graphs_;
   bool done_at_end_ = false;
   std::function<void()> between_;
 };

@@ -40,7 +40,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {
                 const std::string& wanted = storage.for_name(name);
-                // "auto" is settled by timing (storage_choice.h); until then:
+                // "auto" is chosen by timing (storage_choice.h) later
                 const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
@@ -52,13 +52,6 @@ kernels::WireFormat activation_format(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
   return parallel::format_of(parallel::parse_codec(parallel.activation_codec),
                              {.bits = parallel.bits, .bucket = parallel.bucket});
-}
-
-ProblemShape problem_of(const Source& source) {
-  return {.classes = source.classes(),
-          .features = source.features(),
-          .rows = source.rows(),
-          .input_dtype = source.input_dtype()};
 }
 
 std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
@@ -126,11 +119,20 @@ std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<mode
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
+    : Stage(config, problem, stream, kernels, options, make_layers(config, problem)) {}
+
+Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
+             const kernels::Kernels& kernels, const Options& options, Layers layers)
     : problem_(problem),
       stream_(stream),
       kernels_(kernels),
-      parts_(make_parts(config, options)),
-      store_(make_store(config, options)),
+      shapes_(options.parts.empty() ? std::vector{PartShape{.first = 0, .end = layers.size()}}
+                                    : options.parts),
+      tied_parameter_((shapes_.front().first == 0) != (shapes_.back().end == layers.size())
+                          ? model::network_of(config.model).tied_parameter(config.model)
+                          : ""),
+      store_(make_store(config, options, layers)),
+      parts_(make_parts(config, options, std::move(layers))),
       optimizer_(*store_, kernels, config.optimizer, static_cast<uint64_t>(config.train.seed)) {
   std::vector<PassCost> costs(parts_.size());
   if (!options.dry) {
@@ -151,35 +153,8 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
   }
 }
 
-std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
-                                                     const Options& options) {
-  std::vector<PartShape> shapes = options.parts;
-  const size_t layers = model::layer_count(config.model);
-  if (shapes.empty()) {
-    shapes.push_back({.first = 0, .end = layers});
-  }
-  const PassOptions pass{.samples = options.micro_batch,
-                         .dtype = dtype_by_name(config.train.dtype),
-                         .dropout = static_cast<float>(config.model.dropout),
-                         .seed = static_cast<uint64_t>(config.train.seed),
-                         .recompute = options.recompute,
-                         .training = options.training,
-                         .tied_apart = shapes.back().end != layers,
-                         .wire = activation_format(config)};
-  const bool begins = shapes.front().first == 0;
-  const bool ends = shapes.back().end == layers;
-  if (begins != ends) {
-    tied_parameter_ = model::network_of(config.model).tied_parameter(config.model);
-  }
-  std::vector<std::unique_ptr<Part>> parts;
-  for (const PartShape& shape : shapes) {
-    parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_,
-                                           make_layers(config, problem_), shape, pass));
-  }
-  return parts;
-}
-
-std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options) {
+std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options,
+                                                 const Layers& layers) const {
   sparse::StoreOptions wanted = store_options(config, options.training);
   wanted.start = options.masks;
   wanted.planned = options.planned;
@@ -187,17 +162,42 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.apart = [config, tied = tied_parameter_](const sparse::ParameterSpec& spec) {
     return spec.name != tied && value_format(config, spec).has_value();
   };
-  std::vector<PartShape> shapes;
-  for (const auto& part : parts_) {
-    shapes.push_back(part->shape());
+  return std::make_unique<sparse::Store>(stream_, kernels_, specs_of(layers, shapes_), wanted);
+}
+
+std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
+                                                     const Options& options, Layers layers) const {
+  const PassOptions pass{.samples = options.micro_batch,
+                         .dtype = dtype_by_name(config.train.dtype),
+                         .dropout = static_cast<float>(config.model.dropout),
+                         .seed = static_cast<uint64_t>(config.train.seed),
+                         .recompute = options.recompute,
+                         .training = options.training,
+                         .tied_apart = shapes_.back().end != layers.size(),
+                         .wire = activation_format(config)};
+  const auto flow_after = [&](size_t end) -> std::optional<model::Flow> {
+    return end == 0 || end == layers.size()
+               ? std::nullopt
+               : std::optional(layers[end - 1]->output(pass.samples, pass.dtype));
+  };
+  std::vector<Part::Layers> contents;
+  for (const PartShape& shape : shapes_) {
+    contents.push_back({.layers = {}, .in = flow_after(shape.first), .out = flow_after(shape.end)});
   }
-  return std::make_unique<sparse::Store>(stream_, kernels_,
-                                         specs_of(make_layers(config, problem_), shapes), wanted);
+  std::vector<std::unique_ptr<Part>> parts;
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    const auto begin = std::make_move_iterator(layers.begin());
+    contents[i].layers.assign(begin + static_cast<std::ptrdiff_t>(shapes_[i].first),
+                              begin + static_cast<std::ptrdiff_t>(shapes_[i].end));
+    parts.push_back(std::make_unique<Part>(stream_, kernels_, problem_, std::move(contents[i]),
+                                           shapes_[i], pass));
+  }
+  return parts;
 }
 
 Part& Stage::whole() {
   Part& part = *parts_.front();
-  require(parts_.size() == 1 && part.begins() && part.ends(), "a stage of the whole network");
+  require(parts_.size() == 1 && part.begins() && part.ends(), "this stage is the whole network");
   return part;
 }
 
@@ -225,8 +225,7 @@ Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {
-  constexpr int64_t kStep =
-      16;  // widths of passes: few different ones for kernels that are set up by shape
+  constexpr int64_t kStep = 16;  // few widths of passes: kernels are set up by shape
   const auto count = static_cast<int64_t>(tokens.size());
   require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
           problem_.features);
@@ -234,13 +233,12 @@ Tensor Stage::predict(std::span<const int32_t> tokens) {
   const Tensor buffer = feed(1).inputs;
   const Tensor narrow = buffer.as(DType::int32, Shape{1, width});
   const auto inputs = narrow.span<int32_t>();
-  std::ranges::fill(inputs, 0);  // behind the tokens: attention is causal, they are not seen
+  std::ranges::fill(inputs, 0);  // padding: causal attention does not read it
   std::ranges::copy(tokens, inputs.begin());
   return whole().logits(0, count - 1, 1, narrow);
 }
 
-/// Flat offsets fall with the layer, so a layer's part ends where that of the layer before it
-/// begins.
+/// Flat offsets decrease with the layer: a layer ends where the layer before it begins.
 int64_t Stage::end_of_layer(size_t part, size_t layer) const {
   const size_t first = first_parameter_[part][layer];
   return first == 0 ? store_->flat_size() : store_->parameters()[first - 1].offset;
@@ -254,7 +252,7 @@ std::vector<int64_t> Stage::boundaries() const {
     }
   }
   if (ends.back() < store_->flat_size()) {
-    ends.push_back(store_->flat_size());  // borrowed ones come last
+    ends.push_back(store_->flat_size());  // borrowed parameters are last
   }
   return ends;
 }

@@ -1,19 +1,16 @@
 #pragma once
-// A stage: what one rank owns of the network, with its parameters, optimizer and tapes. Here model,
-// masks and optimizer meet; ranks do not. Without a pipeline that is one part (part.h), of all
-// layers; a rank of a pipeline owns as many parts as its schedule has chunks, in one store.
+// A stage: the share of one rank in the network, with its parameters, optimizer and tapes. It joins
+// model, masks and optimizer, and knows no other rank. Without a pipeline it is one part (part.h) of
+// all layers; a pipeline rank has as many parts as its schedule has chunks, in one store.
 #include <functional>
 #include <memory>
 
 #include "io/config/config.h"
 #include "sparse/store/store.h"
 #include "src/optim/optimizer.h"
-#include "src/train/run/source.h"
 #include "src/train/stage/part.h"
 
 namespace espalier::train {
-
-ProblemShape problem_of(const Source& source);
 
 /// The layers that a config describes. Throws Failure when config and data disagree.
 std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
@@ -26,10 +23,10 @@ model::Network make_network(const io::Config& config, const ProblemShape& proble
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
-/// How activations and their gradients cross the ends of stages.
+/// The wire format of messages between stages.
 kernels::WireFormat activation_format(const io::Config& config);
 
-/// How parameters are held under this config; without `training` weights only.
+/// Store options of this config; without `training` for weights only.
 sparse::StoreOptions store_options(const io::Config& config, bool training);
 
 class Stage {
@@ -38,11 +35,11 @@ class Stage {
     int64_t micro_batch = 1;  ///< samples, at most
     bool training = true;
     model::Recompute recompute = model::Recompute::none;
-    bool dry = false;  ///< no memory behind anything; kernels must be "dry"
-    /// The masks to start with (start.h); empty: all is kept.
+    bool dry = false;  ///< allocates nothing; kernels must be "dry"
+    /// Initial masks (masks/start.h); empty: all elements are kept.
     std::function<sparse::Mask(size_t p)> masks{};
-    std::vector<int64_t> planned{};                ///< of a dry stage, instead: kept elements
-    std::shared_ptr<sparse::Sharding> sharding{};  ///< of optimizer state; empty: all is here
+    std::vector<int64_t> planned{};  ///< of a dry stage, instead of masks: kept elements
+    std::shared_ptr<sparse::Sharding> sharding{};  ///< of optimizer state; empty: not sharded
     std::vector<PartShape> parts{};                ///< ascending; empty: one, of all layers
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
@@ -59,9 +56,9 @@ class Stage {
   Stream& stream() { return stream_; }
   const kernels::Kernels& kernels() const { return kernels_; }
 
-  // Of a stage that is the whole network:
+  // Only for a stage of the whole network:
 
-  /// Views of the micro-batch buffers for `samples` samples: fill them, then call one of the below.
+  /// Micro-batch buffers for `samples` samples: fill them, then call one of the functions below.
   Tensor inputs(int64_t samples) { return feed(samples).inputs; }
   Tensor targets(int64_t samples) { return feed(samples).targets; }
   /// Forward and backward; returns the sum of the rows' losses. `done(end)`: the gradients of flat
@@ -76,56 +73,62 @@ class Stage {
   /// Costs no more than the tokens given.
   Tensor predict(std::span<const int32_t> tokens);
 
-  // Of any stage:
+  // For any stage:
 
-  /// The flat elements that end with layer `layer` of part `part`: [0, end) holds the gradients of
-  /// it and of all that come after it in the network.
+  /// [0, end) of the flat arrays holds layer `layer` of part `part` and all layers after it.
   int64_t end_of_layer(size_t part, size_t layer) const;
 
-  /// Asks for it; `result` waits, and tells what came of it.
+  /// Enqueues the update; `result` waits for it.
   optim::AskedUpdate update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
     return optimizer_.ask(stream_, step, lr, {.first = 0, .end = store_->parameters().size()},
                           hooks);
   }
-  /// Of one part alone, clipped by its own norm.
+  /// Updates one part, clipped by its own norm.
   optim::AskedUpdate update_part(size_t part, int64_t step, double lr) {
     return optimizer_.ask(stream_, step, lr, parameters_of_part(part));
   }
-  /// Of updates from now on; see Optimizer.
+  /// For the next updates; see Optimizer.
   void set_gradient_scale(double scale, int64_t left_out) { optimizer_.set_scale(scale, left_out); }
   optim::StepResult result(const optim::AskedUpdate& asked) { return optimizer_.result(asked); }
-  /// Of the update asked for last, as kernels find it (optim/norm.h).
+  /// Clip factor of the last enqueued update, in kernels' memory (optim/norm.h).
   Tensor clip_factor() const { return optimizer_.clip_factor(); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
     const bool last = part + 1 == parts_.size();
     return {.first = first_parameter_[part].front(),
             .end = last ? store_->parameters().size() : first_parameter_[part + 1].front()};
   }
-  /// Of a dry stage: what a pass takes, by part.
+  /// Cost of a pass by part. Dry stages only.
   std::vector<PassCost> measure();
-  /// Ascending ends of the layers' parts of the flat arrays, in backward order.
+  /// Ascending ends of the layers in the flat arrays, in backward order.
   std::vector<int64_t> boundaries() const;
 
  private:
-  std::vector<std::unique_ptr<Part>> make_parts(const io::Config& config, const Options& options);
-  std::unique_ptr<sparse::Store> make_store(const io::Config& config, const Options& options);
+  using Layers = std::vector<std::unique_ptr<model::Layer>>;
+  /// `layers`: of the whole network; parts take theirs.
+  Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
+        const kernels::Kernels& kernels, const Options& options, Layers layers);
+  std::unique_ptr<sparse::Store> make_store(const io::Config& config, const Options& options,
+                                            const Layers& layers) const;
+  std::vector<std::unique_ptr<Part>> make_parts(const io::Config& config, const Options& options,
+                                                Layers layers) const;
   Part& whole();
   Part::Feed feed(int64_t samples);
 
   ProblemShape problem_;
   Stream& stream_;
   const kernels::Kernels& kernels_;
+  std::vector<PartShape> shapes_;
   std::string_view tied_parameter_;
-  std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<sparse::Store> store_;
+  std::vector<std::unique_ptr<Part>> parts_;
   optim::Optimizer optimizer_;
   PassCost cost_;
   std::vector<std::vector<size_t>> first_parameter_;  ///< [part][layer], of store_->parameters()
 };
 
-/// Measures a pass of this config by running it on "dry" kernels, without memory: forward and
-/// backward when training, else an evaluation. By part. Of `options` the masks do not matter.
-/// Layers may take other memory `on_device`.
+/// Cost of a pass of this config by part, from a run on "dry" kernels without memory: forward and
+/// backward when training, else an evaluation. Masks in `options` are ignored. Layers may need
+/// different memory `on_device`.
 std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
                                    const Stage::Options& options, bool on_device = false);
 

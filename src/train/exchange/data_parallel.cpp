@@ -1,0 +1,225 @@
+#include "src/train/exchange/data_parallel.h"
+
+#include "parallel/transport/collectives.h"
+#include "sparse/store/value_copy.h"
+#include "src/core/rng.h"
+#include "src/train/exchange/agreement.h"
+#include "src/train/exchange/device_collectives.h"
+#include "src/train/exchange/gradient_wire.h"
+#include "src/train/exchange/host_collectives.h"
+#include "src/train/exchange/low_rank_codec.h"
+#include "src/train/exchange/value_wire.h"
+
+namespace espalier::train {
+namespace {
+
+bool shares_optimizer(const io::Config& config, int ranks) {
+  return config.parallel.zero != 0 && ranks > 1;
+}
+
+Shards::Options shard_options(const io::Config& config) {
+  return {.bucket_bytes = bucket_bytes(config),
+          .element_bytes = size_of(store_options(config, true).gradient)};
+}
+
+}  // namespace
+
+std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm) {
+  return shares_optimizer(config, comm.size())
+             ? std::make_shared<Shards>(comm, shard_options(config))
+             : nullptr;
+}
+
+std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks) {
+  return shares_optimizer(config, ranks)
+             ? std::make_shared<Shards>(rank, ranks, shard_options(config))
+             : nullptr;
+}
+
+DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
+                           std::shared_ptr<Shards> shards, PipelineReduction& stages)
+    : config_(config),
+      ranks_(ranks),
+      stage_(stage),
+      shards_(std::move(shards)),
+      stages_(stages),
+      timeline_(stage.stream()),
+      collectives_(make_collectives()),
+      codecs_(config, stage, ranks.data(), *collectives_) {
+  if (uses_low_rank(config)) {
+    set_low_rank(low_rank(), config, stage, 0);
+  }
+  if (shards_ && collectives_->on_device()) {
+    shards_->set_device_gather([this](const auto& vectors) { collectives_->all_gather(vectors); });
+  }
+}
+
+DataParallel::~DataParallel() {
+  if (shards_) {
+    shards_->set_device_gather({});
+  }
+}
+
+/// Collective: all ranks choose the same.
+std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
+  const std::string& wanted = config_.parallel.device_link;
+  const bool needed = wanted == "nccl" || config_.parallel.reduction == "nccl";
+  parallel::Communicator& replicas = ranks_.data();
+  const bool on_device = stage_.store().arena().on_device();
+  if (replicas.size() > 1 && (on_device || needed)) {
+    std::string why = wanted == "host" || wanted == "mpi"
+                          ? fmt::format("parallel.device_link = \"{}\"", wanted)
+                          : device_obstacle(config_);
+    if (why.empty()) {
+      why = parallel::NcclLink::obstacle(replicas, stage_.stream());
+    }
+    if (why.empty()) {
+      route_ =
+          fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
+      stage_.store().move_codecs_to_device();
+      return std::make_unique<DeviceCollectives>(config_, replicas, stage_);
+    }
+    if (needed) {
+      throw SharedFailure(fmt::format("parallel.{} = \"nccl\" is not available: {}",
+                                      wanted == "nccl" ? "device_link" : "reduction", why));
+    }
+    route_ = fmt::format("gradients go through the host: {}", why);
+  }
+  return std::make_unique<HostCollectives>(config_, replicas, stage_);
+}
+
+/// Of stochastic rounding; 0: rounding to nearest.
+uint64_t DataParallel::rounding_key(int64_t step) const {
+  if (config_.parallel.rounding != "stochastic") {
+    return 0;
+  }
+  const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
+  return mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1);
+}
+
+/// Masks and chosen codecs may have changed since the last step.
+void DataParallel::prepare_wire(int64_t step) {
+  std::vector<parallel::WireSegment> segments = codecs_.segments();
+  if (uses_low_rank(config_)) {
+    set_low_rank(low_rank(), config_, stage_, step);
+    std::erase_if(segments, [this](const auto& s) { return low_rank().holds(s.first); });
+  }
+  parallel::Wire& wire = collectives_->gradient_wire();
+  wire.set_segments(std::move(segments));
+  if (config_.parallel.error_feedback) {
+    wire.set_feedback(stage_.store().feedback());
+  }
+  wire.set_key(rounding_key(step));
+}
+
+void DataParallel::begin_step(int64_t step) {
+  step_ = step;
+  prepare();
+  chooses_ = codecs_.due(step);
+  timeline_.begin(chooses_);
+  collectives_->begin(stage_.store().gradient());
+  if (!chooses_) {
+    start_reduce();
+  }
+}
+
+void DataParallel::start_reduce() {
+  prepare_wire(step_);
+  collectives_->start_reduce(
+      {.boundaries = stage_.boundaries(), .partition = shards_ ? &shards_->partition() : nullptr});
+}
+
+void DataParallel::gradient_ready(int64_t end) {
+  timeline_.ready(end);
+  collectives_->gradient_ready(end);
+}
+
+void DataParallel::finish_reduce() {
+  timeline_.finish();
+  if (chooses_) {
+    codecs_.choose(collectives_->gradient_on_host(), timeline_.timeline(), rounding_key(step_));
+    start_reduce();
+  }
+  collectives_->finish_reduce();
+}
+
+void DataParallel::reduce(const sparse::ParameterRange& range, int64_t step) {
+  require(!shards_, "all replicas hold whole gradients");
+  sparse::Store& store = stage_.store();
+  const auto [first, count] = sparse::flat_range(store, range);
+  collectives_->begin(store.gradient().elements(first, count));
+  prepare_wire(step);
+  collectives_->start_reduce({.boundaries = sparse::flat_ends(store, range), .first = first});
+  collectives_->finish_reduce();
+}
+
+optim::AskedUpdate DataParallel::update(int64_t step, double lr) {
+  if (shards_) {
+    return sharded_update(step, lr);
+  }
+  return stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
+}
+
+/// Over the stages of a pipeline, and over the slices of a sharded optimizer.
+optim::GradientNorm::Sum DataParallel::norm_reduction() {
+  if (!stages_.has_stages() && !shards_) {
+    return {};
+  }
+  const bool slices_on_device = !shards_ || collectives_->on_device();
+  const bool stages_on_device = !stages_.has_stages() || stages_.on_device();
+  if (slices_on_device && stages_on_device) {
+    return {.on_device = [this](const Tensor& counts) { reduce_counts(counts); }};
+  }
+  return {.on_host = [this](std::span<double> words) { reduce_words(words); }};
+}
+
+void DataParallel::reduce_counts(const Tensor& counts) {
+  if (shards_) {
+    collectives_->all_reduce_counts(counts);
+  }
+  if (stages_.has_stages()) {
+    stages_.reduce_counts(counts);
+  }
+}
+
+void DataParallel::reduce_words(std::span<double> words) {
+  if (shards_) {
+    parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
+  }
+  if (stages_.has_stages()) {
+    stages_.reduce_words(words);
+  }
+}
+
+void DataParallel::start_gather() {
+  const bool coded = codes_values(config_);
+  if (coded) {
+    parallel::Wire& wire = collectives_->value_wire();
+    wire.set_segments(value_segments(config_, stage_.store()));
+    if (collectives_->on_device()) {  // the device knows whether the update was applied
+      wire.set_factor(stage_.clip_factor());
+    }
+  }
+  collectives_->start_gather(stage_.store().value(), shards_->partition(), coded);
+}
+
+/// The values of a bucket are sent while the next bucket is updated.
+optim::AskedUpdate DataParallel::sharded_update(int64_t step, double lr) {
+  sparse::Store& store = stage_.store();
+  bool gathering = false;
+  const optim::StepHooks hooks{.sum = norm_reduction(), .stepped = [&](int64_t end) {
+                                 if (!gathering) {
+                                   start_gather();
+                                   gathering = true;
+                                 }
+                                 collectives_->value_ready(end);
+                               }};
+  const optim::AskedUpdate pending = stage_.update(step, lr, hooks);
+  if (gathering) {
+    collectives_->finish_gather();
+    store.refresh_all();
+  }
+  return pending;
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,88 @@
+#pragma once
+// Data parallelism: collectives of a step over the replicas of a stage, overlapped with backward
+// (gradients) and, with ZeRO-1 (`parallel.zero` = 1), with the optimizer (values). p ranks, n kept
+// elements, gradients of w bytes, values of v:
+//
+//   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank updates all values
+//   zero 1   reduce-scatter of gradients: (p-1)/p w n; all-reduce of the norm's words: 568 (p-1);
+//            a rank updates its slices; all-gather of values: (p-1)/p v n, or in codes
+//            (value_wire.h); in 16-bit runs norms and biases once more in fp32
+//
+// Gradients are sent in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`;
+// factors of powersgd always by sra. Collectives run between devices by NCCL (device_collectives.h)
+// if `parallel.device_link` and the machine allow it, else through the host (host_collectives.h).
+// Both give the same bits on all ranks, and without codecs the same as each other. Over a pipeline
+// the norm is that of all stages.
+#include <memory>
+
+#include "io/config/config.h"
+#include "src/train/codec_choice/codec_choice.h"
+#include "src/train/exchange/pipeline_reduction.h"
+#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/shards.h"
+#include "src/train/stage/layout.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::train {
+
+/// Empty unless this config shards the optimizer and `comm` has several ranks.
+std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm);
+
+/// The same for plans: rank `rank` of `ranks`, without a communicator.
+std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks);
+
+class DataParallel {
+ public:
+  /// Collective. `shards`: those of the stage's store. All must outlive it. Throws Failure if the
+  /// config requires NCCL and it is not available.
+  DataParallel(const io::Config& config, Ranks& ranks, Stage& stage, std::shared_ptr<Shards> shards,
+               PipelineReduction& stages);
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Before gradients are computed, after masks may have changed: times codecs for new sizes in the
+  /// gradient buffer. `begin_step` includes it.
+  void prepare() { codecs_.prepare(); }
+  void begin_step(int64_t step);
+  /// The kernels that compute the final gradients of flat elements [0, end) are enqueued.
+  void gradient_ready(int64_t end);
+  /// All gradients are enqueued: returns once kernels enqueued afterwards read the sums.
+  void finish_reduce();
+  /// Reduces the gradients of some parameters, all of which are final. Not with ZeRO-1.
+  void reduce(const sparse::ParameterRange& range, int64_t step);
+  /// Enqueues the optimizer's update (Stage::result). Kernels enqueued afterwards find all values
+  /// on all ranks.
+  optim::AskedUpdate update(int64_t step, double lr);
+  CodecChoice& codecs() { return codecs_; }
+  /// How arrays of a device reach other ranks, for the user; empty: there is no device, or one
+  /// rank.
+  const std::string& route() const { return route_; }
+  /// State of codec powersgd, for checkpoints.
+  parallel::LowRank& low_rank() { return collectives_->low_rank(); }
+
+ private:
+  std::unique_ptr<ReplicaCollectives> make_collectives();
+  void prepare_wire(int64_t step);
+  void start_reduce();
+  uint64_t rounding_key(int64_t step) const;
+  void start_gather();
+  optim::AskedUpdate sharded_update(int64_t step, double lr);
+  optim::GradientNorm::Sum norm_reduction();
+  void reduce_words(std::span<double> words);
+  void reduce_counts(const Tensor& counts);
+
+  const io::Config& config_;
+  int64_t step_ = 0;
+  Ranks& ranks_;
+  Stage& stage_;
+  std::shared_ptr<Shards> shards_;
+  PipelineReduction& stages_;
+  bool chooses_ = false;  ///< codecs are chosen by this step's gradients, which are sent at its end
+  GradientTimelineRecorder timeline_;
+  std::string route_;
+  std::unique_ptr<ReplicaCollectives> collectives_;
+  CodecChoice codecs_;
+};
+
+}  // namespace espalier::train

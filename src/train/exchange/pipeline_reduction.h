@@ -1,0 +1,51 @@
+#pragma once
+// Reductions over the stages of a pipeline, once a step: the gradient of tied embeddings, of which
+// the first and the last stage hold a share each, and the exact sums that make the gradient norm
+// (optim/norm.h). They run by NCCL if messages between stages do, in a group of all stages with a
+// queue of its own, and the host waits for nothing; else through the host.
+//
+// Each end adds the other's share to its own, so both get the same bits on every route.
+//
+// Deadlock freedom: a rank enqueues the exchange of shares after all passes of the step, when all
+// messages from other stages have arrived and all sent ones have left; the norm after its
+// reductions over replicas. So neither precedes a message of its step. No message of the next step
+// precedes them: the first stage's forward follows both. Reductions over replicas that were
+// enqueued before wait for neither; those enqueued after follow the shares on all ranks.
+#include <optional>
+
+#include "parallel/pipeline/carrier.h"
+#include "parallel/transport/device/nccl_link.h"
+#include "src/train/stage/layout.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::train {
+
+class PipelineReduction {
+ public:
+  /// Collective over the pipeline. `ranks` and `stage` must outlive it. `carrier`: the available
+  /// one of messages between stages.
+  PipelineReduction(const Layout& layout, Ranks& ranks, Stage& stage,
+                    parallel::CarrierKind carrier);
+
+  bool has_stages() const { return comm_.size() > 1; }
+  /// Sums the shares of the last step's gradient; kernels enqueued afterwards read the sum. Does
+  /// nothing unless embeddings are tied and two ranks hold their ends.
+  void reduce_tied();
+
+  /// Whether the norm is reduced by `reduce_counts` in device memory; else by `reduce_words`.
+  bool on_device() const { return link_.has_value(); }
+  void reduce_counts(const Tensor& counts);
+  void reduce_words(std::span<double> words);
+
+ private:
+  void exchange_on_device(const Tensor& mine);
+  void exchange_through_host(const Tensor& mine);
+
+  parallel::Communicator& comm_;
+  Stage& stage_;
+  int peer_ = 0;   ///< holds the other share
+  Buffer theirs_;  ///< the other share; empty: there is none
+  std::optional<parallel::NcclLink> link_;
+};
+
+}  // namespace espalier::train

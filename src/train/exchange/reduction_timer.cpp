@@ -1,0 +1,176 @@
+#include "src/train/exchange/reduction_timer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
+#include "parallel/reduction/sra.h"
+#include "parallel/transport/collectives.h"
+#include "parallel/wire/wire.h"
+#include "src/core/rng.h"
+#include "src/core/trace.h"
+#include "src/train/exchange/replica_collectives.h"
+
+namespace espalier::train {
+namespace {
+
+/// Uniform in (-1, 1).
+std::vector<std::byte> random_values(DType type, int64_t count) {
+  std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(type));
+  const Tensor x{memory.data(), type, Shape{count}};
+  with_number(type, [&]<class Number>(Number) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto bits = static_cast<int32_t>(mix(1, static_cast<uint64_t>(i)) >> 32);
+      x.get<Number>()[i] = from_float<Number>(static_cast<float>(bits) * 0x1p-31F);
+    }
+  });
+  return memory;
+}
+
+std::vector<parallel::WireSegment> one_segment(const kernels::WireFormat& format,
+                                               int64_t elements) {
+  return {{.first = 0, .count = elements, .format = format}};
+}
+
+constexpr int kRepeats = 3;  // and one to warm up
+
+}  // namespace
+
+ReductionTimer::ReductionTimer(parallel::Communicator& comm, ReplicaCollectives& collectives,
+                               DType type)
+    : comm_(comm), collectives_(collectives), type_(type) {}
+
+double ReductionTimer::seconds(const kernels::WireFormat& format, int64_t elements) {
+  const std::unique_ptr<TimedReduction> reduction = collectives_.timed_reduction(format, elements);
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+    parallel::barrier(comm_);
+    const double begin = now_seconds();
+    reduction->reduce();
+    double taken = now_seconds() - begin;
+    parallel::all_reduce_small(comm_, {&taken, 1}, parallel::Combine::max);
+    best = repeat > 0 ? std::min(best, taken) : best;
+  }
+  reduction->end();
+  return best;
+}
+
+double ReductionTimer::codec_seconds(const kernels::WireFormat& format, int64_t elements) {
+  const std::unique_ptr<TimedReduction> reduction = collectives_.timed_reduction(format, elements);
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+    const double begin = now_seconds();
+    reduction->encode_decode();
+    best = std::min(best, now_seconds() - begin);
+  }
+  reduction->end();
+  parallel::all_reduce_small(comm_, {&best, 1}, parallel::Combine::max);
+  return best / static_cast<double>(elements);
+}
+
+cost::Link ReductionTimer::link(int64_t longest) {
+  const kernels::WireFormat plain = parallel::plain_format(type_);
+  const double sent = 2.0 * (comm_.size() - 1) / comm_.size() * static_cast<double>(size_of(type_));
+  std::vector<cost::LinkSample> samples;
+  for (const int64_t part : {256, 16, 4, 1}) {
+    const int64_t size = std::max<int64_t>(longest / part, 1);
+    samples.push_back({.bytes = sent * static_cast<double>(size), .seconds = seconds(plain, size)});
+  }
+  try {
+    return cost::fit_link(samples).link;
+  } catch (const Failure&) {
+    return {.latency_s = std::ranges::min(samples, {}, &cost::LinkSample::seconds).seconds};
+  }
+}
+
+HostTimedReduction::HostTimedReduction(const Context& context, const kernels::WireFormat& format,
+                                       int64_t elements)
+    : context_(context),
+      format_(format),
+      memory_(random_values(context.type, elements)),
+      x_{memory_.data(), context.type, Shape{elements}},
+      wire_(context.kernels, context.stream, one_segment(format, elements)),
+      reduction_(
+          parallel::make_reduction(context.reduction, context.comm, context.stream.arena())) {}
+
+void HostTimedReduction::reduce() {
+  reduction_->start({.data = x_, .wire = &wire_});
+  reduction_->wait(context_.comm);
+}
+
+/// The codec kernels read fp32.
+void HostTimedReduction::encode_decode() {
+  if (codes_.empty()) {
+    values_ = random_values(DType::fp32, x_.count());
+    codes_.resize(kernels::wire_bytes(format_, x_.count()));
+  }
+  const Tensor values{values_.data(), DType::fp32, x_.shape};
+  context_.kernels.encode(context_.stream, {.x = values, .wire = codes_, .format = format_});
+  context_.kernels.decode(context_.stream, {.wire = codes_, .y = values, .format = format_});
+}
+
+DeviceTimedReduction::DeviceTimedReduction(const Context& context,
+                                           const kernels::WireFormat& format, int64_t elements)
+    : context_(context),
+      x_(context.stage.store().gradient().elements(0, elements)),
+      segments_(context.wire.segments().begin(), context.wire.segments().end()),
+      feedback_(context.wire.feedback()),
+      key_(context.wire.key()) {
+  context_.wire.set_segments(one_segment(format, elements));
+  context_.wire.set_feedback({});
+  context_.wire.set_key(0);
+  fill_random();
+}
+
+/// Repeats one chunk of random values, so that the host needs little memory.
+void DeviceTimedReduction::fill_random() {
+  if (context_.stage.store().arena().dry()) {
+    return;
+  }
+  constexpr int64_t kChunk = int64_t{1} << 18;
+  const int64_t chunk = std::min(x_.count(), kChunk);
+  std::vector<std::byte> values = random_values(x_.dtype, chunk);
+  Stream& stream = context_.stage.stream();
+  for (int64_t first = 0; first < x_.count(); first += chunk) {
+    const int64_t count = std::min(chunk, x_.count() - first);
+    stream.copy({values.data(), x_.dtype, Shape{count}}, x_.elements(first, count));
+  }
+  stream.synchronize();  // the host's chunk has been read
+  context_.link.stream().synchronize();
+}
+
+void DeviceTimedReduction::reduce() {
+  context_.reduction.run({.data = x_, .wire = &context_.wire}, "timing sums of gradients");
+  context_.link.stream().synchronize();
+}
+
+/// In the pieces of a reduction; codes of each begin a cache line. A gradient of a few values has
+/// no room for codes.
+void DeviceTimedReduction::encode_decode() {
+  const Tensor gradient = context_.stage.store().gradient();
+  const size_t begin = (x_.bytes() + parallel::kLine - 1) / parallel::kLine * parallel::kLine;
+  const std::span<std::byte> room =
+      parallel::flat_bytes(gradient).subspan(std::min(begin, gradient.bytes()));
+  const std::vector<int64_t> edges = parallel::edges_of({.data = x_}, context_.link.size());
+  const int64_t piece =
+      parallel::sra_piece(edges, x_.dtype, parallel::Phases::both, true, parallel::PieceOptions{});
+  for (int64_t first = 0; first < x_.count(); first += piece) {
+    const Tensor some = x_.elements(first, std::min(piece, x_.count() - first));
+    const size_t bytes = context_.wire.bytes(first, some.count());
+    if (bytes <= room.size()) {
+      context_.wire.encode(some, first, room.first(bytes));
+      context_.wire.decode(room.first(bytes), first, some);
+    }
+  }
+  context_.link.stream().synchronize();
+}
+
+void DeviceTimedReduction::end() {
+  context_.wire.set_segments(segments_);
+  context_.wire.set_feedback(feedback_);
+  context_.wire.set_key(key_);
+  context_.stage.kernels().fill(context_.stage.stream(), {.x = x_, .value = 0});
+}
+
+}  // namespace espalier::train

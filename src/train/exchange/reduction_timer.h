@@ -1,0 +1,106 @@
+#pragma once
+// Measured times of reductions over the replicas, run as this run's gradients are reduced: by the
+// host's messages, or from device to device. Codec choice and `reduction = "auto"` use them. Input
+// values are random. A time is the least of a few repeats, and of each repeat the slowest rank's,
+// so all ranks get the same number.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/reduction/device/reduction.h"
+#include "parallel/reduction/reduction.h"
+#include "src/communication_cost/link.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::train {
+
+class ReplicaCollectives;
+
+class ReductionTimer {
+ public:
+  /// All functions are collective. Both must outlive it; `type`: that of gradients.
+  ReductionTimer(parallel::Communicator& comm, ReplicaCollectives& collectives, DType type);
+
+  /// Seconds to reduce `elements` values.
+  double seconds(const kernels::WireFormat& format, int64_t elements);
+  /// Seconds an element to encode and decode so many, without messages.
+  double codec_seconds(const kernels::WireFormat& format, int64_t elements);
+  /// Latency and bandwidth, fitted to reductions of up to `longest` elements. If longer ones take
+  /// no longer: the latency alone.
+  cost::Link link(int64_t longest);
+
+ private:
+  parallel::Communicator& comm_;
+  ReplicaCollectives& collectives_;
+  DType type_;
+};
+
+/// A reduction of random values of the gradient's type in one wire format, to be timed.
+class TimedReduction {
+ public:
+  TimedReduction() = default;
+  TimedReduction(const TimedReduction&) = delete;
+  TimedReduction& operator=(const TimedReduction&) = delete;
+  virtual ~TimedReduction() = default;
+
+  /// Reduces, and waits until all of it is done. Collective; throws PeerLost.
+  virtual void reduce() = 0;
+  /// Encodes and decodes the values and waits until that is done. Sends nothing.
+  virtual void encode_decode() = 0;
+  /// Restores the borrowed wire and gradient.
+  virtual void end() {}
+};
+
+/// The host's reduction, on memory of its own.
+class HostTimedReduction final : public TimedReduction {
+ public:
+  struct Context {
+    parallel::Communicator& comm;
+    const kernels::Kernels& kernels;
+    Stream& stream;
+    std::string reduction;  ///< parallel/reduction/registry.h
+    DType type;             ///< of the values
+  };
+  HostTimedReduction(const Context& context, const kernels::WireFormat& format, int64_t elements);
+  void reduce() override;
+  void encode_decode() override;
+
+ private:
+  Context context_;
+  kernels::WireFormat format_;
+  std::vector<std::byte> memory_, values_, codes_;
+  Tensor x_;
+  parallel::Wire wire_;
+  std::unique_ptr<parallel::Reduction> reduction_;
+};
+
+/// From device to device, by the run's own link, reduction and wire. Values lie in the gradient
+/// buffer, whose contents are overwritten, and codes of `encode_decode` behind them. So it holds no
+/// memory of its own, and plans count the buffers of reduction and wire.
+class DeviceTimedReduction final : public TimedReduction {
+ public:
+  struct Context {
+    parallel::DeviceLink& link;
+    parallel::DeviceReduction& reduction;
+    parallel::Wire& wire;
+    Stage& stage;
+  };
+  /// Waits for enqueued kernels. `elements`: at most those of the gradient; for `encode_decode` a
+  /// quarter, which leaves room for codes.
+  DeviceTimedReduction(const Context& context, const kernels::WireFormat& format, int64_t elements);
+  void reduce() override;
+  void encode_decode() override;
+  /// The gradient is zero afterwards where values were.
+  void end() override;
+
+ private:
+  void fill_random();
+
+  Context context_;
+  Tensor x_;
+  std::vector<parallel::WireSegment> segments_;  ///< of the wire before
+  Tensor feedback_;
+  uint64_t key_ = 0;
+};
+
+}  // namespace espalier::train

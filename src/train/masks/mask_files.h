@@ -1,0 +1,32 @@
+#pragma once
+// Masks in files of weights: checkpoints, and plain HDF5 files of dense arrays.
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.h"
+#include "sparse/store/store.h"
+
+namespace espalier::train {
+
+/// The mask of parameter p, in forward order.
+using MaskOf = std::function<sparse::Mask(size_t p)>;
+
+/// Reads masks on demand: those of a checkpoint; in a plain file the non-zero elements of prunable
+/// parameters, and all elements of the others. Throws Failure if the file is of another model.
+MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
+                std::vector<bool> prunable);
+
+/// The mask of one parameter of a checkpoint. Throws Failure naming file and parameter if the index
+/// is damaged.
+sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name);
+
+/// Throws Failure unless the checkpoint has these parameters; with `whole`, no others.
+void check_same_parameters(const io::CheckpointReader& reader,
+                           std::span<const sparse::ParameterSpec> specs, bool whole = true);
+
+std::vector<sparse::ParameterSpec> specs_of(const sparse::Store& store);
+
+}  // namespace espalier::train

@@ -1,0 +1,477 @@
+// plan_stage and plan_memory: a run on a dry arena, which counts what each of its parts allocates.
+#include <algorithm>
+
+#include "parallel/pipeline/schedule/registry.h"
+#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/powersgd/device.h"
+#include "parallel/wire/codec.h"
+#include "sparse/store/value_copy.h"
+#include "src/kernels/rules/wire/codecs.h"
+#include "src/train/codec_choice/codec_candidates.h"
+#include "src/train/exchange/device_collectives.h"
+#include "src/train/exchange/gradient_wire.h"
+#include "src/train/exchange/low_rank_codec.h"
+#include "src/train/exchange/reduction_timer.h"
+#include "src/train/exchange/shards.h"
+#include "src/train/exchange/value_wire.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/memory/budget.h"
+#include "src/train/memory/storage_choice.h"
+#include "src/train/stage/part_weights.h"
+
+namespace espalier::train {
+namespace {
+
+size_t largest(const std::vector<int64_t>& counts) {
+  return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
+}
+
+size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
+  const Tensor gradient = stage.store().gradient();
+  if (!gradient) {
+    return 0;
+  }
+  const size_t element = size_of(gradient.dtype);
+  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t least = asked > 0 ? asked : parallel::usual_bucket_bytes(gradient.bytes());
+  int64_t longest = 0;
+  int64_t begin = 0;
+  for (const int64_t end : parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
+                                                 static_cast<int64_t>(least / element))) {
+    longest = std::max(longest, end - begin);
+    begin = end;
+  }
+  return static_cast<size_t>(longest) * element;
+}
+
+/// fp32 values of a piece that is encoded.
+size_t piece_values_bytes(size_t array_bytes) {
+  return std::min(
+      parallel::PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
+      2 * array_bytes);
+}
+
+/// Staging of the reduction of an array, and fp32 values of encoded pieces.
+size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
+  const parallel::PieceOptions pieces;
+  const std::string& reduction = config.parallel.reduction;
+  const bool coded = loses(config) || reduction != "sra";
+  // Versions of an element that are held: one of each rank; or sent, received and gathered.
+  size_t versions = coded ? 3 : 1;
+  if (reduction == "all-to-all") {
+    versions = std::max(versions, static_cast<size_t>(ranks));
+  }
+  size_t bytes = std::min(pieces.staging_bytes, array_bytes * versions);
+  if (coded) {
+    // The metadata of a codec's buckets can make a message longer than its elements.
+    bytes += bytes / 8 + 2 * piece_values_bytes(array_bytes);
+  }
+  return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
+}
+
+/// Of buckets of values that are gathered encoded: a buffer for each rank's slice, at most an even
+/// share and a block; and fp32 values of a sent and of a received piece.
+size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
+  const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
+  const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
+                                 bucket_bytes + static_cast<size_t>(ranks) * block);
+  return in_flight * (slices + slices / 8) + 2 * piece_values_bytes(bucket_bytes);
+}
+
+/// Of the buckets in flight, and of timed reductions (reduction_timer.h).
+size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
+  if (ranks == 1) {
+    return 0;
+  }
+  const std::string codec = parallel::parse_codec(config.parallel.codec.fallback).name;
+  const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
+                     (codec == "adaptive" && config.parallel.codec_goal == "time");
+  const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
+  const size_t bucket = longest_bucket_bytes(config, stage);
+  return in_flight * staging_bytes(config, bucket, ranks) +
+         (codes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
+         (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
+}
+
+/// State that AdaPrec's trials restore, in one arena (state_copy.h).
+size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
+  if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
+    return 0;
+  }
+  size_t bytes = 0;
+  for (const Memory kind : {Memory::weight, Memory::master, Memory::moment}) {
+    bytes += arena.use(kind).now;
+  }
+  return bytes;
+}
+
+/// The same for error feedback.
+size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
+  return config.parallel.codec.fallback == "adaprec" && ranks > 1 && feedback ? feedback.bytes()
+                                                                              : 0;
+}
+
+/// Exclude patterns are checked against the whole network: those of a stage are its excluded names.
+io::Config config_of_stage(io::Config config, const StageShape& shape) {
+  if (!shape.parts.empty()) {
+    config.pruning.exclude = shape.exclude;
+  }
+  return config;
+}
+
+using Segments = std::vector<parallel::WireSegment>;
+
+/// `chosen`: the format of parameters whose codec is chosen at run time.
+Segments segments_of(const io::Config& config, const Stage& stage,
+                     const kernels::WireFormat& chosen) {
+  const sparse::Store& store = stage.store();
+  Segments segments;
+  for (size_t p = store.parameters().size(); p-- > 0;) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    segments.push_back({.first = parameter.offset,
+                        .count = parameter.kept(),
+                        .format = gradient_format(config, stage, parameter).value_or(chosen)});
+  }
+  return segments;
+}
+
+/// Segments that steps may send (CodecChoice::segments). Mixed formats need no more than the widest
+/// of them for all.
+std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage) {
+  const sparse::Store& store = stage.store();
+  const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
+  std::vector<Segments> ways;
+  for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
+    ways.push_back(segments_of(config, stage, format));
+    if (format == plain && config.parallel.codec.fallback != "adaprec") {
+      // Uncompressed parameters beside encoded ones take another path than uncompressed ones alone.
+      ways.push_back(ways.back());
+      ways.back().push_back(
+          {.first = store.flat_size(), .format = {.code = kernels::WireCode::maxmin}});
+    }
+  }
+  if (ways.empty()) {
+    ways.push_back(segments_of(config, stage, plain));
+  }
+  if (config.parallel.reduction == "auto" && loses(config)) {
+    ways.push_back(ways.front());
+    for (parallel::WireSegment& segment : ways.back()) {
+      segment.format = plain;
+    }
+  }
+  return ways;
+}
+
+/// The reductions of a step from device to device, run on a dry arena: they hold the buffers of a
+/// run. Values that are gathered uncompressed need no buffer. If a run chooses codecs, all that it
+/// may choose count, and the reductions that it times; else a plan has the bytes of the run.
+class PlannedReductions {
+ public:
+  /// For replica `rank` of `ranks`. Both must outlive it. Runs the timed reductions.
+  PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks);
+
+  /// Runs the reductions for the stage's present masks; with codec powersgd as before and after its
+  /// warm-up. Reduces slices if the optimizer is sharded, else whole gradients, in an asynchronous
+  /// schedule one part at a time.
+  void run();
+
+ private:
+  void run_timed();
+  void run_step(int64_t step);
+  void run_with(const parallel::WireView& wire);
+  void run_buckets(const parallel::BucketPipeline::Step& step);
+
+  const io::Config& config_;
+  Stage& stage_;
+  Stream stream_;
+  parallel::PlannedLink link_;
+  parallel::Wire wire_, value_wire_;
+  parallel::LowRank low_rank_;
+  parallel::DeviceReduction reduction_;
+  parallel::DeviceLowRankReduction factored_;
+};
+
+PlannedReductions::PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks)
+    : config_(config),
+      stage_(stage),
+      stream_(stage.store().arena(), 1),
+      link_(rank, ranks, stream_),
+      wire_(stage.kernels(), stream_),
+      value_wire_(stage.kernels(), stream_),
+      low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
+      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
+      factored_(link_, low_rank_, reduction_) {
+  stage.store().move_codecs_to_device();
+  run_timed();
+}
+
+void PlannedReductions::run_timed() {
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
+  const DeviceTimedReduction::Context context{
+      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
+  for (const Timing& timing : longest_timings(config_, stage_)) {
+    DeviceTimedReduction reduction(context, timing.format, timing.elements);
+    timing.code ? reduction.encode_decode() : reduction.reduce();
+    reduction.end();
+  }
+}
+
+void PlannedReductions::run() {
+  run_step(0);
+  if (uses_low_rank(config_)) {
+    run_step(std::max<int64_t>(config_.train.steps - 1, 0));
+  }
+}
+
+void PlannedReductions::run_step(int64_t step) {
+  if (uses_low_rank(config_)) {
+    set_low_rank(low_rank_, config_, stage_, step);
+  }
+  if (config_.parallel.error_feedback) {
+    wire_.set_feedback(stage_.store().feedback());
+  }
+  for (Segments& way : ways_to_send(config_, stage_)) {
+    std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
+    wire_.set_segments(std::move(way));
+    run_with({.wire = &wire_});
+  }
+}
+
+void PlannedReductions::run_with(const parallel::WireView& wire) {
+  sparse::Store& store = stage_.store();
+  if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
+    run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
+                                    shards->partition(), wire));
+    if (codes_values(config_)) {
+      value_wire_.set_segments(value_segments(config_, store));
+      run_buckets(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
+                                      {.wire = &value_wire_}));
+    }
+  } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
+    run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
+                                          bucket_bytes(config_), wire));
+  } else {
+    for (size_t part = 0; part < stage_.parts().size(); ++part) {
+      const sparse::ParameterRange range = stage_.parameters_of_part(part);
+      const auto [first, count] = sparse::flat_range(store, range);
+      run_buckets(parallel::all_reduce_step(store.gradient().elements(first, count),
+                                            sparse::flat_ends(store, range), bucket_bytes(config_),
+                                            {.wire = wire.wire, .first = first}));
+    }
+  }
+}
+
+void PlannedReductions::run_buckets(const parallel::BucketPipeline::Step& step) {
+  for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
+    factored_.run(step, bucket, "planning");
+  }
+}
+
+/// A run on a dry arena, and its heap.
+class DryRun {
+ public:
+  DryRun(const io::Config& config, const RunShape& run, const StageShape& shape,
+         const PassChoice& choice)
+      : config_(config_of_stage(config, shape)),
+        run_(run),
+        pruned_(shape.start.pruned),
+        arena_(run.place.device ? Arena(host_, nullptr) : Arena(true)),
+        stream_(arena_, run.threads),
+        stage_(
+            config_, run.problem, stream_,
+            run.place.kernels != nullptr ? *run.place.kernels : *kernels::planning("cpu").kernels,
+            {.micro_batch = choice.micro_batch,
+             .recompute = choice.recompute,
+             .dry = true,
+             .planned = shape.start.kept,
+             .sharding = run.sharding,
+             .parts = shape.parts}),
+        specs_(specs_of(stage_.store())),
+        kept_(shape.start.kept) {
+    stream_.set_deterministic(config.run.deterministic);
+    if (shape.layout && shape.layout->asynchronous()) {
+      weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
+    }
+    messages_ = bytes_of(arena_, Memory::communication, shape.messages.beside_kernels);
+    host_messages_ = bytes_of(arena_.host(), Memory::communication, shape.messages.on_host);
+  }
+
+  MemoryPlan run() {
+    MemoryPlan plan;
+    size_t tapes = 0;
+    const std::vector<PassCost> costs = stage_.measure();
+    for (size_t i = 0; i < costs.size(); ++i) {
+      const PartShape& part = stage_.parts()[i]->shape();
+      plan.pass += costs[i];
+      tapes += static_cast<size_t>(part.tapes) * costs[i].tape_bytes +
+               static_cast<size_t>(part.waiting) * costs[i].waiting_bytes;
+    }
+    if (on_device()) {
+      reductions_.emplace(config_, stage_, run_.replica, run_.ranks);
+      reductions_->run();
+    }
+    const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
+                                        Shape{static_cast<int64_t>(tapes)});
+    const Buffer staging = bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
+    const Tensor feedback = stage_.store().feedback();
+    const size_t trial_feedback = trial_feedback_bytes(config_, feedback, run_.ranks);
+    const Buffer trial = bytes_of(
+        arena_, Memory::scratch,
+        trial_bytes(config_, arena_, run_.ranks) + (feedback.on_device ? trial_feedback : 0));
+    const Buffer trial_beside =
+        bytes_of(arena_.host(), Memory::scratch,
+                 (feedback.on_device ? 0 : trial_feedback) +
+                     (run_.place.device ? trial_bytes(config_, host_, run_.ranks) : 0));
+    const Buffer numbers = bytes_of(arena_, Memory::scratch, moment_numbers());
+    plan.start = bytes_now(arena_);
+    hold_copies();
+    for (const int64_t step : pruning_steps(config_.pruning)) {
+      if (step > 0 || !pruned_) {
+        prune(step);
+      }
+    }
+    if (config_.pruning.moving() && config_.pruning.sparsity > 0) {
+      move();
+    }
+    hold_copies();
+    plan.last = bytes_now(arena_);
+    plan.parts = stage_.store().parts();
+    plan.peak = bytes_at_peak(arena_);
+    plan.pinned = bytes_at_peak(host_);
+    if (!run_.place.device) {  // which holds nothing else
+      plan.beside =
+          kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
+    }
+    plan.total_size = stage_.store().total_size();
+    plan.total_kept = stage_.store().total_kept();
+    return plan;
+  }
+
+ private:
+  static Buffer bytes_of(Arena& arena, Memory kind, size_t bytes) {
+    return arena.allocate(kind, "of a run", DType::uint8, Shape{static_cast<int64_t>(bytes)});
+  }
+
+  /// On a device: 8-bit moments of one parameter, as numbers.
+  size_t moment_numbers() {
+    const bool coded = run_.place.device && stage_.store().options().state_bits == 8;
+    return coded ? 4 * largest(kept_) : 0;
+  }
+
+  bool on_device() const {
+    return run_.reduces_on_device && run_.ranks > 1 && device_obstacle(config_).empty();
+  }
+
+  /// Host memory: staging of reductions there; beside a device the copy of the gradient, and of values
+  /// with a sharded optimizer (HostCopy).
+  size_t messages_of_reductions() {
+    const sparse::Store& store = stage_.store();
+    if (on_device()) {  // codecs that are chosen are chosen there
+      const std::string codec = parallel::parse_codec(config_.parallel.codec.fallback).name;
+      return codec == "adaptive" ? store.gradient().bytes() : 0;
+    }
+    const bool copies = run_.place.device && run_.ranks > 1;
+    return staging_of_run(config_, stage_, run_.ranks) + low_rank_bytes(config_, store) +
+           (copies ? store.gradient().bytes() : 0) +
+           (copies && run_.sharding ? store.value().bytes() : 0);
+  }
+
+  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
+  /// storages are timed, one parameter with a dense copy and its dense gradient.
+  void hold_copies() {
+    hold(16 * largest(kept_));
+    if (has_auto_storage(config_, stage_.store())) {
+      const auto& spec = std::ranges::max(
+          specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
+      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()));
+    }
+  }
+  void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
+
+  void prune(int64_t step) {
+    const std::vector<int64_t> next = kept_after(config_.pruning, specs_, step, kept_);
+    if (next == kept_) {
+      return;
+    }
+    const bool reads =
+        config_.pruning.method != "file" &&
+        (config_.pruning.moving() || pruning::method_by_name(config_.pruning.method).needs_values);
+    hold(mask_bytes() + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    lay_out(next);
+    stage_.measure();
+  }
+
+  /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
+  void move() {
+    hold(mask_bytes() + 4 * largest(kept_));
+    if (config_.pruning.method == "rigl") {
+      stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {});
+      stage_.measure();
+      hold(mask_bytes());
+      stage_.store().set_gradient_probe({});
+    }
+    lay_out(std::vector<int64_t>(kept_));
+    stage_.measure();
+  }
+
+  /// Of the present and the new masks.
+  size_t mask_bytes() { return static_cast<size_t>(stage_.store().total_size()) / 4; }
+
+  void lay_out(std::vector<int64_t> next) {
+    const size_t masks = mask_bytes();
+    const size_t before = sum_of(bytes_at_peak(arena_));
+    stage_.store().plan(next);
+    // Positions and elements of one parameter, in both layouts, while the arrays move.
+    hold(masks + 16 * largest(kept_));
+    const size_t moving = sum_of(bytes_at_peak(arena_));
+    if (moving > before) {
+      heap_peak_ = std::max(heap_peak_, moving + masks + 16 * largest(kept_));
+    }
+    kept_ = std::move(next);
+    for (PartWeights& weights : weights_) {
+      weights.allocate();
+    }
+    if (reductions_) {
+      reductions_->run();
+    }
+  }
+
+  io::Config config_;
+  const RunShape& run_;
+  bool pruned_;       ///< before the first step
+  Arena host_{true};  ///< beside a device
+  Arena arena_;
+  Buffer messages_, host_messages_;
+  Stream stream_;
+  Stage stage_;
+  std::vector<PartWeights> weights_;
+  std::optional<PlannedReductions> reductions_;
+  std::vector<sparse::ParameterSpec> specs_;
+  std::vector<int64_t> kept_;
+  size_t heap_peak_ = 0;  ///< largest sum of arena and heap
+};
+
+}  // namespace
+
+MemoryPlan plan_stage(const io::Config& config, const RunShape& run, const StageShape& stage,
+                      const PassChoice& choice) {
+  return DryRun(config, run, stage, choice).run();
+}
+
+MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice) {
+  if (!run.stages) {
+    return plan_stage(config, run, {.start = run.start}, choice);
+  }
+  MemoryPlan largest;
+  for (const StageShape& stage : run.stages(share_of(config, run.ranks) / choice.micro_batch)) {
+    MemoryPlan plan = plan_stage(config, run, stage, choice);
+    if (plan.needed() > largest.needed()) {
+      largest = std::move(plan);
+    }
+  }
+  return largest;
+}
+
+}  // namespace espalier::train

@@ -1,0 +1,148 @@
+#pragma once
+// Runs the actions of this rank's stages in the order of the schedule, with the reductions of
+// gradients under them. Without a pipeline this is the loop over micro-batches: a schedule of one
+// rank.
+//
+//   micro-batch    runner -> run -> forward: Source fills the part's inputs, Part::forward
+//   gradient       Part::backward -> layer_done -> DataParallel::gradient_ready
+//
+// Synchronous schedules leave the update to the step loop. In an asynchronous one each part updates
+// its weights once its gradient of a step is complete, with weights as its method predicts or keeps
+// them (part_weights.h); several steps run between two drains of the pipeline, and replicas reduce
+// a part's gradient before its update.
+//
+// Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a run
+// without a pipeline, except for tied embeddings: the head's share is summed apart from the
+// embedding's, and both are added once a step.
+#include <functional>
+#include <memory>
+
+#include "parallel/pipeline/runner.h"
+#include "src/train/exchange/data_parallel.h"
+#include "src/train/run/source.h"
+#include "src/train/stage/layout.h"
+#include "src/train/stage/part_weights.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::train {
+
+/// The route of messages between stages: by NCCL if each rank has a GPU of its own, by an MPI that
+/// accepts device addresses, or through the host. Chosen before planning, equally on all ranks: it
+/// decides where buffers are.
+struct StageLink {
+  parallel::CarrierKind carrier = parallel::CarrierKind::host;
+  std::string note;      ///< for the user; empty: there is only host memory
+  std::string obstacle;  ///< why the route that `parallel.device_link` names is not available
+};
+
+/// Collective over all ranks of a run that may have stages.
+StageLink choose_stage_link(const io::Config& config, parallel::Communicator& world,
+                            Stream& stream);
+
+/// The expected route, for plans of other machines.
+parallel::CarrierKind planned_carrier(const io::Config& config, bool device);
+
+class Pipeline final : private parallel::PipelineWork {
+ public:
+  struct Options {
+    int64_t samples = 1;       ///< of a micro-batch
+    int64_t first_sample = 0;  ///< of this replica's share, in the global batch
+    parallel::CarrierKind carrier = parallel::CarrierKind::host;
+  };
+  /// What a pipeline runs on. All must outlive it.
+  struct Parts {
+    const Layout& layout;
+    Ranks& ranks;
+    Stage& stage;
+    const Source& source;
+    DataParallel& data_parallel;
+    PipelineReduction& reduction;
+  };
+  /// Collective over the pipeline.
+  Pipeline(const io::Config& config, const Parts& parts, const Options& options);
+
+  /// Enqueues forward and backward of all micro-batches of `step`. Kernels enqueued afterwards read
+  /// gradients summed over the replicas. `loss_scale`: factor of the loss of one row.
+  void train(int64_t step, double loss_scale);
+  /// The sum of the losses that this rank computed (the last stage's) in steps up to `last` since the
+  /// last call. Waits for them.
+  double take_losses(int64_t last = Part::kAllSteps);
+
+  /// The same as `train` for the first micro-batch alone, without reductions and losses.
+  void probe(int64_t step, double loss_scale);
+
+  /// One step of an asynchronous schedule, as far as this rank computed it.
+  struct Outcome {
+    double loss = 0;     ///< sum
+    double squares = 0;  ///< of the gradient norm of each part, summed
+  };
+  /// Called before an update; throw if the loss of this rank, or the gradient norm of a part that
+  /// was not updated, ends the run.
+  struct Checks {
+    std::function<void(int64_t step, double loss)> loss;
+    std::function<void(int64_t step, double norm)> norm;
+  };
+  /// Steps [first, first + steps) of an asynchronous schedule with their updates.
+  std::vector<Outcome> train_asynchronously(int64_t first, int64_t steps, double loss_scale,
+                                            const Checks& checks);
+
+  /// The sum of the losses of validation samples [first, first + samples).
+  double evaluate(int64_t first, int64_t samples);
+
+  /// Of the last step.
+  const parallel::RunTimes& times() const { return times_; }
+  double collective_seconds() const { return collective_; }
+  parallel::CarrierKind carrier() const { return runner_.carrier(); }
+  /// By part; of an asynchronous schedule.
+  std::span<const PartWeights> weights() const { return weights_; }
+  /// Of the last step; of an asynchronous schedule, of all steps since a drain.
+  const parallel::Schedule& last_schedule() const {
+    return layout_.asynchronous() ? segment_ : layout_.schedule;
+  }
+
+ private:
+  /// The work of the runner's current call.
+  struct Work {
+    bool training = true;
+    bool reduces = true;       ///< gradients over the replicas
+    int64_t step = 0;          ///< of micro-batch 0
+    int64_t first_sample = 0;  ///< of micro-batch 0 of a step
+    int64_t samples = 0;       ///< of an evaluation
+    double loss_scale = 1;
+    int last_micro_batch = -1;  ///< makes gradients final
+    const Checks* checks = nullptr;
+  };
+  Mark run(const parallel::Action& action, std::span<const std::byte> in,
+           std::span<std::byte> out) override;
+  void compute(const parallel::Action& action, std::span<const std::byte> in,
+               std::span<std::byte> out);
+  void run_step(const Work& work, const parallel::Schedule& schedule);
+  void forward(const parallel::Action& action, std::span<const std::byte> in,
+               std::span<std::byte> out);
+  Part::Done on_layer_done(const parallel::Action& action);
+  void layer_done(size_t part, size_t layer);
+  PartWeights* weights_of(const parallel::Action& action);
+  void reduce_part(const parallel::Action& action);
+  void update_part(const parallel::Action& action);
+  Part& part(const parallel::Action& action) {
+    return *stage_.parts()[layout_.part_of(action.stage)];
+  }
+
+  const Layout& layout_;
+  Stage& stage_;
+  const Source& source_;
+  DataParallel& data_parallel_;
+  PipelineReduction& reduction_;
+  Options options_;
+  parallel::PipelineRunner runner_;
+  parallel::RunTimes times_;
+  double collective_ = 0;  ///< seconds of the last step
+  Work work_;
+  std::vector<PartWeights> weights_;  ///< [parts] of an asynchronous schedule
+  std::vector<Outcome> outcomes_;     ///< [steps] empty: the step loop updates all parts at once
+  parallel::Schedule segment_;        ///< the last one of an asynchronous schedule
+  std::vector<size_t> left_;          ///< [parts] layers whose gradients are not final
+  int64_t reducible_ = 0;  ///< flat elements whose gradients replicas reduce during backward
+};
+
+}  // namespace espalier::train

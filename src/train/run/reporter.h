@@ -1,0 +1,67 @@
+#pragma once
+// Writes what a run computes: metrics, checkpoints, summary, traces, notes.
+#include <optional>
+#include <string>
+
+#include "src/core/trace.h"
+#include "src/train/run/setup.h"
+
+namespace espalier::train {
+
+/// Seconds of a step on one rank; with a device, of enqueueing.
+struct StepTimes {
+  double compute = 0;     ///< forwards and backwards
+  double waited = 0;      ///< for messages of the pipeline: bubbles and transfers
+  double collective = 0;  ///< for reductions of gradients, after backward
+  double update = 0;      ///< optimizer, with ZeRO-1 including the gather of values
+};
+
+/// A line of metrics.jsonl.
+struct StepReport {
+  int64_t step = 0;  ///< steps done, from 1
+  double loss = 0;   ///< mean over the global batch, before the update
+  double lr = 0;
+  double grad_norm = 0;  ///< not finite: the step was skipped (loss_scale.h)
+  double loss_scale = 1;
+  double seconds = 0;  ///< since its begin, or the end of the step before
+  double tokens_per_s = 0;
+  StepTimes times;
+  int64_t bytes_sent = 0;  ///< by rank 0 in this step
+  int64_t allreduce_bytes = 0;
+  int64_t p2p_bytes = 0;
+  double sparsity = 0;
+  double trial_seconds = 0;  ///< of AdaPrec's trials before this step
+  std::optional<double> val_loss;
+};
+
+class Reporter {
+ public:
+  /// `run` must outlive it. `git`: for summary.json.
+  Reporter(Run& run, std::string git);
+  ~Reporter() { Trace::install(nullptr); }
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
+
+  void note(const std::string& text) const { run_.note(text); }
+  void write_metrics(const StepReport& report);
+  /// Collective.
+  void checkpoint();
+  /// Its path; "none".
+  std::string newest_checkpoint() const;
+  /// Notes of chosen codecs and failed graph captures since the last call.
+  void note_news();
+  /// Records or stops the trace for the step after `step`.
+  void trace_step(int64_t step);
+  /// Collective: the last checkpoint, pictures of the pipeline, summary.json and trace.json.
+  void finish(bool finished);
+
+ private:
+  std::string all_codec_choices() const;
+
+  Run& run_;
+  std::string git_;
+  Trace trace_;
+  int64_t last_saved_;  ///< step of the newest checkpoint; -1: none
+};
+
+}  // namespace espalier::train

@@ -1,0 +1,54 @@
+#pragma once
+// The resolved plan of a run: all decisions that are made before memory is allocated. It is computed
+// once and never changed; every rank computes the same, except for its own place.
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "io/config/config.h"
+#include "parallel/transport/communicator.h"
+#include "src/kernels/backend.h"
+#include "src/train/masks/start.h"
+#include "src/train/memory/budget.h"
+#include "src/train/run/pipeline.h"
+#include "src/train/run/snapshot.h"
+#include "src/train/stage/layout.h"
+
+namespace espalier::train {
+
+struct RunPlan {
+  io::Config config;  ///< as read, with parallel.pipeline and parallel.partition resolved
+  ProblemShape problem;
+  Layout layout;
+  StageLink stage_link;
+  Fit fit;
+  std::string advice;  ///< shown if the device runs out of memory
+  Owners owners;       ///< of all parameters
+
+  // Of this rank:
+  std::vector<PartShape> parts;
+  std::vector<size_t> parameters;            ///< in forward order of the network
+  std::vector<sparse::ParameterSpec> specs;  ///< of the whole network
+  int64_t first_sample = 0;                  ///< of its replica, in a global batch
+
+  int64_t micro_batch() const { return fit.choice.micro_batch; }
+  /// Predictions of a global batch; `rows` of a sample.
+  int64_t rows_per_step() const { return config.train.global_batch * problem.rows; }
+};
+
+/// Inputs of a plan beside the config.
+struct PlanSources {
+  const ProblemShape& problem;
+  std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
+  const Start& start;
+  kernels::Backend& backend;
+  const std::optional<std::filesystem::path>& resume;
+};
+
+/// Collective. Times layers and links as far as the config needs it. Throws Failure, with the fix,
+/// if the run does not fit ranks or memory.
+RunPlan plan_run(const io::Config& config, const PlanSources& sources, parallel::Communicator& comm,
+                 const std::function<void(const std::string&)>& note);
+
+}  // namespace espalier::train

@@ -1,0 +1,61 @@
+#pragma once
+// Sets up one rank of a run: opens data and run directory, plans, builds the stage, loads weights
+// and state, connects the ranks. All ranks set up together.
+#include <functional>
+#include <memory>
+
+#include "io/config/config.h"
+#include "parallel/transport/communicator.h"
+#include "src/kernels/backend.h"
+#include "src/train/masks/pruner.h"
+#include "src/train/run/loss_scale.h"
+#include "src/train/run/pipeline.h"
+#include "src/train/run/run_directory.h"
+#include "src/train/run/run_plan.h"
+#include "src/train/run/source.h"
+
+namespace espalier::train {
+
+struct StartOptions {
+  std::string resume;                         ///< see RunDirectory
+  std::string init;                           ///< file of weights and masks
+  const kernels::Kernels* kernels = nullptr;  ///< instead of run.backend's
+};
+
+/// Parameters of all stages.
+struct Totals {
+  int64_t size = 0, kept = 0;
+  Sparsity sparsity;  ///< of the prunable ones
+};
+
+/// One rank of a run: the components that `set_up` builds, and the state that steps change.
+struct Run {
+  parallel::Communicator& comm;
+  std::function<void(const std::string&)> note;  ///< messages for the user
+  std::unique_ptr<Ranks> ranks;
+  std::unique_ptr<RunDirectory> directory;
+  std::unique_ptr<Source> source;
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<const RunPlan> plan;
+  std::unique_ptr<Stage> stage;
+  std::unique_ptr<Pruner> pruner;
+  std::unique_ptr<PipelineReduction> pipeline_reduction;
+  std::unique_ptr<DataParallel> data_parallel;
+  std::unique_ptr<Pipeline> pipeline;
+
+  LossScale loss_scale;
+  int64_t step = 0;            ///< steps done or enqueued
+  int64_t resumed_step = -1;   ///< of the checkpoint that the run resumed from; -1: none
+  bool starts_pruned = false;  ///< the pruning before the first step is done
+  Totals totals;
+
+  const io::Config& config() const { return plan->config; }
+  /// Sums the parameters of all stages. Collective over the pipeline.
+  void count_totals();
+};
+
+/// Collective. Throws Failure if the run cannot start.
+Run set_up(const io::Config& config, parallel::Communicator& comm, const StartOptions& options,
+           std::function<void(const std::string&)> note);
+
+}  // namespace espalier::train
