@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "pruning/methods.h"
+#include "pruning/registry.h"
 #include "pruning/selection.h"
 
 namespace espalier::pruning {
@@ -112,9 +112,11 @@ size_t nearest_count(std::span<const Block> blocks, int64_t target) {
   return last_goes_too_far ? count - 1 : count;
 }
 
-}  // namespace
+sparse::IndexShape shape(const io::PruningConfig& config) {
+  return {.height = config.block, .width = config.block};
+}
 
-Result prune_block(std::span<const Candidate> candidates, const Settings& settings) {
+Result block(std::span<const Candidate> candidates, const Settings& settings) {
   Result result{.masks = current_masks(candidates), .warnings = {}};
   for (const Group& group : groups(candidates, settings, result.warnings)) {
     std::vector<Block> blocks;
@@ -145,5 +147,14 @@ Result prune_block(std::span<const Candidate> candidates, const Settings& settin
   }
   return result;
 }
+
+}  // namespace
+
+extern const Method kBlocks{
+    .name = "block",
+    .help = "whole square blocks with the largest mean norm",
+    .run = block,
+    .shape = shape,
+};
 
 }  // namespace espalier::pruning

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 
-#include "pruning/methods.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
@@ -84,10 +83,6 @@ std::vector<double> erk_counts(std::span<const Shape> shapes, double target) {
 }
 
 }  // namespace
-
-std::string_view name_of(Distribution distribution) {
-  return kDistributions.at(static_cast<size_t>(distribution));
-}
 
 Distribution distribution_by_name(std::string_view name) {
   const auto* found = std::ranges::find(kDistributions, name);

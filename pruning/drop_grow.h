@@ -25,7 +25,6 @@ enum class Distribution : uint8_t {
   uniform,  ///< the same density everywhere
   erk,      ///< density proportional to (sum of sizes) / (product of sizes), at most 1
 };
-std::string_view name_of(Distribution distribution);
 /// Throws Failure that lists the names.
 Distribution distribution_by_name(std::string_view name);
 

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <functional>
 
-#include "pruning/methods.h"
+#include "pruning/registry.h"
+#include "pruning/selection.h"
 #include "src/core/error.h"
 
 namespace espalier::pruning {
@@ -56,9 +57,20 @@ void prune_one(const Candidate& candidate, const Settings& settings, sparse::Mas
   group.close(mask);
 }
 
-}  // namespace
+double sparsity(const io::PruningConfig& config) {
+  return 1.0 - static_cast<double>(config.n) / static_cast<double>(config.m);
+}
 
-Result prune_nm(std::span<const Candidate> candidates, const Settings& settings) {
+sparse::IndexShape shape(const io::PruningConfig& config) {
+  return {.n = static_cast<int>(config.n), .m = static_cast<int>(config.m)};
+}
+
+void check_config(const io::PruningConfig& config) {
+  check(config.n < config.m, "pruning.n = {} must be below pruning.m = {}", config.n, config.m);
+  check(!config.gradual(), "pruning.method = \"nm\" has one sparsity, 1 - n/m; use at_step");
+}
+
+Result nm(std::span<const Candidate> candidates, const Settings& settings) {
   Result result;
   for (const Candidate& candidate : candidates) {
     prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()));
@@ -71,5 +83,17 @@ Result prune_nm(std::span<const Candidate> candidates, const Settings& settings)
   }
   return result;
 }
+
+}  // namespace
+
+extern const Method kGroups{
+    .name = "nm",
+    .help = "the largest n of every m consecutive elements of a row",
+    .run = nm,
+    .by_layer = true,
+    .sparsity = sparsity,
+    .shape = shape,
+    .check_config = check_config,
+};
 
 }  // namespace espalier::pruning

@@ -1,31 +1,18 @@
 #include "pruning/pruning.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "pruning/methods.h"
+#include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
+#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
 
 constexpr std::array<std::string_view, 2> kScopes{"global", "layer"};
-
-Result prune_none(std::span<const Candidate> candidates, const Settings&) {
-  return {.masks = current_masks(candidates), .warnings = {}};
-}
-
-constexpr std::array<Method, 5> kMethods{{
-    {.name = "none", .run = prune_none, .needs_values = false},
-    {.name = "magnitude", .run = prune_magnitude},
-    {.name = "random", .run = prune_random, .needs_values = false},
-    {.name = "nm", .run = prune_nm},
-    {.name = "block", .run = prune_block},
-}};
 
 void check_settings(const Settings& settings) {
   check_sparsity(settings.sparsity);
@@ -35,7 +22,7 @@ void check_settings(const Settings& settings) {
         "pruning: a block of {} is outside [1, 4096]", settings.block);
 }
 
-/// A NaN has no magnitude. The maximum over the bits is one vector loop at memory speed.
+/// A NaN has no magnitude. The maximum over the bits vectorises.
 void check_numbers(std::string_view name, std::span<const float> values) {
   uint32_t largest = 0;
   for (float value : values) {
@@ -61,37 +48,29 @@ void warn_empty(std::span<const Candidate> candidates, const Settings& settings,
 
 }  // namespace
 
-void check_candidate(const Candidate& candidate, bool needs_values) {
+void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores) {
   require(candidate.index != nullptr, "a candidate has an index", candidate.name);
   require(candidate.index->size() == candidate.shape.count(), "the index covers the shape",
           candidate.name, candidate.index->size(), candidate.shape.text());
   require(!needs_values || static_cast<int64_t>(candidate.values.size()) == candidate.index->kept(),
           "one value per kept element", candidate.name, candidate.values.size(),
           candidate.index->kept());
+  require(!needs_scores || static_cast<int64_t>(candidate.scores.size()) == candidate.index->kept(),
+          "one score per kept element", candidate.name, candidate.scores.size(),
+          candidate.index->kept());
   if (needs_values) {
     check_numbers(candidate.name, candidate.values);
   }
+  if (needs_scores) {
+    check_numbers(candidate.name, candidate.scores);
+  }
 }
-
-std::string_view name_of(Scope scope) { return kScopes.at(static_cast<size_t>(scope)); }
 
 Scope scope_by_name(std::string_view name) {
   const auto* found = std::ranges::find(kScopes, name);
   check(found != kScopes.end(), "unknown pruning scope \"{}\": use one of {}", name,
         fmt::join(kScopes, ", "));
   return static_cast<Scope>(found - kScopes.begin());
-}
-
-std::span<const Method> methods() { return kMethods; }
-
-const Method& method_by_name(std::string_view name) {
-  const auto* found = std::ranges::find(kMethods, name, &Method::name);
-  if (found == kMethods.end()) {
-    std::vector<std::string_view> names;
-    std::ranges::transform(kMethods, std::back_inserter(names), &Method::name);
-    fail("unknown pruning method \"{}\": use one of {}", name, fmt::join(names, ", "));
-  }
-  return *found;
 }
 
 void check_sparsity(double sparsity) {
@@ -103,9 +82,10 @@ void check_sparsity(double sparsity) {
 
 Result prune(std::span<const Candidate> candidates, const Settings& settings) {
   const Method& method = method_by_name(settings.method);
+  require(!method.from_file(), "a method that computes masks", method.name);
   check_settings(settings);
   for (const Candidate& candidate : candidates) {
-    check_candidate(candidate, method.needs_values);
+    check_candidate(candidate, method.needs_values, method.score != nullptr);
   }
   Result result = method.run(candidates, settings);
   warn_empty(candidates, settings, result);
@@ -116,28 +96,35 @@ int64_t kept_count(int64_t size, double sparsity) {
   return std::llround((1 - sparsity) * static_cast<double>(size));
 }
 
-uint64_t digest(std::span<const sparse::Mask> masks) {
-  std::vector<uint64_t> digests;
-  digests.reserve(masks.size());
-  for (const sparse::Mask& mask : masks) {
-    digests.push_back(mask.digest());
-  }
-  return XXH3_64bits(digests.data(), digests.size() * sizeof(uint64_t));
-}
-
-std::vector<sparse::Mask> masks_from_dense_zeros(std::span<const DenseValues> parameters) {
-  std::vector<sparse::Mask> masks;
-  masks.reserve(parameters.size());
-  for (const DenseValues& parameter : parameters) {
-    check_numbers(parameter.name, parameter.values);
-    sparse::Mask& mask = masks.emplace_back(static_cast<int64_t>(parameter.values.size()));
-    for (size_t i = 0; i < parameter.values.size(); ++i) {
-      if (parameter.values[i] == 0.0F) {
-        mask.set(static_cast<int64_t>(i), false);
-      }
+sparse::Mask mask_from_dense_zeros(std::string_view name, std::span<const float> values) {
+  check_numbers(name, values);
+  sparse::Mask mask(static_cast<int64_t>(values.size()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == 0.0F) {
+      mask.set(static_cast<int64_t>(i), false);
     }
   }
-  return masks;
+  return mask;
+}
+
+std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
+                           std::span<const std::string> exclude) {
+  for (const std::string& pattern : exclude) {
+    const bool used = std::ranges::any_of(parameters, [&pattern](const ParameterInfo& parameter) {
+      return glob_match(pattern, parameter.name);
+    });
+    check(used, "pruning: the pattern \"{}\" matches no parameter; names look like \"{}\"", pattern,
+          parameters.empty() ? "" : parameters.front().name);
+  }
+  std::vector<bool> flags;
+  flags.reserve(parameters.size());
+  for (const ParameterInfo& parameter : parameters) {
+    flags.push_back(parameter.prunable &&
+                    std::ranges::none_of(exclude, [&parameter](const std::string& pattern) {
+                      return glob_match(pattern, parameter.name);
+                    }));
+  }
+  return flags;
 }
 
 }  // namespace espalier::pruning

@@ -1,21 +1,15 @@
 #pragma once
-// Who decides the mask. Read this first.
+// Pruning: which elements of a parameter are kept (its mask). Contents page of the folder:
 //
-//   magnitude   keep the largest |value|, exactly round((1 - sparsity) n) elements
-//   random      the same count, drawn by Philox from (seed, parameter name, position)
-//   nm          keep N of every M consecutive elements along the last axis, the largest (sparsity = 1 - N/M)
-//   block       keep whole b x b blocks of the matrix view, those with the largest mean norm
-//   none        keep what is kept now
-//   rigl, set   masks that move while training goes on: drop_grow.h
+//   registry.h   the methods by name: magnitude, random, nm, block, file, rigl, set, none
+//   drop_grow.h  masks that move while training goes on (rigl, set)
+//   schedule.h   when to prune and how far (one-shot, cubic); when masks move and how much
+//   selection.h  the k largest of many keys, exactly
 //
 // A method is a pure function of (candidates, settings): no state, no threads, the same bits on
-// every rank; ranks compare `digest` of what they got. Except where masks move, a pruned element
-// never comes back: every new mask is a subset of the current one. Ties keep the earlier parameter,
-// then the lower position.
-//
-//   schedule.h   when to prune, and how far (one-shot, cubic); when masks move, and how much
-//   prunable.h   which parameters may be pruned
-//   report.h     density by parameter
+// every rank; ranks compare digests of their masks. Unless masks move, a pruned element never comes
+// back: every new mask is a subset of the current one. Ties keep the earlier parameter, then the
+// lower position.
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -29,17 +23,17 @@
 
 namespace espalier::pruning {
 
-/// A prunable parameter as a method sees it. `index` must outlive the call.
+/// A prunable parameter. `index` must outlive the call.
 struct Candidate {
   std::string name;
   Shape shape;
   const sparse::Index* index = nullptr;  ///< kept now, over shape.count() elements
-  std::span<const float> values;         ///< of the kept elements, packed, [index->kept()]
+  std::span<const float> values{};       ///< of the kept elements, packed, [index->kept()]
+  std::span<const float> scores{};       ///< likewise, of methods that score (registry.h)
 };
 
-/// Over what the share of `sparsity` is counted: all candidates together, or each one alone.
+/// Where elements compete: among all candidates together, or within each one.
 enum class Scope : uint8_t { global, layer };
-std::string_view name_of(Scope scope);
 /// Throws Failure that lists the names.
 Scope scope_by_name(std::string_view name);
 
@@ -48,13 +42,13 @@ Scope scope_by_name(std::string_view name);
 enum class BlockNorm : uint8_t { l1, l2 };
 
 /// Candidates of other ranks, which compete with those here in global scope (stages of a pipeline).
-/// All have numbers in forward order. Every rank gets the masks that one rank with all candidates
-/// would, of its own; it takes part even if it has none.
+/// Candidates are numbered in forward order. For its own candidates every rank gets the masks that
+/// one rank with all candidates would compute. Ranks without candidates take part, too.
 struct Competition {
   size_t candidates = 0;                        ///< of all ranks
   std::vector<size_t> mine;                     ///< numbers of those here, ascending
   std::function<void(std::span<int64_t>)> sum;  ///< adds over all ranks
-  /// What each rank gave, in order of ranks.
+  /// The contributions of all ranks, in order of ranks.
   std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte>)> gather;
 };
 
@@ -75,19 +69,6 @@ struct Result {
       warnings;  ///< for the user: a parameter left empty, a target already passed
 };
 
-using Function = Result (*)(std::span<const Candidate>, const Settings&);
-
-struct Method {
-  std::string_view name;
-  Function run = nullptr;
-  bool needs_values = true;  ///< false: `Candidate::values` may be empty
-};
-
-/// All methods of this build.
-std::span<const Method> methods();
-/// Throws Failure that lists the names.
-const Method& method_by_name(std::string_view name);
-
 /// Runs `settings.method`. Throws Failure for settings out of range and for a NaN value (naming the
 /// parameter); in layer scope also for a parameter too small to keep anything. O(n) time; memory:
 /// the masks and 0.5 MiB (block: 28 bytes a block, and a sort of the blocks).
@@ -98,15 +79,21 @@ void check_sparsity(double sparsity);
 /// round((1 - sparsity) size): how many elements magnitude and random keep of `size`.
 int64_t kept_count(int64_t size, double sparsity);
 
-/// Digest of all masks in order (sizes and bits): ranks whose digests agree hold the same masks.
-uint64_t digest(std::span<const sparse::Mask> masks);
+/// The mask of a dense parameter from a file that holds zeros where it was pruned: keeps what is
+/// neither +0 nor -0. Throws Failure naming the parameter if it holds a NaN.
+sparse::Mask mask_from_dense_zeros(std::string_view name, std::span<const float> values);
 
-/// A dense parameter from a file that holds zeros where it was pruned.
-struct DenseValues {
+/// A parameter of the network, and whether the model marks it as prunable (linear weights of the
+/// blocks, not embeddings, norms or biases).
+struct ParameterInfo {
   std::string name;
-  std::span<const float> values;
+  Shape shape;
+  bool prunable = false;
 };
-/// Keeps what is neither +0 nor -0. Throws Failure naming the parameter that holds a NaN.
-std::vector<sparse::Mask> masks_from_dense_zeros(std::span<const DenseValues> parameters);
+
+/// Which parameters of the whole network may be pruned: those marked, without those that a glob of
+/// `exclude` matches. Throws Failure for a pattern that matches no parameter.
+std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
+                           std::span<const std::string> exclude);
 
 }  // namespace espalier::pruning

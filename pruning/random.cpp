@@ -3,13 +3,15 @@
 // seed a higher sparsity keeps a subset of what a lower one keeps.
 #include <xxhash.h>
 
-#include "pruning/methods.h"
+#include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/rng.h"
 
 namespace espalier::pruning {
 
-Result prune_random(std::span<const Candidate> candidates, const Settings& settings) {
+namespace {
+
+Result random(std::span<const Candidate> candidates, const Settings& settings) {
   return keep_largest(candidates, settings, [&](size_t i, const sparse::Mask& mask, auto&& fn) {
     const std::string& name = candidates[i].name;
     const uint64_t key = mix(settings.seed, XXH3_64bits(name.data(), name.size()));
@@ -24,5 +26,14 @@ Result prune_random(std::span<const Candidate> candidates, const Settings& setti
     });
   });
 }
+
+}  // namespace
+
+extern const Method kRandom{
+    .name = "random",
+    .help = "drawn at random",
+    .run = random,
+    .needs_values = false,
+};
 
 }  // namespace espalier::pruning

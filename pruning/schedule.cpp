@@ -4,13 +4,24 @@
 #include <cmath>
 #include <numbers>
 
-#include "pruning/pruning.h"
+#include "pruning/registry.h"
 #include "src/core/error.h"
 
 namespace espalier::pruning {
 
 Timing one_shot(int64_t at_step, double sparsity) {
   return {.from_step = at_step, .to_step = at_step, .final_sparsity = sparsity};
+}
+
+Timing timing_of(const io::PruningConfig& config) {
+  if (config.gradual()) {
+    return {.from_step = config.from_step,
+            .to_step = config.to_step,
+            .every = interval_of(config),
+            .initial_sparsity = 0,
+            .final_sparsity = config.sparsity};
+  }
+  return one_shot(std::max<int64_t>(config.at_step, 0), sparsity_of(config));
 }
 
 void check_timing(const Timing& timing) {
@@ -56,6 +67,13 @@ std::vector<int64_t> prune_steps(const Timing& timing) {
     steps.push_back(timing.to_step);
   }
   return steps;
+}
+
+Moves moves_of(const io::PruningConfig& config, int64_t steps) {
+  return {.from_step = timing_of(config).from_step,
+          .to_step = config.last_move(steps),
+          .every = interval_of(config),
+          .fraction = config.drop_fraction};
 }
 
 void check_moves(const Moves& moves) {

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "io/config/config.h"
+
 namespace espalier::pruning {
 
 struct Timing {
@@ -22,10 +24,11 @@ struct Timing {
 };
 
 Timing one_shot(int64_t at_step, double sparsity);
+Timing timing_of(const io::PruningConfig& config);
 
 /// Throws Failure unless 0 <= from_step <= to_step, every >= 1, 0 <= initial <= final < 1.
 void check_timing(const Timing& timing);
-/// s(step): what the masks should reach if pruned at `step`.
+/// s(step): the sparsity after pruning at `step`.
 double target_sparsity(const Timing& timing, int64_t step);
 /// True when masks shrink at `step` (never for a target of zero).
 bool prune_at(const Timing& timing, int64_t step);
@@ -40,6 +43,8 @@ struct Moves {
   double fraction = 0.3;  ///< of the kept elements of a layer that the first change could drop
 };
 
+/// Of a method whose masks move, in a run of `steps`.
+Moves moves_of(const io::PruningConfig& config, int64_t steps);
 /// Throws Failure unless 0 <= from_step < to_step, every >= 1, 0 <= fraction < 1.
 void check_moves(const Moves& moves);
 /// True when masks move at `step` (never for a fraction of zero).

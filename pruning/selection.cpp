@@ -92,4 +92,12 @@ std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates) {
   return masks;
 }
 
+Result keep_largest_magnitudes(std::span<const Candidate> candidates, const Settings& settings) {
+  return keep_largest(candidates, settings, [&](size_t i, const sparse::Mask& mask, auto&& fn) {
+    const float* value = candidates[i].values.data();
+    sparse::for_each_one(mask.words(),
+                         [&](int64_t position) { fn(position, magnitude_key(*value++)); });
+  });
+}
+
 }  // namespace espalier::pruning

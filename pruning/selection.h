@@ -6,6 +6,7 @@
 //
 // Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their
 // bits.
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,6 +15,13 @@
 #include "src/core/error.h"
 
 namespace espalier::pruning {
+
+/// |value| as a key: larger magnitude, larger key. A NaN would be above infinity; check_candidate
+/// refuses it.
+inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
+
+/// Throws Bug for a candidate that does not fit together, Failure for a NaN in its values or scores.
+void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores = false);
 
 /// Keep every key above `key`, and the first `ties` keys equal to it.
 struct Threshold {
@@ -33,7 +41,7 @@ class Histogram {
   };
   /// 1 <= k <= keys counted.
   Found kth_largest(int64_t k) const;
-  /// Becomes that of all ranks.
+  /// Adds the histograms of all ranks.
   void sum(const Competition* competition) {
     if (competition != nullptr) {
       competition->sum(counts_);
@@ -71,7 +79,7 @@ struct Group {
   int64_t keep = 0;  ///< over all ranks of a competition
 };
 
-/// Over which ranks groups reach: in global scope those of the settings' competition.
+/// The ranks that a group spans: in global scope those of the settings' competition.
 inline const Competition* competition_of(const Settings& settings) {
   return settings.scope == Scope::global ? settings.competition : nullptr;
 }
@@ -127,5 +135,8 @@ Result keep_largest(std::span<const Candidate> candidates, const Settings& setti
   }
   return result;
 }
+
+/// Keeps the elements with the largest |value|.
+Result keep_largest_magnitudes(std::span<const Candidate> candidates, const Settings& settings);
 
 }  // namespace espalier::pruning

@@ -75,7 +75,7 @@ struct PruningConfig {
   int64_t at_step = -1;
   int64_t from_step = -1;  ///< gradual when from_step and to_step are given
   int64_t to_step = -1;    ///< also the end of moving masks
-  int64_t every = 0;       ///< steps between two changes of masks; 0: see interval()
+  int64_t every = 0;       ///< steps between two changes of masks; 0: the method's default
   double drop_fraction = 0.3;
   std::string distribution = "erk";
   std::string scope = "global";
@@ -83,14 +83,12 @@ struct PruningConfig {
   int64_t n = 2;
   int64_t m = 4;
   int64_t block = 16;
-  std::string file{};  ///< of method "file"
+  int64_t score_batches = 4;  ///< of methods that score elements by gradients
+  std::string file{};         ///< of method "file"
 
   bool gradual() const { return from_step >= 0 && to_step >= 0; }
-  /// Masks of the same density move while training goes on.
-  bool moving() const { return method == "rigl" || method == "set"; }
   /// The step after which moving masks stay, in a run of `steps`.
   int64_t last_move(int64_t steps) const { return to_step >= 0 ? to_step : steps / 4 * 3; }
-  int64_t interval() const { return every > 0 ? every : moving() ? 100 : 10; }
 };
 
 struct SparseConfig {

@@ -224,9 +224,10 @@ Store::Pass::~Pass() {
   }
 }
 
-void Store::set_gradient_probe(GradientProbe probe) {
+void Store::set_gradient_probe(GradientProbe probe, Probed probed) {
   ++changes_;
   gradient_probe_ = std::move(probe);
+  probed_ = probed;
   if (!gradient_probe_) {
     panels_.release();  // sparse storages need them for probes only
   }

@@ -204,11 +204,19 @@ class Store {
    private:
     Store& store_;
   };
-  /// While a probe is set, backward calls it with the dense gradient of each pruned weight (fp32, in
-  /// its shape; the probe may change it) and writes none to the flat array. Needs the scratch of one
-  /// layer, whatever the storage. Empty: off.
+  /// While a probe is set, backward calls it with the dense gradient of each probed weight (fp32, in
+  /// its shape; the call may overwrite it) and writes none of them to the flat array. Needs the
+  /// scratch of one layer, in every storage. Empty: off.
   using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
-  void set_gradient_probe(GradientProbe probe);
+  enum class Probed : uint8_t {
+    pruned,    ///< weights that are pruned now
+    prunable,  ///< all weights that the model marks as prunable
+  };
+  void set_gradient_probe(GradientProbe probe, Probed probed = Probed::pruned);
+  bool probes(const Parameter& parameter) const {
+    return gradient_probe_ &&
+           (probed_ == Probed::prunable ? parameter.spec.prunable : !parameter.full());
+  }
   const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
   /// Draws the initial values of all parameters.
@@ -304,6 +312,7 @@ class Store {
   GradientPanels panels_;
   Expander expander_;
   GradientProbe gradient_probe_;
+  Probed probed_ = Probed::pruned;
 };
 
 }  // namespace espalier::sparse

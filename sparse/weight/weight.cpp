@@ -33,7 +33,7 @@ void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
 }
 
 void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
-  if (store_.gradient_probe() && !parameter_.full()) {
+  if (store_.probes(parameter_)) {
     require(!args.accumulate, "a probe reads the whole gradient at once", parameter_.spec.name);
     const Tensor gradient = store_.panels().take(DType::fp32, parameter_.spec.shape);
     kernels_.gemm(stream, {.a = args.dy,

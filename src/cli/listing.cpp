@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "pruning/registry.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/train/masks/pruner.h"
@@ -49,12 +50,6 @@ AssumedProblem assume_problem(const io::Config& config) {
         "GPT-2's vocabulary of 50257: model.vocabulary is not set, the data were not read";
   }
   return problem;
-}
-
-double final_sparsity(const io::PruningConfig& pruning) {
-  return pruning.method == "nm"
-             ? 1.0 - static_cast<double>(pruning.n) / static_cast<double>(pruning.m)
-             : pruning.sparsity;
 }
 
 /// Bytes by category; communication is left out where nothing is known of ranks.
@@ -272,7 +267,8 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run,
 
 Json listing(const io::Config& given) {
   io::Config config = given;
-  const bool prunes = config.pruning.method != "none" && config.pruning.method != "file";
+  const bool prunes =
+      config.pruning.method != "none" && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
     config.pruning.method = "none";  // what a file keeps is not read
     config.pruning.file.clear();
@@ -318,7 +314,7 @@ Json listing(const io::Config& given) {
     found["assumed"] = assumed;
   }
   if (prunes) {
-    found["sparsity"] = final_sparsity(config.pruning);
+    found["sparsity"] = pruning::sparsity_of(config.pruning);
     found["kept_parameters"] = plan.total_kept;
     found["pruned"] = json_of(plan.last, plan.total_size);
   }

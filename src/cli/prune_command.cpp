@@ -9,8 +9,7 @@
 #include <optional>
 
 #include "io/checkpoint/plain_hdf5.h"
-#include "pruning/prunable.h"
-#include "pruning/report.h"
+#include "pruning/registry.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"
@@ -37,7 +36,12 @@ struct PruneArguments {
 /// What --sparsity and the others change of the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
   config.method = arguments.method;
-  if (!arguments.sparsity && config.method != "nm") {
+  const pruning::Method& method = pruning::method_of(config);
+  check(method.without_training(),
+        "pruning method \"{}\" needs training; use it in a config, or magnitude, random, nm or "
+        "block here",
+        method.name);
+  if (!arguments.sparsity && method.sparsity == nullptr) {
     throw Usage("--sparsity is missing: the share of zeros to reach, e.g. --sparsity 0.9");
   }
   config.sparsity = arguments.sparsity.value_or(0);
@@ -105,26 +109,23 @@ Loaded load(const PruneArguments& arguments) {
 }
 
 std::string density_table(sparse::Store& store, const std::vector<bool>& prunable) {
-  std::vector<pruning::Candidate> candidates;
-  std::vector<sparse::Mask> masks;
+  std::vector<std::vector<std::string>> rows{{"parameter", "elements", "kept", "density"}};
+  const auto add = [&rows](const std::string& name, int64_t size, int64_t kept) {
+    const double density = size == 0 ? 1 : static_cast<double>(kept) / static_cast<double>(size);
+    rows.push_back({name, grouped(size), grouped(kept), percent(density)});
+  };
+  int64_t size = 0;
+  int64_t kept = 0;
   for (size_t p = 0; p < store.parameters().size(); ++p) {
     const sparse::Parameter& parameter = store.parameters()[p];
     if (prunable[p]) {
-      candidates.push_back({.name = parameter.spec.name,
-                            .shape = parameter.spec.shape,
-                            .index = &parameter.index,
-                            .values = {}});
-      masks.push_back(parameter.index.mask());
+      add(parameter.spec.name, parameter.size(), parameter.kept());
+      size += parameter.size();
+      kept += parameter.kept();
     }
   }
-  std::vector<std::vector<std::string>> rows{{"parameter", "elements", "kept", "density"}};
-  for (const auto& row : pruning::density_report(candidates, masks)) {
-    rows.push_back({row.name, grouped(row.size), grouped(row.kept), percent(row.density)});
-  }
-  rows.back().front() = "all prunable";
-  rows.push_back(
-      {"whole network", grouped(store.total_size()), grouped(store.total_kept()),
-       percent(static_cast<double>(store.total_kept()) / static_cast<double>(store.total_size()))});
+  add("all prunable", size, kept);
+  add("whole network", store.total_size(), store.total_kept());
   return table(rows);
 }
 
@@ -142,7 +143,7 @@ int prune(const PruneArguments& arguments) {
   const auto seed =
       static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);
   const pruning::Result result =
-      train::compute_masks(store, prunable, train::settings_of(config, seed));
+      train::compute_masks(store, prunable, pruning::settings_of(config, seed));
   Progress notes(true, 0, false);
   for (const std::string& warning : result.warnings) {
     notes.note("pruning: " + warning);

@@ -7,6 +7,7 @@
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "pruning/pruning.h"
+#include "pruning/registry.h"
 #include "sparse/index/registry.h"
 #include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
@@ -67,14 +68,6 @@ Limits value_codecs() {  // their help stands below parallel.codec
   return {.choices = named(names(kernels::wire_codecs())), .codec = true};
 }
 Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .codec = true}; }
-
-Choices pruning_methods() {
-  Choices found;
-  for (const pruning::Method& method : pruning::methods()) {
-    found.push_back({.name = std::string(method.name)});
-  }
-  return found + Choices{{.name = "file"}, {.name = "rigl"}, {.name = "set"}};
-}
 
 void add_model(std::vector<Field>& out) {
   using M = io::ModelConfig;
@@ -163,7 +156,8 @@ void add_optimizer(std::vector<Field>& out) {
 void add_pruning(std::vector<Field>& out) {
   using P = io::PruningConfig;
   Rows<P> rows{out, "pruning", &Config::pruning};
-  rows.add("method", &P::method, one_of(pruning_methods()), "how the kept elements are chosen");
+  rows.add("method", &P::method, one_of(choices(pruning::methods())),
+           "how the kept elements are chosen");
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
   rows.add("at_step", &P::at_step, at_least(-1),
            "prune once, after this step; -1: before the first (rigl, set: at random)");
@@ -177,6 +171,8 @@ void add_pruning(std::vector<Field>& out) {
            "of rigl, set from a random start: densities of layers by shape, or all the same");
   rows.add("scope", &P::scope, words({"global", "layer"}), "where elements compete");
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
+  rows.add("score_batches", &P::score_batches, at_least(1),
+           "batches whose gradients score elements, of methods that use them");
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
   rows.add("m", &P::m, at_least(2), "of method nm");
   rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square");

@@ -5,6 +5,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
+#include "pruning/registry.h"
 #include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -57,41 +58,38 @@ void validate_train(const Config& config) {
 }
 
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
-void validate_moving(const io::PruningConfig& pruning, int64_t steps) {
-  const bool given = pruning.to_step >= 0;
-  const int64_t from = std::max({pruning.at_step, pruning.from_step, int64_t{0}});
-  check(pruning.last_move(steps) > from,
-        "the masks of pruning.method = \"{}\" would move from step {} to step {}{}; set "
+void validate_moving(const io::PruningConfig& config, int64_t steps) {
+  const bool given = config.to_step >= 0;
+  const int64_t from = std::max({config.at_step, config.from_step, int64_t{0}});
+  check(config.last_move(steps) > from,
+        "the masks of config.method = \"{}\" would move from step {} to step {}{}; set "
         "pruning.to_step to a later one",
-        pruning.method, from, pruning.last_move(steps),
+        config.method, from, config.last_move(steps),
         given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
 }
 
-void validate_pruning(const io::PruningConfig& pruning, int64_t steps) {
-  if (pruning.moving()) {
-    validate_moving(pruning, steps);
+void validate_pruning(const io::PruningConfig& config, int64_t steps) {
+  const pruning::Method& method = pruning::method_of(config);
+  if (method.moving()) {
+    validate_moving(config, steps);
   }
-  const bool ends_alone = pruning.moving() && pruning.from_step < 0;
-  check(ends_alone || (pruning.from_step >= 0) == (pruning.to_step >= 0),
-        "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {})",
-        pruning.from_step, pruning.to_step);
-  check(!pruning.gradual() || pruning.from_step < pruning.to_step,
-        "pruning.from_step = {} must be below pruning.to_step = {}", pruning.from_step,
-        pruning.to_step);
-  check(!pruning.gradual() || pruning.at_step < 0,
+  if (method.check_config != nullptr) {
+    method.check_config(config);
+  }
+  const bool ends_alone = method.moving() && config.from_step < 0;
+  check(ends_alone || (config.from_step >= 0) == (config.to_step >= 0),
+        "gradual pruning needs both config.from_step (now {}) and config.to_step (now {})",
+        config.from_step, config.to_step);
+  check(!config.gradual() || config.from_step < config.to_step,
+        "pruning.from_step = {} must be below config.to_step = {}", config.from_step,
+        config.to_step);
+  check(!config.gradual() || config.at_step < 0,
         "pruning.at_step = {} (once) and from_step, to_step (gradual) exclude each other; set one",
-        pruning.at_step);
-  if (pruning.method == "nm") {
-    check(pruning.n < pruning.m, "pruning.n = {} must be below pruning.m = {}", pruning.n,
-          pruning.m);
-    check(!pruning.gradual(), "pruning.method = \"nm\" has one sparsity, 1 - n/m; use at_step");
-  }
-  check((pruning.method == "file") == !pruning.file.empty(),
-        "pruning.file = \"{}\" and pruning.method = \"{}\" do not belong together; method \"file\" "
+        config.at_step);
+  check(method.from_file() == !config.file.empty(),
+        "pruning.file = \"{}\" and config.method = \"{}\" do not belong together; method \"file\" "
         "needs a file and no other method takes one",
-        pruning.file, pruning.method);
-  check(pruning.method != "file" || !pruning.gradual(),
-        "pruning.method = \"file\" takes its masks as they are; use at_step");
+        config.file, config.method);
 }
 
 /// Encodings of groups and of blocks are of masks that have them.

@@ -74,7 +74,7 @@ TEST(StartCounts, UniformAndErkAddUpExactly) {
       const std::vector<int64_t> counts = start_counts(shapes, sparsity, kind);
       EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}),
                 kept_count(all, sparsity))
-          << name_of(kind) << " " << sparsity;
+          << static_cast<int>(kind) << " " << sparsity;
       for (size_t i = 0; i < shapes.size(); ++i) {
         EXPECT_LE(counts[i], shapes[i].count());
         if (kind == Distribution::uniform) {

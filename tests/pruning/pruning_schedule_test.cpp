@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "pruning/prunable.h"
+#include "pruning/pruning.h"
 #include "pruning/schedule.h"
 #include "src/core/error.h"
 #include "src/core/glob.h"
@@ -62,16 +62,16 @@ TEST(Prunable, Globs) {
   EXPECT_TRUE(glob_match("", ""));
 }
 
-TEST(Prunable, DefaultsIncludesExcludes) {
+TEST(Prunable, DefaultsAndExcludes) {
   const std::vector<ParameterInfo> parameters{{"embedding", Shape{10, 4}, false},
                                               {"blocks.0.up.weight", Shape{4, 4}, true},
                                               {"blocks.1.up.weight", Shape{4, 4}, true},
                                               {"blocks.0.up.bias", Shape{4}, false}};
   EXPECT_EQ(prunable(parameters, {}), (std::vector<bool>{false, true, true, false}));
-  EXPECT_EQ(prunable(parameters, {.include = {"embed*"}, .exclude = {"blocks.0.*"}}),
-            (std::vector<bool>{true, false, true, false}));
+  const std::vector<std::string> first_block{"blocks.0.*"};
+  EXPECT_EQ(prunable(parameters, first_block), (std::vector<bool>{false, false, true, false}));
   try {
-    prunable(parameters, {.include = {}, .exclude = {"block.*"}});
+    prunable(parameters, std::vector<std::string>{"block.*"});
     FAIL();
   } catch (const Failure& failure) {
     EXPECT_NE(std::string(failure.what()).find("\"block.*\" matches no parameter"),

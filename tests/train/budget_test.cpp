@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "pruning/registry.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/storage_choice.h"
 #include "tests/support/failure.h"
@@ -28,7 +29,7 @@ io::Config small_config(const TempDir& dir, const std::string& method) {
   made.pruning.sparsity = 0.75;
   made.pruning.scope = "layer";
   made.pruning.block = 8;
-  if (made.pruning.moving()) {
+  if (pruning::method_of(made.pruning).moving()) {
     made.pruning.to_step = 2;  // 100 steps between two moves: none
   }
   made.sparse.storage.fallback = "sparse";
@@ -161,7 +162,7 @@ TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
     train::Start start = train::start_of(made, train::specs_of(stage.store()));
     ASSERT_TRUE(start.pruned);
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-      train::Pruner(made, stage.store()).change(0, comm, [] {});
+      train::Pruner(made, stage.store()).change(0, comm, [](int64_t) {});
     });
     for (size_t p = 0; p < start.kept.size(); ++p) {
       const sparse::Parameter& parameter = stage.store().parameters()[p];

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "pruning/drop_grow.h"
+#include "pruning/registry.h"
 #include "tests/support/support.h"
 
 namespace espalier {
@@ -147,7 +148,7 @@ void expect_state_carried(Trained& run, const io::Config& config, int64_t step) 
   }
   train::Pruner pruner(config, store);
   ASSERT_TRUE(pruner.due(step));
-  const train::Change change = pruner.change(step, run.comm, [&] { run.pass(); });
+  const train::Change change = pruner.change(step, run.comm, [&](int64_t) { run.pass(); });
   int64_t grown = 0;
   for (const sparse::Parameter& parameter : store.parameters()) {
     const auto& old = before[parameter.spec.name];
@@ -163,7 +164,7 @@ void expect_state_carried(Trained& run, const io::Config& config, int64_t step) 
     }
   }
   EXPECT_EQ(change.grown, grown);
-  EXPECT_EQ(grown > 0, config.pruning.moving());
+  EXPECT_EQ(grown > 0, pruning::method_of(config.pruning).moving());
   EXPECT_NEAR(pruner.sparsity().sparsity(), pruner.target(step), 1e-4);
 }
 
@@ -195,7 +196,7 @@ void expect_rigl(Trained& run, const io::Config& config, int64_t step) {
         parameter.kept() - count);
     pruning::grow_by_gradient(name, gradient, count, mask);
   }
-  train::Pruner(config, store).change(step, run.comm, [&] { run.pass(); });
+  train::Pruner(config, store).change(step, run.comm, [&](int64_t) { run.pass(); });
   for (const auto& [name, mask] : expected) {
     EXPECT_EQ(store.find(name).index.mask(), mask) << name;
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pruning/registry.h"
 #include "tests/support/grid.h"
 
 namespace espalier {
@@ -86,7 +87,7 @@ TEST(Pipeline, PruningSeesAllStages) {
       config.pruning.block = 4;
       config.pruning.at_step = early ? 0 : 3;
       config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
-      if (config.pruning.moving()) {
+      if (pruning::method_of(config.pruning).moving()) {
         config.pruning.to_step = 10;
         config.pruning.every = 2;
       }

@@ -7,6 +7,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
+#include "pruning/registry.h"
 #include "src/core/trace.h"
 
 namespace espalier::train {
@@ -36,7 +37,8 @@ bool AdaPrec::due(int64_t step) const {
   const int64_t end = step + config_.parallel.codec_trial;
   const auto passes = [&](int64_t change) { return change > step && change <= end; };
   const bool gradual = pruning.gradual() && end > pruning.from_step && step <= pruning.to_step;
-  const bool moving = pruning.moving() && step <= pruning.last_move(config_.train.steps);
+  const bool moving =
+      pruning::method_of(pruning).moving() && step <= pruning.last_move(config_.train.steps);
   const bool masks_change =
       pruning.method != "none" &&
       (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);

@@ -24,8 +24,7 @@ void check_same_parameters(const io::PlainReader& reader, const std::filesystem:
 
 sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& name) {
   const std::vector<float> values = reader.read(name);
-  const std::vector<pruning::DenseValues> one{{.name = name, .values = values}};
-  return std::move(pruning::masks_from_dense_zeros(one).front());
+  return pruning::mask_from_dense_zeros(name, values);
 }
 
 const sparse::Encoding& encoding_of(const io::CheckpointReader& reader,

@@ -10,7 +10,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
 #include "pruning/drop_grow.h"
-#include "pruning/prunable.h"
+#include "pruning/registry.h"
 #include "src/core/mirror.h"
 #include "src/train/masks/mask_files.h"
 
@@ -82,8 +82,9 @@ int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
 /// A gradient probe for the time of one pass.
 class Probe {
  public:
-  Probe(sparse::Store& store, sparse::Store::GradientProbe probe) : store_(store) {
-    store_.set_gradient_probe(std::move(probe));
+  Probe(sparse::Store& store, sparse::Store::Probed probed, sparse::Store::GradientProbe probe)
+      : store_(store) {
+    store_.set_gradient_probe(std::move(probe), probed);
   }
   ~Probe() { store_.set_gradient_probe({}); }
   Probe(const Probe&) = delete;
@@ -128,37 +129,13 @@ std::vector<std::vector<std::byte>> gather_from(parallel::Communicator& comm,
 
 }  // namespace
 
-pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
-  return {.method = config.method,
-          .sparsity = config.method == "nm" ? 0 : config.sparsity,  // nm follows from n and m
-          .scope = pruning::scope_by_name(config.scope),
-          .seed = seed,
-          .n = static_cast<int>(config.n),
-          .m = static_cast<int>(config.m),
-          .block = static_cast<int>(config.block)};
-}
-
-pruning::Timing timing_of(const io::PruningConfig& config) {
-  if (config.gradual()) {
-    return {.from_step = config.from_step,
-            .to_step = config.to_step,
-            .every = config.interval(),
-            .initial_sparsity = 0,
-            .final_sparsity = config.sparsity};
-  }
-  const double sparsity = config.method == "nm"
-                              ? 1.0 - static_cast<double>(config.n) / static_cast<double>(config.m)
-                              : config.sparsity;
-  return pruning::one_shot(std::max<int64_t>(config.at_step, 0), sparsity);
-}
-
 std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
                               const io::PruningConfig& config) {
   std::vector<pruning::ParameterInfo> infos;
   for (const sparse::ParameterSpec& spec : specs) {
     infos.push_back({spec.name, spec.shape, spec.prunable});
   }
-  return pruning::prunable(infos, {.include = {}, .exclude = config.exclude});
+  return pruning::prunable(infos, config.exclude);
 }
 
 std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config) {
@@ -199,16 +176,18 @@ sparse::Mask example_mask(const io::PruningConfig& config, const sparse::Paramet
   if (kept == 0 || kept == size) {
     return sparse::Mask(size, kept == size);
   }
-  pruning::Settings settings = settings_of(config, 1);
-  if (settings.method != "nm" && settings.method != "block") {
+  pruning::Settings settings = pruning::settings_of(config, 1);
+  if (pruning::method_of(config).shape == nullptr) {
     settings.method = "random";
   }
   settings.scope = pruning::Scope::global;  // in which a parameter may be left empty
-  settings.sparsity =
-      settings.method == "nm" ? 0 : 1 - static_cast<double>(kept) / static_cast<double>(size);
+  const pruning::Method& method = pruning::method_by_name(settings.method);
+  if (method.sparsity == nullptr) {
+    settings.sparsity = 1 - static_cast<double>(kept) / static_cast<double>(size);
+  }
   const sparse::Index all = sparse::Index::full(size);
   std::vector<float> values;
-  if (pruning::method_by_name(settings.method).needs_values) {
+  if (method.needs_values) {
     values = sparse::initial_values(spec, all, 1);
   }
   const std::vector<pruning::Candidate> candidates{{spec.name, spec.shape, &all, values}};
@@ -221,7 +200,7 @@ namespace {
 /// `prunable` parameter whose storage cannot hold them.
 void check_storages(const io::PruningConfig& config, const sparse::Store& store,
                     const std::vector<bool>& prunable, double sparsity) {
-  if (config.method == "block" || config.method == "file" || sparsity <= 0) {
+  if (pruning::makes_blocks(config) || pruning::method_of(config).from_file() || sparsity <= 0) {
     return;
   }
   const int64_t edge = store.options().block.edge;
@@ -275,19 +254,17 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
           scope.stages == nullptr
               ? std::nullopt
               : std::optional(competition_of(scope, prunable_of(scope.network, config.pruning)))),
+      method_(pruning::method_of(config.pruning)),
       enabled_(config.pruning.method != "none") {
   if (enabled_) {
-    timing_ = timing_of(config_);
+    timing_ = pruning::timing_of(config_);
     pruning::check_timing(timing_);
     if (timing_.from_step < config.train.steps) {
       check_storages(config_, store_, prunable_, timing_.final_sparsity);
     }
   }
-  if (config_.moving()) {
-    moves_ = {.from_step = timing_.from_step,
-              .to_step = config_.last_move(config.train.steps),
-              .every = config_.interval(),
-              .fraction = config_.drop_fraction};
+  if (method_.moving()) {
+    moves_ = pruning::moves_of(config_, config.train.steps);
     pruning::check_moves(moves_);
   }
 }
@@ -296,11 +273,11 @@ bool Pruner::due(int64_t steps) const {
   if (!enabled_) {
     return false;
   }
-  if (config_.method == "file") {
+  if (method_.from_file()) {
     return steps == timing_.from_step;
   }
   return pruning::prune_at(timing_, steps) ||
-         (config_.moving() && config_.sparsity > 0 && pruning::moves_at(moves_, steps));
+         (method_.moving() && config_.sparsity > 0 && pruning::moves_at(moves_, steps));
 }
 
 double Pruner::target(int64_t steps) const {
@@ -309,18 +286,46 @@ double Pruner::target(int64_t steps) const {
 
 /// Once: at the very start at random when masks will move, else by the method itself.
 pruning::Result Pruner::first_masks(int64_t steps) {
-  pruning::Settings settings = settings_of(config_, seed_);
+  pruning::Settings settings = pruning::settings_of(config_, seed_);
   settings.competition = competition_ ? &*competition_ : nullptr;
   settings.sparsity = target(steps);
-  if (config_.moving() && steps == 0) {
+  if (method_.moving() && steps == 0) {
     const auto distribution = pruning::distribution_by_name(config_.distribution);
     return among_all(store_, prunable_,
                      pruning::random_start(shapes_of(store_, prunable_), settings, distribution));
   }
-  if (config_.moving()) {
-    settings.method = "magnitude";
-  }
   return compute_masks(store_, prunable_, settings);
+}
+
+/// By scores of the kept elements, from the gradients of several batches.
+pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm,
+                                     const Pass& pass) {
+  const auto parameters = store_.parameters();
+  std::vector<std::vector<float>> values(parameters.size());
+  std::vector<std::vector<float>> scores(parameters.size());
+  std::vector<pruning::Candidate> candidates;
+  std::vector<size_t> candidate_of_parameter(parameters.size(), 0);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (prunable_[p]) {
+      values[p] = store_.values(parameters[p]);
+      scores[p].assign(values[p].size(), 0.0F);
+      candidate_of_parameter[p] = candidates.size();
+      candidates.push_back(candidate_of(parameters[p], values[p]));
+      candidates.back().scores = scores[p];
+    }
+  }
+  const auto wanted = [this](size_t p) { return static_cast<bool>(prunable_[p]); };
+  for (int64_t batch = 0; batch < config_.score_batches; ++batch) {
+    for_each_gradient(
+        wanted, sparse::Store::Probed::prunable, comm, [&] { pass(batch); },
+        [&](size_t p, std::span<const float> gradient) {
+          method_.score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
+        });
+  }
+  pruning::Settings settings = pruning::settings_of(config_, seed_);
+  settings.competition = competition_ ? &*competition_ : nullptr;
+  settings.sparsity = target(steps);
+  return among_all(store_, prunable_, pruning::prune(candidates, settings));
 }
 
 /// How many elements each parameter keeps after `steps`: fewer than now while pruning is gradual.
@@ -351,52 +356,72 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
     const std::vector<float> values = store_.values(parameter);
     result.masks[p] = pruning::drop_to(candidate_of(parameter, values), kept[p] - counts[p]);
   }
-  if (config_.method == "rigl") {
-    grow_by_gradient(counts, result.masks, comm, pass);
+  const auto growth_of = [&](size_t p) -> pruning::Growth {
+    return {
+        .name = store_.parameters()[p].spec.name, .count = counts[p], .seed = seed_, .step = steps};
+  };
+  if (method_.needs_gradients) {
+    const auto wanted = [&](size_t p) { return counts[p] > 0; };
+    for_each_gradient(
+        wanted, sparse::Store::Probed::pruned, comm, [&] { pass(0); },
+        [&](size_t p, std::span<const float> gradient) {
+          pruning::Growth growth = growth_of(p);
+          growth.gradient = gradient;
+          method_.grow(growth, result.masks[p]);
+        });
   } else {
     for (size_t p = 0; p < counts.size(); ++p) {
-      pruning::grow_at_random(store_.parameters()[p].spec.name, {.seed = seed_, .step = steps},
-                              counts[p], result.masks[p]);
+      method_.grow(growth_of(p), result.masks[p]);
     }
   }
   return result;
 }
 
-/// Adds counts[p] elements to each mask, by the gradient of all ranks' passes together.
-void Pruner::grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
-                              parallel::Communicator& comm, const Pass& pass) {
-  int64_t left = std::ranges::count_if(counts, [](int64_t count) { return count > 0; });
+/// Runs a pass and calls use(p, dense gradient, summed over `comm`) for each parameter that is
+/// wanted.
+void Pruner::for_each_gradient(const std::function<bool(size_t)>& wanted,
+                               sparse::Store::Probed probed, parallel::Communicator& comm,
+                               const std::function<void()>& pass,
+                               const std::function<void(size_t, std::span<const float>)>& use) {
+  int64_t left = 0;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    left += wanted(p) ? 1 : 0;
+  }
   int64_t of_stages = left;
   if (competition_) {
-    competition_->sum({&of_stages, 1});  // a stage that grows nothing passes on what others need
+    competition_->sum({&of_stages, 1});  // a stage without any still passes messages on
   }
   if (of_stages == 0) {
     return;
   }
   parallel::SraReduction sum(comm, store_.arena().host());
-  const Probe probe(store_, [&](const sparse::Parameter& parameter, const Tensor& gradient) {
-    const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
-    if (counts[p] == 0) {
-      return;
-    }
-    const Mirror mirror(store_.stream(), gradient);
-    const Tensor mine = mirror.read().host();
-    if (comm.size() > 1) {
-      sum.start({.data = mine.reshaped({mine.count()})});
-      sum.wait();
-    }
-    pruning::grow_by_gradient(parameter.spec.name, mine.span<float>(), counts[p], masks[p]);
-    --left;
-  });
+  const Probe probe(store_, probed,
+                    [&](const sparse::Parameter& parameter, const Tensor& gradient) {
+                      const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
+                      if (!wanted(p)) {
+                        return;
+                      }
+                      const Mirror mirror(store_.stream(), gradient);
+                      const Tensor mine = mirror.read().host();
+                      if (comm.size() > 1) {
+                        sum.start({.data = mine.reshaped({mine.count()})});
+                        sum.wait();
+                      }
+                      use(p, mine.span<float>());
+                      --left;
+                    });
   pass();
-  require(left == 0, "backward shows the gradient of every pruned weight once", left);
+  require(left == 0, "backward shows the gradient of every weight once", left);
 }
 
 pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
-  if (config_.method == "file") {
+  if (method_.from_file()) {
     return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
   }
-  const bool moves = config_.moving() && pruning::moves_at(moves_, steps);
+  if (method_.score != nullptr) {
+    return scored_masks(steps, comm, pass);
+  }
+  const bool moves = method_.moving() && pruning::moves_at(moves_, steps);
   return moves ? moved_masks(steps, comm, pass) : first_masks(steps);
 }
 

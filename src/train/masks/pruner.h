@@ -2,16 +2,16 @@
 // Applies a pruning method to a store: when it is due, with the candidates that config and model
 // allow, and the proof that all ranks got the same masks.
 //
-// RigL needs gradients of elements that are not kept. One extra pass over the data of the coming
-// step hands them over layer by layer (Store::set_gradient_probe); each is summed over all ranks
-// and leaves behind no more than the elements that grow. Beside the arrays of a step that takes the
-// fp32 gradient of one layer, and sends 2 (p - 1) / p of it a rank.
+// Some methods need dense gradients: RigL those of elements that are not kept, SNIP those of several
+// batches. Extra passes show them layer by layer (Store::set_gradient_probe), summed over all ranks.
+// Each pass needs the fp32 gradient of one layer beside the arrays of a step, and a rank sends
+// 2 (p - 1) / p of the dense gradient. Scores take 4 bytes a kept element of the host.
 #include <functional>
 #include <optional>
 
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
-#include "pruning/pruning.h"
+#include "pruning/registry.h"
 #include "pruning/schedule.h"
 #include "sparse/store/store.h"
 
@@ -50,9 +50,9 @@ class Pruner {
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
   /// `comm`: ranks that hold the same parameters.
   ///
-  /// `pass` runs forward and backward on the data of the next step, on every rank its own; method
-  /// rigl calls it, at most once.
-  using Pass = std::function<void()>;
+  /// `pass(batch)` runs forward and backward on the first micro-batch of step `steps` + batch, on
+  /// every rank its own. Methods that need gradients call it.
+  using Pass = std::function<void(int64_t batch)>;
   Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   /// Collective: the masks that the store has now, as `change` compares new ones.
   void compare(parallel::Communicator& comm) const;
@@ -66,10 +66,12 @@ class Pruner {
  private:
   pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   pruning::Result first_masks(int64_t steps);
+  pruning::Result scored_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
-  void grow_by_gradient(std::span<const int64_t> counts, std::vector<sparse::Mask>& masks,
-                        parallel::Communicator& comm, const Pass& pass);
+  void for_each_gradient(const std::function<bool(size_t)>& wanted, sparse::Store::Probed probed,
+                         parallel::Communicator& comm, const std::function<void()>& pass,
+                         const std::function<void(size_t, std::span<const float>)>& use);
   void compare_masks(parallel::Communicator& comm,
                      const std::function<uint64_t(size_t)>& digest) const;
 
@@ -78,6 +80,7 @@ class Pruner {
   sparse::Store& store_;
   std::vector<bool> prunable_;
   std::optional<pruning::Competition> competition_;  ///< with other stages
+  const pruning::Method& method_;
   bool enabled_;
   pruning::Timing timing_;
   pruning::Moves moves_;  ///< of methods whose masks move
@@ -87,8 +90,6 @@ class Pruner {
 /// forward order.
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
                               const pruning::Settings& settings);
-pruning::Settings settings_of(const io::PruningConfig& config, uint64_t seed);
-pruning::Timing timing_of(const io::PruningConfig& config);
 /// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
 std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
                               const io::PruningConfig& config);

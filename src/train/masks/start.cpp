@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "pruning/drop_grow.h"
+#include "pruning/registry.h"
 #include "src/train/masks/pruner.h"
 
 namespace espalier::train {
@@ -74,7 +75,7 @@ std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, cons
 }
 
 bool only_layers_compete(const io::PruningConfig& pruning) {
-  return pruning.method == "nm" || pruning.scope == "layer";
+  return pruning::method_of(pruning).by_layer || pruning.scope == "layer";
 }
 
 /// The method's masks, made parameter by parameter where parameters do not compete.
@@ -84,6 +85,7 @@ class MaskMaker {
       : threads_(static_cast<size_t>(threads)),
         specs_(std::move(specs)),
         pruning_(config.pruning),
+        method_(pruning::method_of(config.pruning)),
         seed_(static_cast<uint64_t>(config.train.seed)),
         dtype_(dtype_by_name(config.train.dtype)),
         prunable_(prunable_of(specs_, pruning_)) {}
@@ -92,8 +94,8 @@ class MaskMaker {
     if (!prunable_[p]) {
       return sparse::Mask(specs_[p].shape.count());
     }
-    if (!pruning_.moving() && only_layers_compete(pruning_)) {
-      return pruning::method_by_name(pruning_.method).needs_values ? make_one(p) : drawn(p);
+    if (!method_.moving() && only_layers_compete(pruning_)) {
+      return method_.needs_values ? make_one(p) : drawn(p);
     }
     if (all_.empty()) {
       all_ = make(numbers_of(prunable_));
@@ -135,15 +137,15 @@ class MaskMaker {
     for (size_t i = 0; i < numbers.size(); ++i) {
       const sparse::ParameterSpec& spec = specs_[numbers[i]];
       full.push_back(sparse::Index::full(spec.shape.count()));
-      if (!pruning_.moving() && pruning::method_by_name(pruning_.method).needs_values) {
+      if (!method_.moving() && method_.needs_values) {
         values[i] = values_of(spec, full.back());
       }
       candidates.push_back(
           {.name = spec.name, .shape = spec.shape, .index = &full.back(), .values = values[i]});
     }
-    pruning::Settings settings = settings_of(pruning_, seed_);
-    settings.sparsity = pruning::target_sparsity(timing_of(pruning_), 0);
-    if (pruning_.moving()) {
+    pruning::Settings settings = pruning::settings_of(pruning_, seed_);
+    settings.sparsity = pruning::target_sparsity(pruning::timing_of(pruning_), 0);
+    if (method_.moving()) {
       return pruning::random_start(candidates, settings,
                                    pruning::distribution_by_name(pruning_.distribution))
           .masks;
@@ -167,6 +169,7 @@ class MaskMaker {
   size_t threads_;
   Specs specs_;
   io::PruningConfig pruning_;
+  const pruning::Method& method_;
   uint64_t seed_;
   DType dtype_;
   std::vector<bool> prunable_;
@@ -180,9 +183,9 @@ bool before_first_step(const io::PruningConfig& pruning) {
 }
 
 bool makes_masks_first(const io::PruningConfig& pruning) {
-  return before_first_step(pruning) && pruning.method != "file" &&
-         (pruning.moving() || only_layers_compete(pruning) ||
-          !pruning::method_by_name(pruning.method).needs_values);
+  const pruning::Method& method = pruning::method_of(pruning);
+  return before_first_step(pruning) && !method.from_file() && method.score == nullptr &&
+         (method.moving() || only_layers_compete(pruning) || !method.needs_values);
 }
 
 }  // namespace
@@ -196,7 +199,7 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
     return from_file(files.init, specs, prunable);
   }
   const std::vector<int64_t> sizes = sizes_of(specs);
-  if (config.pruning.method == "file" && before_first_step(config.pruning)) {
+  if (pruning::method_of(config.pruning).from_file() && before_first_step(config.pruning)) {
     return {.masks = masks_in(config.pruning.file, specs, prunable),
             .kept = kept_in(config.pruning.file, specs),
             .pruned = true};
@@ -227,9 +230,9 @@ std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
   if (config.method == "none") {
     return {};
   }
-  const pruning::Timing timing = timing_of(config);
-  return config.method == "file" ? std::vector<int64_t>{timing.from_step}
-                                 : pruning::prune_steps(timing);
+  const pruning::Timing timing = pruning::timing_of(config);
+  return pruning::method_of(config).from_file() ? std::vector<int64_t>{timing.from_step}
+                                                : pruning::prune_steps(timing);
 }
 
 std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& specs, int64_t step,
@@ -237,13 +240,14 @@ std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& sp
   if (config.method == "none") {
     return now;
   }
-  if (config.moving() && step == 0 && !config.gradual()) {
+  const pruning::Method& method = pruning::method_of(config);
+  if (method.moving() && step == 0 && !config.gradual()) {
     return kept_at_random_start(config, specs);
   }
   const std::vector<bool> prunable = prunable_of(specs, config);
-  const double sparsity = pruning::target_sparsity(timing_of(config), step);
+  const double sparsity = pruning::target_sparsity(pruning::timing_of(config), step);
   const std::vector<int64_t> in_file =
-      config.method == "file" ? kept_in(config.file, specs) : std::vector<int64_t>();
+      method.from_file() ? kept_in(config.file, specs) : std::vector<int64_t>();
   for (size_t p = 0; p < now.size(); ++p) {
     if (!in_file.empty()) {
       now[p] = std::min(now[p], in_file[p]);

@@ -5,6 +5,7 @@
 #include "parallel/reduction/bucketer.h"
 #include "parallel/reduction/powersgd/device.h"
 #include "parallel/wire/codec.h"
+#include "pruning/registry.h"
 #include "sparse/store/value_copy.h"
 #include "src/kernels/rules/wire/codecs.h"
 #include "src/train/codec_choice/codec_candidates.h"
@@ -332,7 +333,7 @@ class DryRun {
         prune(step);
       }
     }
-    if (config_.pruning.moving() && config_.pruning.sparsity > 0) {
+    if (pruning::method_of(config_.pruning).moving() && config_.pruning.sparsity > 0) {
       move();
     }
     hold_copies();
@@ -395,10 +396,13 @@ class DryRun {
     if (next == kept_) {
       return;
     }
-    const bool reads =
-        config_.pruning.method != "file" &&
-        (config_.pruning.moving() || pruning::method_by_name(config_.pruning.method).needs_values);
-    hold(mask_bytes() + (reads ? 4 * static_cast<size_t>(stage_.store().total_kept()) : 0));
+    const pruning::Method& method = pruning::method_of(config_.pruning);
+    const auto packed = 4 * static_cast<size_t>(stage_.store().total_kept());
+    if (method.score != nullptr) {
+      measure_probed(sparse::Store::Probed::prunable, packed + 8 * largest(kept_));
+    }
+    hold(mask_bytes() + (method.needs_values ? packed : 0) +
+         (method.score != nullptr ? packed : 0));
     lay_out(next);
     stage_.measure();
   }
@@ -406,14 +410,19 @@ class DryRun {
   /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
   void move() {
     hold(mask_bytes() + 4 * largest(kept_));
-    if (config_.pruning.method == "rigl") {
-      stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {});
-      stage_.measure();
-      hold(mask_bytes());
-      stage_.store().set_gradient_probe({});
+    if (pruning::method_of(config_.pruning).needs_gradients) {
+      measure_probed(sparse::Store::Probed::pruned, mask_bytes());
     }
     lay_out(std::vector<int64_t>(kept_));
     stage_.measure();
+  }
+
+  /// A pass that shows dense gradients of one layer at a time, with `heap` bytes beside the arena.
+  void measure_probed(sparse::Store::Probed probed, size_t heap) {
+    stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {}, probed);
+    stage_.measure();
+    hold(heap);
+    stage_.store().set_gradient_probe({});
   }
 
   /// Of the present and the new masks.

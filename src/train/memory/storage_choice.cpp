@@ -5,6 +5,7 @@
 #include <map>
 
 #include "parallel/transport/collectives.h"
+#include "pruning/registry.h"
 #include "sparse/weight/weight.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
@@ -38,11 +39,12 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
 
 /// Whether masks of this parameter will be made of blocks as long as the run goes on.
 bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& parameter) {
-  const std::string& method = question.config.pruning.method;
+  const io::PruningConfig& pruning = question.config.pruning;
+  const bool blocks = pruning::makes_blocks(pruning);
   if (parameter.full()) {
-    return method == "block";
+    return blocks;
   }
-  return (method == "block" || method == "none") &&
+  return (blocks || pruning.method == "none") &&
          sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
                              question.store.options().block)
              .has_value();

@@ -152,8 +152,9 @@ void StepLoop::change_masks_if_due() {
   const double before = run_.totals.sparsity.sparsity();
   constexpr double kSafeScale = 1024;  // probed gradients must not overflow, and update nothing
   const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
-  Change change =
-      pruner.change(run_.step, run_.ranks->data(), [&] { run_.pipeline->probe(run_.step, scale); });
+  Change change = pruner.change(run_.step, run_.ranks->data(), [&](int64_t batch) {
+    run_.pipeline->probe(run_.step + batch, scale);
+  });
   run_.count_totals();
   std::array<double, 1> grown{static_cast<double>(change.grown)};
   parallel::all_reduce_small(run_.ranks->pipeline(), grown, parallel::Combine::sum);

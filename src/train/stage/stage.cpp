@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "parallel/wire/codec.h"
+#include "pruning/registry.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/value_wire.h"
 
@@ -13,14 +14,9 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
     const std::string& wanted = index.for_name(name);
     return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
   };
-  sparse::IndexShape groups;
-  if (config.pruning.method == "nm") {
-    groups.n = static_cast<int>(config.pruning.n);
-    groups.m = static_cast<int>(config.pruning.m);
-  }
-  if (config.pruning.method == "block") {
-    groups.height = groups.width = config.pruning.block;
-  }
+  const pruning::Method& method = pruning::method_of(config.pruning);
+  const sparse::IndexShape groups =
+      method.shape != nullptr ? method.shape(config.pruning) : sparse::IndexShape();
   const DType dtype = dtype_by_name(config.train.dtype);
   return {.dtype = dtype,
           .gradient = config.train.gradient_dtype == "auto"
