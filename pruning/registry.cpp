@@ -4,11 +4,11 @@
 
 namespace espalier::pruning {
 
-extern const Method kNone, kMagnitude, kRandom, kGroups, kBlocks, kFile, kRigl, kSet;
+extern const Method kNone, kMagnitude, kRandom, kGroups, kBlocks, kFile, kRigl, kSet, kSnip;
 
 Registry<Method> methods() {
-  static constexpr std::array kMethods{&kNone,   &kMagnitude, &kRandom, &kGroups,
-                                       &kBlocks, &kFile,      &kRigl,   &kSet};
+  static constexpr std::array kMethods{&kNone, &kMagnitude, &kRandom, &kGroups, &kBlocks,
+                                       &kFile, &kRigl,      &kSet,    &kSnip};
   return kMethods;
 }
 

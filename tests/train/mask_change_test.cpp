@@ -32,6 +32,11 @@ io::Config changing(const TempDir& dir, const std::string& way) {
     config.pruning.from_step = 2;
     return config;
   }
+  if (way == "snip") {
+    io::Config config = moving(dir, way);
+    config.pruning.to_step = -1;
+    return config;
+  }
   io::Config config = moving(dir, way == "set" ? "set" : "rigl");
   config.pruning.at_step = way == "rigl after magnitude" ? 3 : -1;
   return config;
@@ -264,7 +269,68 @@ TEST_P(MaskChangeWays, RanksMatchOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, MaskChangeWays,
                          ::testing::Values("rigl", "rigl after magnitude", "set", "gradual",
-                                           "gradual rigl"));
+                                           "gradual rigl", "snip"));
+
+/// Against saliencies from the flat gradients of the dense network.
+void expect_snip(Trained& run, const io::Config& config) {
+  sparse::Store& store = run.store();
+  const auto fill = [&](int64_t batch) {
+    const auto inputs = run.stage().inputs(Trained::kSamples).span<int32_t>();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = static_cast<int32_t>((i * i + 3 * static_cast<size_t>(batch)) % 7);
+    }
+  };
+  train::Pruner pruner(config, store);
+  std::map<std::string, std::vector<float>> saliency;
+  for (int64_t batch = 0; batch < config.pruning.score_batches; ++batch) {
+    fill(batch);
+    run.pass();
+    for (const sparse::Parameter& parameter : store.parameters()) {
+      const auto gradient = store.full_gradient(parameter).span<float>();
+      const std::vector<float> values = store.values(parameter);
+      auto& sums = saliency[parameter.spec.name];
+      sums.resize(values.size(), 0.0F);
+      for (size_t i = 0; i < values.size(); ++i) {
+        sums[i] += std::fabs(values[i] * gradient[i]);
+      }
+    }
+  }
+  pruner.change(0, run.comm, [&](int64_t batch) {
+    fill(batch);
+    run.pass();
+  });
+  float least_kept = HUGE_VALF;
+  float most_pruned = 0;
+  int64_t kept = 0;
+  int64_t size = 0;
+  for (size_t p = 0; p < pruner.prunable().size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (!pruner.prunable()[p]) {
+      EXPECT_TRUE(parameter.full()) << parameter.spec.name;
+      continue;
+    }
+    const sparse::Mask mask = parameter.index.mask();
+    kept += mask.kept();
+    size += mask.size();
+    for (int64_t i = 0; i < mask.size(); ++i) {
+      const float score = saliency[parameter.spec.name][static_cast<size_t>(i)];
+      (mask[i] ? least_kept : most_pruned) =
+          mask[i] ? std::min(least_kept, score) : std::max(most_pruned, score);
+    }
+  }
+  EXPECT_EQ(kept, std::llround(0.2 * static_cast<double>(size)));
+  EXPECT_GE(least_kept, most_pruned * (1 - 1e-3F));
+}
+
+TEST_P(MaskChange, SnipKeepsTheLargestSaliencies) {
+  const TempDir dir;
+  io::Config config = changing(dir, "snip");
+  config.sparse.storage.fallback = GetParam();
+  config.pruning.score_batches = 3;
+  io::Config dense = config;
+  dense.pruning.method = "none";
+  after(2, dense, [&](Trained& run) { expect_snip(run, config); });
+}
 
 TEST(MovingMasks, TheStepOfAChangeSendsOneMoreDenseGradient) {
   const TempDir dir;
