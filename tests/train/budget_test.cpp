@@ -120,6 +120,7 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   gradual.pruning.to_step = 6;
   gradual.pruning.every = 2;
   expect_planned(gradual);
+  expect_planned(small_config(dir, "snip"));
   for (const std::string method : {"rigl", "set"}) {
     io::Config moving = small_config(dir, method);
     moving.train.steps = 8;

@@ -34,8 +34,8 @@ TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
   const TempDir dir;
   const io::Config config = config_for(dir);
   const Outcome serial = run_grid(config, 1);
-  for (const std::string schedule :
-       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "message-driven"}) {
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v",
+                                     "dualpipe-v", "v-half", "v-min", "message-driven"}) {
     for (const int stages : {2, 3}) {
       SCOPED_TRACE(fmt::format("{} {}", schedule, stages));
       expect_equal(run_grid(over(config, schedule, stages), stages), serial);
@@ -79,7 +79,7 @@ TEST(Pipeline, GridEqualsReplicas) {
 
 TEST(Pipeline, PruningSeesAllStages) {
   const TempDir dir;
-  for (const std::string method : {"magnitude", "random", "nm", "block", "rigl", "set"}) {
+  for (const std::string method : {"magnitude", "random", "nm", "block", "rigl", "set", "snip"}) {
     for (const bool early : {true, false}) {
       io::Config config = config_for(dir);
       config.pruning.method = method;
