@@ -79,25 +79,29 @@ void add_model(std::vector<Field>& out) {
   rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
   rows.add("tie_embeddings", &M::tie_embeddings, {},
            "of gpt: the output head is the token embedding");
-  rows.add("dropout", &M::dropout, fraction(), "probability of dropping an activation");
-  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "width of a block's MLP / width");
+  rows.add("dropout", &M::dropout, fraction(), "probability that an activation is dropped");
+  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "hidden width of a block's MLP / width");
   rows.add("norm", &M::norm, one_of(choices(model::norms())),
            "normalisation in blocks and before the head");
-  rows.add("hidden", &M::hidden, range(1, 1 << 24), "widths of the hidden layers of kind mlp");
-  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "tokens known; 0: from the data");
+  rows.add("hidden", &M::hidden, range(1, 1 << 24), "of mlp: widths of the hidden layers");
+  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data");
 }
 
 void add_data(std::vector<Field>& out) {
   using D = io::DataConfig;
   Rows<D> rows{out, "data", &Config::data};
-  rows.add("kind", &D::kind, words({"bytes", "chars", "tokens", "images"}),
-           "any files as bytes, bytes that occur, token binaries, IDX images");
-  rows.add("train", &D::train, {}, "files, from the working directory");
-  rows.add("validation", &D::validation, {}, "files; none: the last part of train");
+  rows.add("kind", &D::kind,
+           one_of({{"bytes", "any files; a token is a byte"},
+                   {"chars", "any files; a token is one of the bytes that occur"},
+                   {"tokens", "files of binary token numbers"},
+                   {"images", "IDX images and labels"}}),
+           "format of the data");
+  rows.add("train", &D::train, {}, "files");
+  rows.add("validation", &D::validation, {}, "files; empty: the last part of train");
   rows.add("validation_fraction", &D::validation_fraction, fraction(),
-           "that last part, when validation is empty");
+           "size of that part / size of train");
   rows.add("token_type", &D::token_type, words({"uint16", "uint32"}),
-           "of token files without a header");
+           "type of token files without a header");
 }
 
 void add_train(std::vector<Field>& out) {
@@ -106,30 +110,32 @@ void add_train(std::vector<Field>& out) {
   rows.add("steps", &T::steps, at_least(1), "optimizer updates");
   rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
   rows.add("micro_batch", &T::micro_batch, at_least(0),
-           "sequences a forward; 0: all of the rank's share, or what memory_budget allows");
-  rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "of weights and activations");
+           "sequences a forward pass; 0: the rank's share, or as many as memory_budget allows");
+  rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations");
   rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
-           "of the gradient that micro-batches and ranks add up; auto: dtype");
-  rows.add(
-      "master_copy", &T::master_copy, {},
-      "of bf16, fp16: weights in fp32 beside those that compute; false: updates round at random");
-  rows.add(
-      "loss_scale", &T::loss_scale, at_least(0),
-      "what gradients are multiplied with until the update; 0: in fp16 as much as fits, else 1");
+           "type in which micro-batches and ranks sum the gradient; auto: dtype");
+  rows.add("master_copy", &T::master_copy, {},
+           "with bf16, fp16: an fp32 copy of the weights takes the updates; false: no copy, "
+           "updates round at random");
+  rows.add("loss_scale", &T::loss_scale, at_least(0),
+           "factor of gradients until the update; 0: in fp16 dynamic, else 1");
   rows.add("seed", &T::seed, at_least(0),
-           "fixes initial weights, data order, dropout and rounding");
-  rows.add("eval_every", &T::eval_every, at_least(0), "steps; 0: at the end only");
+           "seed of initial weights, data order, dropout and rounding");
+  rows.add("eval_every", &T::eval_every, at_least(0),
+           "steps between evaluations; 0: at the end only");
   rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
-           "steps; 0: at the end only; -1: never");
-  rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1), "latest ones kept");
+           "steps between checkpoints; 0: at the end only; -1: never");
+  rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1),
+           "newest checkpoints that are kept");
   rows.add("recompute", &T::recompute, one_of(named(model::recompute_names()) + kAuto),
-           "what backward computes again instead of keeping it; auto: as memory_budget needs");
+           "activations that backward computes again instead of storing them; auto: as many as "
+           "memory_budget requires");
   rows.add("tf32", &T::tf32, {},
-           "of a GPU: dense products of fp32 round operands to 11 bits; of a CPU nothing changes");
-  rows.add("fp8", &T::fp8, {},
-           "dense products of hidden layers round operands to 8 bits: E4M3, gradients E5M2");
-  rows.add("memory_budget", &T::memory_budget, {}, "a rank's, such as \"16GiB\"; empty: no limit");
+           "on a GPU: dense fp32 products in TF32 (operands rounded to 11 bits)");
+  rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2");
+  rows.add("memory_budget", &T::memory_budget, {},
+           "memory of a rank, e.g. \"16GiB\"; empty: no limit");
 }
 
 void add_optimizer(std::vector<Field>& out) {
@@ -139,18 +145,17 @@ void add_optimizer(std::vector<Field>& out) {
   rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
   rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
-  rows.add("schedule", &O::schedule, words({"cosine", "linear", "constant"}), "lr to min_lr");
+  rows.add("schedule", &O::schedule, words({"cosine", "linear", "constant"}),
+           "decay of the learning rate from lr to min_lr");
   rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
-  rows.add("momentum", &O::momentum, fraction(), "of kind sgd");
+  rows.add("momentum", &O::momentum, fraction(), "of sgd");
   rows.add("weight_decay", &O::weight_decay, at_least(0),
-           "decoupled from the moments but for sgd; matrices only");
-  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: off");
+           "matrices only; sgd adds it to the gradient, the others decouple it");
+  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: no clipping");
   rows.add("state_bits", &O::state_bits, words({"8", "32"}), "bits of an optimizer moment");
-  rows.add(
-      "offload", &O::offload, {},
-      "of a GPU: moments and master copies in pinned memory of the host; of a CPU nothing changes");
+  rows.add("offload", &O::offload, {}, "on a GPU: moments and master copies in pinned host memory");
 }
 
 void add_pruning(std::vector<Field>& out) {
@@ -276,11 +281,10 @@ void add_run(std::vector<Field>& out) {
   rows.add("out", &R::out, {}, "run directory");
   rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run");
   rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: cores / ranks on the machine");
-  rows.add(
-      "graphs", &R::graphs, {},
-      "of a device: record the calls of a pass (a CUDA graph), and ask for them at once later");
+  rows.add("graphs", &R::graphs, {},
+           "on a GPU: capture the kernels of a pass in a CUDA graph and replay it");
   rows.add("deterministic", &R::deterministic, {},
-           "false: on a GPU two runs may have other bits, for speed; of a CPU nothing changes");
+           "false: on a GPU, faster kernels whose results may differ between two runs");
   rows.add("trace", &R::trace, {}, "write trace.json");
 }
 

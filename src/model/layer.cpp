@@ -26,15 +26,15 @@ Recompute recompute_by_name(std::string_view name) {
 }
 
 Flow Layer::output(int64_t /*samples*/, DType /*dtype*/) const {
-  throw Bug(fmt::format("layer {} is the last one: nothing flows from it", name()));
+  throw Bug(fmt::format("layer {} is the last one: it has no output", name()));
 }
 
 void Layer::replay(Pass& /*pass*/, const Tensor& /*x*/) {
-  throw Bug(fmt::format("layer {} keeps what it needs: it has no replay", name()));
+  throw Bug(fmt::format("layer {} has no replay", name()));
 }
 
 Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
-  throw Bug(fmt::format("layer {} predicts nothing: only the last one has logits", name()));
+  throw Bug(fmt::format("layer {} is not the last one: it has no logits", name()));
 }
 
 }  // namespace espalier::model

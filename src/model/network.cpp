@@ -45,8 +45,8 @@ Network Network::part(std::vector<std::unique_ptr<Layer>> layers, size_t first, 
   return Network(std::move(mine));
 }
 
-/// Through layers [0, end). With full recompute, layers that can replay run as in inference; their
-/// input stays.
+/// Runs layers [0, end). With full recompute, layers with `replay` run as in inference and only
+/// their input is saved.
 Tensor Network::run(Pass& pass, Tensor x, size_t end) const {
   for (size_t i = 0; i < end; ++i) {
     const Span span(Track::compute, layers_[i]->name());

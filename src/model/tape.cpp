@@ -6,7 +6,7 @@ namespace espalier::model {
 namespace {
 
 constexpr size_t kAlignment = 64;
-/// Where the addresses of a dry tape start: never read, but distinct, and away from a dry arena's.
+/// Base address of dry tapes: never read, and distinct from the addresses of dry arenas.
 constexpr size_t kDryBase = size_t{1} << 46U;
 
 }  // namespace
@@ -27,11 +27,12 @@ Tensor Tape::push(std::string_view name, DType dtype, const Shape& shape) {
     return Tensor(reinterpret_cast<void*>(kDryBase + begin), dtype, shape);
   }
   high_water_ = std::max(high_water_, top_);
-  require(top_ <= capacity_, "the tape holds a pass as measured", name, top_, capacity_);
+  require(top_ <= capacity_, "the tape is as large as the dry pass measured", name, top_,
+          capacity_);
   return memory_.tensor().elements(static_cast<int64_t>(begin), 0).as(dtype, shape);
 }
 
-/// Of what lies from `begin` to the top.
+/// Counts the bytes from `begin` to the top.
 void Tape::count(std::string_view name, size_t begin) {
   auto found = live_.find(name);
   if (found == live_.end()) {

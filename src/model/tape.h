@@ -1,10 +1,10 @@
 #pragma once
-// The tape of one micro-batch: activations kept between forward and backward, and temporaries, in
-// one stack of arena memory (category `activation`).
+// The tape of one micro-batch: a stack of arena memory (category `activation`) that holds saved
+// activations and temporaries.
 //
-// Layers push in forward and read in backward what they saved; `Scope` drops temporaries, `clear`
-// ends the micro-batch. A dry tape has no memory and only measures: the stage runs one dry pass and
-// then allocates the high-water mark exactly.
+// Layers push and save in forward, and read saved tensors in backward. `Scope` drops temporaries,
+// `clear` ends the micro-batch. A dry tape has no memory and only measures: a stage runs one dry pass
+// and then allocates the high-water mark.
 #include <any>
 #include <map>
 #include <string>
@@ -36,7 +36,7 @@ class Tape {
     size_t top_;
   };
 
-  /// Keeps what a layer will want in backward: a struct of views, one a layer.
+  /// Saves a struct of views for the backward of a layer; one for each layer.
   template <class Saved>
   void save(const void* layer, Saved saved) {
     saved_[layer] = std::move(saved);
@@ -50,8 +50,8 @@ class Tape {
 
   void clear();
 
-  /// What a pass left here, for another that computes the same to the same places. Not of a dry
-  /// tape.
+  /// State after a pass. A replayed graph writes the same memory; `restore` then puts this state
+  /// back. Not for a dry tape.
   struct Contents {
     size_t top = 0;
     std::unordered_map<const void*, std::any> saved;
@@ -61,7 +61,7 @@ class Tape {
 
   size_t high_water() const { return high_water_; }
   using ByName = std::map<std::string, size_t, std::less<>>;
-  /// Of a dry tape: what the bytes at the high-water mark are, e.g. "attention qkv".
+  /// Dry tape: bytes at the high-water mark by name, e.g. "attention qkv".
   const ByName& peak_by_name() const { return peak_; }
 
  private:

@@ -1,15 +1,14 @@
 #pragma once
-// The norm of the gradient, and what clipping makes of it (kernels.h, ClipArgs). A block of
-// kernels::kSumBlock kept elements, counted from its parameter's begin, is summed in double, and
-// the blocks exactly: parts of the gradient may be summed by different ranks, in any order, and the
-// norm has the bits of one that is summed whole.
+// Norm of the gradient and clipping factor (kernels::ClipArgs). Blocks of kernels::kSumBlock kept
+// elements, counted from the begin of a parameter, are summed in double, and the block sums exactly.
+// So the norm has the same bits for any split of the gradient over ranks and any order of summation.
 //
-// Kernels make a factor of it for the kernels of the update, and the host hears of both later. It
-// waits for the digits (568 bytes) only where it has to add those of other ranks itself.
+// Norm and factor are computed by kernels and stay in their memory; `fetch` copies them to the host.
+// The host waits for the exact sum (568 bytes) only if it adds the sums of other ranks itself.
 //
-// A gradient that is not finite has a factor that changes nothing, and so has every one after it,
-// until the host has been told: what was asked for meanwhile finds the state that it would find if
-// nobody had asked.
+// A non-finite gradient has a factor for which an update changes nothing. The factors of all updates
+// enqueued after it are the same until `told` reports it, so a pending update never changes weights
+// after a failed one.
 #include <functional>
 #include <span>
 
@@ -25,23 +24,23 @@ class GradientNorm {
   /// `clip`: the largest norm that is not clipped; 0: none is.
   GradientNorm(Stream& stream, const kernels::Kernels& kernels, double clip);
 
-  /// Gradients are this many times too large from now on: norm and factor are those of true ones.
+  /// Later gradients are multiplied by `scale`; norm and factor undo it.
   void set_scale(double scale) { scale_ = scale; }
 
-  /// What adds up what all ranks have that hold other parts of the gradient: the host, words of
-  /// ExactSum; or devices, counts, in the order of the queue. One of them; none: no rank has others.
+  /// Adds the exact sums of all ranks that hold parts of the gradient: on the host (words of
+  /// ExactSum) or on devices (counts, in queue order). At most one is set; none: this rank has all.
   struct Sum {
     std::function<void(std::span<double> words)> on_host{};
     std::function<void(const Tensor& counts)> on_device{};
     explicit operator bool() const { return on_host || on_device; }
   };
-  /// Of the gradients in `range` that this rank owns (of a store without sharding those are all but
-  /// the borrowed ones), and of those that `sum` adds: kernels asked for from now on find the
-  /// factor. False: the host had to look, and knows that nothing may change.
+  /// Enqueues the norm of the gradients in `range` that this rank owns (without sharding: all but
+  /// borrowed ones) plus those that `sum` adds. Kernels enqueued later read `factor`. False: the
+  /// host already knows that the update changes nothing.
   bool take(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
   Tensor factor() const { return clip_.tensor().elements(1, 1); }
 
-  /// Norm and factor, as they are now, come to the host. To be told once each, in any order.
+  /// Copies norm and factor to the host; `told` waits for the copy. Once for each, in any order.
   Staging::Arrival fetch() { return staging_.fetch(clip_.tensor()); }
   kernels::Clip told(const Staging::Arrival& arrival);
 

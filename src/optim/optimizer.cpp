@@ -9,12 +9,12 @@
 namespace espalier::optim {
 namespace {
 
-/// Where values of other ranks are waited for, no more elements than this are updated at a time.
+/// Elements updated at a time if other ranks wait for the values.
 constexpr int64_t kElementsTogether = int64_t{4} << 20;
 
-/// The copy that the update writes in the same pass: of the values, or of vectors of runs in 16
-/// bits the exact master copy. Where only a part of the values is updated here, or they are not the
-/// master copy, it follows when the rest has come (Store::refresh_all).
+/// The dense copy that the update writes in the same pass: of the values, or, for vectors in 16-bit
+/// runs, of the exact master copy. Empty if only a shard of the values is updated here or they are
+/// not the master copy: Store::refresh_all then writes it.
 Tensor copy_of(const sparse::Store& store, const sparse::Parameter& parameter,
                const sparse::OptimizerState& state) {
   const bool here = state.value.count() == parameter.kept() && !state.apart;
@@ -26,7 +26,7 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
   return parameter.spec.decay ? static_cast<float>(config.weight_decay) : 0.0F;
 }
 
-/// Of the elements of `state`.
+/// Random rounding of the elements of `state`.
 kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
                                     const sparse::OptimizerState& state, uint64_t seed,
                                     int64_t step) {
@@ -64,7 +64,7 @@ void Optimizer::apply(Stream& stream, const Update& update) {
     elements += parameters[p].kept();
     const bool waited_for = update.hooks.stepped && elements >= kElementsTogether;
     if (p > update.range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
-      continue;  // positions that are decoded last until the next ones are
+      continue;  // decoded positions are valid until the next decoding
     }
     kernels_.update(stream, together);
     together.clear();

@@ -7,16 +7,15 @@
 // The gradient must be summed over ranks before: then its norm, and so the update, has the same
 // bits everywhere.
 //
-// Where matrices in 16 bits have no master copy beside their values, an update rounds at random
-// (kernels.h, RandomRounding). What it draws for an element is a pure function of (seed, step, name
-// of the parameter, the element's number among its kept ones): the same bits however ranks share
-// out the elements, and after a checkpoint.
+// Without a master copy, 16-bit matrices round at random (kernels::RandomRounding). The draw for an
+// element is a pure function of (seed, step, parameter name, number of the element among the kept
+// ones): the same bits for any sharding, and after a checkpoint.
 //
-// On a device an update is asked for, like all that comes before it, and what came of it is told
-// later (norm.h); the next may be asked for in between.
+// Calls are asynchronous: `ask` enqueues an update, `result` waits for its norm. Several updates may
+// be pending.
 //
-// Of a sharded store (ZeRO-1) a rank steps what it owns, in flat order; hooks sum up the norm, and
-// bring the values of the other ranks. Copies of values then follow by Store::refresh_all.
+// With a sharded store (ZeRO-1) a rank updates the elements that it owns, in flat order; hooks sum
+// the norm and gather the values of the other ranks. Store::refresh_all then copies them.
 #include <functional>
 
 #include "io/config/config.h"
@@ -31,21 +30,21 @@ struct StepResult {
   bool applied = false;      ///< false: the norm is not finite, nothing was changed
 };
 
-/// An update that has been asked for, for `result`.
+/// A pending update.
 using AskedUpdate = Staging::Arrival;
 
-/// What ranks that share out the optimizer do between the parts of a step.
+/// Collectives between the parts of a step.
 struct StepHooks {
-  /// Where other ranks hold other parts of the gradient: slices, or stages.
+  /// Set if other ranks hold other parts of the gradient (shards or stages).
   GradientNorm::Sum sum{};
-  /// The owned values of flat elements [0, end) are new. Comes with ascending ends; not at all
-  /// where the host knows that nothing changes.
+  /// Called when the update of the owned flat elements [0, end) is enqueued; ends ascend. Not
+  /// called if the host knows that the update changes nothing.
   std::function<void(int64_t end)> stepped;
 };
 
 class Optimizer {
  public:
-  /// `seed`: of what rounding draws.
+  /// `seed`: of random rounding.
   Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config,
             uint64_t seed = 0)
       : store_(store),
@@ -55,22 +54,22 @@ class Optimizer {
         seed_(seed),
         norm_(store.stream(), kernels, config_.clip) {}
 
-  /// Of what is asked for from now on: gradients are `scale` times too large, and a bias
-  /// correction does not count `left_out` of the steps so far, which changed nothing.
+  /// For later updates: gradients are multiplied by `scale`; the bias correction leaves out
+  /// `left_out` earlier steps, which changed nothing.
   void set_scale(double scale, int64_t left_out) {
     norm_.set_scale(scale);
     left_out_ = left_out;
   }
 
-  /// Asks for the update of step `step` (0, 1, …) with learning rate `lr`, of some parameters, which
-  /// are clipped by their own norm. Collective when the store is sharded, which needs hooks.
+  /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
+  /// gradient. A sharded store needs hooks; the call is then collective.
   AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
                   const StepHooks& hooks = {});
-  /// Of the update asked for last, fp32 [1], as kernels find it.
+  /// Factor of the last enqueued update, fp32 [1], in kernels' memory.
   Tensor clip_factor() const { return norm_.factor(); }
-  /// Waits for it; once each, in their order.
+  /// Waits for a pending update. Once for each, in the order of `ask`.
   StepResult result(const AskedUpdate& asked);
-  /// Both, of all parameters.
+  /// Both, for all parameters.
   StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {}) {
     return result(ask(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
   }
@@ -82,7 +81,7 @@ class Optimizer {
     sparse::ParameterRange range;
     const StepHooks& hooks;
   };
-  /// Of each parameter in the range that this rank owns.
+  /// Enqueues the update of each parameter in the range that this rank owns.
   void apply(Stream& stream, const Update& update);
   kernels::UpdateArgs args_of(const sparse::Parameter& parameter, const Update& update) const;
 

@@ -1,5 +1,5 @@
 #pragma once
-// The learning rate as a pure function of the step, so that resume needs nothing.
+// The learning rate: a pure function of the step, so a checkpoint holds no state of it.
 //
 //   warm-up   lr (step + 1) / warmup_steps                      for step < warmup_steps
 //   cosine    min_lr + (lr - min_lr) (1 + cos(pi t)) / 2        t = share of the remaining steps done
@@ -11,7 +11,7 @@
 
 namespace espalier::optim {
 
-/// For step 0, 1, … steps - 1.
+/// `step`: 0, 1, ... steps - 1.
 double learning_rate(const io::OptimizerConfig& config, int64_t step, int64_t steps);
 
 }  // namespace espalier::optim

@@ -71,11 +71,10 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
     weight_gradient(pass, x, dy, accumulate);
     return;
   }
-  // Layers give the memory of both to the next tensors; a copy costs 1 / out and 1 / in of the
-  // product.
+  // Layers reuse the memory of x and dy. Copies cost 1 / out and 1 / in of the product.
   auto keep = [&pass](std::string_view name, const Tensor& tensor) {
     Tensor rows = tensor;
-    rows.shape = Shape{tensor.rows(), tensor.stride};  // with what lies between them
+    rows.shape = Shape{tensor.rows(), tensor.stride};  // with the gap between rows
     const Tensor copy = pass.waiting->tape.push(name, rows.dtype, rows.shape);
     pass.kernels.cast(pass.stream, {.x = rows, .y = copy});
     return copy.column_range(0, tensor.cols());

@@ -17,7 +17,7 @@ class Linear {
     bool prunable = true;
   };
   Linear(const std::string& name, int64_t in, int64_t out, const Options& options);
-  /// A view on the weight of another layer (tied embeddings): declares no parameter, has no bias.
+  /// Uses the weight of another layer (tied embeddings): declares no parameter, has no bias.
   static Linear tied_to(std::string weight_name, int64_t in, int64_t out);
 
   std::vector<sparse::ParameterSpec> parameters() const;
@@ -36,7 +36,7 @@ class Linear {
   /// dx = (dy W) f'(preactivation)
   void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
                       const Tensor& preactivation);
-  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting later, when its parts are run.
+  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting: deferred to its parts.
   void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
 
  private:

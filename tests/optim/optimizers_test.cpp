@@ -1,0 +1,68 @@
+// Every registered optimizer, with moments of 32 and of 8 bits: a quadratic loss falls, and pruned
+// elements are not touched.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/core/rng.h"
+#include "src/optim/optimizer.h"
+
+namespace espalier::optim {
+namespace {
+
+class Optimizers : public ::testing::TestWithParam<const OptimizerKind*> {};
+
+/// Loss sum w^2 / 2 after some updates, relative to the start; half of the weights are kept.
+double relative_loss(std::string_view kind, int state_bits) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const kernels::Kernels& kernels = kernels::by_name("cpu");
+  io::OptimizerConfig config;
+  config.kind = kind;
+  config.weight_decay = 0;
+  sparse::StoreOptions options{.encoding = {}};
+  options.moments = optimizer_of(config).moments;
+  options.state_bits = state_bits;
+  sparse::Store store(stream, kernels,
+                      {{.name = "w",
+                        .shape = Shape{32, 48},
+                        .initial = sparse::Initial::normal,
+                        .deviation = 1,
+                        .prunable = true}},
+                      options);
+  store.initialise(1);
+  auto masks = store.masks();
+  for (int64_t i = 0; i < masks[0].size(); i += 2) {
+    masks[0].set(i, false);
+  }
+  store.set_masks(masks);
+  const sparse::Parameter& weight = store.find("w");
+  const auto loss = [&] {
+    double sum = 0;
+    for (const float w : store.values(weight)) {
+      sum += 0.5 * static_cast<double>(w) * static_cast<double>(w);
+    }
+    return sum;
+  };
+  const double start = loss();
+  Optimizer optimizer(store, kernels, config);
+  for (int64_t step = 0; step < 50; ++step) {
+    const std::vector<float> values = store.values(weight);
+    std::ranges::copy(values, store.state(weight).gradient.get<float>());
+    EXPECT_TRUE(optimizer.step(stream, step, 0.01).applied);
+  }
+  EXPECT_EQ(weight.kept(), masks[0].kept());
+  return loss() / start;
+}
+
+TEST_P(Optimizers, AQuadraticLossFalls) {
+  EXPECT_LT(relative_loss(GetParam()->name, 32), 0.6);
+  EXPECT_LT(relative_loss(GetParam()->name, 8), 0.6);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Optimizers,
+                         ::testing::ValuesIn(optimizers().begin(), optimizers().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace espalier::optim
