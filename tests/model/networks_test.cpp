@@ -59,7 +59,7 @@ TEST_P(Networks, TheProblemIsThatOfTheWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(networks().begin(), networks().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& network) { return std::string(network.param->name); });
 
 }  // namespace
 }  // namespace espalier::model

@@ -19,7 +19,7 @@ double relative_loss(std::string_view kind, int state_bits) {
   const kernels::Kernels& kernels = kernels::by_name("cpu");
   io::OptimizerConfig config;
   config.kind = kind;
-  config.weight_decay = 0;
+  config.weight_decay = config.clip = 0;
   sparse::StoreOptions options{.encoding = {}};
   options.moments = optimizer_of(config).moments;
   options.state_bits = state_bits;
@@ -62,7 +62,7 @@ TEST_P(Optimizers, AQuadraticLossFalls) {
 
 INSTANTIATE_TEST_SUITE_P(All, Optimizers,
                          ::testing::ValuesIn(optimizers().begin(), optimizers().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& kind) { return std::string(kind.param->name); });
 
 }  // namespace
 }  // namespace espalier::optim
