@@ -1,6 +1,6 @@
 #pragma once
 // The index encodings, and the bytes that an index takes before one exists. Each has a file of its
-// own; adding one: its file, its line in registry.cpp, a row of tests/sparse/index_example.h.
+// own. Adding one: its file, a line in encoding.h and registry.cpp; tests/sparse runs all of them.
 #include <string_view>
 #include <vector>
 

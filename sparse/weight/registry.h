@@ -1,7 +1,7 @@
 #pragma once
 // Storages: how a pruned weight is held for compute. Each is a file of its own with the three verbs
 // of a weight (weight.h) and the facts below, by which the store decides what is resident; unpruned
-// weights are dense views of their values in all of them. Adding one: its file, its line in
+// weights are dense views of their values in all of them. Adding one: its file, a line here and in
 // registry.cpp; tests/sparse/storage_test.cpp runs all of them.
 #include <string_view>
 

@@ -11,8 +11,16 @@
 
 namespace espalier::sparse {
 
-/// All that hold any mask in memory.
-inline const Encoding kAnyMask[] = {Encoding::int32, Encoding::bitmap, Encoding::golomb};
+/// All registered ones that hold any mask in memory.
+inline std::vector<Encoding> any_mask_encodings() {
+  std::vector<Encoding> found;
+  for (const Encoding* encoding : memory_encodings()) {
+    if (encoding->rules == nullptr) {
+      found.push_back(*encoding);
+    }
+  }
+  return found;
+}
 
 inline Mask random_mask(int64_t size, double density, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -134,7 +142,7 @@ inline std::vector<Mask> any_masks() {
 inline std::vector<Example> examples() {
   std::vector<Example> all;
   for (const Mask& mask : any_masks()) {
-    for (const Encoding& encoding : kAnyMask) {
+    for (const Encoding& encoding : any_mask_encodings()) {
       all.push_back({mask, encoding});
     }
   }

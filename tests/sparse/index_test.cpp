@@ -140,7 +140,7 @@ TEST(Index, BytesAreAsDocumented) {
     const auto predicted = [&](const Encoding& encoding) {
       return static_cast<double>(predicted_bytes(encoding, kSize, kept));
     };
-    for (const Encoding& encoding : kAnyMask) {
+    for (const Encoding& encoding : any_mask_encodings()) {
       SCOPED_TRACE(fmt::format("{} {}", density, encoding.name));
       const auto bytes = static_cast<double>(Index(arena, mask, encoding).bytes());
       EXPECT_NEAR(bytes, predicted(encoding), 0.02 * predicted(encoding) + 16);
@@ -224,7 +224,7 @@ TEST(Index, WhatFitsAShape) {
 TEST(Index, ADryArenaCountsAndTouchesNothing) {
   Arena dry(true);
   const Mask mask = random_mask(10'000, 0.1, 1);
-  for (const Encoding& encoding : kAnyMask) {
+  for (const Encoding& encoding : any_mask_encodings()) {
     const Index index(dry, mask, encoding);
     EXPECT_TRUE(index.dry());
     EXPECT_EQ(index.bytes(), dry.use(Memory::index).now);
