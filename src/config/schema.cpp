@@ -241,7 +241,7 @@ void add_parallel(std::vector<Field>& out) {
            "messages by an MPI that takes addresses of GPUs, else through the host");
   rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
-  rows.add("bits", &P::bits, range(0, 8), "of codecs maxmin, table; 0: the codec's own");
+  rows.add("bits", &P::bits, range(0, 8), "of codecs that take BITS; 0: the codec's own");
   rows.add("bucket", &P::bucket, range(0, 1 << 30),
            "values a scale of a codec; 0: the codec's own");
   rows.add("codec_meta", &P::codec_meta, words({"fp32", "fp16"}),
