@@ -121,6 +121,9 @@ std::vector<WireFormat> formats() {
   all.push_back({sign, 1, 512});
   all.push_back({topk, 0, 65536, 656});
   all.push_back({topk, 0, 1024, 64});
+  for (const int bits : {1, 2, 3, 4}) {
+    all.push_back({eden, bits, 4096});
+  }
   return all;
 }
 

@@ -66,6 +66,47 @@ TEST(WireRandom, random_rounding_keeps_the_mean) {
   }
 }
 
+/// Mean over keys of |y - x|² / |x|², and |mean of y - x|² / |x|².
+struct RotationErrors {
+  double one = 0, mean = 0;
+};
+RotationErrors errors_of(const WireFormat& format, const Floats& x, uint64_t keys) {
+  Values sum(x.size());
+  double squares = 0;
+  RotationErrors found;
+  for (uint64_t key = 1; key <= keys; ++key) {
+    const Kernels& table = *computing_tables().front();
+    const Floats y = decode(table, format, encode(table, format, x, {.key = key}), x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double error = double{y[i]} - x[i];
+      sum[i] += error;
+      found.one += error * error;
+      squares += key == 1 ? double{x[i]} * x[i] : 0;
+    }
+  }
+  for (const double error : sum) {
+    found.mean += error * error;
+  }
+  const auto n = static_cast<double>(keys);
+  return {found.one / n / squares, found.mean / n / n / squares};
+}
+
+/// The errors of the paper, and none in the mean over rotations.
+TEST(WireRandom, eden_is_unbiased_and_has_the_errors_of_its_paper) {
+  constexpr double kExpected[] = {0.5708, 0.1331, 0.03578, 0.009592};
+  constexpr uint64_t kKeys = 200;
+  for (const Floats& x : {normal_numbers(4096, 15, 1e-3F), wide_numbers(4096, 16, 6)}) {
+    for (int bits = 1; bits <= 4; ++bits) {
+      const WireFormat format = wire_format(WireCode::eden, 4096, bits);
+      const RotationErrors errors = errors_of(format, x, kKeys);
+      SCOPED_TRACE(fmt::format("{} bits: {}, mean {}", bits, errors.one, errors.mean));
+      const double expected = kExpected[bits - 1];
+      EXPECT_NEAR(errors.one, expected, 0.05 * expected);
+      EXPECT_NEAR(errors.mean * kKeys / errors.one, 1, 0.1);
+    }
+  }
+}
+
 TEST(WireRandom, random_rounding_is_a_function_of_key_and_element) {
   const Floats x = normal_numbers(6400, 12);
   const Kernels& table = *computing_tables().front();

@@ -111,6 +111,8 @@ double bound(const WireFormat& format) {
       return 1.0 / ((1 << format.bits) - 1) + 1e-6;
     case WireCode::bf16:
       return 0x1p-8;
+    case WireCode::eden:  // errors are spread over the bucket
+      return 4;
     default:
       return 1;
   }

@@ -177,6 +177,76 @@ void expect_topk(const WireFormat& f, const Floats& x, const Bytes& wire, const 
   EXPECT_EQ(at, wire.size());
 }
 
+/// (H x)_i = sum of (-1)^popcount(i & j) x_j.
+Values hadamard(Values x) {
+  for (size_t stride = 1; stride < x.size(); stride *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if ((i & stride) == 0) {
+        const double a = x[i];
+        x[i] = a + x[i + stride];
+        x[i + stride] = a - x[i + stride];
+      }
+    }
+  }
+  return x;
+}
+
+double sign_of(uint32_t seed, size_t i) {
+  return (philox(seed, 0, i / 128)[i / 32 % 4] >> (i % 32) & 1U) == 0 ? 1 : -1;
+}
+
+/// One bucket: its codes are the centroids nearest to the rotated values, and decode by the scale.
+void expect_rotated(const WireFormat& f, const Floats& x, const std::byte* wire,
+                    const float* decoded) {
+  const std::vector<Values> centroids{{0.797884561},
+                                      {0.452780035, 1.51041761},
+                                      {0.245094179, 0.756005281, 1.34390928, 2.1519457},
+                                      {0.12839503, 0.388048299, 0.656759119, 0.942340456, 1.2562312,
+                                       1.61804639, 2.06901673, 2.73258957}};
+  const Values& magnitudes = centroids[static_cast<size_t>(f.bits - 1)];
+  const auto seed = reference::take<uint32_t>(wire + 4);
+  Values rotated(std::bit_ceil(x.size()));
+  double squares = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    rotated[i] = x[i] * sign_of(seed, i);
+    squares += double{x[i]} * x[i];
+  }
+  const double root = std::sqrt(static_cast<double>(rotated.size()));
+  rotated = hadamard(rotated);
+  Values sent(rotated.size());
+  double product = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const size_t code = reference::code_at(wire + 8, static_cast<int64_t>(i), f.bits);
+    const size_t rank = code % magnitudes.size();
+    sent[i] = magnitudes[rank] * (code == rank ? 1 : -1);
+    const double z = squares == 0 ? 0 : rotated[i] / std::sqrt(squares);
+    for (const double other : magnitudes) {
+      ASSERT_LE(std::fabs(std::fabs(z) - magnitudes[rank]), std::fabs(std::fabs(z) - other) + 1e-5);
+    }
+    ASSERT_TRUE(std::fabs(z) < 1e-5 || (z < 0) == (code != rank)) << z;
+    product += rotated[i] / root * sent[i];
+  }
+  const double scale = squares == 0 ? 0 : squares / product;
+  ASSERT_NEAR(reference::take<float>(wire), scale, 1e-5 * scale);
+  const Values back = hadamard(sent);
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_NEAR(decoded[i], back[i] / root * sign_of(seed, i) * scale, 1e-5 * scale * root) << i;
+  }
+}
+
+void expect_eden(const WireFormat& f, const Floats& x, const Bytes& wire, const Floats& decoded) {
+  size_t at = 0;
+  for (size_t first = 0; first < x.size(); first += static_cast<size_t>(f.bucket)) {
+    const Floats values = part(f, x, static_cast<int64_t>(first) / f.bucket);
+    expect_rotated(f, values, wire.data() + at, decoded.data() + first);
+    if (testing::Test::HasFatalFailure()) {
+      return;
+    }
+    at += 8 + (std::bit_ceil(values.size()) * static_cast<size_t>(f.bits) + 7) / 8;
+  }
+  EXPECT_EQ(at, wire.size());
+}
+
 void expect_plain(const WireFormat& f, const Floats& x, const Bytes& wire, const Floats& decoded) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (f.code == WireCode::fp32) {
@@ -201,6 +271,8 @@ void expect_plain(const WireFormat& f, const Floats& x, const Bytes& wire, const
 void expect_right(const WireFormat& f, const Floats& x, const Bytes& wire, const Floats& decoded) {
   if (f.code == WireCode::topk) {
     expect_topk(f, x, wire, decoded);
+  } else if (f.code == WireCode::eden) {
+    expect_eden(f, x, wire, decoded);
   } else if (f.code <= WireCode::fp16) {
     expect_plain(f, x, wire, decoded);
   } else {

@@ -11,6 +11,7 @@
 //   Decoder(format, carried, values), value(code)                 and back
 // from which both backends make their loops. With WireForm::whole each backend encodes and decodes
 // a bucket in a file of its own (cpu/wire/NAME.cpp, cuda/wire/NAME.cu).
+#include "src/kernels/rules/wire/eden.h"
 #include "src/kernels/rules/wire/fp8.h"
 #include "src/kernels/rules/wire/linear8.h"
 #include "src/kernels/rules/wire/magnitudes.h"
@@ -35,7 +36,8 @@
   CODEC(maxmin, Maxmin)             \
   CODEC(table, Percentiles)         \
   CODEC(sign, Sign)                 \
-  CODEC(topk, Topk)
+  CODEC(topk, Topk)                 \
+  CODEC(eden, Eden)
 
 namespace espalier::kernels {
 
