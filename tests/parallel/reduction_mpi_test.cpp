@@ -35,6 +35,7 @@ const std::vector<std::pair<std::string, double>> kCodecs{{"fp32", 0},
                                                           {"table:1", 1},
                                                           {"table:6", 1},
                                                           {"sign:64", 1},
+                                                          {"eden:4:512", 0.5},
                                                           {"topk:0.1:1000", 1},
                                                           {"topk:1:500", 0x1p-9}};
 
@@ -194,7 +195,8 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
         constexpr int64_t kCount = 10'007;
         constexpr int kSteps = 4;
         for (const std::string& name : kReductions) {
-          for (const std::string codec : {"maxmin:2", "sign", "topk:0.05", "dynamic8", "table:1"}) {
+          for (const std::string codec :
+               {"maxmin:2", "sign", "topk:0.05", "dynamic8", "table:1", "eden:1:512"}) {
             SCOPED_TRACE(name + " " + codec);
             Reducer reducer(
                 comm, name,

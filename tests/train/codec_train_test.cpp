@@ -27,7 +27,7 @@ using testing::tiny_config;
 const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2", "fp8-e4m3",
                                        "dynamic8", "dynamic8-bnb", "static8",  "mantissa8",
                                        "linear8",  "maxmin:4",     "maxmin:8", "table:4",
-                                       "table:1",  "sign",         "topk:0.1"};
+                                       "table:1",  "sign",         "topk:0.1", "eden:2"};
 
 io::Config coded(const TempDir& dir, const std::string& codec) {
   io::Config config = tiny_config(dir);
@@ -86,7 +86,7 @@ struct Way {
 /// With the same replicas a resumed run has the bits of one that was not interrupted.
 TEST(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
   for (const Way& way : {Way{"maxmin:2"}, Way{"topk:0.05", 1}, Way{"sign", 0, "nearest", true},
-                         Way{"linear8", 0, "stochastic"}}) {
+                         Way{"linear8", 0, "stochastic"}, Way{"eden:1", 1, "stochastic"}}) {
     SCOPED_TRACE(way.codec);
     const TempDir dir;
     io::Config config = coded(dir, way.codec);

@@ -23,10 +23,10 @@ using testing::run;
 using testing::TempDir;
 using testing::tiny_config;
 
-const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2",    "fp8-e4m3",
-                                       "dynamic8", "dynamic8-bnb", "static8",     "mantissa8",
-                                       "linear8",  "maxmin:2",     "maxmin:4",    "maxmin:8",
-                                       "table:4",  "sign",         "topk:0.1:256"};
+const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2",     "fp8-e4m3",
+                                       "dynamic8", "dynamic8-bnb", "static8",      "mantissa8",
+                                       "linear8",  "maxmin:2",     "maxmin:4",     "maxmin:8",
+                                       "table:4",  "sign",         "topk:0.1:256", "eden:4"};
 
 io::Config coded(const TempDir& dir, const std::string& codec, const std::string& dtype = "fp32") {
   io::Config config = tiny_config(dir);
