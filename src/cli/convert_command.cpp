@@ -6,6 +6,7 @@
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
+#include "src/train/masks/mask_files.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::cli {

@@ -6,6 +6,7 @@
 #include "src/cli/output.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
+#include "src/train/run/source.h"
 
 namespace espalier::cli {
 namespace {

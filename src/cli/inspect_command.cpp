@@ -8,6 +8,7 @@
 #include "src/cli/console.h"
 #include "src/cli/output.h"
 #include "src/core/error.h"
+#include "src/train/masks/mask_files.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::cli {

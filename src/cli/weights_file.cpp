@@ -6,8 +6,10 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
+#include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/snapshot.h"
+#include "src/train/run/source.h"
 
 namespace espalier::cli {
 namespace {
