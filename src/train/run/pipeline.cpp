@@ -45,7 +45,7 @@ std::string mpi_obstacle(parallel::Communicator& world, bool wanted) {
   return accepting[0] == world.size()
              ? ""
              : fmt::format(
-                   "MPI accepts device addresses on {} of {} ranks (espalier info: mpi_cuda)",
+                   "MPI takes addresses of GPUs on {} of {} ranks (espalier info: mpi_cuda)",
                    accepting[0], world.size());
 }
 
@@ -71,7 +71,7 @@ StageLink choose_stage_link(const io::Config& config, parallel::Communicator& wo
   }
   if (wanted == "auto" || wanted == "mpi") {
     const std::string by_mpi =
-        on_device ? mpi_obstacle(world, wanted == "mpi") : "a rank does not compute on a GPU";
+        on_device ? mpi_obstacle(world, wanted == "mpi") : "a rank computes on no GPU";
     if (by_mpi.empty()) {
       return {.carrier = parallel::CarrierKind::mpi,
               .note = "messages between stages go from GPU to GPU by MPI",
