@@ -5,7 +5,7 @@ import sys
 from contenders import ROOT
 from report import cells, columns, equality_sentences, number, quotient, setting, trouble
 
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import plot  # noqa: E402
 
 TREE = ('<svg viewBox="0 0 24 24" width="22" height="22" aria-hidden="true"><path d="M12 22V3M12 17H6q-2 0-2-2v-2M12 17h6'

@@ -92,7 +92,7 @@ TEST(PlanCommand, WrongUsageIsTwo) {
            {"--ranks 2", "--link-gbit"},
            {"--ranks 0 --link-gbit 1", "--ranks"},
            {"--ranks 2 --link-gbit 0", "--link-gbit"},
-           {"--ranks 2 --link-gbit 1 --codec zip", "available: fp32, bf16"},
+           {"--ranks 2 --link-gbit 1 --codec zip", "use one of fp32, bf16"},
            {"--ranks 2 --link-gbit 1 --codec sign --bits 3", "--bits goes with"},
            {"--ranks 2 --link-gbit 1 --codec sign --bits-per-value 3", "excludes"},
            {"--ranks 2 --link-gbit 1 --bits-per-value nan", "--bits-per-value"},

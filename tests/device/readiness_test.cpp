@@ -17,7 +17,7 @@ struct Slow {
   simt::Queue queue;
   Arena arena;
   Stream stream{arena, 1, &queue};
-  std::chrono::steady_clock::time_point begin = std::chrono::steady_recorder::now();
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   void until(int milliseconds) {
     queue.enqueue_until([end = begin + std::chrono::milliseconds(milliseconds)] {
