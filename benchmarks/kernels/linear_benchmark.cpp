@@ -110,9 +110,8 @@ void measure(benchmark::State& state, const Setting& set) {
 }
 
 void add(const Setting& set) {
-  const std::string name =
-      fmt::format("{}/{}/{}/{}/{}/{}", set.storage.name, name_of(set.dtype),
-                  set.density, set.outputs, set.inputs, set.tokens);
+  const std::string name = fmt::format("{}/{}/{}/{}/{}/{}", set.storage.name, name_of(set.dtype),
+                                       set.density, set.outputs, set.inputs, set.tokens);
   benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { measure(s, set); })
       ->MinTime(0.3)
       ->UseRealTime()

@@ -69,7 +69,8 @@ TEST(Competition, EveryRankGetsItsPartOfTheWhole) {
       for (const std::string method : {"magnitude", "random", "block", "nm"}) {
         for (const auto scope : {pruning::Scope::global, pruning::Scope::layer}) {
           for (const double sparsity : {0.0, 0.3, 0.5, 0.9, 0.99}) {
-            SCOPED_TRACE(fmt::format("{} {} {} {}", way, method, static_cast<int>(scope), sparsity));
+            SCOPED_TRACE(
+                fmt::format("{} {} {} {}", way, method, static_cast<int>(scope), sparsity));
             Settings settings{
                 .method = method, .sparsity = sparsity, .scope = scope, .seed = 3, .block = 4};
             const Result expected = pruning::prune(whole, settings);
