@@ -165,7 +165,8 @@ std::string pipeline_text(const Json& pipeline) {
       "over {} pipeline ranks (schedule {}, stages end at layers {}, micro-batch of {}) the one "
       "that "
       "needs most takes about {} at its peak\n",
-      ranks, pipeline["schedule"].get<std::string>(), fmt::join(pipeline["ends"], ", "),
+      ranks, pipeline["schedule"].get<std::string>(),
+      fmt::join(pipeline["ends"].get<std::vector<int64_t>>(), ", "),
       pipeline["micro_batch"].get<int64_t>(), bytes_text(pipeline["process"].get<double>()));
 }
 

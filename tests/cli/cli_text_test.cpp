@@ -147,6 +147,10 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
     EXPECT_LT(took.count(), 5) << entry.path();
   }
   EXPECT_GE(count, 5);
+  const Ran stages = here.run("train '" ESPALIER_SOURCE_DIR
+                              "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=2");
+  expect_code(stages, 0);
+  EXPECT_NE(stages.out.find("over 2 pipeline ranks"), std::string::npos) << stages.out;
   const Ran large =
       here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt3-13b.toml' --dry-run --json");
   EXPECT_NEAR(large.json()["parameters"].get<double>(), 12.9e9, 0.1e9);
