@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs the packages that are missing, builds,
 # makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, compares them, and
-# lets the sparse one write. About 6 minutes on two cores; what is there already is used again.
+# lets the sparse one write. About 10 minutes on two cores; what is there already is used again.
 set -euo pipefail
 cd "$(dirname "$0")"
 

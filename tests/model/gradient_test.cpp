@@ -137,13 +137,18 @@ struct Variant {
   bool tied = false;
   bool pruned = false;
   float dropout = 0;
+  std::string norm = "layernorm";
 };
 
 class Gradients : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(Gradients, OfGpt) {
-  const io::ModelConfig config{
-      .layers = 2, .heads = 3, .width = 24, .context = 10, .tie_embeddings = GetParam().tied};
+  const io::ModelConfig config{.layers = 2,
+                               .heads = 3,
+                               .width = 24,
+                               .context = 10,
+                               .tie_embeddings = GetParam().tied,
+                               .norm = GetParam().norm};
   Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
   if (GetParam().pruned) {
     prune_half(problem.store());
@@ -166,7 +171,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, Gradients,
                          ::testing::Values(Variant{.name = "plain"},
                                            Variant{.name = "tied", .tied = true},
                                            Variant{.name = "pruned", .pruned = true},
-                                           Variant{.name = "dropout", .dropout = 0.3F}),
+                                           Variant{.name = "dropout", .dropout = 0.3F},
+                                           Variant{.name = "rmsnorm", .norm = "rmsnorm"}),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
