@@ -1,9 +1,10 @@
 #pragma once
 // The grid of ranks: pipeline stages × data-parallel replicas. Pure arithmetic, constexpr.
 //
-//   inner = data       rank = stage * data + replica      the default: replicas of a stage are neighbours, so
-//                                                         that all-reduce stays inside machines
+//   inner = data       rank = stage * data + replica      the default
 //   inner = pipeline   rank = replica * pipeline + stage
+//
+// With inner = data, replicas of a stage are neighbours, so that all-reduce stays inside machines.
 #include <span>
 #include <string>
 
@@ -34,7 +35,7 @@ struct Grid {
   }
   constexpr bool first_stage(int rank) const { return place_of(rank).stage == 0; }
   constexpr bool last_stage(int rank) const { return place_of(rank).stage == pipeline - 1; }
-  /// Rank of the same replica `by` stages on; there must be such a stage.
+  /// Rank of the same replica `by` stages later; that stage must exist.
   constexpr int neighbour(int rank, int by) const {
     const GridPlace at = place_of(rank);
     return rank_of({at.stage + by, at.replica});
@@ -42,10 +43,10 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
-/// `ranks` ranks in `pipeline` stages; throws Failure naming the fix when they do not divide.
+/// `ranks` ranks in `pipeline` stages; throws Failure naming the fix unless `ranks` is divisible.
 Grid make_grid(int ranks, int pipeline, Inner inner = Inner::data);
 
-/// One line a machine, for logs: "node 0: rank 0 (stage 0, replica 0), …". `node`: of each rank.
+/// One line a machine, for logs: "node 0: rank 0 (stage 0, replica 0), …". `node` [ranks].
 std::string describe(const Grid& grid, std::span<const int> node);
 
 }  // namespace espalier::parallel

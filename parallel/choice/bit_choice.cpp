@@ -11,7 +11,7 @@ namespace espalier::parallel {
 
 namespace {
 
-/// A table, an objective and a budget, ready for the programme.
+/// A table, an objective and a budget, as input to the programme.
 class Problem {
  public:
   Problem(const ChoiceTable& table, const ExchangeTimes& times, const ErrorBudget& budget);
@@ -23,15 +23,15 @@ class Problem {
   Options options_of(int64_t layer) const;
   double error_of(int64_t layer, int choice) const;
   ChoiceFront::State outcome(std::span<const int> choice) const;
-  /// Among those within the budget: the earliest end that matters, then the least error.
+  /// Among those within the budget: the earliest end, up to `equal_within`, then the least error.
   size_t best_of(std::span<const ChoiceFront::State> states) const;
 
   const ChoiceTable& table_;
   const ExchangeTimes& times_;
   const ErrorBudget& budget_;
   std::vector<Options> options_;  ///< [layers]
-  std::vector<int> uniform_;      ///< [layers] what stands for the uniform choice
-  std::vector<double> rest_;      ///< [layers] least error of all layers after
+  std::vector<int> uniform_;      ///< [layers] the choice that represents the uniform one
+  std::vector<double> rest_;      ///< [layers] least error of all following layers
   double limit_ = 0;
 };
 
@@ -53,7 +53,7 @@ Problem::Problem(const ChoiceTable& table, const ExchangeTimes& times, const Err
   for (size_t l = layers; l-- > 1;) {
     rest_[l - 1] = rest_[l] + options_[l].front().error;
   }
-  // Nothing can have more error than `largest`; a wider budget would only make coarser cells.
+  // No choice has a larger error than `largest`; a larger budget would only make cells coarser.
   const double factor =
       budget.sum == ErrorSum::squares ? budget.alpha * budget.alpha : budget.alpha;
   limit_ = std::min(factor * uniform_error, largest);
@@ -62,12 +62,12 @@ Problem::Problem(const ChoiceTable& table, const ExchangeTimes& times, const Err
 double Problem::error_of(int64_t layer, int choice) const {
   const double squared = table_.error[table_.at(layer, choice)];
   if (!std::isfinite(squared)) {
-    return 0;  // only where nothing else can be chosen
+    return 0;  // only for a layer without another choice
   }
   return budget_.sum == ErrorSum::squares ? squared : std::sqrt(squared);
 }
 
-/// Those that no other option beats in error and time, errors ascending.
+/// The options that no other option beats in error and time, errors ascending.
 Problem::Options Problem::options_of(int64_t layer) const {
   Options all;
   for (int c = 0; c < table_.choices; ++c) {
@@ -94,7 +94,7 @@ Problem::Options Problem::options_of(int64_t layer) const {
   return kept;
 }
 
-/// The same additions in the same order as in ChoiceFront.
+/// Adds in the same order as ChoiceFront.
 ChoiceFront::State Problem::outcome(std::span<const int> choice) const {
   ChoiceFront::State state{.end = link_end(table_, times_, choice)};
   for (int64_t l = 0; l < table_.layers; ++l) {
@@ -131,7 +131,7 @@ BitChoice Problem::solve() const {
       front.add_layer(options_[layer], rest_[layer]);
     }
   }
-  // After them two that the front may have dropped.
+  // Followed by two candidates that the front may have dropped.
   std::vector<ChoiceFront::State> candidates(front.states().begin(), front.states().end());
   std::vector<int> precise;
   for (const Options& options : options_) {
@@ -154,7 +154,7 @@ BitChoice Problem::solve() const {
   return result;
 }
 
-/// Fills in what follows from the choices.
+/// Computes the remaining fields from the choices.
 BitChoice summed(const ChoiceTable& table, BitChoice result) {
   double squares = 0;
   for (int64_t l = 0; l < table.layers; ++l) {
@@ -189,7 +189,7 @@ BitChoice uniform_choice(const ChoiceTable& table, int choice) {
 
 BitChoice least_bytes(const ChoiceTable& table, const ErrorBudget& budget) {
   check_budget(table, budget);
-  // Bytes as seconds of one bucket that is ready at once: sums of them are exact up to 2^53.
+  // Uses bytes as seconds of one bucket that is ready at once: their sums are exact up to 2^53.
   ErrorBudget exactly = budget;
   exactly.equal_within = 0;
   ExchangeTimes times{.seconds = std::vector<double>(table.bytes.begin(), table.bytes.end())};

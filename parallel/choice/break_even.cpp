@@ -10,7 +10,7 @@ namespace espalier::parallel {
 
 namespace {
 
-/// By size, one each.
+/// Sorted by size, one pair a size.
 std::vector<ExchangePair> in_order(std::span<const ExchangePair> measured) {
   std::vector<ExchangePair> sorted(measured.begin(), measured.end());
   std::ranges::stable_sort(sorted, {}, &ExchangePair::elements);
@@ -44,7 +44,7 @@ int64_t break_even(std::span<const ExchangePair> measured) {
   if (above == pairs.begin()) {
     return 0;
   }
-  const ExchangePair& low = *std::prev(above);  // the largest that does not pay
+  const ExchangePair& low = *std::prev(above);  // the largest size where compression saves nothing
   const ExchangePair& high = *above;
   const double part = -gain(low) / (gain(high) - gain(low));
   const auto steps =

@@ -1,11 +1,13 @@
 #pragma once
-// From which size on compressing an exchange pays, by what was measured at some sizes: seconds are
-// taken as piecewise linear between them, and the answer is the last crossing, so that below it one
-// exchange may gain but above it every measured one does.
+// The size from which compressing an exchange saves time, from measurements at some sizes. Seconds
+// are interpolated linearly between measured sizes. The result is the last crossing: compression
+// saves time at every larger measured size, and may also do so at some smaller one.
 //
-// 0: always, also at the smallest size. kNeverPays: not at the largest; sizes that nobody measured
-// promise nothing. Equal seconds do not pay. Of a size measured several times, the least seconds
-// count.
+// - 0: compression saves time at every size, from the smallest on.
+// - kNeverPays: it saves no time at the largest size; larger, unmeasured sizes are not
+//   extrapolated.
+// - Equal seconds save nothing.
+// - For a size measured several times, the least seconds count.
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -15,12 +17,12 @@ namespace espalier::parallel {
 struct ExchangePair {
   int64_t elements = 0;
   double plain = 0;       ///< seconds
-  double compressed = 0;  ///< seconds, codes made and read included
+  double compressed = 0;  ///< seconds, encoding and decoding included
 };
 
 inline constexpr int64_t kNeverPays = std::numeric_limits<int64_t>::max();
 
-/// Elements. At least one pair, in any order.
+/// Result in elements. At least one pair, in any order.
 int64_t break_even(std::span<const ExchangePair> measured);
 
 }  // namespace espalier::parallel

@@ -11,13 +11,13 @@ namespace espalier::parallel {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
-/// Partial sums may exceed the budget by so much of it: sums of the rest are added in another
+/// Tolerance by which partial sums may exceed the budget: the sums of `rest` are added in another
 /// order.
 constexpr double kRounding = 1e-12;
-/// The grid in ratio spans so many powers of two of (squared) errors below the budget.
+/// The geometric grid spans this many powers of two of (squared) errors below the budget.
 constexpr int kOctaves = 60;
 
-/// One option's walk over the states, which brings errors in ascending order.
+/// One option's pass over the states, in ascending order of error.
 struct Walk {
   size_t at = 0;
   double error = kNone;  ///< of states[at] with the option; kNone: past the end or the budget
@@ -62,7 +62,7 @@ void ChoiceFront::add_layer(std::span<const LayerOption> options, double rest) {
     const State state{walk.error, states_[walk.at].end + options[first].seconds};
     if (next_.empty() || state.end < next_.back().end) {
       if (!next_.empty() && next_.back().error == state.error) {
-        next_.pop_back();  // no less error than this one, and later
+        next_.pop_back();  // its error is not smaller than this one's, and its end is later
         steps.pop_back();
       }
       next_.push_back(state);
@@ -78,13 +78,13 @@ void ChoiceFront::add_layer(std::span<const LayerOption> options, double rest) {
   }
 }
 
-/// Number of an error in both grids at once: never falls as errors grow, and two errors with one
-/// number share a cell of each.
+/// Number of an error's cell in both grids combined: non-decreasing in the error; two errors with
+/// equal numbers share a cell in each grid.
 uint64_t ChoiceFront::cell(double error) const {
   const double part = error / budget_;
   const int64_t half = (most_states_ + 1) / 2;
   const auto even = static_cast<uint64_t>(part * static_cast<double>(half));
-  // The leading bits of a double are a scale in ratio: 2^bits steps to each power of two.
+  // The leading bits of a double form a geometric scale: 2^bits steps to each power of two.
   const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(half / kOctaves))) - 1;
   const int shift = 52 - std::max(bits, 0);
   const double least = 1.0 / static_cast<double>(uint64_t{1} << (bits < 0 ? half / 2 : kOctaves));
@@ -100,7 +100,7 @@ void ChoiceFront::thin() {
   for (size_t s = 0; s < states_.size(); ++s) {
     const uint64_t number = cell(states_[s].error);
     kept += kept == 0 || number != last ? 1 : 0;
-    states_[kept - 1] = states_[s];  // the last of a cell ends first
+    states_[kept - 1] = states_[s];  // the last state of a cell has the earliest end
     steps[kept - 1] = steps[s];
     last = number;
   }

@@ -1,12 +1,13 @@
 #pragma once
-// The dynamic programme of bit_choice.h. After l layers it holds, of all ways to choose for them,
-// the pairs (error, end of the link) that none beats in both, errors ascending and ends descending.
-// A later end never makes what follows end earlier, so nothing else can be part of a best way.
+// The dynamic programme of bit_choice.h. After l layers it holds the Pareto front of all choices
+// for them: the pairs (error, end of the link) that no other choice beats in both, errors ascending
+// and ends descending. An earlier end never delays the following layers, so an optimal choice uses
+// only these pairs.
 //
-// Errors are sums of what was given, never rounded to a bin. When there are more than `states`
-// pairs, only the one that ends first is kept of those with about the same error: of each cell of a
-// grid that has states / 2 even steps up to the budget and states / 2 steps in ratio below it (so
-// that small errors stay apart too). A way's error thus grows by at most 2 budget / states a layer.
+// Errors are sums of the inputs, not rounded to bins. Above `states` pairs, a grid of cells
+// thins them; each cell keeps the pair with the earliest end. The grid has states / 2 equal steps
+// up to the budget and states / 2 geometric steps below it (so that small errors stay distinct).
+// Thinning thus adds at most 2 budget / states of error a layer.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,7 +15,7 @@
 
 namespace espalier::parallel {
 
-/// What a layer may become.
+/// One choice of a layer.
 struct LayerOption {
   int choice = 0;
   double error = 0;
@@ -30,15 +31,16 @@ class ChoiceFront {
 
   ChoiceFront(double budget, int64_t states);
 
-  /// What is added next starts at `ready` or when the link is free, and `latency` later.
+  /// Layers added next start at `ready` or when the link is free, whichever is later, plus
+  /// `latency`.
   void begin_bucket(double ready, double latency);
-  /// `options`: errors ascending, seconds descending, at most 256. `rest`: the least error that the
-  /// layers after this one can have; ways that cannot stay within the budget end here.
+  /// `options`: errors ascending, seconds descending, at most 256. `rest`: the least error of the
+  /// remaining layers; choices that cannot stay within the budget are dropped.
   void add_layer(std::span<const LayerOption> options, double rest);
 
-  /// May be beyond the budget by rounding. Empty: no way is within it.
+  /// Rounding may exceed the budget slightly. Empty: no choice is within the budget.
   std::span<const State> states() const { return states_; }
-  /// Which option each layer has in a state, by place in its `options`.
+  /// The option of each layer in a state, as an index into its `options`.
   std::vector<int> options_of(size_t state) const;
   bool exact() const { return exact_; }
 
@@ -46,7 +48,7 @@ class ChoiceFront {
   void thin();
   uint64_t cell(double error) const;
 
-  /// Which state of the layer before, and which option.
+  /// State of the previous layer, and option.
   using Step = uint32_t;
   static constexpr Step kOptions = 256;
 

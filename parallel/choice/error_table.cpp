@@ -14,7 +14,7 @@ namespace {
 
 using kernels::WireFormat;
 
-/// Values that may be encoded at once, of a layer of `count`.
+/// Values encoded at once, for a layer of `count` values.
 int64_t block_of(const WireFormat& format, int64_t count, int64_t wanted) {
   const bool plain = kernels::codec_of(format.code).form == kernels::WireForm::plain;
   const int64_t bucket = plain ? 1 : format.bucket;
@@ -24,7 +24,7 @@ int64_t block_of(const WireFormat& format, int64_t count, int64_t wanted) {
   return std::min(count, std::max(bucket, wanted / bucket * bucket));
 }
 
-/// Of a run of values in which more is lost than this times what is there, this is counted.
+/// Upper bound of the relative error of a run (lost / all), as counted.
 constexpr double kMostLost = 1;
 constexpr int64_t kRun = 64;
 
@@ -41,7 +41,7 @@ struct Sums {
 };
 
 Sums sums_of(const Values& values) {
-  // Eight sums of each, so that additions do not wait for each other.
+  // Eight independent sums of each: additions do not depend on each other.
   constexpr int64_t kLanes = 8;
   std::array<Sums, kLanes> lanes{};
   const auto add = [&values](Sums& lane, int64_t i) {
@@ -153,7 +153,7 @@ double ErrorTable::error_of(const Tensor& gradient, const Range& layer,
                         : error * static_cast<double>(layer.count) / static_cast<double>(values);
 }
 
-/// Of one block of the gradient.
+/// Error of one block of the gradient.
 double ErrorTable::error_of_block(const Tensor& part, const kernels::EncodeArgs& how) {
   const int64_t n = part.count();
   Tensor x = part;

@@ -1,6 +1,6 @@
 #pragma once
-// How long an exchange of gradients keeps a step waiting. Layers stand in backward order, and
-// buckets of them go over one link one after the other:
+// Time that an exchange of gradients delays a step. Layers are in backward order, and their buckets
+// use one link one after the other:
 //
 //   end[b] = max(ready[b], end[b - 1]) + latency + sum of its layers' seconds
 //   exposed = max(0, end of the last - backward_end)
@@ -12,24 +12,25 @@
 
 namespace espalier::parallel {
 
-/// When gradients are ready and how long they travel.
+/// Times at which gradients are ready, and times on the link.
 struct ExchangeTimes {
-  std::vector<double> seconds;  ///< [layers][choices] on the link, codes made and read included
+  std::vector<double> seconds;  ///< [layers][choices] on the link, encoding and decoding included
   std::vector<int64_t> ends;    ///< of the buckets, in layers, ascending
-  std::vector<double> ready;    ///< [buckets] from the same moment as backward_end
+  std::vector<double> ready;    ///< [buckets] on the time scale of backward_end
   double latency = 0;           ///< of a bucket
   double backward_end = 0;
 
-  /// Throws Bug unless all are numbers and buckets cover the table's layers.
+  /// Throws Bug unless all values are numbers and buckets cover the table's layers.
   void check(const ChoiceTable& table) const;
 };
 
 /// bytes / bytes_per_second + codec_seconds ([layers][choices]; empty: none), for
-/// ExchangeTimes::seconds. What a reduction multiplies bytes by belongs into the rate.
+/// ExchangeTimes::seconds. bytes_per_second includes the factor by which a reduction multiplies
+/// bytes.
 std::vector<double> exchange_seconds(const ChoiceTable& table, double bytes_per_second,
                                      std::span<const double> codec_seconds = {});
 
-/// When the link has carried everything, for given choices [layers]; -Inf when there are no layers.
+/// Time at which the link is done, for given choices [layers]; -Inf without layers.
 double link_end(const ChoiceTable& table, const ExchangeTimes& times, std::span<const int> choice);
 double exposed_seconds(const ChoiceTable& table, const ExchangeTimes& times,
                        std::span<const int> choice);

@@ -9,7 +9,7 @@ constexpr Traffic kTraffic = Traffic::point_to_point;
 
 Tag whole_tag(const ChannelShape& shape) { return {shape.number, kTraffic, sizeof(Envelope)}; }
 
-/// Of a message in the memory of a device.
+/// Tag of a message in device memory.
 Tag content_tag(const ChannelShape& shape) {
   return {.number = shape.number, .kind = kTraffic, .envelope = 0, .whole = true};
 }

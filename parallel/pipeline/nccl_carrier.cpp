@@ -15,12 +15,12 @@ NcclCarrier::NcclCarrier(Communicator& comm, Stream& compute, const ChannelShape
       link_(comm, compute, ends_of(comm, shape), Traffic::point_to_point),
       envelopes_(comm, shape),
       moved_(slots()) {
-  link_.follow_compute();  // the zeros of new memory, which is older than the link's queue
+  link_.follow_compute();  // after the kernels that zero new memory
   move(content(0).first(1));
   moved_[0] = last_;
 }
 
-/// From the sender's memory to the receiver's.
+/// Moves data from the sender's memory to the receiver's.
 void NcclCarrier::move(std::span<std::byte> data) {
   link_.group(shape().sends ? "sending a message to another stage"
                             : "receiving a message from another stage",

@@ -11,7 +11,7 @@ namespace {
 
 /// Numbers of the channels of a stage: its incoming activations and gradients.
 int channel_of(int stage, bool gradient) { return 2 * stage + (gradient ? 1 : 0); }
-constexpr int kMostChannels = kTagNumbers / 2;  // envelopes have tags, too
+constexpr int kMostChannels = kTagNumbers / 2;  // envelopes have tags too
 
 }  // namespace
 
@@ -33,7 +33,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
   if (shape_.carrier == CarrierKind::nccl) {
     lookout_.emplace(*stream_.queue(), [this] {
       // Between runs no wait of this rank depends on messages, and the sender may have finished. A
-      // rank that unwinds from an exception takes none.
+      // rank that unwinds from an exception accepts no messages.
       if (work_ != nullptr && std::uncaught_exceptions() == 0) {
         advance();
       }
@@ -49,7 +49,8 @@ PipelineRunner::~PipelineRunner() {
   }
 }
 
-/// In the order of their numbers, on all ranks: opening a carrier may wait for its other end.
+/// Opens channels in the order of their numbers on all ranks: opening a carrier may wait for its
+/// other end.
 void PipelineRunner::open_channels() {
   for (int stage = 0; stage < grid_.stages(); ++stage) {
     if (stage > 0 && grid_.crosses(stage - 1)) {
@@ -304,7 +305,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
   }
 }
 
-/// The receiver of a send that is not complete; none: all are.
+/// The receiver of an incomplete send; empty: all sends are complete.
 std::optional<int> PipelineRunner::unsent() {
   for (auto& [number, channel] : channels_) {
     if (channel.out && !channel.out->flushed()) {
@@ -324,7 +325,7 @@ void PipelineRunner::advance() {
   }
 }
 
-/// With NCCL, progresses all links: a lost peer can show up in any of them.
+/// With NCCL, checks all links: a lost peer can show up in any of them.
 void PipelineRunner::progress() {
   comm_->progress();
   lookout_ ? Lookout::look_all() : advance();

@@ -6,15 +6,14 @@
 //   PipelineRunner runner(pipeline, stream, {.chunks…, .message_bytes…});
 //   runner.run(schedule, work);          // one step; collective over the pipeline
 //
-// Receives are posted for all buffers at the start and sends do not wait. Messages progress in
-// every call of `progress`, which the work should make between its kernels, and while the host
-// waits for a device. check.h refuses a program that deadlocks before it runs. A rank waits for a
-// message for at most the communicator's timeout, not counting the time of its own kernels, and
-// then throws PeerLost naming the message and its sender. An unexpected message throws Failure
-// (mailbox.h).
+// Receives are posted for all buffers at the start; sends do not wait. Messages progress in every
+// call of `progress`, which the work should make between its kernels, and while the host waits for
+// a device. check.h rejects a program that deadlocks before it runs. A rank waits for a message for
+// at most the communicator's timeout, not counting the time of its own kernels. It then throws
+// PeerLost naming the message and its sender. An unexpected message throws Failure (mailbox.h).
 //
 // On a device, actions are enqueued: the host waits for messages, for buffers, and at the end of a
-// run for its sends, but for no kernel. RunTimes then holds the host's time.
+// run for its sends, but not for kernels. RunTimes then holds the host's time.
 //
 // A step sends, over all ranks, 2 × micro-batches × the bytes of each boundary between ranks, and
 // an envelope of 16 bytes with each message.
@@ -46,7 +45,7 @@ struct PipelineShape {
   int buffers =
       2;  ///< messages that may wait on a channel; more than needed_buffers() overlap better
   int local_buffers = 1;              ///< the same between two stages of one rank
-  std::vector<size_t> message_bytes;  ///< [S - 1] of what stages s and s + 1 exchange, each way
+  std::vector<size_t> message_bytes;  ///< [S - 1] between stages s and s + 1, each way
   /// Between ranks. Messages between stages of one rank stay in the memory where they compute.
   CarrierKind carrier = CarrierKind::host;
 };
@@ -71,15 +70,15 @@ class PipelineRunner {
   /// Runs this rank's program. All ranks pass the same schedule, of this runner's placement and
   /// chunks.
   void run(const Schedule& schedule, PipelineWork& work);
-  /// Whatever has arrived, backward first.
+  /// Runs the actions whose messages have arrived, backward first.
   void run(const MessageDriven& policy, PipelineWork& work);
 
-  /// Moves messages, without waiting.
+  /// Progresses messages, without waiting.
   void progress();
   const RunTimes& times() const { return times_; }
   Communicator& communicator() { return *comm_; }
   CarrierKind carrier() const { return shape_.carrier; }
-  /// Runs so far, as envelopes carry it.
+  /// Runs so far, the `run` of envelopes.
   uint32_t runs() const { return runs_; }
 
  private:
@@ -88,7 +87,7 @@ class PipelineRunner {
     std::unique_ptr<Inbox> in;
     std::unique_ptr<Outbox> out;
   };
-  /// Of an owned stage: where its activations and gradients come from and go to.
+  /// Channels of an owned stage: sources and destinations of its activations and gradients.
   struct Stage {
     Inbox *activation = nullptr, *gradient = nullptr;
     Outbox *next_activation = nullptr, *next_gradient = nullptr;
@@ -115,10 +114,10 @@ class PipelineRunner {
   Stage& stage(int number) { return stages_.at(number); }
   bool last(int stage) const { return stage + 1 == grid_.stages(); }
 
-  std::unique_ptr<Communicator> comm_;  ///< of its own: no other runner's messages come here
+  std::unique_ptr<Communicator> comm_;  ///< separate from other runners' messages
   Stream& stream_;
   PipelineShape shape_;
-  Schedule grid_;                    ///< without programs: who owns which stage
+  Schedule grid_;                    ///< without programs: the rank of each stage
   std::map<int, Channel> channels_;  ///< by number
   std::map<int, Stage> stages_;
   PipelineWork* work_ = nullptr;

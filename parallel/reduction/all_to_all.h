@@ -1,10 +1,11 @@
 #pragma once
-// The sum of an array of which every rank sends all to every other rank.
+// The sum of an array by direct exchange: every rank sends its whole array to every other rank.
 //
-// Each rank encodes its array once and adds all p codes in rank order, its own as well: one loss a
-// contribution and none of the sum, and the same bits everywhere. It sends (p-1) n elements: cheap
-// for two ranks and small arrays only. The halves of a sum (scatter, gather) are those of sra.h.
-// Pieces and memory as there. Source: Dettmers, ICLR 2016, section 3; clusterNet.
+// Each rank encodes its array once and adds all p codes in rank order, its own included. So each
+// contribution loses precision once, the sum loses none, and all ranks hold the same bits. It sends
+// (p-1) n elements: cheap only for two ranks and for small arrays. The halves of a sum (scatter,
+// gather), pieces and memory are those of sra.h. Source: Dettmers, ICLR 2016, section 3;
+// clusterNet.
 #include <array>
 
 #include "parallel/reduction/sra.h"
@@ -15,7 +16,7 @@ class AllToAllReduction final : public Reduction {
  public:
   AllToAllReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});
 
-  /// Needs a wire.
+  /// Requires a wire.
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
@@ -38,8 +39,8 @@ class AllToAllReduction final : public Reduction {
   Arena& arena_;
   PieceOptions options_;
   SraReduction halves_;
-  bool half_ = false;  ///< the job is one of those
-  SliceJob job_;       ///< without data: nothing under way
+  bool half_ = false;  ///< the job is a scatter or a gather, which `halves_` runs
+  SliceJob job_;       ///< without data: no job in flight
   int64_t piece_elements_ = 1;
   size_t slot_bytes_ = 0;
   int64_t pieces_ = 0;

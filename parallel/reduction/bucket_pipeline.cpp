@@ -72,7 +72,7 @@ Progress BucketPipeline::advance() {
   bool moved = false;
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    // The same bucket in the same slot on all ranks: a reduction may have communicators of its own.
+    // A bucket uses the same slot on all ranks: a reduction may have its own communicators.
     const bool next = started_ % slots_.size() == i;
     if (!slot.busy && next && started_ < std::min(allowed_, step_.ends.size())) {
       start(slot);

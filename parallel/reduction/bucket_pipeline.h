@@ -1,9 +1,11 @@
 #pragma once
-// The same job for the buckets of one flat array: started in order as the caller allows, up to
-// `in_flight` at once, moved only inside calls (there is no thread behind it). What gradients
-// (bucketer.h) and values (parameter_gather.h) share. With one rank nothing is copied or sent.
+// Runs one kind of job for the buckets of one flat array. Buckets start in order as the caller
+// allows, up to `in_flight` at once, and make progress only inside calls (no thread). Gradients
+// (bucketer.h) and values (parameter_gather.h) both use it. With one rank nothing is copied or
+// sent.
 //
-// Emits one span a bucket on Track::allreduce; it begins when the bucket started or the one before
+// Emits one span a bucket on Track::allreduce. A span begins when its bucket started or the
+// previous one ended, whichever is later, so spans do not overlap.
 // it ended, so spans do not overlap.
 #include <memory>
 #include <string_view>
@@ -14,7 +16,7 @@
 
 namespace espalier::parallel {
 
-/// What a pipeline does, in words.
+/// Texts that describe a pipeline.
 struct PipelineText {
   std::string_view span;   ///< "bucket" in "bucket 3"
   std::string_view doing;  ///< "summing gradients over all ranks", for PeerLost
@@ -22,7 +24,7 @@ struct PipelineText {
 
 class BucketPipeline {
  public:
-  /// One reduction a bucket in flight; none when there is one rank.
+  /// One reduction for each bucket in flight; none with one rank.
   BucketPipeline(Communicator& comm, std::vector<std::unique_ptr<Reduction>> reductions,
                  const PipelineText& text);
 
@@ -34,11 +36,11 @@ class BucketPipeline {
     std::vector<int64_t> edges;
     WireView wire;
   };
-  /// The step before must be finished.
+  /// The previous step must be finished.
   void begin(Step step);
-  /// The first `buckets` may run; never falls.
+  /// The first `buckets` may run; never decreases.
   void allow(size_t buckets);
-  /// Moves what is in flight, without waiting.
+  /// Advances the buckets in flight, without waiting.
   void progress();
   /// Allows all buckets and waits for them; throws PeerLost.
   void finish();
@@ -70,10 +72,10 @@ class BucketPipeline {
 };
 
 /// All-reduces of buckets that end at these boundaries (ascending end offsets of the parameters;
-/// none: one bucket), each of `bucket_bytes` at least, 0: usual_bucket_bytes.
+/// none: one bucket). Each bucket has at least `bucket_bytes`; 0: usual_bucket_bytes.
 BucketPipeline::Step all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
                                      size_t bucket_bytes, const WireView& wire);
-/// One half of them, by the buckets and slices of a partition.
+/// One half of an all-reduce, by the buckets and slices of a partition.
 BucketPipeline::Step half_step(const Tensor& flat, Phases phases, const Partition& partition,
                                const WireView& wire);
 

@@ -1,6 +1,6 @@
 #pragma once
-// A flat array is a contiguous tensor [n]; what the collectives need of one. An empty tensor stands
-// for no elements.
+// A flat array is a contiguous tensor [n]; these helpers serve the collectives. An empty tensor has
+// no elements.
 #include <span>
 
 #include "src/core/tensor.h"

@@ -17,7 +17,7 @@ int fewest_on_a_machine(const Membership& members) {
   return std::ranges::min_element(ranks, {}, &std::pair<const int, int>::second)->second;
 }
 
-/// As numbered in `whole`.
+/// Ranks of `part`, renumbered as in `whole`.
 std::vector<int> renumbered(const std::vector<int>& ranks, const Communicator& part,
                             const Communicator& whole) {
   std::vector<int> result;
@@ -60,7 +60,7 @@ void HierarchicalReduction::start(const SliceJob& job) {
   stage_ = Stage::scatter;
 }
 
-/// What this rank sums with other machines.
+/// The slice that this rank sums with other machines.
 SliceJob HierarchicalReduction::slice() const {
   const int64_t begin = edges_[static_cast<size_t>(node_->rank())];
   const int64_t end = edges_[static_cast<size_t>(node_->rank()) + 1];

@@ -29,7 +29,7 @@ Progress MpiReduction::advance() {
   return comm_.test(request_) ? Progress::done : Progress::stuck;
 }
 
-/// Which rank is late only the library knows.
+/// Only the library knows which rank is late.
 std::vector<int> MpiReduction::missing() const {
   if (half_) {
     return halves_.missing();

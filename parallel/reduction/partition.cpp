@@ -8,14 +8,14 @@ namespace espalier::parallel {
 
 namespace {
 
-/// Where a bucket may be cut: its parameters' begins, and whole blocks inside of them.
+/// Positions where a bucket may be cut: its parameters' begins, and whole blocks inside parameters.
 class Cuts {
  public:
   Cuts(std::span<const FlatParameter> parameters, int64_t block)
       : parameters_(parameters), block_(block) {}
 
-  /// The one nearest to `target` in [begin, end); both ends count as cuts. Does not fall as
-  /// `target` grows.
+  /// The cut nearest to `target` in [begin, end); both ends count as cuts. Non-decreasing in
+  /// `target`.
   int64_t nearest(int64_t target, int64_t begin, int64_t end) const {
     const auto after = std::ranges::upper_bound(parameters_, target, {}, &FlatParameter::offset);
     int64_t low = begin;

@@ -1,17 +1,18 @@
 #pragma once
-// How the flat array is cut for ZeRO-1: into buckets of whole parameters, and each bucket into one
-// slice a rank. Pure arithmetic on what all ranks know; any number of ranks, any sizes.
+// Partition of the flat array for ZeRO-1: into buckets of whole parameters, and each bucket into
+// one slice a rank. Pure arithmetic on data that all ranks share; any number of ranks, any sizes.
 //
-//   buckets   ends[b], each at a parameter's begin or the array's end, at least `bucket_bytes` long
-//             but for the last
+//   buckets   ends[b], each at a parameter's begin or the array's end; at least `bucket_bytes` long
+//             except the last
 //   slices    edges_of(b): rank r owns flat elements [edges[r], edges[r + 1]); together they cover
-//             the bucket, padding included. A slice is within one block (and the padding) of
-//             bucket / ranks; where there are fewer blocks than ranks, some are empty.
+//             the bucket, padding included. A slice differs from bucket / ranks by at most
+//             one block (and the padding). With fewer blocks than ranks, some slices are empty.
 //
 // An edge inside a parameter lies a multiple of `block` kept elements after the parameter's begin,
-// so that the blocks of 8-bit optimizer states stay whole. A parameter lies in one bucket: a rank
-// owns at most one contiguous range of it. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1
-// (P_os); the slices follow buckets so that each can be reduced while backward still runs.
+// so that the blocks of 8-bit optimizer states stay whole. A parameter lies in one bucket, so a
+// rank owns at most one contiguous range of it. Slices are cut per bucket so that each can be
+// reduced while backward still runs. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1
+// (P_os).
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,7 +38,7 @@ struct PartitionOptions {
   int ranks = 1;
   size_t bucket_bytes = size_t{4} << 20U;  ///< 0: usual_bucket_bytes
   size_t element_bytes = 4;                ///< of the gradient
-  int64_t block = 256;                     ///< kept elements that must not be parted
+  int64_t block = 256;                     ///< kept elements that are never split
 };
 
 struct Partition {
@@ -51,9 +52,10 @@ struct Partition {
   Range slice(size_t bucket, int rank) const;
   /// The bucket of a flat element.
   size_t bucket_of(int64_t element) const;
-  /// What `rank` owns of a parameter, in kept elements from the parameter's begin; {0, 0}: nothing.
+  /// The part of a parameter that `rank` owns, in kept elements from the parameter's begin; {0, 0}:
+  /// none.
   Range owned(const FlatParameter& parameter, int rank) const;
-  /// That of each parameter.
+  /// The owned part of each parameter.
   std::vector<Range> owned(std::span<const FlatParameter> parameters, int rank) const;
 };
 
@@ -61,12 +63,12 @@ struct Partition {
 Partition make_partition(std::span<const FlatParameter> parameters, int64_t total,
                          const PartitionOptions& options);
 
-/// For a gradient of so many bytes: small enough that most buckets travel while backward goes on,
-/// long enough that latency does not count. A 16th of it, 64 KiB … 4 MiB.
+/// Bucket size for a gradient of this many bytes: a 16th of it, 64 KiB … 4 MiB. Small enough that
+/// most buckets are sent during backward, large enough that latency is negligible.
 size_t usual_bucket_bytes(size_t gradient_bytes);
 
-/// Ends of the buckets: those of the ascending `boundaries` that are at least `least` elements
-/// after the end before them, and `total`. Empty when `total` is 0.
+/// Ends of the buckets: the ascending `boundaries` that lie at least `least` elements after the
+/// previous end, and `total`. Empty when `total` is 0.
 std::vector<int64_t> cut_buckets(std::span<const int64_t> boundaries, int64_t total, int64_t least);
 
 }  // namespace espalier::parallel

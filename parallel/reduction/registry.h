@@ -2,8 +2,8 @@
 // The registry behind `parallel.reduction`. p ranks, n elements:
 //
 //   sra           2 steps         2 (p-1)/p n sent; a contribution and a sum are encoded once each
-//   ring          2 (p-1) steps   2 (p-1)/p n sent, to one neighbour; partial sums are encoded p times
-//   all-to-all    1 step          (p-1) n sent; one loss a contribution, none of the sum
+//   ring          2 (p-1) steps   2 (p-1)/p n sent, to one neighbour; partial sums encoded p times
+//   all-to-all    1 step          (p-1) n sent; a contribution loses precision once, the sum never
 //   hierarchical  sra within machines (not encoded), between them, and within them again
 //   mpi           MPI's own all-reduce, without codecs
 //   nccl          NCCL's own all-reduce between GPUs, without codecs

@@ -28,7 +28,7 @@ Tensor RingReduction::piece(int slice, int64_t index) const {
   return flat_part(data_, begin, std::min(piece_elements_, end - begin));
 }
 
-/// As the wire counts.
+/// The piece's first element, in the wire's numbering.
 int64_t RingReduction::number_of(int slice, int64_t index) const {
   return first_ + std::min(edges_[slice + 1], edges_[slice] + index * piece_elements_);
 }
@@ -102,7 +102,7 @@ void RingReduction::exchange(Round& round) {
                            message(round, round.leaving, slice_sent(round.message)));
 }
 
-/// Makes of the message that came the next one to leave.
+/// Turns the received message into the next outgoing one.
 void RingReduction::received(Round& round) {
   const int turns = comm_.size() - 1;
   const int slice = slice_received(round.message);
@@ -146,7 +146,7 @@ Progress RingReduction::advance() {
     }
     round.busy = false;
     ++done_;
-    if (round.piece + kRounds < pieces_) {  // the same pieces in the same slot on all ranks
+    if (round.piece + kRounds < pieces_) {  // same pieces, same slot on all ranks
       begin(round, round.piece + kRounds);
     }
   }

@@ -1,16 +1,16 @@
 #pragma once
-// The sum of an array around a ring of ranks: rank r sends to r + 1 and hears from r - 1 only.
+// The sum of an array around a ring of ranks: rank r sends to r + 1 and receives from r - 1 only.
 //
-// Slice r begins at rank r + 1, is passed on p-1 times, each rank adding its version, and ends
-// complete at rank r; then the sums go round p-1 times unchanged. Every rank sends 2 (p-1)/p n
-// elements, as in sra.h, and talks to two neighbours instead of p-1. A partial sum is encoded anew
-// at each hop: with a code that loses, the error grows with p; without, sums are rounded to the
-// array's type at each hop. The order of the sum depends on the slice, so the bits differ from
-// those of sra.h; they are the same on all ranks.
+// Slice r starts at rank r + 1 and makes p-1 hops; each rank adds its version, and rank r holds the
+// complete sum. The sums then make p-1 hops unchanged. Every rank sends 2 (p-1)/p n elements, as in
+// sra.h, but to one neighbour instead of p-1 ranks. Each hop encodes a partial sum anew: with a
+// lossy code the error grows with p. Without a code each hop rounds sums to the array's type. The
+// order of the sum depends on the slice, so the bits differ from those of sra.h; they are the same
+// on all ranks.
 //
-// A piece of every slice makes a round; two rounds are under way at once, so that one is encoded
-// while the other travels. Memory: two messages and one piece of fp32 values a round. Source:
-// Patarasuk and Yuan, JPDC 2009; encoded partial sums: CGX, Middleware 2022.
+// A round moves one piece of every slice. Two rounds are in flight, so that one is encoded while
+// the other is sent. Memory: two messages and one piece of fp32 values a round. Source: Patarasuk
+// and Yuan, JPDC 2009; encoded partial sums: CGX, Middleware 2022.
 #include <array>
 
 #include "parallel/reduction/reduction.h"
@@ -21,22 +21,22 @@ class RingReduction final : public Reduction {
  public:
   RingReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});
 
-  /// Needs a wire.
+  /// Requires a wire.
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
 
  private:
   static constexpr int kRounds = 2;
-  /// One piece of each slice on its way round.
+  /// One piece of each slice on its way around the ring.
   struct Round {
     Request send, receive;
     int64_t piece = 0;
-    int message = 0;  ///< that is under way; 0 … 2 (p - 1) - 1
+    int message = 0;  ///< in flight; 0 … 2 (p - 1) - 1
     bool busy = false;
     int slot = 0;
-    std::array<Buffer, 2> memory{};  ///< of the message that leaves and of the one that comes
-    int leaving = 0;                 ///< which is which
+    std::array<Buffer, 2> memory{};  ///< of the outgoing message and of the incoming one
+    int leaving = 0;                 ///< index of the outgoing one
   };
 
   int slice_sent(int message) const;
@@ -52,7 +52,7 @@ class RingReduction final : public Reduction {
   Communicator& comm_;
   Arena& arena_;
   PieceOptions options_;
-  Tensor data_;  ///< empty: nothing under way
+  Tensor data_;  ///< empty: no job in flight
   Phases phases_ = Phases::both;
   int number_ = 0;
   Wire* wire_ = nullptr;

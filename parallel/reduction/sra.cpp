@@ -12,9 +12,9 @@ namespace {
 
 // Pieces of one stream with one peer that are posted at once.
 constexpr size_t kWindow = 4;
-constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch; of a gather the last
+constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch; a gather has only fetch
 
-// A pair of ranks exchanges two streams in each direction; within one, messages come in order.
+// A pair of ranks exchanges two streams in each direction; messages of a stream arrive in order.
 Tag scatter_tag(int number) { return {2 * number, Traffic::allreduce}; }
 Tag gather_tag(int number) { return {2 * number + 1, Traffic::allreduce}; }
 
@@ -56,7 +56,7 @@ SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions&
       edges_(static_cast<size_t>(comm.size()) + 1),
       inputs_(static_cast<size_t>(comm.size())),
       peers_(static_cast<size_t>(comm.size() - 1)) {
-  // Each rank begins with the one after it, so that not all talk to the same rank first.
+  // Each rank starts with the next rank, so that the ranks do not all send to the same rank first.
   int next = comm.rank();
   for (Peer& peer : peers_) {
     peer.rank = ++next % comm.size();
@@ -105,12 +105,12 @@ Tensor SraReduction::piece(int rank, int64_t index) const {
   return flat_part(data_, begin, std::min(piece_elements_, edges_[rank + 1] - begin));
 }
 
-/// As the wire counts.
+/// The piece's first element, in the wire's numbering.
 int64_t SraReduction::number_of(int rank, int64_t index) const {
   return first_ + edges_[rank] + index * piece_elements_;
 }
 
-/// Where a message with `peer` about a piece of `rank`'s slice lies.
+/// Position of a message with `peer` about a piece of `rank`'s slice.
 std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_t index) const {
   const size_t number = lane == Lane::fetch ? lanes_ - 1 : static_cast<size_t>(lane);
   const size_t lane_peer = peers_.size() * (lane == Lane::spread ? lanes_ : number) + peer;
@@ -138,7 +138,7 @@ void SraReduction::start(const SliceJob& job) {
   choose_pieces();
   my_pieces_ = pieces(comm_.rank());
   const bool scatters = phases_ != Phases::gather;
-  // The counters of a half that is left out begin at their ends.
+  // Counters of a phase that does not run start at their ends.
   final_ = scatters || wire_ != nullptr ? 0 : my_pieces_;
   for (Peer& peer : peers_) {
     peer.pieces = pieces(peer.rank);
@@ -192,7 +192,7 @@ void SraReduction::post_spreads(Peer& peer) {
 
 void SraReduction::post_fetches(size_t at) {
   Peer& peer = peers_[at];
-  // The sum of a piece replaces my version of it, which must have left first.
+  // The sum of a piece replaces this rank's version of it, which must have been sent before.
   const int64_t gone =
       wire_ != nullptr ? peer.given : peer.given - static_cast<int64_t>(peer.give.size());
   for (; peer.fetched < gone && peer.fetch.size() < kWindow; ++peer.fetched) {
@@ -238,7 +238,7 @@ bool SraReduction::exchange(size_t at) {
   return moved;
 }
 
-/// Of coded sums, which all peers read from one place.
+/// Space for encoded sums, which all peers read from one place.
 bool SraReduction::spread_has_room() const {
   return wire_ == nullptr || phases_ == Phases::scatter ||
          std::ranges::all_of(peers_, [this](const Peer& peer) {
@@ -290,7 +290,7 @@ void SraReduction::sum_coded(const Tensor& mine) {
         rank == 0 ? wire_->copy(mine, sum) : wire_->add(mine, sum);
         continue;
       }
-      // Peers stand in the order in which they follow this rank.
+      // Peers are stored in ring order, starting after this rank.
       const auto at = static_cast<size_t>((rank - comm_.rank() - 1 + comm_.size()) % comm_.size());
       const std::span<const std::byte> message = room(Lane::take, at, comm_.rank(), final_);
       rank == 0 ? wire_->decode(message, number, sum) : wire_->add(message, number, sum);

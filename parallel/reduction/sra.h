@@ -1,21 +1,24 @@
 #pragma once
 // Scatter-reduce-allgather ("sra"): the sum of an array by direct messages, in two steps.
 //
-// Rank r owns slice r of the array. *Scatter*: it receives the other p-1 versions of its slice and
-// adds all p IN RANK ORDER (in fp32, rounded once). *Gather*: it sends its slice to all. Each rank
-// sends (p-1)/p n elements in each. A sum is computed once, in a fixed order: it has the same bits
-// on every transport, wherever the array is cut, in whatever order messages arrive. The scatter
-// alone is ZeRO's reduce-scatter, the gather alone its all-gather.
+// Rank r owns slice r of the array. Each rank sends (p-1)/p n elements in each step:
+// - *Scatter*: rank r receives the other p-1 versions of its slice and adds all p IN RANK ORDER (in
+//   fp32, rounded once).
+// - *Gather*: rank r sends its slice to all ranks.
 //
-// With a Wire each contribution is encoded once, and so is the sum, which its owner replaces by
-// what the others decode; the owner's own contribution is exact. Without one, nothing is copied but
-// what is to be summed.
+// A sum is computed once, in a fixed order. So it has the same bits on every transport, for every
+// cut of the array and for every order of arrival. The scatter alone is ZeRO's reduce-scatter, the
+// gather alone its all-gather.
 //
-// Slices travel in pieces; a piece is summed and sent on while the next ones arrive. Extra memory:
-// at most `staging_bytes` (none to gather without a Wire; with one half as much again for fp32
-// values), whatever n is. Source: Rabenseifner, "Optimization of collective reduction operations",
-// ICCS 2004 (the two phases); direct exchange instead of halving keeps the order. With codes:
-// Markov and others, "CGX", Middleware 2022.
+// With a Wire each contribution is encoded once, and so is the sum. The owner replaces its sum by
+// the values that the others decode; the owner's own contribution is exact. Without a Wire only the
+// data to be summed is copied.
+//
+// Slices are sent in pieces; a piece is summed and sent on while the next ones arrive. Extra
+// memory: at most `staging_bytes`, whatever n is. A gather without a Wire needs none; a Wire adds
+// half as much again for fp32 values. Source: Rabenseifner, "Optimization of collective reduction
+// operations", ICCS 2004 (the two phases); direct exchange instead of halving keeps the order. With
+// codes: Markov and others, "CGX", Middleware 2022.
 #include <deque>
 #include <span>
 #include <vector>
@@ -24,8 +27,8 @@
 
 namespace espalier::parallel {
 
-/// Elements of a piece of slices with these edges: equal wherever one array is summed, since codes
-/// begin anew in each piece.
+/// Elements of a piece of slices with these edges. Equal for all sums of one array, because each
+/// piece is encoded separately.
 int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
                   const PieceOptions& options);
 
@@ -44,16 +47,17 @@ class SraReduction final : public Reduction {
   struct Peer {
     int rank = 0;
     int64_t pieces = 0;          ///< of the peer's slice
-    std::deque<Request> give;    ///< my version of its slice: sent, not yet through
-    std::deque<Request> take;    ///< its version of my slice, into staging
-    std::deque<Request> spread;  ///< my slice
-    std::deque<Request> fetch;   ///< its slice
+    std::deque<Request> give;    ///< this rank's version of the peer's slice: sent, not yet
+                                 ///< complete
+    std::deque<Request> take;    ///< the peer's version of this rank's slice, into staging
+    std::deque<Request> spread;  ///< this rank's slice
+    std::deque<Request> fetch;   ///< the peer's slice
     int64_t given = 0;           ///< pieces posted in `give`
     int64_t taken = 0;           ///< posted in `take`
     int64_t sent = 0;            ///< posted in `spread`
     int64_t fetched = 0;         ///< posted in `fetch`
   };
-  /// What staging holds of a peer; a gather needs `fetch` alone. `spread` is one for all.
+  /// Staging areas of a peer; a gather needs only `fetch`. All peers share one `spread`.
   enum class Lane : uint8_t { take, give, fetch, spread };
 
   void choose_pieces();
@@ -78,21 +82,21 @@ class SraReduction final : public Reduction {
   Communicator& comm_;
   Arena& arena_;
   PieceOptions options_;
-  Tensor data_;  ///< empty: nothing under way
+  Tensor data_;  ///< empty: no job in flight
   Phases phases_ = Phases::both;
   int number_ = 0;
   Wire* wire_ = nullptr;
-  int64_t first_ = 0;           ///< of data_, as the wire counts
+  int64_t first_ = 0;           ///< of data_, in the wire's numbering
   std::vector<int64_t> edges_;  ///< of the slices, in elements
   int64_t piece_elements_ = 1;
   size_t window_ = 1;      ///< slots of a stream with one peer
   size_t lanes_ = 1;       ///< of a peer in staging, with a wire
   size_t slot_bytes_ = 0;  ///< of a message in staging
   int64_t my_pieces_ = 0;
-  int64_t final_ = 0;           ///< pieces of my slice that hold what the others shall get
+  int64_t final_ = 0;           ///< pieces of this rank's slice that hold their final values
   std::vector<Tensor> inputs_;  ///< of one sum, by rank
   Buffer sum_;                  ///< fp32 [piece_elements_], of coded pieces
-  // The staging memory goes after the peers, whose open receives point into it.
+  // Declared after the peers, whose posted receives point into it.
   Buffer staging_;  ///< bytes [lane][peer][piece modulo window][slot_bytes_]
   std::vector<Peer> peers_;
 };

@@ -8,7 +8,7 @@ namespace espalier::parallel {
 
 namespace {
 
-// x + y, where `out` may be x or y. Of the types that the library sums.
+// x + y, where `out` may be x or y, for the types that the library sums.
 template <class X, class Y, class Out>
 [[gnu::always_inline]] inline void add_loop(const X* x, const Y* y, Out* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -17,8 +17,9 @@ template <class X, class Y, class Out>
   }
 }
 
-// The library is built for the oldest x86-64; the same loop is compiled for newer vector units and
-// picked at run time. (Not by target_clones: its resolver runs before the sanitizers are ready.)
+// The library is built for the oldest x86-64; the same loop is also compiled for newer vector units
+// and selected at run time. (Not by target_clones: its resolver runs before the sanitizers are
+// initialised.)
 template <class X, class Y, class Out>
 struct Add {
   using Function = void(const X*, const Y*, Out*, int64_t);
@@ -57,8 +58,8 @@ void sum(std::span<const Tensor> x, const Tensor& out) {
     Add<T, T, T>::run(x[0].get<T>(), x[1].get<T>(), result, count);
     return;
   }
-  // `out` may be any of the inputs, so a block is summed aside (in L1) until its last addition,
-  // which reads no input after its place has been written.
+  // `out` may be any of the inputs, so a block is summed in a local array (in L1) until its last
+  // addition. That addition reads each input element before it writes the same position.
   constexpr int64_t kBlock = 2048;
   std::array<float, kBlock> sums;
   const std::span<const Tensor> middle = x.subspan(2, x.size() - 3);

@@ -9,8 +9,8 @@ namespace espalier::parallel {
 
 namespace {
 
-// Each collective has its own number: ranks that disagree about what comes next then time out in a
-// collective whose name the message tells, instead of reading each other's bytes wrongly.
+// Each collective has its own number. Ranks that disagree on the next collective then time out in a
+// named collective instead of misreading each other's bytes.
 constexpr Tag tag_of(int number) { return {number, Traffic::other}; }
 constexpr Tag kBarrier = tag_of(0);
 constexpr Tag kBroadcast = tag_of(1);
@@ -19,7 +19,7 @@ constexpr Tag kGatherSize = tag_of(3);
 constexpr Tag kGather = tag_of(4);
 constexpr Tag kGatherSlices = tag_of(5);
 
-/// Messages with peers, waited for together, so that a timeout can name all who are missing.
+/// Messages with peers, awaited together, so that a timeout can name all missing ranks.
 class Exchange {
  public:
   explicit Exchange(Communicator& comm) : comm_(comm) {}
@@ -62,7 +62,8 @@ class Exchange {
   std::vector<Open> open_;
 };
 
-/// The other ranks, beginning after one's own, so that not all talk to the same rank first.
+/// The other ranks, starting after this one, so that the ranks do not all send to the same rank
+/// first.
 std::vector<int> others(const Communicator& comm) {
   std::vector<int> ranks;
   for (int step = 1; step < comm.size(); ++step) {
@@ -83,8 +84,8 @@ void barrier(Communicator& comm) {
 }
 
 void broadcast(Communicator& comm, int root, std::span<std::byte> data) {
-  // Binomial tree over ranks counted from the root: a rank's parent is itself without its lowest
-  // bit.
+  // Binomial tree over ranks counted from the root: a rank's parent is its own number without the
+  // lowest bit.
   const int size = comm.size();
   const int me = (comm.rank() - root + size) % size;
   int bit = 1;
@@ -163,7 +164,7 @@ void gather_slices(Communicator& comm, const SliceGather& slices) {
     return whole.subspan(static_cast<size_t>(range.first), static_cast<size_t>(range.count));
   };
   Exchange exchange(comm);
-  for (const int peer : others(comm)) {  // empty ranges are known to all: no message
+  for (const int peer : others(comm)) {  // all ranks know the ranges: an empty range has no message
     if (receives && ranges[peer].count > 0) {
       exchange.receive(peer, kGatherSlices, place(peer));
     }

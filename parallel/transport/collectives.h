@@ -1,13 +1,13 @@
 #pragma once
-// Small collectives over any communicator, built from its messages; all ranks must call them in the
-// same order. Sizes from 0 bytes to beyond 2 GiB. p ranks, n bytes a rank (docs/collectives.md):
+// Small collectives over any communicator, built from its messages. All ranks call them in the same
+// order. Sizes from 0 bytes to beyond 2 GiB. p ranks, n bytes a rank (docs/collectives.md):
 //
-//   barrier            1 step          p-1 empty messages a rank; the timeout names all who did not arrive
+//   barrier            1 step          p-1 empty messages a rank; the timeout names all late ranks
 //   broadcast          ⌈log2 p⌉ steps  n bytes to each rank (binomial tree)
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
-//   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all; sizes are known
-//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits on all ranks
+//   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all
+//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits everywhere
 #include <span>
 #include <vector>
 
@@ -18,28 +18,28 @@ namespace espalier::parallel {
 
 void barrier(Communicator& comm);
 
-/// Afterwards every rank holds root's bytes. `data` has the same size everywhere.
+/// Every rank receives root's bytes. `data` has the same size everywhere.
 void broadcast(Communicator& comm, int root, std::span<std::byte> data);
 
 /// `all` holds size() blocks of mine.size() bytes, in rank order.
 void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
 
-/// On rank 0: one vector a rank, of any size each; elsewhere empty.
+/// Rank 0 gets one vector a rank, of any size each; other ranks get an empty list.
 std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine);
 
-/// One array of bytes of which every rank holds a range.
+/// An array of bytes; every rank holds a range of it.
 struct SliceGather {
   std::span<const Range> ranges;    ///< of each rank in the whole, in bytes; equal on all ranks
   std::span<const std::byte> mine;  ///< this rank's range: in its place in `whole`, or elsewhere
   std::span<std::byte> whole;       ///< empty on ranks that receive nothing
   bool everywhere = true;           ///< false: only rank 0 receives
 };
-/// For state that is sharded: afterwards `whole` holds all ranges, on all ranks or on rank 0. What
-/// no range covers stays as it was.
+/// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks or
+/// on rank 0. Bytes outside every range are unchanged.
 void gather_slices(Communicator& comm, const SliceGather& slices);
 
 enum class Combine : uint8_t { sum, max };
-/// In place, for a few numbers (norms, losses, counters). NaN is contagious in both.
+/// In place, for a few numbers (norms, losses, counters). Both operations propagate NaN.
 void all_reduce_small(Communicator& comm, std::span<double> values, Combine combine);
 
 }  // namespace espalier::parallel

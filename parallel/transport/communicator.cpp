@@ -72,7 +72,7 @@ Request Communicator::iall_reduce(const Tensor& data) {
         name());
   request.bytes_ = data.bytes();
   request.sends_ = true;
-  // What the least that any algorithm sends is; how many bytes the library sends it does not tell.
+  // The library does not report its sent bytes: counts the least that any algorithm sends.
   const auto ranks = static_cast<size_t>(size());
   count(Traffic::allreduce, 2 * (ranks - 1) * data.bytes() / ranks);
   return request;

@@ -1,16 +1,20 @@
 #pragma once
-// A communicator: a group of ranks that move bytes to each other. This is the contents page of the
-// layer; what is built on it: collectives.h (barrier, broadcast, gathers), reduction.h, bucketer.h.
+// A communicator: a group of ranks that send bytes to each other. Its users:
 //
-// Transport × reduction × codec are three axes: a communicator knows bytes and ranks, neither sums
-// nor bits. Transports: mpi_communicator.h (processes), thread_communicator.h (threads of one
-// process).
+//   collectives.h            barrier, broadcast, gathers
+//   reduction.h, bucketer.h  sums of arrays
 //
-// Messages are matched by (sender, tag) in the order in which they were posted; both ends must name
-// the same number of bytes. Sends and receives never block; `test` drives the transport. A buffer
-// belongs to the transport until its Request is done. Every blocking wait has a timeout and throws
-// PeerLost that names the rank. Sent bytes are counted here, where they are sent. One thread at a
-// time may use a communicator and all those split from it.
+// Transport × reduction × codec are three axes: a communicator handles bytes and ranks; sums and
+// codes are separate layers. Transports: mpi_communicator.h (processes), thread_communicator.h
+// (threads of one process).
+//
+// Contract:
+// - Messages match by (sender, tag) in posting order. Both ends pass the same number of bytes.
+// - Sends and receives never block; `test` drives the transport.
+// - The transport owns a buffer until its Request is done.
+// - Every blocking wait has a timeout and throws PeerLost that names the rank.
+// - `sent` counts bytes at the sender.
+// - At most one thread at a time uses a communicator and all communicators split from it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +30,7 @@
 
 namespace espalier::parallel {
 
-/// What a message is for; sent bytes are counted apart.
+/// Purpose of a message; sent bytes are counted per purpose.
 enum class Traffic : uint8_t { allreduce, point_to_point, other };
 inline constexpr int kTrafficKinds = 3;
 
@@ -34,9 +38,10 @@ inline constexpr int kTrafficKinds = 3;
 struct Tag {
   int number = 0;
   Traffic kind = Traffic::point_to_point;
-  /// Bytes of the message that are about it, not of it: counted as `other`.
+  /// Envelope bytes of the message: counted as `other`.
   size_t envelope = 0;
-  /// Not in parts that may leave at once: memory of a device, of which each would be a copy.
+  /// Sent as one message, not in parts that MPI sends eagerly. Set for device memory, where each
+  /// eager part would be a copy.
   bool whole = false;
 };
 inline constexpr int kTagNumbers = 8192;
@@ -51,27 +56,27 @@ class PeerLost : public Failure {
  public:
   PeerLost(std::vector<int> ranks, const std::string& message)
       : Failure(message), ranks_(std::move(ranks)) {}
-  /// The ranks that are missing, as numbered in the world.
+  /// The lost ranks, numbered as in the world.
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:
   std::vector<int> ranks_;
 };
 
-/// One message under way, as its transport sees it.
+/// A message in flight, as its transport sees it.
 class Operation {
  public:
   Operation() = default;
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
-  /// Under way: abandons the message; afterwards nobody touches the buffer.
+  /// Abandons a message in flight; afterwards the transport does not touch the buffer.
   virtual ~Operation() = default;
-  /// Drives the transport; true once the buffer may be used again.
+  /// Drives the transport; true once the caller owns the buffer again.
   virtual bool test() = 0;
 };
 
-/// Handle of a message; an empty one is done. Dropping one that is not done abandons the message,
-/// which is meant for leaving after an error.
+/// Handle of a message; an empty handle is done. Destroying a handle that is not done abandons the
+/// message; only clean-up after an error does that.
 class Request {
  public:
   Request() = default;
@@ -86,10 +91,10 @@ class Request {
   bool sends_ = false;
 };
 
-/// What one call of a state machine achieved.
+/// Result of one call of a state machine.
 enum class Progress : uint8_t { done, moved, stuck };
 
-/// Who belongs to a communicator. Index: rank in it.
+/// Members of a communicator. Index: rank in it.
 struct Membership {
   int rank = 0;            ///< of this member
   std::vector<int> world;  ///< rank in the world
@@ -109,31 +114,31 @@ class Communicator {
   int local_rank() const;
   int local_size() const;
   virtual std::string_view name() const = 0;  ///< of the transport: "mpi", "threads"
-  /// Whether messages may lie in the memory of a device: "yes", "no" or "unknown".
+  /// Whether messages may lie in device memory: "yes", "no" or "unknown".
   virtual std::string takes_device_memory() const { return "no"; }
 
   Request isend(int to, Tag tag, std::span<const std::byte> data);
   Request irecv(int from, Tag tag, std::span<std::byte> data);
-  /// Drives the transport; true once the message is through.
+  /// Drives the transport; true once the message is complete.
   bool test(Request& request);
   /// Blocks; throws PeerLost after `timeout()` seconds.
   void wait(Request& request);
-  /// The sum of `data` over all ranks in place, by the transport itself, in an order of its own;
-  /// fp32, bf16 or fp16. All ranks call it in the same order. Throws Failure when the transport has none.
+  /// Sums `data` over all ranks in place with the transport's own algorithm, in its own order;
+  /// fp32, bf16 or fp16. All ranks call it in the same order. Throws Failure if the transport has
+  /// no all-reduce.
   Request iall_reduce(const Tensor& data);
-  /// Drives whatever is under way, without waiting. Throws PeerLost when a rank has poisoned the
+  /// Drives all messages in flight, without waiting. Throws PeerLost when a rank has poisoned the
   /// world.
   virtual void progress() = 0;
-  /// The same for whoever waits for something else meanwhile: `broken` afterwards tells of a lost
-  /// peer.
+  /// As `progress`, for a caller that waits for something else: after PeerLost, `broken` is true.
   void check_peers();
 
-  /// Calls `step` until it says `done`. Throws PeerLost naming `missing()` (ranks here) when it was
-  /// stuck for `timeout()` seconds. `doing` is text for the message, as in "in the barrier".
+  /// Calls `step` until it returns `done`. Throws PeerLost naming `missing()` (ranks here) after
+  /// `timeout()` seconds without progress. `doing` is text for the message, as in "in the barrier".
   void wait_until(const std::function<Progress()>& step,
                   const std::function<std::vector<int>()>& missing, std::string_view doing);
 
-  /// Throws PeerLost: these ranks (numbered here) did not answer in time while this one was
+  /// Throws PeerLost: these ranks (numbered here) did not answer in time while this rank was
   /// `doing`.
   [[noreturn]] void give_up(std::vector<int> ranks, std::string_view doing);
   /// Throws PeerLost with this text.
@@ -144,27 +149,26 @@ class Communicator {
   /// Sent by this rank so far, by this communicator and all that share its root.
   Sent sent(Traffic kind) const { return shared_->sent[static_cast<size_t>(kind)]; }
   Sent sent() const;
-  /// A message of this rank that went another way (device/nccl_link.h).
+  /// Counts a message of this rank that another transport sent (device/nccl_link.h).
   void count(Traffic kind, size_t bytes);
 
-  /// Whether a peer was lost; the others can then no longer be relied on to come to the end
-  /// together.
+  /// Whether a peer was lost. The remaining ranks then may not finish together.
   bool broken() const { return shared_->broken; }
 
   /// Collective: members of equal `color` form a new communicator, ordered by (key, rank). It
   /// inherits the timeout and must not outlive the root.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  /// Tells all ranks of the world that this one has failed and why: what they wait for then throws
+  /// Notifies all ranks of the world that this rank has failed and why: their waits then throw
   /// PeerLost with this text. Best effort, at most a second.
   virtual void poison(std::string_view why) noexcept = 0;
-  /// Ends the world at once: under MPI all processes of the job, with this exit code (never
-  /// returns); among threads the same as `poison`.
+  /// Ends the world at once. MPI: ends all processes of the job with this exit code and never
+  /// returns. Threads: the same as `poison`.
   virtual void abort(int code) noexcept = 0;
 
  protected:
   explicit Communicator(Membership members);
-  /// As a part of `root`: same counters and timeout.
+  /// A part of `root`: same counters and timeout.
   Communicator(Membership members, const Communicator& root);
   void set_broken() { shared_->broken = true; }
 
@@ -173,13 +177,13 @@ class Communicator {
                                                 std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> start_receive(int from, Tag tag,
                                                    std::span<std::byte> data) = 0;
-  /// Empty: there is none.
+  /// Empty: the transport has no all-reduce.
   virtual std::unique_ptr<Operation> start_all_reduce(const Tensor& data);
-  /// Gives the core to others until something may have changed; `round` counts calls since the last
+  /// Yields the core until something may have changed; `round` counts calls since the last
   /// progress. Throws PeerLost when a rank has poisoned the world.
   virtual void idle(int round) = 0;
 
-  /// By all communicators of this rank.
+  /// Shared by all communicators of this rank.
   struct Shared {
     std::array<Sent, kTrafficKinds> sent{};
     bool broken = false;

@@ -25,7 +25,7 @@ std::vector<T> gather_all(Communicator& comm, std::span<const T> mine) {
   return all;
 }
 
-/// Ranks whose value is not the commonest one (of equally common ones: the lowest rank's).
+/// Ranks whose value differs from the most common value (ties: the lowest rank's value).
 template <class Value>
 std::vector<int> minority(int ranks, const Value& value) {
   int best = 0;

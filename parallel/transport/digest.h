@@ -1,6 +1,7 @@
 #pragma once
-// Are the ranks still equal? Compares named 64-bit digests (of parameters, masks, configs).
-// One combined digest a rank (16 bytes to each peer) when all agree; the full lists only when not.
+// Checks that ranks hold equal state: compares named 64-bit digests (of parameters, masks,
+// configs). Cost: one combined digest a rank (16 bytes to each peer) if all agree; else also the
+// full lists.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -10,13 +11,13 @@
 
 namespace espalier::parallel {
 
-/// Collective. Throws Failure on every rank, naming the first entry that differs and the ranks that
-/// differ from the majority.
+/// Collective. If digests differ, throws Failure on every rank; it names the first entry that
+/// differs and the ranks that differ from the majority.
 void compare_digests(Communicator& comm, std::span<const std::string> names,
                      std::span<const uint64_t> digests);
 
-/// Collective. The first entry of which not all ranks have the same digest, and the ranks that
-/// differ from the majority; `entry` = -1: all agree. Ranks have the same number of entries.
+/// Collective. Finds the first entry whose digest differs between ranks, and the ranks that differ
+/// from the majority; `entry` = -1: all agree. All ranks pass the same number of entries.
 struct DigestDifference {
   int64_t entry = -1;
   std::vector<int> ranks;

@@ -22,10 +22,11 @@ namespace espalier::parallel {
 
 namespace {
 
-/// The text by which a failed rank tells the others why; kept short so that it is sent at once.
+/// The reason that a failed rank sends to the others; short, so that it is sent eagerly.
 using Notice = std::array<char, 1024>;
 
-/// What a world and the communicators split from it share. A receive for a notice is always posted.
+/// State shared by a world and the communicators split from it. A receive for a notice is always
+/// posted.
 class MpiWorld {
  public:
   explicit MpiWorld(size_t part) : part_bytes(part) {
@@ -37,10 +38,10 @@ class MpiWorld {
   }
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
-  /// Forgets everything: after an error nothing of MPI may be waited for. `close` tidies up.
+  /// Frees nothing: after an error no MPI operation may be waited for. `close` cleans up.
   ~MpiWorld() = default;
 
-  /// Collective, as all of finalizing.
+  /// Collective, like all of finalizing.
   void close() {
     if (request_ != MPI_REQUEST_NULL) {
       MPI_Cancel(&request_);
@@ -52,7 +53,7 @@ class MpiWorld {
     MPI_Comm_free(&comm);
   }
 
-  /// Whether all ranks come here within the timeout.
+  /// Whether all ranks arrive here within the timeout.
   bool all_arrive(double timeout) const {
     MPI_Request barrier = MPI_REQUEST_NULL;
     int flag = 0;
@@ -77,7 +78,7 @@ class MpiWorld {
                    fmt::format("rank {} has failed: {}", status.MPI_SOURCE, notice_.data()));
   }
 
-  /// Sends the notice to all, from the thread of this rank.
+  /// Sends the notice to all ranks, on the calling thread.
   void poison(std::string_view why) {
     int rank = 0;
     int size = 0;
@@ -100,7 +101,7 @@ class MpiWorld {
   size_t part_bytes;
 
  private:
-  /// A message this short leaves at once, unless its receiver is stuck.
+  /// A message this short is sent at once, unless its receiver is stuck.
   static void drive(MPI_Request& sent) {
     const double begin = now_seconds();
     int flag = 0;
@@ -116,8 +117,9 @@ class MpiWorld {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// A message between stages travels in parts that MPI sends eagerly: they leave at once, and arrive
-/// while both sides compute. A longer one would wait until both ends call MPI again, several times.
+/// A message between stages is sent in parts that MPI sends eagerly: they leave at once and arrive
+/// while both sides compute. A longer (rendezvous) part would wait until both ends call MPI again,
+/// several times.
 constexpr size_t kEagerPart = size_t{64} << 10U;
 
 class MpiCommunicator final : public Communicator {
@@ -137,10 +139,10 @@ class MpiCommunicator final : public Communicator {
   }
   void abort(int code) noexcept override { MPI_Abort(MPI_COMM_WORLD, code); }
 
-  /// Whether MPI could be finalized: all ranks have come to their end, none is lost.
+  /// Whether MPI may be finalized: all ranks have reached their end, and none is lost.
   bool close() {
-    // Who lost a peer may wait in vain for the others; who did not waits as long as finalizing
-    // would.
+    // A rank that lost a peer may wait in vain for the others, so its wait has a timeout. Other
+    // ranks wait as long as finalizing would.
     const double patience = broken() ? timeout() : std::numeric_limits<double>::infinity();
     if (!world_->all_arrive(patience)) {
       return false;
@@ -174,8 +176,8 @@ class MpiCommunicator final : public Communicator {
 };
 
 void MpiCommunicator::idle(int round) {
-  // Most waits are short: poll. Only then offer the core to others, who may keep it for
-  // milliseconds; long waits (a peer computes or writes a checkpoint) sleep between polls.
+  // Most waits are short: poll first. Then yield the core to other threads, which may keep it for
+  // milliseconds. Long waits (a peer computes or writes a checkpoint) sleep between polls.
   constexpr int kSpins = 200;
   constexpr int kPolls = 2000;
   if (round < kSpins) {
@@ -215,7 +217,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   return std::make_unique<MpiCommunicator>(*this, part, std::move(mine));
 }
 
-/// Machines are told apart by the lowest rank on them, then numbered in order of appearance.
+/// A machine is identified by its lowest rank; machines are numbered in order of appearance.
 Membership world_membership() {
   Membership members;
   int size = 0;
@@ -251,15 +253,15 @@ bool launched_by_mpi() {
          environment_number("SLURM_STEP_NUM_TASKS") > 1;
 }
 
-/// Before MPI reads it; a user's own setting stays. Other MPI libraries have such limits already.
+/// Called before MPI reads these variables; it does not override a user's setting. Other MPI
+/// libraries have such limits by default.
 void raise_eager_limit() {
   const std::string limit = fmt::format("{}", kEagerPart + 512);  // with MPI's own headers
   for (const char* transport : {"vader", "sm"}) {
     setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
   }
-  // Over TCP a longer message asks before it is sent, and the answer waits behind all that is
-  // already on its way: on a slow link pieces of 256 KiB lost a third of the bandwidth
-  // (docs/collectives.md).
+  // Over TCP a longer message uses rendezvous, and its reply queues behind all data already in
+  // flight: on a slow link, pieces of 256 KiB lost a third of the bandwidth (docs/collectives.md).
   const std::string piece = fmt::format("{}", PieceOptions().piece_bytes + 1024);
   for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"}) {
     setenv(fmt::format("OMPI_MCA_btl_tcp_{}", name).c_str(), piece.c_str(), 0);

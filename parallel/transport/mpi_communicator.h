@@ -1,33 +1,33 @@
 #pragma once
-// Ranks as MPI processes (mpirun, srun). No MPI type is visible here.
+// Ranks as MPI processes (mpirun, srun). This header exposes no MPI type.
 //
 //   if (launched_by_mpi()) { MpiScope mpi; run(mpi.world()); } else { run(*self_communicator()); }
 //
-// MPI runs with MPI_THREAD_FUNNELED: only the thread that made the scope may communicate. Waiting
+// MPI runs with MPI_THREAD_FUNNELED: only the thread that made the scope may communicate. A wait
 // polls MPI_Test and yields the core; after about a millisecond it sleeps between polls. Messages
-// beyond 1 GiB travel in parts.
+// beyond 1 GiB are sent in parts.
 #include <memory>
 
 #include "parallel/transport/communicator.h"
 
 namespace espalier::parallel {
 
-/// Whether a launcher started this process as one of its ranks (Open MPI, PMI, PMIx, Slurm step).
-/// A program started alone need not initialise MPI at all.
+/// Whether a launcher started this process as one of its ranks (Open MPI, PMI, PMIx, Slurm step). A
+/// program started alone does not need to initialise MPI.
 bool launched_by_mpi();
 
 struct MpiOptions {
   double timeout = 120;                  ///< seconds
-  size_t part_bytes = size_t{1} << 30U;  ///< longer messages are sent in parts of this
+  size_t part_bytes = size_t{1} << 30U;  ///< longer messages are sent in parts of this size
 };
 
-/// MPI from construction to destruction; at most one in the life of a process.
+/// MPI from construction to destruction; at most one scope per process.
 class MpiScope {
  public:
   explicit MpiScope(const MpiOptions& options = {});
-  /// Finalizes MPI (collective), unless an exception is in flight or a peer was lost: then
-  /// finalizing could hang, and the process should end with `abort` or a non-zero exit code, on
-  /// which the launcher ends the other ranks.
+  /// Finalizes MPI (collective), except while an exception is in flight or after a lost peer:
+  /// finalizing could then hang. The process should then end with `abort` or a non-zero exit code;
+  /// the launcher then ends the other ranks.
   ~MpiScope();
   MpiScope(const MpiScope&) = delete;
   MpiScope& operator=(const MpiScope&) = delete;
@@ -43,7 +43,7 @@ class MpiScope {
 
 /// Version of the MPI library, for `espalier info`; needs no initialisation.
 std::string mpi_library();
-/// Whether MPI itself takes addresses of GPUs: "yes", "no" or "unknown".
+/// Whether MPI accepts GPU addresses: "yes", "no" or "unknown".
 std::string mpi_cuda_support();
 
 }  // namespace espalier::parallel

@@ -1,6 +1,6 @@
-// With MPI libraries that tell (Open MPI's mpi-ext.h).
+// For MPI libraries that report CUDA support (Open MPI's mpi-ext.h).
 #include <mpi.h>
-// After mpi.h:
+// Must follow mpi.h:
 #include <mpi-ext.h>
 
 #include "parallel/transport/mpi_communicator.h"

@@ -1,4 +1,4 @@
-// With MPI libraries that do not tell.
+// For MPI libraries that do not report CUDA support.
 #include "parallel/transport/mpi_communicator.h"
 
 namespace espalier::parallel {

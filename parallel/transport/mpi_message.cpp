@@ -52,9 +52,8 @@ MpiOperation::MpiOperation(const MpiAddress& from, std::span<std::byte> data)
 }
 
 MpiOperation::~MpiOperation() {
-  // After an error nobody calls MPI again but to abort, so nothing is written into the buffer any
-  // more: only a call makes progress. Waiting for the cancellation could hang on the very peer that
-  // is lost.
+  // After an error no rank calls MPI again except to abort. Only calls make progress, so MPI no
+  // longer writes to the buffer. Waiting for the cancellation could hang on the lost peer.
   for (Part& part : parts_) {
     if (part.request != MPI_REQUEST_NULL) {
       if (receives_) {
@@ -100,7 +99,7 @@ void MpiOperation::check_size(const Part& part, const MPI_Status& status) const 
 
 namespace {
 
-// MPI fixes this signature.
+// MPI prescribes this signature.
 template <class Half>
 void add_halves(void* in, void* in_out, int* count, MPI_Datatype*) {
   const auto* x = static_cast<const Half*>(in);
@@ -110,7 +109,7 @@ void add_halves(void* in, void* in_out, int* count, MPI_Datatype*) {
   }
 }
 
-/// Made once, and freed with MPI.
+/// Created once, and freed with MPI.
 template <class Half>
 MPI_Op sum_of_halves() {
   static const MPI_Op op = [] {

@@ -1,5 +1,5 @@
 #pragma once
-// One message over MPI, and MPI's error codes as Failure. Used by mpi_communicator.cpp only.
+// One message over MPI, and MPI's error codes as Failure. Only mpi_communicator.cpp uses it.
 #include <mpi.h>
 
 #include <vector>
@@ -11,16 +11,17 @@ namespace espalier::parallel {
 /// Throws Failure with MPI's own text unless the call succeeded.
 void check_mpi(int code, std::string_view call);
 
-/// MPI's number of a tag. Every MPI library has at least 0 … 32767; ours end below kPoisonTag.
+/// MPI's number of a tag. Every MPI library supports at least 0 … 32767; these end below
+/// kPoisonTag.
 constexpr int mpi_tag(Tag tag) { return static_cast<int>(tag.kind) * kTagNumbers + tag.number; }
 inline constexpr int kPoisonTag = 32766;
 
-/// Where a message goes to or comes from.
+/// Source or destination of a message.
 struct MpiAddress {
   MPI_Comm comm = MPI_COMM_NULL;
   int peer = 0;
   int tag = 0;
-  size_t part_bytes = 0;  ///< a longer message travels in parts of this size
+  size_t part_bytes = 0;  ///< a longer message is sent in parts of this size
 };
 
 class MpiOperation final : public Operation {
@@ -43,11 +44,11 @@ class MpiOperation final : public Operation {
   bool receives_;
 };
 
-/// A sum over all ranks by MPI itself; fp32, or 16 bits added in fp32 and rounded at each step.
+/// All-reduce by MPI itself; fp32, or 16 bits added in fp32 and rounded at each step.
 class MpiAllReduce final : public Operation {
  public:
   MpiAllReduce(MPI_Comm comm, const Tensor& data);
-  /// MPI cannot take a collective back: under way, it is left alone (the job ends then).
+  /// MPI cannot cancel a collective: one in flight is abandoned (the job then ends).
   ~MpiAllReduce() override = default;
   bool test() override;
 

@@ -59,7 +59,7 @@ class ReceiveOperation final : public Operation {
   std::shared_ptr<ThreadReceive> receive_;
 };
 
-/// An eager send: through at once.
+/// An eager send: complete at once.
 class DoneOperation final : public Operation {
  public:
   bool test() override { return true; }
@@ -119,7 +119,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
   struct Wish {
     int color, key, context;
   };
-  // Contexts of all groups come from rank 0; a group takes the one at its first member's place.
+  // Rank 0 reserves the contexts of all groups; a group takes the one at its first member's index.
   const Wish mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
   std::vector<Wish> wishes(static_cast<size_t>(size()));
   all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(wishes)));
@@ -150,7 +150,7 @@ std::unique_ptr<Communicator> make_rank(const std::shared_ptr<ThreadWorld>& worl
   return std::make_unique<ThreadCommunicator>(world, 0, std::move(members));
 }
 
-/// Calls the body of one rank; the first error of all ranks ends in `first`.
+/// Calls the body of one rank; `first` gets the first error of all ranks.
 void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadOptions& options,
               const std::function<void(Communicator&)>& body, std::mutex& mutex,
               std::exception_ptr& first) {

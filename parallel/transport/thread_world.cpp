@@ -181,13 +181,12 @@ void ThreadWorld::wait_for_event(int rank, double seconds) {
   }
   std::unique_lock lock(mutex_);
   Box& box = boxes_[rank];
-  for (const auto& receive : box.bound) {  // they wait for their time
+  for (const auto& receive : box.bound) {  // bound messages wait for their arrival time
     seconds = std::clamp(receive->message->arrival - now_seconds(), 0.0, seconds);
   }
   box.changed.wait_for(lock, std::chrono::duration<double>(seconds),
                        [&] { return box.events != box.seen; });
-  // Events that come while the caller looks around must not be lost: they end its next wait at
-  // once.
+  // An event during the caller's own checks must not be lost: it ends the next wait at once.
   box.seen = box.events;
 }
 

@@ -7,8 +7,9 @@
 //   choosing       adaptive, fastest, adaprec: choose among value codecs during training
 //                  (src/train/codec_choice/)
 //
-// Written NAME, NAME:NUMBER or NAME:NUMBER:BUCKET; the meaning of the numbers: kernels::WireNumbers.
-// Omitted numbers default to the config's (CodecDefaults), then to the codec's own.
+// Text form: NAME, NAME:NUMBER or NAME:NUMBER:BUCKET; the meaning of the numbers:
+// kernels::WireNumbers. Omitted numbers default to the config's (CodecDefaults), then to the
+// codec's own.
 #include <string>
 #include <string_view>
 
@@ -23,12 +24,12 @@ struct Codec {
   std::string_view help;
   CodecKind kind = CodecKind::values;
   kernels::WireNumbers numbers = kernels::WireNumbers::none;
-  int most_bits = 8;  ///< with numbers BITS
+  int most_bits = 8;  ///< if the number is BITS
 };
 /// Value codecs, in the order of kernels::wire_codecs(), then the others.
 Registry<Codec> codecs();
 
-/// A codec as written; 0: not written.
+/// A parsed codec text; 0: omitted.
 struct CodecSpec {
   std::string name;
   int64_t bits = 0;
@@ -41,10 +42,10 @@ struct CodecSpec {
 };
 /// Throws Failure that names the error and the fix.
 CodecSpec parse_codec(std::string_view text);
-/// parse_codec gives the same back.
+/// Inverse of parse_codec.
 std::string to_text(const CodecSpec& codec);
 
-/// Numbers that the config gives for all codecs; 0: the codec's own default.
+/// Numbers that the config sets for all codecs; 0: the codec's own default.
 struct CodecDefaults {
   int64_t bits = 0;
   int64_t bucket = 0;

@@ -13,7 +13,7 @@ namespace espalier::parallel {
 
 namespace {
 
-/// Sums of so many values are formed before they are added to the rest: less rounding.
+/// Blocks of this many values are summed before they are added to the total: less rounding.
 constexpr size_t kBlock = 4096;
 
 CodecErrors compare_block(const float* x, const float* y, size_t n) {
@@ -54,7 +54,7 @@ struct PassTimes {
   double decode = 0;
 };
 
-/// The least of each over passes that are repeated for `seconds`.
+/// The least time of each over passes that are repeated for `seconds`.
 template <class Pass>
 PassTimes fastest(double seconds, const Pass& pass) {
   PassTimes best{.encode = std::numeric_limits<double>::infinity(),
@@ -83,7 +83,7 @@ double CodecErrors::bits() const {
 
 namespace {
 
-/// What nothing was compared for is not known; nothing wrong of nothing is 0.
+/// NaN if no value was compared; 0 for zero over zero.
 double share(const CodecErrors& sums, double part, double whole) {
   if (sums.compared() == 0) {
     return std::numeric_limits<double>::quiet_NaN();

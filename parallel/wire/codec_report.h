@@ -1,5 +1,5 @@
 #pragma once
-// What a codec does to given values x, which come back as y: bits on the wire, errors, speed.
+// Measures a codec on values x, which decode to y: bits on the wire, errors, speed.
 //
 //   bits a value     8 Σ wire_bytes / Σ values, exact
 //   relative L2      sqrt(Σ (y - x)² / Σ x²)
@@ -8,12 +8,12 @@
 //   cosine           Σ x y / sqrt(Σ x² Σ y²)
 //   bias             Σ (y - x) / Σ |x|
 //
-// Sums are in double, over values that are finite before and after. A value that was finite and
-// comes back as NaN or infinite is `lost`, and counted. Ratios to zero are 0 when nothing was
-// wrong (all zeros decode to zeros), else infinite; of no values they are NaN. Each part (a
-// parameter, say) is a message of its own. Rounding is to nearest.
+// Sums are in double, over values that are finite before and after. A value that is finite before
+// and NaN or infinite after counts as `lost`. Ratios to zero are 0 without errors (all zeros decode
+// to zeros), else infinite; ratios over no values are NaN. Each part (for example a parameter) is a
+// separate message. Rounding is to nearest.
 //
-// Cost: one encode, decode and pass over the values, then passes for the time that is given.
+// Cost: one encode, decode and pass over the values, then passes for the given time.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,13 +23,13 @@
 
 namespace espalier::parallel {
 
-/// Sums over values and what they come back as; those of parts add up.
+/// Sums over values and their decoded counterparts; sums of parts add up.
 struct CodecErrors {
-  int64_t values = 0;    ///< all of them
+  int64_t values = 0;    ///< all values
   int64_t bytes = 0;     ///< on the wire
   int64_t finite = 0;    ///< before
   int64_t lost = 0;      ///< finite before, not after
-  int64_t nonzero = 0;   ///< of those compared: finite before and after
+  int64_t nonzero = 0;   ///< of the compared values: finite before and after
   double error_sum = 0;  ///< Σ (y - x)
   double error_squares = 0;
   double relative_sum = 0;   ///< Σ |y - x| / |x| over x ≠ 0
@@ -50,11 +50,11 @@ struct CodecErrors {
   void add(const CodecErrors& other);
 };
 
-/// `bytes` is left to the caller. compare(x, x) tells what x is like: largest, squares, nonzero.
+/// The caller sets `bytes`. compare(x, x) describes x: largest, squares, nonzero.
 CodecErrors compare(std::span<const float> x, std::span<const float> y);
 
 /// Bytes of fp32 a second, by the fastest of many passes over all parts, on the threads of the
-/// stream. A part is decoded right after it was encoded, always to the same memory.
+/// stream. Each part is decoded right after its encoding, always to the same memory.
 struct CodecSpeed {
   double encode = 0;
   double decode = 0;
@@ -73,9 +73,9 @@ class CodecMeter {
   CodecMeter(const kernels::Kernels& kernels, Stream& stream, const Tensor& values,
              std::vector<Range> parts);
 
-  /// `seconds`: how long passes are repeated for the speed (there is always one).
+  /// `seconds`: how long passes are repeated for the speed (at least one pass).
   CodecReport measure(const kernels::WireFormat& format, double seconds);
-  /// Bytes a second of memcpy, part by part, in the same way.
+  /// Bytes a second of memcpy, part by part, measured in the same way.
   double copy_speed(double seconds);
 
  private:

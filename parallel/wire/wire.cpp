@@ -107,7 +107,7 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   if (feedback_) {
     const Tensor back = scratch(decoded_, n);
     decode_parts(out, first, back, false);
-    // What was not finite is forgotten: the step fails by it, and must not fail the next ones.
+    // Non-finite errors become zero: this step fails because of them, but later steps must not.
     kernels_.difference(stream_, {.a = v, .b = back, .y = error, .finite = true});
     if (decoded) {
       kernels_.cast(stream_, {.x = back, .y = decoded});
@@ -117,7 +117,7 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   }
 }
 
-/// x = target - x, of changes.
+/// x = target - x, for segments of changes.
 void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
   if (!changes_) {
     return;

@@ -1,8 +1,8 @@
-// Asynchronous 1F1B, which does not drain: each stage updates after each `every` backwards. The
-// micro-batches are those between two drains of the pipeline. Source: Narayanan et al., SOSP 2019.
+// Asynchronous 1F1B without flushes: each stage updates after each `every` backwards. The
+// micro-batches are those between two flushes of the pipeline. Source: Narayanan et al., SOSP 2019.
 //
-// Of one rank with several chunks: what as many ranks would do, one action at a time, in an order
-// that they could have. So every stage sees the same weights and delays (a delay injector).
+// One rank with several chunks runs the actions of as many ranks one at a time, in an order that
+// these ranks could have. So every stage sees the same weights and delays (a delay injector).
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/builders.h"
@@ -11,7 +11,7 @@ namespace espalier::parallel {
 namespace {
 
 /// 1F1B over `stages` stages, serialised for one rank: in turn, from the last stage to the first,
-/// each stage runs its next action if its input is there.
+/// each stage runs its next action if its input has arrived.
 std::vector<Action> serialised(int stages, int micro_batches) {
   struct Progress {
     std::vector<Action> program;

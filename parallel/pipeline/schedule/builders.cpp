@@ -5,7 +5,7 @@
 namespace espalier::parallel {
 namespace {
 
-/// What must have come before a compute action, from another rank.
+/// Adds the receive of a compute action's input, if another rank sends it.
 void receive_before(const Schedule& schedule, const Action& action, std::vector<Action>& program) {
   const int stage = action.stage;
   if (action.kind == ActionKind::forward && stage > 0 && schedule.crosses(stage - 1)) {

@@ -8,10 +8,10 @@
 
 namespace espalier::parallel {
 
-/// The compute actions of one rank, micro-batches counted by stage and kind.
+/// The compute actions of one rank; micro-batches are counted by stage and kind.
 class Program {
  public:
-  /// The next micro-batch of this kind at this stage.
+  /// Adds the next micro-batch of this kind at this stage.
   void next(ActionKind kind, int stage) {
     add(kind, stage, counts_[{stage, static_cast<int>(kind)}]++);
   }
@@ -28,7 +28,7 @@ class Program {
     next(ActionKind::forward, stage);
     actions_.back().paired = true;
   }
-  /// How many of this kind `next` has added.
+  /// Number of actions of this kind that `next` has added.
   int count(ActionKind kind, int stage) const {
     const auto found = counts_.find({stage, static_cast<int>(kind)});
     return found == counts_.end() ? 0 : found->second;
@@ -41,7 +41,7 @@ class Program {
 };
 
 /// The program of a rank that owns two stages in a V-shaped placement: stage k (chunk 0) and stage
-/// 2p - 1 - k (chunk 1). Weight gradients that are due wait in a queue.
+/// 2p - 1 - k (chunk 1). Deferred weight gradients wait in a queue.
 class VProgram {
  public:
   VProgram(const Schedule& schedule, int rank)
@@ -60,9 +60,9 @@ class VProgram {
     program_.next_paired(stage_[ahead]);
     backward(back);
   }
-  /// The oldest weight gradient that is due.
+  /// Adds the oldest deferred weight gradient.
   void backward_weight();
-  /// The oldest one of a chunk.
+  /// Adds the oldest deferred weight gradient of a chunk.
   void backward_weight(int chunk);
   int forwards(int chunk) const { return program_.count(ActionKind::forward, stage_[chunk]); }
   bool weight_due() const { return !waiting_.empty(); }
@@ -83,18 +83,19 @@ void repeat(int times, const auto& body) {
   }
 }
 
-/// Of one stage: `warm` forwards, then pairs of a forward and a backward, then the other backwards.
+/// Program of one stage: `warm` forwards, then pairs of a forward and a backward, then the
+/// remaining backwards.
 std::vector<Action> forwards_first(int stage, int micro_batches, int warm);
 
-/// Without programs: one stage a rank, and two in V-shaped placement.
+/// Schedules without programs: one stage a rank, and two in V-shaped placement.
 Schedule one_stage_a_rank(std::string_view name, const ScheduleShape& shape);
 Schedule v_shaped(std::string_view name, const ScheduleShape& shape);
 
-/// Each rank warms up with as many forwards as there are stages behind it (1F1B).
+/// Each rank warms up with as many forwards as there are later stages (1F1B).
 Schedule warmed_up_by_depth(Schedule schedule);
 
-/// Programs of compute actions become complete: messages around them, `reduce` once a stage's last
-/// gradient is in, `step` at the end (synchronous) or after each `every` backwards.
+/// Completes programs of compute actions: adds messages around them, `reduce` after a stage's last
+/// gradient, `step` at the end (synchronous) or after each `every` backwards.
 Schedule complete(Schedule schedule);
 
 }  // namespace espalier::parallel

@@ -9,9 +9,9 @@
 namespace espalier::parallel {
 namespace {
 
-/// What a stage has done with a micro-batch.
+/// State of a micro-batch at a stage.
 struct Work {
-  bool activation = false, gradient = false;            ///< are here
+  bool activation = false, gradient = false;            ///< have arrived
   bool forward = false, input = false, weight = false;  ///< are done
   int steps_at_forward = 0;
 };
@@ -44,7 +44,7 @@ class Checker {
               .messages = std::vector<int>(ranks)};
   }
 
-  /// Empty if it comes to its end, else what all ranks wait for.
+  /// Empty if the schedule finishes, else the actions that the ranks wait for.
   std::string run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -101,7 +101,7 @@ class Checker {
         fmt::format("schedule {}, rank {}: {} {}", schedule_.name, rank, describe(action), why));
   }
 
-  /// False: it has to wait.
+  /// False: the action has to wait.
   bool perform(size_t rank, const Action& action) {
     auto demand = [&](bool ok, std::string_view why) {
       if (!ok) {
@@ -170,9 +170,9 @@ class Checker {
     }
   }
 
-  /// Weight gradients that must be in before all-reduce number `reductions`.
+  /// Weight gradients that must be complete before all-reduce number `reductions`.
   int due(int reductions) const { return (reductions + 1) * an_update(); }
-  /// Micro-batches.
+  /// Micro-batches of an update.
   int an_update() const {
     return schedule_.synchronous ? schedule_.micro_batches : schedule_.every;
   }
@@ -237,7 +237,7 @@ class Checker {
   std::vector<size_t> at_;  ///< [ranks] next action
   std::vector<Held> held_;
   std::vector<StageState> stages_;
-  std::vector<std::deque<int>> activations_, gradients_;  ///< [stages] on their way there
+  std::vector<std::deque<int>> activations_, gradients_;  ///< [stages] in transit to the stage
   ScheduleFacts facts_;
 };
 

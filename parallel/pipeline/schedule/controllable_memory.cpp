@@ -1,14 +1,14 @@
-// Schedules of controllable memory: two stages a rank in V-shaped placement, weight gradients
-// apart, and a building block (the actions of one micro-batch at fixed times) that repeats every 6
-// actions, so that F, Bi and W of both stages fill the period. How long a block keeps its
-// activations decides the memory:
+// Schedules of controllable memory: two stages a rank in V-shaped placement, with separate weight
+// gradients. A building block (the actions of one micro-batch at fixed times) repeats every 6
+// actions, so that F, Bi and W of both stages fill the period. The time for which a block keeps its
+// activations determines the memory:
 //
 //   v-half   at most p + 2 stages held, half of 1F1B's activations    bubble at F = Bi = W: 1.5 p F
 //   v-min    at most 2 (p + 4) / 3,     a third                                             2 p F
 //
-// F is the forward of a rank's two stages. The order is the block's; weight gradients fill the time
-// in which a rank waits, or come when the bound is reached. Source: Qi et al., "Pipeline Parallelism
-// with Controllable Memory", NeurIPS 2024 (arXiv 2405.15362), sections 3 and 4.
+// F is the forward of a rank's two stages. The block defines the order; weight gradients fill a
+// rank's waiting time, or run when the memory bound is reached. Source: Qi et al., "Pipeline
+// Parallelism with Controllable Memory", NeurIPS 2024 (arXiv 2405.15362), sections 3 and 4.
 #include <algorithm>
 #include <array>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kPeriod = 6;
 
-/// When a rank begins the actions of one micro-batch: forwards of chunk 0 and 1, backwards (input)
+/// Start times of a rank's actions of one micro-batch: forwards of chunk 0 and 1, backwards (input)
 /// of chunk 1 and 0. Blocks that are kPeriod apart never collide.
 using Block = std::array<int, 4>;
 
@@ -54,8 +54,8 @@ std::vector<Pass> repeated(const Block& block, int micro_batches) {
   return passes;
 }
 
-/// All ranks in lockstep, one action of unit time each: the next pass when its input is there and
-/// fewer than `bound` stages are held, else a weight gradient.
+/// Runs all ranks in lockstep, one action of unit time each: the next pass if its input has arrived
+/// and fewer than `bound` stages are held, else a weight gradient.
 Schedule squeezed(std::string_view name, const ScheduleShape& shape, Block (*block)(int, int),
                   int bound) {
   struct Rank {

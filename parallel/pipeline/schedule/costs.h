@@ -1,6 +1,6 @@
 #pragma once
-// The model of stages and links that the simulators share: a rank computes one action at a time,
-// messages move beside it.
+// The model of stages and links that the simulators share: a rank computes one action at a time;
+// messages move concurrently.
 #include <limits>
 
 #include "parallel/pipeline/schedule/schedule.h"
@@ -9,7 +9,7 @@ namespace espalier::parallel {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Seconds (or any unit) of one micro-batch.
+/// Times of one micro-batch, in seconds (or any unit).
 struct StageTimes {
   double forward = 1;
   double backward_input = 1;
@@ -20,11 +20,13 @@ struct StageTimes {
 struct Costs {
   std::vector<StageTimes> stages;  ///< [S]
   double latency = 0;              ///< of a message
-  double transfer = 0;             ///< for which a message occupies its link: bytes / bandwidth
-  /// Forward and backward that are `paired` run as one, for as long as both, and end together.
+  double transfer = 0;             ///< time for which a message occupies its link: bytes /
+                                   ///< bandwidth
+  /// A `paired` forward and backward run as one action, for the sum of both times, and end
+  /// together.
   bool fuse_pairs = false;
 
-  /// How long a compute action takes; 0 for others.
+  /// Duration of a compute action; 0 for others.
   double of(const Action& action) const;
 
   static Costs even(int stages, const StageTimes& times) {
@@ -41,7 +43,7 @@ class Links {
 
   /// The message that `action` sends at `now`; returns its arrival.
   double send(const Action& action, int from, int to, double now);
-  /// When the message that `action` receives arrives; kNever: it is not sent yet.
+  /// Arrival time of the message that `action` receives; kNever: not sent yet.
   double arrival(const Action& action);
 
  private:
@@ -49,7 +51,7 @@ class Links {
 
   const Costs& costs_;
   size_t ranks_, micro_batches_;
-  std::vector<double> free_;                   ///< [from][to] until when the link is occupied
+  std::vector<double> free_;                   ///< [from][to] time until which the link is occupied
   std::vector<double> activation_, gradient_;  ///< [stage][micro-batch] arrival
 };
 

@@ -99,7 +99,7 @@ std::string legend(int y) {
 }  // namespace
 
 std::string draw_text(const Timeline& timeline, int columns) {
-  constexpr double kCell = 3;  // characters that the shortest action should have
+  constexpr double kCell = 3;  // least width of the shortest action, characters
   const double makespan = timeline.makespan();
   if (makespan <= 0) {
     return {};
@@ -129,8 +129,8 @@ std::string draw_svg(const Timeline& timeline, const std::string& title) {
         "<text x=\"10\" y=\"{}\">rank {}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" "
         "fill=\"#f2f2f2\"/>\n",
         y + kRow - 11, rank, kLeft, y, kWidth, kRow - 4);
-    // Chunks are told apart by shade: the stages of a rank in ascending order, light and dark in
-    // turns.
+    // Shades distinguish chunks: light and dark alternate over the stages of a rank in ascending
+    // order.
     std::set<int> stages;
     for (const TimedAction& timed : timeline.ranks[rank]) {
       stages.insert(timed.action.stage);

@@ -1,7 +1,7 @@
 #pragma once
 // Pictures of a timeline: one row a rank, time to the right.
 //
-//   text   a letter for each kind and the micro-batch where there is room: F forward, B backward,
+//   text   a letter for each kind and the micro-batch where it fits: F forward, B backward,
 //          I input part, W weight part, · idle
 //   SVG    boxes coloured by kind, numbered by micro-batch; light and dark shades for chunks
 #include <string>

@@ -1,6 +1,6 @@
 // DualPipe in V-shaped placement (DualPipe "cut in half"): forwards of one chunk run beside
-// backwards of the other, so that a backend that can overlap them hides one's messages behind the
-// other's products. Source: DeepSeek-AI, DualPipe (2024); cut in half by Qi et al.
+// backwards of the other. A backend that can overlap them hides the messages of one behind the
+// matrix products of the other. Source: DeepSeek-AI, DualPipe (2024); cut in half by Qi et al.
 #include "parallel/pipeline/schedule/builders.h"
 
 namespace espalier::parallel {
@@ -21,7 +21,7 @@ std::vector<Action> program_of(const Schedule& schedule, int rank) {
   });
   repeat(schedule.micro_batches - 2 * schedule.ranks + rank + 1, [&](int i) {
     if (i == 0 && after == 0) {
-      program.forward(0);  // the rank of the turn has nothing to overlap yet
+      program.forward(0);  // the last rank of the V has nothing to overlap yet
       program.backward(1);
     } else {
       program.forward_and_backward(0, 1);
@@ -32,7 +32,7 @@ std::vector<Action> program_of(const Schedule& schedule, int rank) {
     program.backward(1);
     program.forward_and_backward(1, 0);
   });
-  // From the middle on, weight gradients wait, to fill the end.
+  // From the middle on, weight gradients are deferred, to fill the end.
   auto drain = [&](int chunk, bool deferred) {
     deferred ? program.backward_input(chunk) : program.backward(chunk);
   };

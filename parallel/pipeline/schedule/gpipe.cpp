@@ -1,5 +1,5 @@
-// GPipe: all forwards, then all backwards, so that a rank holds all m micro-batches. Idle time
-// (p - 1)(F + B). Source: Huang et al., NeurIPS 2019.
+// GPipe: all forwards, then all backwards. A rank holds all m micro-batches. Idle time (p - 1)(F +
+// B). Source: Huang et al., NeurIPS 2019.
 #include "parallel/pipeline/schedule/builders.h"
 
 namespace espalier::parallel {

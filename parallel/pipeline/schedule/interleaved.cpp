@@ -1,7 +1,6 @@
-// Interleaved 1F1B: rank k owns stages k, p + k, 2p + k, … and visits them in groups of p
-// micro-batches: the group through chunk 0, through chunk 1, …; backwards through the chunks in
-// reverse. Warm-up 2 (p - 1 - k) + (v - 1) p forwards. Source: Narayanan et al., SC 2021, section
-// 2.2; the order is that of Megatron-LM.
+// Interleaved 1F1B: rank k owns stages k, p + k, 2p + k, …. Each group of p micro-batches passes
+// chunk 0, then chunk 1, …; backwards pass the chunks in reverse. Warm-up 2 (p - 1 - k) + (v - 1) p
+// forwards. Source: Narayanan et al., SC 2021, section 2.2; the order is that of Megatron-LM.
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/builders.h"

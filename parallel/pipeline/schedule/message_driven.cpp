@@ -45,8 +45,8 @@ class ArrivalSimulator {
   }
 
   std::pair<Schedule, Timeline> run() {
-    // In the order of their beginnings: what an action sends arrives after all that began before
-    // it.
+    // In the order of their start times: a message of an action arrives after the start of all
+    // earlier actions.
     for (size_t rank = next(); begin_of(rank) < kNever; rank = next()) {
       act(rank);
     }

@@ -1,6 +1,7 @@
 #pragma once
-// Message-driven scheduling: a rank has no program and runs whatever has arrived. Rank 0 has at most
-// `in_flight` micro-batches under way. Source: AxoNN (Singh & Bhatele, IPDPS 2022), algorithm 2.
+// Message-driven scheduling: a rank has no program and runs an action as soon as its message has
+// arrived. Rank 0 has at most `in_flight` micro-batches in flight. Source: AxoNN (Singh & Bhatele,
+// IPDPS 2022), algorithm 2.
 #include <utility>
 
 #include "parallel/pipeline/schedule/simulate.h"
@@ -14,7 +15,7 @@ struct MessageDriven {
   enum class Order : uint8_t { backward_first, arrival } order = Order::backward_first;
 };
 
-/// The schedule that results for these times. Cost: the number of actions times log.
+/// The schedule that results from these times. Cost: n log n for n actions.
 std::pair<Schedule, Timeline> simulate(const MessageDriven& policy, const Costs& costs);
 
 /// The smallest limit from p to m whose makespan is within 1 % of the best.

@@ -1,6 +1,6 @@
 // 1F1B with flushes: rank k runs p - 1 - k forwards, then pairs of a forward and a backward, then
-// the other backwards, so that it holds at most p - k micro-batches. Idle time (p - 1)(F + B).
-// Source: Narayanan et al., SOSP 2019, there without flushes.
+// the remaining backwards. It holds at most p - k micro-batches. Idle time (p - 1)(F + B). Source:
+// Narayanan et al., SOSP 2019 (without flushes).
 #include "parallel/pipeline/schedule/builders.h"
 
 namespace espalier::parallel {

@@ -13,18 +13,19 @@ namespace espalier::parallel {
 struct ScheduleShape {
   int ranks = 1;          ///< p
   int micro_batches = 1;  ///< m
-  int chunks = 1;         ///< v: stages a rank, where the schedule leaves the choice
-  int every = 1;          ///< micro-batches of an update, of an asynchronous schedule
+  int chunks = 1;         ///< v: stages a rank, if the schedule supports several
+  int every = 1;          ///< micro-batches of an update, for an asynchronous schedule
 };
 
 struct ScheduleEntry {
   std::string_view name;
   std::string_view help;
-  /// A pure function of the sizes. Throws Failure with the fix for sizes that the schedule cannot
-  /// use. Null: the order depends on arrival times (message_driven.h).
+  /// A pure function of the sizes. Throws Failure with the fix for unsupported sizes. Null: the
+  /// order depends on arrival times (message_driven.h).
   Schedule (*build)(const ScheduleShape& shape) = nullptr;
   int chunks = 1;           ///< stages a rank; 0: ScheduleShape::chunks
-  bool synchronous = true;  ///< all stages update at the end of a step; else each by itself
+  bool synchronous = true;  ///< all stages update at the end of a step; else each stage updates
+                            ///< separately
 
   bool by_arrival() const { return build == nullptr; }
   int chunks_of(const ScheduleShape& shape) const { return chunks > 0 ? chunks : shape.chunks; }
@@ -35,7 +36,7 @@ Registry<ScheduleEntry> schedules();
 /// "auto" is 1f1b. Throws Failure that lists the names.
 const ScheduleEntry& schedule_entry(std::string_view name);
 
-/// Builds by name, not those that go by arrival. Throws Failure for sizes below 1.
+/// Builds a schedule by name, except those by arrival. Throws Failure for sizes below 1.
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
 }  // namespace espalier::parallel

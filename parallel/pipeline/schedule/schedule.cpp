@@ -30,7 +30,7 @@ std::string describe(const Action& action) {
                      action.stage);
 }
 
-/// In groups of p micro-batches, through a rank's chunks one after the other.
+/// Groups of p micro-batches pass a rank's chunks one after the other.
 Schedule forward_only(const Schedule& like, int micro_batches) {
   Schedule schedule{.name = "evaluation",
                     .ranks = like.ranks,

@@ -1,28 +1,28 @@
 #pragma once
-// A pipeline schedule is a value: for each rank the list of what it does in one step. This is the
-// contents page of the folder:
+// A pipeline schedule is a value: for each rank, the list of its actions in one step. Contents of
+// the folder:
 //
 //   registry.h        the schedules by name, each a pure function of its sizes
-//   check.h           proves one: messages meet, nothing deadlocks, every micro-batch once; counts
-//                     memory
-//   simulate.h        times one: makespan, idle share, a timeline
+//   check.h           verifies a schedule: messages match, no deadlock, every micro-batch once;
+//                     counts memory
+//   simulate.h        times a schedule: makespan, idle share, a timeline
 //   message_driven.h  the schedule whose order depends on arrival times
 //   draw.h            pictures of a timeline, as text and SVG
-//   builders.h        what the schedules are built from
+//   builders.h        building blocks of the schedules
 //
 // The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward
 // order; a rank owns `chunks` of them (p. 2 of Narayanan et al., SC 2021, calls them model chunks).
-// Where stage s and s + 1 lie on different ranks, the activation goes forward and its gradient
-// comes back as a message; on one rank both stay in memory.
+// If stages s and s + 1 lie on different ranks, the activation is sent forward and its gradient is
+// sent back; on one rank both stay in memory.
 //
-// An action names the stage that acts and the micro-batch it acts on:
+// An action names its stage and its micro-batch:
 //
 //   forward          x -> y, keeps what backward needs
 //   backward         dy -> dx and the gradients of the weights
 //   backward_input   dy -> dx only ("B" of the zero-bubble papers)
 //   backward_weight  the weight gradients of an earlier backward_input ("W")
 //   send_…           starts a message, does not wait
-//   receive_…        waits until one is there
+//   receive_…        waits until a message has arrived
 //   reduce           the stage's gradient is complete: its all-reduce over replicas may start
 //   step             the optimizer updates the stage
 #include <cstdint>
@@ -66,7 +66,7 @@ constexpr bool makes_weight_gradient(ActionKind kind) {
 struct Action {
   ActionKind kind = ActionKind::forward;
   int stage = 0;
-  int micro_batch = 0;  ///< of `reduce` and `step`: the last one whose gradient is in
+  int micro_batch = 0;  ///< of `reduce` and `step`: the last one whose gradient is complete
   bool paired = false;  ///< a forward that may overlap the backward after it (DualPipe's "F&B")
   bool operator==(const Action&) const = default;
 };
@@ -74,10 +74,10 @@ struct Action {
 /// "forward of micro-batch 3 at stage 1"
 std::string describe(const Action& action);
 
-/// Which rank owns a stage.
+/// Assignment of stages to ranks.
 enum class Placement : uint8_t {
   loop,     ///< stage s on rank s mod p: 0 1 2 0 1 2
-  v_shape,  ///< there and back: 0 1 2 2 1 0; two chunks
+  v_shape,  ///< down and back up: 0 1 2 2 1 0; two chunks
 };
 
 struct Schedule {
@@ -86,7 +86,8 @@ struct Schedule {
   int chunks = 1;
   int micro_batches = 1;  ///< m, of one step
   Placement placement = Placement::loop;
-  /// One update of all stages at the end. Otherwise each stage steps by itself, as gradients come.
+  /// One update of all stages at the end. Otherwise each stage steps separately, as its gradients
+  /// complete.
   bool synchronous = true;
   int every = 1;                              ///< not synchronous: micro-batches of an update
   std::vector<std::vector<Action>> programs;  ///< [ranks]
@@ -107,7 +108,7 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-/// Forwards alone, for evaluation, through the stages of `like`: groups of p micro-batches pass a
+/// Forwards only, for evaluation, through the stages of `like`: groups of p micro-batches pass a
 /// rank's chunks one after the other.
 Schedule forward_only(const Schedule& like, int micro_batches);
 

@@ -44,7 +44,7 @@ class Simulator {
 
   double time_of(const Action& action) const { return costs_.of(action); }
 
-  /// Past the backward of a pair that begins at `first`, with what lies between.
+  /// Index after the backward of a pair that begins at `first`, including the actions between.
   size_t end_of_pair(size_t rank, size_t first) const {
     size_t i = first + 1;
     while (i < program(rank).size() && !makes_input_gradient(program(rank)[i].kind)) {
@@ -53,7 +53,7 @@ class Simulator {
     return std::min(i + 1, program(rank).size());
   }
 
-  /// The next action, or a whole pair; false: it waits for a message that is not sent yet.
+  /// Runs the next action, or a whole pair; false: it waits for a message that is not sent yet.
   bool advance(size_t rank) {
     const size_t begin = at_[rank];
     const bool pair = costs_.fuse_pairs && program(rank)[begin].paired;
@@ -90,7 +90,7 @@ class Simulator {
   const Costs& costs_;
   Links links_;
   std::vector<size_t> at_;   ///< [ranks] next action
-  std::vector<double> now_;  ///< [ranks] end of the last one
+  std::vector<double> now_;  ///< [ranks] end of the last action
   Timeline timeline_;
 };
 

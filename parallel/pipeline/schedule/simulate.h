@@ -1,8 +1,8 @@
 #pragma once
-// When each action of a schedule happens, given the times of stages and links (costs.h). Exact for
-// that model. Cost: the number of actions.
+// Simulates a schedule: the time of each action, given the times of stages and links (costs.h).
+// Exact for that model. Cost: the number of actions.
 //
-//   begin of an action = max(end of the rank's last one, arrival of its input)
+//   begin of an action = max(end of the rank's previous action, arrival of its input)
 #include "parallel/pipeline/schedule/costs.h"
 
 namespace espalier::parallel {
@@ -18,15 +18,15 @@ struct Timeline {
 
   double makespan() const;
   double busy(size_t rank) const;
-  /// Without work while any rank still has some.
+  /// Seconds without work, over the makespan.
   double idle(size_t rank) const { return makespan() - busy(rank); }
-  /// Without work between its own first and last action.
+  /// Seconds without work between the rank's own first and last action.
   double bubble(size_t rank) const;
   double most_idle() const;
   double largest_bubble() const;
 };
 
-/// Throws Failure when the schedule does not come to its end (check.h says why).
+/// Throws Failure when the schedule does not finish (check.h reports why).
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
 }  // namespace espalier::parallel

@@ -1,12 +1,12 @@
-// Zero-bubble schedules with one stage a rank: the order of 1F1B, but weight gradients can wait and
-// fill what would be idle at the end. Rank k
+// Zero-bubble schedules with one stage a rank: the order of 1F1B, but weight gradients are deferred
+// to fill idle time at the end. Rank k
 //
 //   h1   warms up with p - 1 - k forwards, defers its first k weight gradients; bubble
 //        (p - 1)(F + Bi - W)
 //   h2   warms up with 2 (p - 1 - k) forwards, defers 2k; holds up to 2p - 1 activations; bubble
 //        (p - 1)(F + Bi - 2W)
 //
-// The bubble is the idle time between a rank's own first and last action: it assumes that the
+// The bubble is the idle time between a rank's own first and last action; this assumes that the
 // optimizer's step does not synchronise the ranks. Source: Qi et al., "Zero Bubble Pipeline
 // Parallelism", ICLR 2024.
 #include <algorithm>

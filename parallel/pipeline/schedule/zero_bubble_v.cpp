@@ -1,7 +1,7 @@
 // ZB-V: two stages a rank in V-shaped placement, so that the last rank passes activations to itself
-// and rank 0 computes the loss. No idle time when F = Bi = W and updates do not synchronise the
-// ranks, with the activations of 1F1B. Source: Qi et al., ICLR 2024 and "Pipeline Parallelism with
-// Controllable Memory", NeurIPS 2024.
+// and rank 0 computes the loss. It has the activations of 1F1B, and no idle time when F = Bi = W
+// and updates do not synchronise the ranks. Source: Qi et al., ICLR 2024 and "Pipeline Parallelism
+// with Controllable Memory", NeurIPS 2024.
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/builders.h"
@@ -9,7 +9,7 @@
 namespace espalier::parallel {
 namespace {
 
-/// Fewer micro-batches than fill the pipeline: those beyond are left out.
+/// With fewer micro-batches than fill the pipeline: removes the actions of the missing ones.
 std::vector<Action> only_first(std::vector<Action> program, int micro_batches) {
   std::erase_if(program,
                 [micro_batches](const Action& a) { return a.micro_batch >= micro_batches; });

@@ -1,8 +1,8 @@
 #pragma once
-// What GradientBuckets and ParameterGather (bucketer.h, parameter_gather.h) do, in the memory of
-// GPUs: the buckets of a flat array, each as soon as kernels that fill it have been asked for. It
-// follows them in the link's queue, so nobody waits: not for kernels, not for messages, nor for the
-// sums. Emits the spans of BucketPipeline, as NcclLink::trace sees them.
+// GradientBuckets and ParameterGather (bucketer.h, parameter_gather.h) for GPU memory: enqueues
+// each bucket of a flat array as soon as the kernels that fill it are enqueued. The bucket follows
+// them in the link's queue, so the host waits neither for kernels nor for messages nor for sums.
+// Emits the spans of BucketPipeline, with the times of NcclLink::trace.
 #include "parallel/reduction/bucket_pipeline.h"
 #include "parallel/reduction/device/reduction.h"
 #include "parallel/transport/device/nccl_link.h"
@@ -11,15 +11,15 @@ namespace espalier::parallel {
 
 class DeviceBuckets {
  public:
-  /// `overlap` = false: everything is asked for in `finish`. `text`: see BucketPipeline.
+  /// `overlap` = false: `finish` enqueues everything. `text`: see BucketPipeline.
   DeviceBuckets(NcclLink& link, DeviceSum& reduction, bool overlap, const PipelineText& text)
       : link_(link), reduction_(reduction), overlap_(overlap), text_(text) {}
 
-  /// The step before must be finished.
+  /// The previous step must be finished.
   void begin(BucketPipeline::Step step);
-  /// What makes elements [0, end) final has been asked for. `end` never decreases.
+  /// The kernels that make elements [0, end) final are enqueued. `end` never decreases.
   void ready(int64_t end);
-  /// The same of all. Kernels asked for from now on find the results.
+  /// As `ready`, for the whole array. Kernels enqueued from now on see the results.
   void finish();
 
  private:
@@ -30,7 +30,7 @@ class DeviceBuckets {
   bool overlap_;
   PipelineText text_;
   BucketPipeline::Step step_;
-  size_t asked_ = 0;  ///< buckets
+  size_t asked_ = 0;  ///< enqueued buckets
 };
 
 }  // namespace espalier::parallel

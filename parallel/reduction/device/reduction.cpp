@@ -69,7 +69,7 @@ Tensor DeviceReduction::slice(int rank) const {
   return job_.data.elements(edges_[rank], edges_[rank + 1] - edges_[rank]);
 }
 
-/// Slices have any sizes: NCCL's reduce-scatter, which wants equal ones, will not do.
+/// Slices have any sizes, so NCCL's reduce-scatter (equal sizes only) does not apply.
 void DeviceReduction::sum_by_nccl() {
   link_.group(doing_, [&] {
     if (job_.phases == Phases::both) {
@@ -140,7 +140,7 @@ size_t DeviceReduction::message_bytes(int rank) const {
   return pieces.empty() ? 0 : pieces.back().at + pieces.back().bytes;
 }
 
-/// Memory for messages of these sizes, each at the begin of a line.
+/// Memory for messages of these sizes, each aligned to a cache line.
 std::vector<std::span<std::byte>> DeviceReduction::rooms(Buffer& buffer, std::string_view name,
                                                          const std::vector<size_t>& bytes) {
   int64_t total = 0;
@@ -160,7 +160,7 @@ std::vector<std::span<std::byte>> DeviceReduction::rooms(Buffer& buffer, std::st
   return made;
 }
 
-/// Of the other ranks.
+/// Message bytes of the other ranks' slices.
 std::vector<size_t> DeviceReduction::bytes_of_slices() const {
   std::vector<size_t> bytes;
   for (int r = 0; r < link_.size(); ++r) {
@@ -169,7 +169,7 @@ std::vector<size_t> DeviceReduction::bytes_of_slices() const {
   return bytes;
 }
 
-/// Sums of this rank's slice, in fp32; rounded in place where nobody else gets them.
+/// Sums of this rank's slice, in fp32; rounded in place if no gather follows.
 void DeviceReduction::sum_coded() {
   Wire& wire = *job_.wire;
   const int me = link_.rank();
@@ -184,7 +184,7 @@ void DeviceReduction::sum_coded() {
   }
   link_.group(doing_, [&] {
     for (int r = 0; r < link_.size(); ++r) {
-      link_.send(r, out[r]);  // nothing to this rank
+      link_.send(r, out[r]);  // no bytes to this rank
       link_.receive(r, in[r]);
     }
   });
@@ -211,7 +211,7 @@ void DeviceReduction::sum_coded() {
   }
 }
 
-/// This rank's slice goes to all; every rank, this one too, holds what its codes say.
+/// Sends this rank's slice to all; every rank, this one included, stores the decoded values.
 void DeviceReduction::gather_coded() {
   Wire& wire = *job_.wire;
   const int me = link_.rank();

@@ -1,23 +1,23 @@
 #pragma once
-// Sums of arrays in the memory of GPUs over the ranks of a link: asked for, like kernels, and
-// done in the order of the link's queue. Two ways:
+// Sums of arrays in GPU memory over the ranks of a link: calls enqueue work, which runs in the
+// order of the link's queue. Two orders of summation:
 //
-//   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the versions of
-//             its slice in rank order, in fp32, rounded once. The same bits, and with a Wire the same
-//             bytes, as among ranks on the CPU. Sends 2 (p-1)/p n.
-//   by_nccl   NCCL's own sums, in an order of its own, which all ranks share. No codes, but of what
-//             is gathered.
+//   by_rank   scatter-reduce-allgather (reduction/sra.h) over grouped messages: a rank adds the
+//             versions of its slice in rank order, in fp32, rounded once. The bits, and with a Wire
+//             also the bytes, equal those of ranks on the CPU. Sends 2 (p-1)/p n.
+//   by_nccl   NCCL's own sums, in an order that NCCL chooses and all ranks share. Only gathers use
+//             codes.
 //
-// Memory: the other versions of this rank's slice; with a Wire, codes of all slices, of those
-// versions, and fp32 sums of the slice. It grows with the largest array so far; only then the host
-// waits.
+// Memory: the other versions of this rank's slice; with a Wire also codes of all slices, codes of
+// those versions, and fp32 sums of the slice. It grows with the largest array so far; the host
+// waits only when it grows.
 #include "parallel/reduction/bucket_pipeline.h"
 #include "parallel/reduction/reduction.h"
 #include "parallel/transport/device/link.h"
 
 namespace espalier::parallel {
 
-/// A way to ask for them. A wire's stream is the link's.
+/// Interface of sums between devices. A wire's stream is the link's.
 class DeviceSum {
  public:
   DeviceSum() = default;
@@ -25,10 +25,10 @@ class DeviceSum {
   DeviceSum& operator=(const DeviceSum&) = delete;
   virtual ~DeviceSum() = default;
 
-  /// After what the link's compute stream has been asked for so far. `doing`: for PeerLost, as in
+  /// Runs after all work enqueued on the link's compute stream so far. `doing`: for PeerLost, as in
   /// "summing gradients".
   virtual void run(const SliceJob& job, std::string_view doing) = 0;
-  /// One bucket of it.
+  /// One bucket of a step.
   void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
 };
 
@@ -36,7 +36,7 @@ class DeviceReduction final : public DeviceSum {
  public:
   enum class Order : uint8_t { by_rank, by_nccl };
 
-  /// Both must outlive it. `pieces`: those of the ranks on the CPU whose bytes it shall have.
+  /// Both must outlive it. `pieces`: the options of the CPU reduction with the same bytes.
   DeviceReduction(DeviceLink& link, const kernels::Kernels& kernels, Order order,
                   const PieceOptions& pieces = {})
       : link_(link), kernels_(kernels), order_(order), pieces_(pieces) {}
@@ -52,10 +52,10 @@ class DeviceReduction final : public DeviceSum {
   void gather_coded();
   Tensor slice(int rank) const;
 
-  /// Of a slice that travels in codes.
+  /// A piece of an encoded slice.
   struct Piece {
     Tensor elements;
-    int64_t number = 0;  ///< as the wire counts
+    int64_t number = 0;  ///< in the wire's numbering
     size_t at = 0;       ///< bytes from the message's begin
     size_t bytes = 0;
   };
@@ -69,7 +69,7 @@ class DeviceReduction final : public DeviceSum {
   const kernels::Kernels& kernels_;
   Order order_;
   PieceOptions pieces_;
-  SliceJob job_;  ///< the present one
+  SliceJob job_;  ///< the current one
   std::string_view doing_;
   std::vector<int64_t> edges_;
   int64_t piece_elements_ = 1;
@@ -78,7 +78,7 @@ class DeviceReduction final : public DeviceSum {
   Buffer sums_, sent_;  ///< of this rank's slice: fp32, and its codes
 };
 
-/// Of `parallel.reduction` between GPUs: "auto" is by rank.
+/// The order of `parallel.reduction` between GPUs: "auto" is by rank.
 DeviceReduction::Order order_of(std::string_view reduction);
 
 }  // namespace espalier::parallel

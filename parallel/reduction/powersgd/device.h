@@ -1,20 +1,20 @@
 #pragma once
-// What reduction.h does, in the memory of GPUs: matrices travel as two thin factors, and
-// the rest of an array by another sum. All of it is asked for in the order of the link's queue, and
-// the host waits for nothing. Factors are summed by rank order, whatever the rest has: so on the
-// same kernels it has the bits, and sends the bytes, of the reduction on the CPU.
+// PowerSGD (reduction.h) in GPU memory: matrices are sent as two thin factors, and another
+// reduction sums the rest of the array. Calls enqueue work in the order of the link's queue; the
+// host does not wait. Factors are summed in rank order, whatever the rest uses. So with the same
+// kernels the bits and sent bytes equal those of the reduction on the CPU.
 #include "parallel/reduction/device/reduction.h"
 #include "parallel/reduction/powersgd/job.h"
 
 namespace espalier::parallel {
 
-/// For its LowRank: each panel is two calls.
+/// Panel size of its LowRank: each panel is two kernel launches.
 inline constexpr int64_t kDevicePanel = int64_t{1} << 22;
 
 class DeviceLowRankReduction final : public DeviceSum {
  public:
-  /// All must outlive it; the stream of `low_rank` is the link's. A job without matrices, or of
-  /// `Phases::gather`, is the rest's alone.
+  /// All must outlive it; the stream of `low_rank` is the link's. `rest` alone runs a job without
+  /// matrices or of `Phases::gather`.
   DeviceLowRankReduction(DeviceLink& link, LowRank& low_rank, DeviceSum& rest)
       : link_(link),
         job_(low_rank),

@@ -30,7 +30,7 @@ LowRank::Kept LowRank::begin(const LowRankMatrix& matrix) {
             .rank = matrix.rank,
             .factor = stream_.arena().allocate(Memory::communication, "low-rank factor",
                                                DType::fp32, Shape{matrix.rank, matrix.cols})};
-  // All columns of a P without rows are zero: each gets a new one.
+  // A P without rows has only zero columns, so each column of Q is drawn anew.
   const Tensor factor = kept.factor.tensor();
   const Tensor none = factor.elements(0, 0);
   kernels_.keep_factor(stream_, {.p = none.reshaped(Shape{matrix.rank, 0}),
@@ -106,7 +106,7 @@ void LowRank::project_back(const LowRankMatrix& matrix, const Tensor& p, const T
   kernels_.gemm(stream_, {.a = p, .b = matrix_of(matrix), .c = q});
 }
 
-/// -0 - x, which is -x of zeros as well.
+/// -0 - x, which equals -x for zeros too.
 void LowRank::negate(const Tensor& x, const Tensor& y) {
   kernels_.fill(stream_, {.x = y, .value = -0.0F});
   kernels_.difference(stream_, {.a = y, .b = x, .y = y});

@@ -79,7 +79,7 @@ std::optional<SliceJob> LowRankJob::pack_rest() {
   find_rest();
   if (job_.wire != nullptr) {
     std::vector<WireSegment> segments = packed_segments();
-    if (segments.empty()) {  // padding
+    if (segments.empty()) {  // only padding
       rest_count_ = 0;
       apart_.clear();
     }
@@ -103,7 +103,7 @@ std::optional<SliceJob> LowRankJob::pack_rest() {
                   .wire = job_.wire == nullptr ? nullptr : &rest_wire_};
 }
 
-/// Where the rest lies.
+/// Finds the ranges of the rest.
 void LowRankJob::find_rest() {
   int64_t done = 0;
   const auto add = [&](int64_t end) {
@@ -132,7 +132,8 @@ void LowRankJob::pack_wire() {
   }
 }
 
-/// The place of an element of the data; of one inside a matrix that of the first behind it.
+/// Packed position of an element of the data. For an element inside a matrix: the position of the
+/// first element after the matrix.
 int64_t LowRankJob::packed(int64_t element) const {
   int64_t before = 0;
   for (const Range& range : apart_) {

@@ -6,8 +6,8 @@ namespace espalier::parallel {
 
 namespace {
 
-/// Factors travel beside the rest of their bucket, and so far from its number that no other bucket
-/// under way has theirs.
+/// Factors are sent beside the rest of their bucket. Their number is so far from the bucket's that
+/// no other bucket in flight has the same.
 int factors_number(int number) { return (number + kReductionNumbers / 2) % kReductionNumbers; }
 
 }  // namespace
@@ -50,7 +50,7 @@ void LowRankReduction::next() {
   job_.project_back();
   stage_ = Stage::q;
   sum_factors(job_.q());
-  job_.keep_rest();  // while Q travels
+  job_.keep_rest();  // while Q is in flight
 }
 
 Progress LowRankReduction::advance() {

@@ -1,13 +1,13 @@
 #pragma once
-// The sum of an array some of whose parts are matrices that travel as two thin factors
-// (job.h); the rest goes by another reduction, with the job's wire.
+// The sum of an array that contains matrices sent as two thin factors (job.h); another reduction
+// sums the rest, with the job's wire.
 //
-// Two sums of factors follow each other, P of all matrices of the job and then Q, each one fp32
-// array that sra.h sums, whatever reduction the rest has. The rest is under way meanwhile. A rank
+// Two sums of factors follow each other: P of all matrices of the job, then Q. Each is one fp32
+// array that sra.h sums, whatever reduction the rest uses. The rest is in flight meanwhile. A rank
 // sends
-//   2 (p-1)/p 4 r (m + n) bytes     for each matrix of m x n elements, and what the rest takes
-// All ranks compute the whole sum of a matrix: with `Phases::scatter`, too, they hold all of it
-// afterwards, and sends are not halved. A job without matrices is the other reduction's alone.
+//   2 (p-1)/p 4 r (m + n) bytes     for each matrix of m x n elements, and the bytes of the rest
+// All ranks compute the whole sum of a matrix. So with `Phases::scatter` they also hold all of it,
+// and the sent bytes are not halved. The other reduction alone runs a job without matrices.
 #include <memory>
 
 #include "parallel/reduction/powersgd/job.h"
@@ -17,7 +17,7 @@ namespace espalier::parallel {
 
 class LowRankReduction final : public Reduction {
  public:
-  /// All must outlive it. `rest` works over `comm`.
+  /// All must outlive it. `rest` communicates over `comm`.
   LowRankReduction(Communicator& comm, Arena& arena, LowRank& low_rank,
                    std::unique_ptr<Reduction> rest);
 
@@ -36,7 +36,7 @@ class LowRankReduction final : public Reduction {
   LowRankJob job_;
   SraReduction factors_;
   std::unique_ptr<Reduction> rest_;
-  bool resting_ = false;  ///< the rest is under way
+  bool resting_ = false;  ///< the rest is in flight
   Stage stage_ = Stage::none;
   int number_ = 0;
 };

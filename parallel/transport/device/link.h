@@ -1,6 +1,7 @@
 #pragma once
-// What sums between devices ask of a group of ranks: that they move memory of their devices, in the
-// order of a queue (nccl_link.h). And the same for plans, where nothing moves.
+// Interface that sums between devices need from a group of ranks: messages between the memories of
+// their devices, in queue order (nccl_link.h). PlannedLink implements it for plans, without moving
+// data.
 #include <functional>
 #include <span>
 #include <string_view>
@@ -20,19 +21,19 @@ class DeviceLink {
   virtual int size() const = 0;
   /// For kernels between messages.
   virtual Stream& stream() = 0;
-  /// What its compute stream has been asked for so far comes first.
+  /// Orders the following messages after all work enqueued on the compute stream so far.
   virtual void follow_compute() = 0;
-  /// `ask` calls what follows. `doing` is text for PeerLost, as in "summing gradients".
+  /// Groups the calls that `ask` makes. `doing` is text for PeerLost, as in "summing gradients".
   virtual void group(std::string_view doing, const std::function<void()>& ask) = 0;
   virtual void send(int to, std::span<const std::byte> data) = 0;
   virtual void receive(int from, std::span<std::byte> data) = 0;
   /// In place, summed in an order that all ranks share; fp32, bf16 or fp16.
   virtual void all_reduce(const Tensor& data) = 0;
-  /// The same for rank `root` alone; what the others hold stays.
+  /// As all_reduce, but only rank `root` gets the sum; data of the other ranks is unchanged.
   virtual void reduce(int root, const Tensor& data) = 0;
 };
 
-/// A rank of so many, on a dry arena.
+/// One rank of `size` ranks, on a dry arena.
 class PlannedLink final : public DeviceLink {
  public:
   PlannedLink(int rank, int size, Stream& stream) : rank_(rank), size_(size), stream_(stream) {}

@@ -1,9 +1,12 @@
 #pragma once
-// While the host waits for a queue of its device, several want to look after what may keep it from
-// coming: each link of NCCL, and who answers the messages of a pipeline. A device asks one function
-// (Queue::set_lookout); this one asks all that the present thread, a rank, has set up. So does a
-// rank that waits for a message, which may depend on what its device waits for. Each is asked even
-// if one before it throws, so that nothing of a run that ends is left in a queue.
+// Callbacks that the host runs while it waits for a device queue or for a message. Each checks
+// something that could keep the queue from finishing: every NCCL link, and the code that answers a
+// pipeline's messages.
+//
+// A queue has one callback (Queue::set_lookout). It is `look_all`, which runs the callbacks of the
+// present thread (a rank). A rank that waits for a message also runs them, because the message may
+// depend on work that its device waits for. `look_all` runs every callback even if one throws, then
+// rethrows the first error, so that no work of a failing run stays in a queue.
 #include <functional>
 
 #include "src/core/device.h"
@@ -12,7 +15,7 @@ namespace espalier::parallel {
 
 class Lookout {
  public:
-  /// `queue`, one of the device, must outlive it.
+  /// `queue`, a queue of the device, must outlive it.
   Lookout(Queue& queue, std::function<void()> look);
   ~Lookout();
   Lookout(const Lookout&) = delete;

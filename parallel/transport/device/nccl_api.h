@@ -1,8 +1,8 @@
 #pragma once
-// The part of NCCL's C interface that is used here, as it has been since NCCL 2.14 (the first with
-// communicators that do not block); later libraries keep it. Stated here so that every build has
-// it: the library itself is loaded when it is needed (nccl_library.h). A test compares with nccl.h
-// where there is one. Source: NVIDIA NCCL, "API", docs.nvidia.com/deeplearning/nccl.
+// The subset of NCCL's C interface that the links use, unchanged since NCCL 2.14 (the first version
+// with non-blocking communicators). It is declared here so that every build compiles it; the
+// library is loaded on first use (nccl_library.h). A test compares it with nccl.h if that header is
+// installed. Source: NVIDIA NCCL, "API", docs.nvidia.com/deeplearning/nccl.
 #include <climits>
 #include <cstddef>
 
@@ -22,8 +22,8 @@ struct UniqueId {
   char bytes[128];
 };
 
-/// The first fields of ncclConfig_t; `size` and `version` tell a library that there are no others. An
-/// older one takes those that it knows.
+/// The first fields of ncclConfig_t; `size` and `version` declare to the library that there are no
+/// others. An older library reads the fields that it knows.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

@@ -57,7 +57,7 @@ std::unique_ptr<Loaded> load(const std::string& chosen) {
   loaded->file.find("ncclGetVersion", library.call.GetVersion);
   int version = 0;
   library.call.GetVersion(&version);
-  // Until 2.8 a version had one digit less.
+  // Versions up to 2.8 have one digit less.
   library.version = version < 10000 ? fmt::format("2.{}", version / 100 % 10) : text_of(version);
   check(version >= kOldest && version < kTooNew,
         "{} is NCCL {}, and this program needs 2.14 or a later 2.x: install one, name another with "

@@ -1,6 +1,6 @@
 #pragma once
-// NCCL, loaded when it is first asked for: libnccl.so.2 as the system's loader finds it, or the
-// file that the environment variable ESPALIER_NCCL_LIBRARY names. It stays loaded.
+// NCCL, loaded on first use: libnccl.so.2 as the system's loader finds it, or the file named by the
+// environment variable ESPALIER_NCCL_LIBRARY. It stays loaded.
 #include <string>
 
 #include "parallel/transport/device/nccl_api.h"
@@ -13,10 +13,10 @@ struct Library {
   Functions call;
 };
 
-/// Throws Failure: there is none, or one that is older than 2.14 or newer than 2.x.
+/// Throws Failure if there is no library, or if it is older than 2.14 or newer than 2.x.
 const Library& library();
 
-/// Version and file, for people; where there is none "not found".
+/// Human-readable version and file; "not found" without a library.
 std::string description();
 
 }  // namespace espalier::parallel::nccl

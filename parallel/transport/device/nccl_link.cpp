@@ -13,7 +13,7 @@
 namespace espalier::parallel {
 namespace {
 
-/// What ranks tell each other before they join.
+/// Data that ranks exchange before they join.
 struct Card {
   std::array<char, 64> device{};
   std::array<char, 32> version{};
@@ -56,7 +56,7 @@ std::exception_ptr left_group() {
   return std::make_exception_ptr(PeerLost({}, "this rank has left its group of NCCL"));
 }
 
-/// Those of this rank, in the order in which they were made.
+/// The links of this rank, in order of construction.
 std::vector<NcclLink*>& links() {
   thread_local std::vector<NcclLink*> all;
   return all;
@@ -124,7 +124,7 @@ NcclLink::~NcclLink() {
       queue_->synchronize();
       close();
     }
-  } catch (const Error&) {  // whoever needs results waits for them, and is told
+  } catch (const Error&) {  // a caller that needs results waits for them and gets the error there
   }
   abort();
   std::erase(links(), this);
@@ -139,14 +139,14 @@ void NcclLink::join() {
   share(std::as_writable_bytes(std::span(&id, 1)));
   nccl::Config config;
   config.blocking = 0;
-  if (traffic_ == Traffic::point_to_point) {  // a send that has to wait holds so many blocks
+  if (traffic_ == Traffic::point_to_point) {  // a waiting send occupies this many blocks
     config.least_blocks = 1;
     config.most_blocks = 4;
   }
   settle(nccl_.call.CommInitRankConfig(&group_, size(), id, rank(), &config), kDoing);
 }
 
-/// What the first member has, to all.
+/// Sends the first member's bytes to all members.
 void NcclLink::share(std::span<std::byte> bytes) {
   std::vector<Request> requests;
   if (rank() != 0) {
@@ -160,16 +160,15 @@ void NcclLink::share(std::span<std::byte> bytes) {
   }
 }
 
-/// What was asked for is done.
+/// Requires that all enqueued work is done.
 void NcclLink::close() {
   constexpr std::string_view kDoing = "leaving a group of NCCL";
   settle(nccl_.call.CommFinalize(group_), kDoing);
   check_call(nccl_.call.CommDestroy(std::exchange(group_, nullptr)), kDoing);
 }
 
-/// Freeing what one group has may wait for the whole device, and so for what another one, which has
-/// lost the same peer, is still waiting for: all of this rank's end at once, as calls that NCCL
-/// gets together.
+/// Freeing one group's resources may wait for the whole device, and so for another group that waits
+/// for the same lost peer. So all links of this rank abort together, as calls grouped for NCCL.
 void NcclLink::abort() noexcept {
   under_way_.clear();
   traced_.clear();
@@ -210,7 +209,7 @@ void NcclLink::check_call(nccl::Status status, std::string_view doing) {
   fail("{}", what);
 }
 
-/// Of the group; throws when it is beyond hope.
+/// State of the group; throws on an error that NCCL cannot recover from.
 nccl::Status NcclLink::state(std::string_view doing) {
   nccl::Status status = nccl::kSuccess;
   check_call(nccl_.call.CommGetAsyncError(group_, &status), doing);
@@ -218,7 +217,7 @@ nccl::Status NcclLink::state(std::string_view doing) {
   return status;
 }
 
-/// A call has returned `status`: waits until NCCL has taken it on.
+/// A call has returned `status`: waits until NCCL has accepted it.
 void NcclLink::settle(nccl::Status status, std::string_view doing) try {
   check_call(status, doing);
   comm_.wait_until(
@@ -275,7 +274,7 @@ void NcclLink::all_reduce(const Tensor& data) {
   check_call(nccl_.call.AllReduce(data.data, data.data, static_cast<size_t>(data.count()),
                                   type_of(data), nccl::kSum, group_, native_),
              "summing");
-  // What the least that any algorithm sends is.
+  // Counts the least that any algorithm sends.
   const auto ranks = static_cast<size_t>(size());
   comm_.count(traffic_, 2 * (ranks - 1) * data.bytes() / ranks);
 }
@@ -331,12 +330,12 @@ void NcclLink::end_spans() {
   }
 }
 
-/// The host waits for a queue of the device, or for a message.
+/// Called while the host waits for a queue of the device, or for a message.
 void NcclLink::look() {
   if (failure_) {
     std::rethrow_exception(failure_);
   }
-  if (std::uncaught_exceptions() > exceptions_) {  // this rank is giving up: peers are not awaited
+  if (std::uncaught_exceptions() > exceptions_) {  // this rank is failing: do not wait for peers
     failure_ = left_group();
     return abort();
   }

@@ -1,21 +1,23 @@
 #pragma once
-// A group of ranks, each with a GPU of its own, that move memory of these GPUs to each other with
-// NCCL, in the order of a queue: calls return at once, and the host waits for nothing. That queue
-// stands beside the one that computes; `follow_compute` and `lead_compute` order the two.
+// A group of ranks, each with its own GPU, that exchange GPU memory with NCCL in queue order. Calls
+// enqueue work and return; the host does not wait. The link has its own queue beside the compute
+// queue; `follow_compute` and `lead_compute` order the two.
 //
 //   NcclLink link(comm, stream);          collective
-//   link.follow_compute();                what kernels were asked for so far comes first
+//   link.follow_compute();                messages run after the kernels enqueued so far
 //   link.group("doing this", [&] { link.send(1, mine); link.receive(1, theirs); });
-//   kernels.cast(link.stream(), …);       on what has come
-//   link.lead_compute();                  kernels asked for from now on see it
+//   kernels.cast(link.stream(), …);       on received data
+//   link.lead_compute();                  kernels enqueued from now on see the results
 //
-// Messages of a group travel together; between two ranks those of one direction match in order.
-// Sent bytes are counted by `comm`.
+// Messages of a group run together; between two ranks, messages of one direction match in order.
+// `comm` counts sent bytes.
 //
-// A peer that died or is silent: whoever waits for a queue of the device meanwhile asks NCCL and
-// `comm` how things are (lookout.h). After `comm.timeout()` seconds without an answer, an
-// error of NCCL, or a poisoned `comm` the group is aborted, which ends what its GPU still waits
-// for, and PeerLost says what was going on. The time in which kernels are awaited does not count.
+// Lost peers: while the host waits for a queue of the device, a callback (lookout.h) checks NCCL
+// and `comm`. The link aborts the group, which ends work that its GPU still waits for, and throws
+// PeerLost with `doing` after any of:
+// - `comm.timeout()` seconds without an answer; time spent waiting for kernels does not count
+// - an error of NCCL (PeerLost if remote or of the system, else Failure)
+// - a poisoned `comm`
 #include <deque>
 #include <exception>
 #include <functional>
@@ -37,16 +39,17 @@ namespace espalier::parallel {
 
 class NcclLink final : public DeviceLink {
  public:
-  /// Why these ranks cannot have one, for people, the same on all; empty: they can. Collective.
+  /// Human-readable reason why these ranks cannot have a link, the same on all ranks; empty: they
+  /// can. Collective.
   static std::string obstacle(Communicator& comm, Stream& compute);
 
-  /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle,
+  /// Collective. Both must outlive it; `compute` has a queue. Throws Failure with the obstacle, or
   /// PeerLost.
   NcclLink(Communicator& comm, Stream& compute);
-  /// Of some ranks of `comm`, among whom there is no obstacle. Collective over these; ranks of the
-  /// link are places in `members`. What it sends counts as `traffic`.
+  /// A link of some ranks of `comm`, without an obstacle among them. Collective over these ranks;
+  /// ranks of the link are indices into `members`. Sent bytes count as `traffic`.
   NcclLink(Communicator& comm, Stream& compute, std::vector<int> members, Traffic traffic);
-  /// Waits for what is under way, unless an exception is.
+  /// Waits for work in flight, unless an exception is in flight.
   ~NcclLink() override;
 
   int rank() const override { return rank_; }
@@ -63,36 +66,36 @@ class NcclLink final : public DeviceLink {
   void all_reduce(const Tensor& data) override;
   void reduce(int root, const Tensor& data) override;
 
-  /// In place, counts of exact sums (core/exact_sum.h): digits are added, and of the words that tell
-  /// what is not finite the largest stays (a NaN before an infinity). Counted as what ranks on the
-  /// CPU send for it.
+  /// In place, counts of exact sums (core/exact_sum.h): digits are added; the word of non-finite
+  /// values becomes the maximum (a NaN outranks an infinity). Counted as the bytes that CPU ranks
+  /// send for the same sum.
   void sum_counts(const Tensor& counts);
 
-  /// Makes what was asked for since the last `follow_compute` a span on Track::allreduce, of the
-  /// trace that there is now and that outlives the link. It begins when the kernels before it, and
-  /// the span before it, have ended; as the host sees it, which looks in each call of `group` and
-  /// again and again while it waits.
+  /// Makes the work enqueued since the last `follow_compute` a span on Track::allreduce of the
+  /// current trace, which must outlive the link. The span begins when the kernels before it and the
+  /// previous span have ended. Times are those at which the host observes the events: in each call
+  /// of `group` and repeatedly while it waits.
   void trace(std::string name);
 
-  /// Throws what makes waiting for this link useless, after it has ended what is under way. For who
-  /// waits without a queue.
+  /// Throws if waiting for this link is useless, after ending work in flight. For callers that wait
+  /// without a queue.
   void look();
 
  private:
   struct UnderWay {
     Mark after = 0;  ///< of the compute queue
-    Mark until = 0;  ///< of this one
+    Mark until = 0;  ///< of the link's queue
     std::string doing;
-    double since = 0;  ///< seconds; 0: kernels are awaited
+    double since = 0;  ///< seconds; 0: still waiting for kernels
   };
 
-  /// Not seen to end.
+  /// A span whose end the host has not observed yet.
   struct Traced {
     Trace* trace = nullptr;
     std::string name;
     Mark after = 0;    ///< of the compute queue
-    Mark until = 0;    ///< of this one
-    double begin = 0;  ///< seconds, when `after` was last seen not to have passed
+    Mark until = 0;    ///< of the link's queue
+    double begin = 0;  ///< seconds, when `after` was last observed not to have passed
   };
 
   void join();
@@ -120,8 +123,8 @@ class NcclLink final : public DeviceLink {
   Mark after_ = 0;
   std::deque<UnderWay> under_way_;
   std::deque<Traced> traced_;
-  double last_span_ = 0;        ///< seconds, its end
-  std::exception_ptr failure_;  ///< why it was aborted
+  double last_span_ = 0;        ///< seconds, end of the last span
+  std::exception_ptr failure_;  ///< the reason of the abort
   int exceptions_;
   std::optional<Lookout> lookout_;
 };
