@@ -12,7 +12,7 @@ void checked(Stream& stream, const Args& args) {
   kKernel(stream, args);
 }
 
-/// Counts the call; on a dry arena the kernel only requests its workspace.
+/// Counts the call. On a dry arena the kernel only allocates its workspace.
 template <class Args, Op<Args> kKernel>
 void planned(Stream& stream, const Args& args) {
   verify(args);

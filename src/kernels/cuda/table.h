@@ -1,5 +1,5 @@
 #pragma once
-// Every operation of the table "cuda"; see launch.h for the namespace.
+// All operations of the table "cuda"; see launch.h for the namespace.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -7,7 +7,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 #define ESPALIER_OPERATION(row, Args, on_cpu) void row(Stream& stream, const Args& args);
 #include "src/kernels/operations.def"
 
-/// The device of a rank; throws Failure when there is none for it.
+/// Opens the device of a rank; throws Failure if there is none for it.
 std::unique_ptr<Device> open_device(int local_rank);
 
 const Kernels& table();

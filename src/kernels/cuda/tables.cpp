@@ -28,7 +28,7 @@ std::string no_driver() {
                            version_text(driver), version_text(runtime));
 }
 
-/// Why no device of this machine will do; empty: one does.
+/// The reason why no device of this machine is usable; empty if one is.
 std::string find_absence() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -54,7 +54,7 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-/// What it could do at most, behind a comma.
+/// Peak rates of the device, after a comma; empty if they are unknown.
 std::string rates_of_device(int device) {
   const std::string text =
       rates_text({.major = attribute(cudaDevAttrComputeCapabilityMajor, device),

@@ -1,5 +1,5 @@
 #pragma once
-// The tables of this build that need a GPU, if this machine has one that they run on.
+// The GPU tables of this build that run on this machine.
 #include <string>
 #include <vector>
 
@@ -9,16 +9,16 @@ namespace espalier::kernels::cuda {
 
 /// Empty without a device, without a driver, or in a build without CUDA (tables_none.cpp).
 std::vector<const Kernels*> tables();
-/// Why that is empty, and what to do; empty where it is not.
+/// The reason why `tables` is empty, and a remedy; empty if it is not.
 std::string absence();
-/// For plans of runs on a GPU, wherever they are made (Kernels::plan); null in a build without
-/// CUDA.
+/// The table for memory plans of GPU runs, usable on any machine (Kernels::plan); null in a build
+/// without CUDA.
 const Kernels* plan_table();
 /// Name, memory and compute capability of each device, and the versions of driver and runtime.
 std::vector<std::string> devices();
-/// Those that are loaded when they are needed, and what that comes to. Empty without a device.
+/// Optional libraries: file, or the reason why our own kernels compute. Empty without a device.
 std::vector<std::string> libraries();
-/// Bytes that each has free, for anybody.
+/// Free bytes of each device, over all processes.
 std::vector<size_t> free_bytes();
 
 }  // namespace espalier::kernels::cuda

@@ -1,5 +1,5 @@
-// Causal attention: by cuDNN where it takes it (attention_library.h), else by tiles where tensor
-// cores can, else by rows.
+// Causal attention: by cuDNN where it supports the call (attention_library.h), else by tiles where
+// tensor cores support it, else by rows.
 #include "src/kernels/cuda/attention/attention.h"
 
 #include "src/kernels/cuda/attention/attention_library.h"

@@ -13,7 +13,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr size_t kMostWorkspace = size_t{256} << 20;
-constexpr uintptr_t kAlignment = 256;  ///< bytes, of cuDNN's workspace
+constexpr uintptr_t kAlignment = 256;  ///< bytes; alignment of cuDNN's workspace
 
 enum class Way : uint8_t { any, own, cudnn };
 
@@ -40,12 +40,13 @@ AttentionKey key_of(const LibraryAttention& call, bool backward) {
           .width = call.width};
 }
 
-/// Bytes of the sum of dq, which is at the start of the workspace.
+/// Bytes of the sum of dq, padded to kAlignment; it is at the start of the workspace.
 size_t dq_sum_bytes(const AttentionKey& key) {
   return (attention_dq_sum(key) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Sequences that one plan takes, as even as can be, so that shapes are few; 0: it takes none.
+/// Sequences of one plan, divided as evenly as possible, so that few shapes occur. 0: the workspace
+/// does not fit one sequence.
 int64_t sequences_at_once(AttentionKey key) {
   const int64_t all = std::exchange(key.sequences, 1);
   const auto most = static_cast<int64_t>(kMostWorkspace / attention_workspace(key));
@@ -56,9 +57,9 @@ int64_t sequences_at_once(AttentionKey key) {
   return calls == 0 ? 0 : (all + calls - 1) / calls;
 }
 
-/// By its shape alone: addresses are not known when memory is planned.
+/// Depends on the shape alone: a memory plan does not know addresses.
 bool is_offered(const LibraryAttention& call, bool backward) {
-  constexpr int64_t kShortest = 64;  // below there is nothing to gain
+  constexpr int64_t kShortest = 64;  // shorter sequences do not gain
   constexpr int64_t kWidest = 128;
   return chosen_way() != Way::own && call.half && call.tokens >= kShortest && call.heads > 0 &&
          call.width > 0 && call.width <= kWidest && call.width % 8 == 0 &&
@@ -77,7 +78,7 @@ Element* moved(Element* first, int64_t elements) {
   return first == nullptr ? nullptr : first + elements;
 }
 
-/// Some sequences of a call, from `first`.
+/// `count` sequences of a call, starting at `first`.
 LibraryAttention part_of(const LibraryAttention& call, int64_t first, int64_t count) {
   LibraryAttention part = call;
   const int64_t rows = first * call.tokens;
@@ -129,7 +130,7 @@ void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call
   run_plan(cudnn.handle(), plan, places, workspace + dq_sum_bytes(key));
 }
 
-/// Empty when all of it was asked for; else why it was not.
+/// Enqueues the call in parts. Returns "" if all parts were enqueued, else the reason why not.
 std::string ask(Stream& stream, const LibraryAttention& call, bool backward, std::byte* workspace) {
   if (cudnn_functions() == nullptr) {
     return cudnn_state();
@@ -148,7 +149,7 @@ std::string ask(Stream& stream, const LibraryAttention& call, bool backward, std
         run(cudnn, *kept.plan, part, backward, workspace);
       } catch (const Failure& failure) {
         if (recording) {
-          throw;  // it may be the recording that failed, not the plan
+          throw;  // the recording may have failed, not the plan
         }
         kept.why_not = failure.what();
         kept.plan.reset();

@@ -1,23 +1,31 @@
 #pragma once
-// Causal attention by cuDNN's flash kernels, which are offered bf16 operands of 64 positions and
-// more with heads of up to 128 columns, a multiple of 8, at 16 bytes. attention.cu asks here first;
-// what cuDNN does not take, and all of it where there is no such library, our own kernels compute.
+// Causal attention by cuDNN's flash kernels. attention.cu tries cuDNN first; our own kernels
+// compute every call that cuDNN does not support, and all calls if the library is missing.
 //
-// ESPALIER_ATTENTION in the environment: "own" asks our own kernels alone; "cudnn" makes it a
-// Failure, with the reason, when cuDNN does not take what it is offered.
+// Calls offered to cuDNN: bf16 operands aligned to 16 bytes, at least 64 positions, heads of at
+// most 128 columns, a multiple of 8.
 //
-// A plan is made for each shape at its first call (seconds: cuDNN compiles kernels) and kept with
-// the queue. Deterministic, backward keeps gradients of scores in the workspace, so it asks for as
-// many sequences at a time as fit 256 MiB; where one does not, it is ours. Otherwise the workspace has
-// an fp32 sum of dq, and as much again for cuDNN. How much workspace a call asks for depends on its
-// shape, that choice and that variable, not on the machine: plans of memory are those of runs.
+// ESPALIER_ATTENTION in the environment:
+// - "own" uses only our own kernels;
+// - "cudnn" throws Failure with the reason if cuDNN does not support an offered call.
+//
+// A plan is made per shape at its first call and kept with the queue. This takes seconds: cuDNN
+// compiles kernels.
+//
+// Workspace of backward:
+// - Deterministic: gradients of scores. One cuDNN call takes as many sequences as fit 256 MiB; if
+//   one sequence does not fit, our own kernels compute.
+// - Otherwise: an fp32 sum of dq, and as much again for cuDNN.
+//
+// The workspace size depends on the shape, that choice and the variable, not on the machine, so
+// memory plans equal those of runs.
 #include "src/core/stream.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
 /// Operands of AttentionArgs and AttentionBackwardArgs.
 struct LibraryAttention {
-  bool half = false;          ///< bf16 all; else nothing is offered
+  bool half = false;          ///< all operands are bf16; otherwise the call is not offered
   bool deterministic = true;  ///< Stream::deterministic
   void *qkv = nullptr, *out = nullptr, *dout = nullptr, *dqkv = nullptr;
   float *lse = nullptr, *delta = nullptr;  ///< delta [sequences, heads, tokens]: backward fills it
@@ -25,10 +33,11 @@ struct LibraryAttention {
   float scale = 1;
 };
 
-/// Bytes that a call takes of the stream's workspace.
+/// Bytes of the stream's workspace that a call uses.
 size_t library_attention_workspace(const LibraryAttention& call, bool backward);
 
-/// False: nothing was asked for that a later call would not write again.
+/// Returns false if cuDNN does not compute the call. Kernels enqueued until then write only outputs
+/// and workspace that a later call overwrites.
 bool library_attention(Stream& stream, const LibraryAttention& call, bool backward,
                        std::byte* workspace);
 

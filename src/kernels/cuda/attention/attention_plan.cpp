@@ -13,7 +13,7 @@ using Id = AttentionTensor;
 
 constexpr int64_t id(Id tensor) { return static_cast<int64_t>(tensor); }
 
-/// The other way round: rows are columns.
+/// The shape with rows and columns exchanged.
 CudnnShape transposed(CudnnShape shape) {
   std::swap(shape.extents[2], shape.extents[3]);
   std::swap(shape.strides[2], shape.strides[3]);
@@ -116,7 +116,7 @@ class Graphs {
 }  // namespace
 
 size_t attention_workspace(const AttentionKey& key) {
-  constexpr size_t kMore = size_t{1} << 20;  // cuDNN 9.19 and 9.26 take 256 bytes of it
+  constexpr size_t kMore = size_t{1} << 20;  // cuDNN 9.19 and 9.26 use 256 bytes of it
   constexpr int64_t kTile = 128;
   const int64_t rows = (key.tokens + kTile - 1) / kTile * kTile;
   const size_t row = key.deterministic ? static_cast<size_t>(rows) * sizeof(uint16_t)
@@ -130,7 +130,7 @@ size_t attention_dq_sum(const AttentionKey& key) {
 }
 
 AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target) {
-  constexpr size_t kFirstOfAnyLength = 9'15'01;  // before, gradients of what is no tile are wrong
+  constexpr size_t kFirstOfAnyLength = 9'15'01;  // earlier: partial tiles give wrong gradients
   try {
     check(!key.backward || key.tokens % 128 == 0 ||
               cudnn_functions()->GetVersion() >= kFirstOfAnyLength,

@@ -1,16 +1,19 @@
 #pragma once
-// Causal attention as graphs of cuDNN's operations, which it knows as flash attention: scores,
-// softmax and their gradients are named one by one, and none is ever in memory but, backward, one:
+// Causal attention as graphs of cuDNN operations that cuDNN recognises as flash attention. The
+// graph names scores, softmax and their gradients one by one. None of them is stored in memory,
+// except ds in deterministic backward.
 //
 //   forward    s = scale q kᵀ below the diagonal, -inf above; lse = log of the sum of exp(s) by
 //              row; out = exp(s - lse) v
 //   backward   p = exp(s - lse); dv = pᵀ dout; ds = scale p (dout vᵀ - delta); dk = dsᵀ q;
 //              dq = ds k, delta = the sum of out dout by row
 //
-// Each key's gradients are summed by one block. Those of a query come from all keys' blocks: in a
-// graph with an fp32 sum of dq (SDPA's of NVIDIA's frontend, github.com/NVIDIA/cudnn-frontend)
-// atomics add them, in any order. Without one cuDNN keeps ds, bf16, in its workspace, and dq is a
-// product of its own, with the same bits in each run.
+// One block sums the gradients of each key. The gradient of a query has contributions from the
+// blocks of all keys:
+// - In a graph with an fp32 sum of dq, atomics add them, in any order. (Source: SDPA of NVIDIA's
+//   frontend, github.com/NVIDIA/cudnn-frontend.)
+// - Without that sum, cuDNN keeps ds, bf16, in its workspace, and a separate product computes dq,
+//   with the same bits in each run.
 #include <compare>
 #include <memory>
 #include <string>
@@ -22,12 +25,12 @@ namespace espalier::kernels::ESPALIER_GPU {
 /// bf16, with rows as in AttentionArgs and AttentionBackwardArgs.
 struct AttentionKey {
   bool backward = false;
-  bool deterministic = true;  ///< else with a sum of dq; forward is always
+  bool deterministic = true;  ///< false: with an fp32 sum of dq; forward is always deterministic
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;
   auto operator<=>(const AttentionKey&) const = default;
 };
 
-/// Tensors of the graphs by number: in memory, and at last numbers.
+/// Tensors of the graphs by number: first those in memory, then host numbers, then the sum of dq.
 enum class AttentionTensor : int64_t {
   q = 1,
   k,
@@ -46,17 +49,17 @@ enum class AttentionTensor : int64_t {
 };
 
 struct AttentionPlan {
-  std::shared_ptr<const CudnnPlan> plan;  ///< none: cuDNN does not take it
+  std::shared_ptr<const CudnnPlan> plan;  ///< null: cuDNN does not support the shape
   std::string why_not;
 };
 
-/// Bytes of workspace that a plan may take, with room to spare: ds, or, on devices before 9.0, as
-/// much as the sum of dq once more.
+/// Upper bound of the bytes of workspace of a plan: ds, or, on devices before 9.0, as much as the
+/// sum of dq once more.
 size_t attention_workspace(const AttentionKey& key);
-/// Bytes of the sum of dq, where there is one. cuDNN zeroes it.
+/// Bytes of the sum of dq, 0 without one. cuDNN zeroes it.
 size_t attention_dq_sum(const AttentionKey& key);
 
-/// Never throws Failure: a shape that cuDNN refuses has no plan, and a reason.
+/// Never throws Failure: a shape that cuDNN refuses has no plan, and `why_not` gives the reason.
 AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

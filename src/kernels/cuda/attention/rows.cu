@@ -1,7 +1,9 @@
-// Causal attention without tensor cores: a warp has one query (of the gradients of k and v one key)
-// and goes over the keys (queries) 32 at a time. First a lane has one of them and works out its
-// score; then a lane has every 32nd column of the head, and the lanes hand their scores round. No
-// atomics: the gradients of q, and of k and v, come from kernels of their own.
+// Causal attention without tensor cores. A warp has one query (for the gradients of k and v: one
+// key) and processes the keys (queries) 32 at a time, in two steps:
+// - each lane computes the score of one of them;
+// - each lane adds to every 32nd column of the head, with the scores broadcast by shuffles.
+//
+// There are no atomics: separate kernels compute the gradients of q, and of k and v.
 #include "src/kernels/cuda/attention/attention.h"
 #include "src/kernels/cuda/simt/reduce.h"
 
@@ -9,11 +11,11 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kWarps = 8;
-constexpr int kColumnsEach = 8;  ///< columns of a head a lane: heads are up to 256 wide
+constexpr int kColumnsEach = 8;  ///< columns of a head per lane: heads have at most 256 columns
 
 using Shapes = AttentionShapes;
 
-/// One row of one head: the warp's own.
+/// The row of a head that the warp processes.
 struct Place {
   AttentionPair pair;
   int64_t t;
@@ -31,7 +33,7 @@ struct Place {
   __device__ int64_t number(const Shapes& s, int64_t row) const { return s.number(pair, row); }
 };
 
-/// Copies a row of a head to the warp's shared memory; `which` of the rows that it keeps there.
+/// Copies a row of a head to the warp's shared memory, in slot `which`.
 __device__ float* keep(const Shapes& s, const Elements& from, int64_t at, int which) {
   float* row = dynamic_shared<float>() + (which * kWarps + threadIdx.x / 32) * s.width;
   for (int64_t d = threadIdx.x % 32; d < s.width; d += 32) {
@@ -54,7 +56,7 @@ __device__ __forceinline__ float dot(const float* row, const Elements& other, in
   return sum;
 }
 
-/// sums += factor * row, a lane its columns.
+/// sums += factor * row; each lane adds its own columns.
 __device__ __forceinline__ void add_row(const Shapes& s, const Elements& from, int64_t at,
                                         float factor, float (&sums)[kColumnsEach]) {
 #pragma unroll
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Shapes s) {
   }
 }
 
-/// delta = the sum over a row of out dout.
+/// delta = per row, the sum of out dout.
 __global__ void __launch_bounds__(32 * kWarps) sum_rows(Shapes s) {
   const Place own(s);
   if (!own.there) {

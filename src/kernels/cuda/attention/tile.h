@@ -1,8 +1,8 @@
 #pragma once
-// What the kernels of attention by tiles are made of. A tile is some rows of q, k, v or dout of one
-// head in shared memory, kD columns of halves: those that the head lacks are zeros, as are rows
-// beyond the last. A warp multiplies 16 kM rows of its own, the left operand, by tiles of the other
-// side; its sums [kM][n][4] are, for each eight columns n, fragments c of mma.h.
+// Building blocks of the attention kernels by tiles. A tile is some rows of q, k, v or dout of one
+// head in shared memory, with kD columns of 16-bit elements. Columns beyond the head's width and
+// rows beyond the last are zero. A warp multiplies its own 16 kM rows, the left operand, by tiles
+// of the other side. Its sums [kM][n][4] are, for each eight columns n, fragments c of mma.h.
 #include <algorithm>
 
 #include "src/kernels/cuda/attention/attention.h"
@@ -13,8 +13,8 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 inline constexpr int kAttentionThreads = 128;
 
-/// Chunks of 16 bytes; those of a row are swapped about so that the eight rows that a matrix of
-/// ldmatrix takes lie in different banks; the same in every eighth row, which is 8 kD elements on.
+/// Chunks are 16 bytes. The chunks of a row are permuted so that the eight rows of one ldmatrix
+/// matrix lie in different banks. The permutation repeats every eighth row, 8 kD elements on.
 template <int kD>
 struct Tile {
   static constexpr int kChunks = kD / 8;
@@ -49,8 +49,8 @@ __device__ __forceinline__ HeadRows output_rows(const AttentionShapes& s, const 
           static_cast<int>(s.tokens), static_cast<int>(s.width / 8)};
 }
 
-/// Asks for rows `row` to row + kRows - 1; the block waits with wait_copies. A thread has one chunk
-/// of every kAtOnce-th row, at the same place of its row each time.
+/// Starts asynchronous copies of rows `row` to row + kRows - 1; the block waits with wait_copies. A
+/// thread copies one chunk of every kAtOnce-th row, at the same place of its row each time.
 template <int kD, int kRows>
 __device__ __forceinline__ void load_tile(uint16_t* tile, const HeadRows& from, int row) {
   constexpr int kAtOnce = kAttentionThreads / Tile<kD>::kChunks / 8 * 8;
@@ -69,8 +69,8 @@ __device__ __forceinline__ void load_tile(uint16_t* tile, const HeadRows& from, 
   }
 }
 
-/// The left operand of a product: rows `row` to row + 16 kM - 1 of a tile. Where they fit they stay
-/// in registers (kHeld); else they are read for each product.
+/// The left operand of a product: rows `row` to row + 16 kM - 1 of a tile. With kHeld the rows stay
+/// in registers; otherwise each product reads them.
 template <int kD, int kM, bool kHeld>
 class Left {
  public:
@@ -82,7 +82,7 @@ class Left {
       }
     }
   }
-  /// Columns 16 step to 16 step + 15.
+  /// Returns columns 16 step to 16 step + 15.
   __device__ __forceinline__ void get(int step, uint32_t (&a)[kM][4]) const {
     if constexpr (kHeld) {
 #pragma unroll
@@ -109,7 +109,7 @@ class Left {
   uint32_t held_[kHeld ? kD / 16 : 1][kM][4];
 };
 
-/// sums = x y', y 8 kN rows of a tile, from `row` on.
+/// sums = x yᵀ; y is 8 kN rows of a tile, starting at `row`.
 template <DType kHalf, int kD, int kM, int kN, bool kHeld>
 __device__ __forceinline__ void multiply_rows(float (&sums)[kM][kN][4],
                                               const Left<kD, kM, kHeld>& x, uint16_t* y, int row) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kM][kN][4],
   }
 }
 
-/// sums += p y, p of pairs as `pack` makes them, y 16 kSteps rows of a tile, from `row` on.
+/// sums += p y; p is packed by `pack`; y is 16 kSteps rows of a tile, starting at `row`.
 template <DType kHalf, int kD, int kM, int kSteps>
 __device__ __forceinline__ void add_product(float (&sums)[kM][kD / 8][4],
                                             const uint32_t (&p)[kM][kSteps][4], uint16_t* y,
@@ -158,8 +158,8 @@ __device__ __forceinline__ void add_product(float (&sums)[kM][kD / 8][4],
   }
 }
 
-/// Sums of one product as left operand of the next, whose inner extent is their columns: the lanes
-/// hold what they need.
+/// Converts the sums of one product to the left operand of the next, whose inner extent is their
+/// columns. No exchange between lanes is needed.
 template <DType kHalf, int kM, int kN>
 __device__ __forceinline__ void pack(const float (&sums)[kM][kN][4], uint32_t (&p)[kM][kN / 2][4]) {
 #pragma unroll
@@ -170,7 +170,8 @@ __device__ __forceinline__ void pack(const float (&sums)[kM][kN][4], uint32_t (&
   }
 }
 
-/// body(sum, row, column) for all of a lane's sums; rows and columns count from the warp's first.
+/// Calls body(sum, row, column) for all sums of a lane; rows and columns count from the warp's
+/// first.
 template <int kM, int kN, class Body>
 __device__ __forceinline__ void for_sums(float (&sums)[kM][kN][4], const Body& body) {
   const int lane = threadIdx.x % 32;
@@ -182,7 +183,8 @@ __device__ __forceinline__ void for_sums(float (&sums)[kM][kN][4], const Body& b
   }
 }
 
-/// Rows of sums times one factor each: of the lane's rows 16 m + lane / 4 + 8 h.
+/// Multiplies each row of sums by its factor: factor[m][h] belongs to the lane's row 16 m + lane /
+/// 4 + 8 h.
 template <int kM, int kN>
 __device__ __forceinline__ void scale_rows(float (&sums)[kM][kN][4], const float (&factor)[kM][2]) {
 #pragma unroll
@@ -191,8 +193,8 @@ __device__ __forceinline__ void scale_rows(float (&sums)[kM][kN][4], const float
   }
 }
 
-/// Writes a warp's sums to rows `row` and on of `to`, by way of rows `own` and on of a tile, which
-/// no other warp reads.
+/// Writes a warp's sums to rows `row` and on of `to`. They pass through rows `own` and on of a
+/// tile; no other warp reads those rows.
 template <DType kHalf, int kD, int kM>
 __device__ __forceinline__ void store_rows(const float (&sums)[kM][kD / 8][4], uint16_t* tile,
                                            int own, const HeadRows& to, int row) {
@@ -219,8 +221,9 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kM][kD / 8][4], u
 
 inline constexpr float kLog2E = 1.4426950408889634F;
 
-/// Which tile of which pair a block has. Blocks start in the order of their numbers: so many pairs
-/// together that their rows stay in the L2 cache, of these the tiles with most work first (rank 0).
+/// Maps a block to its pair and tile. Blocks start in the order of their numbers. `together` pairs
+/// run at a time, so that their rows stay in the L2 cache; within them the tiles with most work
+/// start first (rank 0).
 struct AttentionTurn {
   unsigned pair, rank;
 };
@@ -234,8 +237,8 @@ struct AttentionOrder {
   }
 };
 
-/// For tiles of so many rows. All blocks of a pair read two of its parts: 16 MiB of them at once,
-/// less than half of the L2 cache of an A100.
+/// Order for tiles of `rows_of_tile` rows. All blocks of a pair read two of its parts. `together`
+/// pairs have 16 MiB of them, less than half of the L2 cache of an A100.
 inline AttentionOrder attention_order(const AttentionShapes& s, int rows_of_tile) {
   constexpr int64_t kInCache = 16 << 20;
   const int64_t bytes = 2 * s.tokens * s.width * static_cast<int64_t>(sizeof(uint16_t));

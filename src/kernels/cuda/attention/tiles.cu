@@ -1,19 +1,20 @@
-// Causal attention on tensor cores, forward, after Dao, FlashAttention-2 (2023), algorithm 1: a
-// block has 128 queries of one head, a warp 32 of them; keys and values pass in tiles, each loaded
-// while the other is multiplied. Scores, the running softmax and sums stay in registers. Tiles
-// above the diagonal are left out, by each warp; only those on it are masked.
+// Causal attention on tensor cores, forward, after Dao, FlashAttention-2 (2023), algorithm 1.
 //
-// Operands are halves, sums fp32; probabilities are rounded to their type for the second product. A NaN in
-// v also reaches rows before its own, down to the start of its tile.
+// - A block has 128 queries of one head, a warp 32 of them. Keys and values are loaded in tiles;
+//   one is loaded while the other is multiplied.
+// - Scores, the running softmax and sums stay in registers.
+// - Each warp skips tiles above the diagonal and masks only those on it.
 //
-// Bound: 4 D flops and one exponential a score. A fragment of k or v serves two products: 128 bytes
-// of shared memory for 2,048 multiply-adds, half of what an SM has; exponentials (16 a clock) take
-// half the time of an A100's products at D = 64. Memory is read T / 256 times on average by an
-// L2 cache that holds it: from T = 1,024 on it is no bound.
+// Operands are 16-bit, sums fp32. Probabilities are rounded to the operands' type for the second
+// product. A NaN in v also reaches earlier rows, down to the start of its tile.
+//
+// Bound: 4 D flops and one exponential per score. A fragment of k or v serves two products: 128
+// bytes of shared memory for 2,048 multiply-adds, half of an SM's rate. Exponentials (16 a clock)
+// take half the time of an A100's products at D = 64. If the L2 cache holds the operands, each is
+// read T / 256 times on average; from T = 1,024 on that is no bound.
 //
 // Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
 // shared memory, blocks an SM:
-//   columns     32              64              96              128
 //          168, 16 KiB, 3  220, 32 KiB, 2  207, 36 KiB, 2  239, 48 KiB, 2
 #include "src/kernels/cuda/attention/tile.h"
 
@@ -21,9 +22,9 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr int kWarps = kAttentionThreads / 32;
-constexpr int kM = 2;  ///< 16 rows each, of a warp: each fragment of k and v serves two products
+constexpr int kM = 2;  ///< groups of 16 rows per warp: each fragment of k and v serves two products
 constexpr int kQueries = 16 * kM * kWarps;
-/// Of a tile: beside the sums of more columns, scores of 64 do not fit the registers.
+/// Keys of a tile. With more than 64 columns, the sums leave too few registers for 64 scores.
 template <int kD>
 constexpr int kKeys = kD <= 64 ? 64 : 32;
 
@@ -32,7 +33,7 @@ constexpr size_t shared_bytes() {
   return static_cast<size_t>(kQueries + 2 * kKeys<kD>) * kD * sizeof(uint16_t);
 }
 
-/// The softmax of the lane's rows over the keys so far; a sum is the lane's share until `finish`.
+/// The softmax of the lane's rows over the keys so far. Until `finish`, a sum is the lane's part.
 struct Softmax {
   float top[kM][2], sum[kM][2];
 
@@ -44,8 +45,8 @@ struct Softmax {
     }
   }
 
-  /// Scores become exp(scale (score - top)), scale2 = scale log2(e). shrink: what earlier ones must
-  /// be multiplied by. Every row has seen key 0 first, so its top is finite.
+  /// Replaces scores by exp(scale (score - top)); scale2 = scale log2(e). shrink: factor for
+  /// earlier sums. Key 0 is the first key of every row, so its top is finite.
   template <int kN>
   __device__ __forceinline__ void add(float (&scores)[kM][kN][4], float scale2,
                                       float (&shrink)[kM][2]) {
@@ -86,7 +87,7 @@ struct Softmax {
   }
 };
 
-/// out = sums / softmax.sum and lse, of the warp's rows; `row` is the first of them.
+/// out = sums / softmax.sum, and lse, for the warp's rows; `row` is the first of them.
 template <DType kHalf, int kD>
 __device__ __forceinline__ void finish(const AttentionShapes& s, const AttentionPair& pair,
                                        Softmax& softmax, float (&sums)[kM][kD / 8][4],
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     uint32_t p[kM][kTile / 16][4];
     const bool seen = key < row + 16 * kM;
     wait_copies<0>();
-    __syncthreads();  // k has come, v is done with
+    __syncthreads();  // k has arrived; all warps have finished with v
     load_tile<kD, kTile>(v, values, key);
     commit_copies();
     if (seen) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       pack<kHalf>(scores, p);
     }
     wait_copies<0>();
-    __syncthreads();  // v has come, k is done with
+    __syncthreads();  // v has arrived; all warps have finished with k
     if (key + kTile < end) {
       load_tile<kD, kTile>(k, keys, key + kTile);
     }

@@ -1,20 +1,20 @@
-// Causal attention on tensor cores, backward. Scores are made again by tile, as in Dao,
-// FlashAttention-2 (2023), algorithm 2, but without atomics. With p = exp(scale score - lse) and
-// ds = p (dout v' - delta), ' for the transpose:
+// Causal attention on tensor cores, backward. Scores are recomputed per tile, as in Dao,
+// FlashAttention-2 (2023), algorithm 2, but without atomics. With ' for the transpose,
+// p = exp(scale score - lse) and ds = p (dout v' - delta):
 //
-//   query_gradient   dq = scale ds k: a block has 64 queries, keys and values pass. It also makes
-//                    delta, the sums of out dout by row.
-//   key_gradient     dk = scale ds' q, dv = p' dout: a block has 64 keys, queries and dout pass
-//                    from the diagonal on.
+//   query_gradient   dq = scale ds k: a block has 64 queries, loops over keys and values, and also
+//                    computes delta, the sums of out dout by row.
+//   key_gradient     dk = scale ds' q, dv = p' dout: a block has 64 keys and loops over queries and
+//                    dout, from the diagonal on.
 //
-// A warp has 16 rows of its own, with their sums in registers; what passes comes in two stages, one
-// loaded while the other is multiplied. p and ds are rounded to the operands' type for the
-// products that sum them.
+// A warp has 16 rows of its own, with their sums in registers. The operands of the loop have two
+// stages: one is loaded while the other is multiplied. p and ds are rounded to the operands' type
+// for the products that sum them.
 //
-// Both kernels make p and ds: 7 products of tiles instead of the 5 of one kernel that adds to dq
-// from all its blocks, in the order in which they come. So who counts 5 sees at best 5/7 of the
-// tensor cores' rate. A fragment of what passes serves one product: 256 bytes of shared memory for
-// 2,048 multiply-adds, so 1,024 a clock of an SM, which is all that an A100 has.
+// Both kernels compute p and ds: 7 products of tiles. One kernel would need 5, but all its blocks
+// would add to dq in an arbitrary order. Counted as 5 products, the rate is therefore at most 5/7
+// of the tensor cores'. A fragment of the loop's operands serves one product: 256 bytes of shared
+// memory for 2,048 multiply-adds, so 1,024 a clock of an SM, the full rate of an A100.
 //
 // Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
 // shared memory, blocks an SM:
@@ -26,22 +26,22 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int kRows = 64;  ///< of a block, 16 of a warp
-constexpr int kStep = 32;  ///< columns of scores that are in registers
+constexpr int kRows = 64;  ///< rows of a block; a warp has 16 of them
+constexpr int kStep = 32;  ///< columns of scores in registers at a time
 
 template <int kD>
 struct Passing {
-  static constexpr int kRows = kD <= 64 ? 64 : 32;  ///< of a stage
+  static constexpr int kRows = kD <= 64 ? 64 : 32;  ///< rows of a stage
   static constexpr int kSize = kRows * kD;
   static constexpr bool kHeldByKeys = kD <= 64;
 };
 
-/// What scores and their gradients need to know of a query; its lse log2(e).
+/// Values of a query that scores and their gradients need; lse2 = lse log2(e).
 struct QueryRow {
   float lse2, delta;
 };
 
-/// Scores become p; dp becomes ds.
+/// Replaces scores by p, and dp by ds.
 template <class RowOf>
 __device__ __forceinline__ void score_gradient(float (&scores)[1][kStep / 8][4],
                                                float (&dp)[1][kStep / 8][4], float scale2,
@@ -56,14 +56,14 @@ __device__ __forceinline__ void score_gradient(float (&scores)[1][kStep / 8][4],
   }
 }
 
-/// Of a stage of what passes, rows `step` to step + kStep - 1.
+/// Rows `step` to step + kStep - 1 of a stage.
 struct Step {
   uint16_t *first, *second;
   int step;
 };
 
-/// dq of 16 queries from k and v of kStep keys. `ahead`: the first query less the first key of the
-/// stage.
+/// Adds to dq of 16 queries the terms of kStep keys. `ahead`: the first query minus the first key
+/// of the stage.
 template <DType kHalf, int kD>
 __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
                                                    const Left<kD, 1, true>& q,
@@ -85,8 +85,8 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
   add_product<kHalf, kD>(dq, pairs, keys.first, keys.step);
 }
 
-/// dk and dv of 16 keys from q and dout of kStep queries. `ahead`: the first key less the first
-/// query of the stage; `rows` are all of the stage.
+/// Adds to dk and dv of 16 keys the terms of kStep queries. `ahead`: the first key minus the first
+/// query of the stage. `rows`: all query rows of the stage.
 template <DType kHalf, int kD, bool kHeld>
 __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
                                                   float (&dv)[1][kD / 8][4],
@@ -111,7 +111,7 @@ __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
   add_product<kHalf, kD>(dk, pairs, queries.first, queries.step);
 }
 
-/// delta of the block's rows, two threads a row, to memory and to `deltas`.
+/// Computes delta of the block's rows, two threads per row; writes it to memory and to `deltas`.
 template <DType kHalf>
 __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const AttentionPair& pair,
                                             int first, float* deltas) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   using Pass = Passing<kD>;
   uint16_t* const q = dynamic_shared<uint16_t>();
   uint16_t* const dout = q + kRows * kD;
-  uint16_t* const stages = dout + kRows * kD;  // keys, values; twice
+  uint16_t* const stages = dout + kRows * kD;  // two stages, each with keys and values
   auto* const deltas = reinterpret_cast<float*>(stages + 4 * Pass::kSize);
   const AttentionTurn turn = order.turn(blockIdx.x);
   const AttentionPair pair = s.pair(turn.pair);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     uint16_t* const k = stages + key / Pass::kRows % 2 * 2 * Pass::kSize;
     uint16_t* const v = k + Pass::kSize;
     wait_copies<0>();
-    __syncthreads();  // this stage has come, the other is done with
+    __syncthreads();  // this stage has arrived; the other is free
     if (key + Pass::kRows < end) {
       load(key + Pass::kRows, stages + (key / Pass::kRows + 1) % 2 * 2 * Pass::kSize);
     }
@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   using Pass = Passing<kD>;
   uint16_t* const k = dynamic_shared<uint16_t>();
   uint16_t* const v = k + kRows * kD;
-  uint16_t* const stages = v + kRows * kD;  // queries, gradients; twice
-  auto* const rows = reinterpret_cast<QueryRow*>(stages + 4 * Pass::kSize);  // of each stage
+  uint16_t* const stages = v + kRows * kD;  // two stages, each with queries and gradients
+  auto* const rows = reinterpret_cast<QueryRow*>(stages + 4 * Pass::kSize);  // per stage
   const AttentionTurn turn = order.turn(blockIdx.x);
   const AttentionPair pair = s.pair(turn.pair);
   const HeadRows queries = part_rows(s, s.qkv, pair, 0);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     load_tile<kD, Pass::kRows>(stage, queries, query);
     load_tile<kD, Pass::kRows>(stage + Pass::kSize, gradients, query);
   };
-  // Of this thread's row of a stage.
+  // The values of this thread's row of a stage.
   const auto about = [&](int query) {
     const int at = query + static_cast<int>(threadIdx.x);
     const bool there = threadIdx.x < Pass::kRows && at < queries.count;
@@ -245,13 +245,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       rows[stage * Pass::kRows + threadIdx.x] = next;
     }
     wait_copies<0>();
-    __syncthreads();  // this stage has come, the other is done with
+    __syncthreads();  // this stage has arrived; the other is free
     if (query + Pass::kRows < queries.count) {
       load(query + Pass::kRows, stages + (1 - stage) * 2 * Pass::kSize);
       next = about(query + Pass::kRows);
     }
     commit_copies();
-    // Not those before the warp's first key.
+    // Skips queries before the warp's first key.
     for (int step = row < query + kStep ? 0 : kStep; step < Pass::kRows; step += kStep) {
       add_key_gradients<kHalf, kD>(dk, dv, keys, values, {q, dout, step}, row - query,
                                    rows + stage * Pass::kRows, scale2);

@@ -13,7 +13,7 @@ struct Pattern {
   int32_t across, down;  ///< columns and rows of blocks
 };
 
-/// Number of the block of row `row` and column `column`, or -1.
+/// Number of the block at row `row` and column `column` of blocks, or -1 if it is not kept.
 __device__ int32_t find_block(const Pattern& of, int64_t row, int32_t column) {
   int32_t low = of.block_begin[row];
   const int32_t end = of.block_begin[row + 1];

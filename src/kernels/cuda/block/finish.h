@@ -1,12 +1,12 @@
 #pragma once
-// From the sums of a tile (tile.h) to the result of a product: y (+)= f'(before) sum + bias,
-// and activated = f(y). Quads go row by row, so that whole sectors of memory are written.
+// Writes the sums of a tile (tile.h) as the result of a product: y (+)= f'(before) sum + bias, and
+// activated = f(y). Quads are written row by row, so that whole memory sectors are written.
 #include "src/kernels/cuda/block/tile.h"
 #include "src/kernels/cuda/elementwise/activation.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// What there is besides y has a pointer.
+/// Operands of the epilogue. All but y are optional: a null pointer means absent.
 struct ProductResult {
   Elements y = {}, before = {}, activated = {};
   int64_t y_stride = 0, before_stride = 0, activated_stride = 0;
@@ -20,8 +20,8 @@ __device__ __forceinline__ uint2 packed(const Quad& q) {
   return make_uint2(pack_halves<kHalf>(q.x[0], q.x[1]), pack_halves<kHalf>(q.x[2], q.x[3]));
 }
 
-/// Stores `q` as elements i … i + count - 1; returns what they are now. NaN becomes 0x7fff in 16
-/// bits.
+/// Stores `q` as elements i … i + count - 1 and returns the rounded values. In 16 bits NaN becomes
+/// 0x7fff.
 __device__ __forceinline__ Quad store_rounded(const Elements& e, int64_t i, int64_t count,
                                               const Quad& q) {
   if (!e.half()) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ Quad store_rounded(const Elements& e, int64_t i, int6
   return quad_of(e.type, bits);
 }
 
-/// One quad of sums, to row `row` and columns from `column` on.
+/// Finishes one quad of sums, at row `row` and columns from `column` on.
 __device__ __forceinline__ void finish_quad(const ProductResult& out, int64_t row, int64_t column,
                                             int64_t count, const Quad& bias, Quad sum) {
   if (out.before.data != nullptr) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish_quad(const ProductResult& out, int64_t ro
   }
 }
 
-/// All sums of a tile; `part` may be smaller than it.
+/// Finishes all sums of a tile; `part` may be smaller than the tile.
 template <class Shape>
 __device__ __forceinline__ void finish_tile(const ProductResult& out, const ResultPart& part,
                                             const float* sums) {

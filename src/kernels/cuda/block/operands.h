@@ -1,17 +1,20 @@
 #pragma once
-// What the tiles of block products read: how each thread copies its pieces of the next kDepth lines
-// into a stage (tile.h). A piece is 16 bytes, eight neighbouring elements, and is copied
-// whole or not at all, then it is zero: copies of known sizes are one instruction. So lines of the
-// sum must end with a piece (products.h), or what is beyond them would be added; outputs need
-// not, as those beyond an edge are not stored. Lines of the sum may be gathered: those of the kept
-// blocks, side by side.
+// Operand loaders of the block-product tiles: each thread copies its pieces of the next kDepth
+// lines into a stage (tile.h).
+//
+// A piece is 16 bytes, eight neighbouring elements. It is copied whole, or it is zero, because
+// copies of known sizes are one instruction. So lines of the sum must end with a whole piece
+// (products.h); otherwise elements beyond them would be added. Outputs need not: elements beyond an
+// edge are not stored. Lines of the sum may be gathered: the lines of the kept blocks, side by
+// side.
 #include "src/kernels/cuda/block/tile.h"
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Columns of a row of kept blocks, side by side (or rows of a column of them, one under the
-/// other): where the k-th is in the matrix. Blocks have a multiple of 16, at most kMostExtent.
+/// Maps the k-th column of a row of kept blocks, side by side, to its place in the matrix (or the
+/// k-th row of a column of kept blocks, one under the other). The extent of a block is a multiple
+/// of 16, at most kMostExtent.
 class Gather {
  public:
   static constexpr int64_t kMostExtent = 1024;
@@ -19,8 +22,9 @@ class Gather {
   explicit Gather(int64_t extent)
       : extent_(static_cast<uint32_t>(extent)), inverse_(inverse_of(extent_ / 16)) {}
 
-  /// Block of the k-th, and its place within; a product instead of a quotient: exact for k < 2^29,
-  /// since inverse_ is less than 1 above 2^31 / (extent / 16), and that at most 64.
+  /// Returns the block that holds the k-th line; `within` returns its place in that block. A
+  /// product replaces the quotient. It is exact for k < 2^29, since inverse_ is less than 1 above
+  /// 2^31 / (extent / 16), and extent / 16 is at most 64.
   __device__ __forceinline__ uint32_t block(uint32_t k) const {
     return __umulhi(k / 16 * 2, inverse_);
   }
@@ -36,7 +40,7 @@ class Gather {
   uint32_t extent_ = 16, inverse_ = 1U << 31;
 };
 
-/// Rows of halves in global memory: the first is at `data`, `rows` of them exist, each with `columns`.
+/// Rows of 16-bit elements in global memory: `rows` rows of `columns` elements, starting at `data`.
 struct Rows {
   const uint16_t* data;
   int64_t stride, rows, columns;
@@ -44,13 +48,13 @@ struct Rows {
 
 constexpr int kPieceBytes = 16;
 
-/// kMany rows, whose columns are the lines of the sum; without `blocks` all of them, in order.
+/// kMany rows whose columns are the lines of the sum. Without `blocks`: all columns, in order.
 template <int kMany>
 class AlongRows {
  public:
   using Tile = OperandTile<kMany, true>;
 
-  /// `count`: of the sum.
+  /// `count`: lines of the sum.
   __device__ AlongRows(const Rows& rows, int count, const Gather& gather, const int32_t* blocks)
       : from_(rows.data + int64_t{line()} * rows.stride),
         step_(kApart * rows.stride),
@@ -68,7 +72,7 @@ class AlongRows {
                                                 : gather_.place(blocks_, k);
     const int rows = column < columns_ ? left_ : 0;
     const uint16_t* from = from_ + (column < columns_ ? column : 0);
-    static_assert(kApart % 8 == 0);  // pieces of such lines lie alike (OperandTile)
+    static_assert(kApart % 8 == 0);  // lines 8 apart have the same permutation (OperandTile)
     std::byte* const to = tile + Tile::offset(line(), piece());
 #pragma unroll
     for (int i = 0; i < kMany; i += kApart) {
@@ -90,7 +94,7 @@ class AlongRows {
   const int32_t* blocks_;
 };
 
-/// What the threads of tiles across the sum have in common: each has one piece of several lines.
+/// Thread layout of tiles across the sum: each thread copies one piece of several lines.
 template <int kMany>
 struct AcrossLines {
   using Tile = OperandTile<kMany, false>;
@@ -101,14 +105,14 @@ struct AcrossLines {
   static __device__ int offset(int i) { return Tile::offset(line() + i, column() / 8); }
 };
 
-/// kMany columns, of which rows are the lines of the sum.
+/// kMany columns whose rows are the lines of the sum.
 template <int kMany>
 class AcrossRows {
  public:
   using Lines = AcrossLines<kMany>;
   using Tile = typename Lines::Tile;
 
-  /// The thread's eight columns begin at `column` of the rows; none when that is beyond them.
+  /// The thread's eight columns begin at `column`; they are zero if `column` is beyond the rows.
   __device__ AcrossRows(const Rows& rows, int64_t column)
       : from_(rows.data + Lines::line() * rows.stride + (column < rows.columns ? column : 0)),
         step_(Lines::kApart * rows.stride),
@@ -129,14 +133,13 @@ class AcrossRows {
   int left_;
 };
 
-/// A block of a column of blocks: where its rows are in the values.
+/// Location, in the values, of the rows of one block in a column of blocks.
 struct BlockPiece {
   int32_t first;   ///< its first element
   int32_t stride;  ///< elements from one of its rows to the next
 };
 
-/// kMany columns of a column of blocks, of which the rows of its kept blocks are the lines of the
-/// sum.
+/// kMany columns of a column of blocks; the rows of its kept blocks are the lines of the sum.
 template <int kMany>
 class AcrossBlocks {
  public:
@@ -147,10 +150,10 @@ class AcrossBlocks {
     const uint16_t* values;
     const BlockPiece* pieces;
     const int32_t* rows;   ///< rows of blocks
-    int64_t height, edge;  ///< rows of the matrix end at `edge`
+    int64_t height, edge;  ///< rows at or beyond `edge` are outside the matrix
     int count;             ///< lines of the sum
   };
-  /// The columns begin at `first` of the blocks' and end at `columns`.
+  /// The columns begin at `first` in the blocks and end at `columns`.
   __device__ AcrossBlocks(const Blocks& blocks, const Gather& gather, int first, int64_t columns)
       : blocks_(blocks),
         gather_(gather),
@@ -162,7 +165,7 @@ class AcrossBlocks {
     constexpr int kEach = kDepth / Lines::kApart;
     const uint16_t* from[kEach];
     bool there[kEach];
-    // All lists are read before the first copy, which nothing is moved across.
+    // All lists are read before the first copy, because the compiler moves nothing across a copy.
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int line = k_ + j * Lines::kApart;

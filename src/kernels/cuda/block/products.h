@@ -1,10 +1,11 @@
 #pragma once
-// Products with blocks take one of two ways:
-//   on tensor cores (spmm.cu, sddmm.cu): inputs bf16 or fp16, extents of blocks multiples of 16
-//   up to 1,024, rows of inputs from addresses of 16 bytes on, and so rows of values where those are
-//   an input (their number of columns is a multiple of 8); the sum ends with a piece of 16 bytes
-//   (of the transposed product: the number of rows is a multiple of 8, too);
-//   row by row (sparse/spmm.cu, sparse/sddmm.cu), as the products with single elements: everything else.
+// Products with blocks have two implementations.
+// - Tensor cores (spmm.cu, sddmm.cu). Inputs are bf16 or fp16. Extents of blocks are multiples of
+//   16, at most 1,024. Rows of inputs are aligned to 16 bytes; where values are an input, their
+//   rows are too (the number of columns is a multiple of 8). The sum ends with a whole piece of 16
+//   bytes (in the transposed product the number of rows is also a multiple of 8).
+// - Row by row (sparse/spmm.cu, sparse/sddmm.cu), as products with single elements: everything
+//   else.
 #include "src/kernels/cuda/block/operands.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -13,17 +14,17 @@ void block_spmm_by_rows(Stream& stream, const BlockSpmmArgs& args);
 void block_spmm_transposed_by_rows(Stream& stream, const BlockSpmmTransposedArgs& args);
 void block_sddmm_by_rows(Stream& stream, const BlockSddmmArgs& args);
 
-/// Halves whose rows begin at 16 bytes.
+/// True for 16-bit elements whose rows begin at multiples of 16 bytes.
 inline bool in_pieces(const Tensor& t) {
   return t.dtype != DType::fp32 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0 &&
          t.stride % 8 == 0;
 }
-/// Blocks of a size that tiles take.
+/// True if tiles support the extents of the blocks.
 inline bool in_tiles(const BlockMatrix& weight) {
   return weight.height % 16 == 0 && weight.width % 16 == 0 &&
          weight.height <= Gather::kMostExtent && weight.width <= Gather::kMostExtent;
 }
-/// The values of each row of each row of blocks begin at 16 bytes.
+/// True if the values of each row of each row of blocks begin at a multiple of 16 bytes.
 inline bool values_in_pieces(const BlockMatrix& weight) {
   return weight.values.dtype != DType::fp32 &&
          reinterpret_cast<uintptr_t>(weight.values.data) % 16 == 0 && weight.cols % 8 == 0;
@@ -38,7 +39,7 @@ template <DType kType>
 struct HalfType {
   static constexpr DType value = kType;
 };
-/// Calls `with` with the HalfType of inputs: their products have a kernel for each type.
+/// Calls `with` with the HalfType of the inputs: each type has its own kernel.
 template <class With>
 void with_half(DType type, const With& with) {
   if (type == DType::fp16) {
@@ -48,7 +49,7 @@ void with_half(DType type, const With& with) {
   }
 }
 
-/// Rows of `rows` from `first` on, seen from there.
+/// Rows from `first` on, renumbered from 0.
 __device__ __forceinline__ Rows rows_from(const Rows& rows, int64_t first) {
   return {rows.data + first * rows.stride, rows.stride, rows.rows - first, rows.columns};
 }

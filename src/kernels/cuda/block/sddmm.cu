@@ -1,16 +1,18 @@
-// The gradient of a weight of blocks on tensor cores. Of one row of blocks it is a dense product,
-// too: dy's columns of that row, transposed, times the kept blocks' columns of x side by side, in
-// the very order in which values are stored. A block of threads has one tile of it (tile.h)
-// and goes over tokens. Where there are few tiles, tokens are shared out as well: each part's sums
-// go to the workspace, and are added up in order.
+// The gradient of a weight of blocks on tensor cores. For one row of blocks it is a dense product:
+// dy's columns of that row, transposed, times the kept blocks' columns of x side by side. The
+// result has the order in which values are stored. A block of threads computes one tile (tile.h)
+// and loops over tokens. If there are few tiles, tokens are also divided into parts: the sums of
+// each part go to the workspace and are added in order.
 //
-// What a call costs, with f of N x K kept in blocks of height x width and R tokens:
+// Cost of a call, with f of N x K kept in blocks of height x width and R tokens:
 //   flops    2 R f N K
-//   memory   2 (R (K + N) + f N K) bytes; tiles go over the same tokens at the same time
+//   memory   2 (R (K + N) + f N K) bytes; tiles read the same tokens at the same time
 //   L2       2 R f N K (1 / kM + 1 / kN) bytes
-// N = K = 4096, f = 0.1, 64 x 64, R = 8192 on an H100's data sheet: 27.5 GFlop, 28 us; 137 MB of
-// memory, 41 us; with tiles of 64 x 256 0.54 GB from L2, and 1.40 GB in and out of shared memory,
-// 47 us, and more where a row's kept columns fill no whole tile.
+// Example: N = K = 4096, f = 0.1, 64 x 64, R = 8192, by an H100's data sheet:
+// - 27.5 GFlop: 28 us
+// - 137 MB of memory: 41 us
+// - with tiles of 64 x 256, 0.54 GB from L2, and 1.40 GB in and out of shared memory: 47 us, or
+//   more if the kept columns of a row do not fill whole tiles
 #include "src/kernels/cuda/block/finish.h"
 #include "src/kernels/cuda/block/products.h"
 #include "src/kernels/cuda/elementwise/elementwise.h"
@@ -19,23 +21,23 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int64_t kLeastTokens = 256;  ///< of a part
-constexpr int64_t kFewColumns = 96;    ///< kept ones of a row, on average, that a small tile takes
+constexpr int64_t kLeastTokens = 256;  ///< tokens of a part
+constexpr int64_t kFewColumns = 96;    ///< kept columns of a row, on average, for a small tile
 
 struct Gradient {
   Rows dy, x;
   const int32_t *block_begin, *value_begin, *block_column;
-  int64_t tokens;  ///< of a part
+  int64_t tokens;  ///< tokens of a part
   int64_t kept;
   int height;
   Gather gather;
-  ProductResult values;  ///< with several parts of tokens: fp32 sums, one array after the other
+  ProductResult values;  ///< with several parts: fp32 sums, one array per part
 };
 
 template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(Gradient args) {
   const int parts = tiles_across(args.height, Shape::kM);
-  const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const auto row = static_cast<int>(blockIdx.x) / parts;  // row of blocks
   const int first = static_cast<int>(blockIdx.x) % parts * Shape::kM;
   const int64_t output = int64_t{row} * args.height;
   const auto height = static_cast<int>(least(args.height, args.dy.columns - output));
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(
   finish_tile<Shape>(values, part, sums);
 }
 
-/// values (+)= the sum of the parts, in their order.
+/// values (+)= the sum of the parts, added in order.
 struct AddParts {
   struct Loaded {
     Quad sum;
@@ -105,7 +107,8 @@ struct AddParts {
   }
 };
 
-/// Calls `with` with the shape of tiles for a matrix of which `kept` elements are kept.
+/// Calls `with` with the tile shape for this matrix, chosen by its density and the height of its
+/// blocks.
 template <class With>
 void choose_tile(const BlockMatrix& weight, const With& with) {
   if (weight.values.count() <= kFewColumns * weight.rows) {
@@ -119,7 +122,7 @@ void choose_tile(const BlockMatrix& weight, const With& with) {
   }
 }
 
-/// Parts that tokens are shared out to: `each` tokens in all but the last.
+/// Division of tokens into parts: `each` tokens in all but the last.
 struct Parts {
   int64_t each, count;
 };
@@ -135,7 +138,7 @@ void multiply(Stream& stream, const BlockSddmmArgs& args) {
   const int64_t kept = weight.values.count();
   const int64_t lines = divide_up(weight.rows, weight.height);
   const int64_t down = tiles_across(static_cast<int>(weight.height), Shape::kM);
-  // As many as if all rows kept the same: the host knows no more, and needs no more.
+  // Estimate for equal rows: the host does not know the rows' own counts.
   const int64_t tiles = lines * down * divide_up(divide_up(kept, weight.rows), Shape::kN);
   const auto [each, parts] = share_tokens(args.x.rows(), tiles);
   auto* const sums = reinterpret_cast<float*>(

@@ -1,18 +1,21 @@
 // Products with blocks on tensor cores. A row of blocks of W is a dense matrix [height, kept
-// columns]; with those columns of x side by side, y of that row of blocks is a dense product, and
-// so is dx of a column of blocks with the rows of its kept blocks one under the other. A block of
-// threads has one tile of such a product (tile.h); its operand of activations is gathered
-// piece by piece on the way into shared memory.
+// columns]. With those columns of x side by side, y of that row of blocks is a dense product. In
+// the same way dx of a column of blocks is a dense product with the rows of its kept blocks one
+// under the other. A block of threads computes one tile of such a product (tile.h). Its activations
+// are gathered piece by piece on the way to shared memory.
 //
-// What a call costs, with f of N x K kept in blocks of height x width and R tokens (for dx: K and
-// N, width and height exchanged):
+// Cost of a call, with f of N x K kept in blocks of height x width and R tokens (for dx: K and N,
+// width and height exchanged):
 //   flops    2 R f N K
 //   memory   2 (R (K + N) + f N K) bytes, each operand once: tiles of the same tokens run together
 //   L2       2 R f N K (1 / height + 1 / kM) bytes: an element of x is read again for each kept
 //            block of its column, an element of W for every kM tokens
-// N = K = 4096, f = 0.1, 64 x 64, R = 8192 on an H100's data sheet: 27.5 GFlop, 28 us; 137 MB of
-// memory, 41 us; 1.40 GB in and out of shared memory, 47 us (tile.h); 0.54 GB from L2, which
-// only larger blocks lessen, for a block's columns of x are used `height` times.
+// Example: N = K = 4096, f = 0.1, 64 x 64, R = 8192, by an H100's data sheet:
+// - 27.5 GFlop: 28 us
+// - 137 MB of memory: 41 us
+// - 1.40 GB in and out of shared memory: 47 us (tile.h)
+// - 0.54 GB from L2. Only larger blocks reduce it: each column of x that a block reads is used
+//   `height` times.
 #include "src/kernels/cuda/block/columns.h"
 #include "src/kernels/cuda/block/finish.h"
 #include "src/kernels/cuda/block/products.h"
@@ -25,7 +28,7 @@ struct Forward {
   Rows x;
   const uint16_t* values;
   const int32_t *block_begin, *value_begin, *block_column;
-  int64_t rows;  ///< of W
+  int64_t rows;  ///< rows of W
   int height;
   Gather gather;
   ProductResult y;
@@ -34,7 +37,7 @@ struct Forward {
 template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(Forward args) {
   const int parts = tiles_across(args.height, Shape::kN);
-  const auto row = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const auto row = static_cast<int>(blockIdx.x) / parts;  // row of blocks
   const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
   const int64_t output = int64_t{row} * args.height;
   const auto height = static_cast<int>(least(args.height, args.rows - output));
@@ -58,7 +61,7 @@ struct Transposed {
   Rows dy;
   const uint16_t* values;
   BlockColumns columns;
-  int64_t cols;  ///< of W
+  int64_t cols;  ///< columns of W
   int height, width;
   Gather gather;
   ProductResult dx;
@@ -67,7 +70,7 @@ struct Transposed {
 template <DType kHalf, class Shape>
 __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_tile(Transposed args) {
   const int parts = tiles_across(args.width, Shape::kN);
-  const auto column = static_cast<int>(blockIdx.x) / parts;  // of blocks
+  const auto column = static_cast<int>(blockIdx.x) / parts;  // column of blocks
   const int first = static_cast<int>(blockIdx.x) % parts * Shape::kN;
   const int64_t output = int64_t{column} * args.width;
   const int64_t width = least(args.width, args.cols - output);
@@ -92,7 +95,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_til
   finish_tile<Shape>(args.dx, part, sums);
 }
 
-/// Calls `with` with the shape of tiles for `lines` rows (columns) of blocks, each `extent` wide.
+/// Calls `with` with the tile shape for `lines` rows (or columns) of blocks of extent `extent`.
 template <class With>
 void choose_tile(int64_t tokens, int64_t lines, int64_t extent, const With& with) {
   const auto choose = [&](auto large, auto small) {

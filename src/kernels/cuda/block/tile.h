@@ -1,21 +1,23 @@
 #pragma once
-// A tile of a dense product on tensor cores, of which block products are made: kM x kN sums in the
-// registers of four warps, over lines of both operands that four stages of shared memory bring in,
-// kDepth at a time. Three stages are under way while one is multiplied.
+// A tile of a dense product on tensor cores, the unit of block products. Four warps hold kM x kN
+// sums in registers. Four stages of shared memory load kDepth lines of both operands at a time:
+// three stages are being filled while one is multiplied.
 //
-// Operands lie in shared memory as global memory has them, either along the sum ([outputs][kDepth])
-// or across it ([kDepth][outputs]); ldmatrix turns them. A line's pieces of 16 bytes are permuted,
-// so that the same piece of eight neighbouring lines lies in different banks: neither copies nor
-// ldmatrix wait for each other.
+// Operands have the same order in shared as in global memory: along the sum ([outputs][kDepth]) or
+// across it ([kDepth][outputs]); ldmatrix transposes them. The 16-byte pieces of a line are
+// permuted so that the same piece of eight neighbouring lines lies in different banks. So neither
+// copies nor ldmatrix have bank conflicts.
 //
-// An element of the left operand is used kN times, one of the right kM times. Bytes a flop:
+// An element of the left operand is used kN times, one of the right kM times. Bytes per flop:
 //   into shared memory, from L2   1/kM + 1/kN           256 x 64: 0.0195     128 x 128: 0.0156
 //   out of it                     1/kWarpM + 1/kWarpN   of 64 x 64: 0.0313
-// By its data sheet an H100 does 989e12 flops a second in bf16 (with wgmma). Its shared memory
-// moves 128 bytes a clock in each of 132 SMs, 29.7e12 a second at 1.755 GHz: enough for 59 % of
-// those flops with tiles of 256 x 64, for 64 % with 128 x 128. Larger parts for a warp would need
-// more registers than there are: 128 for sums, 228 to 238 in all, none spilled, for two blocks of
-// threads an SM, 8 warps. The same two have 2 x 80 KiB of shared memory.
+// Limits of an H100:
+// - Data sheet: 989e12 flops a second in bf16 (with wgmma).
+// - Shared memory moves 128 bytes a clock in each of 132 SMs, 29.7e12 a second at 1.755 GHz. That
+//   feeds 59 % of those flops with tiles of 256 x 64, 64 % with 128 x 128.
+// - Registers: 128 for sums, 228 to 238 in all, none spilled, with two blocks of threads an SM (8
+//   warps). Larger tiles of a warp would need more registers than exist.
+// - The two blocks use 2 x 80 KiB of shared memory.
 #include "src/kernels/cuda/simt/mma.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -24,15 +26,15 @@ inline constexpr int kTileThreads = 128;
 inline constexpr int kDepth = 32;
 inline constexpr int kStages = 4;
 
-/// kM x kN sums, of which a warp has kWarpM x kWarpN; at least kResident such blocks of threads fit
-/// an SM.
+/// A tile of kM x kN sums. A warp computes kWarpM x kWarpN of them. At least kResident such blocks
+/// of threads fit an SM.
 template <int kRows, int kColumns, int kRowsOfWarp, int kColumnsOfWarp, int kBlocksOfSm>
 struct TileShape {
   static constexpr int kM = kRows, kN = kColumns;
   static constexpr int kWarpM = kRowsOfWarp, kWarpN = kColumnsOfWarp;
   static constexpr int kResident = kBlocksOfSm;
   static constexpr int kStageBytes = (kM + kN) * kDepth * 2;
-  /// Of the sums, row by row, when they are done: 8 more in each, for the banks' sake.
+  /// Row stride of the finished sums in shared memory: 8 padding elements avoid bank conflicts.
   static constexpr int kSumStride = kN + 8;
   static constexpr int kSumBytes = kM * kSumStride * 4;
   static constexpr int kSharedBytes =
@@ -52,25 +54,25 @@ using TallTile64 = TileShape<256, 64, 64, 64, 2>;
 using TallTile32 = TileShape<256, 32, 64, 32, 2>;
 using FlatTile64 = TileShape<64, 256, 64, 64, 2>;
 using FlatTile32 = TileShape<32, 256, 32, 64, 2>;
-// For products so small that those would leave SMs idle.
+// For products too small to occupy all SMs with the tiles above.
 using SmallTile64 = TileShape<64, 64, 32, 32, 4>;
 using SmallTile32 = TileShape<64, 32, 32, 16, 4>;
 
-/// SMs times two: fewer tiles than this leave some idle. A constant, since what is chosen by it
+/// SMs times two: with fewer tiles some SMs idle. It is a constant, because the choice of the tile
 /// must depend on shapes alone.
 inline constexpr int64_t kManyTiles = 264;
 
-/// Pieces of `each` that cover `extent`.
+/// Number of tiles of `each` that cover `extent`.
 __device__ __host__ constexpr int tiles_across(int extent, int each) {
   return (extent + each - 1) / each;
 }
 
-/// kMany outputs by kDepth of the sum, as one stage has them.
+/// Layout of one operand in a stage: kMany outputs by kDepth lines of the sum.
 template <int kMany, bool kIsAlong>
 struct OperandTile {
   static constexpr bool kAlong = kIsAlong;
   static constexpr int kLines = kAlong ? kMany : kDepth;
-  static constexpr int kPieces = (kAlong ? kDepth : kMany) / 8;  ///< of a line
+  static constexpr int kPieces = (kAlong ? kDepth : kMany) / 8;  ///< pieces of a line
   static constexpr int kBytes = kMany * kDepth * 2;
   static_assert(kPieces == 4 || kPieces % 8 == 0);
 
@@ -79,8 +81,8 @@ struct OperandTile {
     return (line * kPieces + (piece ^ turn)) * 16;
   }
 
-  /// 16 outputs from `first` and 16 of the sum from `k`: an a where this is the left operand, else
-  /// two b.
+  /// Loads 16 outputs from `first` and 16 lines of the sum from `k`: one fragment a if this is the
+  /// left operand, else two fragments b.
   template <bool kLeft>
   static __device__ __forceinline__ void load(uint32_t (&r)[4], const std::byte* tile, int first,
                                               int k) {
@@ -122,14 +124,14 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, TileSums<
   }
 }
 
-/// Where a tile is in the result, and how much of that there is from there on.
+/// Position of a tile in the result, and the extent of the result from there on.
 struct ResultPart {
   int64_t row, column, rows, columns;
 };
 
-/// The sums of `steps` times kDepth lines, in shared memory: [kM][kSumStride]; those of warps that
-/// are beyond the result are zero. `left` and `right` have `Tile`, an OperandTile, and load(tile),
-/// which asks for copies of the next kDepth lines.
+/// Returns the sums over `steps` times kDepth lines, in shared memory: [kM][kSumStride]. Sums of
+/// warps beyond the result are zero. `left` and `right` have `Tile`, an OperandTile, and
+/// load(tile), which starts the copies of the next kDepth lines.
 template <DType kHalf, class Shape, class Left, class Right>
 __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, int steps,
                                                       const ResultPart& part) {
@@ -150,7 +152,7 @@ __device__ __forceinline__ const float* multiply_tile(Left& left, Right& right, 
   TileSums<Shape> sums{};
   for (int step = 0; step < steps; ++step) {
     wait_copies<kStages - 2>();
-    __syncthreads();  // all copies of this step are there, and the stage before it is free
+    __syncthreads();  // all copies of this step have arrived; the stage before it is free
     fill(step + kStages - 1);
     if (used) {
       multiply_stage<kHalf, Shape, LeftTile, typename Right::Tile>(

@@ -1,7 +1,7 @@
 #pragma once
-// The part of cuDNN's graph interface that attention takes, as it has been since 9.10; later
-// libraries of version 9 keep it. Stated here so that every build has it: the library itself is
-// loaded when it is needed (library.h). A test compares with cudnn.h where there is one.
+// The part of cuDNN's graph interface that attention uses, as of 9.10; later libraries of version 9
+// keep it. The declarations are here so that every build has them. The library itself is loaded on
+// first use (library.h). A test compares them with cudnn.h where that exists.
 // Source: NVIDIA cuDNN 9, "Backend API", docs.nvidia.com/deeplearning/cudnn.
 #include <cstddef>
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace espalier::kernels::cudnn {
 
 using Handle = void*;
 using Stream = void*;
-/// Of any kind, opaque.
+/// An opaque descriptor of any kind.
 using Object = void*;
 
-enum class Status : int { success = 0 };  ///< others are errors, by their texts
+enum class Status : int { success = 0 };  ///< others are errors; GetErrorString describes them
 
-/// What a descriptor is of.
+/// The kind of a descriptor.
 enum class Kind : int {
   pointwise = 0,
   engine = 2,
@@ -81,7 +81,7 @@ enum class Attribute : int {
   device_json = 2702
 };
 
-/// How the elements of an attribute are given.
+/// The type of an attribute's elements.
 enum class Type : int {
   handle = 0,
   data = 1,
@@ -99,7 +99,7 @@ enum class Type : int {
 enum class Data : int { fp32 = 0, int32 = 4, bf16 = 9, boolean = 11 };
 enum class Heuristics : int { likely_fastest = 3 };  ///< mode A
 enum class Note : int { nondeterministic = 4 };
-constexpr int kNotes = 32;  ///< room for all kinds
+constexpr int kNotes = 32;  ///< upper bound of the number of note kinds
 enum class Pointwise : int {
   add = 0,
   multiply = 1,

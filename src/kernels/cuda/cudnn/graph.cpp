@@ -15,7 +15,7 @@ using cudnn::Type;
 
 namespace {
 
-/// What cuDNN says of the last thing that went wrong, in one line.
+/// cuDNN's text of its last error, in one line.
 std::string last_reason() {
   std::array<char, 512> text{};
   cudnn_functions()->GetLastErrorString(text.data(), text.size() - 1);
@@ -192,7 +192,7 @@ CudnnObject CudnnGraph::finish(const CudnnTarget& target) const {
 
 namespace {
 
-/// Configurations of engines, those first that cuDNN expects to be fast.
+/// Engine configurations, in cuDNN's order of expected speed.
 std::vector<CudnnObject> find_engines(const CudnnObject& graph, const CudnnTarget& target) {
   CudnnObject search(Kind::heuristics);
   search.set(Attribute::heuristics_graph, graph);
@@ -229,7 +229,7 @@ bool is_deterministic(const CudnnObject& engine) {
   return std::find(notes.begin(), last, cudnn::Note::nondeterministic) == last;
 }
 
-/// Throws Failure when the limits do not allow this engine.
+/// Throws Failure if the limits exclude this engine.
 CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target, const CudnnLimits& limits) {
   CudnnObject engine(Kind::engine);
   cudnn::Object native = engine.native();

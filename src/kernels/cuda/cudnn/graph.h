@@ -1,5 +1,6 @@
 #pragma once
-// Graphs of operations as cuDNN is told of them. What it refuses throws Failure with its reason.
+// Wrappers of cuDNN's descriptors, operation graphs and execution plans. A request that cuDNN
+// refuses throws Failure with cuDNN's reason.
 #include <array>
 #include <span>
 #include <string>
@@ -40,10 +41,10 @@ class CudnnObject {
     set(what, cudnn::Type::int64, std::ssize(values), values.data());
   }
   void set(cudnn::Attribute what, cudnn::Type type, int64_t count, const void* values);
-  /// No more attributes after this.
+  /// Finalizes the descriptor; attributes cannot be set afterwards.
   void finish();
 
-  /// How many elements the attribute has; up to `room` of them are written to `to`.
+  /// Returns the number of elements of the attribute; writes at most `room` of them to `to`.
   int64_t get(cudnn::Attribute what, cudnn::Type type, int64_t room, void* to) const;
 
  private:
@@ -56,10 +57,10 @@ class CudnnObject {
   cudnn::Object native_ = nullptr;
 };
 
-/// What plans are for: the device of a handle, or one that is described by JSON, without any.
+/// The device that plans are made for: that of a handle, or one described by JSON without a handle.
 struct CudnnTarget {
   cudnn::Handle handle = nullptr;
-  const CudnnObject* device = nullptr;  ///< when there is no handle
+  const CudnnObject* device = nullptr;  ///< used when `handle` is null
 };
 
 /// Extents and strides, in elements, of [sequences, heads, rows, columns].
@@ -67,20 +68,20 @@ struct CudnnShape {
   std::array<int64_t, 4> extents, strides;
 };
 
-/// Tensors are known by numbers. Those in memory are numbered by the caller, who says where they
-/// are when the graph runs; those between operations by the graph, from kFirstBetween.
+/// A graph whose tensors are numbered. The caller numbers the tensors in memory and gives their
+/// addresses at each run. The graph numbers the tensors between operations, from kFirstBetween.
 class CudnnGraph {
  public:
   static constexpr int64_t kFirstBetween = 100;
 
-  /// In the device's memory.
+  /// Adds a tensor in device memory.
   void tensor(int64_t id, cudnn::Data type, const CudnnShape& shape);
-  /// One fp32 number in the host's memory, read when a run is asked for.
+  /// Adds one fp32 number in host memory; it is read when a run is enqueued.
   void number(int64_t id);
-  /// Nowhere in memory.
+  /// Adds a virtual tensor, which is not stored in memory; returns its number.
   int64_t between(cudnn::Data type, const CudnnShape& shape);
 
-  /// Each gives back the number of its result, y.
+  /// Each operation returns the number of its result, y.
   int64_t matmul(int64_t a, int64_t b, int64_t y);
   int64_t reduce(cudnn::Reduction how, int64_t x, int64_t y);
   int64_t reshape(int64_t x, int64_t y);
@@ -92,10 +93,10 @@ class CudnnGraph {
   }
   /// t ? x : b
   int64_t select(int64_t x, int64_t b, int64_t t, int64_t y);
-  /// Of each element of x its place along `axis`.
+  /// y = for each element of x, its index along `axis`.
   int64_t index(int64_t x, int64_t axis, int64_t y);
 
-  /// The graph as cuDNN has it.
+  /// Returns the finalized operation graph.
   CudnnObject finish(const CudnnTarget& target) const;
 
  private:
@@ -116,30 +117,30 @@ class CudnnGraph {
   int64_t next_ = kFirstBetween;
 };
 
-/// A plan that is ready to run.
+/// An execution plan, ready to run.
 struct CudnnPlan {
-  CudnnObject config;  ///< of its engine, which it was made of
+  CudnnObject config;  ///< the engine configuration that `object` is made of
   CudnnObject object;
-  int64_t engine = 0;    ///< cuDNN's number of what computes it
+  int64_t engine = 0;    ///< cuDNN's number of the engine
   size_t workspace = 0;  ///< bytes
 };
 
 struct CudnnLimits {
-  size_t workspace = 0;       ///< bytes at most
-  bool deterministic = true;  ///< no engine that is noted as giving other bits in each run
+  size_t workspace = 0;       ///< upper bound, bytes
+  bool deterministic = true;  ///< excludes engines noted as nondeterministic
 };
 
-/// By the first within the limits of the engines that cuDNN expects to be fast. Throws Failure when
-/// there is none.
+/// Plans the graph with the first engine within the limits, in cuDNN's order of expected speed.
+/// Throws Failure if none is within them.
 CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target,
                      const CudnnLimits& limits);
 
-/// Where a tensor is.
+/// The address of a tensor.
 struct CudnnPlace {
   int64_t id;
   void* data;
 };
-/// Asks the handle's stream for a run. Throws Failure when cuDNN refuses it.
+/// Enqueues a run on the handle's stream. Throws Failure if cuDNN refuses it.
 void run_plan(cudnn::Handle handle, const CudnnPlan& plan, std::span<const CudnnPlace> places,
               void* workspace);
 

@@ -8,7 +8,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr size_t kTooNew = 10'00'00;
-/// NVIDIA's frontend does not use attention of the two versions before, for bugs that it knows.
+/// NVIDIA's frontend excludes attention of the two versions before, because of known bugs.
 constexpr size_t kOldest = 9'10'02;
 
 std::string version_text(size_t version) {
@@ -60,7 +60,7 @@ void Loaded::find_functions() {
 }
 
 const Loaded& loaded() {
-  // Never unloaded: queues and plans give their handles back when the process ends.
+  // Never unloaded: queues and plans destroy their handles when the process ends.
   static const auto* const made = new Loaded;
   return *made;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// cuDNN as it is loaded when attention is first asked for (CUDNN_DIR, or where toolkits are), and
-// what a queue keeps of it. In tests functions of the host take its place
+// Loads cuDNN at the first attention call (from CUDNN_DIR, or the toolkit's folders), and defines
+// the state that a queue keeps for it. Tests replace the library by host functions
 // (tests/simt/cudnn_host.cpp).
 #include <map>
 #include <memory>
@@ -13,12 +13,13 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Null where there is none that will do: version 9, 9.10.2 or later.
+/// Null if no suitable library is found: version 9, 9.10.2 or later.
 const cudnn::Functions* cudnn_functions();
-/// Its file and version, or why our kernels compute instead.
+/// The library's file and version, or the reason why our own kernels compute instead.
 std::string cudnn_state();
 
-/// A handle, which works for one stream, and the plans that were made so far. Needs the functions.
+/// A handle, bound to one stream, and the plans made so far. Requires cudnn_functions() to be
+/// non-null.
 class Cudnn {
  public:
   explicit Cudnn(cudnn::Stream stream);
@@ -27,18 +28,18 @@ class Cudnn {
   Cudnn& operator=(const Cudnn&) = delete;
 
   cudnn::Handle handle() const { return handle_; }
-  /// That of this shape, made at its first use.
+  /// The plan of this shape, made at its first use.
   AttentionPlan& plan(const AttentionKey& key);
 
  private:
   cudnn::Handle handle_ = nullptr;
-  std::string why_not_;  ///< without a handle: cuDNN could not start
+  std::string why_not_;  ///< set if `handle_` is null: the reason why cuDNN could not start
   std::map<AttentionKey, AttentionPlan> plans_;
 };
 
-/// Of the stream's queue; made when it is first asked for.
+/// The Cudnn of the stream's queue, created on first use.
 Cudnn& cudnn_of(Stream& stream);
-/// Whether calls are recorded: then the recording keeps the plan for its replays.
+/// Returns true during graph capture; the recording then keeps the plan for its replays.
 bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -5,7 +5,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-/// A block a row.
+/// One block per row.
 __global__ void __launch_bounds__(256)
     add_to_rows(Elements c, int64_t stride, int64_t cols, const float* bias) {
   const int64_t begin = blockIdx.x * stride;

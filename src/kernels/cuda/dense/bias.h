@@ -1,10 +1,10 @@
 #pragma once
-// A bias on its own: where it cannot come with the product (blas_cublaslt.cpp).
+// A separate bias kernel, for products whose bias is not fused (blas_cublaslt.cpp).
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// c [m, n] += bias [n], any, in place: rounded once more than with the product.
+/// c [m, n] += bias [n], c of any type, in place. Rounds once more than a fused bias.
 void add_bias(Stream& stream, const Tensor& c, const float* bias);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,12 +1,14 @@
-// cuBLASLt thinks in columns: row-major c = a b is column-major cᵀ = bᵀ aᵀ, so that b comes first,
-// the bias runs along the rows of its result, and sums of a's rows are those of its second operand
-// (BGRADB). Accumulation in fp32.
+// cuBLASLt is column-major: row-major c = a b is column-major cᵀ = bᵀ aᵀ. So b is the first
+// operand, the bias runs along the rows of its result, and sums of a's rows are those of its second
+// operand (BGRADB). Accumulation is in fp32.
 //
-// Bias and sums have the result's type there. So a bias to a result in 16 bits is rounded first, by a
-// kernel of n elements in each call, sums of a shorter type, or that are added to others, go
-// through the workspace, and those of a longer type are left to the caller. On Hopper and later
-// sums come apart from products of halves: the library's kernels that have both are Ampere's
-// (cuBLASLt 13.1). What it refuses to do in one is done after the product.
+// In cuBLASLt, bias and sums have the result's type. Consequences:
+// - The bias of a 16-bit result is rounded first, by a kernel of n elements in each call.
+// - Sums of a shorter type, or sums added to others, pass through the workspace.
+// - Sums of a longer type are left to the caller.
+// - On Hopper and later, products of 16-bit operands do not fuse sums: the library's only kernels
+//   with both are Ampere's (cuBLASLt 13.1).
+// - Extras that the library refuses to fuse are computed after the product.
 #include "src/kernels/cuda/dense/blas_cublaslt.h"
 
 #include <algorithm>
@@ -17,13 +19,13 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-/// Vectors and matrices that the library reads 16 bytes at a time.
+/// The library reads vectors and matrices 16 bytes at a time.
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 DType type_of_result(const Product& p) { return p.half_result ? p.half : DType::fp32; }
 
-/// The library adds nothing to the result after gelu's slope, and reads its input in rows of whole
-/// 16 bytes.
+/// The library cannot add to the result after gelu's slope, and reads the slope's input in rows of
+/// whole 16-byte pieces.
 bool has_slope(const Product& p) {
   return p.gelu_slope_of != nullptr && p.half_result && p.addend == nullptr &&
          p.c_stride % 8 == 0 && p.k > 1 && is_aligned(p.gelu_slope_of);
@@ -35,7 +37,7 @@ bool has_row_sums(const Product& p, int capability) {
          (!p.half_inputs || capability < kHopper);
 }
 
-/// Which extra, and where its vector or matrix is. `spare`: memory of this call for a vector.
+/// Sets the extra and the address of its vector or matrix. `spare`: workspace for a vector.
 void add_extra(ProductCall& call, std::byte* spare) {
   const Product& p = call.product;
   const DType type = type_of_result(p);
@@ -57,14 +59,14 @@ void add_extra(ProductCall& call, std::byte* spare) {
   }
 }
 
-/// With its workspace.
+/// The call with its workspace.
 ProductCall call_of(Stream& stream, const Product& product) {
   ProductCall call{.stream = stream, .product = product};
   call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
   return call;
 }
 
-/// Asks the library, and once more without the extra if it refuses.
+/// Enqueues the product; if the library refuses, enqueues it again without the extra.
 const ProductPlan& ask(const ProductCall& call) {
   const ProductPlan* plan = &plan_of(call);
   require(plan->possible, "whoever asks for a product in 8 bits asks takes_fp8 before",
@@ -112,9 +114,10 @@ cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
       call.workspace, queue.workspace, queue.native);
 }
 
-/// On capability 8.9 and 9.0 both operands have their inner extent last (as they always have
-/// here), and extents and addresses are whole 16s. Of two E5M2 it makes no product. Whether it has
-/// an algorithm for the rest it says itself, once a shape.
+/// Requirements on capability 8.9 and 9.0: both operands have their inner extent last (always true
+/// here); extents and addresses are multiples of 16. The library has no product of two E5M2
+/// operands. For all other products the library reports, once per shape, whether it has an
+/// algorithm.
 bool takes_fp8(Stream& stream, const Product& p) {
   constexpr int kAda = 89;
   const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
@@ -131,7 +134,7 @@ size_t matmul_workspace(int64_t m, int64_t n) {
 bool matmul(Stream& stream, const Product& product) {
   ProductCall call = call_of(stream, product);
   if (stream.arena().dry()) {
-    return false;  // what it fuses the library knows: a plan counts what is done beside it, too
+    return false;  // plans count the separate kernels too: only the library knows what it fuses
   }
   add_extra(call, call.workspace + blas_workspace());
   const ProductPlan& plan = ask(call);

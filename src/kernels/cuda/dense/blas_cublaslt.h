@@ -1,6 +1,6 @@
 #pragma once
-// What a queue keeps for cuBLASLt: its handle, and for each product that was seen the library's
-// descriptors and the algorithm chosen (blas_plan.cpp).
+// State of a queue for cuBLASLt: a handle and, per distinct product, the library's descriptors and
+// the chosen algorithm (blas_plan.cpp).
 #include <compare>
 #include <functional>
 #include <map>
@@ -13,12 +13,12 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// Throws Failure unless `status` is success: "cuBLASLt, what: reason".
 void check_blas(cublasStatus_t status, const char* what);
-/// The library cannot do what it was asked for, in this form.
+/// True if the library does not support the request in this form.
 inline bool is_refusal(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/// Owns one of cuBLASLt's descriptors; `Destroy`: which of the library's functions ends it.
+/// Owns one of cuBLASLt's descriptors; `Destroy` is the library function that destroys it.
 template <class Handle, cublasStatus_t (*BlasLibrary::*Destroy)(Handle)>
 struct BlasOwner {
   Handle handle = nullptr;
@@ -40,16 +40,16 @@ void set(const BlasProduct& to, cublasLtMatmulDescAttributes_t what, const T& va
   check_blas(blas_library().set_product(to.handle, what, &value, sizeof value), "attribute");
 }
 
-/// Of operands in 8 bits; the library's first one is b.
+/// Sets the scales of 8-bit operands. The library's first operand is b.
 inline void set_scales(const BlasProduct& to, const Product& product) {
   set(to, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scale);
   set(to, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scale);
 }
 
-/// What comes with a product; the library does one of them at a time.
+/// Epilogues; the library fuses at most one of them.
 enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 
-/// What the choice of an algorithm depends on.
+/// All properties that the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   unsigned alignment_a, alignment_b, alignment_c, alignment_addend;  ///< bytes
@@ -64,19 +64,19 @@ struct ProductKey {
   auto operator<=>(const ProductKey&) const = default;
 };
 
-/// A product as the library knows it. Only addresses, of the extra and of scales, are others from
+/// Descriptors of a product. Only the addresses of the epilogue's operand and of scales change from
 /// call to call.
 struct ProductPlan {
   BlasProduct product;
   BlasLayout a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
-  BlasExtra extra = BlasExtra::none;  ///< none, too, where the library cannot do it
-  bool possible = true;               ///< products in 8 bits alone: false where it has no algorithm
+  BlasExtra extra = BlasExtra::none;  ///< also `none` if the library cannot fuse it
+  bool possible = true;               ///< false only for 8-bit products without an algorithm
 };
 
 class Blas {
  public:
-  /// `capability`: of the device, 90 for 9.0.
+  /// `capability`: compute capability of the device, 90 for 9.0.
   explicit Blas(int capability);
   ~Blas();
   Blas(const Blas&) = delete;
@@ -92,17 +92,17 @@ class Blas {
   std::map<ProductKey, ProductPlan> plans_;
 };
 
-/// Where the work of a stream goes.
+/// The handle, CUDA stream and workspace size of a stream.
 struct BlasQueue {
   Blas& blas;
   cudaStream_t native;
   size_t workspace;  ///< bytes that the library may use
 };
 BlasQueue blas_queue(Stream& stream);
-/// Of every queue; known without one.
+/// The workspace size of every queue; needs no queue.
 size_t blas_workspace();
 
-/// Seconds that the device takes for what `work` asks of the stream; waits for it.
+/// Returns the device seconds of the kernels that `work` enqueues; waits for them.
 double seconds_of(Stream& stream, const std::function<void()>& work);
 
 /// One product with all its addresses.
@@ -110,23 +110,27 @@ struct ProductCall {
   Stream& stream;
   const Product& product;
   BlasExtra extra = BlasExtra::none;
-  void* beside = nullptr;  ///< of the extra: bias or sums [n or m], of c's type, or gelu's input
+  void* beside = nullptr;  ///< operand of the extra: bias or sums [n or m], of c's type; gelu input
   std::byte* workspace = nullptr;
 };
 
-/// Whether algorithms are chosen by the clock: where results need not be deterministic, or as
-/// ESPALIER_TUNE_PRODUCTS in the environment says, 1 or 0.
+/// True if algorithms are chosen by timing: if results need not be deterministic, or as
+/// ESPALIER_TUNE_PRODUCTS in the environment sets it, 1 or 0.
 bool chooses_by_clock(const Stream& stream);
-/// What a call shares with others of its kind.
+/// The key that equal calls share.
 ProductKey key_of(const ProductCall& call);
-/// The plan of a call, made at its first use. Where the library cannot do the extra, it is for the
-/// product alone. Its algorithm is the library's first choice, the same in every run, or by the
-/// clock: the fastest, timed here into c. What is added to c cannot be tried: it has the algorithm
-/// of the same product that is not, where that came before, as in a first micro-batch.
+/// Returns the plan of a call, made at its first use. If the library cannot fuse the epilogue, the
+/// plan is for the product alone.
+///
+/// The algorithm is the library's first choice, the same in every run, or the fastest when timed
+/// here, writing to c. A product that adds to c cannot be timed, since a trial would change c. It
+/// uses the algorithm of the same product without the sum, if that came before, as in a first
+/// micro-batch.
 const ProductPlan& plan_of(const ProductCall& call);
-/// Another in its place, for the product alone: the library refused what it had an algorithm for.
+/// Replaces the plan by one for the product alone, after the library refused a fused epilogue that
+/// it had an algorithm for.
 const ProductPlan& plan_without_extra(const ProductCall& call);
-/// Asks for the call by this plan and algorithm, with the result in `to`.
+/// Enqueues the call with this plan and algorithm; the result is written to `to`.
 cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
                    const cublasLtMatmulAlgo_t& algorithm, void* to);
 

@@ -9,7 +9,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-/// A whole word in the program, which benchmarks/gpu.sh looks for.
+/// One literal in the binary, which benchmarks/gpu.sh searches for.
 constexpr const char* kFile = "libcublasLt.so." ESPALIER_TEXT(CUBLAS_VER_MAJOR);
 
 void check_version(const SharedLibrary& library) {
@@ -51,7 +51,7 @@ BlasLibrary load_blas(const std::vector<std::string>& names) {
 }
 
 const BlasLibrary& blas_library() {
-  // Never unloaded: queues give their handles back when the process ends.
+  // Never unloaded: queues destroy their handles when the process ends.
   static const auto* const library = new BlasLibrary(load_blas(blas_names()));
   return *library;
 }

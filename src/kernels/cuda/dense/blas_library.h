@@ -1,7 +1,7 @@
 #pragma once
-// The functions of cuBLASLt that products call. The library is loaded by the first product, so that
-// a program with CUDA starts, and computes on the CPU, where it is missing. Only its headers are
-// needed to build; the library must be of the same major version.
+// The cuBLASLt functions that products call. The first product loads the library, so a program
+// built with CUDA also starts without it and computes on the CPU. The build needs only its headers.
+// The library must be of the same major version.
 #include <cublasLt.h>
 
 #include <memory>
@@ -13,7 +13,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 
 struct BlasLibrary {
-  std::unique_ptr<SharedLibrary> library;  ///< that they are of; in tests none
+  std::unique_ptr<SharedLibrary> library;  ///< the library of these functions; null in tests
   decltype(cublasLtGetStatusString)* status_text = nullptr;
   decltype(cublasLtCreate)* create = nullptr;
   decltype(cublasLtDestroy)* destroy = nullptr;
@@ -29,14 +29,13 @@ struct BlasLibrary {
   decltype(cublasLtMatmulPreferenceSetAttribute)* set_preference = nullptr;
 };
 
-/// `names`: for SharedLibrary. Throws Failure when none can be loaded, or when it is of another
-/// version.
+/// `names`: for SharedLibrary. Throws Failure if no library can be loaded or its version differs.
 BlasLibrary load_blas(const std::vector<std::string>& names);
 
-/// Where cuBLASLt is looked for: CUBLAS_DIR first.
+/// Paths searched for cuBLASLt: CUBLAS_DIR first.
 std::vector<std::string> blas_names();
 
-/// That of the process, loaded at the first call and kept.
+/// The library of the process, loaded at the first call and kept.
 const BlasLibrary& blas_library();
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -26,21 +26,21 @@ cudaDataType_t type_of(const Product& p, Float8 format) {
                                   : CUDA_R_8F_E5M2;
 }
 
-/// Of row-major [rows, cols].
+/// Makes the layout of a row-major [rows, cols] matrix.
 void make(BlasLayout& layout, cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride) {
   check_blas(blas_library().create_layout(&layout.handle, type, static_cast<uint64_t>(cols),
                                           static_cast<uint64_t>(rows), stride),
              "layout");
 }
 
-/// The largest power of two that divides the address, up to the arena's alignment: whole tensors of
-/// one shape have one algorithm, wherever they are.
+/// The largest power of two that divides the address, at most the arena's alignment of 64: whole
+/// tensors of one shape have one algorithm at every address.
 unsigned alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   return static_cast<unsigned>(std::min<uintptr_t>(64, address & (~address + 1)));
 }
 
-/// The library wants to know where the extra is before it chooses an algorithm: for its alignment.
+/// The library needs the address of the extra, for its alignment, before it chooses an algorithm.
 void describe_extra(const BlasProduct& product, const ProductCall& call) {
   switch (call.extra) {
     case BlasExtra::none:
@@ -63,8 +63,8 @@ void describe_extra(const BlasProduct& product, const ProductCall& call) {
   set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
 }
 
-/// Sums of products in 8 bits are moved to fp32 registers as they grow (no fast accumulation): on
-/// Hopper tensor cores would else add with 14 bits.
+/// Products of 8-bit operands accumulate in fp32 registers (no fast accumulation): otherwise
+/// Hopper's tensor cores would add with 14 bits.
 void describe_scales(const BlasProduct& product, const Product& p) {
   if (p.a_format != Float8::none) {
     set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
@@ -97,14 +97,14 @@ ProductPlan describe(const ProductCall& call) {
 
 using Algorithms = std::vector<cublasLtMatmulAlgo_t>;
 
-/// Up to `most`, the one that the library expects to be fastest first; none: it cannot do this.
+/// Returns up to `most` algorithms in the library's order of expected speed; none if it refuses.
 Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int most) {
   const ProductKey key = key_of(call);
   const BlasQueue queue = blas_queue(call.stream);
   BlasPreference preference;
   check_blas(blas_library().create_preference(&preference.handle), "preference");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, queue.workspace);
-  // Parts of a sum that is split meet in fp32, not in the result's type: it is rounded once.
+  // Parts of a split sum are added in fp32, not in the result's type, so it is rounded once.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
@@ -129,7 +129,7 @@ Algorithms find_algorithms(const ProductCall& call, const ProductPlan& plan, int
   return all;
 }
 
-/// Seconds of one product, the best of a few, after one that warms up.
+/// Seconds of one product: the minimum of kRuns runs after a warm-up; infinity if a run fails.
 double seconds_by(const ProductCall& call, const ProductPlan& plan,
                   const cublasLtMatmulAlgo_t& algorithm) {
   constexpr int kRuns = 5;
@@ -147,7 +147,7 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
   return best;
 }
 
-/// By the clock; c is written again afterwards.
+/// The algorithm with the shortest run. The trials overwrite c; the caller computes c afterwards.
 cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
                              const Algorithms& candidates) {
   double best = std::numeric_limits<double>::infinity();
@@ -162,7 +162,7 @@ cublasLtMatmulAlgo_t fastest(const ProductCall& call, const ProductPlan& plan,
   return chosen;
 }
 
-/// Null where that has no plan of this kind.
+/// The plan of the same product without the addend, with the same extra; null if there is none.
 const ProductPlan* same_without_adding(const ProductCall& call) {
   const auto& plans = blas_queue(call.stream).blas.plans();
   ProductKey key = key_of(call);

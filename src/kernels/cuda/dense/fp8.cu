@@ -1,6 +1,6 @@
-// Two passes over each operand. The first leaves the largest magnitude of each of its blocks, as an
-// integer; every block of the second finds the largest of those by itself, while what it rounds is
-// on its way. So nothing has to be zeroed, and no atomics are needed.
+// Two passes over each operand. In the first pass each block writes the largest magnitude of its
+// part, as an integer. In the second pass every block computes the maximum of those, while its own
+// elements are being loaded. So no memory needs zeroing, and no atomics are needed.
 #include "src/kernels/cuda/dense/fp8.h"
 
 #include "src/kernels/cuda/simt/reduce.h"
@@ -9,35 +9,35 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr unsigned kMeasuring = 512;  ///< threads of a block of the first pass
-constexpr int64_t kMostParts = 512;   ///< such blocks of an operand
-constexpr unsigned kThreads = 256;    ///< of a block of the second
+constexpr unsigned kMeasuring = 512;  ///< threads of a block in the first pass
+constexpr int64_t kMostParts = 512;   ///< upper bound of those blocks per operand
+constexpr unsigned kThreads = 256;    ///< threads of a block in the second pass
 constexpr float kLeastScale = 0x1p-126F;
 
-/// Tiles that are transposed: kTileRows of the operand become as many bytes of a row of codes, 128,
-/// so that whole lines are written. A thread rounds 4 rows of 8 elements.
+/// Tiles of transposed operands. kTileRows rows of the operand become kTileRows bytes of a row of
+/// codes, 128, so that whole cache lines are written. A thread rounds 4 rows of 8 elements.
 constexpr int64_t kTileRows = 128, kTileCols = 64;
-constexpr int kPitch = kTileRows / 4 + 1;  ///< words; one more, for the banks of shared memory
+constexpr int kPitch = kTileRows / 4 + 1;  ///< words; one padding word avoids bank conflicts
 
-/// An operand.
+/// One operand.
 struct Side {
   Elements x;
   int64_t rows = 0, cols = 0, stride = 0;
   void* to = nullptr;
   int64_t parts = 1;  ///< blocks that measure it
-  bool wide = false;  ///< E5M2, else E4M3
+  bool wide = false;  ///< true: E5M2, false: E4M3
   bool transposes = false;
 };
 
-/// Both operands. Of a launch's blocks the first ones work on a.
+/// Both operands. The first blocks of a launch process a, the others b.
 struct Sides {
   Side side[2];
   int64_t blocks_of_a;
-  int32_t* found;  ///< [2, kMostParts]: bits of the largest magnitude of each block that measures
+  int32_t* found;  ///< [2, kMostParts]: bits of the largest magnitude, one per measuring block
   float* scales;   ///< see scale_place
 };
 
-/// Of a block: which operand, and which block of those that work on it.
+/// Operand of a block, and the block's number among those of that operand.
 struct Place {
   unsigned side;
   int64_t block;
@@ -47,7 +47,7 @@ __device__ __forceinline__ Place place_in(const Sides& args) {
   return {of_b ? 1U : 0U, blockIdx.x - (of_b ? args.blocks_of_a : 0)};
 }
 
-/// Each scale has 64 bytes of its own, as have the two factors behind them.
+/// Each scale occupies its own 64 bytes, as do the two factors behind them.
 __device__ __host__ constexpr int64_t scale_place(unsigned side) { return 16 * int64_t{side}; }
 
 __device__ __forceinline__ constexpr float most_of(bool wide) { return wide ? 57344.0F : 448.0F; }
@@ -56,7 +56,7 @@ struct Eight {
   float x[8];
 };
 
-/// Elements i … i + count - 1 of at most 8; the rest zero.
+/// Elements i … i + count - 1, at most 8; the rest is zero.
 __device__ __forceinline__ Eight load_eight(const Elements& e, int64_t i, int64_t count) {
   Eight all;
   const uint16_t* half = static_cast<const uint16_t*>(e.data) + i;
@@ -78,7 +78,7 @@ __device__ __forceinline__ Eight load_eight(const Elements& e, int64_t i, int64_
   return all;
 }
 
-/// Groups of 8 elements that a row is cut into; the last may be shorter.
+/// Loads one of a row's groups of 8 elements; the last may be shorter.
 __device__ __forceinline__ Eight load_group(const Side& side, int64_t group, int64_t in_row) {
   const int64_t row = quotient(group, in_row);
   const int64_t col = 8 * (group - row * in_row);
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kMeasuring) measure_operands(Sides args) {
   }
 }
 
-/// One over the scale of an operand, by a whole block; its first block leaves the scale for the
-/// product.
+/// Returns one over the scale of an operand; called by a whole block. The first block also writes
+/// the scale for the product.
 __device__ __forceinline__ float find_inverse(const Sides& args, const Place& place) {
   const Side& side = args.side[place.side];
   int largest = 0;
@@ -140,8 +140,8 @@ __device__ __forceinline__ unsigned code_of(bool wide, float x, float inverse) {
   return wide ? code_as<5>(x, inverse) : code_as<4>(x, inverse);
 }
 
-/// Two codes, the first in the lower byte. What has the instruction for it has the same bits of
-/// finite numbers: to nearest even, and at most the largest.
+/// Two codes, the first in the lower byte. For finite numbers the device instruction gives the same
+/// bits: to nearest even, saturating at the largest number.
 __device__ __forceinline__ uint32_t two_codes(bool wide, float first, float second, float inverse) {
   if constexpr (kConvertsFp8) {
     const float low = first * inverse;
@@ -155,7 +155,7 @@ __device__ __forceinline__ uint32_t four_codes(bool wide, const float (&x)[4], f
   return two_codes(wide, x[0], x[1], inverse) | two_codes(wide, x[2], x[3], inverse) << 16;
 }
 
-/// 16 elements of a row for each thread.
+/// Rounds 16 elements of a row per thread.
 __device__ void round_rows(const Sides& args, const Place& place) {
   const Side& side = args.side[place.side];
   const int64_t in_row = side.cols / 8;
@@ -175,7 +175,7 @@ __device__ void round_rows(const Sides& args, const Place& place) {
   }
 }
 
-/// A tile of the operand, whose codes come in the order of its columns.
+/// Rounds a tile of the operand; the codes are in column order.
 __device__ void round_tile(const Sides& args, const Place& place) {
   __shared__ uint32_t words[kTileCols * kPitch];
   const Side& side = args.side[place.side];
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) round_codes(Sides args) {
   }
 }
 
-/// A group of 8 for each thread.
+/// Rounds a group of 8 elements per thread.
 __global__ void __launch_bounds__(kThreads) round_numbers(Sides args) {
   const Place place = place_in(args);
   const Side& side = args.side[place.side];
@@ -268,7 +268,7 @@ Side side_of(const Tensor& x, Float8 format, void* to) {
   return side;
 }
 
-/// A block a part of each operand: `of_each` says how many.
+/// A launch for both operands; `of_each` returns the number of blocks for one of them.
 template <class OfEach>
 Launch over_both(const char* name, Sides& sides, unsigned threads, const OfEach& of_each) {
   sides.blocks_of_a = of_each(sides.side[0]);
@@ -277,7 +277,7 @@ Launch over_both(const char* name, Sides& sides, unsigned threads, const OfEach&
           .block = threads};
 }
 
-/// Both operands, measured, in `memory`: [a][b][scales][found].
+/// Measures both operands. Layout of `memory`: [a][b][scales][found].
 Sides measured(Stream& stream, const GemmArgs& args, std::byte* memory) {
   std::byte* const b = memory + operand_bytes(args.a);
   std::byte* const scales = b + operand_bytes(args.b);

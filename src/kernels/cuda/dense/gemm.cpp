@@ -26,7 +26,8 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .addend = args.accumulate ? args.c.data : args.addend.data};
 }
 
-/// The same product as it is of codes, which begin somewhere in `memory`.
+/// The same product with 8-bit codes as operands. `memory` stands for their addresses, which are
+/// not known yet.
 Product of_codes(Product product, const GemmArgs& args, const void* memory) {
   product.a = product.b = memory;
   product.a_scale = product.b_scale = static_cast<const float*>(memory);
@@ -38,11 +39,12 @@ Product of_codes(Product product, const GemmArgs& args, const void* memory) {
   return product;
 }
 
-/// The product of operands in 8 bits. Where the library cannot multiply codes, operands are their
-/// numbers in bf16: sums of the same products. A bias comes with a result in bf16; to one of fp32
-/// the library adds it in bf16 alone, so that it comes after.
+/// The product of operands rounded to 8 bits. If the library cannot multiply codes, the operands
+/// are the rounded values in bf16: the sums have the same terms. A bias is fused only for a 16-bit
+/// result: for an fp32 result the library accepts a bf16 bias only, so the bias is added
+/// afterwards.
 void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
-  // The product's own workspace comes first: it asks for it again, and gets the same memory.
+  // The product's own workspace is at the start: matmul requests it again and gets the same memory.
   const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
   std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
   product.half_inputs = true;
@@ -70,7 +72,7 @@ void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   }
 }
 
-/// The product of operands as they are; whether the library did what goes with it, too.
+/// The product of unrounded operands; returns true if the library fused the extra.
 bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
   if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
     product.gelu_slope_of = args.preactivation.data;
@@ -83,13 +85,14 @@ bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
 
 }  // namespace
 
-// What goes with a product is fused into it here, or done after it, and nowhere else:
-//   activated      after it: the library computes it from the sum before c is rounded, so that what
-//                  backward computes again from c would have other bits
-//   preactivation  fused for gelu in 16 bits, where one rounding less hides that its gelu is another form
-//   row_sums       fused where the library can (blas_cublaslt.cpp)
-// With products in 8 bits nothing but some biases: that the library takes slopes along with them
-// and a result in bf16 is nowhere promised, and row_sums are those of what was not rounded.
+// This function alone decides whether an extra is fused into the product or computed after it:
+//   activated      after it: the library would compute it from the sum before c is rounded, and
+//                  backward, which recomputes it from c, would get other bits
+//   preactivation  fused for gelu in 16 bits, where the saved rounding hides that the library's
+//                  gelu has another form
+//   row_sums       fused where the library supports it (blas_cublaslt.cpp)
+// 8-bit products fuse only some biases: the library does not document slopes with 8-bit operands
+// and a bf16 result, and row_sums are sums of unrounded operands.
 void gemm(Stream& stream, const GemmArgs& args) {
   const Product product = product_of(stream, args);
   bool fused = false;

@@ -12,17 +12,17 @@ namespace {
 
 constexpr int kOldestMajor = 8;
 
-/// Null where there is no more; throws Failure for anything else that went wrong.
+/// Returns null if memory is exhausted; throws Failure for any other error.
 void* found(cudaError_t status, void* data, const char* what) {
   if (status == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());  // or the next call would report it again
+    static_cast<void>(cudaGetLastError());  // clears it; the next call would report it again
     return nullptr;
   }
   check_cuda(status, what);
   return data;
 }
 
-/// Ranks of a machine that share a GPU: ESPALIER_RANKS_PER_GPU, else 1.
+/// Ranks of a machine that share a GPU: ESPALIER_RANKS_PER_GPU, or 1 if unset.
 int ranks_per_gpu() {
   const char* text = std::getenv("ESPALIER_RANKS_PER_GPU");
   if (text == nullptr) {

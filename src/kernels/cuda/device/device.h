@@ -1,14 +1,16 @@
 #pragma once
-// A GPU as the device of a rank: cudaMalloc for what kernels use, cudaMallocHost for what the host
-// shares with it, one stream for kernels, and others beside it. Memory is zeroed in the first
-// stream's order, before whatever others are asked for later, and given back when all streams are
-// empty.
+// A GPU as the device of a rank: cudaMalloc for kernel memory, cudaMallocHost for memory shared
+// with the host, a first stream for kernels, and further streams beside it.
+//
+// - Memory is zeroed in the order of the first stream. Work enqueued later on other streams follows
+//   the zeroing.
+// - Memory is freed when all streams have finished.
 #include "src/core/device.h"
 #include "src/kernels/cuda/device/queue.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Compute capability 8.0: bf16, and what our kernels are compiled for.
+/// True from compute capability 8.0 on, which bf16 and our compiled kernels need.
 bool is_new_enough(int device);
 
 class CudaMemory final : public MemorySource {
@@ -16,7 +18,7 @@ class CudaMemory final : public MemorySource {
   explicit CudaMemory(CudaQueue& queue) : queue_(queue) {}
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
-  /// A rank's even share of what the driver has free, where ranks share the device.
+  /// The rank's equal share of the driver's free bytes, if ranks share the device.
   size_t available() override;
 
  private:

@@ -1,15 +1,18 @@
 #pragma once
-// Every kernel of ours is started here: launch(kernel, {.name, .grid, .block, .shared_bytes},
-// stream, arguments…). It returns before the kernel has run; the stream's queue does its work in
-// order. Throws Failure with the kernel's name when the device refuses it. A grid of no blocks is
-// nothing. On a dry arena nothing is started and no device is needed: a call then only asks for its
-// workspace.
+// Launches every kernel of ours: launch(kernel, {.name, .grid, .block, .shared_bytes}, stream,
+// arguments…).
 //
-// <native/simt.h> is CUDA itself (native/simt.h) or, in tests, a host stand-in: kernels are the same
-// source for both, and ESPALIER_GPU names the namespace that keeps the two apart.
+// - The call enqueues the kernel on the stream's queue and returns; kernels run in order.
+// - It throws Failure with the kernel's name if the device refuses the launch.
+// - An empty grid launches nothing.
+// - On a dry arena nothing is launched and no device is needed: a call only allocates its
+//   workspace.
 //
-// Pointers that kernels get are the device's: so are all pointers of Args, but for
-// PredictArgs::terms, which is read when the call is made.
+// <native/simt.h> is CUDA itself (native/simt.h) or, in tests, a host stand-in. Both compile the
+// same kernel sources; ESPALIER_GPU names the namespace that separates them.
+//
+// Kernels receive device pointers. So all pointers of Args are device pointers, except
+// PredictArgs::terms, which the call reads on the host.
 #include <simt.h>
 
 #include "src/kernels/kernels.h"
@@ -44,7 +47,7 @@ void launch(void (*kernel)(Params...), const Launch& shape, Stream& stream,
 }
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/// An extent of a grid; y and z end at 65,535.
+/// An extent of a grid; extents y and z are at most 65,535.
 inline unsigned blocks_for(int64_t work, int64_t per_block) {
   const int64_t blocks = divide_up(work, per_block);
   require(blocks >= 0 && blocks < (int64_t{1} << 31), "a grid has fewer than 2^31 blocks", blocks);

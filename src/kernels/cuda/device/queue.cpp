@@ -15,7 +15,7 @@ void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) {
     return;
   }
-  static_cast<void>(cudaGetLastError());  // or the next call would report it again
+  static_cast<void>(cudaGetLastError());  // clears it; the next call would report it again
   fail("CUDA, {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
@@ -68,7 +68,8 @@ void CudaQueue::synchronize() {
   use_device();
   ++synchronized_;
   if (has_lookout()) {
-    // Who looks may ask for more, which may wait for another host: that is not awaited here.
+    // The callback may enqueue more work, which may wait for another host. Wait only for work so
+    // far.
     const Mark so_far = last_mark_;
     CudaEvent all;
     record(all);
@@ -102,13 +103,13 @@ void CudaQueue::follow(Queue& other, Mark mark) {
   if (queue->captured_) {
     const auto found = std::ranges::find(queue->captured_marks_, mark, &Marked::mark);
     check(found != queue->captured_marks_.end(), "a mark from before, while calls are recorded");
-    captured_ = true;  // by the wait itself, where it was not yet
+    captured_ = true;  // the wait itself adds this stream to the capture
     wait(*found->event);
     return;
   }
   check(!captured_, "a queue outside is followed while calls are recorded");
   const auto found = std::ranges::find(queue->marks_, mark, &Marked::mark);
-  if (found != queue->marks_.end()) {  // else it has passed
+  if (found != queue->marks_.end()) {  // otherwise it has passed
     wait(*found->event);
   }
 }
@@ -134,7 +135,7 @@ void CudaQueue::finish_all() noexcept {
   }
   try {
     synchronize();
-  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+  } catch (const Error&) {  // callers that need results synchronize and have received the error
     static_cast<void>(cudaStreamSynchronize(stream_));
   }
 }
@@ -150,7 +151,7 @@ Mark CudaQueue::mark() {
   if (captured_) {
     return mark_in(captured_marks_);
   }
-  static_cast<void>(passed(last_mark_));  // their events are free again
+  static_cast<void>(passed(last_mark_));  // releases the events of marks that have passed
   return mark_in(marks_);
 }
 
@@ -181,7 +182,7 @@ void CudaQueue::wait(Mark mark) {
   }
 }
 
-/// Those up to `mark` have passed.
+/// Releases the events of marks up to `mark`, which have passed.
 void CudaQueue::drop_marks(Mark mark) {
   while (!marks_.empty() && marks_.front().mark <= mark) {
     spare_events_.push_back(std::move(marks_.front().event));
@@ -204,8 +205,8 @@ void CudaQueue::after_recording(std::function<void()> give_back) {
   first().given_back_.push_back(std::move(give_back));
 }
 
-/// Only for calls of this thread, and strictly: libraries that take memory meanwhile make CUDA
-/// refuse the whole, where a graph would go on using what they give back.
+/// Thread-local mode: CUDA rejects the capture if this thread makes an unsafe call, such as an
+/// allocation in a library. Otherwise the graph would use memory that the library frees later.
 bool CudaQueue::begin_recording() {
   require(first_ == nullptr && !records_, "one recording of a device at a time", device_);
   use_device();
@@ -218,7 +219,8 @@ bool CudaQueue::begin_recording() {
   return true;
 }
 
-/// A queue that others have not followed, an error on the way, memory that is gone: no graph.
+/// Returns no graph if a queue in the capture was not joined, a call failed, or memory was freed
+/// meanwhile.
 std::unique_ptr<Recording> CudaQueue::end_recording() {
   require(records_, "a recording has begun", device_);
   cudaGraph_t graph = nullptr;
@@ -237,11 +239,11 @@ std::unique_ptr<Recording> CudaQueue::end_recording() {
       recording.reset();
     }
   }
-  static_cast<void>(cudaGetLastError());  // who asks again call by call is told
+  static_cast<void>(cudaGetLastError());  // a direct call reports the error again
   return recording;
 }
 
-/// Events of a capture are as good as new: they are recorded before they are waited for.
+/// Events of a capture can be reused: they are recorded again before any wait.
 void CudaQueue::leave_recording() {
   for (CudaQueue* queue : others_) {
     queue->leave_recording();
@@ -289,7 +291,7 @@ void CudaQueue::wait(const CudaEvent& event) {
 }
 
 void CudaQueue::start(const Call& call) {
-  constexpr size_t kWithoutAsking = 32 << 10;  // of 48 KiB, which hold a kernel's static ones, too
+  constexpr size_t kWithoutAsking = 32 << 10;  // of 48 KiB; static shared memory counts as well
   use_device();
   if (call.shared_bytes > kWithoutAsking) {
     check_cuda(cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -331,7 +333,7 @@ Cudnn& CudaQueue::cudnn() {
   return *cudnn_;
 }
 
-size_t blas_workspace() { return size_t{32} << 20; }  // what NVIDIA recommends for Hopper
+size_t blas_workspace() { return size_t{32} << 20; }  // NVIDIA's recommendation for Hopper
 
 CudaQueue& queue_of(Stream& stream) {
   auto* queue = dynamic_cast<CudaQueue*>(stream.queue());

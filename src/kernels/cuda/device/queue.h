@@ -1,12 +1,14 @@
 #pragma once
-// A CUDA stream as the queue behind core's Stream, and events that order two of them. Calls return
-// at once; a call that CUDA refuses throws Failure with its reason, and so does `synchronize` for
-// what went wrong in a kernel. One queue is used by one thread at a time; it belongs to one device,
-// which calls make the thread's own. Queues beside another (core/device.h) are used by its thread.
+// A CUDA stream as the queue behind core's Stream, and the events that order two streams.
 //
-// Calls are recorded by stream capture, which ends as a CUDA graph (CUDA programming guide, "CUDA
-// Graphs"). An event of a capture is good for streams in it alone, so marks set meanwhile are kept
-// apart and forgotten at the end; what may not happen meanwhile is a Failure before CUDA is asked.
+// - Calls are asynchronous. A call that CUDA refuses throws Failure with its reason; `synchronize`
+//   throws for errors inside kernels.
+// - One thread at a time uses a queue. A queue belongs to one device, which its calls make current.
+//   Queues beside another (core/device.h) are used by the same thread.
+// - Recording uses stream capture, which ends in a CUDA graph (CUDA programming guide, "CUDA
+//   Graphs"). An event recorded during capture is valid only for streams in that capture. So marks
+//   set during capture are kept apart, and dropped at its end. A call that is not allowed during
+//   capture throws Failure before it calls CUDA.
 #include <cuda_runtime_api.h>
 
 #include <deque>
@@ -42,14 +44,14 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A graph, ready to be launched.
+/// An executable graph.
 class CudaRecording final : public Recording {
  public:
-  /// `used`: what its calls need, for as long as it is there.
+  /// `used`: resources of its calls, kept until it is destroyed.
   CudaRecording(CudaQueue& queue, cudaGraphExec_t graph,
                 std::vector<std::shared_ptr<const void>> used)
       : queue_(queue), graph_(graph), used_(std::move(used)) {}
-  /// When all that uses it is done.
+  /// Waits until all queues of the device have finished.
   ~CudaRecording() override;
   cudaGraphExec_t native() const { return graph_; }
   const CudaQueue& queue() const { return queue_; }
@@ -68,17 +70,17 @@ class CudaQueue : public Queue {
   void synchronize() override;
   std::unique_ptr<Queue> beside() override;
   void follow(Queue& other, Mark mark) override;
-  /// Of the first queue of its device.
+  /// Only on the first queue of its device.
   bool begin_recording() override;
   std::unique_ptr<Recording> end_recording() override;
   void replay(Recording& recording) override;
   void* handle() override;
   std::string device_id() const override;
-  /// This queue and those beside it, whatever has gone wrong.
+  /// Waits for this queue and those beside it, even after an error.
   void finish_all() noexcept;
-  /// Those beside it go on when it has done what it was asked for so far.
+  /// The queues beside it wait for all work enqueued on this queue so far.
   void hold_others();
-  /// Between host and device in any direction; host memory must be pinned to be copied late.
+  /// Copies between host and device in any direction; asynchronous only with pinned host memory.
   void copy(void* to, const void* from, size_t bytes) override;
   Mark mark() override;
   bool passed(Mark mark) override;
@@ -97,30 +99,31 @@ class CudaQueue : public Queue {
     start(call);
   }
 
-  /// The device's copy of what the host never changes.
+  /// The device's copy of a constant host array, made once.
   const void* constant(const void* host, size_t bytes);
 
-  /// For dense products; made when it is first asked for.
+  /// For dense products; created on first use.
   Blas& blas();
-  /// For sparse ones, where there is cuSPARSE; likewise.
+  /// For sparse products, if cuSPARSE is available; created on first use.
   CusparseHandle& cusparse();
-  /// For attention, where there is cuDNN; likewise.
+  /// For attention, if cuDNN is available; created on first use.
   Cudnn& cudnn();
 
-  /// Whether calls of the device are recorded.
+  /// True while calls of the device are recorded.
   bool recording() const { return first().records_; }
-  /// Throws Failure then: "what, while calls are recorded".
+  /// Throws Failure during recording: "what, while calls are recorded".
   void refuse_recording(const char* what) const;
-  /// What a call that is recorded needs for as long as it may be replayed.
+  /// During recording, keeps a resource of a recorded call as long as the recording may be
+  /// replayed.
   void hold(std::shared_ptr<const void> used);
-  /// Memory was to be given back: done when the recording has ended, which comes to nothing.
+  /// Defers freeing memory to the end of the recording. The recording then yields no graph.
   void after_recording(std::function<void()> give_back);
 
   int device() const { return device_; }
-  /// Makes it the calling thread's, as calls do that the driver answers for the present device.
+  /// Makes its device current for the calling thread, for driver calls that use the current device.
   void use_device() const;
   cudaStream_t native() const { return stream_; }
-  /// How often the host waited for all of it.
+  /// Number of times the host waited for the whole queue.
   int64_t synchronized() const { return synchronized_; }
 
  private:
@@ -146,27 +149,27 @@ class CudaQueue : public Queue {
   void leave_recording();
 
   int device_;
-  CudaQueue* first_ = nullptr;      ///< of one beside it
-  std::vector<CudaQueue*> others_;  ///< beside this one
+  CudaQueue* first_ = nullptr;      ///< null in the first queue itself
+  std::vector<CudaQueue*> others_;  ///< the queues beside this one
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<CusparseHandle> cusparse_;
   std::unique_ptr<Cudnn> cudnn_;
   std::map<const void*, void*> constants_;
   int64_t synchronized_ = 0;
-  std::deque<Marked> marks_;  ///< that are not known to have passed, in order
+  std::deque<Marked> marks_;  ///< marks not known to have passed, in order
   std::vector<std::unique_ptr<CudaEvent>> spare_events_;
   Mark last_mark_ = 0;
-  bool captured_ = false;              ///< its calls are recorded
-  std::deque<Marked> captured_marks_;  ///< set meanwhile
-  // Of the first queue:
+  bool captured_ = false;              ///< calls of this queue are recorded
+  std::deque<Marked> captured_marks_;  ///< marks set during the recording
+  // Used in the first queue only:
   bool records_ = false;
-  bool spoilt_ = false;  ///< what is recorded uses memory that is to be given back
+  bool spoilt_ = false;  ///< the recorded calls use memory that is to be freed
   std::vector<std::shared_ptr<const void>> held_;
   std::vector<std::function<void()>> given_back_;
 };
 
-/// That of a stream of a device.
+/// The queue of a device's stream.
 CudaQueue& queue_of(Stream& stream);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

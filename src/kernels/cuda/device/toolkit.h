@@ -1,14 +1,13 @@
 #pragma once
-// Where libraries of the CUDA toolkit are: those that core/shared_library.h loads when they are
-// needed.
+// Locations of CUDA toolkit libraries that core/shared_library.h loads on first use.
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Names to try, the most wanted first: in the folder that environment variable `variable` names,
-/// where the system's loader looks (LD_LIBRARY_PATH, ldconfig), and in the toolkit's own folders.
+/// Returns names to try, in order of preference: in the folder that environment variable `variable`
+/// names, in the system loader's path (LD_LIBRARY_PATH, ldconfig), in the toolkit's own folders.
 inline std::vector<std::string> toolkit_names(const std::string& file, const char* variable) {
   std::vector<std::string> names;
   if (const char* folder = std::getenv(variable); folder != nullptr && *folder != '\0') {

@@ -1,5 +1,5 @@
 #pragma once
-// The activation functions (rules/activation.h) with the arithmetic of the device.
+// Activation functions (rules/activation.h) in device arithmetic.
 #include "src/kernels/cuda/simt/math.h"
 #include "src/kernels/rules/activation.h"
 

@@ -1,5 +1,5 @@
-// Element e = index + offset is kept when its word of Philox, as a number in [0, 1), is not below
-// the probability: the same elements as on the CPU.
+// Element e = index + offset is kept if its Philox word, as a number in [0, 1), is at least the
+// probability. The CPU keeps the same elements.
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/table.h"

@@ -1,16 +1,16 @@
 #pragma once
-// One kernel for what works element by element. An operation is a structure with
+// The kernel of element-wise operations. An operation is a structure with
 //   bool aligned() const                         its arrays' quads are aligned
 //   Loaded load<kWhole>(i, count)                reads elements i … i + count - 1 (count <= 4)
 //   void store<kWhole>(i, count, const Loaded&)  computes and writes them
-// A thread loads several quads before it looks at the first, so that enough bytes are on their way.
+// A thread loads several quads before it uses the first, to keep enough bytes in flight.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-inline constexpr int kQuadsEach = 4;  ///< quads of a thread
+inline constexpr int kQuadsEach = 4;  ///< quads per thread
 
-/// The part of operations that read x and write y.
+/// Base of operations that read x and write y.
 struct OneToOne {
   Elements x, y;
 

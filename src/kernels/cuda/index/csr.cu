@@ -1,5 +1,6 @@
-// Kept elements by rows and by columns, once for a mask: their positions are listed, rows and
-// columns are cut out of those, and a stable sort of the columns gives the order of the transpose.
+// Kept elements by rows and by columns (CSR and its transpose), built once per mask. The positions
+// are listed and split into rows and columns; a stable sort of the columns gives the order of the
+// transpose.
 #include <algorithm>
 
 #include "src/kernels/cuda/index/positions.h"
@@ -19,7 +20,7 @@ __device__ __forceinline__ int64_t this_thread() {
   return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
 
-/// `list` null: all are kept.
+/// `list` is null if all elements are kept.
 __global__ void __launch_bounds__(256)
     list_places(const int32_t* list, int64_t first, Lists lists) {
   const int64_t k = this_thread();
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// While `column` still holds positions.
+/// Runs before cut_columns, while `column` still contains positions.
 __global__ void __launch_bounds__(256) begin_rows(Lists lists) {
   const int64_t n = this_thread();
   if (n <= lists.rows) {

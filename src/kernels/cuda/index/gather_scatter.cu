@@ -1,8 +1,10 @@
-// Gather and scatter. A bitmap is read by tiles of 2,048 dense elements, a warp a tile and 64
-// elements a lane: their places in the tile go to shared memory in their order, so that kept
-// elements, too, are spread over the lanes, several each, all asked for before the first is looked
-// at. What is scattered is put together in shared memory and leaves in 16 bytes a lane. A list has
-// the places already.
+// Gather and scatter. A bitmap is read in tiles of 2,048 dense elements: one tile per warp, 64
+// elements per lane.
+//
+// - The places of a tile's kept elements are listed in order in shared memory. So kept elements are
+//   spread evenly over the lanes. Each lane issues several loads before it uses the first.
+// - Scatter assembles a tile in shared memory and stores it 16 bytes per lane.
+// - A list already contains the places.
 #include "src/kernels/cuda/index/positions.h"
 
 #include "src/kernels/cuda/simt/reduce.h"
@@ -12,22 +14,22 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kWarps = 4;
-constexpr int64_t kGroup = 512;  ///< dense elements of a rank
+constexpr int64_t kGroup = 512;  ///< dense elements per rank entry
 constexpr int64_t kTile = 2048;
-constexpr int kTogether = 8;          ///< kept elements that a thread asks for at a time
+constexpr int kTogether = 8;          ///< kept elements that a thread loads at a time
 constexpr int64_t kListBlock = 2048;  ///< kept elements of a block
 constexpr unsigned kListThreads = 256;
 
-/// One side of a move between dense and kept elements.
+/// A gather or scatter between dense and kept elements.
 struct BitmapMove {
   Elements dense, packed;
   const uint64_t* bitmap;
   const uint32_t* ranks;
   int64_t size;
-  bool flag;  ///< gather: add to what is there; scatter: dense is aligned to 16 bytes
+  bool flag;  ///< gather: add to the previous values; scatter: dense is aligned to 16 bytes
 };
 
-/// Threads that share some elements: each has number `own` of every `all`.
+/// Division of elements among threads: each thread has element `own` of every `all`.
 struct Turn {
   int own, all;
 };
@@ -40,7 +42,7 @@ __device__ __forceinline__ float value_of(DType type, uint32_t bits) {
   return type == DType::fp32 ? __uint_as_float(bits) : from_half(type, bits);
 }
 
-/// bits[j] = those of element index(j), for which `wanted(j)`; all are asked for at once.
+/// bits[j] = bits of element index(j) if `wanted(j)`, else 0. All loads are issued together.
 template <class Index, class Wanted>
 __device__ __forceinline__ void load_bits(const Elements& e, uint32_t (&bits)[kTogether],
                                           const Index& index, const Wanted& wanted) {
@@ -57,7 +59,7 @@ __device__ __forceinline__ void load_bits(const Elements& e, uint32_t (&bits)[kT
   }
 }
 
-/// packed[k] (+)= dense[place(k)], k < count.
+/// packed[k] (+)= dense[place(k)] for k < count.
 template <class Place>
 __device__ __forceinline__ void gather_kept(const Elements& dense, const Elements& packed,
                                             bool accumulate, Turn turn, int count,
@@ -87,7 +89,7 @@ __device__ __forceinline__ void gather_kept(const Elements& dense, const Element
   }
 }
 
-/// dense[place(k)] = packed[k], k < count.
+/// dense[place(k)] = packed[k] for k < count.
 template <class Place>
 __device__ __forceinline__ void scatter_kept(const Elements& packed, const Elements& dense,
                                              Turn turn, int count, const Place& place) {
@@ -110,14 +112,14 @@ __device__ __forceinline__ void scatter_kept(const Elements& packed, const Eleme
   }
 }
 
-/// A warp's part of the dense elements.
+/// The part of the dense elements that a warp processes.
 struct Tile {
-  int64_t dense = 0;   ///< its first element
+  int64_t dense = 0;   ///< index of its first element
   int64_t packed = 0;  ///< number of its first kept element
   int kept = 0;
 };
 
-/// to[k] = first + place of the k-th bit; what follows the last.
+/// to[k] = first + place of the k-th bit; returns the address after the last.
 __device__ __forceinline__ uint16_t* list_bits(uint32_t bits, int first, uint16_t* to) {
   while (bits != 0) {
     const uint32_t lowest = bits & (0U - bits);
@@ -127,7 +129,7 @@ __device__ __forceinline__ uint16_t* list_bits(uint32_t bits, int first, uint16_
   return to;
 }
 
-/// places[k] = place of kept element k in the tile. By whole warps.
+/// places[k] = place of kept element k in the tile. Called by whole warps.
 __device__ __forceinline__ Tile read_tile(const BitmapMove& args, int64_t dense, uint16_t* places) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = 64 * lane;
@@ -135,7 +137,7 @@ __device__ __forceinline__ Tile read_tile(const BitmapMove& args, int64_t dense,
   uint64_t bits = first < size ? args.bitmap[dense / 64 + lane] : 0;
   const uint32_t rank = args.ranks[dense / kGroup];
   const uint32_t first_rank = args.ranks[0];
-  if (first < size && size - first < 64) {  // the bitmap may go on with what is another array's
+  if (first < size && size - first < 64) {  // the bitmap may continue with another array's bits
     bits &= (uint64_t{1} << (size - first)) - 1;
   }
   const int count = __popcll(bits);
@@ -152,7 +154,8 @@ __device__ __forceinline__ Tile read_tile(const BitmapMove& args, int64_t dense,
   return {dense, int64_t{rank} - first_rank, kept};
 }
 
-/// body(the warp's first dense element, its number in the block, its turn), if it has some.
+/// Calls body(first dense element of the warp, warp number in the block, turn) if the warp has
+/// elements.
 template <class Body>
 __device__ __forceinline__ void for_tile(int64_t size, const Body& body) {
   const auto warp = static_cast<int>(threadIdx.x / 32);
@@ -180,7 +183,7 @@ __global__ void __launch_bounds__(32 * kWarps) scatter_bitmap(BitmapMove args) {
     for (int i = turn.own; i < bytes / 16; i += turn.all) {
       made[i] = make_uint4(0, 0, 0, 0);
     }
-    const Tile tile = read_tile(args, dense, places[warp]);  // all lanes have written zeros then
+    const Tile tile = read_tile(args, dense, places[warp]);  // its barrier follows all the zeros
     scatter_kept(from(args.packed, tile.packed), {made, args.dense.type}, turn, tile.kept,
                  [&](int k) { return int{places[warp][k]}; });
     __syncwarp();
@@ -232,9 +235,9 @@ __global__ void __launch_bounds__(kListThreads)
               [&](int k) { return list[k] - base; });
 }
 
-/// Block i has kept elements [i, i + 1) kListBlock and the dense ones from its first on to the next
-/// block's first: zeroed, then written while they are in the L2 cache. `whole`: dense has whole
-/// quads.
+/// Block i processes kept elements [i, i + 1) kListBlock, and the dense elements from its first
+/// kept one to the next block's first. It zeroes the dense elements, then writes the kept ones
+/// while they are in the L2 cache. `whole`: dense has whole quads.
 __global__ void __launch_bounds__(kListThreads)
     scatter_list(Elements packed, Elements dense, Positions positions, bool whole) {
   const int64_t first = blockIdx.x * kListBlock;
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(kListThreads)
   const auto base = static_cast<int32_t>(positions.first);
   const int64_t dense_first = first == 0 ? 0 : list[0] - base;
   const int64_t dense_end = end == positions.count ? positions.size : list[end - first] - base;
-  // Quads that are aligned whatever the first element is.
+  // These quads are aligned for any first element.
   for (int64_t i = dense_first / 4 * 4 + 4 * int64_t{threadIdx.x}; i < dense_end;
        i += 4 * int64_t{kListThreads}) {
     if (whole && i >= dense_first && i + 4 <= dense_end) {

@@ -1,5 +1,5 @@
 #pragma once
-// Positions of kept elements, as kernels read them.
+// Positions of kept elements, in the form that kernels read.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -8,7 +8,7 @@ struct Places {
   int32_t at[4];
 };
 
-/// list[i … i + count - 1], count <= 4; the rest zero.
+/// Returns list[i … i + count - 1], count <= 4; the rest is zero.
 template <bool kWhole = false>
 __device__ __forceinline__ Places load_places(const int32_t* list, int64_t i, int64_t count) {
   if constexpr (!kWhole) {
@@ -25,10 +25,10 @@ __device__ __forceinline__ Places load_places(const int32_t* list, int64_t i, in
   return {{v.x, v.y, v.z, v.w}};
 }
 
-/// list[k] = position k of a bitmap, from 0 on.
+/// list[k] = position k of a bitmap, counted from 0.
 void list_bitmap(Stream& stream, const Positions& positions, int32_t* list);
 
-/// dense[position k] = packed[k] for a bitmap; other elements stay as they are.
+/// dense[position k] = packed[k] for a bitmap; other elements keep their values.
 void write_kept(Stream& stream, const Tensor& packed, const Tensor& dense,
                 const Positions& positions);
 

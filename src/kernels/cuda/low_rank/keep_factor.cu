@@ -1,6 +1,6 @@
-// Two kernels. The first looks at each row of p and q, a block a row, and leaves in the workspace what
-// it holds; in the second each block finds what the worst row holds, and does its part of what is to
-// be done then.
+// Two kernels. The first classifies each row of p and q, one row per block, and writes the class to
+// the workspace. In the second each block computes the worst class of all rows and does its part of
+// the resulting update.
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -9,16 +9,16 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kMostBlocks = 1024;  // of the second kernel: enough for a large device
+constexpr unsigned kMostBlocks = 1024;  // of the second kernel; enough for a large device
 
-/// What a row holds at worst.
+/// Class of a row, by its worst value.
 enum Row : int { kZeros, kNumbers, kNotFinite };
 
 struct Factors {
   const float *p, *q;
   float *factor, *error;
   Elements gradient;
-  int* found;  ///< of the rows of p, and then of those of q
+  int* found;  ///< classes of the rows of p, followed by those of q
   int64_t rank, rows, cols;
   uint64_t key;
 };
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) look_at_rows(Factors f) {
   }
 }
 
-/// Row k of the factor at columns i … i + count - 1: q's, or new ones.
+/// Row k of the factor at columns i … i + count - 1: that of q, or new random values if row k of p
+/// is zero.
 __device__ __forceinline__ Quad kept_quad(const Factors& f, int64_t k, int64_t i, int64_t count) {
   if (f.found[k] != kZeros) {
     return load_quad(f.q + k * f.cols, i, count);
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) keep_or_forget(Factors f) {
     }
     return;
   }
-  const int64_t quads = (f.cols + 3) / 4;  // of a row
+  const int64_t quads = (f.cols + 3) / 4;  // quads per row
   for (int64_t at = first; at < f.rank * quads; at += step) {
     const int64_t k = quotient(at, quads);
     const int64_t i = 4 * (at - k * quads);

@@ -1,6 +1,6 @@
-// One block of threads has all rows: a few of them, that depend on each other. A thread has the same
-// columns of every row, so that only sums wait for other threads; their order depends on the width
-// alone. Rows are kept in double until all are done.
+// One block processes all rows: they are few and depend on each other. A thread has the same
+// columns of every row, so only sums need a barrier. The order of the sums depends on the width
+// alone. Rows are kept in double until all are finished.
 #include <cmath>
 
 #include "src/kernels/cuda/simt/reduce.h"
@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(1024) orthonormal_rows(Rows rows) {
       }
     }
     const double length = sqrt(dot(now, now, width));
-    // What is not finite is not dependent: it goes on to be seen.
+    // Non-finite rows do not count as dependent: they stay non-finite, so that later checks detect
+    // them.
     const bool dependent = length <= kDependent * before && before - before == 0;
     const double scale = 1 / length;
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {

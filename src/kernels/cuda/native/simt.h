@@ -1,6 +1,6 @@
 #pragma once
-// The language of kernels as CUDA has it. Tests have another file of this name
-// (tests/simt/include/simt.h) with the same things for the host.
+// CUDA primitives of kernels. Tests include another file of this name (tests/simt/include/simt.h)
+// that defines the same names for the host.
 #include <cuda_runtime.h>
 
 #include "src/kernels/cuda/device/queue.h"
@@ -17,8 +17,8 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(espalier_dynamic_shared);
 }
 
-/// 16 bytes at once: of an assignment nvcc makes four stores where it sees fit, each of which
-/// touches all sectors that the warp writes.
+/// Stores 16 bytes at once. nvcc may compile an assignment to four stores, and each of them would
+/// touch all sectors that the warp writes.
 __device__ __forceinline__ void store_vector(float* to, float4 v) {
   asm volatile("st.v4.f32 [%0], {%1, %2, %3, %4};"
                :
@@ -26,54 +26,55 @@ __device__ __forceinline__ void store_vector(float* to, float4 v) {
                : "memory");
 }
 
-/// sqrt(x) and a / b, to 2 units in the last place; numbers below 2^-126 count as 0, and |b| is below
-/// 2^126.
+/// sqrt(x) (quick_root) and a / b (quick_quotient), to 2 units in the last place. Numbers below
+/// 2^-126 count as 0; |b| is below 2^126.
 __device__ __forceinline__ float quick_root(float x) {
   float root;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
   return root;
 }
-/// 1 / sqrt(x), likewise.
+/// 1 / sqrt(x), with the same precision.
 __device__ __forceinline__ float quick_inverse_root(float x) {
   float inverse;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
   return inverse;
 }
 __device__ __forceinline__ float quick_quotient(float a, float b) { return __fdividef(a, b); }
-/// 2^x, to 2 units in the last place; 0 where that is below 2^-126.
+/// 2^x, to 2 units in the last place; 0 if 2^x is below 2^-126.
 __device__ __forceinline__ float power_of_2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
-/// The number with these bits of IEEE half precision.
+/// The value of IEEE half-precision bits.
 __device__ __forceinline__ float from_fp16(uint32_t bits) {
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));
   return x;
 }
-/// Both in bf16, `low` in the lower half, as to_bf16 of core/types.h but for the sign of a NaN.
+/// Rounds both to bf16, `low` in the lower half, as to_bf16 of core/types.h except for the sign of
+/// a NaN.
 __device__ __forceinline__ uint32_t to_bf16_pair(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return __vmins2(pair, 0x7fc07fc0U);  // every NaN is 0x7fff there
+  return __vmins2(pair, 0x7fc07fc0U);  // the instruction returns 0x7fff for a NaN
 }
-/// As to_fp16 of core/types.h, NaN included.
+/// Same result as to_fp16 of core/types.h, including NaN.
 __device__ __forceinline__ uint32_t to_fp16_bits(float x) {
   uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return x != x ? 0x7e00U | (__float_as_uint(x) >> 16 & 0x8000U) : bits;
 }
 
-/// Whether the device has the instructions of the next two, from compute capability 8.9 on.
+/// True if the device has the next two instructions: compute capability 8.9 or later.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define ESPALIER_CONVERTS_FP8
 inline constexpr bool kConvertsFp8 = true;
 #else
 inline constexpr bool kConvertsFp8 = false;
 #endif
-/// Codes of E5M2 or E4M3 (5 or 4 bits of exponent), to nearest even, `low` in the lower byte.
-/// Beyond the largest number: that.
+/// Codes of E5M2 or E4M3 (5 or 4 exponent bits), to nearest even, `low` in the lower byte. Values
+/// beyond the largest number become the largest number.
 template <int kExponentBits>
 __device__ __forceinline__ uint32_t to_fp8_pair(float low, float high) {
   uint16_t pair = 0;
@@ -86,7 +87,7 @@ __device__ __forceinline__ uint32_t to_fp8_pair(float low, float high) {
 #endif
   return pair;
 }
-/// Their numbers, in fp16.
+/// Values of two codes, in fp16.
 template <int kExponentBits>
 __device__ __forceinline__ uint32_t from_fp8_pair(uint32_t codes) {
   uint32_t halves = 0;

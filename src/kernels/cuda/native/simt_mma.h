@@ -1,5 +1,5 @@
 #pragma once
-// What src/kernels/cuda/simt/mma.h promises, in PTX.
+// The functions of src/kernels/cuda/simt/mma.h in PTX.
 #ifdef __CUDACC__
 
 namespace espalier::kernels::ESPALIER_GPU {

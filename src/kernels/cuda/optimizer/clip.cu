@@ -1,4 +1,4 @@
-// The digits are brought by a warp, and one thread does the host's arithmetic with them.
+// A warp loads the digits; one thread then computes the factor with the host's arithmetic.
 #include "src/kernels/rules/clip.h"
 
 #include <cmath>

@@ -1,12 +1,12 @@
 #pragma once
-// 8-bit codes of the dynamic map (rules/dynamic_lines.h): the same rule as cpu/optimizer/dynamic_code.h, a quad
-// of codes at a time. The 256 numbers of a block lie in a warp, two quads a lane.
+// 8-bit codes of the dynamic map (rules/dynamic_lines.h), a quad at a time; the same rule as
+// cpu/optimizer/dynamic_code.h. A warp holds the 256 numbers of a block, two quads per lane.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/rules/dynamic_lines.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Values by code.
+/// Maps codes to values.
 template <DynamicMap kMap>
 struct DynamicCode {
   using Lines = DynamicLines<kMap>;
@@ -42,7 +42,7 @@ struct CodeScale {
   float scale, inverse;
 };
 
-/// Of the warp's numbers, of which each lane has two quads.
+/// Scale of the warp's 256 numbers; each lane passes two quads.
 __device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
   constexpr float kMost = 0x1.fffffep127F;
   float high = 0;
@@ -59,7 +59,7 @@ __device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
   return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
 }
 
-/// Four codes in one word, the first in its lowest byte. kWhole as in elements.h.
+/// Loads or stores four codes as one word, the first in its lowest byte. kWhole as in elements.h.
 template <bool kWhole = false>
 __device__ __forceinline__ unsigned load_codes(const uint8_t* codes, int64_t i, int64_t count) {
   if constexpr (!kWhole) {
@@ -101,16 +101,16 @@ __device__ __forceinline__ Quad decode_quad(unsigned codes, float scale) {
   return q;
 }
 
-/// Both directions of a map from shared memory, for kernels that have many numbers to look at: a
-/// value by its code, and of an octave of magnitudes [2^e, 2^(e+1)) the two lines that it can meet,
-/// since a decade has more than three.
+/// Shared-memory tables for both directions of a map, for kernels with many numbers. Decoding reads
+/// a value by its code. Encoding reads, for an octave of magnitudes [2^e, 2^(e+1)), the two lines
+/// that can meet it: there are only two, since a decade spans more than three octaves.
 template <DynamicMap kMap>
 class CodeTable {
   using Code = DynamicCode<kMap>;
   using Lines = DynamicLines<kMap>;
 
  public:
-  /// By all threads of a block, 32 at least, which have a barrier to pass before the first looks.
+  /// Called by all threads of a block, at least 32. A barrier must follow before the first lookup.
   __device__ __forceinline__ void fill() {
     for (unsigned code = threadIdx.x; code < 256; code += blockDim.x) {
       values_[code] = Code::decoded(code);
@@ -140,18 +140,18 @@ class CodeTable {
 
  private:
   static constexpr int kOctaves = 32;
-  static constexpr int kFirst = 127 - kOctaves;  ///< exponent of octave 0, and of all below
+  static constexpr int kFirst = 127 - kOctaves;  ///< exponent of octave 0; smaller ones clamp to it
 
-  /// Of a decade whose border lies in the octave or below, and of the decade before it.
+  /// Lines of a decade whose border lies in the octave or below, and of the decade before it.
   struct Octave {
     float steepness_before, offset_before, steepness, offset;
   };
   struct Border {
-    float position;  ///< from here on codes are the decade's
-    float before;    ///< and below at most this, rounded down
+    float position;  ///< codes from here on belong to the decade
+    float before;    ///< largest position below the border, rounded down
   };
 
-  /// The decade that the octave ends in.
+  /// Fills the octave if it ends in this decade or a later one; the last call that applies wins.
   template <int kDecade>
   __device__ __forceinline__ void fill_from(unsigned octave, float end) {
     constexpr DynamicLine kLine = Lines::line(kDecade);
@@ -161,7 +161,7 @@ class CodeTable {
       return;
     }
     octaves_[octave] = {kBefore.steepness, kBefore.offset, kLine.steepness, kLine.offset};
-    // The least number from which on `position - kFirstOfDecade < kBorder` is false.
+    // The least number for which `position - kFirstOfDecade < kBorder` is false.
     float border = kFirstOfDecade + Lines::kBorder;
     border = border - kFirstOfDecade < Lines::kBorder ? __uint_as_float(__float_as_uint(border) + 1)
                                                       : border;
@@ -178,7 +178,7 @@ class CodeTable {
     fill_from<6>(octave, end);
   }
 
-  /// x is relative to the scale; of NaN some code.
+  /// x is relative to the scale. NaN gives an unspecified code.
   __device__ __forceinline__ unsigned encoded(float x) const {
     const float magnitude = fminf(fabsf(x), Lines::kBelowOne);
     const int exponent = static_cast<int>(__float_as_uint(magnitude) >> 23);

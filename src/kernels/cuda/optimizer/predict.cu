@@ -1,5 +1,5 @@
-// Weights ahead of the optimizer: the master copy and the moments are read once, then come the
-// terms, which travel with the call.
+// Predicts weights of later steps. The master copy and the moments are read once; the terms are
+// kernel parameters.
 #include <algorithm>
 
 #include "src/kernels/cuda/optimizer/state.h"
@@ -13,7 +13,7 @@ constexpr int64_t kMostTerms = 64;
 struct Ahead {
   Master master;
   Moment moment1, moment2;
-  bool rooted;  ///< there is a second moment
+  bool rooted;  ///< true if there is a second moment
   Elements out;
   float* exact;
   int64_t n;

@@ -1,4 +1,4 @@
-// 8-bit codes: a warp a block of kQuantizeBlock numbers.
+// 8-bit codes: one warp per block of kQuantizeBlock numbers.
 #include "src/kernels/cuda/optimizer/dynamic_code.h"
 #include "src/kernels/cuda/table.h"
 
@@ -16,7 +16,7 @@ struct Codes {
   bool whole;  ///< all quads are aligned
 };
 
-/// Blocks of a warp, one after the other.
+/// Blocks that a warp processes in sequence.
 constexpr int kBlocksEach = 4;
 
 template <bool kWhole, DynamicMap kMap>
@@ -44,8 +44,8 @@ __device__ __forceinline__ void dequantize_block(const Codes& args, const CodeTa
   store_quad<kWhole>(args.x, first + 128, count - 128, table.decode(b, scale));
 }
 
-/// visit(block, first, whole) for the blocks of a warp: where this lane's first quad begins, and
-/// whether the block's quads are.
+/// Calls visit(block, first, whole) for the blocks of a warp: `first` is the index of this lane's
+/// first quad; `whole` is true if the block's quads are whole.
 template <class Visit>
 __device__ __forceinline__ void for_blocks(const Codes& args, const Visit& visit) {
   int64_t block = int64_t{blockIdx.x} * kBlocksEach * kWarps + threadIdx.x / 32;

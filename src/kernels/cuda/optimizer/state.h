@@ -1,6 +1,6 @@
 #pragma once
-// What the fused optimizers read and write of a kept element besides its gradient: moments, in fp32
-// or in 8 bits, and the master copy, whole, in halves, or rounded at random.
+// State of a kept element in the fused optimizers, besides its gradient: moments in fp32 or in 8
+// bits, and the master copy in fp32, in two 16-bit halves, or in 16 bits with random rounding.
 #include "src/kernels/cuda/optimizer/dynamic_code.h"
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/cuda/simt/philox.h"
@@ -9,7 +9,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 static_assert(kQuantizeBlock == 2 * 4 * 32);
 
-/// fp32 values, or codes with a scale a block; or nothing.
+/// fp32 values, or codes with one scale per block; all null if absent.
 struct Moment {
   float* values = nullptr;
   uint8_t* codes = nullptr;
@@ -23,7 +23,8 @@ inline Moment moment_of(const Tensor& moment, const Tensor& scales) {
   return {static_cast<float*>(moment.data), nullptr, nullptr};
 }
 
-/// A quad of it as memory has it: numbers, or codes in the first word and their scale in the second.
+/// Loads a quad in its stored form: numbers, or codes in the first word and their scale in the
+/// second.
 template <bool kWhole = false>
 __device__ __forceinline__ RawQuad load_raw(const Moment& moment, int64_t i, int64_t count) {
   RawQuad raw{};
@@ -59,8 +60,8 @@ __device__ __forceinline__ Quad load_moment(const Moment& moment, int64_t i, int
   return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
 }
 
-/// Both quads of a lane, from `i` and from i + 128 on, of `count` elements that are left. Lanes
-/// whose elements are beyond the end take part with zeros.
+/// Stores both quads of a lane, at `i` and at i + 128; `count` elements are left from `i`. Lanes
+/// beyond the end take part with zeros.
 template <bool kWhole, DynamicMap kMap>
 __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, int64_t count,
                                              const Quad (&q)[2], const CodeTable<kMap>& table) {
@@ -79,13 +80,13 @@ __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, in
   }
 }
 
-/// Of both moments.
+/// Code tables of both moments.
 struct CodeTables {
   CodeTable<DynamicMap::with_sign> first;
   CodeTable<DynamicMap::without_sign> second;
 };
 
-/// The master copy: `value`, or that and the 16 bits below it; see UpdateArgs.
+/// The master copy: `value` alone, or `value` and the 16 bits below it; see UpdateArgs.
 struct Master {
   Elements value;
   uint16_t* low;
@@ -95,9 +96,9 @@ inline bool has_whole_quads(const Master& master) {
   return has_whole_quads(master.value) && has_whole_quads(master.low);
 }
 
-// The halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
+// Halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
 
-/// The exponent with fp32's bias; that of 2^-14 for what is smaller.
+/// The exponent with fp32's bias; smaller magnitudes have that of 2^-14.
 __device__ __forceinline__ unsigned split_exponent(float magnitude) {
   const unsigned exponent = __float_as_uint(magnitude) >> 23;
   return exponent < 113 ? 113 : exponent;
@@ -108,10 +109,10 @@ __device__ __forceinline__ float join_fp16(float high, int low) {
   const float w = size + static_cast<float>(low) * unit;
   return __uint_as_float(__float_as_uint(w) | (__float_as_uint(high) & 0x80000000U));
 }
-/// The low half, and `high`.
+/// Returns the low half and sets `high`.
 __device__ __forceinline__ unsigned split_fp16(float w, float& high) {
   const float given = fabsf(w);
-  // A sum with 2^-16 leaves multiples of 2^-39.
+  // Adding and subtracting 2^-16 leaves multiples of 2^-39.
   const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
   const float rounded = from_fp16(to_fp16_bits(size));
   const float units = __uint_as_float((127 + 127 + 25 - split_exponent(rounded)) << 23);
@@ -127,7 +128,7 @@ __device__ __forceinline__ float join(DType half, float high, unsigned low) {
                              : __uint_as_float(__float_as_uint(high) + static_cast<unsigned>(rest));
 }
 
-/// A quad of it as memory has it.
+/// A quad of the master copy in its stored form.
 struct RawMaster {
   RawQuad value;
   uint2 low;
@@ -153,7 +154,7 @@ __device__ __forceinline__ Quad load_master(const Master& master, int64_t i, int
   return quad_of(master, load_raw(master, i, count));
 }
 
-/// Writes w; returns the values as they are stored, or with `joined` both halves of them.
+/// Writes w. Returns the stored values: the upper halves, or with `joined` both halves joined.
 template <bool kWhole>
 __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, int64_t count,
                                              const Quad& w, bool joined) {
@@ -169,7 +170,7 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
       low[k] = split_fp16(w.x[k], high.x[k]);
       continue;
     }
-    // Rounding would carry some NaNs into a number.
+    // Rounding would turn some NaNs into numbers.
     const unsigned bits = w.x[k] != w.x[k] ? 0x7fc00000U : __float_as_uint(w.x[k]);
     high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);
     low[k] = bits & 0xffffU;
@@ -186,7 +187,7 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   return high;
 }
 
-// Rounding at random, to a number: src/core/random_rounding.h.
+// Random rounding, to a number: src/core/random_rounding.h.
 
 __device__ __forceinline__ float bf16_at_random(float w, unsigned word) {
   const unsigned bits = w != w ? 0x7fc00000U : __float_as_uint(w);
@@ -208,7 +209,7 @@ __device__ __forceinline__ float fp16_at_random(float w, unsigned word) {
   return from_fp16(half);
 }
 
-/// Writes w into values that have no halves below; returns them as they are stored.
+/// Writes w to 16-bit values without low halves; returns the stored values.
 template <bool kWhole>
 __device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i, int64_t count,
                                                 const Quad& w, const RandomRounding& rounding) {

@@ -1,6 +1,7 @@
-// A warp sums the squares of kTogether blocks of kSumBlock elements, a lane a column of each; a thread
-// block counts the digits of its sums in shared memory, and adds those that are not 0 to the counts
-// at its end. Atomics act on whole numbers alone, so the order of warps does not matter.
+// A warp sums the squares of kTogether blocks of kSumBlock elements; a lane sums a column of each.
+// A thread block counts the digits of its sums in shared memory, and adds the non-zero ones to the
+// global counts at its end. Atomics act on integers only, so the order of warps does not affect the
+// result.
 #include <algorithm>
 
 #include "src/core/exact_sum.h"
@@ -10,13 +11,13 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-using Count = unsigned long long;  // what atomics of 64 bits take
+using Count = unsigned long long;  // the 64-bit type of atomics
 
 constexpr unsigned kWarps = 8;
 constexpr int kTogether = 4;
-constexpr unsigned kMostBlocks = 2048;  // of threads: enough for a large device
+constexpr unsigned kMostBlocks = 2048;  // thread blocks; enough for a large device
 
-/// core/exact_sum.cpp, ExactSum::add
+/// Same rule as core/exact_sum.cpp, ExactSum::add.
 __device__ __forceinline__ void add_exactly(Count* counts, double x) {
   constexpr Count kHidden = Count{1} << 52;
   constexpr Count kLow = 0xffffffffU;
@@ -41,12 +42,12 @@ __device__ __forceinline__ Elements from_element(const Elements& x, int64_t firs
   return {static_cast<std::byte*>(x.data) + first * x.bytes_each(), x.type};
 }
 
-/// Of a lane's column of a block that begins at element `first`; `left`: elements from x on. kWhole:
-/// the block is all there.
+/// Sum of squares of a lane's column of the block that begins at element `first`; `left`: elements
+/// from x on. kWhole: the block is complete.
 template <bool kWhole>
 __device__ __forceinline__ double column_squares(const Elements& x, int first, int64_t left) {
   constexpr int kRows = kSumBlock / kSumColumns;
-  uint32_t bits[kRows];  // asked for before any is looked at
+  uint32_t bits[kRows];  // all loads are issued before the first use
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     const int i = first + row * static_cast<int>(kSumColumns);
@@ -65,15 +66,16 @@ __device__ __forceinline__ double column_squares(const Elements& x, int first, i
   return sum;
 }
 
-/// For one of two blocks the sums of columns c and c + distance: of `a` in lanes without the bit
-/// `distance`, else of `b`. So two blocks take one exchange; either order of a sum has the same bits.
+/// Sums columns c and c + distance of one of two blocks: of `a` in lanes without the bit
+/// `distance`, of `b` in the others. So one exchange serves two blocks. Either order of a sum has
+/// the same bits.
 __device__ __forceinline__ double halve(double a, double b, unsigned distance) {
   const bool second = (threadIdx.x & distance) != 0;
   return (second ? b : a) + __shfl_xor_sync(kAllLanes, second ? a : b, distance);
 }
 
-/// A lane's columns of kTogether blocks, from its element x on; lane 8 (i % 2 * 2 + i / 2) gets the
-/// sum of block i.
+/// Sums a lane's columns of kTogether blocks, from its element x on. Lane 8 (i % 2 * 2 + i / 2)
+/// receives the sum of block i.
 template <bool kWhole>
 __device__ __forceinline__ double squares_together(const Elements& x, int64_t left) {
   static_assert(kTogether == 4 && kSumColumns == 32);
@@ -90,13 +92,13 @@ __device__ __forceinline__ double squares_together(const Elements& x, int64_t le
   return sum;
 }
 
-/// Arrays of one launch, cut into chunks that thread blocks take in turn.
+/// Arrays of one launch, divided into chunks that thread blocks process in turn.
 struct Arrays {
   static constexpr int kMost = 96;
   static constexpr int64_t kChunk = int64_t{kWarps} * kTogether * kSumBlock;
   Elements x[kMost];
   int64_t n[kMost];
-  unsigned end[kMost];  ///< number of the chunk after its last
+  unsigned end[kMost];  ///< number of the chunk after the array's last
 };
 
 __global__ void __launch_bounds__(32 * kWarps)
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-/// Of as many as a launch takes, which are added to the same counts.
+/// Sums at most Arrays::kMost arrays in one launch, into the same counts.
 void sum_some(Stream& stream, std::span<const SumSquaresArgs> some) {
   Arrays arrays;
   unsigned chunks = 0;

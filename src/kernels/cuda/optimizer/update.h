@@ -1,8 +1,11 @@
 #pragma once
-// What the fused optimizers share. A warp has 256 kept elements, the block of one 8-bit scale: it
-// reads all their arrays, updates them in registers, and writes them and their dense copy. Every
-// array crosses memory once; but the values of a bitmap's elements are read again to be written to
-// the copy (cuda/index/positions.h), since their groups do not begin where blocks do.
+// The kernel of the fused optimizers. A warp updates 256 kept elements, the block of one 8-bit
+// scale: it reads all their arrays, updates them in registers, and writes them and their dense
+// copy.
+//
+// Every array crosses memory once, with one exception: the values of a bitmap are read again when
+// they are written to the copy (cuda/index/positions.h), since groups of a bitmap do not begin
+// where blocks do.
 #include "src/kernels/cuda/index/positions.h"
 #include "src/kernels/cuda/optimizer/state.h"
 #include "src/kernels/cuda/simt/math.h"
@@ -17,12 +20,12 @@ struct State {
   Master master;
   Moment moment[2];
   Elements dense;       ///< null: no copy
-  const int32_t* list;  ///< null: all kept
-  int64_t first;        ///< number that the list has for element 0
+  const int32_t* list;  ///< null: all elements are kept
+  int64_t first;        ///< the list's number of element 0
   int64_t n;
-  const float* factor;  ///< null: the rule's
+  const float* factor;  ///< null: use the rule's own
   bool whole;           ///< all quads are aligned
-  bool joined;          ///< `dense` takes both halves of the master copy
+  bool joined;          ///< `dense` receives both halves of the master copy, joined
   RandomRounding rounding;
 };
 
@@ -45,7 +48,8 @@ __device__ __forceinline__ void store_dense(const State& state, int64_t i, int64
   }
 }
 
-/// The block's elements from `first` and from first + 128 on, a quad each, of `left`.
+/// Updates the lane's two quads, at `first` and at first + 128; `left` elements are left from
+/// `first`.
 template <bool kWhole, bool kAtRandom, class Rule>
 __device__ __forceinline__ void update_quads(const Rule& rule, const State& state,
                                              const CodeTables& tables, int64_t first,
@@ -74,7 +78,7 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       w[j].x[k] = rule.template next<Math>(w[j].x[k], gradient.x[k], &m[j].x[k], &v[j].x[k]);
-      if (!kWhole && 128 * j + k >= left) {  // stays zero, whatever the rule makes of that
+      if (!kWhole && 128 * j + k >= left) {  // stays zero, whatever the rule returns for padding
         m[j].x[k] = 0;
         v[j].x[k] = 0;
       }
@@ -98,14 +102,14 @@ __device__ __forceinline__ void update_quads(const Rule& rule, const State& stat
   store_moment<kWhole>(state.moment[1], first, left, v, tables.second);
 }
 
-/// Blocks of a warp, one after the other, where moments are codes: what a table costs is shared.
+/// Blocks that a warp updates in sequence if moments are codes: they share the cost of the tables.
 inline constexpr int kBlocksOfCodes = 4;
 
 __device__ __host__ __forceinline__ int blocks_each(const State& state) {
   return state.moment[0].codes != nullptr || state.moment[1].codes != nullptr ? kBlocksOfCodes : 1;
 }
 
-/// The part of block of threads `number` in one step of `rule` (rules/update.h).
+/// The part of thread block `number` in one step of `rule` (rules/update.h).
 template <bool kAtRandom, class Rule>
 __device__ __forceinline__ void update_part(Rule rule, const State& state, unsigned number) {
   __shared__ CodeTables tables;
@@ -133,20 +137,21 @@ __device__ __forceinline__ void update_part(Rule rule, const State& state, unsig
   }
 }
 
-/// kAtRandom: values are of 16 bits, without the halves below.
+/// kAtRandom: values are 16-bit, without low halves.
 template <class Rule, bool kAtRandom>
 __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, State state) {
   update_part<kAtRandom>(rule, state, blockIdx.x);
 }
 
-/// States that share a launch, each with blocks of threads of its own. Most parameters of a model
-/// are vectors, whose updates are shorter than launches; of large ones this takes more registers.
+/// Several states in one launch, each with its own thread blocks. Most parameters of a model are
+/// vectors, whose updates are shorter than a launch. Large states are launched alone: this kernel
+/// needs more registers.
 template <class Rule>
 struct States {
-  static constexpr int kMost = 20;  ///< of 4 KiB, what any driver passes to a kernel
+  static constexpr int kMost = 20;  ///< limit: 4 KiB of parameters, which any driver supports
   Rule rule[kMost];
   State state[kMost];
-  unsigned end[kMost];  ///< number of the block of threads after its last
+  unsigned end[kMost];  ///< number of the thread block after its last
 };
 inline constexpr int64_t kFewElements = 1 << 18;
 
@@ -164,7 +169,7 @@ inline bool copies_by_bitmap(const UpdateArgs& args) {
   return args.dense && args.positions.bitmap != nullptr;
 }
 
-/// The arrays of `args`, whatever their types.
+/// The arrays of `args`, of any type.
 inline State state_of(const UpdateArgs& args) {
   const Positions& positions = args.positions;
   State state{.gradient = elements(args.gradient),
@@ -185,7 +190,7 @@ inline State state_of(const UpdateArgs& args) {
   return state;
 }
 
-/// Asks for steps of rules of one kind, of small states together.
+/// Launches steps of one kind of rule; small states share a launch.
 template <class Rule>
 class Updates {
  public:
@@ -224,7 +229,7 @@ class Updates {
   unsigned blocks_ = 0;
 };
 
-/// A step of each of `all`.
+/// Launches a step for each of `all`.
 template <class Rule>
 void step_each(const char* name, Stream& stream, const Each<UpdateArgs>& all) {
   Updates<Rule> updates(name, stream);
@@ -234,8 +239,7 @@ void step_each(const char* name, Stream& stream, const Each<UpdateArgs>& all) {
     updates.add(Rule::of(args), state_of(args), at_random);
   }
   updates.finish();
-  for (const UpdateArgs& args :
-       all) {  // of values that have not changed the copy is the same again
+  for (const UpdateArgs& args : all) {  // after a skipped step the copy stays the same
     if (copies_by_bitmap(args)) {
       write_kept(stream, args.value, args.dense, args.positions);
     }

@@ -1,4 +1,5 @@
-// A block sums 128 columns of a part of the rows: 8 rows side by side, a quad of columns a lane.
+// A block sums 128 columns over a part of the rows: 8 rows side by side, a quad of columns per
+// lane.
 #include "src/kernels/cuda/rowwise/combine.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -7,14 +8,14 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kSide = 8;
-constexpr int kTogether = 4;  ///< rows that a thread reads before it looks at the first
+constexpr int kTogether = 4;  ///< rows that a thread loads before it uses the first
 constexpr int64_t kTileColumns = 128;
 
 struct Columns {
   Elements x;
   int64_t stride, rows, cols;
   float* shares;
-  bool whole;  ///< all quads are aligned, and rows whole quads
+  bool whole;  ///< all quads are aligned; rows consist of whole quads
 };
 
 __device__ __forceinline__ void add(Quad& sum, const Quad& q) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ void add(Quad& sum, const Quad& q) {
   }
 }
 
-/// Of a quad of columns over rows `row`, row + kSide, …; rows are added one after the other.
+/// Sum of a quad of columns over rows `row`, row + kSide, …, added in order.
 template <bool kWhole>
 __device__ __forceinline__ Quad sum_rows(const Columns& args, int64_t row, int64_t end,
                                          int64_t column) {
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(32 * kSide) column_shares(Columns args) {
   }
 }
 
-/// 32 columns to a block, whose warps have every 32nd part each and then a column each: so few blocks
-/// have enough under way, and there are no more of them.
+/// A block has 32 columns. A warp first sums every 32nd part of each of them, then the 32 sums of
+/// one column. The launch has few blocks; this keeps enough loads in flight.
 __global__ void __launch_bounds__(1024) add_shares(CombineArgs args) {
   __shared__ float sums[32][33];
   const unsigned lane = threadIdx.x % 32;
@@ -114,7 +115,7 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   const unsigned tiles = blocks_for(cols, kTileColumns);
-  // Enough blocks for a large device, each with rows enough to be worth its share.
+  // Enough blocks for a large device, each with enough rows to justify the cost of its share.
   constexpr int64_t kBlocks = 1024;
   constexpr int64_t kLeastRows = 64;
   const int64_t wanted = kBlocks / (tiles == 0 ? 1 : tiles);

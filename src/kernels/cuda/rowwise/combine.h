@@ -1,12 +1,12 @@
 #pragma once
-// Sums over rows in two steps: blocks sum parts of the rows into `shares` in the workspace, then
-// the shares are added up in their order. How rows are cut into parts depends on the shape alone.
+// Sums over rows in two steps: blocks sum parts of the rows into `shares` in the workspace; then
+// the shares are added in a fixed order. The division into parts depends on the shape alone.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// out[c] (+)= sum over p < parts of shares[p stride + c], c < cols; rounded once. With `more`, also
-/// more[c] (+)= that of shares[p stride + cols + c].
+/// out[c] (+)= sum over p < parts of shares[p stride + c], c < cols; rounded once. With `more`,
+/// also more[c] (+)= the sum of shares[p stride + cols + c].
 struct CombineArgs {
   const float* shares;
   int64_t parts, stride, cols;

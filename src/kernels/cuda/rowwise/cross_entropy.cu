@@ -1,7 +1,7 @@
-// Softmax and cross-entropy, a block a row: one pass for the running maximum and sum (online
-// softmax), one for the gradient, which finds the row in the L2 cache. Rows of odd length begin
-// where no quad is aligned: their first elements go alone. A target outside the row makes its loss
-// and gradient NaN.
+// Softmax and cross-entropy, one block per row. The first pass computes the running maximum and sum
+// (online softmax), the second the gradient; it finds the row in the L2 cache. A row of odd length
+// may begin at an unaligned quad: its first elements are processed one by one. A target outside the
+// row makes its loss and gradient NaN.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
 
@@ -11,7 +11,7 @@ namespace {
 constexpr float kLog2E = 1.44269504F;
 
 struct Loss {
-  Elements logits, dlogits;  ///< dlogits null: no gradient
+  Elements logits, dlogits;  ///< dlogits null: do not compute the gradient
   const int32_t* targets;
   float* losses;
   int cols;
@@ -27,8 +27,8 @@ struct Normaliser {
 
 __device__ __forceinline__ float exponential(float x) { return power_of_2(x * kLog2E); }
 
-/// Part of a row that a thread reads before it looks at any of it: quad j from column i + j step on,
-/// of which `count` elements are there. kWhole: all of them, and aligned.
+/// The part of a row that a thread loads before it uses any of it: quad j is at column i + j step
+/// and has `count` elements. kWhole: all quads are complete and aligned.
 template <int kQuads, bool kWhole>
 struct Quads {
   int i, step, count;
@@ -55,7 +55,7 @@ struct Quads {
   __device__ __forceinline__ bool has(int k) const { return kWhole || k < count; }
 };
 
-/// The sum is brought to a new maximum once for all of them.
+/// Adds a part. The sum is rescaled to a new maximum once for the whole part.
 template <class Part>
 __device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
   float top = total.top;
@@ -77,14 +77,14 @@ __device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
   total = {top, sum};
 }
 
-/// Of all threads together.
+/// Joins the normalisers of all threads of the block.
 __device__ __forceinline__ Normaliser joined(const Normaliser& own) {
   const float top = block_max(own.top, -FLT_MAX);
   return {top, block_sum(own.sum * exponential(own.top - top))};
 }
 
-/// visit(Quads) for this thread's parts of a row; of a row that begins where no quad is aligned the
-/// first elements go alone.
+/// Calls visit(Quads) for this thread's parts of a row. If the row begins at an unaligned quad, its
+/// first elements are visited singly.
 template <class Visit>
 __device__ __forceinline__ void for_row(const Elements& row, int cols, const Visit& visit) {
   constexpr int kTogether = 4;
@@ -106,8 +106,8 @@ __device__ __forceinline__ Elements row_of(const Elements& all, int64_t first) {
   return {static_cast<char*>(all.data) + first * all.bytes_each(), all.type};
 }
 
-/// Two blocks an SM: one reads while the other is between its passes, and the L2 cache holds the rows
-/// of all.
+/// Two blocks fit an SM: one loads while the other is between its passes. The L2 cache holds the
+/// rows of all blocks.
 constexpr int kThreads = 512;
 
 __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   const float at_target = known ? load(logits, target) : __uint_as_float(0x7fc00000U);
   Normaliser own;
   for_row(logits, args.cols, [&](const auto& part) { meet(own, part); });
-  const Normaliser total = joined(own);  // from here on the row may be overwritten
+  const Normaliser total = joined(own);  // has a barrier: the row may be overwritten from here on
   const float distance = total.top - at_target;
   const float loss = distance + logf(total.sum);
   if (threadIdx.x == 0) {

@@ -1,7 +1,9 @@
-// Backward: rows are sorted by token (sort.h); what they add to a token's row is summed in their
-// order before it meets that row once. Tokens with few rows take a block each; of one with many,
-// each 128 columns are a block of their own, and 16 rows go side by side. An id outside the table
-// reads NaN and adds nothing.
+// Embedding. Backward sorts rows by token (sort.h). The contributions to a token's row are summed
+// in order, then added to that row once.
+// - Tokens with few rows have one block each.
+// - A token with many rows has one block per 128 columns, which sums 16 rows side by side.
+//
+// An id outside the table reads NaN and contributes nothing.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/simt/sort.h"
 #include "src/kernels/cuda/table.h"
@@ -9,7 +11,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int64_t kMany = 64;  ///< more rows than these are many
+constexpr int64_t kMany = 64;  ///< a token with more rows than this has many
 constexpr unsigned kSide = 16;
 constexpr int64_t kTileColumns = 128;
 
@@ -57,7 +59,8 @@ __device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t 
   store_quad(out, at, count, sum);
 }
 
-/// Block i: the rows from place i on that have one token, if they begin there and are few.
+/// Block i: adds the rows of one token that start at place i, if place i is their first and they
+/// are few.
 __global__ void __launch_bounds__(1024) add_few(Gradient args) {
   const int64_t first = blockIdx.x;
   const int32_t* ids = args.sorted.ids;
@@ -76,7 +79,7 @@ __global__ void __launch_bounds__(1024) add_few(Gradient args) {
   }
 }
 
-/// The first place in (low, high] from which on ids are `id`, which the one at `high` is.
+/// Returns the first place in (low, high] of the run of ids `id` that contains `high`.
 __device__ int64_t begin_of(const int32_t* ids, int32_t id, int64_t low, int64_t high) {
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
@@ -89,8 +92,8 @@ __device__ int64_t begin_of(const int32_t* ids, int32_t id, int64_t low, int64_t
   return high;
 }
 
-/// Block m: the many rows that have the token at place kMany m, if that is the first such place
-/// that they cover.
+/// Block m: adds the rows of the token at place kMany m, if they are many and kMany m is the first
+/// such place among them.
 __global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
   __shared__ float sums[kSide][kTileColumns];
   const int32_t* ids = args.sorted.ids;
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
   }
 }
 
-/// Block t: the rows of all sequences at place t.
+/// Block t: adds the rows of all sequences at position t.
 __global__ void __launch_bounds__(1024)
     add_positions(const float* dx, Elements out, int64_t stride, int64_t rows, int64_t cols) {
   for (int64_t i = 4 * int64_t{threadIdx.x}; i < cols; i += 4 * int64_t{blockDim.x}) {

@@ -1,7 +1,12 @@
-// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). Forward, a warp has a row, and a lane up to 16 quads of it in registers; wider rows
-// have a block each. Backward, a block has several rows, of which a thread has the same columns: its
-// shares of dweight and dbias stay in registers until they are done, those of columns that it does
-// not hold in shared memory. What is not held is read again.
+// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred).
+//
+// - Forward: one warp per row, with up to 16 quads per lane in registers; wide rows have one block
+//   each.
+// - Backward: a block has several rows; a thread has the same columns of each. Its shares of
+//   dweight and dbias stay in registers until the last row; shares of columns that it does not hold
+//   are in shared memory.
+//
+// Values that are not held in registers are read again.
 #include "src/kernels/cuda/rowwise/combine.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -11,7 +16,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-5F;
 constexpr int kHeld = 4;
-constexpr int kBackwardThreads = 256;  ///< more would leave too few registers for what is held
+constexpr int kBackwardThreads = 256;  ///< with more, the held quads do not fit the registers
 
 struct Forward {
   const float* x;
@@ -19,13 +24,13 @@ struct Forward {
   float *mean, *rstd;
   int64_t rows, cols, x_stride, y_stride;
   float inverse_width;  ///< 1 / cols
-  bool whole;           ///< all quads are aligned, and rows whole quads
+  bool whole;           ///< all quads are aligned; rows consist of whole quads
 };
 
 __device__ __forceinline__ float quad_sum(const Quad& q) {
   return (q.x[0] + q.x[1]) + (q.x[2] + q.x[3]);
 }
-/// Of the first `count` of a quad.
+/// Sum of squares of the first `count` values of a quad, about `centre`.
 template <bool kWhole>
 __device__ __forceinline__ float quad_squares(const Quad& q, float centre, int64_t count) {
   float sum = 0;
@@ -37,9 +42,9 @@ __device__ __forceinline__ float quad_squares(const Quad& q, float centre, int64
   return sum;
 }
 
-/// Threads that have a row together: a warp, or a block.
+/// The threads that share a row: a warp or a block.
 struct Lanes {
-  int64_t first, step;  ///< columns of this one's first quad, and from one of its quads to the next
+  int64_t first, step;  ///< column of this thread's first quad; distance to its next
   bool warp;
 
   __device__ __forceinline__ float sum(float value) const {
@@ -47,7 +52,7 @@ struct Lanes {
   }
 };
 
-/// visit(i, quad at column i) for this thread's quads of the row.
+/// Calls visit(i, quad at column i) for this thread's quads of the row.
 template <bool kWhole, int kQuads, class Visit>
 __device__ __forceinline__ void for_quads(const Quad (&held)[kQuads], const float* row,
                                           int64_t cols, const Lanes& lanes, const Visit& visit) {
@@ -105,7 +110,7 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
 
 constexpr int kWarps = 4;
 
-/// Rows of whole quads, 32 kQuads at most.
+/// For rows of whole quads, at most 32 kQuads of them.
 template <bool kCentred, int kQuads>
 __global__ void __launch_bounds__(32 * kWarps) norm_warps(Forward args) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -130,11 +135,11 @@ struct Backward {
   float *dx, *shares;
   int64_t rows, cols, rows_each, dy_stride, x_stride, dx_stride, rounded_stride;
   float inverse_width;  ///< 1 / cols
-  bool in_shared;       ///< shares of columns that are not held have room in shared memory
+  bool in_shared;       ///< the shares of columns that are not held fit shared memory
   bool whole;           ///< as in Forward
 };
 
-/// Quads of one row at column i.
+/// The quads of one row at column i.
 struct RowQuads {
   RawQuad dy;
   Quad x, dx;
@@ -175,13 +180,13 @@ struct RowNumbers {
   float mean, rstd, centre, slope;
 };
 
-/// What the block's rows add to dweight and dbias at a quad of columns.
+/// Sums over the block's rows for dweight and dbias at a quad of columns.
 struct Share {
   Quad weight, bias;
 };
 
-/// dx of a quad, and what the row adds to the share. Columns beyond the end add to what is never
-/// stored.
+/// Computes dx of a quad, and adds the row's contribution to the share. Columns beyond the end add
+/// to values that are never stored.
 template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, int64_t row,
                                      int64_t i, const RowNumbers& of, Share& share) {
@@ -203,7 +208,8 @@ __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, in
   }
 }
 
-/// `held_share`: of the columns that the thread holds; `shares` [2, cols] of the others.
+/// `held_share`: shares of the columns that the thread holds; `shares` [2, cols]: those of the
+/// others.
 template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
                                              Share (&held_share)[kHeld], float* shares) {
@@ -247,7 +253,7 @@ __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
   }
 }
 
-/// A thread owns the same columns of every row, so that its shares need no barrier.
+/// A thread has the same columns of every row, so its shares need no barrier.
 template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void backward_rows(const Backward& args) {
   const int64_t cols = args.cols;
@@ -326,9 +332,9 @@ void forward_pass(const char* name, Stream& stream, const LayerNormArgs& args) {
 
 template <bool kCentred>
 void backward_pass(const char* name, Stream& stream, const LayerNormBackwardArgs& args) {
-  // Threads that a large device holds at a time, about 500 an SM.
+  // Threads resident on a large device, about 500 an SM.
   constexpr int64_t kThreads = int64_t{1} << 16;
-  constexpr int64_t kSharedBytes = 96 << 10;  // every architecture that we compile for has it
+  constexpr int64_t kSharedBytes = 96 << 10;  // available on every architecture that we compile for
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   const unsigned threads = threads_for_row(divide_up(cols, 4), kBackwardThreads);

@@ -1,22 +1,24 @@
 #pragma once
-// Element access of kernels. A pointer says at run time whether it points to fp32, bf16 or fp16:
-// that is a uniform branch beside a trip to memory, and each kernel is compiled once for all types.
+// Element access of kernels. The type of a pointer (fp32, bf16 or fp16) is a run-time value. It
+// costs a uniform branch beside a memory access, and each kernel is compiled once for all types.
 //
-// Work goes by quads, four neighbouring elements in one load of 16 bytes (of halves: 8), side by
-// side over the lanes; a quad that is not aligned, or at the end, goes element by element. Finding
-// that out takes some forty instructions, more than the time that memory takes for the quad leaves
-// an SM: so kernels know it of all their quads at once where they can, and say kWhole. They also ask
-// for all that they read (load_raw) before they look at any of it (quad_of), so that enough bytes
-// are on their way.
-// bf16 and fp16 are rounded to nearest, ties to even; every NaN becomes 0x7fc0 in bf16, in fp16 the
-// quiet one of its sign.
+// Work is divided into quads: four neighbouring elements, loaded as 16 bytes (16-bit types: 8),
+// side by side over the lanes. A quad that is unaligned or at the end is accessed element by
+// element. That check takes about forty instructions, more than an SM can issue while memory
+// delivers the quad. So kernels:
+// - check all their quads at once where possible, and pass kWhole;
+// - issue all loads (load_raw) before they use any result (quad_of), to keep enough bytes in
+//   flight.
+//
+// bf16 and fp16 are rounded to nearest, ties to even. A NaN becomes 0x7fc0 in bf16, and the quiet
+// NaN of its sign in fp16.
 #include <cstdint>
 
 #include "src/kernels/cuda/device/launch.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// fp32, bf16 or fp16 elements of the device.
+/// fp32, bf16 or fp16 elements in device memory.
 struct Elements {
   void* data = nullptr;
   DType type = DType::fp32;
@@ -33,8 +35,7 @@ struct Quad {
 __device__ __forceinline__ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 __device__ __forceinline__ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// a / b of numbers that are not negative; in 32 bits where they fit, which takes a third of the
-/// time.
+/// a / b of non-negative numbers. It uses 32 bits if both fit, which takes a third of the time.
 __device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
   if ((static_cast<uint64_t>(a | b) >> 32) == 0) {
     return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
@@ -50,7 +51,7 @@ __device__ __forceinline__ bool aligned(const T* at, unsigned bytes) {
   return (reinterpret_cast<uintptr_t>(at) & (bytes - 1)) == 0;
 }
 
-/// Of a type of 16 bits.
+/// Conversions of the 16-bit types.
 __device__ __forceinline__ float from_half(DType type, uint32_t bits) {
   return type == DType::fp16 ? from_fp16(bits) : from_bf16(bits);
 }
@@ -70,7 +71,7 @@ __device__ __forceinline__ void store(const Elements& e, int64_t i, float x) {
   }
 }
 
-/// The array's quads are aligned, also those of rows that are `stride` elements apart.
+/// True if all quads of the array are aligned, also in rows that are `stride` elements apart.
 inline bool has_whole_quads(const Elements& e, int64_t stride = 0) {
   return reinterpret_cast<uintptr_t>(e.data) % (4 * static_cast<unsigned>(e.bytes_each())) == 0 &&
          stride % 4 == 0;
@@ -80,7 +81,8 @@ bool has_whole_quads(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0;
 }
 
-// Elements i … i + count - 1, count <= 4; the rest zero. kWhole: the quad is aligned, and all there.
+// Access to elements i … i + count - 1, count <= 4; the rest reads as zero. kWhole: the quad is
+// aligned and complete.
 
 template <bool kWhole = false>
 __device__ __forceinline__ Quad load_quad(const float* p, int64_t i, int64_t count) {
@@ -113,7 +115,7 @@ __device__ __forceinline__ void store_quad(float* p, int64_t i, int64_t count, c
   store_vector(p + i, make_float4(q.x[0], q.x[1], q.x[2], q.x[3]));
 }
 
-/// Four halves, the first in the lower half of x.
+/// Four 16-bit elements, the first in the lower half of x.
 template <bool kWhole = false>
 __device__ __forceinline__ uint2 load_halves(const uint16_t* p, int64_t count) {
   if constexpr (!kWhole) {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void store_halves(uint16_t* p, int64_t count, uint2 h
       return;
     }
   }
-  // One number, for the reason that store_vector has.
+  // One 8-byte store, for the same reason as store_vector.
   *reinterpret_cast<uint64_t*>(p) = uint64_t{halves.y} << 32 | halves.x;
 }
 
@@ -161,7 +163,8 @@ __device__ __forceinline__ uint2 halves_of(DType type, const Quad& q) {
   return make_uint2(to_bf16_pair(q.x[0], q.x[1]), to_bf16_pair(q.x[2], q.x[3]));
 }
 
-/// A quad as memory has it: the bits of fp32, or halves, two in each of the first words.
+/// A quad in its stored form: the bits of fp32, or 16-bit elements, two in each of the first two
+/// words.
 struct RawQuad {
   float word[4];
 };

@@ -1,5 +1,5 @@
 #pragma once
-// What the shared rules (rules/shared.h) compute with on a GPU.
+// Device arithmetic for the shared rules (rules/shared.h).
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

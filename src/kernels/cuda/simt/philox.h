@@ -1,5 +1,5 @@
 #pragma once
-// The numbers of src/core/rng.h on the device, bit by bit.
+// The random numbers of src/core/rng.h on the device, bit for bit the same.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -32,7 +32,7 @@ __device__ __forceinline__ Words philox_words(uint64_t key, uint64_t counter, ui
   return {{c0, c1, c2, c3}};
 }
 
-/// Words of elements e … e + 3, that of element e being number e % 4 of counter e / 4.
+/// Words of elements e … e + 3. The word of element e is number e % 4 of counter e / 4.
 __device__ __forceinline__ Words words_of_quad(uint64_t key, int64_t e) {
   const auto counter = static_cast<uint64_t>(e) / 4;
   const auto shift = static_cast<unsigned>(e & 3);
@@ -44,7 +44,7 @@ __device__ __forceinline__ Words words_of_quad(uint64_t key, int64_t e) {
   Words made;
 #pragma unroll
   for (unsigned k = 0; k < 4; ++k) {
-    // Of eight words number k + shift; by comparison, since registers have no index.
+    // Selects word k + shift of eight by comparison, since registers cannot be indexed.
     uint32_t word = 0;
 #pragma unroll
     for (unsigned s = 1; s < 4; ++s) {

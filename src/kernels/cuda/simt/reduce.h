@@ -1,6 +1,7 @@
 #pragma once
-// Sums and maxima over the lanes of a warp and the threads of a one-dimensional block of whole
-// warps. Every thread gets the result; the order of additions depends on the block's size alone.
+// Sums and maxima over the lanes of a warp, and over the threads of a one-dimensional block of
+// whole warps. Every thread receives the result. The order of additions depends on the block size
+// alone.
 #include <cfloat>
 
 #include "src/kernels/cuda/simt/elements.h"
@@ -17,7 +18,7 @@ __device__ __forceinline__ T warp_sum(T value) {
   }
   return value;
 }
-/// NaN is passed over.
+/// Ignores NaN.
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -42,12 +43,13 @@ __device__ __forceinline__ int warp_min(int value) {
   return value;
 }
 
-/// `value` of one lane of each warp, side by side in the lanes of every warp; `rest` beyond.
+/// Collects `value` of one lane of each warp: lane i of every warp receives that of warp i, or
+/// `rest` beyond the last warp.
 template <class T>
 __device__ __forceinline__ T from_warps(T value, T rest) {
   __shared__ T of_warp[32];
   const unsigned lane = threadIdx.x % 32;
-  __syncthreads();  // of_warp may still be read from the last time
+  __syncthreads();  // of_warp may still be in use by the previous call
   if (lane == 0) {
     of_warp[threadIdx.x / 32] = value;
   }
@@ -66,8 +68,8 @@ __device__ __forceinline__ T block_max(T value, T least) {
   return blockDim.x == 32 ? value : warp_max(from_warps(value, least));
 }
 
-/// Threads of a block that works on one row of so many quads: about four quads each, but at most as
-/// many threads as the kernel allows.
+/// Threads of a block that processes one row of `quads` quads: about four quads per thread, at most
+/// `largest` threads.
 inline unsigned threads_for_row(int64_t quads, int64_t largest = 1024) {
   const int64_t threads = divide_up(divide_up(quads, 4), 32) * 32;
   return static_cast<unsigned>(threads < 32 ? 32 : threads > largest ? largest : threads);

@@ -13,9 +13,9 @@ constexpr int64_t kWarpRows = 256;
 constexpr int64_t kTile = kWarps * kWarpRows;
 
 struct Pass {
-  const int32_t *ids, *rows;  ///< rows null: the first pass, each row is its own
+  const int32_t *ids, *rows;  ///< rows null: the first pass, in which row i is i
   int32_t *sorted, *places;   ///< ids and rows in the new order
-  int32_t* counts;            ///< [kDigits, tiles]: then places where they begin
+  int32_t* counts;            ///< [kDigits, tiles]: counts, later the first place of each
   int64_t n, tiles;
   int32_t limit;
   int shift;
@@ -24,7 +24,7 @@ struct Pass {
     const int32_t raw = ids[i];
     return raw < 0 || raw > limit ? limit : raw;
   }
-  /// kDigits beyond the end.
+  /// Returns kDigits for i beyond the end.
   __device__ int digit(int64_t i) const {
     return i < n ? static_cast<int>(static_cast<unsigned>(id(i)) >> shift) & (kDigits - 1)
                  : kDigits;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(32 * kWarps) count_digits(Pass pass) {
   pass.counts[threadIdx.x * pass.tiles + blockIdx.x] = count[threadIdx.x];
 }
 
-/// Each count becomes the sum of those before it. One block.
+/// Replaces each count by the sum of those before it (exclusive prefix sum). One block.
 __global__ void __launch_bounds__(1024) sum_counts(int32_t* counts, int64_t n) {
   __shared__ int of_warp[32];
   const int64_t each = (n + blockDim.x - 1) / blockDim.x;
@@ -76,11 +76,11 @@ __global__ void __launch_bounds__(1024) sum_counts(int32_t* counts, int64_t n) {
   }
 }
 
-/// Lanes of this warp that have the same digit.
+/// Lanes of this warp with the same digit.
 struct Peers {
   unsigned mask;
-  int before;   ///< of them, in lower lanes
-  bool leader;  ///< none before
+  int before;   ///< number of peers in lower lanes
+  bool leader;  ///< true if `before` is 0
 };
 __device__ __forceinline__ Peers peers_of(int digit) {
   const unsigned mask = __match_any_sync(kAllLanes, digit);

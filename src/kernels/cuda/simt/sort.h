@@ -1,7 +1,7 @@
 #pragma once
-// Rows sorted by their id on the device; rows with the same id keep their order. A radix sort of 8
-// bits a pass: counts of each tile, their sums, then every row to its place. No atomics but on
-// counts, which have no order.
+// Sorts rows by id on the device; rows with the same id keep their order. Radix sort, 8 bits per
+// pass: counts per tile, their prefix sums, then a scatter of all rows. Atomics are used only for
+// counts, where the order does not matter.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -11,7 +11,7 @@ struct SortedRows {
   const int32_t* rows;  ///< [n]
 };
 
-/// Bytes of memory that sorting n rows takes.
+/// Bytes of memory for sorting n rows.
 size_t sort_bytes(int64_t n);
 SortedRows sort_rows(Stream& stream, const Tensor& ids, int64_t limit, std::byte* memory);
 

@@ -1,7 +1,7 @@
-// Products with W by rows and with Wᵀ by rows are the same call of the library. The values of Wᵀ
-// are put in its order first, in one pass over kept elements: no algorithm that transposes by
-// itself has the same bits in each run. Bias, activation and slope follow in a pass of ours over
-// fp32 sums.
+// cuSPARSE products with W (CSR by rows) and with Wᵀ (CSR by columns). Both use the same library
+// call. One pass over the kept elements first copies the values of Wᵀ into its order, because no
+// transposing algorithm of the library is deterministic. Bias, activation and slope follow in our
+// own pass over fp32 sums.
 #include "src/kernels/cuda/sparse/by_library.h"
 
 #include "src/kernels/cuda/sparse/library.h"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// A block a token.
+/// One block per token.
 template <class Output>
 __global__ void __launch_bounds__(256)
     finish_rows(const float* sums, int64_t stride, int64_t cols, Output output) {
@@ -48,7 +48,7 @@ CsrMatrix by_rows(const SparseMatrix& weight) {
           .type = weight.values.dtype};
 }
 
-/// The transpose, with values in memory of its own.
+/// The transpose, with values in separate memory.
 CsrMatrix by_columns(const SparseMatrix& weight, void* values) {
   return {.rows = weight.cols,
           .cols = weight.rows,
@@ -61,12 +61,12 @@ CsrMatrix by_columns(const SparseMatrix& weight, void* values) {
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// y (+)= x matrixᵀ, or, `with_finish`, what `output` makes of the sums.
+/// y (+)= x matrixᵀ. With `with_finish`, `output` computes the result from the sums.
 template <class Output>
 bool multiply(Stream& stream, LibrarySpmm product, bool with_finish, const Output& output,
               const Csr& csr, float* sums) {
   if (stream.arena().dry()) {
-    return false;  // a plan has the workspace of both
+    return false;  // a memory plan counts the workspace of both implementations
   }
   const int64_t cols = product.matrix.rows;
   if (!with_finish) {

@@ -1,12 +1,12 @@
 #pragma once
-// Which of the two computes an unstructured sparse product: cuSPARSE (library.h) is offered
-// every one whose matrix has its lists (Csr), that has something to compute, and whose arrays begin
-// at 16 bytes; our own kernels (spmm.cu, sddmm.cu) compute the others, and those that it refuses.
+// Chooses the implementation of an unstructured sparse product. cuSPARSE (library.h) is tried if
+// the matrix has its lists (Csr), the product is not empty, and its arrays are aligned to 16 bytes.
+// Our own kernels (spmm.cu, sddmm.cu) compute all other products, and those that cuSPARSE refuses.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Asks cuSPARSE for the product; false: nothing was asked for.
+/// Enqueues the product with cuSPARSE. Returns false, with outputs unchanged, if it does not.
 bool by_library(Stream& stream, const SpmmArgs& args);
 bool by_library(Stream& stream, const SpmmTransposedArgs& args);
 bool by_library(Stream& stream, const SddmmArgs& args);

@@ -1,10 +1,12 @@
-// Row-major [tokens, features] is column-major [features, tokens], which is what cuSPARSE
-// multiplies by a matrix: yᵀ = W xᵀ. CUSPARSE_SPMM_CSR_ALG3 is the one algorithm with the same bits
-// in each run, and does not transpose; where results need not be deterministic it is the library's
-// default. SDDMM has one algorithm, which has the same bits. A product of a shape is described,
-// analysed and given its workspace once; later ones bring other values and other operands. What
-// cuSPARSE does not support it says when it is asked for the size of that workspace, or for the
-// product itself.
+// cuSPARSE is used column-major: row-major [tokens, features] is column-major [features, tokens],
+// and cuSPARSE computes yᵀ = W xᵀ.
+//
+// - SpMM: CUSPARSE_SPMM_CSR_ALG3 is the only deterministic algorithm; it does not transpose. Where
+//   results need not be deterministic, the library's default is used.
+// - SDDMM has one algorithm, which is deterministic.
+// - A product of a shape is described, analysed and given its workspace once. Later calls set new
+//   values and operands.
+// - cuSPARSE reports an unsupported product when its workspace size is requested or when it is run.
 #include "src/kernels/cuda/sparse/cusparse.h"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ struct Loaded {
 };
 
 const Loaded& loaded() {
-  // Never unloaded: queues and plans give their handles back when the process ends.
+  // Never unloaded: queues and plans destroy their handles when the process ends.
   static const auto* const made = [] {
     auto load = std::make_unique<Loaded>();
     try {
@@ -41,7 +43,7 @@ void check_sparse(cusparseStatus_t status, const char* what) {
         cusparse()->error_string(status));
 }
 
-/// False: not supported. Throws Failure for anything else that went wrong.
+/// Returns false if not supported. Throws Failure for any other error.
 bool supported(cusparseStatus_t status, const char* what) {
   if (status == CUSPARSE_STATUS_NOT_SUPPORTED) {
     return false;
@@ -73,7 +75,7 @@ class SparseMatrixOf {
   cusparseSpMatDescr_t native_ = nullptr;
 };
 
-/// `order`: how [rows, cols] lies in memory.
+/// `order`: memory order of [rows, cols].
 class DenseMatrixOf {
  public:
   DenseMatrixOf(const DenseMatrix& m, int64_t rows, int64_t cols, cusparseOrder_t order) {
@@ -91,7 +93,7 @@ class DenseMatrixOf {
   cusparseDnMatDescr_t native_ = nullptr;
 };
 
-/// What an analysis depends on.
+/// All properties that an analysis depends on.
 struct Key {
   bool samples;  ///< SDDMM
   bool deterministic;
@@ -101,7 +103,7 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-/// One product of one matrix, with other numbers each time.
+/// One product of one matrix; values and operands change from call to call.
 struct Plan {
   Plan(const Key& k, const CsrMatrix& m, const DenseMatrix& first, cusparseOrder_t first_order,
        const DenseMatrix& second, cusparseOrder_t second_order, const std::array<int64_t, 4>& sizes)
@@ -123,8 +125,8 @@ struct Plan {
   Buffer workspace;
 };
 
-/// The plans of a matrix, the oldest first. Few: micro-batches have few shapes, and each has a
-/// workspace. Recordings hold theirs.
+/// The plans of a matrix, the oldest first. At most kMost are kept: micro-batches have few shapes,
+/// and each plan has a workspace. Recordings own the plans that they use.
 class Plans final : public Prepared {
  public:
   std::shared_ptr<Plan> find(const Key& key) {
@@ -152,7 +154,8 @@ Plans& plans_of(std::unique_ptr<Prepared>& kept) {
 
 cusparseHandle_t handle_of(Stream& stream) { return queue_of(stream).cusparse().native(); }
 
-/// False where there is no room: no plan of memory counts it, and our own kernels need none.
+/// Returns false if memory is exhausted: memory plans do not count this workspace, and our own
+/// kernels need none.
 bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
   try {
     plan.workspace =
@@ -160,7 +163,7 @@ bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
                                 Shape{std::max<int64_t>(static_cast<int64_t>(bytes), 16)});
   } catch (const Failure&) {
     if (queue_of(stream).recording()) {
-      throw;  // which may be what is in the way
+      throw;  // the recording may be the cause
     }
     return false;
   }
@@ -175,7 +178,7 @@ cusparseSpMMAlg_t spmm_algorithm(const Key& key) {
   return key.deterministic ? CUSPARSE_SPMM_CSR_ALG3 : CUSPARSE_SPMM_ALG_DEFAULT;
 }
 
-/// matrix [rows, cols] x [cols, tokens]: a is x, b is y.
+/// matrix [rows, cols] x [cols, tokens]; a is x, b is y.
 std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpmm& p) {
   auto plan =
       std::make_unique<Plan>(key, p.matrix, p.x, CUSPARSE_ORDER_COL, p.y, CUSPARSE_ORDER_COL,
@@ -199,7 +202,7 @@ std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpm
   return plan;
 }
 
-/// [rows, tokens] x [tokens, cols] at the elements of the matrix: a is dyᵀ, b is x.
+/// [rows, tokens] x [tokens, cols] at the elements of the matrix; a is dyᵀ, b is x.
 std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySddmm& p) {
   auto plan =
       std::make_unique<Plan>(key, p.matrix, p.dy, CUSPARSE_ORDER_COL, p.x, CUSPARSE_ORDER_ROW,
@@ -223,7 +226,8 @@ std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySd
   return plan;
 }
 
-/// By the plan of this key, made at its first use: `ask(plan)`. False: it is not supported.
+/// Runs `ask` with the plan of this key, which `make` creates at its first use. Returns false if
+/// the product is not supported.
 template <class Make, class Ask>
 bool by_plan(Stream& stream, std::unique_ptr<Prepared>& kept, const Key& key, const Make& make,
              const Ask& ask) {
@@ -299,7 +303,7 @@ bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared
 
 bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
   if (cusparse() == nullptr ||
-      p.dy.type != DType::fp32) {  // 12.6 has none of bf16, and says so on stderr each time
+      p.dy.type != DType::fp32) {  // 12.6 has no bf16 SDDMM; each try prints to stderr
     return false;
   }
   const Key key{.samples = true,

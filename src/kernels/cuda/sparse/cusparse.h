@@ -1,6 +1,6 @@
 #pragma once
-// cuSPARSE as it is loaded when the first sparse product is asked for (CUSPARSE_DIR, or where
-// toolkits are), and the handle that a queue has of it.
+// Loads cuSPARSE at the first sparse product (from CUSPARSE_DIR, or the toolkit's folders), and
+// defines a queue's handle for it.
 #include <cusparse.h>
 
 #include "src/core/shared_library.h"
@@ -8,9 +8,9 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// The functions of the generic API that products take.
+/// Functions of the generic API that products use.
 struct CusparseFunctions {
-  /// Throws Failure where there is no library of the version that this program was built for.
+  /// Throws Failure if no library of the version that this program was built for is found.
   CusparseFunctions();
 
   SharedLibrary library;
@@ -32,9 +32,9 @@ struct CusparseFunctions {
   decltype(cusparseSDDMM)* sddmm = nullptr;
 };
 
-/// Null where there is none.
+/// Null if there is no library.
 const CusparseFunctions* cusparse();
-/// Its file, or why our kernels compute instead.
+/// The library's file, or the reason why our own kernels compute instead.
 std::string cusparse_state();
 
 class CusparseHandle {

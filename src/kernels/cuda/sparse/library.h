@@ -1,17 +1,17 @@
 #pragma once
-// The sparse products of a library, behind two functions: cuSPARSE (cusparse.cpp) or, in
-// tests, loops of the host in the harness's queue (tests/simt/sparse_host.cpp). Results of a
-// deterministic stream do not change from run to run. What a library works out for a matrix before
-// its first product of a shape (an analysis, and the workspace that holds it) is kept in `kept`,
-// which goes with the lists of the matrix.
+// Sparse products of a library, behind two functions: cuSPARSE (cusparse.cpp) or, in tests, host
+// loops in the harness's queue (tests/simt/sparse_host.cpp).
 //
-// They return false, and have asked for nothing, where there is no library, or it refuses the
-// product.
+// - Results of a deterministic stream do not change from run to run.
+// - The library analyses a matrix before its first product of a shape. `kept` owns that analysis
+//   and its workspace, and lives as long as the lists of the matrix.
+// - Both functions return false, and leave outputs unchanged, if there is no library or it refuses
+//   the product.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// A matrix by rows; not empty, arrays aligned to 16 bytes.
+/// A matrix in CSR format; not empty, arrays aligned to 16 bytes.
 struct CsrMatrix {
   int64_t rows = 0, cols = 0, count = 0;
   const int32_t* begin = nullptr;   ///< [rows + 1]

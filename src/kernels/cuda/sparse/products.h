@@ -1,17 +1,17 @@
 #pragma once
-// The ways of an unstructured product (sddmm.cu, spmm.cu):
-//   by library   cuSPARSE (by_library.h), wherever it takes the product
-//   by slabs     of a weight's gradient: dense products whose kept elements are taken; where there is enough
-//                to compute, and kept, for tensor cores (estimated)
-//   by rows      kernels that go over the kept elements: everything else
+// Implementations of an unstructured product (sddmm.cu, spmm.cu):
+//   by library   cuSPARSE (by_library.h), wherever it supports the product
+//   by slabs     gradient of a weight only: dense products, then a copy of the kept elements.
+//                Used if an estimate finds enough work and kept elements for tensor cores
+//   by rows      kernels that iterate over the kept elements: everything else
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Bytes of workspace that the sums of a slab take at most.
+/// Upper bound of the bytes of workspace for the sums of a slab.
 inline constexpr int64_t kSlabBytes = int64_t{64} << 20;
 
-/// `rows_each`: of a slab. Nothing of the product may be empty.
+/// `rows_each`: rows of a slab. No extent of the product may be 0.
 void sddmm_by_slabs(Stream& stream, const SddmmArgs& args, int64_t rows_each);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

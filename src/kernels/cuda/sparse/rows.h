@@ -1,16 +1,16 @@
 #pragma once
-// The rows of a sparse weight as the product kernels read them: where a row's values begin, how
-// many there are, and the column of each; of single elements and of blocks.
+// The rows of a sparse weight, of single elements or of blocks, as product kernels read them: start
+// of a row's values, their number, and the column of each.
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
 struct SparseRow {
   int64_t value, count;
-  int64_t base;  ///< what `column` starts from
+  int64_t base;  ///< offset of the row, used by `column`
 };
 
-/// How many entries of the ascending list are below `limit`.
+/// Number of entries of the ascending list that are below `limit`.
 __device__ __forceinline__ int64_t count_below(const int32_t* list, int64_t n, int64_t limit) {
   int64_t low = 0;
   int64_t high = n;
@@ -25,12 +25,12 @@ __device__ __forceinline__ int64_t count_below(const int32_t* list, int64_t n, i
   return low;
 }
 
-/// Elements at the positions of a list, or all.
+/// Elements at the positions of a list, or all elements.
 struct SparseRows {
-  const int32_t* list;   ///< null: all
+  const int32_t* list;   ///< null: all elements
   const int32_t* begin;  ///< [rows + 1]: kept elements before each row
   int64_t rows;
-  int64_t cols;  ///< how far positions of neighbouring rows are apart; 0: the list has columns
+  int64_t cols;  ///< distance between positions of neighbouring rows; 0: the list has columns
   int64_t first;
 
   __device__ SparseRow row(int64_t n) const {
@@ -57,7 +57,7 @@ struct BlockRows {
   }
 };
 
-/// Works out, in `memory`, what the positions do not say; see rows_bytes.
+/// Computes, in `memory`, the lists that the positions lack; see rows_bytes.
 SparseRows rows_of(Stream& stream, const SparseMatrix& weight, std::byte* memory);
 BlockRows rows_of(Stream& stream, const BlockMatrix& weight, std::byte* memory);
 size_t rows_bytes(const SparseMatrix& weight);

@@ -1,5 +1,5 @@
-// The gradient of a sparse weight: a warp has 128 kept elements of a row, four a lane, and goes
-// over the tokens in their order.
+// The gradient of a sparse weight: a warp has 128 kept elements of a row, four per lane, and loops
+// over the tokens in order.
 #include <algorithm>
 
 #include "src/kernels/cuda/block/products.h"
@@ -74,11 +74,12 @@ void run(Stream& stream, const char* name, const Args& args) {
   launch(sample<std::remove_const_t<decltype(rows)>>, shape, stream, rows, gradient);
 }
 
-/// Where slabs are taken to be faster: by estimate, as no GPU has timed them, a warp's sum for a kept
-/// element costs about what tensor cores take for a thousand elements.
+/// True if slabs are expected to be faster. This is an estimate, not a measurement on a GPU: a
+/// warp's sum for one kept element costs about as much as tensor cores need for a thousand
+/// elements.
 bool is_for_slabs(const SddmmArgs& args) {
   constexpr int64_t kLeastTerms = int64_t{1} << 22;
-  constexpr int64_t kLeastDensity = 1000;  // one in
+  constexpr int64_t kLeastDensity = 1000;  // one kept element in
   const int64_t kept = args.weight.positions.count;
   return kept * args.x.rows() >= kLeastTerms &&
          kept * kLeastDensity >= args.weight.rows * args.weight.cols;
@@ -91,7 +92,7 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
     return;
   }
   if (is_for_slabs(args)) {
-    constexpr int64_t kMultiple = 64;  // of rows: operands of all slabs are aligned alike
+    constexpr int64_t kMultiple = 64;  // rows; gives operands of all slabs the same alignment
     const int64_t fit = kSlabBytes / (args.weight.cols * static_cast<int64_t>(sizeof(float)));
     sddmm_by_slabs(stream, args, std::max(fit / kMultiple, int64_t{1}) * kMultiple);
   } else {

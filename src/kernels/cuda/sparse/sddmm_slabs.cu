@@ -1,6 +1,6 @@
-// The gradient of a sparse weight by dense products: whole rows of dyᵀ x, as many as fit a slab of
-// fp32 in the workspace, of which the kept elements are then taken. It costs a dense product, whatever
-// the density, and writes and reads 4 bytes an element; sddmm.cu says when it is chosen.
+// The gradient of a sparse weight by dense products: a slab has as many whole rows of dyᵀ x, in
+// fp32, as fit the workspace. A kernel then copies the kept elements. Cost: a dense product, at any
+// density, plus 4 bytes written and read per element. sddmm.cu decides when to use it.
 #include <algorithm>
 
 #include "src/kernels/cuda/dense/blas.h"
@@ -17,7 +17,7 @@ struct Slab {
   int64_t first, rows, cols;
 };
 
-/// A warp has a row of the slab.
+/// A warp processes one row of the slab.
 __global__ void __launch_bounds__(32 * kWarps)
     take_kept(SparseRows rows, Slab slab, Elements values, bool accumulate) {
   const int64_t n = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -39,7 +39,7 @@ void sddmm_by_slabs(Stream& stream, const SddmmArgs& args, int64_t rows_each) {
   const SparseMatrix& weight = args.weight;
   const int64_t tokens = args.x.rows();
   const int64_t most = std::min(rows_each, weight.rows);
-  // The products' own workspace comes first: they ask for it again, and get the same memory.
+  // The products' own workspace is at the start: they request it again and get the same memory.
   const size_t products = rounded_up(matmul_workspace(most, weight.cols));
   const size_t lists = rounded_up(rows_bytes(weight));
   std::byte* const memory =

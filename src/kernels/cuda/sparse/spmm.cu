@@ -1,7 +1,7 @@
-// Sparse products for every weight, element or block wise: correct and without a library, where
-// faster ones do not apply.
-//   spmm             a warp has a row of W and four tokens, its lanes the row's elements
-//   spmm_transposed  a warp has a token and a tile of the columns, and adds row after row of W
+// Sparse products of any weight, of single elements or of blocks, without a library. They serve
+// wherever no faster implementation applies.
+//   spmm             a warp has a row of W and four tokens; its lanes have the row's elements
+//   spmm_transposed  a warp has a token and a tile of the columns, and adds the rows of W in order
 #include "src/kernels/cuda/block/products.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/sparse/by_library.h"
@@ -22,8 +22,8 @@ struct Forward {
   SpmmOutput output;
 };
 
-/// The sum over the warp of sums[lane / 8]: lanes halve what they still add up while they meet, so
-/// that four sums take six shuffles.
+/// Returns the sum over the warp of sums[lane / 8]. At each exchange a lane halves the number of
+/// sums it still adds, so four sums take six shuffles.
 __device__ __forceinline__ float sum_of_four(const float (&sums)[kTokens]) {
   static_assert(kTokens == 4);
   const bool high = (threadIdx.x & 16U) != 0;

@@ -1,12 +1,12 @@
 #pragma once
-// What becomes of a finished sum of a sparse product: bias, what was there before, activation or
-// slope.
+// Epilogue of a sparse product: adds bias and the previous value to a finished sum, and applies the
+// activation or its slope.
 #include "src/kernels/cuda/elementwise/activation.h"
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// y [tokens, n] and, if asked for, f(y).
+/// y [tokens, n] and, if `activated` is not null, f(y).
 struct SpmmOutput {
   Elements y, activated;
   const float* bias;
@@ -20,13 +20,13 @@ struct SpmmOutput {
     sum += accumulate ? load(y, at) : 0.0F;
     store(y, at, sum);
     if (activated.data != nullptr) {
-      const float stored = load(y, at);  // rounded: computing it again from y gives the same bits
+      const float stored = load(y, at);  // rounded: f computed again from y has the same bits
       store(activated, token * activated_stride + n, activate(activation, stored));
     }
   }
 };
 
-/// dx [tokens, c], times the slope at the preactivation if there is one.
+/// dx [tokens, c], times the slope at the preactivation if `before` is not null.
 struct SpmmTransposedOutput {
   Elements dx, before;  ///< before: the preactivation, or null
   int64_t dx_stride, before_stride;

@@ -1,5 +1,5 @@
-// Values of codes. Where all is aligned a thread makes several quads of them, else eights, `bits`
-// bytes each. A kernel for each kind of code.
+// Decodes codes to values. If everything is aligned, a thread decodes several quads; otherwise
+// groups of eight codes, `bits` bytes each. Each codec has its own kernel.
 #include "src/kernels/cuda/elementwise/elementwise.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/cuda/wire/values.h"
@@ -8,7 +8,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int kQuads = 4;  ///< of a thread
+constexpr int kQuads = 4;  ///< quads per thread
 constexpr unsigned kThreads = 256;
 constexpr int64_t kBlock = 4 * kQuads * kThreads;
 
@@ -43,14 +43,14 @@ __device__ __forceinline__ void decode_eight(const Message& message, bool accumu
   store_quad(message.x, i + 4, count - 4, y[1]);
 }
 
-/// What a thread of a block loads, kQuads quads.
+/// The kQuads quads that a thread loads.
 struct Loads {
   uint32_t codes[kQuads];
   BucketWords carried[kQuads];
   Quad y[kQuads];
 };
 
-/// From value `first` on, a block's quads apart; all there, and aligned.
+/// Loads quads from value `first` on, one block of quads apart. All are complete and aligned.
 template <class Codec>
 __device__ __forceinline__ Loads load_all(const Message& message, bool accumulate, int64_t first) {
   constexpr int64_t kStep = 4 * kThreads;
@@ -113,14 +113,14 @@ __global__ void __launch_bounds__(kThreads) decode_values(Message message, bool 
   }
 }
 
-/// fp32, bf16 and fp16, at any address.
+/// Decodes fp32, bf16 and fp16 messages at any address.
 struct PlainDecode {
   float* y;
   const std::byte* wire;
   DType type;
   bool accumulate;
 
-  /// The message, where it is aligned.
+  /// The message as elements, if it is aligned.
   __host__ __device__ Elements message() const { return {const_cast<std::byte*>(wire), type}; }
   bool aligned() const { return has_whole_quads(y) && has_whole_quads(message()); }
   struct Loaded {

@@ -1,4 +1,4 @@
-// A block a bucket, in shared memory.
+// The Eden codec: one block per bucket, in shared memory.
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/wire/message.h"
@@ -29,11 +29,12 @@ struct Bucket {
     bits = message.format.bits;
   }
   __device__ std::byte* codes(int group) const { return wire + Eden::kHeader + group * bits; }
-  /// Bytes of eight codes, or of all p.
+  /// Bytes of eight codes, or of all p if p < 8.
   __device__ int group_bytes() const { return p < 8 ? (p * bits + 7) / 8 : bits; }
 };
 
-/// body(i, word of signs) for this thread's elements below n: of 32 neighbours one word is drawn.
+/// Calls body(i, word of signs) for this thread's elements below n. 32 neighbours share one random
+/// word.
 template <class Body>
 __device__ __forceinline__ void for_signs(uint32_t seed, int n, const Body& body) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void for_signs(uint32_t seed, int n, const Body& body
   }
 }
 
-/// In place. Ends with a barrier.
+/// The unnormalised Walsh-Hadamard transform of x[0 … p), in place. Ends with a barrier.
 __device__ void transform(float* x, int p) {
   for (int stride = 1; stride < p; stride *= 2) {
     __syncthreads();
@@ -61,10 +62,10 @@ __device__ void transform(float* x, int p) {
   __syncthreads();
 }
 
-/// By the block; every thread gets the sum.
+/// Sum over the block; every thread receives it.
 __device__ double sum_by_halves(double own) {
   __shared__ double sums[Eden::kSums];
-  __syncthreads();  // sums may still be read from the last time
+  __syncthreads();  // sums may still be in use by the previous call
   sums[threadIdx.x] = own;
   for (unsigned half = Eden::kSums / 2; half > 0; half /= 2) {
     __syncthreads();

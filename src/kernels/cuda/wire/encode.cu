@@ -1,6 +1,6 @@
-// Codes of values; their bucket carries already what it does. Where all is aligned a thread makes
-// several quads of them, else eights, `bits` bytes each. A kernel for each code, so that none pays
-// for another's registers.
+// Encodes values to codes, after the carried bytes of their buckets were written. If everything is
+// aligned, a thread encodes several quads; otherwise groups of eight codes, `bits` bytes each. Each
+// codec has its own kernel, so that none needs the registers of another.
 #include <bit>
 
 #include "src/kernels/cuda/elementwise/elementwise.h"
@@ -12,11 +12,11 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int kQuads = 4;  ///< of a thread
+constexpr int kQuads = 4;  ///< quads per thread
 constexpr unsigned kThreads = 256;
 constexpr int64_t kBlock = 4 * kQuads * kThreads;
 
-/// What rounding needs of a call.
+/// Parameters of random rounding.
 struct Draw {
   uint64_t key;
   int64_t first;
@@ -27,7 +27,7 @@ struct Eight {
   uint32_t word[8];
 };
 
-/// Codes of values [low, high) of eight, which are all in bucket `number`.
+/// Codes of values [low, high) of a group of eight, all in bucket `number`.
 template <class Codec, bool kRandom>
 __device__ __forceinline__ uint64_t codes_of(const Message& message, int64_t number,
                                              const Eight& values, int low, int high) {
@@ -76,7 +76,8 @@ __device__ __forceinline__ void encode_eight(const Message& message, const Draw&
               closed(codes, message.format.bits), bytes);
 }
 
-/// kQuads quads from value `first` on, a block's quads apart; all there, and aligned.
+/// Encodes kQuads quads from value `first` on, one block of quads apart. All are complete and
+/// aligned.
 template <class Codec, bool kRandom>
 __device__ __forceinline__ void encode_quads(const Message& message, const Draw& draw,
                                              int64_t first) {
@@ -130,13 +131,13 @@ void encode_buckets(Stream& stream, const Message& message, const EncodeArgs& ar
   launch(encode_values<Codec, false>, shape, stream, message, draw);
 }
 
-/// fp32, bf16 and fp16, at any address.
+/// Encodes fp32, bf16 and fp16 messages at any address.
 struct PlainEncode {
   const float* x;
   std::byte* wire;
   DType type;
 
-  /// The message, where it is aligned.
+  /// The message as elements, if it is aligned.
   __host__ __device__ Elements message() const { return {wire, type}; }
   bool aligned() const { return has_whole_quads(x) && has_whole_quads(message()); }
   using Loaded = Quad;

@@ -1,6 +1,7 @@
-// What buckets carry. A warp measures a bucket, or 4,096 values of a larger one; then one thread
-// writes what it carries, from all its parts. The double sum of `sign` is the CPU's, addition by
-// addition: 16 sums side by side, over the whole bucket if the CPU takes it whole.
+// Computes the carried bytes of buckets. A warp measures a bucket, or a part of 4,096 values of a
+// larger one. One thread then computes the carried bytes from all parts. The double sum of `sign`
+// has the CPU's order of additions: 16 sums side by side, over the whole bucket if the CPU measures
+// it whole.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/wire/message.h"
 
@@ -11,20 +12,20 @@ using wire::Percentiles;
 
 constexpr unsigned kWarps = 8;
 constexpr int64_t kPart = 4096;
-constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, the CPU measures buckets in parts
+constexpr int64_t kLargeUnit = 65536;  ///< values; the CPU measures larger buckets in parts
 
-/// What its buckets carry is sorted.
+/// True if the carried bytes are a table from sorted values.
 template <class Codec>
 constexpr bool kIsTable = std::is_same_v<Codec, Percentiles>;
 
 struct Parts {
   Message message;
-  Measured* found;  ///< [buckets, parts]; null: one part, which carries at once
+  Measured* found;  ///< [buckets, parts]; null: one part, whose warp also writes the carried bytes
   int64_t parts;
   bool whole;  ///< parts begin at aligned quads
 };
 
-/// What a lane has found.
+/// Measurements of one lane.
 struct Extremes {
   uint32_t largest = 0;  ///< twice the bits of a magnitude
   int32_t low = INT32_MAX, high = INT32_MIN;
@@ -40,8 +41,8 @@ __device__ __forceinline__ void add_ordered(Extremes& found, float x) {
   found.high = ordered > found.high ? ordered : found.high;
 }
 
-/// By a warp; each lane has found something of its own. kRange: least and largest value, else
-/// magnitudes.
+/// Called by a warp; each lane returns the extremes of its own values. kRange: least and largest
+/// value; otherwise the largest magnitude.
 template <bool kRange>
 __device__ __forceinline__ Extremes extremes_of(const float* x, int64_t n, bool whole) {
   constexpr int kTogether = 4;  // quads that a lane loads at a time
@@ -80,8 +81,9 @@ __device__ __forceinline__ Extremes extremes_of(const float* x, int64_t n, bool 
   return found;
 }
 
-/// Of `sign`: lane j < 16 has the sum of |x[j]|, |x[j + 16]|, …; all lanes get the sum of those, in
-/// their order. Each lane reads rows of 32 values and hands those of the upper half down.
+/// For `sign`. Lane j < 16 sums |x[j]|, |x[j + 16]|, …; all lanes receive the sum of those 16,
+/// added in order. Each lane loads values of rows of 32; a shuffle moves the upper half to lanes
+/// below 16.
 __device__ __forceinline__ Measured sum_of_magnitudes(const float* x, int64_t n) {
   constexpr int kTogether = 8;
   const int64_t lane = threadIdx.x % 32;
@@ -109,7 +111,7 @@ __device__ __forceinline__ Measured sum_of_magnitudes(const float* x, int64_t n)
   return made;
 }
 
-/// By a warp; every lane gets the result.
+/// Called by a warp; every lane receives the result.
 template <Find kFind>
 __device__ __forceinline__ Measured measure(const float* x, int64_t n, bool whole) {
   if constexpr (kFind == Find::magnitudes) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ Measured measure(const float* x, int64_t n, bool whol
   return made;
 }
 
-/// Writes what bucket `number` of n values carries. One thread.
+/// Writes the carried bytes of bucket `number`, which has n values. Called by one thread.
 template <class Codec>
 __device__ __forceinline__ void carry(const Message& message, const Measured& found, int64_t n,
                                       int64_t number) {
@@ -138,7 +140,7 @@ __device__ __forceinline__ void carry(const Message& message, const Measured& fo
   }
 }
 
-/// Values of part `part` of bucket `number`.
+/// Number of values of the part of bucket `number` that starts at value `begin`.
 __device__ __forceinline__ int64_t part_length(const Parts& args, int64_t number, int64_t begin) {
   const int64_t end = least(args.message.n, (number + 1) * args.message.bucket);
   return least(args.parts == 1 ? args.message.bucket : kPart, end - begin);
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(32 * kWarps) measure_parts(Parts args) {
   args.found[i] = found;
 }
 
-/// A warp a bucket.
+/// One warp per bucket.
 template <class Codec>
 __global__ void __launch_bounds__(32) carry_parts(Parts args) {
   const int64_t number = blockIdx.x;
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(32) carry_parts(Parts args) {
   carry<Codec>(args.message, all, n, number);
 }
 
-/// Ascending; `size` is a power of two.
+/// Sorts in ascending order; `size` is a power of two.
 __device__ void sort_block(uint32_t* keys, int size) {
   for (int run = 2; run <= size; run *= 2) {
     for (int step = run / 2; step > 0; step /= 2) {
@@ -211,7 +213,7 @@ __device__ void sort_block(uint32_t* keys, int size) {
   __syncthreads();
 }
 
-/// Percentiles of the magnitudes, of 2,048 of them at most. A block a bucket.
+/// Percentiles of the magnitudes, of at most 2,048 of them. One block per bucket.
 __global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
   const Message& message = args.message;
   auto* keys = dynamic_shared<uint32_t>();
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
   }
 }
 
-/// A power of two, of what is sorted.
+/// Size of the array to sort, a power of two.
 int numbers_of(int64_t bucket) {
   int size = 1;
   while (size < bucket && size < Percentiles::kMostNumbers) {

@@ -1,7 +1,8 @@
 #pragma once
-// A message on the device: its parts, and words at any address. What a bucket carries is computed by
-// one thread from what a pass over its values has found; encoder and decoder read the carried bytes
-// alone. Sources that include this are compiled without contraction (sources.cmake).
+// A message on the device: its parts, and access to words at any address. One thread computes the
+// bytes that a bucket carries, from the results of a pass over its values. Encoder and decoder use
+// only those carried bytes. Sources that include this are compiled without contraction
+// (sources.cmake).
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/rules/wire/codecs.h"
 
@@ -10,18 +11,18 @@ namespace espalier::kernels::ESPALIER_GPU {
 using wire::Carried;
 using wire::Measured;
 
-/// The device's copy; null on a dry arena.
+/// The device's copy of the tables; null on a dry arena.
 const wire::WireTables* wire_tables(Stream& stream);
 
-/// A message as kernels see it.
+/// A message as kernels access it.
 struct Message {
   std::byte* wire;
   float* x;  ///< values
   int64_t n, bucket, buckets, carried, codes;
   WireFormat format;
   const wire::WireTables* tables;
-  /// Values are aligned to 16 bytes, what buckets carry and codes to 4; a bucket has 2^shift >= 4
-  /// values, or there is one bucket (shift 63).
+  /// True if values are aligned to 16 bytes, and carried bytes and codes to 4, and a bucket has
+  /// 2^shift >= 4 values or there is one bucket (shift 63).
   bool whole;
   int shift;
 
@@ -29,7 +30,7 @@ struct Message {
 };
 Message message_of(Stream& stream, const WireFormat& format, const void* wire, const Tensor& x);
 
-// Words at any address.
+// Access to words at any address.
 
 __device__ __forceinline__ uint32_t get_half(const std::byte* p) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(p);
@@ -56,7 +57,7 @@ __device__ __forceinline__ void put_word(std::byte* p, uint32_t word) {
   }
 }
 
-/// What one bucket carries.
+/// The carried bytes of one bucket.
 struct BucketWords {
   const std::byte* wire;
   Carried words;
@@ -70,7 +71,7 @@ __device__ __forceinline__ BucketWords read_carried(const Message& message, int6
   }
   return {wire, words};
 }
-/// A value was not finite: codes are zero.
+/// True if the bucket has a non-finite value; its codes are then zero.
 template <class Codec>
 __device__ __forceinline__ bool is_bad(const Message& message, const BucketWords& carried) {
   float first = carried.words.scale();
@@ -80,11 +81,11 @@ __device__ __forceinline__ bool is_bad(const Message& message, const BucketWords
   return first != first;
 }
 
-/// Writes what every bucket of the message carries.
+/// Writes the carried bytes of every bucket of the message.
 template <class Codec>
 void measure_buckets(Stream& stream, const Message& message);
 
-/// Codecs of WireForm::whole: each defines its two functions in a file of its own.
+/// Codecs of WireForm::whole: each defines these two functions in its own file.
 template <class Codec>
 void encode_whole(Stream& stream, const Message& message, const EncodeArgs& args);
 template <class Codec>

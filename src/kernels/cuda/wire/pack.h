@@ -1,6 +1,7 @@
 #pragma once
-// Packed codes in memory at any address, eight at a time (rules/wire/arithmetic.h). Of a message
-// whose codes are aligned to 4 bytes also four codes, half as many bytes, which may end within one.
+// Packed codes in memory at any address, eight at a time (rules/wire/arithmetic.h). If the codes of
+// a message are aligned to 4 bytes, also four at a time: half as many bytes, which may end within a
+// byte.
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/rules/wire/arithmetic.h"
 
@@ -9,19 +10,19 @@ namespace espalier::kernels::ESPALIER_GPU {
 using wire::closed;
 using wire::opened;
 
-/// `closed` of four codes.
+/// `closed` for four codes.
 __device__ __forceinline__ uint32_t closed_four(uint32_t v, int bits) {
   v = (v & 0x00ff00ffU) | ((v & 0xff00ff00U) >> (8 - bits));
   return (v & 0x0000ffffU) | ((v & 0xffff0000U) >> (16 - 2 * bits));
 }
-/// v has more than the four codes above them.
+/// `opened` for four codes; v may have bits above them.
 __device__ __forceinline__ uint32_t opened_four(uint32_t v, int bits) {
   const uint32_t two = (1U << (2 * bits)) - 1;
   const uint32_t one = ((1U << bits) - 1) * 0x00010001U;
   v = (v & two) | ((v & (two << (2 * bits))) << (16 - 2 * bits));
   return (v & one) | ((v & (one << bits)) << (8 - bits));
 }
-/// The lowest bytes of four words.
+/// Packs the lowest bytes of four words.
 __device__ __forceinline__ uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
@@ -34,7 +35,7 @@ __device__ __forceinline__ void store_words(std::byte* to, uint64_t v, int bytes
   }
 }
 
-/// The lowest `bytes` bytes of v.
+/// Stores the lowest `bytes` bytes of v.
 __device__ __forceinline__ void store_bytes(std::byte* to, uint64_t v, int bytes) {
   if (bytes == 8 && aligned(to, 8)) {
     *reinterpret_cast<uint64_t*>(to) = v;
@@ -70,8 +71,8 @@ __device__ __forceinline__ uint64_t load_bytes(const std::byte* from, int bytes)
   return load_words<uint8_t>(from, bytes);
 }
 
-/// Stores quad number `quad` of codes: v has one in each byte. By whole warps, which have
-/// neighbouring quads from an even one on: two that share a byte are stored together.
+/// Stores quad number `quad` of codes; v has one code per byte. Called by whole warps with
+/// neighbouring quads that start at an even one: two quads that share a byte are stored together.
 __device__ __forceinline__ void store_four(std::byte* codes, int64_t quad, int bits, uint32_t v) {
   if (bits == 8) {
     reinterpret_cast<uint32_t*>(codes)[quad] = v;
@@ -88,7 +89,7 @@ __device__ __forceinline__ void store_four(std::byte* codes, int64_t quad, int b
   }
 }
 
-/// v[j] = quad number first + j step of codes, and any bits above it.
+/// v[j] = quad number first + j step of codes; bits above it are unspecified.
 template <int kCount>
 __device__ __forceinline__ void load_fours(const std::byte* codes, int64_t first, int64_t step,
                                            int bits, uint32_t (&v)[kCount]) {

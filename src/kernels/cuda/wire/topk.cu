@@ -1,7 +1,9 @@
-// A block a bucket. The kept-th largest magnitude is found digit by digit, of 11, 10 and 10 bits:
-// as many values as have each digit after those found are counted in shared memory. Then values are
-// written in their order, each to the number of kept ones before it: a thread has eight neighbours
-// of a tile, and a scan counts those of the threads before.
+// The top-k codec, one block per bucket.
+//
+// - The kept-th largest magnitude is found digit by digit (11, 10 and 10 bits): shared memory
+//   counts the values with each digit, among those with the digits already found.
+// - Kept values are then written in order. The index of a value is the number of kept values before
+//   it: a thread has eight neighbours of a tile, and a scan counts those of earlier threads.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/wire/message.h"
 
@@ -11,14 +13,14 @@ namespace {
 using wire::Topk;
 
 constexpr unsigned kThreads = 1024;
-constexpr int kDigits = 2048;  ///< at most
-constexpr int kTile = 8;       ///< values of a thread
+constexpr int kDigits = 2048;  ///< upper bound
+constexpr int kTile = 8;       ///< values per thread
 
 struct Bucket {
   float* x;
   std::byte* wire;
   int64_t n, kept;
-  bool whole;  ///< quads are aligned
+  bool whole;  ///< all quads are aligned
   __device__ explicit Bucket(const Message& message) {
     const int64_t first = blockIdx.x * message.bucket;
     x = message.x + first;
@@ -33,7 +35,7 @@ __device__ __forceinline__ uint32_t magnitude_bits(float x) {
   return __float_as_uint(x) & 0x7fffffffU;
 }
 
-/// visit(value, there) for the thread's values, several quads loaded at a time.
+/// Calls visit(value, there) for the thread's values; loads several quads at a time.
 template <class Visit>
 __device__ __forceinline__ void for_values(const Bucket& bucket, const Visit& visit) {
   constexpr int kTogether = 4;
@@ -56,7 +58,7 @@ __device__ __forceinline__ void for_values(const Bucket& bucket, const Visit& vi
   }
 }
 
-/// Sums over the threads up to this one, by the block.
+/// Inclusive prefix sum over the threads of the block.
 __device__ int sum_up_to(int value) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -65,7 +67,7 @@ __device__ int sum_up_to(int value) {
     value += lane >= lanes ? before : 0;
   }
   __shared__ int of_warp[32];
-  __syncthreads();  // of_warp may still be read from the last time
+  __syncthreads();  // of_warp may still be in use by the previous call
   if (lane == 31) {
     of_warp[threadIdx.x / 32] = value;
   }
@@ -74,8 +76,9 @@ __device__ int sum_up_to(int value) {
   return value + warp_sum(lane < warp ? of_warp[lane] : 0);
 }
 
-/// Of magnitudes that are `above` from bit `shift + bits` up, the digit of `bits` bits of the
-/// wanted-th largest; `wanted` becomes its number among those with that digit. By the block.
+/// Considers the magnitudes whose bits from `shift + bits` up equal `above`. Returns the `bits`-bit
+/// digit of the wanted-th largest; `wanted` becomes its rank among those with that digit. Called by
+/// the block.
 __device__ uint32_t digit_of(const Bucket& bucket, uint32_t above, int shift, int bits,
                              int& wanted) {
   __shared__ int count[kDigits];
@@ -92,7 +95,7 @@ __device__ uint32_t digit_of(const Bucket& bucket, uint32_t above, int shift, in
     }
   });
   __syncthreads();
-  // The largest digits first, as many neighbours of them a thread as give all of them a thread.
+  // Each thread counts neighbouring digits, from the largest down; together they cover all digits.
   const int each = (digits + static_cast<int>(blockDim.x) - 1) / static_cast<int>(blockDim.x);
   const int first = digits - 1 - each * static_cast<int>(threadIdx.x);
   int own = 0;
@@ -110,16 +113,16 @@ __device__ uint32_t digit_of(const Bucket& bucket, uint32_t above, int shift, in
   __syncthreads();
   const auto digit = static_cast<uint32_t>(found[0]);
   wanted = found[1];
-  __syncthreads();  // count and found are written again
+  __syncthreads();  // the next call writes count and found
   return digit;
 }
 
-/// Magnitudes above `bits` are kept, and the first `ties` of those that are equal.
+/// Kept are the magnitudes above `bits`, and the first `ties` of those equal to it.
 struct Threshold {
   uint32_t bits = 0;
   int ties = 0;
 };
-/// kept > 0.
+/// Requires kept > 0.
 __device__ Threshold threshold_of(const Bucket& bucket) {
   int wanted = static_cast<int>(bucket.kept);
   const uint32_t high = digit_of(bucket, 0, 20, 11, wanted);
@@ -131,7 +134,7 @@ __device__ Threshold threshold_of(const Bucket& bucket) {
 __device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
   const int64_t tile = kTile * int64_t{blockDim.x};
   __shared__ int all;
-  int above = 0;  // of the tiles before
+  int above = 0;  // count of the tiles before
   int equal = 0;
   for (int64_t begin = 0; begin < bucket.n; begin += tile) {
     const int64_t first = begin + kTile * int64_t{threadIdx.x};
@@ -140,7 +143,7 @@ __device__ void write_kept(const Bucket& bucket, const Threshold& threshold) {
     for (int j = 0; j < 2; ++j) {
       q[j] = load_quad(bucket.x, first + 4 * j, bucket.n - first - 4 * j);
     }
-    const auto is = [&](int k) {  // 1: above, 65,536: equal
+    const auto is = [&](int k) {  // 1: above; 65,536: equal
       const uint32_t magnitude = magnitude_bits(q[k / 4].x[k % 4]);
       const int equals = magnitude == threshold.bits ? 1 << 16 : 0;
       return first + k >= bucket.n ? 0 : magnitude > threshold.bits ? 1 : equals;
@@ -189,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) encode_largest(Message message) {
   }
 }
 
-/// Places ascend within the bucket, values are finite.
+/// True if places ascend within the bucket and values are finite.
 __device__ bool is_valid(const Bucket& bucket) {
   int wrong = 0;
   for (int64_t k = threadIdx.x; k < bucket.kept; k += blockDim.x) {
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) decode_largest(Message message, bool
   }
 }
 
-/// A thread has about 16 values.
+/// About 16 values per thread.
 unsigned threads_for(const Message& message) {
   return threads_for_row(divide_up(message.bucket, 4), kThreads);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Codes of values and back, a value and a quad at a time, from a codec's rules (rules/wire/). Fp8
-// uses the device's instructions where there are any.
+// Converts values to codes and back, one value or one quad at a time, by a codec's rules
+// (rules/wire/). Fp8 uses the device's instructions if it has them.
 #include "src/kernels/cuda/simt/philox.h"
 #include "src/kernels/cuda/wire/message.h"
 #include "src/kernels/cuda/wire/pack.h"
@@ -32,7 +32,7 @@ struct BucketEncoder<wire::Percentiles> {
   }
 };
 
-/// `values` of each code are in shared memory, where lanes that read different ones wait less.
+/// `values` of the codes are in shared memory, where divergent reads cost less.
 template <class Codec>
 struct BucketDecoder {
   typename Codec::Decoder decoder;
@@ -56,7 +56,7 @@ template <class Codec>
 inline constexpr bool kHasTable = requires {
   Codec::kSet;
 };
-/// Bits of a code, known when compiled or not.
+/// Bits of a code; a compile-time constant for codecs with a fixed size.
 template <class Codec>
 __device__ __forceinline__ int bits_of_code(const Message& message) {
   return Codec::kEntry.bits == 0 ? message.format.bits : Codec::kEntry.bits;
@@ -85,7 +85,7 @@ __device__ __forceinline__ uint32_t four_codes(const BucketEncoder<Codec>& bucke
   }
 }
 
-/// Values of four codes of one bucket.
+/// The values of four codes of one bucket.
 template <class Codec>
 __device__ __forceinline__ Quad four_values(const BucketDecoder<Codec>& bucket, uint32_t codes) {
   Quad q;
