@@ -17,7 +17,7 @@ size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAl
 class HostMemory final : public MemorySource {
  public:
   void* allocate(size_t bytes) override {
-    // calloc would zero lazily; aligned memory that is touched here fails early and in one place.
+    // calloc zeroes lazily; touching aligned memory here makes an out-of-memory error early.
     void* data = std::aligned_alloc(kAlignment, padded(std::max<size_t>(bytes, 1)));
     return data == nullptr ? nullptr : std::memset(data, 0, bytes);
   }
@@ -74,7 +74,7 @@ Buffer Arena::allocate(Memory kind, std::string_view name, DType dtype, const Sh
   return buffer;
 }
 
-/// "weight 12, gradient 6": bytes of what is not empty.
+/// "weight 12, gradient 6": bytes of each category that is not empty.
 std::string Arena::in_use() const {
   std::string all;
   for (size_t i = 0; i < kMemoryKinds; ++i) {

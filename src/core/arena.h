@@ -1,14 +1,15 @@
 #pragma once
-// The arena: the only owner of bulk memory, and the witness of every byte claim.
+// The arena: the only owner of bulk memory, and the source of all reported memory figures.
 //
 // Each allocation has a category and a name; the arena keeps bytes in use and the high-water mark
-// by category. Memory is zeroed, 64-byte aligned, and returned when its Buffer dies. With a limit,
-// an allocation beyond it is a Failure that says what is in use, long before the system ends the
-// program. A dry arena hands out addresses that must never be read: the same code then prints what
-// a run would need.
+// by category.
+//   memory   zeroed, 64-byte aligned, returned when its Buffer is destroyed
+//   limit    an allocation beyond it throws Failure, which lists the bytes in use by category
+//   dry      addresses are distinct and must never be read: the same code then measures the memory
+//            of a run without allocating it
 //
-// An arena of a device has another one beside it, `host()`, for what the host reads or writes
-// there; without a device that is the arena itself, and the same code takes its memory once.
+// An arena of a device has a second one, `host()`, for memory that the host reads or writes.
+// Without a device `host()` is the arena itself.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@
 
 namespace espalier {
 
-/// What the memory is for. Model state = weight + gradient + master + moment + index.
+/// Category of an allocation. Model state = weight + gradient + master + moment + index.
 enum class Memory : uint8_t {
   weight,      ///< values that compute reads
   gradient,    ///< flat gradient over kept elements
@@ -69,42 +70,42 @@ struct MemoryUse {
 
 class Arena {
  public:
-  /// `dry`: count only, no memory behind the addresses.
+  /// `dry`: only counts; no memory is behind the addresses.
   explicit Arena(bool dry = false) : source_(dry ? nullptr : &host_memory()) {}
-  /// Of memory that the host can read.
+  /// Allocates host-readable memory from `source`.
   explicit Arena(MemorySource& source) : source_(&source) {}
-  /// Of a device, beside `host`, which must outlive it. Without `source` dry.
+  /// Device arena; `host` is its host arena and must outlive it. Null `source`: dry.
   Arena(Arena& host, MemorySource* source) : source_(source), host_(&host) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Zeroed memory. Throws Failure with what was asked for and what is in use when there is none,
-  /// or when the limit would be passed.
+  /// Zeroed memory. When memory is exhausted or the limit would be exceeded, throws Failure with
+  /// the request and the bytes in use.
   Buffer allocate(Memory kind, std::string_view name, DType dtype, const Shape& shape);
 
-  /// Most bytes in use at once from now on; 0: no limit.
+  /// Limit on bytes in use, from now on; 0: none.
   void set_limit(size_t bytes) { limit_ = bytes; }
-  /// What a failure tells the user to do, instead of a general hint.
+  /// Advice that a Failure prints in place of the general hint.
   void set_advice(std::string text) { advice_ = std::move(text); }
-  /// Bytes that its source has left, where that is known.
+  /// Bytes still free in the memory source; SIZE_MAX if unknown.
   size_t available() const { return dry() ? SIZE_MAX : source_->available(); }
 
   bool dry() const { return source_ == nullptr; }
   bool on_device() const { return host_ != nullptr; }
   Arena& host() { return host_ != nullptr ? *host_ : *this; }
-  /// An empty one of the same memory, for a trial.
+  /// An empty arena on the same memory source, for a trial.
   Arena another() const {
     return on_device() ? Arena(*host_, source_) : dry() ? Arena(true) : Arena(*source_);
   }
   MemoryUse use(Memory kind) const;
   /// Bytes in use over all categories, and the high-water mark of their sum.
   MemoryUse total() const;
-  /// What a category held when the sum of all was largest.
+  /// Bytes of a category at the time of the total's peak.
   size_t at_peak(Memory kind) const;
   /// weight + gradient + master + moment + index, now.
   size_t model_state_bytes() const;
-  /// The same of the host beside a device.
+  /// model_state_bytes of the host arena of a device; 0 without a device.
   size_t offloaded_bytes() const { return on_device() ? host_->model_state_bytes() : 0; }
 
  private:

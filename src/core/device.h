@@ -1,9 +1,12 @@
 #pragma once
-// A device as one rank uses it: its memory, which the host cannot read; memory of the host that
-// both can; and queues of work, each done in the order in which it was asked for. Calls of a queue
-// return before their work is done. What two queues do has no order, but for that of marks:
-// `follow`. Backends bring devices (kernels.h, `open`); without one all memory is the host's, and
-// kernels run when they are called.
+// A device as one rank uses it:
+//   - device memory, which the host cannot read
+//   - pinned host memory, which both access
+//   - queues; each runs its calls in order
+//
+// Calls of a queue are asynchronous: they enqueue work and return. Only `follow` orders work
+// between two queues. Backends open devices (kernels.h, `open`). Without a device all memory is the
+// host's, and kernels run synchronously.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,11 +16,11 @@
 
 namespace espalier {
 
-/// A point in a queue's work: everything asked for before it was set. Marks of a queue only grow.
+/// A position in a queue: all work enqueued before it. Marks of a queue only grow.
 using Mark = int64_t;
 
-/// Work that was asked for once, to be done again as it was: the same calls with the same addresses
-/// and numbers. It belongs to one queue.
+/// Captured work, for replay: the same calls with the same addresses and scalars. It belongs to one
+/// queue.
 class Recording {
  public:
   Recording() = default;
@@ -26,49 +29,50 @@ class Recording {
   virtual ~Recording() = default;
 };
 
-/// A backend knows its own kind.
+/// Interface of a queue; each backend implements its own.
 class Queue {
  public:
   Queue() = default;
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
   virtual ~Queue() = default;
-  /// Returns when everything asked for is done; throws what went wrong on the way.
+  /// Waits until all enqueued work is done; throws the error of failed work.
   virtual void synchronize() = 0;
-  /// Between memory of the device and pinned memory, in any direction. Other memory of the host may
-  /// be read or written as soon as the call is made, or as late as `synchronize`.
+  /// Copies between device memory and pinned memory, in any direction. Pageable host memory may be
+  /// accessed at any time between the call and the next `synchronize`.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual Mark mark() = 0;
-  virtual bool passed(Mark mark) = 0;  ///< without waiting
+  virtual bool passed(Mark mark) = 0;  ///< does not wait
   virtual void wait(Mark mark) = 0;
 
-  /// One more queue of the same device, which must not outlive this one. The two know no order but
-  /// that of `follow`.
+  /// Creates another queue of the same device; it must not outlive this one. Only `follow` orders
+  /// the two.
   virtual std::unique_ptr<Queue> beside() = 0;
-  /// What is asked for from now on begins when `other`, of the same device, has passed `mark`. The
-  /// host does not wait.
+  /// Work enqueued from now on starts after `other`, a queue of the same device, has passed `mark`.
+  /// The host does not wait.
   virtual void follow(Queue& other, Mark mark) = 0;
-  /// Until `end_recording` calls are kept instead of done, those of queues that follow this one
-  /// too; it must follow them again before the end. Meanwhile nobody may wait, and no memory of the
-  /// device is taken or given back. False: it cannot.
+  /// Captures calls instead of running them, until `end_recording`. Calls of queues that follow
+  /// this one are captured too; this queue must follow them again before the end. During capture no
+  /// thread waits, and device memory is neither allocated nor freed. False: capture is not
+  /// supported.
   virtual bool begin_recording() { return false; }
-  /// Null: what was asked for cannot be kept, and nothing was done.
+  /// Null: the calls cannot be captured, and none has run.
   virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
-  /// Asks for all of it, in one call.
+  /// Launches all captured calls at once.
   virtual void replay(Recording&) {}
 
-  /// What the device's own libraries know it by (a cudaStream_t). The device becomes the calling
-  /// thread's.
+  /// Native handle for the device's libraries (a cudaStream_t). Makes the device current on the
+  /// calling thread.
   virtual void* handle() = 0;
-  /// Tells its device from all others, those of other machines too.
+  /// Identifies the device uniquely, also across machines.
   virtual std::string device_id() const = 0;
 
-  /// While the host waits for any queue of the device this is called again and again. It may throw
-  /// what makes waiting useless, when it has ended the work that would not end by itself.
+  /// Callback that runs repeatedly while the host waits for any queue of the device. It may throw
+  /// to abort the wait, after it has aborted work that would never finish.
   void set_lookout(std::function<void()> lookout) { *lookout_ = std::move(lookout); }
 
  protected:
-  explicit Queue(const Queue* first) : lookout_(first->lookout_) {}  ///< of one beside another
+  explicit Queue(const Queue* first) : lookout_(first->lookout_) {}  ///< of `beside`
   bool has_lookout() const { return static_cast<bool>(*lookout_); }
   void look() const {
     if (*lookout_) {
@@ -88,7 +92,7 @@ class Device {
   virtual ~Device() = default;
   virtual MemorySource& memory() = 0;
   virtual MemorySource& pinned() = 0;
-  /// The first one. New memory is zeroed in its order, before whatever others are asked for later.
+  /// The first queue. New memory is zeroed on it, before any work that other queues enqueue later.
   virtual Queue& queue() = 0;
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 // Errors: one root, two kinds.
 //
-//   Failure  the world is not as the run needs it (file, config, network, peer). The message names the
-//            cause and the fix; `check` and `fail` throw it. Exit code 1 (2 for `Usage`, its child).
-//   Bug      an invariant of ours is broken. `require` throws it with file:line and the values that
-//            disagree. Exit code 3.
+//   Failure  the run's environment is wrong (file, config, network, peer). The message names the
+//            cause and the fix. `check` and `fail` throw it. Exit code 1 (2 for its child `Usage`).
+//   Bug      an internal invariant is broken. `require` throws it with file:line and the values
+//            that disagree. Exit code 3.
 //
 // Libraries throw; only src/cli prints or exits.
 #include <fmt/format.h>
@@ -21,19 +21,19 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Something outside the program: tell the user the cause and the fix.
+/// An error outside the program; the message gives the cause and the fix.
 class Failure : public Error {
  public:
   using Error::Error;
 };
 
-/// The command line was wrong (exit code 2).
+/// A wrong command line (exit code 2).
 class Usage : public Failure {
  public:
   using Failure::Failure;
 };
 
-/// A mistake of ours.
+/// An internal error.
 class Bug : public Error {
  public:
   using Error::Error;
@@ -53,7 +53,8 @@ void check(bool ok, fmt::format_string<Args...> message, Args&&... args) {
   }
 }
 
-/// A rule and the place that states it; built implicitly from the string at the call of `require`.
+/// A rule and the source location that states it; converted from the string at the call of
+/// `require`.
 struct Rule {
   std::string_view text;
   std::source_location place;

@@ -14,7 +14,7 @@ constexpr uint64_t kLow = 0xffffffffU;
 constexpr unsigned kMantissaBits = 52;
 constexpr uint64_t kHidden = uint64_t{1} << kMantissaBits;
 
-/// What is ORed for it: the bits of infinity are a part of those of NaN.
+/// Bits to OR for a non-finite value: the bits of infinity are a subset of those of NaN.
 uint64_t bits_of(double not_finite) {
   constexpr uint64_t kInfinite = uint64_t{0x7ff} << kMantissaBits;
   if (not_finite == 0) {
@@ -41,7 +41,7 @@ void ExactSum::add(double x) {
   digit[0] += lower & kLow;
   digit[1] += (lower >> 32U) + (upper & kLow);
   digit[2] += upper >> 32U;
-  if (++added_ == int64_t{1} << 30U) {  // a digit gets less than 2^33 at a time
+  if (++added_ == int64_t{1} << 30U) {  // each addition adds less than 2^33 to a digit
     carry();
   }
 }
@@ -91,7 +91,7 @@ ExactSum ExactSum::of(std::span<const double, kWords> words) {
   ExactSum sum;
   sum.not_finite_ = words.back();
   for (size_t i = 0; i < kDigits; ++i) {
-    // NaN is contagious in sums over ranks, and in one rank's words it is the last one only.
+    // NaN must propagate in sums over ranks, but one rank's words hold it in the last word only.
     sum.digits_.at(i) = static_cast<uint64_t>(words[i]);
   }
   sum.carry();

@@ -3,7 +3,7 @@
 namespace espalier {
 
 bool glob_match(std::string_view pattern, std::string_view name) {
-  // On a mismatch only the last star needs to take one character more: O(pattern * name).
+  // On a mismatch only the last star extends, by one character: O(pattern * name).
   size_t p = 0;
   size_t n = 0;
   size_t star = std::string_view::npos;

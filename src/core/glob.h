@@ -1,6 +1,6 @@
 #pragma once
-// Patterns over parameter names: `*` matches any run of characters (none and dots too), `?` any
-// one; the whole name must match. O(pattern × name).
+// Patterns over parameter names: `*` matches any run of characters (also an empty one, and dots),
+// `?` matches any one character. The whole name must match. O(pattern × name).
 #include <string_view>
 
 namespace espalier {

@@ -1,6 +1,6 @@
 #pragma once
-// Where an arena's memory comes from: the host's heap, or what a backend brings, memory of a device
-// and memory of the host that a device reads and writes by itself ("pinned").
+// Memory of an arena: the host's heap, a backend's device memory, or pinned host memory, which a
+// device reads and writes directly.
 #include <cstddef>
 #include <limits>
 
@@ -12,11 +12,11 @@ class MemorySource {
   MemorySource(const MemorySource&) = delete;
   MemorySource& operator=(const MemorySource&) = delete;
   virtual ~MemorySource() = default;
-  /// Zeroed, 64-byte aligned; null where there is no more.
+  /// Zeroed, 64-byte aligned; null if memory is exhausted.
   virtual void* allocate(size_t bytes) = 0;
-  /// What all queues of a device were asked for so far is done first.
+  /// First waits for all work enqueued on the device.
   virtual void free(void* data, size_t bytes) noexcept = 0;
-  /// Bytes that are free now; the largest number where nobody knows.
+  /// Free bytes now; the largest number if unknown.
   virtual size_t available() { return std::numeric_limits<size_t>::max(); }
 };
 

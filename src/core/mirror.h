@@ -1,7 +1,7 @@
 #pragma once
-// An array that kernels and the host both use, now and then: start, new masks, checkpoints, tools.
-// It has two sides, and on a device copies between them that are waited for. Without a device both
-// sides are the same memory, nothing is copied, and `read` and `write` cost nothing.
+// An array that both kernels and the host access occasionally: start, new masks, checkpoints,
+// tools. On a device it has two sides with synchronous copies between them. Without a device both
+// sides are the same memory, and `read` and `write` do nothing.
 //
 //   const Mirror values(stream, tensor);          an arena's tensor, for the host
 //   values.read();                                values.host() has its elements now
@@ -16,14 +16,14 @@ namespace espalier {
 class Mirror {
  public:
   Mirror(Stream& stream, const Tensor& tensor);
-  /// Of memory of the host; the device's side is scratch.
+  /// A mirror of host memory; the device side is allocated as scratch.
   static Mirror of_host(Stream& stream, const Tensor& host);
 
   const Tensor& host() const { return host_; }
   const Tensor& device() const { return device_; }
-  /// What kernels have written so far comes to the host.
+  /// Copies the device side to the host side, after all kernels so far; waits.
   const Mirror& read() const;
-  /// What the host has written goes to the device.
+  /// Copies the host side to the device side; waits.
   void write() const;
 
  private:

@@ -5,8 +5,8 @@
 //   std::string_view name;   as configs and command lines write it
 //   std::string_view help;   one line for --help and docs/config.md
 //
-// and is defined in a file of its own. The kind's `registry.cpp` lists the members; everything that
-// chooses by name goes through `find`, everything that prints choices through `names` and `help_of`.
+// and is defined in its own file. The kind's `registry.cpp` lists the members. Code that selects by
+// name calls `find`; code that prints choices calls `names` and `help_of`.
 // Adding a member: its file, its line in `registry.cpp`, a row of a test.
 #include <fmt/ranges.h>
 
@@ -43,14 +43,14 @@ std::string help_of(Registry<Entry> all) {
   return fmt::format("{}", fmt::join(lines, "; "));
 }
 
-/// Null when there is none of that name.
+/// Null if no member has that name.
 template <class Entry>
 const Entry* find_or_null(Registry<Entry> all, std::string_view name) {
   const auto found = std::ranges::find(all, name, [](const Entry* entry) { return entry->name; });
   return found == all.end() ? nullptr : *found;
 }
 
-/// Throws Failure that lists the names. `kind` is for the message: "schedule", "codec", …
+/// Throws Failure that lists the names. `kind` appears in the message: "schedule", "codec", …
 template <class Entry>
 const Entry& find(Registry<Entry> all, std::string_view kind, std::string_view name) {
   const Entry* found = find_or_null(all, name);

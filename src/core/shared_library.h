@@ -1,6 +1,6 @@
 #pragma once
-// A shared library that is loaded when it is first needed, so that a program starts, and does
-// everything else, where it is missing: libraries of GPUs.
+// A shared library, loaded on first use. So a program starts without it and fails only where it
+// needs the library. Used for GPU libraries.
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -9,17 +9,16 @@ namespace espalier {
 
 class SharedLibrary {
  public:
-  /// `names`: tried in order, as the system's loader looks for them. Throws Failure when it finds
-  /// none: what needs the library (`purpose`, as in "products on a GPU"), the loader's reasons, and
-  /// `fix`.
+  /// `names`: tried in order, on the system loader's search path. If none loads, throws Failure
+  /// with `purpose` (as in "products on a GPU"), the loader's errors and `fix`.
   SharedLibrary(const std::vector<std::string>& names, const std::string& purpose,
                 const std::string& fix);
   ~SharedLibrary();
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
-  /// Sets `to` to the function of that name. Throws Failure when the library has none: it is
-  /// another version than this program was built for.
+  /// Sets `to` to the function of that name. Throws Failure if the library lacks it: the library's
+  /// version differs from the one at build time.
   template <class Function>
   void find(const char* name, Function*& to) const {
     static_assert(std::is_function_v<Function>);

@@ -1,8 +1,7 @@
 #pragma once
-// Copies between the host and a device that nobody waits for: what a step's micro-batches read, and
-// what they tell. They go through pinned memory that is taken for one copy and free again when that
-// has passed; as much of it is held as copies were under way at once. Without a device there is
-// none: the host fills and reads the tensors themselves.
+// Asynchronous copies between the host and a device: inputs and results of micro-batches. Each copy
+// uses pinned memory, which is free again when the copy has passed; the pool grows to the largest
+// number of concurrent copies. Without a device the host accesses the tensors directly.
 #include <vector>
 
 #include "src/core/stream.h"
@@ -14,19 +13,19 @@ class Staging {
   /// `stream` must outlive it.
   explicit Staging(Stream& stream) : stream_(stream) {}
 
-  /// Memory for the host to fill, of the type and shape of `to`, and then to be sent there; `to`
-  /// itself without a device.
+  /// Pinned memory of the type and shape of `to`, for the host to fill and `send`; without a
+  /// device, `to` itself.
   Tensor room(const Tensor& to);
   void send(const Tensor& room, const Tensor& to);
 
-  /// What kernels so far have made of `from`: the host finds it in `host` once `mark` has passed,
-  /// and says when it is done with it. Without a device that is `from` itself, at once.
+  /// Result of `fetch`: `host` holds the contents of `from` once `mark` has passed; the host then
+  /// calls `done`. Without a device `host` is `from` itself, at once.
   struct Arrival {
     Tensor host;
     Mark mark = 0;
   };
   Arrival fetch(const Tensor& from);
-  /// Of what has come, or of room that will not be sent.
+  /// Releases a fetched tensor, or memory from `room` that will not be sent.
   void done(const Tensor& host);
 
  private:

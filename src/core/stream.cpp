@@ -17,7 +17,7 @@ Stream::Stream(Arena& arena, int threads, Queue* queue, Queue* side)
 Stream::~Stream() {
   try {
     synchronize();
-  } catch (const Error&) {  // whoever needs results synchronizes, and was told
+  } catch (const Error&) {  // code that needs results synchronizes, and received the error there
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// A tensor is a view: pointer, element type, shape. It owns nothing; see arena.h for who does.
+// A tensor is a view: pointer, element type, shape. It owns nothing; Buffer (arena.h) owns memory.
 // Row-major and contiguous, except that the matrix view may have a row stride (`stride`, in
-// elements). Elements in the memory of a device are for kernels alone: `get` and `span` throw Bug
-// there, and core/mirror.h brings them to the host.
+// elements). Only kernels access device memory: `get` and `span` throw Bug there; core/mirror.h
+// copies it to the host.
 #include <span>
 
 #include "src/core/error.h"
@@ -12,7 +12,7 @@ namespace espalier {
 
 struct Tensor;
 
-/// Throws Bug; out of line, so that kernels compiled for several instruction sets share no inline
+/// Throws Bug. Out of line, so that kernels compiled for several instruction sets share no inline
 /// code.
 [[noreturn]] void throw_no_access(DType asked, const Tensor& tensor);
 
@@ -34,7 +34,7 @@ struct Tensor {
   size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
   bool contiguous() const { return stride == cols(); }
 
-  /// Pointer to the elements; throws Bug when T is not the element type, or on a device.
+  /// Pointer to the elements; throws Bug if T is not the element type, or on a device.
   template <class T>
   [[gnu::always_inline]] inline T* get() const {
     if (dtype_of<std::remove_const_t<T>>() != dtype || on_device) [[unlikely]] {
@@ -61,12 +61,11 @@ struct Tensor {
             count());
     return as(dtype, other);
   }
-  /// `n` elements from element `first` of a contiguous tensor on, as a vector; an empty one stays
-  /// so.
+  /// Elements [first, first + n) of a contiguous tensor, as a vector. An empty tensor stays empty.
   Tensor elements(int64_t first, int64_t n) const {
     return data == nullptr ? Tensor() : offset(first).as(dtype, Shape{n});
   }
-  /// The same memory as something else.
+  /// The same memory with another type and shape.
   Tensor as(DType type, const Shape& extents) const {
     Tensor other(data, type, extents);
     other.on_device = on_device;

@@ -1,6 +1,6 @@
 #pragma once
-// Trace spans: what ran when, on which row of the timeline. They go to a sink that the caller
-// installs for its own thread (a rank is a thread or a process); without one a span costs one
+// Trace spans: name, begin and end on one row of the timeline. A span goes to the sink that the
+// caller installs for its thread (a rank is a thread or a process); without a sink it costs one
 // branch.
 #include <chrono>
 #include <cstdint>
@@ -26,7 +26,7 @@ struct TraceEvent {
   double end = 0;    ///< seconds
 };
 
-/// Collects spans of one rank up to a limit, so that a long run does not fill memory.
+/// Collects spans of one rank up to a limit, which bounds memory in long runs.
 class Trace {
  public:
   explicit Trace(size_t limit = 200'000) : limit_(limit) {}
@@ -43,7 +43,7 @@ class Trace {
   std::vector<TraceEvent> events_;
 };
 
-/// Records its own lifetime.
+/// Records the interval of its lifetime.
 class Span {
  public:
   /// `name` must outlive the span (a literal, or a layer's name).

@@ -1,6 +1,8 @@
 #pragma once
-// Element types and shapes. bf16 is the upper half of an fp32, fp16 IEEE 754's number of 16 bits (5
-// of exponent: up to 65,504; multiples of 2^-24 below 2^-14). Rounding is to nearest, ties to even.
+// Element types and shapes.
+//   bf16   the upper half of an fp32
+//   fp16   IEEE 754 binary16: 5 bits of exponent, up to 65,504; multiples of 2^-24 below 2^-14
+// Rounding is to nearest, ties to even.
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -34,7 +36,8 @@ struct fp16 {
   bool operator==(const fp16&) const = default;
 };
 
-// What follows is always inlined: kernels have it in their own instruction sets, too.
+// The functions below are always inlined, so that each kernel compiles them for its instruction
+// set.
 
 [[gnu::always_inline]] inline float to_float(fp16 x) {
   const uint32_t magnitude = x.bits & 0x7fffU;
@@ -47,13 +50,13 @@ struct fp16 {
   return __builtin_bit_cast(float, bits | (static_cast<uint32_t>(x.bits) & 0x8000U) << 16);
 }
 
-/// From 65,520 on infinite; a NaN becomes a quiet NaN of its sign.
+/// Infinite from 65,520 on; a NaN becomes a quiet NaN of its sign.
 [[gnu::always_inline]] inline fp16 to_fp16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t magnitude = bits & 0x7fffffffU;
   // Normal numbers: 13 bits are rounded away.
   const uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Below 2^-14: a sum with 2^-1 leaves multiples of 2^-24 in the low bits.
+  // Below 2^-14: adding 2^-1 leaves multiples of 2^-24 in the low bits.
   const float shifted = __builtin_bit_cast(float, magnitude) + 0.5F;
   const uint32_t small = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000U;
   uint32_t half = magnitude < 0x38800000U ? small : normal;
@@ -78,13 +81,13 @@ template <>
   return to_fp16(x);
 }
 
-/// An fp32 number w in two halves: `high` is w rounded to nearest, `low` (an int16) counts by how
-/// much w's magnitude is larger. Every NaN becomes the same one.
+/// An fp32 number w in two halves: `high` is w rounded to nearest, `low` (an int16) is the
+/// difference of magnitudes, |w| - |high|, in the units below. Every NaN becomes the same NaN.
 ///   bf16  ties away from zero; bits of w = (high << 16) + low: exact for every number
 ///   fp16  ties to even; |w| = |high| + low 2^(e - 25), e = high's exponent, at least -14. Exact
-///         from 2^-16 to 65,520: |low| is at most 2^14, and w a multiple of the unit. Below, w is
-///         rounded to a multiple of 2^-39 first; beyond, it is infinite. Halves of the joined
-///         number are the same halves.
+///         from 2^-16 to 65,520: |low| <= 2^14, and w is a multiple of the unit. Below 2^-16, w is
+///         first rounded to a multiple of 2^-39. Beyond 65,520, w is infinite. Splitting the joined
+///         number gives the same halves.
 template <class High>
 struct SplitFloat {
   High high;
@@ -95,7 +98,7 @@ SplitFloat<High> split(float w);
 
 template <>
 [[gnu::always_inline]] inline SplitFloat<bf16> split(float w) {
-  // Rounding would carry some NaNs into a number.
+  // Rounding would turn some NaNs into numbers.
   const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
   return {bf16{static_cast<uint16_t>((bits + 0x8000U) >> 16)}, static_cast<uint16_t>(bits)};
 }
@@ -115,7 +118,7 @@ namespace detail {
 template <>
 [[gnu::always_inline]] inline SplitFloat<fp16> split(float w) {
   const float given = __builtin_fabsf(w);
-  // A sum with 2^-16 leaves multiples of 2^-39.
+  // Adding 2^-16 rounds to multiples of 2^-39.
   const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
   const uint16_t half = w != w ? uint16_t{0x7e00} : to_fp16(size).bits;
   const float high = to_float(fp16{half});
@@ -137,7 +140,7 @@ template <>
 
 enum class DType : uint8_t { fp32, bf16, fp16, int32, uint16, uint8, uint64 };
 
-/// fp32, bf16 or fp16: what "any" number is, in kernels and messages.
+/// True for fp32, bf16 and fp16: "any" in the comments of kernels and messages.
 inline bool is_number(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
 }

@@ -1,13 +1,13 @@
 #pragma once
-// Where a rank computes: a table of operations with the memory and the stream that belong to it,
-// the host's or those of a device (core/device.h). Everything is used by one thread at a time.
+// The backend of a rank: a table of operations with its memory and stream, on the host or on a
+// device (core/device.h). Used by one thread at a time.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels {
 
 class Backend {
  public:
-  /// Opens a device for a table that needs one; throws Failure when there is none for this rank.
+  /// Opens a device if the table needs one; throws Failure if there is none for this rank.
   Backend(const Kernels& kernels, int threads, int local_rank = 0);
 
   const Kernels& kernels() const { return kernels_; }
@@ -17,32 +17,32 @@ class Backend {
  private:
   const Kernels& kernels_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Queue> side_;  ///< of a device
-  Arena host_;                   ///< beside a device pinned memory
+  std::unique_ptr<Queue> side_;  ///< of a device; null on the CPU
+  Arena host_;                   ///< host memory; pinned if there is a device
   std::unique_ptr<Arena> on_device_;
   Stream stream_;
 };
 
-/// Where a plan of a run is made: on a dry arena, of a device or not, with a table that computes
-/// nothing and asks for the workspace of the kernels that will run.
+/// The table and kind of arena for the plan of a run. The arena is dry; the table computes nothing
+/// and requests the same workspace as the kernels of the run.
 struct Planning {
   const Kernels* kernels = nullptr;
   bool device = false;
 };
 Planning planning(const Kernels& kernels);
-/// For run.backend = `name`: "cuda" also on machines without a GPU; a build without CUDA knows of
-/// no workspace there.
+/// For run.backend = `name`. "cuda" works also without a GPU; a build without CUDA does not know
+/// the workspace of its kernels.
 Planning planning(std::string_view name);
 
-/// The devices of this machine that this build can use, in words for people.
+/// The devices of this machine that this build can use, as text for users.
 std::vector<std::string> devices();
-/// Bytes that each of them has free.
+/// Free bytes of each device.
 std::vector<size_t> device_free_bytes();
 
-/// Libraries that a device's kernels load when they are first needed: what was found, or why not.
+/// Libraries that device kernels load on first use: the version found, or the reason of failure.
 std::vector<std::string> libraries();
 
-/// The table for work on memory of the host beside `kernels`: itself, unless it needs a device.
+/// The table for host memory next to `kernels`: itself, unless it needs a device.
 const Kernels& beside(const Kernels& kernels);
 
 }  // namespace espalier::kernels

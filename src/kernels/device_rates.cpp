@@ -15,7 +15,7 @@ double flops_a_clock(int major, int minor) {
       return 4096;
     case 100:
       return 8192;
-    default:  // others of a capability differ: GeForce cards have half of what professional ones do
+    default:  // unknown: rates differ within a capability (GeForce: half of professional cards)
       return 0;
   }
 }

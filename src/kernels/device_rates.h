@@ -1,12 +1,12 @@
 #pragma once
-// What a GPU could do at most, by the numbers that its driver tells:
+// Peak rates of a GPU, from the numbers that its driver reports:
 //
-//   memory       2 transfers a clock of its memory x the width of the bus
-//   dense bf16   multiprocessors x clock x flops a clock of one, by compute capability: 2,048 (8.0),
-//                4,096 (9.0), 8,192 (10.0), products of bf16 with fp32 sums
+//   memory       2 transfers per clock of its memory x the width of the bus
+//   dense bf16   multiprocessors x clock x flops per clock of one, by compute capability: 2,048
+//                (8.0), 4,096 (9.0), 8,192 (10.0); products of bf16 with fp32 sums
 //
-// The clock is the highest one; under load a GPU runs below it, and data sheets state the rate at a
-// clock between (H100 SXM: 989.5 TFLOP/s are 132 x 4,096 at 1.83 GHz, and it may go to 1.98).
+// The clock is the highest one. Under load a GPU runs below it, and data sheets state the rate at a
+// clock in between (H100 SXM: 989.5 TFLOP/s = 132 x 4,096 at 1.83 GHz; its highest clock is 1.98).
 #include <cstdint>
 #include <string>
 
@@ -20,13 +20,13 @@ struct DeviceNumbers {
 };
 
 struct DeviceRates {
-  double dense_bf16 = 0;  ///< flops a second; 0: not known
-  double memory = 0;      ///< bytes a second; 0: not known
+  double dense_bf16 = 0;  ///< flops per second; 0: unknown
+  double memory = 0;      ///< bytes per second; 0: unknown
 };
 DeviceRates rates_of(const DeviceNumbers& device);
 
-/// "at most 1,071 TFLOP/s of dense bf16 (at 1,980 MHz) and 4,800 GB/s of memory", as far as known;
-/// else empty.
+/// "at most 1,071 TFLOP/s of dense bf16 (at 1,980 MHz) and 4,800 GB/s of memory"; unknown rates are
+/// omitted; empty if both are unknown.
 std::string rates_text(const DeviceNumbers& device);
 
 }  // namespace espalier::kernels

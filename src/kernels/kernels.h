@@ -1,19 +1,20 @@
 #pragma once
 // All arithmetic, as one table of operations per backend. Read this first.
 //
-// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks; or
-// Each<XArgs>, for several arrays in one call. operations.def lists the operations; their arguments
-// and formulas are in operations/*.h, with their checks and costs in operations/*.cpp.
-// Rows of `Kernels` may be null (unsupported); a test lists them. Backends: "cuda" (GPUs; calls
-// return before they are done, and every pointer is the device's, or pinned memory's:
-// core/device.h), "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable" (the same sources
-// compiled for four instruction sets; dense GEMMs are oneDNN's in all) and "dry" (computes nothing,
-// counts flops and bytes).
+// An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks. An
+// operation on several arrays in one call takes Each<XArgs>. operations.def lists the operations.
+// operations/*.h define their arguments and formulas, operations/*.cpp their checks and costs. Rows
+// of `Kernels` may be null (unsupported); a test lists them. Backends:
+//   - "cuda": GPUs; calls are asynchronous, and every pointer is to device or pinned memory
+//     (core/device.h)
+//   - "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable": the same sources compiled for
+//     four instruction sets; dense GEMMs use oneDNN in all
+//   - "dry": computes nothing, counts flops and bytes
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,
-// D = C/H head width, V vocabulary. "any" = fp32, bf16 or fp16; no call has
-// operands of both the last two. Sums over rows are split in a way that depends on the shape alone,
-// so results do not depend on the number of threads (GEMMs: oneDNN's own).
+// D = C/H head width, V vocabulary. "any" = fp32, bf16 or fp16; bf16 and fp16 never mix in one
+// call. The split of sums over rows depends on the shape alone, so results do not depend on the
+// number of threads (GEMMs: oneDNN's own rule).
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -36,8 +37,8 @@
 
 namespace espalier::kernels {
 
-/// What an operation does for each of several arrays: as if one call came after the other, but none
-/// may read or write what another one writes; sums that all add to are the exception.
+/// One operation on several arrays, equal to one call after another. No call may read or write an
+/// array that another one writes, except sums that all calls add to.
 template <class Args>
 class Each : public std::span<const Args> {
  public:
@@ -50,26 +51,25 @@ using Op = void (*)(Stream&, const Args&);
 
 struct Kernels {
   std::string_view name;
-  /// Where its memory is and who does its work, for rank `local_rank` of a machine; null: the
-  /// host's memory, and calls that are done when they return. Throws Failure where there is no such
-  /// device.
+  /// Opens the device of rank `local_rank` of a machine: its memory and queues. Throws Failure if
+  /// there is no such device. Null: the table uses host memory, and calls are synchronous.
   std::unique_ptr<Device> (*open)(int local_rank) = nullptr;
-  /// A table for plans of runs on this one, for dry arenas: it counts as "dry" does, needs no
-  /// device, and requests the workspace that calls of this table would request. Null: "dry".
+  /// Table for plans of runs on this one, on dry arenas. It counts like "dry", needs no device, and
+  /// requests the same workspace as this table. Null: use "dry".
   const Kernels* plan = nullptr;
 #define ESPALIER_OPERATION(row, Args, on_cpu) Op<Args> row = nullptr;
 #include "src/kernels/operations.def"
 };
 
-/// All tables of this build that run on this machine: those of the CPU, fastest first; "cuda",
-/// which takes device memory and a stream with a queue, so that nobody gets it unasked; "dry" last.
+/// All tables of this build that run on this machine: CPU tables, fastest first; then "cuda"; "dry"
+/// last. "cuda" needs device memory and a stream with a queue, so it is never the default.
 std::vector<const Kernels*> available();
 
 /// "auto" = the first of `available()`; "cpu" = the fastest CPU table. Environment ESPALIER_KERNELS
 /// overrides "auto" and "cpu". Throws Failure that lists the names.
 const Kernels& by_name(std::string_view name);
 
-/// Flops and bytes that the "dry" table has counted on this thread since the last reset.
+/// Flops and bytes counted by the "dry" table on this thread since the last reset.
 struct DryCount {
   double flops = 0;
   double bytes = 0;
@@ -81,7 +81,7 @@ struct DryCount {
 };
 DryCount& dry_count();
 
-/// Version of the library behind the GEMMs, for `espalier info`.
+/// Version of the library that computes GEMMs, for `espalier info`.
 std::string gemm_library();
 
 /// True where bf16 GEMMs run natively (AVX-512 BF16 or AMX).

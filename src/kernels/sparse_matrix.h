@@ -1,6 +1,6 @@
 #pragma once
-// What kernels (kernels.h) see of a pruned matrix: which elements are kept, as positions, lists or
-// blocks, and their values.
+// A pruned matrix as kernels (kernels.h) see it: kept elements as positions, lists or blocks, and
+// their values.
 #include <cstdint>
 #include <memory>
 
@@ -8,10 +8,13 @@
 
 namespace espalier::kernels {
 
-/// Which elements of a dense array [size] are kept, ascending. Exactly one form is set; none: all.
-/// bitmap: bit i of word i/64 says that element i is kept; ranks[j] - ranks[0]: kept ones before
-/// word 8 j. Positions of a run of a larger array are cut out of that array's: element 0 is then
-/// number `first` there, in which a list counts; a bitmap is cut at multiples of 512 (gather,
+/// Positions of the kept elements of a dense array [size], ascending. At most one form is set;
+/// none: all are kept.
+///   list     position of each kept element
+///   bitmap   bit i of word i/64 is set if element i is kept; ranks[j] - ranks[0]: number of kept
+///            elements before word 8 j
+/// Positions of a slice of a larger array are a slice of that array's positions: element 0 has
+/// number `first` there, which list entries include. A bitmap is cut at multiples of 512 (gather,
 /// scatter).
 struct Positions {
   int64_t size = 0;   ///< dense elements
@@ -23,7 +26,7 @@ struct Positions {
   bool all() const { return list == nullptr && bitmap == nullptr; }
 };
 
-/// What a backend has worked out for one matrix, kept by whoever owns that.
+/// Data that a backend precomputes for one matrix; owned by the matrix's owner.
 class Prepared {
  public:
   Prepared() = default;
@@ -32,19 +35,19 @@ class Prepared {
   virtual ~Prepared() = default;
 };
 
-/// The kept elements of a matrix [rows, cols] by rows, and once more by columns (CSR of it and of
-/// its transpose), as `csr` makes them of positions. Empty: kernels read the positions alone.
+/// The kept elements of a matrix [rows, cols] by rows and by columns: CSR of it and of its
+/// transpose, as built by `csr` from positions. Empty: kernels use the positions alone.
 struct Csr {
   const int32_t* row_begin = nullptr;     ///< [rows + 1]: kept elements before each row
   const int32_t* column = nullptr;        ///< [count], by rows
   const int32_t* column_begin = nullptr;  ///< [cols + 1]: kept elements before each column
   const int32_t* row = nullptr;           ///< [count], by columns
-  const int32_t* order = nullptr;         ///< [count], by columns: the element's place by rows
-  std::unique_ptr<Prepared>* prepared = nullptr;  ///< goes with these lists
+  const int32_t* order = nullptr;         ///< [count], by columns: the element's index by rows
+  std::unique_ptr<Prepared>* prepared = nullptr;  ///< precomputed for these lists
   explicit operator bool() const { return prepared != nullptr; }
 };
 
-/// A matrix of which the elements at `positions` of the flattened [rows, cols] are kept.
+/// A matrix that keeps the elements at `positions` of the flattened [rows, cols].
 struct SparseMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -53,18 +56,17 @@ struct SparseMatrix {
   Csr csr{};  ///< of the same elements, or empty
 };
 
-/// A matrix of which whole blocks of height x width elements are kept; blocks at the lower and
-/// right edge are cut off by it. Values have the order of all packed arrays: row by row of the
-/// matrix. So one row of blocks is a dense matrix: each of its rows holds the kept blocks' pieces
-/// side by side.
+/// A matrix that keeps whole blocks of height x width elements; blocks at the lower and right edge
+/// are truncated. Values are ordered as in all packed arrays: row by row of the matrix. So a row of
+/// blocks is a dense matrix: each of its rows holds the pieces of the kept blocks, contiguously.
 struct BlockMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t height = 1;
   int64_t width = 1;
   Tensor values;                          ///< any [kept elements]
-  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each
-  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each
+  const int32_t* block_begin = nullptr;   ///< [rows of blocks + 1]: blocks before each row
+  const int32_t* value_begin = nullptr;   ///< [rows of blocks + 1]: kept elements before each row
   const int32_t* block_column = nullptr;  ///< [blocks]: column of blocks, ascending in each row
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Facts of wire codecs, and the registry. Their rules: rules/wire/codecs.h.
+// Properties of wire codecs, and the registry. Their rules: rules/wire/codecs.h.
 #include "src/core/registry.h"
 #include "src/kernels/wire_format.h"
 
@@ -17,7 +17,7 @@ enum class WireNumbers : uint8_t {
 /// How a message is laid out.
 enum class WireForm : uint8_t {
   plain,  ///< values, one after the other; no buckets
-  codes,  ///< what buckets carry, then codes of `bits` bits, packed without gaps
+  codes,  ///< bucket headers, then codes of `bits` bits, packed without gaps
   whole,  ///< buckets, each encoded as a whole
 };
 
@@ -33,30 +33,31 @@ struct WireCodec {
   std::string_view help;
   WireNumbers numbers = WireNumbers::none;
   WireForm form = WireForm::codes;
-  int bits = 8;             ///< of a code; 0: the format says, or no codes
-  int most_bits = 8;        ///< with numbers BITS
-  bool random = false;      ///< a key changes the bytes: it rounds at random
-  bool half_meta = false;   ///< may carry fp16
-  int64_t most_bucket = 0;  ///< values of a bucket; 0: any number, or one bucket
-  /// Of a format that names no bucket; 0: one.
+  int bits = 8;             ///< of a code; 0: set by the format, or no codes
+  int most_bits = 8;        ///< maximum, if BITS can be given
+  bool random = false;      ///< rounding is stochastic if there is a key
+  bool half_meta = false;   ///< headers may be fp16
+  int64_t most_bucket = 0;  ///< values in a bucket at most; 0: unlimited, or one bucket
+  /// Bucket size if the format names none; 0: one bucket.
   int64_t (*usual_bucket)(int bits) = [](int) -> int64_t { return 1024; };
-  /// Beside its codes, of a bucket (WireForm::codes).
+  /// Bytes of a bucket's header (WireForm::codes).
   int64_t (*carried_bytes)(const WireFormat&) = [](const WireFormat&) -> int64_t { return 4; };
-  /// All of a bucket of n values (WireForm::whole); not decreasing in n.
+  /// Bytes of a bucket of n values (WireForm::whole); not decreasing in n.
   int64_t (*bucket_bytes)(const WireFormat&, int64_t n) = nullptr;
 };
 
 Registry<WireCodec> wire_codecs();
-/// Its place in the registry is its code.
+/// A code is an index into the registry.
 const WireCodec& codec_of(WireCode code);
 
-/// Where the parts of a message lie: [what buckets carry][codes]; of WireForm::whole all is carried.
+/// Layout of a message: [bucket headers][codes]; with WireForm::whole, the header is the whole
+/// bucket.
 struct WireLayout {
-  int64_t bucket = 0;   ///< values of a full one; n when a bucket is the whole message
-  int64_t buckets = 0;  ///< of a message of no values: none
-  int64_t carried = 0;  ///< bytes of each full bucket
-  int64_t codes = 0;    ///< where the codes begin
-  int64_t bytes = 0;    ///< of the message
+  int64_t bucket = 0;   ///< values of a full bucket; n if the message is one bucket
+  int64_t buckets = 0;  ///< 0 for an empty message
+  int64_t carried = 0;  ///< header bytes of each full bucket
+  int64_t codes = 0;    ///< offset of the codes
+  int64_t bytes = 0;    ///< size of the message
 };
 WireLayout wire_layout(const WireFormat& format, int64_t n);
 

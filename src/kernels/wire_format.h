@@ -2,24 +2,24 @@
 // Wire formats: encodings of fp32 values as bytes. rules/wire/codecs.h lists the codecs, and each
 // codec's file there defines its bytes.
 //
-//   message = [what buckets carry, bucket after bucket][codes, `bits` each, packed without gaps from
-//             the lowest bit of the first byte up]
+//   message = [header of each bucket][codes, `bits` each, packed without gaps from the lowest bit
+//             of the first byte up]
 //
-// or, of codecs that encode a bucket as a whole (topk), buckets one after another. A bucket has
-// `bucket` values, the last may be shorter. Numbers that a bucket carries are little-endian, at any
-// address.
+// Codecs that encode a bucket as a whole (topk, eden) write buckets one after another instead. A
+// bucket has `bucket` values; the last may be shorter. Numbers in a bucket's header are
+// little-endian, at any address.
 //
 // Every codec keeps these rules:
 //   zeros       a bucket of zeros decodes to zeros
-//   not finite  a bucket with a NaN or an infinity decodes to NaN, all of it (fp32, bf16, fp16: the
-//               value alone), so the norm of the decoded gradient shows it
-//   finite      any finite fp32 is encoded, subnormal numbers and ranges beyond the largest float
-//               too, and none becomes infinite (but in bf16 and fp16)
+//   not finite  a bucket with a NaN or an infinity decodes to NaN in all elements (fp32, bf16,
+//               fp16: in that element alone), so the norm of the decoded gradient shows it
+//   finite      any finite fp32 can be encoded, including subnormal numbers and ranges beyond the
+//               largest float; none becomes infinite, except in bf16 and fp16
 //   decoding    accepts any bytes
-//   rounding    without a key to the nearest value (in the middle of two magnitudes to the smaller,
-//               else to even); with a key at random to one of the two neighbours, so that the mean
-//               is the value itself, where the codec can (WireCodec::random). Random numbers are
-//               Philox(key, element)
+//   rounding    without a key, to the nearest value (halfway between two magnitudes: to the
+//               smaller; without such magnitudes: to even). With a key, stochastic: to one of the
+//               two neighbours, so that the expectation is the value itself, if the codec supports
+//               it (WireCodec::random). Random numbers are Philox(key, element)
 //   bytes       do not depend on threads, instruction sets or devices
 #include <cstddef>
 #include <cstdint>
@@ -30,17 +30,17 @@
 
 namespace espalier::kernels {
 
-/// Enumerators: rules/wire/codecs.h, which only sources that name one include. 0: fp32.
+/// Enumerators are in rules/wire/codecs.h; only sources that name one include it. 0: fp32.
 enum class WireCode : uint8_t;
 /// "fp8-e5m2", "dynamic8-bnb", …
 std::string_view name_of(WireCode code);
 
 struct WireFormat {
   WireCode code = WireCode{};
-  int bits = 32;           ///< of a code; of topk 0
-  int64_t bucket = 0;      ///< values; 0: the message is one bucket (fp32, bf16, fp16: no meaning)
-  int64_t kept = 0;        ///< of topk: values a bucket
-  bool half_meta = false;  ///< of maxmin: carry fp16
+  int bits = 32;           ///< of a code; 0 for topk
+  int64_t bucket = 0;      ///< values; 0: the message is one bucket (unused by fp32, bf16, fp16)
+  int64_t kept = 0;        ///< topk: values kept in each bucket
+  bool half_meta = false;  ///< maxmin: bucket headers are fp16
 
   bool operator==(const WireFormat&) const = default;
 };
@@ -57,7 +57,7 @@ struct EncodeArgs {
   int64_t first = 0;  ///< number of x[0], for random rounding
 };
 
-/// y = the values of the codes, or y += with `accumulate`.
+/// y = the decoded values; with `accumulate`, y += the decoded values.
 struct DecodeArgs {
   std::span<const std::byte> wire;
   Tensor y;  ///< fp32 [n], contiguous

@@ -1,6 +1,6 @@
 #pragma once
-// What the operations share but must not carry in their own instruction set: compiled once, called
-// from every table (see table.h).
+// Functions that the operations share but must not compile for their own instruction set: compiled
+// once, called from every table (see table.h).
 #include <cstddef>
 
 #include "src/kernels/kernels.h"
@@ -13,10 +13,10 @@ std::byte* workspace(Stream& stream, size_t bytes);
 /// Throws Bug unless all of `ids` (int32) are in [0, limit); `what` names them.
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 
-/// Whether a call only plans: its memory must not be touched.
+/// True if the call only plans: it must not touch its memory.
 bool is_dry(Stream& stream);
 
-// In operations.def: once.
+// Operations of kind `once` in operations.def.
 #define ESPALIER_DECLARE_plain(row, Args)
 #define ESPALIER_DECLARE_workspace(row, Args)
 #define ESPALIER_DECLARE_once(row, Args) void row(Stream& stream, const Args& args);

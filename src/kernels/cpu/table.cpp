@@ -7,7 +7,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-// Where the kernels of each kind of operations.def are.
+// Namespaces of the kernels, for each kind of operations.def.
 namespace plain = espalier::kernels::ESPALIER_ISA;
 namespace workspace = espalier::kernels::ESPALIER_ISA;
 namespace once = espalier::kernels::cpu;
@@ -19,7 +19,7 @@ void checked(Stream& stream, const Args& args) {
   kKernel(stream, args);
 }
 
-/// Counts the call; on a dry arena the kernel only requests its workspace.
+/// Counts the call. On a dry arena the kernel only requests its workspace.
 template <class Args, Op<Args> kKernel, On kOn>
 void planned(Stream& stream, const Args& args) {
   verify(args);

@@ -1,14 +1,14 @@
 #pragma once
-// Every operation of one CPU table. The sources of this folder are compiled once for each
-// instruction set; ESPALIER_ISA (a compile definition, see CMakeLists.txt) names the namespace that
-// keeps the copies apart. What such a source calls must be in that namespace, always inlined, or
-// compiled elsewhere once: a shared inline function could be linked in its AVX-512 form into the
-// portable table.
+// Every operation of one CPU table. The sources of this folder are compiled once per instruction
+// set; ESPALIER_ISA (a compile definition, see CMakeLists.txt) names the namespace that separates
+// the copies. A function called from such a source must be in that namespace, always inlined, or
+// compiled once elsewhere: otherwise the linker could put the AVX-512 form of a shared inline
+// function into the portable table.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-// In operations.def: plain and workspace.
+// Operations of kinds `plain` and `workspace` in operations.def.
 #define ESPALIER_DECLARE_plain(row, Args) void row(Stream& stream, const Args& args);
 #define ESPALIER_DECLARE_workspace(row, Args) void row(Stream& stream, const Args& args);
 #define ESPALIER_DECLARE_once(row, Args)

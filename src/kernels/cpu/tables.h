@@ -6,7 +6,7 @@
 
 namespace espalier::kernels::cpu {
 
-/// Those that run on this machine, fastest first; never empty.
+/// The tables that run on this machine, fastest first; never empty.
 std::vector<const Kernels*> tables();
 
 }  // namespace espalier::kernels::cpu

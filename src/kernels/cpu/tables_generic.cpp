@@ -1,4 +1,4 @@
-// Not x86: one table, whatever the compiler makes of the plain loops for its default target.
+// Not x86: one table, the plain loops compiled for the compiler's default target.
 #include "src/kernels/cpu/tables.h"
 
 namespace espalier::kernels {

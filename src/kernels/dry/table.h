@@ -1,12 +1,12 @@
 #pragma once
-// The "dry" table: the same checks of arguments as every table, no arithmetic, no memory touched.
-// Each call adds its cost (operations/cost.h) to dry_count(). It requests no workspace: plans of runs
-// use the plan of the table that will run (Kernels::plan).
+// The "dry" table: checks arguments like every table; no arithmetic, no memory access. Each call
+// adds its cost (operations/cost.h) to dry_count(). It requests no workspace: plans of runs use the
+// plan of the table that will run (Kernels::plan).
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::dry {
 
-/// Adds to dry_count().
+/// Adds `cost` to dry_count().
 void count(const DryCount& cost);
 
 const Kernels& table();

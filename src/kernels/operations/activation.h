@@ -1,5 +1,5 @@
 #pragma once
-// Activation functions, element by element.
+// Element-wise activation functions.
 #include <cstdint>
 
 #include "src/core/tensor.h"

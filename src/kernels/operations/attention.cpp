@@ -12,7 +12,7 @@ double causal_scores(const Tensor& qkv, int heads) {
   return static_cast<double>(qkv.shape[0]) * heads * tokens * (tokens + 1) / 2;
 }
 
-/// `products` of each score with a row of D = C / H elements, and the softmax.
+/// Flops of `products` products of each score with a row of D = C / H elements, and of the softmax.
 double attention_flops(const Tensor& qkv, int heads, int products) {
   const double width = static_cast<double>(qkv.cols()) / 3 / heads;
   return causal_scores(qkv, heads) * (2 * products * width + kExp);

@@ -5,15 +5,14 @@
 namespace espalier::kernels {
 
 /// Causal self-attention, softmax(q kᵀ / sqrt(D)) v by head, by tiles with a running (online)
-/// softmax: no more than one tile of scores exists. qkv any [B, T, 3C] (q, k, v beside each other,
-/// head h at columns h D); out [B, T, C]; lse fp32 [B, H, T] = log of the sum of exponentials by
-/// row.
+/// softmax: at most one tile of scores exists. qkv any [B, T, 3C] (q, k, v adjacent in a row, head
+/// h at columns h D); out [B, T, C]; lse fp32 [B, H, T] = log of the sum of exponentials by row.
 struct AttentionArgs {
   Tensor qkv, out, lse;
   int heads = 1;
 };
 
-/// dqkv from dout; scores are computed again by tile (FlashAttention-2, algorithm 2).
+/// dqkv from dout; scores are recomputed by tile (FlashAttention-2, algorithm 2).
 struct AttentionBackwardArgs {
   Tensor qkv, out, lse, dout, dqkv;
   int heads = 1;

@@ -1,7 +1,7 @@
 #pragma once
-// Flops and bytes of operations, as the dry table counts them: the flops of the formula (an
-// exponential counts as 20, a square root or a division as one), and the bytes that must cross the
-// memory bus when every operand is read or written once.
+// Flops and bytes of operations, as the dry table counts them. Flops are those of the formula (an
+// exponential counts as 20, a square root or a division as one). Bytes are the memory traffic if
+// every operand is read or written once.
 #include <cmath>
 
 #include "src/kernels/verify/verify.h"
@@ -10,14 +10,13 @@ namespace espalier::kernels {
 
 inline double elements(const Tensor& t) { return t ? static_cast<double>(t.count()) : 0; }
 
-/// Bytes of all tensors, each crossing the bus once.
+/// Bytes of all tensors, each read or written once.
 template <class... Tensors>
 double traffic(const Tensors&... tensors) {
   return (0.0 + ... + static_cast<double>(tensors ? tensors.bytes() : 0));
 }
 
-/// What reading the positions costs: nothing, 4 bytes a kept element, or a bit and its share of a
-/// rank.
+/// Bytes read for positions: none; 4 for each kept element; or the bitmap with its ranks.
 inline double traffic(const Positions& positions) {
   if (positions.list != nullptr) {
     return 4.0 * static_cast<double>(positions.count);
@@ -26,8 +25,8 @@ inline double traffic(const Positions& positions) {
                                      : 0;
 }
 
-/// A list touches the cache lines that hold a kept element (their expected number for a random
-/// mask); the other forms stream over the whole dense array.
+/// A list touches the cache lines that hold a kept element (expected number for a random mask). The
+/// other forms stream over the whole dense array.
 inline double dense_traffic(const Tensor& dense, const Positions& positions) {
   if (!dense || positions.size == 0) {
     return 0;
@@ -38,7 +37,7 @@ inline double dense_traffic(const Tensor& dense, const Positions& positions) {
   return traffic(dense) * (positions.list != nullptr ? 1 - std::pow(pruned, in_line) : 1);
 }
 
-/// Of one exponential: range reduction and a polynomial, a fused multiply-add counting twice.
+/// Flops of one exponential: range reduction and a polynomial; a fused multiply-add counts twice.
 inline constexpr double kExp = 20;
 
 inline double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }

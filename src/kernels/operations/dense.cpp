@@ -48,8 +48,8 @@ void verify(const GemmArgs& args) {
   }
 }
 
-/// Each operand that is rounded to 8 bits is read once more, for its scale. What goes with the product
-/// is a pass of its own.
+/// Each operand that is rounded to 8 bits is read once more, for its scale. Epilogues count as
+/// separate passes.
 DryCount cost(const GemmArgs& args) {
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   DryCount all{2 * inner * elements(args.c),

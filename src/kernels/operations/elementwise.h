@@ -1,13 +1,13 @@
 #pragma once
-// Element by element: dropout, conversions, sums of few arrays.
+// Element-wise operations: dropout, conversions, sums of few arrays.
 #include <cstdint>
 
 #include "src/core/tensor.h"
 
 namespace espalier::kernels {
 
-/// y = x * keep / (1 - p), keep drawn by Philox(key, element index + offset); any; y may be x.
-/// The same call with the same key is the backward of itself.
+/// y = x * keep / (1 - p), keep drawn by Philox(key, element index + offset); any; y may be x. The
+/// same call with the same key is its own backward.
 struct DropoutArgs {
   Tensor x, y;
   float probability = 0;
@@ -21,15 +21,15 @@ struct CastArgs {
   bool accumulate = false;
 };
 
-/// y = ((x[0] + x[1]) + x[2]) + …: the rows of x [p, n] in this order, in fp32, rounded once; any,
-/// one type. Row `mine` is not read: y [n] holds it.
+/// y = ((x[0] + x[1]) + x[2]) + …: sums the rows of x [p, n] in this order, in fp32, rounded once;
+/// any, one type. Row `mine` is read from y [n] instead of x.
 struct OrderedSumArgs {
   Tensor x, y;
   int64_t mine = 0;
 };
 
-/// y = a - b, fp32; with `finite`, zero where that is not a finite number; all zeros with a `factor`
-/// that is not finite (UpdateArgs). y may be a or b.
+/// y = a - b, fp32. With `finite`, non-finite differences become zero. A non-finite `factor`
+/// (UpdateArgs) makes y zero. y may be a or b.
 struct DifferenceArgs {
   Tensor a, b, y;
   bool finite = false;

@@ -1,5 +1,5 @@
 #pragma once
-// Kept elements of dense arrays, and lists of them.
+// Gather and scatter of kept elements of dense arrays, and index lists.
 #include "src/kernels/sparse_matrix.h"
 
 namespace espalier::kernels {
@@ -17,7 +17,7 @@ struct ScatterArgs {
   Positions positions;
 };
 
-/// The arrays of Csr, int32, from positions of a flattened [rows, cols].
+/// Computes the arrays of Csr, int32, from positions of a flattened [rows, cols].
 struct CsrArgs {
   int64_t rows = 0, cols = 0;
   Positions positions;

@@ -6,7 +6,7 @@
 namespace espalier::kernels {
 namespace {
 
-/// A matrix whose rows lie side by side.
+/// A matrix with contiguous rows.
 void is_rows(const char* name, const Tensor& t, int64_t rows, int64_t cols) {
   is_matrix(name, t, rows, cols);
   is_flat(name, t, rows * cols);
@@ -19,7 +19,7 @@ void verify(const OrthonormaliseArgs& args) {
   is_rows("x", args.x, args.x.rows(), args.x.cols());
 }
 
-/// Twice each row's projection on those before it, and its length before and after.
+/// Twice the projection of each row on those before it, and its length before and after.
 DryCount cost(const OrthonormaliseArgs& args) {
   const auto rows = static_cast<double>(args.x.rows());
   return {4 * rows * elements(args.x), 2 * traffic(args.x)};
@@ -39,7 +39,7 @@ void verify(const KeepFactorArgs& args) {
   is_any_vector("gradient", args.gradient, rows * cols);
 }
 
-/// Of numbers that are finite: gradient and error are not touched.
+/// Cost for finite numbers: gradient and error are not accessed.
 DryCount cost(const KeepFactorArgs& args) { return {0, traffic(args.p, args.q, args.factor)}; }
 
 }  // namespace espalier::kernels

@@ -8,7 +8,7 @@
 namespace espalier::kernels {
 namespace {
 
-/// fp32, or uint8 codes with a scale for each block.
+/// A moment is fp32, or uint8 codes with one scale for each block.
 void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int64_t n) {
   if (moment.dtype == DType::uint8) {
     is_fp32_vector("scale", scale, (n + kQuantizeBlock - 1) / kQuantizeBlock);
@@ -19,7 +19,7 @@ void is_moment(const char* name, const Tensor& moment, const Tensor& scale, int6
   is_flat(name, moment, n);
 }
 
-/// `value` and, where that is rounded and there is more, what rounding took away.
+/// The master copy: `value`, and `low` if it is present.
 template <class Args>
 void is_master(const Args& args) {
   const int64_t count = args.value.count();

@@ -6,7 +6,7 @@
 namespace espalier::kernels {
 namespace {
 
-/// The kept elements and their places.
+/// Values at the kept positions.
 void is_sparse(const SparseMatrix& weight) {
   is_positions(weight.positions);
   require(
@@ -25,7 +25,7 @@ void is_sparse(const BlockMatrix& weight) {
   is_flat("values", weight.values, weight.values.count());
 }
 
-/// One element type for both operands, fp32 or the same for the result.
+/// Both operands have one element type; the result has that type or fp32.
 void is_product(const Tensor& values, const Tensor& in, const Tensor& out) {
   require(values.dtype == in.dtype, "values and activations must have one type",
           name_of(values.dtype), name_of(in.dtype));
@@ -74,7 +74,7 @@ void is_sddmm(const SddmmOf<Matrix>& args) {
   is_matrix("x", args.x, args.x.rows(), args.weight.cols);
 }
 
-/// Rows of x times kept elements, two flops each.
+/// Flops of rows of x times kept elements, two each.
 double product_flops(const Tensor& x, const Tensor& values) {
   return 2 * static_cast<double>(x.rows()) * elements(values);
 }

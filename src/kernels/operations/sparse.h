@@ -5,10 +5,10 @@
 
 namespace espalier::kernels {
 
-/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]; with `activated`, also activated = f(y), y as it
-/// is stored: computing it again from y gives the same bits.
-/// x any, values of the same type; y fp32 or that type; bias fp32 [N] or empty; activated of x's
-/// type or empty. Products are fp32 or exact pairs of bf16, sums fp32. Rows of x, y may be strided.
+/// y [R, N] (+)= x [R, K] Wᵀ + bias, for W [N, K]. With `activated`, also activated = f(y) of the
+/// stored y, so recomputing it from y gives the same bits. x any, values of the same type; y fp32
+/// or that type; bias fp32 [N] or empty; activated of x's type or empty. Products are fp32 or exact
+/// pairs of bf16, sums fp32. Rows of x, y may be strided.
 template <class Matrix>
 struct SpmmOf {
   Matrix weight;
@@ -34,7 +34,7 @@ using SpmmTransposedArgs = SpmmTransposedOf<SparseMatrix>;
 using BlockSpmmTransposedArgs = SpmmTransposedOf<BlockMatrix>;
 
 /// weight.values (+)= dyᵀ x at the kept positions: the gradient of W, with its pattern. dy [R, N],
-/// x [R, K] any, the same type; values any. Sums are fp32 and rounded once a call.
+/// x [R, K] any, the same type; values any. Sums are fp32, rounded once per call.
 template <class Matrix>
 struct SddmmOf {
   Matrix weight;

@@ -1,5 +1,5 @@
 #pragma once
-// Tokens to vectors, and scores of tokens to losses.
+// Embedding of tokens, and cross-entropy losses.
 #include "src/core/tensor.h"
 
 namespace espalier::kernels {
@@ -9,15 +9,15 @@ struct EmbeddingArgs {
   Tensor tokens, token, position, x;
 };
 
-/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: what one
-/// call adds to an element is summed in fp32 first.
+/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: the
+/// contributions of one call to an element are first summed in fp32.
 struct EmbeddingBackwardArgs {
   Tensor tokens, dx, dtoken, dposition;
 };
 
-/// By row: losses[r] = lse(logits[r]) - logits[r, target]; with `dlogits`, also
-/// dlogits = scale (softmax(logits) - onehot). logits any [R, V]; dlogits any, may be logits;
-/// targets int32 [R]; losses fp32 [R]. A row of a loss that is not finite has NaN in dlogits.
+/// By row: losses[r] = lse(logits[r]) - logits[r, target]; with `dlogits`, also dlogits = scale
+/// (softmax(logits) - onehot). logits any [R, V]; dlogits any, may be logits; targets int32 [R];
+/// losses fp32 [R]. If a row's loss is not finite, its dlogits are NaN.
 struct CrossEntropyArgs {
   Tensor logits, targets, losses, dlogits;
   float scale = 1;

@@ -1,6 +1,6 @@
 #pragma once
-// The activation functions and their slopes, one element at a time (ActivationArgs), for loops that
-// compilers vectorise. Written so that NaN passes through.
+// The activation functions and their slopes, element by element (ActivationArgs), for loops that
+// compilers vectorise. NaN propagates.
 //
 // GELU in the form x s(2u), where s is the logistic function and u = sqrt(2/pi) (x + 0.044715 x^3):
 // equal to 0.5 x (1 + tanh u), but one exponential and no cancellation for negative x.
@@ -28,8 +28,8 @@ struct Gelu {
   ESPALIER_RULE static float value(float x) {
     return Math::quotient(x, 1.0F + Math::gelu_decay(x));
   }
-  /// s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 it is 0 or 1 to the last bit; there e would
-  /// overflow.
+  /// s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 the slope is 0 or 1 to the last bit, and e
+  /// would overflow.
   ESPALIER_RULE static float slope(float beyond) {
     const float x = beyond < -10.0F ? -10.0F : (beyond > 10.0F ? 10.0F : beyond);
     const float e = Math::gelu_decay(x);

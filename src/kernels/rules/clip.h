@@ -1,6 +1,6 @@
 #pragma once
-// The arithmetic of ClipArgs (kernels.h), in one place: of the host and of all tables. Only its
-// addition and its divisions round, in double, so its bits are the same everywhere.
+// The arithmetic of ClipArgs (kernels.h), shared by the host and all tables. Only its addition and
+// its divisions round, in double, so its bits are the same everywhere.
 #include <limits>
 
 namespace espalier::kernels {
@@ -10,7 +10,7 @@ struct Clip {
   float factor = 1;
 };
 
-/// Of gradients that are `scale` times too large, whose norm is `raw` >= 0, an infinity or NaN.
+/// Clip of gradients that are `scale` times too large; their norm `raw` is >= 0, infinite or NaN.
 constexpr Clip clip_of(double raw, double clip, double scale) {
   const double norm = raw / scale;
   if (!(norm <= std::numeric_limits<double>::max())) {

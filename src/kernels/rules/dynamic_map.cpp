@@ -6,7 +6,7 @@ namespace espalier::kernels {
 namespace {
 
 std::array<float, 256> make(bool with_sign) {
-  std::array<float, 256> values{};  // one of them stays zero
+  std::array<float, 256> values{};  // one element stays zero
   size_t count = 1;
   double decade = 1e-6;
   for (int j = 0; j < 7; ++j, decade *= 10) {

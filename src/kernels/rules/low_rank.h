@@ -1,9 +1,10 @@
 #pragma once
-// What all tables share of OrthonormaliseArgs (kernels.h).
+// Constants of OrthonormaliseArgs (kernels.h) that all tables share.
 
 namespace espalier::kernels {
 
-/// Below this share of its length, what is left of a row is rounding of fp32 sums.
+/// A row counts as dependent if its remainder is below this share of its length: the remainder is
+/// then rounding of fp32 sums.
 inline constexpr double kDependent = 0x1p-18;
 
 }  // namespace espalier::kernels

@@ -1,10 +1,10 @@
 #pragma once
-// Scalar functions that every CPU table and the CUDA table compile from one source.
+// Scalar functions compiled from one source for every CPU table and the CUDA table.
 //
 //   ESPALIER_RULE float f(float x) { … }
 //
-// On the CPU such a function is always inlined: no copy of one instruction set can be linked into
-// the table of another (cpu/table.h). Sources that must give the same bits everywhere are compiled
+// On the CPU such a function is always inlined, so that no copy of one instruction set is linked
+// into the table of another (cpu/table.h). Sources whose bits must be equal everywhere are compiled
 // without contraction of products and sums (see CMakeLists.txt).
 #include <cstdint>
 
@@ -22,7 +22,7 @@
 
 namespace espalier::kernels {
 
-/// Bits of the smallest number that is not finite, and of the NaN that kernels make.
+/// Bits of infinity, the smallest non-finite magnitude, and of the NaN that kernels return.
 inline constexpr uint32_t kInfiniteBits = 0x7f800000U;
 inline constexpr uint32_t kNaNBits = 0x7fc00000U;
 inline constexpr float kLargest = 0x1.fffffep127F;

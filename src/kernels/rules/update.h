@@ -1,15 +1,17 @@
 #pragma once
-// The rules of optimizers (UpdateRule, whose formulas are in operations/optimizer.h): what becomes of
-// one element and its moments, with the call's constants folded. A rule has
+// The rules of optimizers (UpdateRule; formulas in operations/optimizer.h): the update of one
+// element and its moments, with the call's constants folded. A rule has
 //
-//   kName, kSecondMoment, kFlops       flops of an element
+//   kName, kSecondMoment
+//   kFlops                             flops of an element
 //   static Rule of(const UpdateArgs&)
-//   float scale                        of the gradient
-//   float next<Math>(w, gradient, moment1, moment2)   the new w; moments change in place, and of a
-//                                                     rule with one moment2 is not read
+//   float scale                        factor of the gradient
+//   float next<Math>(w, gradient, moment1, moment2)   returns the new w and updates the moments in
+//                                                     place; a rule with one moment does not read
+//                                                     moment2
 //
 // Math: root(x) = sqrt(x), quotient(a, b) = a / b.
-// A new rule: its name in UpdateRule, its struct here, its line in with_rule.
+// To add a rule: its name in UpdateRule, its struct here, its line in with_rule.
 #include "src/kernels/operations/optimizer.h"
 #include "src/kernels/rules/shared.h"
 
@@ -81,11 +83,11 @@ struct Lion {
     const float m = *moment1;
     const float u = beta1 * m + (1.0F - beta1) * g;
     *moment1 = beta2 * m + (1.0F - beta2) * g;
-    return w * keep - (u > 0.0F ? lr : (u < 0.0F ? -lr : u));  // NaN passes through
+    return w * keep - (u > 0.0F ? lr : (u < 0.0F ? -lr : u));  // NaN propagates
   }
 };
 
-/// body(rule), with a value of the rule's type.
+/// Calls body(rule) with a value of the rule's type.
 template <class Body>
 [[gnu::always_inline]] inline auto with_rule(UpdateRule rule, const Body& body) {
   switch (rule) {

@@ -1,6 +1,6 @@
 #pragma once
-// Rules for the arguments of kernels (verify.h). They take a name so that the message says which
-// tensor is wrong.
+// Checks of kernel arguments (verify.h). They take a name, so that the message identifies the
+// tensor.
 #include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels {
@@ -13,7 +13,7 @@ inline void is_any(const char* name, const Tensor& t) {
   require(is_number(t.dtype), "tensor must be fp32, bf16 or fp16", name, name_of(t.dtype));
 }
 
-/// No call has bf16 and fp16.
+/// bf16 and fp16 never mix in one call.
 inline void is_beside(const char* name, const Tensor& t, const Tensor& other) {
   is_any(name, t);
   require(t.dtype == DType::fp32 || other.dtype == DType::fp32 || t.dtype == other.dtype,
@@ -24,7 +24,7 @@ inline void is_int32(const char* name, const Tensor& t) {
   require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
 }
 
-/// `n` elements side by side.
+/// `n` contiguous elements.
 inline void is_flat(const char* name, const Tensor& t, int64_t n) {
   require(static_cast<bool>(t) || n == 0, "tensor is missing", name);
   require(t.count() == n && t.contiguous(), "tensor must hold this many elements side by side",

@@ -1,10 +1,10 @@
 #pragma once
-// What must hold of the arguments of each operation (types, shapes, contiguity), and what a call
-// costs. Every table checks its arguments before the kernel runs, "dry" included, so a dry run finds
-// the same mistakes. Throws Bug. Reads no element.
+// Preconditions of each operation's arguments (types, shapes, contiguity), and the cost of a call.
+// Every table checks its arguments before the kernel runs, "dry" included, so a dry run finds the
+// same mistakes. Throws Bug. Reads no element.
 //
-//   verify(args), cost(args)    of the arguments of every operation of operations.def; for Each<Args>
-//                               of all of them
+//   verify(args), cost(args)    for every operation of operations.def; for Each<Args>, of all its
+//                               arguments
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels {
@@ -23,7 +23,7 @@ struct ElementOf<Each<Args>> {
   DryCount cost(const ElementOf<Args>::type& args);
 #include "src/kernels/operations.def"
 
-// Always inlined: the CPU tables call them (see cpu/table.h).
+// Always inlined, because the CPU tables call them (see cpu/table.h).
 template <class Args>
 [[gnu::always_inline]] inline void verify(const Each<Args>& all) {
   for (const Args& args : all) {

@@ -1,4 +1,4 @@
-// Arguments of what ranks send each other and add up; see verify.h.
+// Checks arguments of encoding, decoding and sums of messages; see verify.h.
 #include "src/kernels/operations/cost.h"
 #include "src/kernels/verify/verify.h"
 #include "src/kernels/wire_codec.h"
@@ -6,7 +6,7 @@
 namespace espalier::kernels {
 namespace {
 
-/// n values, side by side, whatever the shape; and a message of their size.
+/// n contiguous values of any shape, and a message of their size.
 void is_message(const Tensor& values, size_t wire, const WireFormat& format) {
   const int64_t n = values.count();
   verify(format);

@@ -1,7 +1,7 @@
-// Causal attention by tiles. One (sequence, head) pair at a time, its q, k, v are packed to panels
-// that fit L2; score tiles of kQueryTile x kKeyTile live on the stack. Only tiles on or below the
-// diagonal are computed. Softmax and all sums are fp32; in bf16, where the instruction set has
-// products of pairs, the operands of every product are bf16, probabilities too. Source: Dao,
+// Causal attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that
+// fit L2; score tiles of kQueryTile x kKeyTile are on the stack. Only tiles on or below the
+// diagonal are computed. Softmax and all sums are fp32. In bf16, if the instruction set multiplies
+// pairs, the operands of every product are bf16, including probabilities. Source: Dao,
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
 #include "src/kernels/cpu/attention/rows.h"
@@ -11,11 +11,11 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// The running softmax of a query tile: a row's maximum and sum over the keys so far.
+/// Running softmax of a query tile: each row's maximum and sum over the keys so far.
 struct Softmax {
   float maximum[kQueryTile];
   float sum[kQueryTile];
-  float shrink[kQueryTile];  ///< by which what was summed before the last tile must shrink
+  float shrink[kQueryTile];  ///< factor of the sums from before the last tile
 
   Softmax() {
     for (int64_t i = 0; i < kQueryTile; ++i) {
@@ -24,8 +24,8 @@ struct Softmax {
     }
   }
 
-  /// Scores become exp(scale score - maximum). Row by row in three passes: what a row waits for at
-  /// its end, other rows hide.
+  /// Replaces scores by exp(scale score - maximum). Three passes, row by row, so that rows hide
+  /// each other's latency.
   void add(const Tile& tile, float scale, float* scores) {
     alignas(64) float parts[kQueryTile * kPad] = {};
     float tops[kQueryTile];
@@ -88,7 +88,7 @@ struct BackwardPanels {
   float *dq, *dk, *dv, *delta;
 };
 
-/// scores become probabilities; dp becomes the gradient of the scores.
+/// Replaces scores by probabilities and dp by the gradient of the scores.
 void score_gradient(const Tile& tile, float scale, const float* lse, const float* delta,
                     float* scores, float* dp) {
   for (int64_t i = 0; i < tile.queries; ++i) {
@@ -160,7 +160,7 @@ void forward(Stream& stream, const AttentionArgs& args) {
   }
 }
 
-/// The panels of a head in memory of backward_floats().
+/// Panels of a head in `memory`, of backward_floats().
 BackwardPanels backward_panels(const Head& head, float* memory) {
   const int64_t operand = head.padded_tokens * head.row();
   const auto take = [&](int64_t floats) {
@@ -207,7 +207,7 @@ void pack_backward(const Head& head, const AttentionBackwardArgs& args, int64_t 
     join_rows(head, p.dout, p.dout_joined);
   }
   dot_rows(head, out, dout, columns, p.delta);
-  set_all(p.dq, 3 * head.panel(), 0.0F);  // dq, dk, dv lie side by side
+  set_all(p.dq, 3 * head.panel(), 0.0F);  // dq, dk, dv are contiguous
 }
 
 template <class T>

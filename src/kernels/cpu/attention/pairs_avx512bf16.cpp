@@ -1,5 +1,5 @@
-// Attention tiles by products of pairs of bf16 numbers, two instructions a cycle on Zen 5: the
-// numbers of a tile are rounded to nearest, their products are exact and summed in fp32.
+// Attention tiles with products of pairs of bf16 numbers, two instructions per cycle on Zen 5. The
+// numbers of a tile are rounded to nearest; their products are exact and summed in fp32.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/attention/tile.h"
@@ -20,7 +20,7 @@ struct PairProduct {
   return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));
 }
 
-/// Words beyond the keys, up to a whole vector, are written but mean nothing.
+/// Words beyond the keys, up to a whole vector, are written; their contents are undefined.
 const float* along_keys(const TileValues& tile, float* words) {
   for (int64_t i = 0; i < tile.queries; ++i) {
     const float* row = tile.values + i * kKeyTile;

@@ -1,4 +1,4 @@
-// Without an instruction that multiplies pairs of bf16 numbers, these are widened to fp32.
+// The instruction set does not multiply pairs of bf16 numbers: they are widened to fp32.
 #include "src/kernels/cpu/attention/tile.h"
 
 namespace espalier::kernels::ESPALIER_ISA {

@@ -1,9 +1,9 @@
 #pragma once
-// The panels of one head in attention: q, k, v and the output's gradient, packed so that the
-// products of tiles read words (tile.h) side by side, and what comes back from them.
+// Packed panels of one head in attention: q, k, v and the output's gradient, so that products of
+// tiles read adjacent words (tile.h); and the unpacking of their results.
 //
-//   rows        [T, D / elements]   words along D; of a product over D the first operand
-//   transposed  [D / elements, T]   words along D; its second operand
+//   rows        [T, D / elements]   words along D; first operand of a product over D
+//   transposed  [D / elements, T]   words along D; second operand of a product over D
 //   joined      [T / elements, D]   words along T; second operand of a product over tokens
 //
 // With one element in a word, rows and joined are the same. T and D are padded with zeros to whole
@@ -17,7 +17,7 @@ inline constexpr int64_t kPad = 16;
 
 [[gnu::always_inline]] inline int64_t padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
 
-// Not std::fill: shared inline functions could be linked in another instruction set's form.
+// Not std::fill: the linker could take a shared inline function in another instruction set's form.
 [[gnu::always_inline]] inline void set_all(float* x, int64_t n, float value) {
   for (int64_t i = 0; i < n; ++i) {
     x[i] = value;
@@ -41,14 +41,15 @@ struct Head {
 
   [[gnu::always_inline]] int64_t row() const { return padded_width / elements; }
   [[gnu::always_inline]] int64_t panel() const { return padded_tokens * padded_width; }
-  /// Words of D elements.
+  /// Words that hold D elements.
   [[gnu::always_inline]] int64_t words() const { return (width + elements - 1) / elements; }
-  // fp32 scales q when it is packed; bf16, which would round it again, the scores.
+  // fp32: q is scaled when it is packed. bf16: scaling q would round it again, so the scores are
+  // scaled.
   [[gnu::always_inline]] float query_scale() const { return elements == 1 ? scale : 1.0F; }
   [[gnu::always_inline]] float score_scale() const { return elements == 1 ? 1.0F : scale; }
 };
 
-/// Not by the C library: rows are short.
+/// Avoids the C library, because rows are short.
 template <class T>
 [[gnu::always_inline]] inline void copy_elements(const T* from, int64_t n, T* to) {
   constexpr int64_t kStep = 64 / sizeof(T);
@@ -61,7 +62,7 @@ template <class T>
   }
 }
 
-/// Rows of x, which lie `stride` elements apart, as words; those of one element are scaled.
+/// Packs rows of x, `stride` elements apart, as words; scales words of one element.
 template <class T>
 void pack_rows(const Head& head, const T* x, int64_t stride, float scale, float* rows) {
   for (int64_t t = 0; t < head.padded_tokens; ++t) {
@@ -79,7 +80,7 @@ void pack_rows(const Head& head, const T* x, int64_t stride, float scale, float*
   }
 }
 
-/// By squares of vectors.
+/// Transposes squares of vectors.
 inline void transpose_rows(const Head& head, const float* rows, float* transposed) {
   for (int64_t first = 0; first < head.row(); first += kLanes) {
     const int64_t n = least(kLanes, head.row() - first);
@@ -96,7 +97,7 @@ inline void transpose_rows(const Head& head, const float* rows, float* transpose
   }
 }
 
-/// For words of two elements: the even token in the low half.
+/// Joins rows of two-element words: the even token is in the low half.
 inline void join_rows(const Head& head, const float* rows, float* joined) {
   for (int64_t t = 0; t < head.padded_tokens; t += 2) {
     const auto* even = reinterpret_cast<const HalfWords*>(rows + t * head.row());

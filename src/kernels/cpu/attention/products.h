@@ -1,7 +1,7 @@
 #pragma once
 // Tiles of attention and their products: scores = rows of queries against keys, and sums of a tile
-// with a panel over its keys or over its queries. The same for every precision; what differs is in
-// TileMath (tile.h) and in the panels' words (panels.h).
+// with a panel over its keys or its queries. The code is the same for every precision; TileMath
+// (tile.h) and the panels' words (panels.h) differ.
 #include "src/kernels/cpu/attention/panels.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -47,7 +47,7 @@ inline Tile tile_at(const Head& head, int64_t q0, int64_t k0) {
   return {.q0 = q0, .queries = queries, .k0 = k0, .keys = padded(keys)};
 }
 
-/// Products of the tiles of one head.
+/// The three products of a tile of one head.
 struct Products {
   const Head& head;
   const TileMath& math;
@@ -66,7 +66,7 @@ struct Products {
                   .c_row = kKeyTile,
                   .accumulate = false});
   }
-  /// Rows q0... of `out` (+)= tile * joined keys.
+  /// Rows from q0 of `out` (+)= tile * joined keys.
   void along_keys(const Tile& tile, const float* words, const float* joined, float* out,
                   bool accumulate) const {
     math.product({.m = tile.queries,
@@ -81,7 +81,7 @@ struct Products {
                   .c_row = head.padded_width,
                   .accumulate = accumulate});
   }
-  /// Rows k0... of `out` += tileᵀ * joined queries.
+  /// Rows from k0 of `out` += tileᵀ * joined queries.
   void along_queries(const Tile& tile, const float* words, const float* joined, float* out) const {
     math.product({.m = tile.keys,
                   .n = head.padded_width,

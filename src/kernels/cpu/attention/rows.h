@@ -1,7 +1,7 @@
 #pragma once
-// Sums and maxima of the rows of an attention tile, in two steps: each row to kPad parts (lane l of
-// every block of kPad elements), then the parts of many rows side by side, by transposed squares.
-// A sum adds its elements in this order for every instruction set.
+// Sums and maxima of the rows of an attention tile, in two steps: reduce each row to kPad parts
+// (lane l of every block of kPad elements), then the parts of many rows together, by transposed
+// squares. A sum adds its elements in this order for every instruction set.
 #include "src/kernels/cpu/attention/panels.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -11,7 +11,7 @@ struct Sum {
   [[gnu::always_inline]] static Vector fold(Vector a, Vector b) { return a + b; }
 };
 
-/// NaN is passed over.
+/// Maximum; ignores NaN.
 struct Greater {
   static constexpr float kStart = -__builtin_inff();
   [[gnu::always_inline]] static Vector fold(Vector a, Vector b) { return b > a ? b : a; }
@@ -54,7 +54,7 @@ template <class Fold>
   }
 }
 
-/// Minus infinity for the elements of the last block that a row does not see.
+/// Sets the elements of the last block that a row must not see to minus infinity.
 [[gnu::always_inline]] inline void mask_last(float* row, int64_t visible) {
   float* block = row + padded(visible) - kPad;
   const auto seen = static_cast<int32_t>(visible - (padded(visible) - kPad));

@@ -1,9 +1,8 @@
 #pragma once
-// The arithmetic inside an attention tile: small products of packed panels whose sums stay in
-// registers. The operands of a product are words of 32 bits that hold neighbours along the summed
-// index: one fp32 number, or a pair of bf16 numbers where the instruction set multiplies pairs.
-// Sums are fp32, each in the order of its words. Compiled once an instruction set (see
-// CMakeLists.txt); private to this folder.
+// The arithmetic inside an attention tile: small products of packed panels; sums stay in registers.
+// Operands are 32-bit words that hold neighbours along the summed index: one fp32 number, or a pair
+// of bf16 numbers if the instruction set multiplies pairs. Sums are fp32, each in the order of its
+// words. Compiled once per instruction set (see CMakeLists.txt); private to this folder.
 #include <cstdint>
 
 #include "src/kernels/cpu/simd/vector.h"
@@ -14,9 +13,9 @@ inline constexpr int64_t kQueryTile = 32;
 inline constexpr int64_t kKeyTile = 128;
 inline constexpr int64_t kTile = kQueryTile * kKeyTile;
 
-/// c [M, N] (+)= a [M, K] b [K, N], c fp32, K counted in words. Word (i, k) of a is
-/// a[i * a_row + k * a_col], so a transposed panel costs nothing; b and c have contiguous rows. N
-/// is a multiple of kLanes.
+/// c [M, N] (+)= a [M, K] b [K, N], c fp32, K counted in words. Word (i, k) of a is a[i * a_row + k
+/// * a_col], so a transposed panel costs nothing. b and c have contiguous rows. N is a multiple of
+/// kLanes.
 struct TileProduct {
   int64_t m, n, k;
   const float* a;
@@ -34,18 +33,18 @@ struct TileValues {
   const float* values;
 };
 
-/// How a precision computes with tiles.
+/// Arithmetic of tiles in one precision.
 struct TileMath {
   int64_t elements;  ///< in a word
   void (*product)(const TileProduct&);
-  /// The tile as words along the keys, [queries, keys / elements], and along the queries,
-  /// [queries / elements, keys]; rows kKeyTile apart, in `words` (as large as a tile) or where they
-  /// are already.
+  /// The tile as words along the keys, [queries, keys / elements], and along the queries, [queries
+  /// / elements, keys]; rows kKeyTile apart. The result is in `words` (as large as a tile) or in
+  /// place.
   const float* (*along_keys)(const TileValues&, float* words);
   const float* (*along_queries)(const TileValues&, float* words);
 };
 
-/// With pairs of bf16; null where the instruction set has no product for them.
+/// Arithmetic with pairs of bf16; null if the instruction set has no product for them.
 const TileMath* pair_math();
 
 /// Rows x Vectors accumulators stay in registers for the whole inner loop.
@@ -97,7 +96,7 @@ template <class Product, int Vectors>
   }
 }
 
-/// `Product::add(sum, word, b)` adds the product of the word, spread over the lanes, with b.
+/// `Product::add(sum, word, b)` adds the product of b and the word, broadcast to all lanes.
 template <class Product>
 void tile_product(const TileProduct& t) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 registers with AVX-512, 16 before

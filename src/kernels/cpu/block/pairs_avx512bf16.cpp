@@ -1,4 +1,4 @@
-// Products of pairs of bf16 numbers, two instructions a cycle on Zen 4 and later.
+// Products of pairs of bf16 numbers, two instructions per cycle on Zen 4 and later.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/block/tile_loop.h"

@@ -8,7 +8,7 @@ namespace {
 using Four [[gnu::vector_size(16)]] = uint32_t;
 using FourHalves [[gnu::vector_size(8)]] = uint16_t;
 
-/// Words side by side in memory: fp32 numbers or pairs.
+/// Contiguous words in memory: fp32 numbers or pairs.
 struct Plain {
   static constexpr int64_t kBytes = 4;
   [[gnu::always_inline]] static Four four(const std::byte* from) {
@@ -23,7 +23,7 @@ struct Plain {
   }
 };
 
-/// fp16 numbers that become fp32 ones.
+/// fp16 numbers, widened to fp32.
 struct WidenedHalf {
   static constexpr int64_t kBytes = 2;
   [[gnu::always_inline]] static Four four(const std::byte* from) {
@@ -36,7 +36,7 @@ struct WidenedHalf {
   }
 };
 
-/// bf16 numbers that become fp32 ones.
+/// bf16 numbers, widened to fp32.
 struct Widened {
   static constexpr int64_t kBytes = 2;
   [[gnu::always_inline]] static Four four(const std::byte* from) {
@@ -73,7 +73,7 @@ template <class From>
   }
 }
 
-/// to [words][lanes]: lane r < count of word k is word k of row r, the other lanes are zero.
+/// to [words][lanes]: lane r < count of word k is word k of row r; the other lanes are zero.
 template <class From>
 void transpose(const std::byte* from, int64_t stride, const cpu::BlockStrip& strip, uint32_t* to) {
   const int64_t lanes = strip.lanes;
@@ -132,7 +132,7 @@ void pack_tokens(const Stripe& stripe) {
         row += kStep * row_bytes;
         to += stripe.piece;
       }
-      // The last token may have no second one.
+      // The last token may have no partner.
       for (int64_t i = 0; i < count && whole < stripe.words; ++i) {
         to[i] = reinterpret_cast<const uint16_t*>(row)[i];
       }

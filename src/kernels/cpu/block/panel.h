@@ -1,11 +1,11 @@
 #pragma once
-// Weights and activations brought into the layouts of tile.h.
+// Packs weights and activations into the layouts of tile.h.
 #include "src/kernels/cpu/block/plan.h"
 #include "src/kernels/cpu/block/tile.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// How elements become words.
+/// Conversion of elements to words.
 enum class Words : uint8_t { fp32, pairs, widened_bf16, widened_fp16 };
 [[gnu::always_inline]] inline int64_t elements_a_word(Words words) {
   return words == Words::pairs ? 2 : 1;
@@ -13,7 +13,7 @@ enum class Words : uint8_t { fp32, pairs, widened_bf16, widened_fp16 };
 [[gnu::always_inline]] inline bool is_widened(Words words) {
   return words == Words::widened_bf16 || words == Words::widened_fp16;
 }
-/// body(constant<words>), for functions that are compiled once for each.
+/// Calls body(constant<words>); for functions that are compiled once for each kind of words.
 template <Words kWords>
 struct WordsConstant {
   static constexpr Words value = kWords;
@@ -32,7 +32,8 @@ template <class Body>
   }
 }
 
-/// What the words of arrays of this type are on this instruction set; `even`: pairs would fit.
+/// The kind of words for arrays of this type on this instruction set; `even`: the extents allow
+/// pairs.
 inline Words words_of(DType dtype, bool even) {
   if (dtype == DType::fp32) {
     return Words::fp32;
@@ -43,15 +44,14 @@ inline Words words_of(DType dtype, bool even) {
   return even && pair_tiles().wide != nullptr ? Words::pairs : Words::widened_bf16;
 }
 
-/// Columns [column, column + columns) of rows [first, first + n) of x, as far as there are such
-/// rows.
+/// Columns [column, column + columns) of rows [first, first + n) of x; rows beyond x are skipped.
 struct Region {
   const Tensor& x;
   int64_t first = 0, n = 0;
   int64_t column = 0, columns = 0;
 };
 
-/// Asks for a region bit by bit, between tiles, so that it is in L2 when its turn comes.
+/// Prefetches a region in parts, between tiles, so that it is in L2 when it is used.
 class Prefetcher {
  public:
   [[gnu::always_inline]] Prefetcher() = default;
@@ -82,12 +82,12 @@ class Prefetcher {
   static constexpr int64_t kLine = 64;
   const std::byte* row_ = nullptr;
   int64_t stride_ = 0;
-  int64_t lines_ = 0, at_ = 0;  ///< of a row
+  int64_t lines_ = 0, at_ = 0;  ///< cache lines of a row
   int64_t left_ = 0, each_ = 0;
 };
 
-/// body(count) with the usual counts as numbers known to the compiler, which then drops loops'
-/// ends.
+/// Calls body(count) with the usual counts as compile-time constants, so that the compiler drops
+/// loop tails.
 template <class Body>
 [[gnu::always_inline]] inline void with_count(int64_t count, const Body& body) {
   if (count == cpu::kWideStrip) {
@@ -99,15 +99,15 @@ template <class Body>
   }
 }
 
-/// The panel of one strip: outputs are rows of W, words run along them.
+/// Packs the panel of one strip: outputs are rows of W, words run along them.
 void pack_strip(const BlockMatrix& weight, const cpu::BlockPlan& plan, const cpu::BlockStrip& strip,
                 Words words);
-/// The same of the transposed product: outputs are columns of W, words run down them.
+/// Packs the panel for the transposed product: outputs are columns of W, words run down them.
 void pack_strip_transposed(const BlockMatrix& weight, const cpu::BlockPlan& plan,
                            const cpu::BlockStrip& strip, Words words);
 
-/// to[c] = the word of element c of two rows, for c in [0, count). Unless words are pairs, the
-/// second row is not read.
+/// to[c] = the word of element c of two rows, for c in [0, count). The second row is read only if
+/// words are pairs.
 template <Words kWords>
 [[gnu::always_inline]] inline void pack_words(const std::byte* first, const std::byte* second,
                                               int64_t count, uint32_t* to) {
@@ -133,10 +133,10 @@ template <Words kWords>
   }
 }
 
-/// Columns of `words` words of tokens, brought into pieces [words][piece] side by side.
+/// Columns of `words` words of tokens, packed into adjacent pieces [words][piece].
 struct Stripe {
   const Tensor& from;
-  int64_t token = 0;  ///< first
+  int64_t token = 0;  ///< the first one
   int64_t words = 0;
   int64_t column = 0, columns = 0;
   int64_t piece = 0;

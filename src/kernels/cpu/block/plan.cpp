@@ -15,7 +15,7 @@ int64_t extent(int64_t size, int64_t block, int64_t index) {
 int64_t strips_of(int64_t extent) { return (extent + kWideStrip - 1) / kWideStrip; }
 int32_t lanes_of(int64_t count) { return count > kThinStrip ? kWideStrip : kThinStrip; }
 
-/// Outputs in one line of blocks, inputs kept by it.
+/// Outputs of one line of blocks, and the inputs that it keeps.
 struct Line {
   int64_t outputs = 0;
   int64_t inputs = 0;
@@ -26,7 +26,7 @@ Line row_line(const BlockMatrix& weight, int64_t row) {
   return {height, (weight.value_begin[row + 1] - weight.value_begin[row]) / height};
 }
 
-/// Inputs of each column of blocks are counted through its blocks.
+/// Sums the inputs over the blocks of a column.
 Line column_line(const BlockMatrix& weight, const BlockPlan& plan, int64_t column) {
   Line line{extent(weight.cols, weight.width, column), 0};
   for (int32_t e = plan.entry_begin[column]; e < plan.entry_begin[column + 1]; ++e) {
@@ -35,7 +35,7 @@ Line column_line(const BlockMatrix& weight, const BlockPlan& plan, int64_t colum
   return line;
 }
 
-/// Hands out parts of one allocation; counts only while there is none.
+/// Allocates parts of one block of memory; without memory it only counts.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -52,19 +52,19 @@ class Carver {
   size_t used_ = 0;
 };
 
-/// What the parts of a plan hold at most.
+/// Upper bounds on the parts of a plan.
 struct Sizes {
   int64_t strips = 0, words = 0, lanes = 0, entries = 0, lines = 0;
 };
 
-/// Blocks of a weight at most, of which only the number of kept elements is known: all but those at
+/// Upper bound on the blocks of a weight, from its number of kept elements: all blocks but those at
 /// the edges are whole.
 int64_t most_blocks(const BlockMatrix& weight) {
   return weight.values.count() / (weight.height * weight.width) + block_rows(weight) +
          block_columns(weight);
 }
 
-/// Exact for a weight; for a plan on a dry arena, whose lists cannot be read, at most.
+/// Exact for a weight; an upper bound for a plan on a dry arena, whose lists cannot be read.
 Sizes sizes_of(const BlockMatrix& weight, const BlockPlanOptions& options, bool dry) {
   const int64_t rows = block_rows(weight);
   Sizes sizes;
@@ -101,7 +101,7 @@ BlockPlan carve(Carver& carver, const Sizes& sizes, const BlockPlanOptions& opti
   return plan;
 }
 
-/// Sorts the blocks by column, by counting; within a column their rows ascend.
+/// Sorts the blocks by column (counting sort); rows ascend within a column.
 void fill_entries(const BlockMatrix& weight, const BlockPlan& plan) {
   const int64_t columns = block_columns(weight);
   const int64_t rows = block_rows(weight);
@@ -121,12 +121,12 @@ void fill_entries(const BlockMatrix& weight, const BlockPlan& plan) {
       place += extent(weight.cols, weight.width, column);
     }
   }
-  // Each beginning has moved to the next one's.
+  // Each begin has advanced to the next column's.
   std::copy_backward(plan.entry_begin, plan.entry_begin + columns, plan.entry_begin + columns + 1);
   plan.entry_begin[0] = 0;
 }
 
-/// The words of inputs [first, first + count).
+/// Lists the words of inputs [first, first + count).
 int32_t* list(int64_t first, int64_t count, const BlockPlanOptions& options, int32_t* out) {
   const int64_t step = options.pairs ? 2 : 1;
   for (int64_t i = first; i < first + count; i += step) {

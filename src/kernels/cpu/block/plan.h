@@ -1,9 +1,9 @@
 #pragma once
-// How a product with a BlockMatrix is cut into strips: up to 32 neighbouring outputs (rows of W;
-// for the transposed product columns of W) that read the same inputs. A strip is computed from a
-// panel, its weights as [words][lanes], and the list of the inputs that the words meet.
+// Cuts a product with a BlockMatrix into strips: up to 32 neighbouring outputs (rows of W; for the
+// transposed product columns of W) that read the same inputs. A strip is computed from its panel,
+// the weights as [words][lanes], and the list of inputs of the words.
 //
-// A word is what one 32-bit lane holds: an fp32 number, or two bf16 numbers of neighbouring inputs.
+// A word fills one 32-bit lane: an fp32 number, or two bf16 numbers of neighbouring inputs.
 // Compiled once, called from every table (see cpu/table.h). Cost: a pass over the blocks.
 #include <cstddef>
 #include <cstdint>
@@ -15,31 +15,31 @@ namespace espalier::kernels::cpu {
 inline constexpr int32_t kWideStrip = 32;
 inline constexpr int32_t kThinStrip = 16;
 
-/// Up to kWideStrip neighbours out of a row or column of blocks.
+/// Up to kWideStrip neighbouring outputs of a row or column of blocks.
 struct BlockStrip {
-  int64_t first = 0;   ///< output
+  int64_t first = 0;   ///< first output
   int32_t count = 0;   ///< outputs
   int32_t lanes = 0;   ///< kWideStrip or kThinStrip
-  int32_t line = 0;    ///< row of blocks; of the transposed product, column of blocks
-  int32_t inside = 0;  ///< of its first output within the line
+  int32_t line = 0;    ///< row of blocks; in the transposed product, column of blocks
+  int32_t inside = 0;  ///< offset of its first output in the line
   int64_t words = 0;
-  int64_t offsets = 0;  ///< of its list within BlockPlan::offsets; strips of a line share one
-  int64_t panel = 0;    ///< of its panel within BlockPlan::panels
+  int64_t offsets = 0;  ///< its list in BlockPlan::offsets; strips of a line share one
+  int64_t panel = 0;    ///< its panel in BlockPlan::panels
 };
 
-/// A block as its column of blocks sees it.
+/// A block in the list of its column of blocks.
 struct BlockEntry {
   int32_t row = 0;    ///< row of blocks
-  int32_t place = 0;  ///< elements before it in each row of its row of blocks
+  int32_t place = 0;  ///< kept elements before it in each matrix row of its row of blocks
 };
 
 struct BlockPlan {
   BlockStrip* strips = nullptr;
   int64_t strip_count = 0;
   int32_t* offsets = nullptr;  ///< bytes from the start of a row of inputs to the word
-  uint32_t* panels = nullptr;  ///< to be filled: [words][lanes] of each strip
-  std::byte* extra = nullptr;  ///< as many bytes as were asked for
-  /// Of the transposed product: entries [begin[j], begin[j + 1]) are those of column j, ascending.
+  uint32_t* panels = nullptr;  ///< [words][lanes] of each strip; the caller fills them
+  std::byte* extra = nullptr;  ///< BlockPlanOptions::extra_bytes
+  /// For the transposed product: column j has the entries [begin[j], begin[j + 1]), ascending.
   int32_t* entry_begin = nullptr;
   BlockEntry* entries = nullptr;
 };
@@ -51,10 +51,10 @@ struct BlockPlanOptions {
   size_t extra_bytes = 0;
 };
 
-/// Lives in the workspace of the stream: valid until it is asked for again.
+/// The plan is in the stream's workspace: valid until the next workspace request.
 BlockPlan plan_blocks(Stream& stream, const BlockMatrix& weight, const BlockPlanOptions& options);
 
-/// Rows (columns) of blocks.
+/// Number of rows (columns) of blocks.
 int64_t block_rows(const BlockMatrix& weight);
 int64_t block_columns(const BlockMatrix& weight);
 

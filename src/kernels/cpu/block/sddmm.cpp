@@ -1,8 +1,7 @@
-// The gradient of a BlockMatrix: for each kept block dyᵀ x over all tokens. Columns of the block
-// lie in vector lanes, its rows in the rows of a tile, tokens are the words. Chunk after chunk of
-// tokens, x is brought into stripes, a column of blocks each, as [words][lanes] (fp32 is read as it
-// lies where that is as good); dy of each row of blocks, just before it is used, as
-// [words][height].
+// The gradient of a BlockMatrix: dyᵀ x over all tokens, for each kept block. Columns of the block
+// are vector lanes, its rows are rows of a tile, tokens are the words. For each chunk of tokens, x
+// is packed into stripes, one for each column of blocks, as [words][lanes]; fp32 is read in place
+// if that is as fast. dy of a row of blocks is packed just before its use, as [words][height].
 #include "src/kernels/cpu/block/panel.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
@@ -11,24 +10,24 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// Tokens, or pairs of them, whose stripes are in use at once.
+/// Words (tokens, or pairs of them) of a chunk.
 constexpr int64_t kChunkWords = 128;
-/// Words that are packed by one thread at a time.
+/// Words that one thread packs at a time.
 constexpr int64_t kPackWords = 16;
 constexpr int64_t kNearBytes = 512 << 10;  ///< half of an L2 cache
 constexpr int64_t kWordBytes = sizeof(uint32_t);
-/// A cache line between stripes: they must not fall on each other in the sets of a cache.
+/// One cache line between stripes, so that they do not map to the same sets of a cache.
 constexpr int64_t kGap = 16;
 
 struct Gradient {
   const BlockSddmmArgs& args;
   Words kind = Words::fp32;
   int64_t lanes = 0;
-  int64_t pieces = 0;   ///< of `lanes` columns in a block
-  int64_t height = 0;   ///< of a block, rounded up to whole tiles
+  int64_t pieces = 0;   ///< pieces of `lanes` columns in a block
+  int64_t height = 0;   ///< height of a block, rounded up to whole tiles
   int64_t lines = 0;    ///< rows of blocks
-  bool direct = false;  ///< x is read where it lies
-  bool far = false;     ///< and a chunk of it is more than L2 keeps
+  bool direct = false;  ///< x is read in place
+  bool far = false;     ///< x is read in place, and a chunk of it exceeds L2
 
   uint32_t* x = nullptr;       ///< [columns of blocks][pieces][kChunkWords][lanes]
   uint32_t* dy = nullptr;      ///< [threads][kChunkWords][height]
@@ -42,14 +41,14 @@ struct Gradient {
   int64_t dy_words() const { return height * kChunkWords + kGap; }
 };
 
-/// Whether tiles of `lanes` columns read what they need and no more; rows that fall on each other
-/// in the sets of a cache are better packed.
+/// True if tiles of `lanes` columns can read x in place without excess. Rows that map to the same
+/// sets of a cache are packed instead.
 bool readable(const BlockSddmmArgs& args, int64_t lanes) {
   return args.x.dtype == DType::fp32 && args.weight.width % lanes == 0 &&
          args.weight.cols % args.weight.width == 0 && args.x.stride % 2048 != 0;
 }
 
-/// Words [k, k + n) of x in the chunk that begins at `token`, of all columns of blocks.
+/// Packs words [k, k + n) of x in the chunk from `token` on, for all columns of blocks.
 void pack_x(const Gradient& gradient, int64_t token, int64_t k, int64_t n) {
   const BlockMatrix& weight = gradient.args.weight;
   for (int64_t column = 0; column < gradient.columns(); ++column) {
@@ -66,18 +65,18 @@ void pack_x(const Gradient& gradient, int64_t token, int64_t k, int64_t n) {
   }
 }
 
-/// A block in a chunk of tokens, and where its sums go.
+/// A block in a chunk of tokens, and the destination of its sums.
 struct Target {
   int64_t line = 0, column = 0;  ///< row and column of blocks
-  int64_t place = 0;             ///< of its first element among the values
+  int64_t place = 0;             ///< index of its first element in the values
   int64_t stride = 0;
   int64_t rows = 0, columns = 0;
-  int64_t token = 0;  ///< first of the chunk
+  int64_t token = 0;  ///< first token of the chunk
   int64_t words = 0;
-  bool last = false;  ///< of the chunks
+  bool last = false;  ///< true for the last chunk
 };
 
-/// Adds a row of sums to those of the chunks before; the last chunk's are rounded to the values.
+/// Adds a row of sums to those of earlier chunks; the last chunk rounds them to the values.
 template <class T>
 [[gnu::always_inline]] inline void add_row(const Gradient& gradient, const Target& target,
                                            int64_t place, int64_t columns, float* sums) {
@@ -107,7 +106,7 @@ template <class T>
   }
 }
 
-/// What is asked for while a row of blocks is computed.
+/// Prefetches during the computation of a row of blocks.
 struct Ahead {
   Prefetcher dy, x;
   [[gnu::always_inline]] void next() {
@@ -116,7 +115,7 @@ struct Ahead {
   }
 };
 
-/// The line's share of the rows of x in the next chunk.
+/// Rows of x in the next chunk that this line prefetches.
 Region next_rows(const Gradient& gradient, const Target& block) {
   const int64_t first = gradient.tokens() * block.line / gradient.lines;
   const int64_t end = gradient.tokens() * (block.line + 1) / gradient.lines;
@@ -124,7 +123,7 @@ Region next_rows(const Gradient& gradient, const Target& block) {
           gradient.args.x.cols()};
 }
 
-/// The part of dy that this thread needs next: its rows are too far apart for a machine to foresee.
+/// The next part of dy for this thread; its rows are too far apart for hardware prefetchers.
 Region next_line(const Gradient& gradient, const Target& block, int threads) {
   const int64_t next = block.line + threads;
   const bool wraps = next >= gradient.lines;
@@ -133,7 +132,7 @@ Region next_line(const Gradient& gradient, const Target& block, int threads) {
           least(gradient.args.weight.height, gradient.args.weight.rows - first)};
 }
 
-/// One kept block, for `dy` its rows.
+/// One kept block; `dy` holds its rows.
 template <class T>
 void add_block(const Gradient& gradient, const Target& block, const uint32_t* dy, Ahead& ahead) {
   alignas(64) float sums[kWideRows * cpu::kWideStrip];
@@ -205,7 +204,7 @@ void add_line(const Gradient& gradient, int64_t line, const Target& chunk, int t
   }
 }
 
-/// Chunk after chunk: pack, then multiply. Each thread waits for the others between the two.
+/// Chunk by chunk: pack, then multiply, with a barrier between the two.
 template <class T>
 void add_chunks(const Gradient& gradient, int threads) {
   const int64_t tokens = gradient.args.x.rows();
@@ -238,12 +237,12 @@ Gradient gradient_of(const BlockSddmmArgs& args) {
   return gradient;
 }
 
-/// Gives the parts of `gradient` their places in the workspace.
+/// Allocates the parts of `gradient` in the workspace.
 void allocate(Stream& stream, Gradient& gradient) {
   const int64_t x = gradient.columns() * gradient.x_words();
   const int64_t dy = stream.threads() * gradient.dy_words();
   const Tensor& values = gradient.args.weight.values;
-  const bool own = values.dtype != DType::fp32;  // sums of chunks need a place
+  const bool own = values.dtype != DType::fp32;  // sums of chunks need memory
   const int64_t words = x + dy + kChunkWords + (own ? values.count() : 0);
   gradient.x =
       reinterpret_cast<uint32_t*>(cpu::workspace(stream, static_cast<size_t>(words * kWordBytes)));

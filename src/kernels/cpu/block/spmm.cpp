@@ -1,7 +1,6 @@
-// Products with a BlockMatrix. Outputs lie in vector lanes, tokens in the rows of a tile: weights
-// are packed once a call into panels (each is then read by all tokens), activations are read where
-// they lie. Tiles of tokens, small enough that their activations stay in L2, are shared out to
-// threads.
+// Products with a BlockMatrix. Outputs are vector lanes, tokens are rows of a tile. Weights are
+// packed once per call into panels, which all tokens read; activations are read in place. Threads
+// split tiles of tokens, which are small enough for their activations to stay in L2.
 #include "src/kernels/cpu/block/panel.h"
 #include "src/kernels/cpu/elementwise/activation.h"
 #include "src/kernels/cpu/simd/loops.h"
@@ -15,13 +14,13 @@ constexpr int64_t kTileBytes = 256 << 10;  ///< activations of a tile of tokens:
 constexpr int64_t kMostTokens = 128;       ///< of a tile: multiples of kThinRows
 constexpr int64_t kLine = 64;
 
-/// Rows of activations as the tiles read them.
+/// Rows of activations as read by the tiles.
 struct Inputs {
   const Tensor& x;
   Words words = Words::fp32;
-  int64_t tokens = 0;     ///< of a tile
-  int64_t row_bytes = 0;  ///< of a row in a copy of the tile
-  bool copied = false;  ///< all tiles are copied, not only those whose rows do not fill the shapes
+  int64_t tokens = 0;     ///< tokens of a tile
+  int64_t row_bytes = 0;  ///< bytes of a row in a copy of the tile
+  bool copied = false;    ///< copies all tiles, not only those whose rows do not fill the shapes
   std::byte* copies = nullptr;  ///< [threads][tokens][row_bytes]
 
   int64_t tile_bytes() const { return tokens * row_bytes; }
@@ -34,7 +33,7 @@ struct Inputs {
 Inputs inputs_of(const Tensor& x, Words words, int threads) {
   Inputs inputs{.x = x, .words = words};
   const int64_t bytes = x.cols() * (words == Words::pairs ? 2 : 4);
-  // An odd number of lines: rows must not fall on each other in the sets of a cache.
+  // An odd number of cache lines, so that rows do not map to the same sets of a cache.
   inputs.row_bytes = (divide_up(bytes, kLine) | 1) * kLine;
   const int64_t fitting = least(kMostTokens, kTileBytes / inputs.row_bytes);
   const int64_t share = divide_up(x.rows(), 4 * int64_t{threads});
@@ -43,7 +42,7 @@ Inputs inputs_of(const Tensor& x, Words words, int threads) {
   return inputs;
 }
 
-/// Copies rows [first, first + n); rows beyond them stay as they are: nobody reads their sums.
+/// Copies rows [first, first + n); rows beyond them are not set: their sums are unused.
 void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   for (int64_t t = 0; t < n; ++t, to += inputs.row_bytes) {
     const std::byte* from = inputs.row(first + t);
@@ -58,7 +57,7 @@ void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   }
 }
 
-/// All strips for tokens [first, first + n).
+/// Computes all strips for tokens [first, first + n).
 template <class Finish>
 void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t first, int64_t n,
                      const Finish& finish) {
@@ -73,7 +72,7 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
     tile.stride = inputs.row_bytes;
   }
   const std::byte* begin = tile.a;
-  // Thin strips make half as many tiles: the rest of the region is then left to the machine.
+  // Thin strips make half as many tiles; hardware prefetchers then load the rest of the region.
   Prefetcher prefetcher(
       {inputs.x, first + inputs.tokens, inputs.tokens, 0, inputs.x.cols()},
       plan.strip_count *
@@ -95,7 +94,7 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
   }
 }
 
-/// The whole product: finish(strip, first token, tokens, sums [tokens][lanes]) gets all sums.
+/// The whole product: calls finish(strip, first token, tokens, sums [tokens][lanes]) with all sums.
 template <class Finish>
 void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool transposed,
               const Finish& finish) {
@@ -125,7 +124,7 @@ void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool t
   });
 }
 
-/// finish_row(row, first output, outputs, sums) for each row.
+/// Calls finish_row(row, first output, outputs, sums) for each row.
 template <class FinishRow>
 void finish_rows(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums,
                  const FinishRow& finish_row) {

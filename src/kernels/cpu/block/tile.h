@@ -2,12 +2,14 @@
 // The inner loop of all products with blocks: sums [rows][lanes] += a [rows][words] b
 // [words][lanes].
 //
-//   b   `lanes` vector lanes of 32 bits a word, at step k bytes; in a panel side by side
-//   a   one word at a time, spread over the lanes: word k of row r lies at a + r stride + offsets[k]
-//       bytes, so that rows of activations are read where they are, whatever columns a block keeps
+//   b   `lanes` vector lanes of 32 bits per word, `step` bytes from word to word; contiguous in a
+//       panel
+//   a   one word at a time, broadcast to the lanes: word k of row r is at a + r stride + offsets[k]
+//       bytes, so rows of activations are read in place, for any columns of kept blocks
 //
-// Shapes: 8 rows of 32 lanes, 16 rows of 16: as many sums as hide the latency of a product on all
-// instruction sets' registers. Each sum adds its words in order, so it depends on nothing else.
+// Shapes: 8 rows of 32 lanes, 16 rows of 16; these have enough sums to hide the latency of a
+// product on all instruction sets. Each sum adds its words in order; the result depends on nothing
+// else.
 #include <cstddef>
 #include <cstdint>
 
@@ -35,8 +37,8 @@ struct BlockTiles {
 
 /// Words are fp32 numbers.
 BlockTiles fp32_tiles();
-/// Words are pairs of bf16 numbers, whose products are exact and summed in fp32. Null where the
-/// instruction set has no such product; the caller then widens to fp32.
+/// Words are pairs of bf16 numbers; products are exact and summed in fp32. Null if the instruction
+/// set has no such product; the caller then widens to fp32.
 BlockTiles pair_tiles();
 
 }  // namespace espalier::kernels::ESPALIER_ISA

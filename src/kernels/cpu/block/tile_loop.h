@@ -1,16 +1,16 @@
 #pragma once
-// The loop of tile.h over a kind of product: `Product::add(sum, b, a)` on one register.
+// The loop of tile.h for one kind of product: `Product::add(sum, b, a)` on one register.
 #include "src/kernels/cpu/block/tile.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// The widest register of the instruction set.
+/// Lanes of the widest register of the instruction set.
 inline constexpr int kLanes = __BIGGEST_ALIGNMENT__ / 4;
 using Lanes [[gnu::vector_size(4 * kLanes)]] = float;
-/// Registers that may hold sums; the others hold a vector of b each, and the spread word.
+/// Registers for sums; the others hold one vector of b each, and the broadcast word.
 inline constexpr int kSumRegisters = kLanes == 16 ? 24 : 8;
 
-/// `kRows` rows of `kVectors` registers.
+/// A tile of `kRows` rows of `kVectors` registers.
 template <class Product, int kRows, int kVectors>
 [[gnu::always_inline]] inline void sum_rows(const BlockTile& tile, const std::byte* first,
                                             float* out) {
@@ -27,7 +27,7 @@ template <class Product, int kRows, int kVectors>
     const std::byte* row = first + tile.offsets[k];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      // Two rows an address: the second is one addition within the load.
+      // Two rows share an address: the load adds the stride for the second.
       const std::byte* at = r % 2 == 0 ? row : row + stride;
       uint32_t word;
       __builtin_memcpy(&word, at, sizeof word);

@@ -1,4 +1,4 @@
-// Two passes: the largest magnitude, then the codes, decoded again at once: they are never stored.
+// Two passes: the largest magnitude, then encoding and immediate decoding; codes are never stored.
 #include "src/kernels/cpu/dense/fp8.h"
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -7,8 +7,8 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kPiece = 2048;  ///< values that are worked on at a time
-constexpr int64_t kShares = 64;   ///< of the rows, measured side by side
+constexpr int64_t kPiece = 2048;  ///< values processed at a time
+constexpr int64_t kShares = 64;   ///< parts of the rows, measured in parallel
 constexpr float kLeastScale = 0x1p-126F;
 
 const float* as_floats(const float* x, int64_t /*n*/, float* /*staged*/) { return x; }
@@ -21,7 +21,7 @@ const float* as_floats(const Half* x, int64_t n, float* staged) {
   return staged;
 }
 
-/// body(x, n, row, col) for all pieces of rows [first, end), as fp32.
+/// Calls body(x, n, row, col) for all pieces of rows [first, end), as fp32.
 template <class T, class Body>
 void for_pieces(const Tensor& x, int64_t first, int64_t end, const Body& body) {
   float staged[kPiece];
@@ -33,7 +33,7 @@ void for_pieces(const Tensor& x, int64_t first, int64_t end, const Body& body) {
   }
 }
 
-/// body(share, first, end): rows of each share.
+/// Calls body(share, first, end) with the rows of each share.
 template <class Body>
 void for_shares(Stream& stream, const Tensor& x, const Body& body) {
   for_blocks(stream.threads(), kShares, x.count(), [&](int64_t share) {
@@ -55,7 +55,7 @@ Measured measure_all(Stream& stream, const Tensor& x) {
   return found[0];
 }
 
-/// Numbers: wire::Fp8Numbers of the format.
+/// `Numbers` is wire::Fp8Numbers of the format.
 template <class T, class Numbers>
 void round_all(Stream& stream, const Tensor& x, float scale, const Tensor& to) {
   const typename Numbers::Encoder encoder({1, 1 / scale}, Numbers::kMost);

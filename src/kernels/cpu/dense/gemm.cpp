@@ -31,7 +31,8 @@ void finish(Stream& stream, const GemmArgs& args, const float* all_sums, float s
   });
 }
 
-/// With operands rounded to 8 bits: they go to the workspace as bf16, and their sums as fp32.
+/// Product with operands rounded to 8 bits: the workspace holds them as bf16, and their sums as
+/// fp32.
 void rounded_product(Stream& stream, const GemmArgs& args) {
   GemmArgs plain;
   plain.a = args.a;
@@ -78,7 +79,7 @@ void product(Stream& stream, const GemmArgs& args) {
 
 void gemm(Stream& stream, const GemmArgs& args) {
   const bool dry = cpu::is_dry(stream);
-  if (args.addend) {  // oneDNN adds to what is there
+  if (args.addend) {  // oneDNN accumulates in place
     with_type(args.c.dtype, [&](auto type) {
       using T = decltype(type);
       for_rows(stream.threads(), dry ? 0 : args.c.rows(), args.c.cols(), [&](int64_t row) {

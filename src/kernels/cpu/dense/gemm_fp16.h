@@ -3,7 +3,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// The product alone, of fp16 operands; see product_fp16.h.
+/// The product of fp16 operands, without epilogues; see product_fp16.h.
 void gemm_fp16(Stream& stream, const GemmArgs& args);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

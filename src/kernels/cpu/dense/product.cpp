@@ -13,7 +13,7 @@ namespace {
 
 using dnnl::memory;
 
-/// All that a primitive is specialised for.
+/// Everything that a primitive is specialised for.
 struct Key {
   int64_t m, n, k;
   int64_t a_stride, b_stride, c_stride;
@@ -114,7 +114,7 @@ Key key_of(const Stream& stream, const GemmArgs& args) {
           .threads = stream.threads()};
 }
 
-/// oneDNN has no other way to be told.
+/// oneDNN takes the number of threads only from OpenMP.
 void set_threads(int threads) {
   if (omp_get_max_threads() != threads) {
     omp_set_num_threads(threads);

@@ -1,16 +1,16 @@
 #pragma once
-// Dense matrix products by oneDNN, for every CPU table. Primitives are created once a shape, layout
-// and thread count, and kept by the calling thread.
+// Dense matrix products by oneDNN, for every CPU table. Primitives are cached per shape, layout,
+// thread count and calling thread.
 #include <cstddef>
 
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::cpu {
 
-/// Bytes that `product` needs; addresses do not matter.
+/// Bytes of scratch that `product` needs; addresses do not matter.
 size_t product_scratch(const Stream& stream, const GemmArgs& args);
-/// c = op(a) op(b) (+ c) (+ bias); the rest of `args` is the caller's (gemm.cpp). `scratch` begins
-/// at 64 bytes.
+/// c = op(a) op(b) (+ c) (+ bias); the caller (gemm.cpp) handles the rest of `args`. `scratch` is
+/// 64-byte aligned.
 void product(Stream& stream, const GemmArgs& args, std::byte* scratch);
 
 }  // namespace espalier::kernels::cpu

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kRows = 256, kColumns = 1024, kDepth = 512;  ///< of a panel
 
-/// Elements [first, first + n) of one extent.
+/// Range [first, first + n) of one extent.
 struct Cut {
   int64_t first, n;
 };
@@ -18,7 +18,7 @@ Cut cut(int64_t first, int64_t each, int64_t extent) {
   return {first, std::min(each, extent - first)};
 }
 
-/// Rows and columns of `matrix`, which are those of its transpose if it is `transposed`.
+/// Rows and columns of `matrix`, or of its transpose if `transposed`.
 HalfPanel panel_of(const Tensor& matrix, bool transposed, Cut rows, Cut cols, float* wide) {
   if (transposed) {
     std::swap(rows, cols);
@@ -36,7 +36,7 @@ Tensor widened(const HalfPanel& panel) {
 
 int64_t depth_of(const GemmArgs& args) { return args.transpose_a ? args.a.rows() : args.a.cols(); }
 
-/// Extents of the largest panels, and their elements.
+/// Extents of the largest panels, and their numbers of elements.
 struct Panels {
   int64_t rows, cols, depth;
   explicit Panels(const GemmArgs& args)
@@ -52,9 +52,9 @@ struct Product {
   Stream& stream;
   const GemmArgs& args;
   const HalfLoops& loops;
-  float *a, *b, *sums;  ///< sums: of a result in fp16
+  float *a, *b, *sums;  ///< sums: for a result in fp16
 
-  /// These elements of c.
+  /// Computes these elements of c.
   void compute(Cut rows, Cut cols) const {
     const bool wide = args.c.dtype == DType::fp32;
     const bool dry = stream.arena().dry();
@@ -62,7 +62,7 @@ struct Product {
     const Tensor c = wide ? args.c.row_range(rows.first, rows.n).column_range(cols.first, cols.n)
                           : widened(result);
     const int64_t depth = depth_of(args);
-    // Without depth c still gets its bias.
+    // With depth 0, c still gets its bias.
     for (int64_t k = 0; k == 0 || k < depth; k += kDepth) {
       const Cut inner = cut(k, kDepth, depth);
       const HalfPanel left = panel_of(args.a, args.transpose_a, rows, inner, a);

@@ -1,13 +1,13 @@
 #pragma once
-// Dense products of fp16 operands: oneDNN has none on CPUs without instructions for them, so that
-// panels of both are widened to fp32, in scratch of at most 3.5 MiB a call, and multiplied as fp32.
-// An element of a is widened once for each 1,024 columns of c, one of b for each 256 rows. Sums
-// are fp32 and rounded once.
+// Dense products of fp16 operands. oneDNN has none on CPUs without fp16 instructions, so panels of
+// both operands are widened to fp32, in scratch of at most 3.5 MiB per call, and multiplied in
+// fp32. An element of a is widened once for each 1,024 columns of c, one of b for each 256 rows.
+// Sums are fp32 and rounded once.
 #include "src/kernels/kernels.h"
 
 namespace espalier::kernels::cpu {
 
-/// Part of a matrix in fp16, and the same numbers side by side in fp32 (rows `cols` apart).
+/// Part of an fp16 matrix, and the same numbers contiguous in fp32 (rows `cols` apart).
 struct HalfPanel {
   fp16* half = nullptr;
   int64_t stride = 0;
@@ -15,17 +15,17 @@ struct HalfPanel {
   float* wide = nullptr;
 };
 
-/// What is compiled for each instruction set: gemm_fp16.cpp.
+/// Loops that are compiled for each instruction set: gemm_fp16.cpp.
 struct HalfLoops {
   void (*widen)(int threads, const HalfPanel& panel);
   /// half = wide (+ half), rounded.
   void (*narrow)(int threads, const HalfPanel& panel, bool accumulate);
 };
 
-/// The scratch of a call, for as long as that takes.
+/// Scratch of one call; lives until the call ends.
 Buffer fp16_panels(Stream& stream, const GemmArgs& args);
 
-/// As `product` of product.h.
+/// Like `product` of product.h.
 void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops);
 
 }  // namespace espalier::kernels::cpu

@@ -9,7 +9,7 @@ using rules::None;
 using rules::Relu;
 using Gelu = rules::Gelu<Math>;
 
-/// f(x) and f'(x) for a kind that is known when compiled.
+/// f(x) and f'(x) for a kind known at compile time.
 [[gnu::always_inline]] inline float activate(Activation kind, float x) {
   return rules::activate<Math>(kind, x);
 }
@@ -17,7 +17,7 @@ using Gelu = rules::Gelu<Math>;
   return rules::activation_slope<Math>(kind, x);
 }
 
-/// Calls `body` with a value of the function's type.
+/// Calls `body` with a value of the function object's type.
 template <class Body>
 inline void with_function(Activation kind, const Body& body) {
   switch (kind) {

@@ -1,5 +1,5 @@
-// Element e = index + offset is kept when word e % 4 of philox(key, 0, e / 4), as a number in [0,
-// 1), is not below the probability.
+// Element e = index + offset is kept if word e % 4 of philox(key, 0, e / 4), as a number in [0, 1),
+// is not below the probability.
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/simd/philox.h"
 #include "src/kernels/cpu/table.h"
@@ -15,7 +15,7 @@ void drop(const DropoutArgs& args, int64_t first, int64_t n) {
   T* y = elements<T>(args.y);
   const float scale = 1.0F / (1.0F - args.probability);
   alignas(64) uint32_t words[kStage];
-  // Words come in groups of kDrawnWords that start at multiples of it; the range starts anywhere.
+  // Words come in groups of kDrawnWords, aligned to multiples of it; the range starts anywhere.
   int64_t group = (first + args.offset) / kDrawnWords * kDrawnWords;
   for (; group < first + n + args.offset; group += kStage) {
     const int64_t begin = most(first, group - args.offset);

@@ -10,7 +10,7 @@ void sum(Stream& stream, const OrderedSumArgs& args) {
     return r == args.mine ? elements<T>(args.y) : row_of<T>(args.x, r);
   };
   for_ranges(stream.threads(), args.y.count(), kBlock, [&](int64_t first, int64_t n) {
-    float sums[kBlock];  // y may be needed until the row that it holds
+    float sums[kBlock];  // y holds row `mine`, which may be read last
     const T* x = row(0) + first;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// Kept elements by rows and by columns. Made once for a mask: plain loops of one thread.
+// Kept elements by rows and by columns. Built once per mask, by plain loops on one thread.
 #include <algorithm>
 #include <bit>
 
@@ -7,7 +7,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// visit(position), ascending.
+/// Calls visit(position), ascending.
 template <class Visit>
 void for_each_kept(const Positions& p, const Visit& visit) {
   if (p.bitmap == nullptr) {
@@ -18,7 +18,7 @@ void for_each_kept(const Positions& p, const Visit& visit) {
   }
   for (int64_t first = 0; first < p.size; first += 64) {
     uint64_t word = p.bitmap[first / 64];
-    if (p.size - first < 64) {  // the bitmap may go on with what is another array's
+    if (p.size - first < 64) {  // beyond `size` the bitmap may belong to another array
       word &= (uint64_t{1} << (p.size - first)) - 1;
     }
     for (; word != 0; word &= word - 1) {
@@ -29,7 +29,7 @@ void for_each_kept(const Positions& p, const Visit& visit) {
 
 int32_t* ints(const Tensor& t) { return static_cast<int32_t*>(t.data); }
 
-/// Each count becomes the sum of those before it; the last entry was none.
+/// Replaces each count by the sum of those before it; the last one becomes the total.
 void sum_up(int32_t* counts, int64_t n) {
   int32_t before = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -63,7 +63,7 @@ void csr(Stream&, const CsrArgs& args) {
       ints(args.order)[place] = k;
     }
   }
-  // Each entry has moved to the end of its column, where the next one begins.
+  // Each entry has advanced to the end of its column, where the next one begins.
   std::copy_backward(column_begin, column_begin + args.cols, column_begin + args.cols + 1);
   column_begin[0] = 0;
 }

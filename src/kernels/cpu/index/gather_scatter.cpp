@@ -6,7 +6,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// packed (+)= dense[list], or dense itself without a list.
+/// packed (+)= dense[list]; without a list, packed (+)= dense.
 template <class T, class P>
 void gather_block(const KeptBlock& block, const T* dense, P* packed, bool accumulate) {
   const int32_t* list = block.list;
@@ -29,7 +29,7 @@ void gather_block(const KeptBlock& block, const T* dense, P* packed, bool accumu
 
 template <class T, class P>
 void scatter_block(const KeptBlock& block, const P* packed, T* dense) {
-  if (block.count == block.dense_count) {  // nothing pruned here
+  if (block.count == block.dense_count) {  // nothing is pruned here
 #pragma omp simd
     for (int64_t k = 0; k < block.count; ++k) {
       store(dense + block.dense_first + k, load(packed + k));
@@ -43,7 +43,7 @@ void scatter_block(const KeptBlock& block, const P* packed, T* dense) {
   }
 }
 
-/// body(a value of dense's element type, a value of packed's)
+/// Calls body with a value of dense's element type and one of packed's.
 template <class Body>
 void with_types(const Tensor& dense, const Tensor& packed, const Body& body) {
   with_type(dense.dtype, [&](auto wide) {

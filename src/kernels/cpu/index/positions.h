@@ -1,8 +1,7 @@
 #pragma once
-// Kept elements in blocks, whatever the form of the positions. A block is a range of packed
-// elements and the range of dense elements that it covers; blocks have a fixed size (kBlock packed
-// elements, or 256 bitmap words), so that threads can share them out and find where they start
-// without counting.
+// Kept elements in blocks, for any form of positions. A block is a range of packed elements and the
+// range of dense elements that it covers. Blocks have a fixed size (kBlock packed elements, or 256
+// bitmap words), so threads split them and find their starts without counting.
 #include "src/kernels/cpu/index/words.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/kernels.h"
@@ -11,14 +10,14 @@ namespace espalier::kernels::ESPALIER_ISA {
 
 struct KeptBlock {
   int64_t first, count;              ///< packed elements
-  int64_t dense_first, dense_count;  ///< dense elements from one block's start to the next one's
-  const int32_t* list;    ///< of this block's elements, `base` at dense element 0; or null
-  const uint64_t* words;  ///< from dense_first on; or null
+  int64_t dense_first, dense_count;  ///< from one block's start to the next one's
+  const int32_t* list;               ///< of this block's elements: dense index + `base`; or null
+  const uint64_t* words;             ///< from dense_first on; or null
   int64_t base = 0;
   WordRun run() const { return {words, dense_count, count}; }
 };
 
-inline constexpr int64_t kBlockWords = 256;  ///< a multiple of 8, so that a rank is stored for each
+inline constexpr int64_t kBlockWords = 256;  ///< a multiple of 8: each block has a stored rank
 
 inline KeptBlock word_block(const Positions& p, int64_t i) {
   const int64_t dense_first = i * kBlockWords * 64;
@@ -38,7 +37,7 @@ inline KeptBlock list_block(const Positions& p, int64_t i) {
   return {first, count, dense_first, dense_end - dense_first, p.list + first, nullptr, p.first};
 }
 
-/// body(const KeptBlock&) for blocks that cover all dense and all kept elements.
+/// Calls body(const KeptBlock&) for blocks that cover all dense and all kept elements.
 template <class Body>
 inline void for_kept_blocks(int threads, const Positions& p, const Body& body) {
   if (p.bitmap != nullptr) {

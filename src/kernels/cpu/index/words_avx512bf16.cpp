@@ -1,5 +1,5 @@
-// bf16 to bf16 and fp16 to fp16, what storage "expanded" does for every product: thirty-two dense elements at a
-// time. All else as in words_lanes.h.
+// bf16 to bf16 and fp16 to fp16, thirty-two dense elements at a time; storage "expanded" does this
+// for every product. Other types as in words_lanes.h.
 #include "src/kernels/cpu/index/words_lanes.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -7,12 +7,12 @@ namespace {
 
 constexpr int64_t kHalves = 32;  ///< 16-bit lanes of a register
 
-/// The first n lanes, at most all.
+/// Mask of the first n lanes, at most all.
 [[gnu::always_inline]] inline __mmask32 first_halves(int64_t n) {
   return static_cast<__mmask32>(n >= kHalves ? 0xffffffffU : (1U << n) - 1);
 }
 
-/// Writes the kept lanes of `values` side by side. Unless `whole`, touches nothing beyond them.
+/// Writes the kept lanes of `values` contiguously. Unless `whole`, writes nothing beyond them.
 [[gnu::always_inline]] inline void append(__m512i values, __mmask32 keep, void* packed,
                                           bool whole) {
   const __m512i kept = _mm512_mask_compress_epi16(fresh_zero(), keep, values);
@@ -23,7 +23,8 @@ constexpr int64_t kHalves = 32;  ///< 16-bit lanes of a register
   }
 }
 
-/// `run.kept` counts what may be written of `packed`; returns how many the words keep.
+/// `run.kept` limits the elements of `packed` that may be written; returns the number of kept
+/// elements.
 template <class Half>
 int64_t gather_halves(const WordRun& run, const Half* dense, Half* packed) {
   int64_t k = 0;
@@ -37,7 +38,7 @@ int64_t gather_halves(const WordRun& run, const Half* dense, Half* packed) {
   return k;
 }
 
-/// Thirty-two dense elements. Reads 32 lanes of `packed` if `whole`, else those that are kept.
+/// Thirty-two dense elements. Reads 32 lanes of `packed` if `whole`, else only the kept ones.
 template <bool kClear, class Half>
 [[gnu::always_inline]] inline __m512i spread(const Half* packed, __mmask32 keep, const Half* dense,
                                              __mmask32 present, bool whole) {

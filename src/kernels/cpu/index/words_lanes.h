@@ -1,7 +1,7 @@
 #pragma once
-// Gather and scatter by bitmap with AVX-512: sixteen dense elements at a time, whose 16 bits of the
-// bitmap are the mask of a register compress or expand; the popcount of those bits moves the packed
-// pointer. Included by one source of a table.
+// Gather and scatter by bitmap with AVX-512, sixteen dense elements at a time. Their 16 bits of the
+// bitmap are the mask of a register compress or expand; the popcount of those bits advances the
+// packed pointer. Included by one source per table.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/index/words.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-/// The first n lanes, at most all.
+/// Mask of the first n lanes, at most all.
 [[gnu::always_inline]] inline __mmask16 first_lanes(int64_t n) {
   return static_cast<__mmask16>(n >= kLanes ? 0xffff : (1 << n) - 1);
 }
@@ -38,16 +38,16 @@ constexpr int64_t kLanes = 16;
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
-/// A zero of its own. The zero-masked forms of compress and expand wait for the old value of the
-/// register they write (Zen 5), which chains neighbours; merging into a fresh zero does not. The
-/// empty asm keeps the compiler from turning one into the other.
+/// A separate zero register. The zero-masked forms of compress and expand wait for the old value of
+/// their destination (Zen 5), which makes neighbours dependent; merging into a fresh zero does not.
+/// The empty asm keeps the compiler from replacing one form by the other.
 [[gnu::always_inline]] inline __m512i fresh_zero() {
   __m512i zero = _mm512_setzero_si512();
   asm("" : "+v"(zero));
   return zero;
 }
 
-/// Writes the kept lanes of `values` side by side. Unless `whole`, touches nothing beyond them.
+/// Writes the kept lanes of `values` contiguously. Unless `whole`, writes nothing beyond them.
 [[gnu::always_inline]] inline void append(__m512 values, __mmask16 keep, float* packed,
                                           bool whole) {
   const __m512 kept = _mm512_mask_compress_ps(_mm512_castsi512_ps(fresh_zero()), keep, values);
@@ -58,7 +58,7 @@ constexpr int64_t kLanes = 16;
   }
 }
 
-/// One word of the bitmap, all of whose 64 dense elements exist; returns how many it keeps.
+/// One bitmap word with 64 existing dense elements; returns the number of kept elements.
 template <class T>
 [[gnu::always_inline]] inline int64_t gather_word(uint64_t word, const T* dense, float* packed,
                                                   bool whole) {
@@ -71,7 +71,8 @@ template <class T>
   return __builtin_popcountll(word);
 }
 
-/// `run.kept` counts what may be written of `packed`; returns how many the words keep.
+/// `run.kept` limits the elements of `packed` that may be written; returns the number of kept
+/// elements.
 template <class T>
 int64_t gather(const WordRun& run, const T* dense, float* packed) {
   int64_t k = 0;
@@ -92,7 +93,7 @@ int64_t gather(const WordRun& run, const T* dense, float* packed) {
   return k;
 }
 
-/// The bits of numbers of 16 bits in 32-bit lanes, to nearest even; NaN stays NaN.
+/// The bits of 16-bit numbers in 32-bit lanes, rounded to nearest even; NaN stays NaN.
 [[gnu::always_inline]] inline __m512i narrow(__m512 value, bf16) {
   const __m512i bits = _mm512_castps_si512(value);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -115,8 +116,8 @@ template <class Half>
 
 constexpr int64_t kStage = 1024;  ///< dense elements whose kept ones pass through a buffer in L1
 
-/// By way of a buffer: a sum in place would read what was stored an instant before, at another
-/// alignment, which stalls; and rounding costs less for the kept elements than for all.
+/// Uses a buffer: accumulating in place would read data stored just before at another alignment,
+/// which stalls. Rounding only the kept elements also costs less than rounding all.
 template <class T, class P>
 void gather_staged(const WordRun& run, const T* dense, P* packed, bool accumulate) {
   alignas(64) float stage[kStage + 64];
@@ -132,10 +133,10 @@ void gather_staged(const WordRun& run, const T* dense, P* packed, bool accumulat
   }
 }
 
-// Scatter moves 32-bit lanes: floats, or the bits of numbers of 16 bits in their lower half. fp32 numbers
-// are rounded before they are spread (there are fewer of them than of dense elements).
+// Scatter moves 32-bit lanes: floats, or the bits of 16-bit numbers in the lower half. fp32 numbers
+// are rounded before the expand, because there are fewer of them than dense elements.
 
-/// Lanes of `x`, for a dense array of the type of the last argument.
+/// Lanes of `x` for a dense array of the last argument's type.
 [[gnu::always_inline]] inline __m512i packed_lanes(const uint32_t* x, __mmask16 lanes,
                                                    const void* /*dense*/) {
   return _mm512_maskz_loadu_epi32(lanes, x);
@@ -171,7 +172,8 @@ template <class Half>
   _mm256_mask_storeu_epi16(x, mask, _mm512_cvtepi32_epi16(lanes));
 }
 
-/// Sixteen dense elements. Reads 16 lanes of `packed` if `whole`, else those that are kept.
+/// Scatters to sixteen dense elements. Reads 16 lanes of `packed` if `whole`, else only the kept
+/// ones.
 template <bool kClear, class P, class T>
 [[gnu::always_inline]] inline __m512i spread(const P* packed, __mmask16 keep, const T* dense,
                                              __mmask16 present, bool whole) {
@@ -193,7 +195,8 @@ template <bool kClear, class P, class T>
   return __builtin_popcountll(word);
 }
 
-/// `run.kept` counts what may be read of `packed`, which can be more than the words keep.
+/// `run.kept` limits the elements of `packed` that may be read; it can exceed the number of kept
+/// ones.
 template <bool kClear, class P, class T>
 void scatter_lanes(const WordRun& run, const P* packed, T* dense) {
   int64_t k = 0;

@@ -7,7 +7,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// body(dense position, packed position) for every kept element, ascending.
+/// Calls body(dense position, packed position) for every kept element, ascending.
 template <class Body>
 [[gnu::always_inline]] inline void for_kept(const WordRun& run, const Body& body) {
   int64_t k = 0;

@@ -1,4 +1,4 @@
-// In the bits of every table of the CPU: compiled once.
+// Compiled once, so that all CPU tables give the same bits.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@ bool finite(std::span<const float> x) {
   return std::ranges::all_of(x, [](float value) { return std::isfinite(value); });
 }
 
-/// Numbers in [-1, 1).
+/// Random numbers in [-1, 1).
 void draw(uint64_t key, int64_t row, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const Philox words = philox(key, static_cast<uint64_t>(row), i / 4);

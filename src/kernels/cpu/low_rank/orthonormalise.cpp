@@ -1,4 +1,4 @@
-// A few rows, in the bits of every table of the CPU: compiled once.
+// A few rows; compiled once, so that all CPU tables give the same bits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace espalier::kernels::cpu {
 namespace {
 
-/// In an order that the length alone decides.
+/// The order of additions depends on the length alone.
 double dot(std::span<const double> a, std::span<const double> b) {
   constexpr size_t kLanes = 8;
   std::array<double, kLanes> lanes{};
@@ -53,7 +53,7 @@ void orthonormalise(Stream&, const OrthonormaliseArgs& args) {
       }
     }
     const double length = std::sqrt(dot(now, now));
-    // What is not finite is not dependent: it goes on to be seen.
+    // A non-finite row does not count as dependent, so that NaN propagates.
     const bool dependent = length <= kDependent * before && std::isfinite(before);
     const double scale = dependent ? 0 : 1 / length;
     std::ranges::transform(now, now.begin(), [&](double x) { return dependent ? 0 : x * scale; });

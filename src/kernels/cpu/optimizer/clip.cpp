@@ -1,4 +1,4 @@
-// A handful of numbers: compiled once, for all tables.
+// A few numbers: compiled once, for all tables.
 #include "src/kernels/rules/clip.h"
 
 #include <cmath>

@@ -1,13 +1,13 @@
 #pragma once
-// 8-bit codes of the dynamic map (rules/dynamic_map.h), a block of at most kQuantizeBlock numbers at a
-// time. Two implementations, chosen by CMake: loops that the compiler vectorises
-// (dynamic_code_plain.cpp), and permutes of AVX-512 (dynamic_code_avx512.cpp).
+// 8-bit codes of the dynamic map (rules/dynamic_map.h), at most one block of kQuantizeBlock numbers
+// at a time. CMake chooses one of two implementations: loops that the compiler vectorises
+// (dynamic_code_plain.cpp), or permutes of AVX-512 (dynamic_code_avx512.cpp).
 //
-// Scale of a block: its element of largest magnitude, with its sign, so that it is +1 times the
-// scale. Blocks below 2^-104 become zero: their values would lose bits as subnormal numbers, and
-// codes would not survive being decoded and encoded. Without sign, a number above zero never gets
-// the code of zero: the second moment of AdamW is divided by, and a step m / (sqrt(0) + epsilon)
-// can be 10^6 times too long (bitsandbytes lets it happen); the smallest code, 3.25e-7 of the
+// Scale of a block: its element of largest magnitude, with its sign, so that this element is
+// exactly +1 times the scale. Blocks below 2^-104 become zero: their values would lose bits as
+// subnormal numbers, and decoding then encoding would change codes. Without sign, a number above
+// zero never gets the code of zero. The second moment of AdamW is a divisor: a step m / (sqrt(0) +
+// epsilon) can be 10^6 times too long (bitsandbytes allows it). The smallest code, 3.25e-7 of the
 // block's largest, makes such steps shorter instead.
 #include <cstdint>
 
@@ -19,16 +19,16 @@ namespace espalier::kernels::ESPALIER_ISA {
 template <DynamicMap kMap>
 void decode(const uint8_t* codes, float scale, int64_t n, float* x);
 
-/// Returns the scale. Infinities and NaN are stored as finite numbers.
+/// Encodes and returns the scale. Infinities and NaN are stored as finite numbers.
 template <DynamicMap kMap>
 float encode(const float* x, int64_t n, uint8_t* codes);
 
-/// The scale of a block, and what to multiply its numbers with.
+/// The scale of a block, and the factor of its numbers.
 struct BlockScale {
   float scale, inverse;
 };
 
-/// `high` and `low`: the largest and smallest number, zero at least and at most.
+/// `high` and `low`: the largest and smallest number, high >= 0 and low <= 0.
 [[gnu::always_inline]] inline BlockScale block_scale(float high, float low) {
   constexpr float kMost = 0x1.fffffep127F;
   high = high < kMost ? high : kMost;

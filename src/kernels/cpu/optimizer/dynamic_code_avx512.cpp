@@ -1,5 +1,5 @@
-// Which line holds is known from the exponent: that of p + 1/2 names the decade; that of a value,
-// without its last bit, names two octaves, which hold at most one border of decades and so two
+// Exponents select the line. The exponent of p + 1/2 selects the decade. The exponent of a value,
+// without its last bit, selects two octaves, which contain at most one border of decades and so two
 // lines. The low four bits of either are the index of a permute.
 #include <immintrin.h>
 
@@ -10,13 +10,13 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-/// Entries of permutes.
+/// Tables of permutes.
 struct DecodeTable {
   float slope[16], start[16];
 };
 struct EncodeTable {
   float steepness[16], offset[16];              ///< of the lower decade
-  float steepness_above[16], offset_above[16];  ///< of the upper one; the same if there is none
+  float steepness_above[16], offset_above[16];  ///< of the upper one; if none, of the lower one
 };
 
 template <DynamicMap kMap>
@@ -36,7 +36,7 @@ template <DynamicMap kMap>
 consteval EncodeTable encode_table() {
   using Lines = DynamicLines<kMap>;
   EncodeTable table{};
-  double from = 0x1p-31;  // exponent 96, index 48; numbers below are less than any code's
+  double from = 0x1p-31;  // exponent 96, index 48; smaller numbers are below all codes
   for (int pair = 48; pair < 64; ++pair, from *= 4) {
     int lower = 0;
     while (lower < 6 && Lines::decade(lower) <= from) {
@@ -89,7 +89,7 @@ class Encoder {
   [[gnu::always_inline]] __m128i operator()(__m512 number) const {
     const __m512 x = _mm512_mul_ps(number, inverse_);
     const __m512 magnitude = _mm512_abs_ps(x);
-    // NaN becomes the second operand.
+    // min returns its second operand for NaN.
     const __m512 p = nearest(_mm512_min_ps(magnitude, _mm512_set1_ps(Lines::kBelowOne)));
     const __mmask16 one = _mm512_cmp_ps_mask(x, _mm512_set1_ps(Lines::kNearOne), _CMP_GE_OQ);
     __m512i code;
@@ -106,7 +106,7 @@ class Encoder {
   }
 
  private:
-  /// As in dynamic_code_plain.cpp; zero below the smallest magnitude.
+  /// Like in dynamic_code_plain.cpp; zero below the smallest magnitude.
   [[gnu::always_inline]] __m512 nearest(__m512 x) const {
     const __m512i octaves = _mm512_srli_epi32(_mm512_castps_si512(x), 24);
     const __m512 below = _mm512_fmadd_ps(x, _mm512_permutexvar_ps(octaves, steepness_),
@@ -134,12 +134,12 @@ class Encoder {
   return static_cast<__mmask16>((1U << n) - 1);
 }
 
-/// The largest and the smallest of some numbers, lane by lane, and zero.
+/// Lane-wise maximum and minimum of numbers and zero.
 struct Extremes {
   __m512 high = _mm512_setzero_ps();
   __m512 low = _mm512_setzero_ps();
 
-  [[gnu::always_inline]] void meet(__m512 x) {  // NaN is the first operand: the second one stays
+  [[gnu::always_inline]] void meet(__m512 x) {  // NaN as first operand: the second one is kept
     high = _mm512_max_ps(x, high);
     low = _mm512_min_ps(x, low);
   }

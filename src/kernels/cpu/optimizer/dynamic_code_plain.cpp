@@ -1,4 +1,4 @@
-// No tables, no branches, and no integers of several widths, which would keep the loops scalar.
+// No tables, branches or integers of several widths: these would keep the loops scalar.
 #include "src/kernels/cpu/optimizer/dynamic_code.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -35,7 +35,7 @@ struct Code {
     return best < 1.0F ? best : 1.0F;
   }
 
-  /// The nearest p to x in [0, 1), but for that of the value 1.
+  /// The nearest p to x in [0, 1), except the p of value 1.
   [[gnu::always_inline]] static float nearest(float x) {
     float position = 1024;
     position = lower<0>(x, position);
@@ -68,7 +68,7 @@ struct Code {
       const float least = magnitude > 0 ? 1.0F : 0.0F;
       code = code > least ? code : least;
     }
-    code = x >= Lines::kNearOne ? 255.0F : code;  // there is no -1
+    code = x >= Lines::kNearOne ? 255.0F : code;  // the map has no -1
     return static_cast<uint8_t>(static_cast<int32_t>(code));
   }
 };

@@ -1,5 +1,5 @@
-// Weights ahead of the optimizer, in blocks that stay in L1: the master copy is joined and 8-bit
-// moments are decoded once, then come the terms. One pass over memory.
+// Predicts weights, in blocks that stay in L1: joins the master copy and decodes 8-bit moments
+// once, then applies the terms. One pass over memory.
 #include "src/kernels/cpu/optimizer/update.h"
 #include "src/kernels/cpu/table.h"
 
@@ -16,7 +16,7 @@ struct Ahead {
   float* exact;
 };
 
-/// One term, on a block.
+/// Applies one term to a block.
 void advance(const PredictArgs::Term& term, float epsilon, int64_t n, const float* m,
              const float* v, float* w) {
   const float keep = term.keep;
@@ -35,7 +35,7 @@ void advance(const PredictArgs::Term& term, float epsilon, int64_t n, const floa
   }
 }
 
-/// Elements [first, first + n), n at most a block.
+/// Elements [first, first + n); n is at most a block.
 template <class V>
 void predict_block(const PredictArgs& args, const Ahead<V>& arrays, int64_t first, int64_t n) {
   alignas(64) float w[kQuantizeBlock];

@@ -5,7 +5,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// body(block, first, n) for the blocks that share a scale.
+/// Calls body(block, first, n) for the blocks that share a scale.
 template <class Body>
 void for_scales(int threads, int64_t count, const Body& body) {
   for_ranges(threads, count, kBlock, [&](int64_t begin, int64_t length) {

@@ -1,4 +1,4 @@
-// Each range of blocks is summed apart, by whichever thread takes it, and added to the counts.
+// Each range of blocks is summed separately, on any thread, and added to the counts.
 #include "src/core/exact_sum.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/table.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kRange = 16 * kBlock;
 
-/// In the order of SumSquaresArgs; a square is exact in double.
+/// Sums in the order of SumSquaresArgs; a square is exact in double.
 template <class T>
 double block_sum(const T* x, int64_t n) {
   double sums[kSumColumns] = {};

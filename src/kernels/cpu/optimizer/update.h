@@ -1,9 +1,9 @@
 #pragma once
-// What the fused optimizers share. A block of kept elements is updated in one vector loop, with its
-// 8-bit moments decoded before it and encoded after it through buffers in L1; its new values are
-// written to the dense copy while they are near. Every array crosses the memory bus once, but for
-// one case: a bitmap's blocks do not begin where a scale's blocks do, so that there the values are
-// read again to be written to the copy.
+// Shared code of the fused optimizers. One vector loop updates a block of kept elements. 8-bit
+// moments are decoded before it and encoded after it, through buffers in L1. New values are written
+// to the dense copy while they are in cache. Every array crosses the memory bus once, with one
+// exception: a bitmap's blocks do not start at the blocks of scales, so the values are read again
+// to write the copy.
 #include <type_traits>
 
 #include "src/core/random_rounding.h"
@@ -13,7 +13,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// fp32 values, or codes with a scale a block.
+/// A moment: fp32 values, or codes with a scale per block.
 struct Moment {
   float* values;
   uint8_t* codes;
@@ -58,7 +58,7 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
   value[k] = w;
 }
 [[gnu::always_inline]] inline void set_master(bf16* value, uint16_t* low, int64_t k, float w) {
-  // Rounding would carry some NaNs into a number.
+  // Rounding would turn some NaNs into numbers.
   const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
   value[k].bits = static_cast<uint16_t>((bits + 0x8000U) >> 16);
   low[k] = static_cast<uint16_t>(bits);
@@ -69,7 +69,7 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
   low[k] = halves.low;
 }
 
-/// The arrays of an update, by their element types.
+/// The arrays of an update, with their element types.
 template <class G, class V>
 struct State {
   const G* gradient;
@@ -80,7 +80,7 @@ struct State {
   bool coded() const { return moment1.codes != nullptr || moment2.codes != nullptr; }
 };
 
-/// Elements [first, first + n), whose moments are m and v.
+/// Updates elements [first, first + n) with moments m and v.
 template <class Rule, class G, class V>
 inline void update(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
                    float* const (&moments)[2]) {
@@ -97,7 +97,7 @@ inline void update(const Rule& rule, const State<G, V>& state, int64_t first, in
   }
 }
 
-/// The same where values are rounded at random.
+/// Like the loop above, with stochastic rounding of values.
 template <class Rule, class G, class V>
 inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
                              float* const (&moments)[2]) {
@@ -118,7 +118,7 @@ inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t
   }
 }
 
-/// Either.
+/// Calls one of the two loops.
 template <class Rule, class G, class V>
 inline void update_part(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
                         float* const (&moments)[2]) {
@@ -130,7 +130,8 @@ inline void update_part(const Rule& rule, const State<G, V>& state, int64_t firs
   update(rule, state, first, n, moments);
 }
 
-/// Elements [first, first + n); `first` is a multiple of kQuantizeBlock if moments are coded.
+/// Updates elements [first, first + n); `first` is a multiple of kQuantizeBlock if moments are
+/// coded.
 template <class Rule, class G, class V>
 inline void update_range(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n) {
   if (!state.coded()) {
@@ -151,7 +152,8 @@ inline void update_range(const Rule& rule, const State<G, V>& state, int64_t fir
   }
 }
 
-/// dense[position k] = value[k] for the elements of a block; of all kept in fp32 the master copy.
+/// dense[position k] = value[k] for the elements of a block; the master copy if all are kept, in
+/// fp32.
 template <class V, class T>
 inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* low, T* dense) {
   const V* packed = value + block.first;
@@ -196,7 +198,7 @@ void run(int threads, const Rule& rule, const State<G, V>& state, const Position
   });
 }
 
-/// `rule` on the arrays of `args`, whatever their types.
+/// Applies `rule` to the arrays of `args`, of any types.
 template <class Rule>
 void step(Stream& stream, Rule rule, const UpdateArgs& args) {
   if (args.factor) {

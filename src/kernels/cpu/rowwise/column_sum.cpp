@@ -1,6 +1,6 @@
-// out += rows of x. A thread owns columns; eight rows are added pairwise before they meet the sum,
-// which makes one pass over the sums serve eight rows and keeps rounding small. Sums for an
-// `out` of 16 bits are formed in the workspace.
+// out += rows of x. A thread owns columns. Eight rows are added pairwise before they are added to
+// the sums: one pass over the sums serves eight rows, and rounding stays small. For a 16-bit `out`,
+// the sums are in the workspace.
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -8,7 +8,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kColumns = 64;  ///< columns are handed out in these units: whole cache lines
+constexpr int64_t kColumns = 64;  ///< unit of columns per thread: whole cache lines
 
 template <class T>
 void add_rows(const Tensor& x, int64_t first, int64_t n, float* __restrict out) {

@@ -1,7 +1,6 @@
-// Softmax and cross-entropy by row. Logits go through a buffer in L1: their maximum, exponentials
-// and sum are taken there. A row that fits is read and exponentiated once; a longer one goes part
-// by part, with a running maximum and sum (online softmax), and is exponentiated again for the
-// gradient.
+// Softmax and cross-entropy by row. A buffer in L1 holds logits for their maximum, exponentials and
+// sum. A row that fits is read and exponentiated once. A longer row is processed in parts, with a
+// running maximum and sum (online softmax), and exponentiated again for the gradient.
 #include <cfloat>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -20,7 +19,7 @@ struct Normaliser {
   float sum = 0;
 };
 
-/// part = x; returns the largest of `least` and its elements.
+/// Sets part = x; returns the largest of `least` and its elements.
 template <class T>
 float load_part(const T* x, int64_t n, float least, float* part) {
 #pragma omp simd
@@ -71,7 +70,7 @@ class Rows {
  public:
   explicit Rows(const CrossEntropyArgs& args) : args_(args), cols_(args.logits.cols()) {}
 
-  /// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
+  /// Rows [first, first + n): each step runs for all of them before the next step, see kRowGroup.
   void run(int64_t first, int64_t n) {
     for (int64_t i = 0; i < n && !fits(); ++i) {
       totals_[i] = long_row(row_of<T>(args_.logits, first + i), cols_, parts_[i]);

@@ -1,6 +1,6 @@
-// Backward: rows are sorted by token, and what they add to a token's row is summed, in their order,
-// before it meets that row once; the same for positions. A thread owns columns, so that nothing
-// races and no order depends on the threads.
+// Backward: rows are sorted by token. The contributions to a token's row are summed, in row order,
+// and then added to that row once; the same for positions. A thread owns columns, so there are no
+// races, and the order does not depend on threads.
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -26,7 +26,7 @@ void embed_row(const EmbeddingArgs& args, int64_t row) {
   }
 }
 
-/// The rows of dx that carry each id of the batch, ascending.
+/// The rows of dx for each id of the batch, ascending.
 struct RowsById {
   int32_t* ids;    ///< [groups], each id once
   int32_t* begin;  ///< [groups + 1]: rows before each group
@@ -37,7 +37,7 @@ struct RowsById {
 /// Counting sort. `memory`: 3 rows + vocabulary + 1 numbers.
 RowsById rows_by_id(const int32_t* tokens, int64_t rows, int64_t vocabulary, int32_t* memory) {
   RowsById sorted{memory, memory + rows, memory + 2 * rows + 1, 0};
-  int32_t* next = memory + 3 * rows + 1;  // of each id: how many rows, then where the next one goes
+  int32_t* next = memory + 3 * rows + 1;  // for each id: its rows, then the next position
   std::memset(next, 0, static_cast<size_t>(vocabulary) * sizeof(int32_t));
   for (int64_t row = 0; row < rows; ++row) {
     ++next[tokens[row]];
@@ -65,7 +65,7 @@ RowsById rows_by_id(const int32_t* tokens, int64_t rows, int64_t vocabulary, int
   }
 }
 
-/// out += sums, which become zero.
+/// out += sums; then sums = 0.
 [[gnu::always_inline]] inline void add_sums(float* __restrict sums, const Tensor& out, int64_t row,
                                             int64_t first, int64_t n) {
   with_type(out.dtype, [&](auto type) {
@@ -78,7 +78,7 @@ RowsById rows_by_id(const int32_t* tokens, int64_t rows, int64_t vocabulary, int
   });
 }
 
-/// Columns [first, first + n) of all rows, n <= kTile.
+/// Adds columns [first, first + n) of all rows, n <= kTile.
 void add_columns(const EmbeddingBackwardArgs& args, const RowsById& sorted, int64_t first,
                  int64_t n) {
   const int64_t rows = args.dx.rows();

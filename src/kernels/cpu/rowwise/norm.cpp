@@ -1,7 +1,7 @@
-// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). The backward
-// pass reads each row once from memory: sums, dx, and the row's
-// share of dweight and dbias while it is in L1; the shares are summed by at most kParts blocks of
-// rows, whose number depends on the rows alone, and the blocks are combined in order.
+// LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). The
+// backward pass reads each row once from memory: sums, dx, and the row's share of dweight and dbias
+// are computed while it is in L1. At most kParts blocks of rows sum the shares; their number
+// depends on the rows alone, and they are combined in order.
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-5F;
 constexpr int64_t kParts = 32;
-constexpr int64_t kPartRows = 16;  ///< at least so many rows in a block
+constexpr int64_t kPartRows = 16;  ///< minimum rows of a block
 
 template <bool kCentred, class T, class W>
 void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
@@ -33,7 +33,7 @@ void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
   }
 }
 
-/// Rows [first, first + n): each step for all of them before the next step, see kRowGroup.
+/// Rows [first, first + n): each step runs for all of them before the next step, see kRowGroup.
 template <bool kCentred, class T, class W>
 void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
   const int64_t cols = args.x.cols();

@@ -1,6 +1,6 @@
 #pragma once
-// Scalar pieces that the compiler vectorises inside the kernels' loops: element access, the
-// exponential. Compiled once an instruction set; nothing here may be a shared (cross-ISA) inline
+// Scalar functions that the compiler vectorises inside the kernels' loops: element access, the
+// exponential. Compiled once per instruction set; nothing here may be a shared (cross-ISA) inline
 // function.
 #include <omp.h>
 
@@ -18,7 +18,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 [[gnu::always_inline]] inline float load(const fp16* x) { return to_float(*x); }
 
 [[gnu::always_inline]] inline void store(float* x, float value) { *x = value; }
-/// To nearest, ties to even; NaN stays NaN (the select keeps the loop free of branches).
+/// Rounds to nearest, ties to even; NaN stays NaN (a select, so that the loop has no branches).
 [[gnu::always_inline]] inline void store(bf16* x, float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
@@ -41,7 +41,7 @@ namespace espalier::kernels::ESPALIER_ISA {
   p = p * r + 4.99999940e-1F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  // The low bits of `shifted` are n + 127: moved up, they are the float 2^n.
+  // The low bits of `shifted` are n + 127; shifted to the exponent, they are the float 2^n.
   const float power = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23);
   return x < -87.3F ? 0.0F : p * power;
 }
@@ -52,7 +52,7 @@ namespace espalier::kernels::ESPALIER_ISA {
   return x > 88.37F ? __builtin_inff() : result;
 }
 
-/// What the shared rules (rules/shared.h) compute with.
+/// Math of the shared rules (rules/shared.h).
 struct Math {
   [[gnu::always_inline]] static float root(float x) { return __builtin_sqrtf(x); }
   [[gnu::always_inline]] static float quotient(float a, float b) { return a / b; }

@@ -1,7 +1,7 @@
 #pragma once
-// Random words in bulk: the numbers of src/core/rng.h, many counters at a time. Two
-// implementations, chosen by CMake: philox_plain.cpp, and philox_avx512.cpp with the widening
-// multiply that compilers do not find by themselves.
+// Random words in bulk: the numbers of src/core/rng.h, many counters at a time. CMake chooses one
+// of two implementations: philox_plain.cpp, or philox_avx512.cpp with the widening multiply, which
+// compilers do not generate.
 #include <cstdint>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -14,11 +14,11 @@ inline constexpr int64_t kDrawnWords = 64;
 /// kDrawnWords.
 void draw_words(uint64_t key, uint64_t first, int64_t count, uint32_t* words);
 
-/// The words of up to kMost elements, that of element e being number e % 4 of counter e / 4.
+/// The words of up to kMost elements; element e has word e % 4 of counter e / 4.
 template <int64_t kMost>
 class Words {
  public:
-  /// Those of elements first … first + n - 1; they stay until the next call.
+  /// Words of elements first … first + n - 1; valid until the next call.
   const uint32_t* draw(uint64_t key, int64_t first, int64_t n) {
     const int64_t group = first / kDrawnWords * kDrawnWords;
     draw_words(key, static_cast<uint64_t>(group / 4),

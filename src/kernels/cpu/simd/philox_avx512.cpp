@@ -1,5 +1,5 @@
-// Eight counters in the 64-bit lanes of a register. A multiply reads the low half of a lane only,
-// so the high halves may hold anything until the words are put together at the end.
+// Eight counters in the 64-bit lanes of a register. A multiply reads only the low half of a lane,
+// so high halves are arbitrary until the words are joined at the end.
 #include <immintrin.h>
 
 #include "src/kernels/cpu/simd/philox.h"
@@ -24,7 +24,7 @@ struct Counters {
   c.c3 = p0;
 }
 
-/// The low half of `low` beside the low half of `high`, in each lane.
+/// Joins the low half of `low` and the low half of `high`, in each lane.
 [[gnu::always_inline]] inline __m512i pair(__m512i low, __m512i high) {
   return _mm512_mask_blend_epi32(0xaaaa, low, _mm512_slli_epi64(high, 32));
 }

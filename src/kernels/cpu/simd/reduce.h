@@ -1,6 +1,6 @@
 #pragma once
-// Sums and maxima over a row. The order of additions is fixed by the length alone: four running
-// vectors, which hide the latency of an addition, then the lanes halves onto halves.
+// Sums and maxima over a row. The length alone fixes the order of additions: four running vectors,
+// which hide the latency of an addition, then the lanes by halves.
 #include <cstdint>
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -47,7 +47,7 @@ template <class Term>
   return sum_of_lanes((a + b) + (c + d)) + rest;
 }
 
-/// The largest of `least` and x[i] over [0, n); NaN is passed over.
+/// The largest of `least` and x[i] over [0, n); ignores NaN.
 [[gnu::always_inline]] inline float maximum_over(const float* x, int64_t n, float least) {
   const auto at = [x](int64_t i) { return *reinterpret_cast<const SumVector*>(x + i); };
   SumVector a = SumVector{} + least;

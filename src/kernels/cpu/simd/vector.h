@@ -1,8 +1,8 @@
 #pragma once
-// One vector register of floats, in the width of the instruction set that this copy is compiled for
-// (16, 8 or 4 lanes), with the shuffles that transpose a square of registers or add up the lanes of
-// many at once. Shuffles stay within 128-bit quarters as long as they can: that is where they are
-// cheap. Written with the compiler's vectors, so that one source serves every instruction set.
+// One vector register of floats, in the width of the instruction set of this copy (16, 8 or 4
+// lanes), with shuffles that transpose a square of registers or add up the lanes of many registers
+// at once. Shuffles stay within 128-bit quarters where possible, because these are cheap. Uses the
+// compiler's vector types, so one source serves every instruction set.
 #include <cstdint>
 #include <utility>
 
@@ -27,7 +27,7 @@ using HalfWords [[gnu::vector_size(kLanes * 2), gnu::aligned(2), gnu::may_alias]
   const HalfWords bits = *reinterpret_cast<const HalfWords*>(x);
   return __builtin_bit_cast(Vector, __builtin_convertvector(bits, Words) << 16);
 }
-/// As store() in math.h.
+/// Like store() in math.h.
 [[gnu::always_inline]] inline void write_vector(bf16* x, Vector v) {
   const auto bits = __builtin_bit_cast(Words, v);
   const Words rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
@@ -36,7 +36,7 @@ using HalfWords [[gnu::vector_size(kLanes * 2), gnu::aligned(2), gnu::may_alias]
   *reinterpret_cast<HalfWords*>(x) = __builtin_convertvector(chosen >> 16, HalfWords);
 }
 
-// Loops that become vectors again.
+// The compiler vectorises these loops.
 [[gnu::always_inline]] inline Vector read_vector(const fp16* x) {
   float lanes[kLanes];
 #pragma GCC unroll 1
@@ -80,7 +80,7 @@ template <class T>
 
 namespace shuffles {
 
-// Lane i of a result is lane at(i) of the two operands side by side. A quarter is 4 lanes.
+// Lane i of a result is lane at(i) of the two concatenated operands. A quarter is 4 lanes.
 inline constexpr int kQuarters = kLanes / 4;
 
 /// a0 b0 a1 b1 of each quarter (Offset 0), or a2 b2 a3 b3 (Offset 2).
@@ -93,7 +93,7 @@ template <int Offset>
 struct Pairs {
   static constexpr int at(int i) { return i % 4 / 2 * kLanes + i / 4 * 4 + i % 2 + Offset; }
 };
-/// The quarters Step q + Offset of a, then those of b.
+/// The quarters Step q + Offset of a, followed by those of b.
 template <int Step, int Offset>
 struct Quarters {
   static constexpr int at(int i) {
@@ -111,7 +111,7 @@ template <class Pick>
   return apply<Pick>(a, b, std::make_integer_sequence<int, kLanes>{});
 }
 
-/// The quarters of a..d at one place, side by side: of the 4 x 4 quarters, row `Row`.
+/// Row `Row` of the 4 x 4 quarters of a..d.
 template <int Row>
 [[gnu::always_inline]] inline Vector quarter_row(Vector a, Vector b, Vector c, Vector d) {
   const Vector ab = pick<Quarters<1, Row / 2 * 2>>(a, b);
@@ -154,7 +154,7 @@ template <int Row>
   }
 }
 
-/// Lane i of each quarter: the sum of that quarter of the i-th vector.
+/// Lane i of each quarter: the sum of this quarter of the i-th vector.
 [[gnu::always_inline]] inline Vector quarter_sums(Vector a, Vector b, Vector c, Vector d) {
   using namespace shuffles;
   const Vector ab = pick<Interleave<0>>(a, b) + pick<Interleave<2>>(a, b);

@@ -1,4 +1,4 @@
-// The bits of a matrix and where its rows begin, from a bitmap or a list.
+// The bits and row starts of a matrix, from a bitmap or a list.
 #include <cstring>
 
 #include "src/kernels/cpu/sparse/tile.h"
@@ -6,7 +6,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// How many of the list's positions are below `position`.
+/// Number of the list's positions below `position`.
 int64_t below(const int32_t* list, int64_t count, int64_t position) {
   int64_t low = 0;
   for (int64_t n = count; n > 0;) {
@@ -29,14 +29,14 @@ void make_words(const Positions& p, uint64_t* words, int64_t first, int64_t n) {
   uint64_t word = 0;
   for (int64_t k = below(p.list, p.count, 64 * first); k < end; ++k) {
     const int64_t at = p.list[k] >> 6;
-    // No load: neighbours in one word would wait for each other's stores.
+    // Kept in a register: loads of a word would wait for the stores of its neighbours.
     word = (at == current ? word : 0) | uint64_t{1} << (p.list[k] & 63);
     words[at] = word;
     current = at;
   }
 }
 
-/// Kept elements before a bit of the bitmap.
+/// Number of kept elements before a bit of the bitmap.
 uint32_t rank(const Positions& p, int64_t bit) {
   if (bit == p.size) {
     return static_cast<uint32_t>(p.count);

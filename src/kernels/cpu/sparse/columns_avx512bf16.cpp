@@ -10,7 +10,7 @@ alignas(64) constexpr uint8_t kIota[64] = {
     22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
     44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
-/// A zero of its own: see words_avx512.cpp.
+/// A separate zero register: see words_lanes.h.
 [[gnu::always_inline]] inline __m512i fresh_zero() {
   __m512i zero = _mm512_setzero_si512();
   asm("" : "+v"(zero));

@@ -5,7 +5,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// Counts the rows' elements; rows_with[c] rows have c of them.
+/// Counts the elements of each row; rows_with[c] = number of rows with c elements.
 void count_rows(const TileBits& in, int64_t rows, uint16_t (&rows_with)[kPanel + 1]) {
   for (int64_t r = 0; r < rows; ++r) {
     int count = 0;
@@ -27,7 +27,7 @@ using Bytes [[gnu::vector_size(16), gnu::aligned(1), gnu::may_alias]] = uint8_t;
                                  31);
 }
 
-/// to[e Rows + r] = from[r stride + e], e < count; whole vectors, so reads and writes beyond.
+/// to[e Rows + r] = from[r stride + e], e < count. Whole vectors: reads and writes beyond.
 template <int Rows>
 void interleave(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to) {
   for (int64_t e = 0; e < count; e += 16, from += 16, to += 16 * Rows) {
@@ -66,7 +66,7 @@ void sort_rows(const TileBits& in, uint16_t* order, Run* runs) {
     }
   }
   *runs = {0, 0};
-  // Rows that keep nothing land behind the others.
+  // Rows without elements go behind the others.
   place[0] = before;
   for (int64_t r = 0; r < in.rows; ++r) {
     order[place[in.counts[r]]++] = static_cast<uint16_t>(r);
@@ -80,14 +80,14 @@ void sort_sampled_rows(const TileBits& in, uint16_t* order, Run* runs) {
   }
   uint16_t rows_with[kPanel + 1] = {};
   count_rows(in, rows, rows_with);
-  // Rows that keep nothing come first, and groups that consist of them are left out.
+  // Rows without elements come first; groups of only such rows are skipped.
   int64_t place[kPanel + 1];
   int64_t before = -(rows_with[0] / kSampledRows * kSampledRows);
   int64_t grouped = 0;
   for (int count = 0; count <= kPanel; ++count) {
     place[count] = before;
     before += rows_with[count];
-    const int64_t end = before / kSampledRows * kSampledRows;  // of the groups that are complete
+    const int64_t end = before / kSampledRows * kSampledRows;  // end of the complete groups
     if (end > grouped) {
       *runs++ = {static_cast<uint16_t>(count), static_cast<uint16_t>(end - grouped)};
       grouped = end;
@@ -124,7 +124,7 @@ int64_t list_groups(const TileBits& in, const uint16_t* order, const Run* runs, 
 int64_t list_sampled_groups(const TileBits& in, const uint16_t* order, const Run* runs,
                             uint8_t* columns) {
   constexpr int64_t kStride = kPanel + 64;
-  // What lies beyond a row's last column is a column too: 0, or one of an earlier group.
+  // Entries beyond a row's last column are also valid columns: 0, or one of an earlier group.
   uint8_t listed[kSampledRows * kStride] = {};
   const uint8_t* const begin = columns;
   for (; runs->rows > 0; ++runs) {

@@ -1,6 +1,6 @@
 #pragma once
-// The rows of one tile (tile.h), brought into the order and the groups in which they are
-// computed: sorted by their number of kept elements, and the columns of each group interleaved.
+// Orders and groups the rows of one tile (tile.h) for computation: rows sorted by their number of
+// kept elements, the columns of each group interleaved.
 #include <cstdint>
 
 #include "src/kernels/cpu/sparse/tile.h"
@@ -11,16 +11,17 @@ namespace espalier::kernels::ESPALIER_ISA {
 struct TileBits {
   uint64_t* words;  ///< [rows, kPanelWords]; SDDMM: [rows rounded up to kSampledRows]
   int64_t rows;
-  uint8_t* counts;  ///< [as many]: filled by the sorting
+  uint8_t* counts;  ///< [same number]: filled by the sort
 };
 
 /// Writes the tile's order and its runs, for groups of 2 and 1.
 void sort_rows(const TileBits& in, uint16_t* order, Run* runs);
 
-/// The same for groups of kSampledRows, filled up with rows that do not exist.
+/// Like sort_rows, for groups of kSampledRows; incomplete groups are padded with rows that do not
+/// exist.
 void sort_sampled_rows(const TileBits& in, uint16_t* order, Run* runs);
 
-/// Writes the columns of the runs' rows, group by group; returns how many.
+/// Writes the columns of the runs' rows, group by group; returns their number.
 int64_t list_groups(const TileBits& in, const uint16_t* order, const Run* runs, uint8_t* columns);
 int64_t list_sampled_groups(const TileBits& in, const uint16_t* order, const Run* runs,
                             uint8_t* columns);

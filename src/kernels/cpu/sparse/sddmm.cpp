@@ -1,11 +1,11 @@
-// The kept elements of dyᵀ x: for each, a dot product over the tokens. In the tiled form of W
-// (tile.h), four rows with about the same number of kept elements go side by side: their dy
-// stay in registers, x comes from L1, one load for each fused multiply-add; the lanes of sixteen
-// results are added up while they are in registers.
+// The kept elements of dyᵀ x: each is a dot product over the tokens. In the tiled form of W
+// (tile.h), four rows with about the same number of kept elements are computed together: their dy
+// stay in registers, x comes from L1, with one load per fused multiply-add. The lanes of sixteen
+// results are added up in registers.
 //
-// For each block of kTokens tokens: pack dy and x (features x tokens), shared by the threads; then
-// each thread adds the block's part to the results of its own tiles. The results (fp32, in the
-// order of the tiles) go to their places, rounded once, after the last block.
+// For each block of kTokens tokens, all threads pack dy and x (features x tokens); then each thread
+// adds the block's part to the results of its own tiles. After the last block, the results (fp32,
+// in the order of the tiles) are rounded once and written to their positions.
 #include <omp.h>
 
 #include <cstring>
@@ -34,9 +34,9 @@ Memory carve(Carver& carver, const SparseMatrix& weight, const SparseKernels& ke
   return m;
 }
 
-/// One thread's share of a block of tokens: features to pack, then tiles, by their elements.
+/// One thread's share of a block of tokens: features to pack, then tiles, balanced by elements.
 void work(const SddmmArgs& args, const Memory& m, int64_t token, int64_t thread, int64_t threads) {
-  constexpr int64_t kPiece = 256;  // long enough for memory to stream, short enough for the cache
+  constexpr int64_t kPiece = 256;  // long enough to stream from memory, short enough for the cache
   const int64_t vectors = m.kernels.dot_vectors;
   const int64_t row = vectors * kLanes;
   const Tiles& tiles = m.tiles.tiles;
@@ -79,7 +79,7 @@ void sample(Stream& stream, const SddmmArgs& args, const Memory& m) {
 
 using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 
-/// Rows of four become columns.
+/// Transposes four rows.
 [[gnu::always_inline]] inline void transpose_fours(Four (&rows)[4]) {
   const Four low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
   const Four high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
@@ -108,7 +108,7 @@ template <bool Add>
 template <bool Add, class Half>
 [[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
                                              Half* const (&to)[4]) {
-  // Rounded together: sixteen fill a vector, four do not.
+  // Rounds sixteen at a time: they fill a vector, four do not.
   float sums[16];
   Half rounded[16];
   for (int i = 0; i < 16; ++i) {
@@ -123,7 +123,8 @@ template <bool Add, class Half>
   }
 }
 
-/// The results of one tile, from[e kSampledRows + r] of each group, to the rows' next places.
+/// Writes the results of one tile, from[e kSampledRows + r] of each group, to the rows' next
+/// positions.
 template <bool Add, class T>
 void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* next, T* values) {
   const uint16_t* order = tiles.order + tile * tiles.block_rows;
@@ -137,7 +138,7 @@ void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* 
         to[r] = values + next[order[r]];
         next[order[r]] += static_cast<uint32_t>(count[r]);
       }
-      // Sorted: the first row has the fewest.
+      // Rows are sorted: the first has the fewest elements.
       int64_t e = 0;
       for (; e + 4 <= count[0]; e += 4) {
         Four fours[4];
@@ -157,7 +158,7 @@ void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* 
   }
 }
 
-/// values (+)= the results, rounded. Moves the rows' beginnings on to their ends.
+/// values (+)= the results, rounded. Advances the rows' starts to their ends.
 void return_values(const Memory& m, const SddmmArgs& args, int threads) {
   const Tiles& tiles = m.tiles.tiles;
   with_type(args.weight.values.dtype, [&](auto type) {
@@ -166,7 +167,7 @@ void return_values(const Memory& m, const SddmmArgs& args, int threads) {
     for_blocks(threads, tiles.blocks, args.weight.positions.size, [&](int64_t block) {
       const int64_t row0 = block * tiles.block_rows;
       uint32_t* next = m.tiles.bits.row_begin + row0;
-      // Rows come in the order of each tile, which the machine's own prefetching does not follow.
+      // Rows are in the order of each tile, which hardware prefetchers do not follow.
       const T* last = values + next[least(tiles.block_rows, tiles.rows - row0) - 1];
       for (const T* line = values + next[0]; line < last; line += 64 / sizeof(T)) {
         __builtin_prefetch(line, 1, 2);

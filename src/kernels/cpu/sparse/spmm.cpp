@@ -1,11 +1,13 @@
-// y = x Wᵀ and dx = dy W for unstructured W: one engine. In the tiled form (tile.h) of W, or
-// of its transpose, each output row of a block of tokens is a few vector registers, to which every
-// kept element adds (its value, in all lanes) times (a packed row of activations, from L1):
-// one load for each fused multiply-add, which is all that a core can do at full speed.
+// y = x Wᵀ and dx = dy W for unstructured W, by the same code, with the tiled form (tile.h) of W or
+// of its transpose. An output row of a block of tokens is a few vector registers. For every kept
+// element, its value, in all lanes, times a packed row of activations, from L1, is added: one load
+// per fused multiply-add, the most that a core sustains at full speed.
 //
-// For each block of kTokens tokens: pack its activations (features x tokens); for each band of
-// output rows that fits the L2 cache, go over the panels, adding up in the band; then transpose the
-// band back, with bias, activation and rounding on the way. Threads share out the blocks of tokens.
+// For each block of kTokens tokens:
+//   - pack its activations (features x tokens)
+//   - for each band of output rows that fits the L2 cache, accumulate in the band over all panels
+//   - transpose the band into the result, with bias, activation and rounding
+// Threads split the blocks of tokens.
 #include <cstring>
 
 #include "src/kernels/cpu/elementwise/activation.h"
@@ -16,9 +18,9 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kBandBytes = 512 * 1024;  ///< of L2 for output rows
+constexpr int64_t kBandBytes = 512 * 1024;  ///< part of L2 for output rows
 
-/// What becomes of a product on its way out.
+/// Epilogue of a product.
 struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -67,13 +69,13 @@ template <class F, class In, class Out>
   }
 }
 
-/// A part of the result: tokens x features, of which the band holds `row` floats a feature.
+/// A part of the result: tokens x features; the band holds `row` floats per feature.
 struct Place {
   int64_t token, tokens, feature, features;
   int64_t lane_tokens, row;
 };
 
-/// Transposes the band out to the result's rows.
+/// Transposes the band into the result's rows.
 template <class F, class In, class Out>
 void put_band(const Epilogue& e, const float* band, const Place& p) {
   for (int64_t lane = 0; lane < p.row; lane += kLanes) {
@@ -120,11 +122,11 @@ PutBand put_band_for(const Epilogue& e, DType in) {
 
 struct Memory {
   TileMemory tiles;
-  std::byte* threads = nullptr;  ///< each: packed activations, then a band
+  std::byte* threads = nullptr;  ///< per thread: packed activations, then a band
   size_t each = 0;
-  int64_t packed_row = 0;   ///< floats of one feature
+  int64_t packed_row = 0;   ///< floats of a packed feature
   int64_t band_row = 0;     ///< floats of one output row
-  int64_t band_blocks = 0;  ///< blocks of rows of a band
+  int64_t band_blocks = 0;  ///< blocks of rows in a band
 
   float* packed(int thread) const {
     return reinterpret_cast<float*>(threads + each * static_cast<size_t>(thread));
@@ -164,7 +166,7 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
   make_tiles(m.tiles, weight, use, threads);
   const Tiles& tiles = m.tiles.tiles;
   const PutBand put = put_band_for(epilogue, x.dtype);
-  const int64_t step = m.band_row;  // a float of the band for each token
+  const int64_t step = m.band_row;  // one float of the band per token
   for_blocks(threads, divide_up(tokens, step), tokens * tiles.rows, [&](int64_t block) {
     const int64_t token = block * step;
     float* packed = m.packed(thread_index());

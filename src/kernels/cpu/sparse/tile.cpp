@@ -8,7 +8,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kBlockAim = 512;  ///< rows of a tile: enough for long runs, and 16 bits for each
+constexpr int64_t kBlockAim = 512;  ///< rows of a tile: enough for long runs; indices fit 16 bits
 constexpr int64_t kRunSlots = kPanel + 1;
 
 /// Bits [from, from + n) of the flat words, n <= 64.
@@ -21,16 +21,16 @@ constexpr int64_t kRunSlots = kPanel + 1;
   return n == 64 ? bits : bits & ((uint64_t{1} << n) - 1);
 }
 
-/// The values of a tile's rows, each row's side by side.
+/// The values of a tile's rows, contiguous in each row.
 template <class T>
 struct RowValues {
   const T* values;
-  uint32_t* cursor;   ///< [rows]: where each row's values begin; moved on beyond them
-  int64_t available;  ///< values that exist
+  uint32_t* cursor;   ///< [rows]: start of each row's values; advanced past them
+  int64_t available;  ///< number of existing values
 };
 
-/// Copies the rows' values in their order, whole vectors at a time: what is written too much is
-/// overwritten by the next row, or lies in the tile's slack.
+/// Copies the rows' values in their order, in whole vectors; excess is overwritten by the next row
+/// or lies in the tile's slack.
 template <class T>
 void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, float* out) {
   constexpr int64_t kWide = 16;
@@ -57,8 +57,8 @@ void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs,
   }
 }
 
-/// Writes one tile whose elements begin at `first`, and its values unless there are none. Returns
-/// how many elements it has.
+/// Writes one tile whose elements begin at `first`, and its values if there are any. Returns its
+/// number of elements.
 template <class T>
 int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
                   const RowValues<T>& values) {
@@ -74,7 +74,7 @@ int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bit
   return list_groups(bits, order, runs, tiles.columns + first);
 }
 
-/// Scratch of one thread. Transposed, also one block's values in the order of the transpose.
+/// Scratch of one thread; when transposed, also one block's values in the order of the transpose.
 struct Scratch {
   uint64_t* bits;
   uint8_t* counts;
@@ -94,7 +94,7 @@ Scratch carve_scratch(Carver& carver, int64_t block_rows, TileUse use) {
           .values = carver.take<float>(turned * (block_rows * kPanel + kTileSlack))};
 }
 
-/// The tiles of a block of rows, panel after panel: rows' values follow each other.
+/// Builds the tiles of a block of rows, panel after panel; values are contiguous in each row.
 template <class T>
 void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
                 const Scratch& scratch) {
@@ -143,8 +143,8 @@ void transpose_bits(uint64_t (&rows)[64]) {
   swap_squares<1>(rows, 0x5555555555555555U);
 }
 
-/// 64 columns of W in one panel of its rows, transposed: their bits, and their values appended to
-/// `values`. Returns how many.
+/// Transposes 64 columns of W in one panel of its rows: their bits, and their values, which are
+/// appended to `values`. Returns the number of values.
 template <class T>
 int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64_t panel,
                      int64_t column, uint64_t* bits, const Scratch& scratch, float* values) {
@@ -174,8 +174,8 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
   return total;
 }
 
-/// The tiles of one panel of the transpose, block after block: kPanel rows of W, from left to
-/// right.
+/// Builds the tiles of one panel of the transpose, block after block: kPanel rows of W, from left
+/// to right.
 template <class T>
 void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
                 const Scratch& scratch) {

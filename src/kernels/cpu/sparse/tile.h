@@ -1,14 +1,15 @@
 #pragma once
-// The form in which the sparse products walk over a matrix, made anew in the workspace by each call
-// from whatever form the positions have (bitmap or list).
+// The form of a matrix in the sparse products. Each call builds it in the workspace from any form
+// of the positions (bitmap or list).
 //
 // The matrix [rows, cols] (W, or its transpose) is cut into tiles: a block of rows times a panel of
-// kPanel columns, whose activations stay in the L1 cache. Within a tile, rows are sorted by their
-// number of kept elements, so that the inner loops run long stretches with one trip count: with
-// unsorted rows the mispredicted ends of the inner loop cost as much as the arithmetic. Elements
-// lie in the order in which they are used: a column within the panel (8 bits) and a value (fp32).
-// Cost: about 0.4 ns for each kept element, transposed about 1 ns; 5 bytes for each, and 2 for each
-// row of each panel. For SDDMM 1 byte (no values) and 3.
+// kPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by their
+// number of kept elements, so that inner loops have long stretches with one trip count; with
+// unsorted rows, mispredicted loop ends cost as much as the arithmetic. Elements are stored in the
+// order of use: a column within the panel (8 bits) and a value (fp32).
+//
+// Cost per kept element: about 0.4 ns (transposed 1 ns) and 5 bytes; also 2 bytes per row of each
+// panel. SDDMM: 1 byte (no values) and 3.
 #include <cstddef>
 #include <cstdint>
 
@@ -22,13 +23,13 @@ inline constexpr int kPanel = 64 * kPanelWords;  ///< columns of a tile
 inline constexpr int64_t kTileSlack = 64;        ///< elements that a tile may write beyond its end
 inline constexpr int kSampledRows = 4;           ///< rows of a group in the tiles of SDDMM
 
-/// `rows` rows, one after the other in the order, with `count` elements each. They are computed in
-/// groups of 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are
-/// interleaved: column e of its row r stands at e * (rows of the group) + r.
+/// `rows` consecutive rows of the order, with `count` elements each. They are computed in groups of
+/// 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are interleaved:
+/// column e of its row r is at e * (rows of the group) + r.
 ///
-/// SDDMM: groups are always whole. Rows that keep fewer elements than their group's last have some
-/// column instead, whose results nobody reads; so has a row that does not exist, index `rows`. As
-/// rows are sorted, that adds up to at most (kSampledRows - 1) kPanel elements of a tile.
+/// SDDMM: groups are always complete. A row with fewer elements than its group's last row is padded
+/// with arbitrary columns, whose results are unused; so is a row that does not exist, index `rows`.
+/// As rows are sorted, padding is at most (kSampledRows - 1) kPanel elements per tile.
 struct Run {
   uint16_t count, rows;
 };
@@ -37,16 +38,16 @@ struct Tiles {
   int64_t rows = 0, cols = 0;
   int64_t block_rows = 0;  ///< rows of a tile (the last block may have fewer)
   int64_t blocks = 0, panels = 0;
-  int64_t room = 0;       ///< elements of all tiles at most, with the slack of each
-  int64_t slack = 0;      ///< elements that a tile may take or write beyond those that are kept
-  bool by_panel = false;  ///< whether tiles that follow each other share a panel, or else a block
+  int64_t room = 0;       ///< upper bound on elements of all tiles, with the slack of each
+  int64_t slack = 0;      ///< elements that a tile may hold or write beyond the kept ones
+  bool by_panel = false;  ///< consecutive tiles share a panel; else a block
 
   float* values = nullptr;
-  uint8_t* columns = nullptr;  ///< within the panel; of a group, e-th element of all rows first
-  uint16_t* order = nullptr;   ///< rows of the tile that keep something, [block_rows] for each tile
+  uint8_t* columns = nullptr;  ///< within the panel; interleaved in each group
+  uint16_t* order = nullptr;   ///< non-empty rows of the tile, [block_rows] for each tile
   uint8_t* counts = nullptr;   ///< SDDMM: kept elements of the tile's rows, [block_rows]
-  Run* runs = nullptr;         ///< [kPanel + 1] for each tile; ends with one of no rows
-  int64_t* first = nullptr;    ///< where a tile's elements begin
+  Run* runs = nullptr;         ///< [kPanel + 1] for each tile; ends with one of 0 rows
+  int64_t* first = nullptr;    ///< index of each tile's first element
 
   int64_t at(int64_t block, int64_t panel) const {
     return by_panel ? panel * blocks + block : block * panels + panel;
@@ -54,7 +55,7 @@ struct Tiles {
   int64_t tiles() const { return blocks * panels; }
 };
 
-/// Takes consecutive pieces of the workspace; with no memory behind it, only adds up their sizes.
+/// Allocates consecutive pieces of the workspace; without memory it only sums their sizes.
 struct Carver {
   std::byte* memory = nullptr;
   size_t used = 0;
@@ -67,21 +68,21 @@ struct Carver {
   }
 };
 
-/// A matrix as flat bits; what the list form lacks is made in the workspace.
+/// A matrix as flat bits; for a list, the bits are built in the workspace.
 struct KeptBits {
   const uint64_t* words = nullptr;
   const uint32_t* ranks = nullptr;
-  uint64_t* made = nullptr;       ///< the same words while they are being made
+  uint64_t* made = nullptr;       ///< the same words, writable, while they are built
   uint32_t* row_begin = nullptr;  ///< [rows + 1]: kept elements before each row
 };
 
 void make_bits(KeptBits& bits, const SparseMatrix& weight, int threads);
 
-/// What a call carves out of the workspace for one matrix.
+/// Workspace of one matrix in a call.
 struct TileMemory {
   KeptBits bits;
   Tiles tiles;
-  std::byte* scratch = nullptr;  ///< of the threads, while the tiles are made
+  std::byte* scratch = nullptr;  ///< per thread, while tiles are built
   size_t scratch_each = 0;
 };
 
@@ -90,7 +91,7 @@ enum class TileUse : uint8_t { product, transposed, sampled };
 
 TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads);
 
-/// Fills what was carved.
+/// Fills the allocated tiles.
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -2,14 +2,14 @@
 // The inner loops of the sparse products over one tile (tile.h), and the packing of
 // activations for them.
 //
-// A packed row is one feature of a block of tokens: its values side by side, as lanes of vectors.
-// In fp32, a lane is a token. In bf16 where the machine multiplies pairs of bf16, a lane is two
-// tokens: SDDMM sums their two products in one instruction, and the products with W multiply each
-// lane by (value, 0) and by (0, value), which gives the even and the odd tokens from one load.
+// A packed row is one feature of a block of tokens: its values are contiguous, as lanes of vectors.
+// In fp32 a lane is a token. In bf16, if the machine multiplies pairs of bf16, a lane is two
+// tokens: SDDMM sums their two products in one instruction; products with W multiply each lane by
+// (value, 0) and by (0, value), which gives the even and the odd tokens from one load.
 //
-// What bounds the loops is the two loads that a core can do in a cycle, whatever their width. So
-// eight columns come in one load, and they come early: an activation's load waits for its column,
-// and a load that is issued only when those before it are done stalls all that follow.
+// The bottleneck is loads: a core has two per cycle, of any width. So one load reads eight columns,
+// and early: an activation's load depends on its column, and a load that is issued only after those
+// before it are done stalls all that follow.
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -18,7 +18,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// A part of the activations x [R, features]: tokens from `token` on, those beyond R being zero.
+/// A part of the activations x [R, features]: tokens from `token` on; tokens beyond R are zero.
 struct Packing {
   Tensor x;
   int64_t token, feature, features;
@@ -26,24 +26,25 @@ struct Packing {
 
 struct SparseKernels {
   int64_t lane_tokens;  ///< 1 or 2
-  int64_t vectors;      ///< of a packed row for the products with W
-  int64_t dot_vectors;  ///< of a packed row for SDDMM
+  int64_t vectors;      ///< of a packed row in products with W
+  int64_t dot_vectors;  ///< of a packed row in SDDMM
   void (*pack)(const Packing& what, int64_t vectors, float* out);
-  /// band += the product of the tile with its panel of packed x. A row of the band is `vectors`
-  /// times lane_tokens vectors; of each lane_tokens of them, the first has the even tokens.
+  /// band += the product of the tile with its panel of packed x. A row of the band has `vectors`
+  /// times lane_tokens vectors; in each group of lane_tokens vectors, the first has the even
+  /// tokens.
   void (*add_tile)(const Tiles& tiles, int64_t tile, const float* x, float* band);
   /// results (+)= the dot products of packed dy and x at the tile's elements.
   void (*dot_tile)(const Tiles& tiles, int64_t tile, const struct DotOperands& operands);
 };
 
 struct DotOperands {
-  const float* dy;  ///< packed, of the tile's rows
-  const float* x;   ///< packed, of the panel
+  const float* dy;  ///< packed rows of the tile
+  const float* x;   ///< packed panel
   bool add;
   float* results;  ///< in the order of the tiles
 };
 
-/// For activations of this type. Two implementations, chosen by CMake: tile_kernels_plain.cpp and
+/// Kernels for activations of this type. CMake chooses tile_kernels_plain.cpp or
 /// tile_kernels_avx512bf16.cpp.
 SparseKernels sparse_kernels(DType dtype);
 
@@ -53,7 +54,7 @@ SparseKernels sparse_kernels(DType dtype);
   return eight;
 }
 
-/// fp32 arithmetic; activations of 16 bits are widened when they are packed.
+/// fp32 arithmetic; 16-bit activations are widened when packed.
 struct FloatMath {
   static constexpr int kLaneTokens = 1;
   static constexpr int kVectors = kLanes == 16 ? 4 : 8;
@@ -71,7 +72,7 @@ struct FloatMath {
   [[gnu::always_inline]] static Vector dot(Vector sum, Vector a, Vector b) { return sum + a * b; }
 };
 
-/// out[f * row + v kLanes + lane] for f < features: squares of kLanes features and lanes.
+/// out[f * row + v kLanes + lane] for f < features, by squares of kLanes features and lanes.
 template <class Math, class T>
 void pack_rows(const Packing& p, int64_t vectors, float* out) {
   constexpr int64_t kStep = kLanes * Math::kLaneTokens;
@@ -85,7 +86,7 @@ void pack_rows(const Packing& p, int64_t vectors, float* out) {
       float* to = out + f * row + v * kLanes;
       Vector square[kLanes];
       if (whole && width == kLanes) {
-        // Rows are pages apart: the machine's own prefetching does not follow sixteen at once.
+        // Rows are pages apart: hardware prefetchers do not follow sixteen at once.
         const T* next = elements<T>(p.x) + token * p.x.stride + p.feature + f + kAhead;
         for (int64_t i = 0; i < kStep; ++i) {
           __builtin_prefetch(next + i * p.x.stride);
@@ -112,7 +113,7 @@ void pack_rows(const Packing& p, int64_t vectors, float* out) {
   }
 }
 
-/// A group of rows with `count` elements each, and the columns of the group and of what follows.
+/// A group of rows with `count` elements each, and pointers to its columns and those that follow.
 template <int Rows>
 struct Group {
   const uint8_t* columns;
@@ -120,8 +121,8 @@ struct Group {
   uint64_t eight;  ///< the first eight columns
 };
 
-/// body(e, r, column) for every element e of each row r. Leaves the next group's first columns in
-/// `eight`.
+/// Calls body(e, r, column) for every element e of each row r. Leaves the next group's first
+/// columns in `eight`.
 template <int Rows, class Body>
 [[gnu::always_inline]] inline void for_elements(Group<Rows>& g, const Body& body) {
   constexpr int kStep = 8 / Rows;
@@ -147,7 +148,7 @@ template <int Rows, class Body>
   }
 }
 
-/// Walks over the runs of a tile in groups of 2 rows and 1: visit(Group<Rows>&, order).
+/// Visits the runs of a tile in groups of 2 rows and 1: visit(Group<Rows>&, order).
 template <class Visit>
 [[gnu::always_inline]] inline void for_groups(const Tiles& tiles, int64_t tile,
                                               const Visit& visit) {
@@ -220,8 +221,8 @@ struct SampledRows {
     }
   }
 
-  /// One element of each row, at the columns that the bytes name: lane r of each quarter has a part
-  /// of the dot product of row r.
+  /// One element of each row, at the columns in the bytes: lane r of each quarter is a partial dot
+  /// product of row r.
   [[gnu::always_inline]] Vector dots(const float* x, uint64_t columns) const {
     Vector sum[kSampledRows];
     for (int r = 0; r < kSampledRows; ++r, columns >>= 8) {
@@ -234,7 +235,7 @@ struct SampledRows {
     return quarter_sums(sum[0], sum[1], sum[2], sum[3]);
   }
 
-  /// n <= kLanes / 4 elements of each row, by element and row. What is beyond them is zero.
+  /// n <= kLanes / 4 elements of each row, by element and row; the rest is zero.
   [[gnu::always_inline]] Vector results(const float* x, const uint8_t* columns, int64_t n) const {
     constexpr int kQuarters = kLanes / 4;
     Vector parts[kQuarters];
@@ -248,8 +249,8 @@ struct SampledRows {
   }
 };
 
-/// The lanes of as many elements as a vector has quarters are added up together, while they are in
-/// registers. What the last of a group writes too much, the next group overwrites.
+/// The lanes of as many elements as a vector has quarters are reduced together, in registers. The
+/// last write of a group may exceed it; the next group overwrites the excess.
 template <class Math>
 void dot_tile(const Tiles& tiles, int64_t tile, const DotOperands& o) {
   constexpr int64_t kStep = kLanes / 4;

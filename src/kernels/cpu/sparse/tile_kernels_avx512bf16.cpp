@@ -5,14 +5,14 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// sum + the two products of each lane. The products are exact, subnormal operands count as zero.
+/// sum + the two products of each lane. Products are exact; subnormal operands count as zero.
 [[gnu::always_inline]] inline Vector dot_pairs(Vector sum, Vector a, Vector b) {
   return __builtin_bit_cast(
       Vector, _mm512_dpbf16_ps(__builtin_bit_cast(__m512, sum), __builtin_bit_cast(__m512bh, a),
                                __builtin_bit_cast(__m512bh, b)));
 }
 
-/// Lanes of two bf16: the token with the even number in the low half.
+/// Lanes of two bf16; the even token is in the low half.
 struct PairMath {
   static constexpr int kLaneTokens = 2;
   static constexpr int kVectors = 2;
@@ -27,7 +27,7 @@ struct PairMath {
     return __builtin_bit_cast(
         Vector, (__builtin_bit_cast(Words, even) >> 16) | __builtin_bit_cast(Words, odd));
   }
-  /// `value` is a bf16 in the high half: (0, value) meets the odd tokens, (value, 0) the even ones.
+  /// `value` is a bf16 in the high half: (0, value) multiplies odd tokens, (value, 0) even ones.
   [[gnu::always_inline]] static void add(Vector (&sum)[2], float value, Vector x) {
     const Vector odd = value - Vector{};
     const auto even = __builtin_bit_cast(Vector, __builtin_bit_cast(Words, odd) >> 16);

@@ -7,10 +7,10 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kPiece = 2048;   ///< values whose codes were unpacked
-constexpr int64_t kRange = 16384;  ///< values of a task
+constexpr int64_t kPiece = 2048;   ///< values whose codes are unpacked at a time
+constexpr int64_t kRange = 16384;  ///< values per task
 
-/// The decoder of one bucket, from the bytes that it carries.
+/// The decoder of one bucket, from the bucket's header.
 template <class Codec>
 struct BucketDecoder {
   typename Codec::Decoder decoder;
@@ -45,7 +45,7 @@ struct BucketDecoder<wire::Percentiles> {
   }
 };
 
-/// Values [first, first + n), first a multiple of 8.
+/// Decodes values [first, first + n); first is a multiple of 8.
 template <class Codec, bool kAccumulate>
 void decode_range(const DecodeArgs& args, const WireLayout& layout, int64_t first, int64_t n) {
   const WireFormat& format = args.format;
@@ -85,7 +85,7 @@ void decode_buckets(Stream& stream, const DecodeArgs& args) {
   });
 }
 
-/// Elements at any address. A structure, since a template forgets the alignment of a mere alias.
+/// Unaligned elements. A struct, because templates drop the alignment of an alias.
 template <class T>
 struct [[gnu::packed, gnu::may_alias]] Unaligned {
   decltype(T::bits) bits;

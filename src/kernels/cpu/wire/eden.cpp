@@ -1,5 +1,6 @@
-// The transform has the same geometry in every stage: neighbours go to the two halves of another
-// array. A stage is a butterfly of the next stride, as in place, and vectorises at any stride.
+// Every stage of the transform has the same geometry: neighbours go to the two halves of another
+// array. A stage is equivalent to a butterfly of the next stride in place, and vectorises at any
+// stride.
 #include "src/kernels/cpu/simd/philox.h"
 #include "src/kernels/cpu/wire/pack.h"
 #include "src/kernels/cpu/wire/values.h"
@@ -24,7 +25,7 @@ struct Rotation {
   }
 };
 
-/// H x of p values in `x`; the result is in the array that is returned, x or `spare`.
+/// H x for the p values in `x`; returns the array of the result, `x` or `spare`.
 float* transform(float* x, float* spare, int64_t p) {
   const int64_t half = p / 2;
   for (int64_t stride = 1; stride < p; stride *= 2) {
@@ -43,7 +44,7 @@ float* transform(float* x, float* spare, int64_t p) {
   return x;
 }
 
-/// Sum of x[i] y[i], in the order of the header.
+/// Sum of x[i] y[i], in the order that rules/wire/eden.h defines.
 double product(const float* x, const float* y, int64_t p) {
   double sums[Eden::kSums] = {};
   for (int64_t i = 0; i < p; i += Eden::kSums) {

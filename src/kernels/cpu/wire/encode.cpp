@@ -1,6 +1,6 @@
-// Small buckets are measured and encoded one after the other, while they are in cache. Of large
-// ones first all pieces are measured, side by side, then the codes are made in ranges of their own.
-// Pieces begin at multiples of 8 values, so that no two threads write to one byte.
+// Small buckets are measured and encoded one by one, while they are in cache. Large buckets are
+// first measured in parallel pieces; then their codes are made in separate ranges. Pieces begin at
+// multiples of 8 values, so that no two threads write to one byte.
 #include "src/kernels/cpu/simd/philox.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -13,11 +13,11 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kPiece = 2048;       ///< values whose codes wait to be packed
-constexpr int64_t kLargeUnit = 65536;  ///< values: beyond, buckets are measured in parts
-constexpr int64_t kRange = 16384;      ///< values of a task
+constexpr int64_t kPiece = 2048;       ///< values whose codes are packed together
+constexpr int64_t kLargeUnit = 65536;  ///< values; larger buckets are measured in parts
+constexpr int64_t kRange = 16384;      ///< values per task
 
-/// The encoder of one bucket, from the bytes that it carries: the decoder reads the same, rounded
+/// The encoder of one bucket, from the bucket's header: the decoder reads the same, rounded
 /// numbers.
 template <class Codec>
 struct BucketEncoder {
@@ -104,7 +104,7 @@ struct Message {
   std::byte* carried(int64_t bucket) const { return args.wire.data() + bucket * layout.carried; }
   int64_t end_of(int64_t bucket) const { return least(n, (bucket + 1) * layout.bucket); }
 
-  /// Writes what bucket `number` carries.
+  /// Writes the header of bucket `number`.
   void carry(const Measured& found, int64_t number) const {
     const int64_t begin = number * layout.bucket;
     const int64_t count = end_of(number) - begin;
@@ -117,8 +117,8 @@ struct Message {
   }
 };
 
-/// Makes the codes of values [first, first + n), first a multiple of 8; their buckets carry already
-/// what they do.
+/// Encodes values [first, first + n); first is a multiple of 8. The headers of their buckets are
+/// already written.
 template <class Codec>
 [[gnu::noinline]] void encode_range(const Message<Codec>& message, int64_t first, int64_t n) {
   const WireFormat& format = message.args.format;
@@ -204,7 +204,7 @@ void encode_buckets(Stream& stream, const EncodeArgs& args) {
   if (message.n == 0) {
     return;
   }
-  // The least number of values that is of whole buckets and whole bytes.
+  // The smallest number of values in whole buckets and whole bytes.
   const int64_t bucket = message.layout.bucket;
   const int64_t unit = bucket == message.n ? bucket : bucket % 8 == 0 ? bucket : 8 * bucket;
   if (unit > kLargeUnit) {
@@ -214,8 +214,8 @@ void encode_buckets(Stream& stream, const EncodeArgs& args) {
   }
 }
 
-/// What fp32, bf16 and fp16 write, at any address. Not the elements themselves are arguments of
-/// templates: those forget the alignment.
+/// Unaligned elements of type fp32, bf16 or fp16. The template argument is a struct, because
+/// templates drop the alignment of a type argument.
 template <class T>
 struct WireElement {
   using Element [[gnu::aligned(1), gnu::may_alias]] = uint16_t;

@@ -1,5 +1,5 @@
 #pragma once
-// Codes of 1 to 8 bits, one in each byte, to bits side by side and back; and words at any address.
+// Packs codes of 1 to 8 bits, one in each byte, to adjacent bits, and back; words at any address.
 #include <cstddef>
 #include <cstdint>
 
@@ -24,11 +24,11 @@ namespace espalier::kernels::ESPALIER_ISA {
   return {{get_word(wire), bytes >= 8 ? get_word(wire + 4) : 0U}};
 }
 
-/// n codes, each below 2^bits, to ⌈n bits / 8⌉ bytes, exactly these.
+/// Packs n codes, each below 2^bits, to exactly ⌈n bits / 8⌉ bytes.
 [[gnu::always_inline]] inline void pack(const uint8_t* codes, int64_t n, int bits,
                                         std::byte* wire) {
   int64_t i = 0;
-  // Words of eight bytes, of which the next overwrites what is too much.
+  // Writes words of eight bytes; the next word overwrites the excess.
   for (; i + 64 <= n; i += 8, wire += bits) {
     uint64_t word;
     __builtin_memcpy(&word, codes + i, 8);

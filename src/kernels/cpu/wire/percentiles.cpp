@@ -7,7 +7,7 @@ namespace {
 
 using wire::Percentiles;
 
-/// Least significant digit first: 31 bits in three digits, so the result is in `spare`.
+/// Radix sort, least significant digit first: 31 bits in three digits, so the result is in `spare`.
 void sort_bits(uint32_t* keys, uint32_t* spare, int64_t n) {
   constexpr int kDigit = 11;
   constexpr uint32_t kMask = (1U << kDigit) - 1;

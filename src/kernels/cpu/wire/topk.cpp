@@ -1,6 +1,7 @@
-// The kept-th largest magnitude is found bit by bit: count what is not below a number, and keep its
-// last bit if these are enough. Counting is what vectors do best, 16 values at once; a number that
-// separates exactly `kept` values ends the search, of normal numbers after some 20 bits.
+// Finds the kept-th largest magnitude bit by bit: counts the magnitudes that are not below a
+// candidate, and keeps its last bit if there are at least `kept`. Counting processes 16 values at
+// once. A candidate that separates exactly `kept` values ends the search, after some 20 bits for
+// normal numbers.
 #include "src/kernels/cpu/wire/pack.h"
 #include "src/kernels/cpu/wire/values.h"
 #include "src/kernels/cpu/wire/whole.h"
@@ -22,7 +23,7 @@ int64_t count_from(const float* x, int64_t n, uint32_t bits) {
   return count;
 }
 
-/// Magnitudes above `bits` are kept, and the first `ties` of those that are equal.
+/// Magnitudes above `bits` are kept, and the first `ties` equal magnitudes.
 struct Threshold {
   uint32_t bits = 0;
   int64_t ties = 0;
@@ -31,7 +32,7 @@ struct Threshold {
 /// `largest`: the bits of the largest magnitude.
 Threshold threshold_of(const float* x, int64_t n, int64_t kept, uint32_t largest) {
   Threshold found;
-  int64_t present = n;  // magnitudes from found.bits up, at least `kept`
+  int64_t present = n;  // number of magnitudes from found.bits up, at least `kept`
   for (int bit = 30; bit >= 0 && present > kept; --bit) {
     const uint32_t bits = found.bits | 1U << bit;
     const int64_t count = bits > largest ? 0 : count_from(x, n, bits);
@@ -67,7 +68,7 @@ void encode_bucket(const float* x, int64_t n, int64_t kept, std::byte* wire) {
   }
 }
 
-/// Places ascend within the bucket, values are finite.
+/// True if positions ascend within the bucket and values are finite.
 bool is_valid(const std::byte* wire, int64_t kept, int64_t n) {
   int32_t before = -1;
   for (int64_t k = 0; k < kept; ++k) {

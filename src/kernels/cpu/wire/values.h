@@ -1,6 +1,6 @@
 #pragma once
-// Loops over the values of a bucket, made from a codec's rules: statistics, codes, values.
-// Sources that include this are compiled without contraction (CMakeLists.txt).
+// Loops over the values of a bucket, built from a codec's rules: statistics, codes, values. Sources
+// that include this are compiled without contraction (CMakeLists.txt).
 #include "src/kernels/cpu/simd/math.h"
 #include "src/kernels/rules/wire/codecs.h"
 
@@ -9,8 +9,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 using wire::Carried;
 using wire::Measured;
 
-// Statistics are found by integers: they order floats as floats do, and NaN is just larger than the
-// rest.
+// Statistics compare integers: these order floats as floats do, with NaN just above the rest.
 
 inline void measure_largest(const float* x, int64_t n, Measured& found) {
   int32_t largest = found.largest;
@@ -35,7 +34,7 @@ inline void measure_range(const float* x, int64_t n, Measured& found) {
   found.high = high;
 }
 
-/// Sixteen sums side by side, in every instruction set.
+/// Sixteen interleaved sums, on every instruction set.
 inline void measure_sum(const float* x, int64_t n, Measured& found) {
   constexpr int kSums = 16;
   double sums[kSums] = {};
@@ -75,7 +74,7 @@ inline void join(Measured& found, const Measured& other) {
   found.sum += other.sum;
 }
 
-/// codes[i] = the code of x[i], one in each byte; `words`: one for each value, or null.
+/// codes[i] = the code of x[i], one per byte; `words`: one random word for each value, or null.
 template <bool kRandom, class Encoder>
 void encode_values(const Encoder& made, const float* __restrict x, int64_t n,
                    const uint32_t* __restrict words, uint8_t* __restrict codes) {
@@ -100,7 +99,7 @@ template <bool kAccumulate, class Code, class Value>
 template <bool kAccumulate, class Decoder>
 void decode_values(const Decoder& made, const uint8_t* codes, int64_t n, float* y) {
   const Decoder decoder = made;
-  if constexpr (requires { decoder.huge; }) {  // one branch a bucket instead of one a value
+  if constexpr (requires { decoder.huge; }) {  // one branch per bucket instead of one per value
     decoder.huge
         ? decode_each<kAccumulate>(codes, n, y, [=](uint8_t c) { return decoder.huge_value(c); })
         : decode_each<kAccumulate>(codes, n, y, [=](uint8_t c) { return decoder.usual_value(c); });

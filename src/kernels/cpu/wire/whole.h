@@ -1,5 +1,5 @@
 #pragma once
-// Codecs of WireForm::whole: each defines its two functions in a file of its own.
+// Codecs of WireForm::whole: each defines its two functions in its own file.
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/rules/wire/codecs.h"
 
@@ -17,7 +17,7 @@ void decode_whole(Stream& stream, const DecodeArgs& args);
 ESPALIER_WIRE_CODECS(ESPALIER_WIRE_WHOLE)
 #undef ESPALIER_WIRE_WHOLE
 
-/// body(first value, values, where its bytes begin) for each bucket of a message of n values.
+/// Calls body(first value, values, first byte) for each bucket of a message of n values.
 template <class Body>
 void for_buckets(int threads, const WireFormat& format, int64_t n, const Body& body) {
   const WireLayout layout = wire_layout(format, n);

@@ -1,5 +1,5 @@
 #pragma once
-// Scalar pieces that wire codecs share: bits of numbers, scaling, rounding, packed codes.
+// Scalar functions shared by wire codecs: bits of numbers, scaling, rounding, packed codes.
 #include <cstddef>
 #include <cstdint>
 
@@ -19,18 +19,18 @@ ESPALIER_RULE float from_half(uint32_t bits) { return to_float(fp16{static_cast<
 ESPALIER_RULE uint32_t to_half(float x) { return to_fp16(x).bits; }
 #endif
 
-/// Ordered as the floats are, -0 before +0, NaN at the ends. Its own inverse.
+/// Integers in the order of the floats, -0 before +0, NaN at the ends. Its own inverse.
 ESPALIER_RULE int32_t ordered_bits(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
-/// Statistics of a run of values. Those of several runs combine to the same result in any order,
-/// except `sum`, which is added run by run.
+/// Statistics of a run of values. Statistics of several runs combine to the same result in any
+/// order, except `sum`, which is added run by run.
 struct Measured {
   int32_t largest = 0;  ///< bits of the largest magnitude; NaN counts as larger than infinity
   int32_t low = INT32_MAX, high = INT32_MIN;  ///< least and largest value, as ordered_bits
   double sum = 0;                             ///< of magnitudes
 };
 
-/// True when a value was not finite (not for Find::range).
+/// True if a value was not finite (not for Find::range).
 ESPALIER_RULE bool is_bad(const Measured& found) {
   return static_cast<uint32_t>(found.largest) >= kInfiniteBits;
 }
@@ -40,18 +40,18 @@ ESPALIER_RULE float largest_of(const Measured& found) {
 
 struct WireTables;  // magnitude_table.h
 
-/// The first words that a bucket carries.
+/// The first words of a bucket's header.
 struct Carried {
   uint32_t word[2];
   ESPALIER_RULE float scale() const { return float_of(word[0]); }
 };
 ESPALIER_RULE Carried carried_scale(float scale) { return {{bits_of(scale), 0}}; }
 
-/// x / unit = (x before) after, where both factors lie well within the range of floats.
+/// x / unit = (x before) after, where both factors are well within the range of floats.
 struct Scaling {
   float before, after;
 };
-/// To multiples of unit / parts.
+/// Scales to multiples of unit / parts.
 ESPALIER_RULE Scaling scaling(float unit, float parts) {
   if (!(unit > 0)) {
     return {1, 0};
@@ -61,18 +61,18 @@ ESPALIER_RULE Scaling scaling(float unit, float parts) {
 }
 ESPALIER_RULE float scaled(float x, Scaling to) { return x * to.before * to.after; }
 
-/// Adding it rounds to an integer, to nearest even, which the low bits then hold.
+/// Adding it rounds to an integer, to nearest even; the low bits then hold the integer.
 inline constexpr float kRound = 12582912.0F;  // 1.5 * 2^23
 ESPALIER_RULE uint32_t rounded(float t) { return bits_of(t + kRound); }
 
-/// Uniform in (-1/2, 1/2), 15 bits: its sum with a number below 256 keeps all of them, and rounding
-/// an integer that it was added to gives that integer.
+/// Uniform in (-1/2, 1/2), 15 bits. A sum with a number below 256 keeps all bits. Added to an
+/// integer and rounded, it gives that integer.
 ESPALIER_RULE float dither(uint32_t word) {
   return static_cast<float>(static_cast<int32_t>(word >> 17)) * 0x1p-15F + (0x1p-16F - 0.5F);
 }
 
-/// Eight codes of 1 to 8 bits, one in each byte, to bits side by side and back. Three steps close
-/// (or open) the gaps between halves of the word's lanes.
+/// Packs eight codes of 1 to 8 bits, one in each byte, to adjacent bits, and back. Three steps
+/// close (or open) the gaps between halves of the word's lanes.
 ESPALIER_RULE uint64_t closed(uint64_t v, int bits) {
   v = (v & 0x00ff00ff00ff00ffU) | ((v & 0xff00ff00ff00ff00U) >> (8 - bits));
   v = (v & 0x0000ffff0000ffffU) | ((v & 0xffff0000ffff0000U) >> (16 - 2 * bits));

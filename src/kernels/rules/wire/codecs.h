@@ -1,16 +1,16 @@
 #pragma once
-// The list of wire codecs. To add one: a struct with its rules in a file of this folder, its include
-// and its line here, a row of tests/kernels/wire_case.h.
+// The list of wire codecs. To add one: a struct with its rules in a file of this folder, its
+// include and its line here, a row in tests/kernels/wire_case.h.
 //
 // A struct has
 //   kEntry            its facts (wire_codec.h)
 // and with WireForm::codes
-//   kFind             what a pass over a bucket's values has to find
-//   carry(format, found, n, tables) → Carried      the words that a bucket carries
-//   Encoder(format, carried, tables), code<kRandom>(x, word)      the code of one value
-//   Decoder(format, carried, values), value(code)                 and back
-// from which both backends make their loops. With WireForm::whole each backend encodes and decodes
-// a bucket in a file of its own (cpu/wire/NAME.cpp, cuda/wire/NAME.cu).
+//   kFind             statistics of a bucket's values that the codec needs
+//   carry(format, found, n, tables) → Carried      the words of a bucket's header
+//   Encoder(format, carried, tables), code<kRandom>(x, word)      encodes one value
+//   Decoder(format, carried, values), value(code)                 decodes one value
+// Both backends build their loops from these. With WireForm::whole each backend encodes and decodes
+// a bucket in its own file (cpu/wire/NAME.cpp, cuda/wire/NAME.cu).
 #include "src/kernels/rules/wire/eden.h"
 #include "src/kernels/rules/wire/fp8.h"
 #include "src/kernels/rules/wire/linear8.h"
@@ -45,7 +45,7 @@ namespace espalier::kernels {
 enum class WireCode : uint8_t { ESPALIER_WIRE_CODECS(ESPALIER_WIRE_CODE) };
 #undef ESPALIER_WIRE_CODE
 
-/// body(Codec{}) for the struct of this code.
+/// Calls body(Codec{}) with the struct of this code.
 template <class Body>
 [[gnu::always_inline]] inline void with_codec(WireCode code, const Body& body) {
   switch (code) {

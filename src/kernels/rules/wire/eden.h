@@ -1,22 +1,23 @@
 #pragma once
-// eden: a random rotation, then the 2^bits values that serve a normal distribution best; unbiased.
+// eden: a random rotation, then the 2^bits best values for a normal distribution; unbiased.
 //
-//   bucket   scale S, seed, then p codes of `bits` bits; p = the bucket's values n, padded with zeros
-//            to a power of two
+//   bucket   scale S, seed, then p codes of `bits` bits; p = the number n of values, padded with
+//            zeros to a power of two
 //   encode   r = H D x           D: random signs, H: Walsh-Hadamard, entries ±1
 //            q_i = the centroid nearest to r_i √p / |r|      (Lloyd-Max of N(0, 1), bits 1 … 4)
 //            S = |r|² / (√p <r, q>)
 //   decode   y = S / √p D H q
 //
-// H D / √p is a rotation, after which coordinates are nearly normal unless a few values outweigh the
-// rest of the bucket. S makes the mean of y over rotations x: exactly over all rotations, and nearly
-// over those of random signs where coordinates are normal. Expected |y - x|² / |x|²: 0.571 (π/2 - 1), 0.133, 0.0358, 0.0096 for 1 … 4
-// bits. Signs are bits of Philox(seed); the seed is a function of the key and of the number of the
-// bucket's first element. With the same key (0: rounding to nearest) rotations repeat.
+// H D / √p is a rotation. Rotated coordinates are nearly normal unless a few values dominate the
+// bucket. S makes the mean of y over rotations equal x: exactly over all rotations, and nearly over
+// those by random signs if coordinates are normal. Expected |y - x|² / |x|²: 0.571 (π/2 - 1),
+// 0.133, 0.0358, 0.0096 for 1 … 4 bits. Signs are bits of Philox(seed). The seed is a function of
+// the key and of the number of the bucket's first element: the same key (0: rounding to nearest)
+// gives the same rotations.
 //
-// Bits: butterflies go from the stride 1 up, each a + b and a - b; sums over i are 256 sums in
-// double, of i mod 256, joined by halves. x is scaled by a power of two first, so that no sum
-// overflows; a value beyond the largest float decodes to that.
+// Equal bits everywhere: butterflies go from stride 1 up, each a + b and a - b. A sum over i is 256
+// sums in double, by i mod 256, joined by halves. x is first scaled by a power of two, so that no
+// sum overflows. A decoded value beyond the largest float is clamped to it.
 // Source: Vargaftik and others, "EDEN", ICML 2022; "DRIVE", NeurIPS 2021.
 #include "src/kernels/rules/wire/arithmetic.h"
 
@@ -56,18 +57,19 @@ struct Eden {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
     return static_cast<uint32_t>(z ^ (z >> 31));
   }
-  /// Element i of a bucket has bit i % 32 of word (i / 32) % 4 of Philox(seed), counter i / 128.
+  /// The sign of element i of a bucket is bit i % 32 of word (i / 32) % 4 of Philox(seed), counter
+  /// i / 128.
   ESPALIER_RULE static float with_sign(float x, uint32_t word, int bit) {
     return float_of(bits_of(x) ^ (word >> bit) << 31);
   }
 
-  /// By a power of two to magnitudes of about 1.
+  /// Scales by a power of two to magnitudes of about 1.
   ESPALIER_RULE static Scaling scaling_of(float largest) {
     const float before = largest < 0x1p-64F ? 0x1p64F : largest > 0x1p64F ? 0x1p-64F : 1.0F;
     const uint32_t exponent = bits_of(largest * before) >> 23;
     return {before, float_of((254U - exponent) << 23)};
   }
-  /// Magnitude `rank` of those of `bits` bits.
+  /// The centroid of rank `rank` among the magnitudes of a code of `bits` bits.
   ESPALIER_RULE static float centroid(int bits, int rank) {
     constexpr float kAll[16] = {0.0F,         0.797884561F, 0.452780035F, 1.51041761F,
                                 0.245094179F, 0.756005281F, 1.34390928F,  2.1519457F,
@@ -84,7 +86,7 @@ struct Eden {
     const float found = centroid(bits, static_cast<int>(code & (sign - 1)));
     return (code & sign) != 0 ? -found : found;
   }
-  /// Of z = r √p / |r|; middle(k): between magnitudes k and k + 1.
+  /// Code of z = r √p / |r|; middle(k): between magnitudes k and k + 1.
   template <class Middle>
   ESPALIER_RULE static uint32_t code(float z, int bits, const Middle& middle) {
     const float a = magnitude_of(z);
@@ -103,7 +105,7 @@ struct Eden {
     return __builtin_sqrt(x);
 #endif
   }
-  /// √p / |r|, of |r|² > 0.
+  /// √p / |r|; |r|² > 0.
   ESPALIER_RULE static float to_normal(double squares, int64_t p) {
     return static_cast<float>(root(static_cast<double>(p) / squares));
   }
@@ -113,10 +115,10 @@ struct Eden {
                          static_cast<double>(scaling.before) / static_cast<double>(scaling.after);
     return scale < static_cast<double>(kLargest) ? static_cast<float>(scale) : kLargest;
   }
-  /// y of t = (D H q)_i; `root`: 1 / √p.
+  /// Element of y from t = (D H q)_i; `inverse_root`: 1 / √p.
   ESPALIER_RULE static float decoded(float t, float inverse_root, float scale) {
     float y = t * inverse_root * scale;
-    y = y > kLargest ? kLargest : y;  // NaN stays
+    y = y > kLargest ? kLargest : y;  // NaN propagates
     return y < -kLargest ? -kLargest : y;
   }
   ESPALIER_RULE static float inverse_root(int64_t p) {

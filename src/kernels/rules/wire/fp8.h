@@ -1,18 +1,18 @@
 #pragma once
-// fp8-e5m2, fp8-e4m3: a sign, 5 or 4 bits of exponent, 2 or 3 of mantissa, times the bucket's scale.
+// fp8-e5m2, fp8-e4m3: sign, 5 or 4 exponent bits, 2 or 3 mantissa bits, times the bucket's scale.
 //
-//   carried   scale = the least power of two with which the largest magnitude is at most the largest
-//             number (E5M2: 57,344, E4M3: 448, which has no infinity)
+//   header    scale = the least power of two that brings the largest magnitude to at most the
+//             largest number of the format (E5M2: 57,344; E4M3, which has no infinity: 448)
 //   value     number * scale
 //
-// Near the largest float numbers end at 7/8 of it, so that none becomes infinite. Also rounds
-// operands of products (cpu/dense/fp8.h, cuda/dense/fp8.h), with scales of their own.
+// Near the largest float, numbers are limited to 7/8 of it, so that none becomes infinite. These
+// rules also round operands of products (cpu/dense/fp8.h, cuda/dense/fp8.h), with other scales.
 // Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {
 
-/// 2^k with m <= 1.75 2^exponent 2^k, the least such k >= -149.
+/// The least 2^k, k >= -149, with m <= 1.75 2^exponent 2^k.
 ESPALIER_RULE float power_of_two(float m, int exponent) {
   if (m == 0) {
     return 0;
@@ -42,18 +42,18 @@ struct Fp8Numbers {
                                        : power_of_two(largest_of(found), kExponent));
   }
 
-  /// Normal numbers round by an integer sum over their bits, subnormal ones by a sum with a float
-  /// whose last bit is their unit.
+  /// Normal numbers are rounded by an integer addition to their bits; subnormal ones by adding a
+  /// float whose last bit is their unit.
   struct Encoder {
     Scaling to;
-    float top;  ///< the largest number that may be used
+    float top;  ///< the largest number in use
 
     Encoder() = default;
     ESPALIER_RULE Encoder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
     ESPALIER_RULE Encoder(const WireFormat&, const Carried& carried, const WireTables&) {
       const float scale = carried.scale();
       to = scaling(scale, 1);
-      // The largest there is, unless that times the scale overflows.
+      // The largest number of the format, unless its product with the scale overflows.
       top = kMost <= kLargest / scale || scale == 0 ? kMost : 0.5F * kMost;
     }
     template <bool kRandom>
@@ -87,7 +87,7 @@ struct Fp8Numbers {
         : scale(carried.scale()) {}
     ESPALIER_RULE float value(uint32_t code) const {
       constexpr uint32_t kRebias = (127U - kBias) << 23;
-      // Beyond the largest: E5M2 has an infinity and NaN, E4M3 one NaN.
+      // Codes beyond the largest number: E5M2 has an infinity and NaN, E4M3 one NaN.
       constexpr uint32_t kLast = kExponentBits == 5 ? 0x7bU : 0x7eU;
       const uint32_t magnitude = code & 0x7fU;
       const uint32_t moved = magnitude << (23 - kMantissaBits);

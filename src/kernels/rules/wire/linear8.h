@@ -1,5 +1,5 @@
 #pragma once
-// linear8: int8. Carried: the largest magnitude m. Value of code i = -127 … 127: i / 127 m.
+// linear8: int8. Header: the largest magnitude m. Value of code i = -127 … 127: i / 127 m.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {
@@ -38,7 +38,7 @@ struct Linear8 {
     Decoder() = default;
     ESPALIER_RULE Decoder(const WireFormat&, const Carried& carried, const float*)
         : scale(carried.scale()) {}
-    ESPALIER_RULE float value(uint32_t code) const {  // 127 (1 / 127) is 1
+    ESPALIER_RULE float value(uint32_t code) const {  // 127 (1 / 127) = 1 exactly
       return static_cast<float>(static_cast<int8_t>(code)) * (1.0F / 127.0F) * scale;
     }
   };

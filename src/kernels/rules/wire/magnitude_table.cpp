@@ -74,7 +74,7 @@ int32_t cell_of(const MagnitudeTable& table, float a) {
   return std::clamp(key - table.first, 0, table.cells - 1);
 }
 
-/// False when two middles fall into one cell.
+/// False if two middles fall into one cell.
 bool try_cells(MagnitudeTable& table, const std::vector<float>& middles) {
   table.first = static_cast<int32_t>(std::bit_cast<uint32_t>(middles.front()) >> table.shift);
   table.cells = MagnitudeTable::kCells;

@@ -1,10 +1,10 @@
 #pragma once
-// The magnitudes of 8-bit wire codes, and the nearest of them without a search.
+// The magnitudes of 8-bit wire codes, and a search-free lookup of the nearest.
 //
-// A set's magnitudes t_0 < t_1 < … (t_0 = 0) are numbered by rank; the nearest to a is t_r, r = the
-// number of middles (t_k + t_k+1) / 2 below a (in the middle: the smaller). Floats that share their
-// exponent and upper bits of their mantissa are a cell; cells are so narrow that at most one middle
-// falls into each. So r = rank[cell] + (a > threshold[cell]): two loads and a compare.
+// A set's magnitudes t_0 < t_1 < … (t_0 = 0) are numbered by rank. The nearest to a is t_r, r = the
+// number of middles (t_k + t_k+1) / 2 below a (in the middle: the smaller). A cell is the set of
+// floats that share exponent and upper mantissa bits, so narrow that it holds at most one middle.
+// So r = rank[cell] + (a > threshold[cell]): two loads and a compare.
 //
 //   set           magnitudes                                              rank r is sent as
 //   dynamic8      0, 126 of the tree, 1                                   r, sign in bit 7
@@ -12,10 +12,9 @@
 //   static8       10^-e c, e = 0 … 7, c = 16 leaves; the least of all is 0     r, sign in bit 7
 //   mantissa8     m 10^-e, e = 0 … 7, m = 0 … 15: 114 different ones      r, sign in bit 7
 //
-// Leaves of d decisions over (0.1, 1): the root splits at 0.45, all other nodes in the middle; a
-// leaf stands for its centre. That is what the program of Dettmers, ICLR 2016 does for the dynamic
-// tree (decade 10^-e has 2^(6-e) leaves, e = 0 … 5), and what his example of the static tree has as
-// well.
+// Leaves of d decisions over (0.1, 1): the root splits at 0.45, all other nodes in the middle; the
+// value of a leaf is its centre. The program of Dettmers, ICLR 2016 builds the dynamic tree this
+// way (decade 10^-e has 2^(6-e) leaves, e = 0 … 5); his example of the static tree matches it.
 #include <cstdint>
 
 #include "src/kernels/rules/shared.h"
@@ -30,15 +29,15 @@ struct MagnitudeTable {
   static constexpr int kCells = 2048;
   int count = 0;           ///< magnitudes
   float magnitude[kMost];  ///< t
-  float value[256];        ///< of each byte; of one that no rank is sent as, the largest
+  float value[256];        ///< of each byte; the largest for a byte that encodes no rank
   int shift = 0;           ///< cell = (bits of a >> shift) - first, within [0, cells)
   int32_t first = 0;
   int32_t cells = 0;
-  float threshold[kCells];  ///< infinite where no middle falls into the cell
+  float threshold[kCells];  ///< infinite if the cell holds no middle
   int32_t rank[kCells];
 };
 
-/// All tables, in one piece: a device has a copy.
+/// All tables, in one block that is copied to a device.
 struct WireTables {
   static constexpr int kPowers = 76;
   MagnitudeTable magnitudes[kMagnitudeSets];
@@ -58,7 +57,7 @@ ESPALIER_RULE int32_t nearest(const MagnitudeTable& table, float a) {
   return table.rank[cell] + (a > table.threshold[cell] ? 1 : 0);
 }
 
-/// The rank of one of the two magnitudes around a, the nearer more often.
+/// The rank of one of the two magnitudes around a, the nearer one with higher probability.
 ESPALIER_RULE int32_t around(const MagnitudeTable& table, float a, uint32_t word) {
   const int32_t last = table.count - 1;
   const int32_t near = nearest(table, a);
@@ -71,7 +70,7 @@ ESPALIER_RULE int32_t around(const MagnitudeTable& table, float a, uint32_t word
 
 /// The least power of ten that is not below `largest` (or 10^38); 0 for 0.
 ESPALIER_RULE float power_of_ten(const float* powers, float largest) {
-  int k = 0;  // of the powers but the last, as many are below
+  int k = 0;  // the number of powers, without the last, that are below
   for (int step = 64; step > 0; step /= 2) {
     k += k + step < WireTables::kPowers && powers[k + step - 1] < largest ? step : 0;
   }

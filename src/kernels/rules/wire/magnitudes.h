@@ -1,17 +1,18 @@
 #pragma once
 // dynamic8, dynamic8-bnb, static8, mantissa8: fixed magnitudes in [0, 1] times the bucket's scale.
 //
-//   code          carried             magnitudes (magnitude_table.h)
+//   code          scale (header)      magnitudes (magnitude_table.h)
 //   dynamic8      largest magnitude   dynamic tree, its root split at 0.45: 126 of 10^-5 … 1, 0, 1
-//   dynamic8-bnb  largest magnitude   the map of bitsandbytes (dynamic_map.h); its index is the code
-//   static8       power of ten        10^-e times one of 16 leaves of (0.1, 1), e = 0 … 7; zero in
-//                                     place of the smallest
+//   dynamic8-bnb  largest magnitude   bitsandbytes' map (dynamic_map.h); the code is its index
+//   static8       power of ten        10^-e times one of 16 leaves of (0.1, 1), e = 0 … 7; zero
+//                                     replaces the smallest
 //   mantissa8     power of ten        m 10^-e, m = 0 … 15, e = 0 … 7
 //
-// The power of ten is the least of 10^-37 … 10^38 that is not below the largest magnitude: that rule
-// gives the ratios of Dettmers' table 2. A code is a magnitude's rank, from zero up, and the sign in
-// the highest bit; of dynamic8-bnb 127 + rank or 127 - rank (-1 is not in it: what lies beyond -0.993
-// of the largest magnitude becomes that). static8 and mantissa8 always round to nearest.
+// The power of ten is the least of 10^-37 … 10^38 that is not below the largest magnitude; this
+// rule gives the ratios of Dettmers' table 2. A code is a magnitude's rank, from zero up, with the
+// sign in the highest bit; for dynamic8-bnb it is 127 + rank or 127 - rank. The map of dynamic8-bnb
+// lacks -1: values beyond -0.993 of the largest magnitude are encoded as -0.993. static8 and
+// mantissa8 always round to nearest.
 // Source: Dettmers, "8-bit approximations", ICLR 2016, section 3.
 #include "src/kernels/rules/wire/arithmetic.h"
 #include "src/kernels/rules/wire/magnitude_table.h"
@@ -46,7 +47,7 @@ struct FixedMagnitudes {
       const int32_t rank = kRandom ? around(*table, a, word) : nearest(*table, a);
       const int32_t sign = static_cast<int32_t>(bits_of(x)) >> 31;  // 0 or -1
       if constexpr (kOffset) {
-        const int32_t down = rank < 127 ? rank : 127;  // of 128 magnitudes 127 are below
+        const int32_t down = rank < 127 ? rank : 127;  // 127 of the 128 magnitudes are below
         return static_cast<uint32_t>(127 + (sign < 0 ? -down : rank));
       }
       return static_cast<uint32_t>(rank | (sign & 0x80));

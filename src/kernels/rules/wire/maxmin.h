@@ -1,12 +1,13 @@
 #pragma once
 // maxmin: 2^bits levels between the least and the largest value of a bucket (QSGD in buckets).
 //
-//   carried   unit = (max - min) / L and the least value, L = 2^bits - 1; with `half_meta` both in
+//   header    unit = (max - min) / L and the least value, L = 2^bits - 1; with `half_meta` both in
 //             fp16, the least value rounded down, the unit up
 //   value     least + unit * level
 //
-// A constant bucket decodes to the constant. With half_meta a bucket whose range exceeds fp16 is
-// NaN. With one bit, values near the largest float end at least + that.
+// A constant bucket decodes to the constant. With half_meta, a bucket whose range exceeds fp16
+// decodes to NaN. With one bit, values near the largest float are clamped to least + the largest
+// float.
 // Source: Markov and others, "CGX", Middleware 2022.
 #include "src/kernels/rules/wire/arithmetic.h"
 
@@ -14,7 +15,7 @@ namespace espalier::kernels::wire {
 
 struct Maxmin {
   static constexpr int64_t usual_bucket(int bits) {
-    return bits <= 4 ? 128 : 512;  // few levels have to span less (docs/results.md)
+    return bits <= 4 ? 128 : 512;  // fewer levels need a narrower range (docs/results.md)
   }
   static constexpr int64_t carried_bytes(const WireFormat& format) {
     return format.half_meta ? 4 : 8;
@@ -35,8 +36,8 @@ struct Maxmin {
     float least, unit;
   };
 
-  /// unit = (most - least) / levels; such that least + levels unit reaches most also where unit is
-  /// a subnormal number, of few bits.
+  /// unit = (most - least) / levels, rounded up if it is subnormal (few bits), so that least +
+  /// levels unit reaches most.
   ESPALIER_RULE static Range range_of(float least, float most, float levels) {
     const float half = most * 0.5F - least * 0.5F;
     const bool wide = half > 0.5F * kLargest;
@@ -49,13 +50,13 @@ struct Maxmin {
     return {least, unit};
   }
 
-  /// To half precision, not above (or not below) x; |x| is at most the largest.
+  /// Rounds to half precision, down (or up); |x| is at most the largest half.
   ESPALIER_RULE static uint32_t half_below(float x) {
     const uint32_t half = to_half(x);
     if (from_half(half) <= x) {
       return half;
     }
-    // The number before: of zero the smallest negative one.
+    // The next half below; below zero, the smallest negative one.
     return half == 0 ? 0x8001U : (half & 0x8000U) != 0 ? half + 1 : half - 1;
   }
   ESPALIER_RULE static uint32_t half_above(float x) { return half_below(-x) ^ 0x8000U; }
@@ -99,7 +100,7 @@ struct Maxmin {
 
   struct Encoder {
     Scaling to;
-    float least;  ///< the least value, times to.before
+    float least;  ///< the least value times to.before
     float top;    ///< the last level
     Encoder() = default;
     ESPALIER_RULE Encoder(const WireFormat& format, const Carried& carried, const WireTables&) {
@@ -121,7 +122,7 @@ struct Maxmin {
 
   struct Decoder {
     float least, unit;
-    bool huge;  ///< sums may overflow on the way
+    bool huge;  ///< intermediate sums may overflow
     Decoder() = default;
     ESPALIER_RULE Decoder(const WireFormat& format, const Carried& carried, const float*) {
       const Range range = range_in(format, carried);
@@ -136,7 +137,7 @@ struct Maxmin {
     ESPALIER_RULE float huge_value(uint32_t code) const {
       constexpr float kMost = 0.25F * kLargest;
       float sum = 0.25F * least + 0.25F * unit * static_cast<float>(static_cast<int32_t>(code));
-      sum = sum > kMost ? kMost : sum;  // NaN stays
+      sum = sum > kMost ? kMost : sum;  // NaN propagates
       sum = sum < -kMost ? -kMost : sum;
       return 4.0F * sum;
     }

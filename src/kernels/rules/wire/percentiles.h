@@ -1,17 +1,17 @@
 #pragma once
 // table: magnitudes by the percentiles of their distribution (AdaPrec).
 //
-//   carried   M = 2^(bits-1) magnitudes: the percentiles 99 k / M, k = 1 … M, of the bucket's
-//             magnitudes, of at most 2,048 of them, evenly spaced
+//   header    M = 2^(bits-1) magnitudes: the percentiles 99 k / M, k = 1 … M, of at most 2,048
+//             evenly spaced magnitudes of the bucket
 //   code      rank of the nearest magnitude; the sign in the highest bit
 //
-// Source: Oyama, "AdaPrec", 2017. How the numbers are sorted is each backend's.
+// Source: Oyama, "AdaPrec", 2017. Each backend has its own sort.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {
 
 struct Percentiles {
-  static constexpr int64_t usual_bucket(int) { return 0; }  // a table a message
+  static constexpr int64_t usual_bucket(int) { return 0; }  // one table for a message
   static constexpr int64_t carried_bytes(const WireFormat& format) {
     return 4 * (int64_t{1} << (format.bits - 1));
   }
@@ -24,22 +24,22 @@ struct Percentiles {
                                     .usual_bucket = usual_bucket,
                                     .carried_bytes = carried_bytes};
   static constexpr Find kFind = Find::largest;
-  static constexpr int64_t kMostNumbers = 2048;  ///< that are sorted
+  static constexpr int64_t kMostNumbers = 2048;  ///< at most this many are sorted
 
   /// Every stride-th value of a bucket of n is sorted.
   ESPALIER_RULE static int64_t stride_of(int64_t n) {
     return (n + kMostNumbers - 1) / kMostNumbers;
   }
-  /// Place of percentile k (1 … count) among `taken` sorted numbers.
+  /// Position of percentile k (1 … count) among `taken` sorted numbers.
   ESPALIER_RULE static int64_t place_of(int64_t k, int64_t taken, int64_t count) {
     return (2 * 99 * k * (taken - 1) + 100 * count) / (200 * count);
   }
-  /// Between two magnitudes.
+  /// The middle between two magnitudes.
   ESPALIER_RULE static float middle_of(float low, float high) {
     const float sum = low + high;
     return sum <= kLargest ? sum * 0.5F : low * 0.5F + high * 0.5F;
   }
-  /// A search by halves among 2^steps magnitudes; middle(k): between magnitudes k and k + 1.
+  /// Binary search among 2^steps magnitudes; middle(k): between magnitudes k and k + 1.
   template <class Middle>
   ESPALIER_RULE static uint32_t code(float x, int steps, const Middle& middle) {
     const float a = magnitude_of(x);
@@ -51,7 +51,7 @@ struct Percentiles {
     }
     return static_cast<uint32_t>(rank) + (static_cast<int32_t>(bits_of(x)) < 0 ? 1U << steps : 0U);
   }
-  /// magnitude(k): the k-th.
+  /// `magnitude(k)` returns the k-th magnitude.
   template <class Magnitude>
   ESPALIER_RULE static float value(uint32_t code, int bits, const Magnitude& magnitude) {
     const uint32_t sign = 1U << (bits - 1);

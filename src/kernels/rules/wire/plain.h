@@ -1,6 +1,6 @@
 #pragma once
-// fp32, bf16, fp16: elements as they are, or rounded to nearest even; beyond the largest: infinity.
-// Buckets carry nothing. A NaN or an infinity stays alone.
+// fp32, bf16, fp16: elements unchanged, or rounded to nearest even; beyond the largest number:
+// infinity. Buckets have no header. A NaN or an infinity affects no other element.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {

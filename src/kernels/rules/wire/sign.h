@@ -1,5 +1,5 @@
 #pragma once
-// sign: one bit a value (1: negative). Carried: the mean magnitude m of the bucket. Value: ±m.
+// sign: one bit a value (1: negative). Header: the mean magnitude m of the bucket. Value: ±m.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {

@@ -1,12 +1,15 @@
 #pragma once
-// topk: the `kept` largest magnitudes of each bucket, the others are zero.
+// topk: keeps the `kept` largest magnitudes of each bucket; the others become zero.
 //
-//   bucket   per value kept, in ascending places: uint16 place in the bucket, bf16 value (to nearest
-//            even, but no finite number becomes infinite)
+//   bucket   for each kept value, in ascending order of positions: uint16 position in the bucket,
+//            bf16 value (to nearest even, but no finite number becomes infinite)
 //
-// Of equal magnitudes the lower places are kept. A short last bucket keeps as many as it has, `kept`
-// at most. A bucket with a NaN or an infinity keeps NaNs. Decoding a bucket whose places do not
-// ascend, or with a value that is not finite, gives NaN. How the largest are found is each backend's.
+//   - Of equal magnitudes, those at lower positions are kept.
+//   - A short last bucket keeps all its values, at most `kept`.
+//   - A bucket with a NaN or an infinity keeps NaNs.
+//   - A bucket decodes to NaN if its positions do not ascend or a value is not finite.
+//
+// Each backend has its own search for the largest.
 #include "src/kernels/rules/wire/arithmetic.h"
 
 namespace espalier::kernels::wire {
@@ -28,7 +31,7 @@ struct Topk {
   static constexpr uint32_t kNaN = 0x7fc0;  ///< bf16
   static constexpr uint32_t kLargest16 = 0x7f7f;
 
-  /// One value kept: place, and above it the value.
+  /// A kept value: position in the low half, value in the high half.
   ESPALIER_RULE static uint32_t entry(int64_t place, uint32_t value) {
     return static_cast<uint32_t>(place) | value << 16;
   }
@@ -43,7 +46,7 @@ struct Topk {
     const uint32_t value = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
     return (value & 0x7fffU) > kLargest16 ? kLargest16 | (value & 0x8000U) : value;
   }
-  /// Whether an entry may follow one at place `before` (-1: none) in a bucket of n values.
+  /// True if an entry is valid after one at position `before` (-1: none) in a bucket of n values.
   ESPALIER_RULE static bool follows(uint32_t entry, int32_t before, int64_t n) {
     const int32_t place = place_of(entry);
     return place > before && place < n && (entry >> 16 & 0x7fffU) <= kLargest16;
