@@ -1,8 +1,8 @@
-// Whole b x b blocks of the matrix view, by mean norm: sum |w| / area (l1) or sqrt(sum w² / area)
-// (l2), where the area of a block at the right or lower edge is what lies within the matrix. Blocks
-// go in descending order of the norm until the kept elements come nearest to the target, at least
-// one block; so the count is exact to half a block. Source: Gray, Radford and Kingma, "GPU kernels
-// for block-sparse weights", 2017.
+// Prunes whole b x b blocks of the matrix view by their mean norm: sum |w| / area (l1) or
+// sqrt(sum w² / area) (l2). The area of a block at the right or lower edge counts elements within
+// the matrix. Blocks are kept in descending order of the norm until the number of kept elements is
+// nearest to the target, at least one block; so the count is exact to half a block. Source: Gray,
+// Radford and Kingma, "GPU kernels for block-sparse weights", 2017.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -78,8 +78,8 @@ void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask&
   }
 }
 
-/// The blocks of all ranks, with the numbers that candidates have over all; in order of parameter
-/// and position.
+/// The blocks of all ranks in order of parameter and position; candidates are numbered over all
+/// ranks.
 std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* competition) {
   if (competition == nullptr) {
     return mine;
@@ -100,7 +100,7 @@ std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* com
   return all;
 }
 
-/// How many of the ordered blocks bring the kept elements nearest to `target`.
+/// Number of leading blocks whose kept elements are nearest to `target`.
 size_t nearest_count(std::span<const Block> blocks, int64_t target) {
   int64_t kept = 0;
   size_t count = 0;
@@ -125,7 +125,7 @@ Result block(std::span<const Candidate> candidates, const Settings& settings) {
     }
     const Competition* competition = competition_of(settings);
     blocks = gather_blocks(std::move(blocks), competition);
-    // Blocks are in order of parameter and position: a stable sort leaves ties so.
+    // Blocks are in order of parameter and position; the stable sort keeps this order for ties.
     std::ranges::stable_sort(blocks,
                              [](const Block& a, const Block& b) { return a.score > b.score; });
     blocks.resize(nearest_count(blocks, group.keep));

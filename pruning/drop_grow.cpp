@@ -57,8 +57,9 @@ double dimensions(const Shape& shape) {
   return sum;
 }
 
-/// The share of ones of each shape: epsilon · (sum of sizes), as elements, where epsilon fills what
-/// the shapes that became full leave. At most as many rounds as there are shapes.
+/// Erdős-Rényi-kernel counts: epsilon · (sum of sizes) elements per shape, at most its size;
+/// epsilon distributes the rest of `target` over shapes that are not full. At most one round per
+/// shape.
 std::vector<double> erk_counts(std::span<const Shape> shapes, double target) {
   std::vector<double> counts(shapes.size());
   std::vector<bool> full(shapes.size());
@@ -103,7 +104,7 @@ std::vector<int64_t> start_counts(std::span<const Shape> shapes, double sparsity
   if (distribution == Distribution::erk) {
     wanted = erk_counts(shapes, (1 - sparsity) * all);
   }
-  // Rounded sums, so that the counts add up exactly.
+  // Differences of rounded running sums, so that the counts add up exactly.
   std::vector<int64_t> counts;
   double sum = 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -188,7 +189,7 @@ void grow_by_gradient(std::string_view name, std::span<const float> gradient, in
 }
 
 void grow_at_random(std::string_view name, const Draw& draw, int64_t count, sparse::Mask& mask) {
-  // Counters of step + 1: those of zero belong to method random, where such a run may have begun.
+  // Counters use step + 1: method random, which may have made the first masks, uses those of zero.
   const uint64_t key = mix(draw.seed, XXH3_64bits(name.data(), name.size()));
   grow_largest(count, mask, [&](auto&& fn) {
     int64_t drawn = -1;

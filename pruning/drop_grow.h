@@ -1,14 +1,14 @@
 #pragma once
-// Drop and grow: masks that move while training goes on, with as many kept elements as before.
+// Drop and grow: masks that move during training, at a constant number of kept elements.
 //
-//   start   random, each layer with its density: the same for all, or by Erdős-Rényi-kernel
+//   start   random, with a density per layer: uniform, or Erdős-Rényi-kernel
 //   drop    in each layer the k kept elements with the smallest |value|
-//   grow    k of those that did not survive the drop: the ones with the largest |gradient| (RigL),
+//   grow    k of the elements outside the remaining mask: those with the largest |gradient| (RigL),
 //           or drawn from (seed, step, name, position) (SET)
 //
-// An element that was just dropped may be grown again at once; it then was never gone, and keeps
-// value and moments. Ties keep the lower position. k = round(fraction · kept), the fraction is that
-// of schedule.h. Every function is pure: the same bits on all ranks. O(size) time, 512 KiB.
+// An element that was just dropped may be grown again at once; it then keeps value and moments.
+// Ties keep the lower position. k = round(fraction · kept), with the fraction of schedule.h. Every
+// function is pure: the same bits on all ranks. O(size) time, 512 KiB.
 // Sources: Evci et al., "Rigging the lottery", ICML 2020, algorithm 1 and section 3; Mocanu et al.,
 // "Scalable training of artificial neural networks with adaptive sparse connectivity", 2018.
 #include <cstdint>
@@ -20,25 +20,25 @@
 
 namespace espalier::pruning {
 
-/// How the kept elements of a random start are shared among layers.
+/// The distribution of the kept elements of a random start over layers.
 enum class Distribution : uint8_t {
-  uniform,  ///< the same density everywhere
+  uniform,  ///< the same density for all
   erk,      ///< density proportional to (sum of sizes) / (product of sizes), at most 1
 };
 /// Throws Failure that lists the names.
 Distribution distribution_by_name(std::string_view name);
 
-/// Kept elements of each shape; together round((1 - sparsity) · all elements).
+/// Kept elements per shape; their sum is round((1 - sparsity) · all elements).
 std::vector<int64_t> start_counts(std::span<const Shape> shapes, double sparsity,
                                   Distribution distribution);
-/// Method `random` in each candidate alone, with those counts.
+/// Applies method `random` to each candidate alone, with these counts.
 Result random_start(std::span<const Candidate> candidates, const Settings& settings,
                     Distribution distribution);
 
 /// round(fraction · kept), 0 <= fraction <= 1.
 int64_t drop_count(int64_t kept, double fraction);
-/// The `keep` kept elements of a candidate with the largest |value|. Throws Failure naming a
-/// parameter that holds a NaN.
+/// A mask of the `keep` kept elements with the largest |value|. Throws Failure naming the parameter
+/// if it holds a NaN.
 sparse::Mask drop_to(const Candidate& candidate, int64_t keep);
 
 /// Adds to `mask` the `count` pruned elements with the largest |gradient| [mask.size()]. Throws

@@ -1,4 +1,4 @@
-// The largest |value|, over all candidates or in each. Han et al., NeurIPS 2015, section 3.
+// Keeps the largest |value|, over all candidates or in each. Han et al., NeurIPS 2015, section 3.
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 

@@ -1,5 +1,5 @@
-// At most N of every M consecutive elements of a row, the largest. Groups start at column 0; the
-// last one of a row may be shorter than M and keeps at most N too, as if it were padded with zeros.
+// Keeps at most N of every M consecutive elements of a row, the largest. Groups start at column 0.
+// The last group of a row may be shorter than M; it keeps at most N too, as if padded with zeros.
 // Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 namespace espalier::pruning {
 namespace {
 
-/// The kept elements of one group, as key << 32 | ~position: descending order is larger magnitude
-/// first, then lower position.
+/// The kept elements of one group as key << 32 | ~position: descending order puts larger magnitudes
+/// first, then lower positions.
 class NmGroup {
  public:
   explicit NmGroup(int n) : n_(static_cast<size_t>(n)) {}
@@ -21,7 +21,7 @@ class NmGroup {
   void add(int64_t position, float value) {
     members_.push_back(uint64_t{magnitude_key(value)} << 32 | ~static_cast<uint32_t>(position));
   }
-  /// Clears what is not among the n largest, and starts the next group.
+  /// Clears all but the n largest, and starts the next group.
   void close(sparse::Mask& mask) {
     if (members_.size() > n_) {
       std::ranges::sort(members_, std::greater<>());

@@ -1,4 +1,4 @@
-// No pruning: every element stays as it is, kept or not.
+// No pruning: masks do not change.
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 

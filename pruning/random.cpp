@@ -1,6 +1,6 @@
-// Random pruning is magnitude pruning of random keys: the key of an element depends on seed,
-// parameter name and position alone, so counts are exact, every rank draws the same, and with one
-// seed a higher sparsity keeps a subset of what a lower one keeps.
+// Random pruning is magnitude pruning of random keys. The key of an element depends on seed,
+// parameter name and position only. So counts are exact, every rank draws the same keys, and for
+// one seed a higher sparsity keeps a subset of the elements of a lower one.
 #include <xxhash.h>
 
 #include "pruning/registry.h"

@@ -1,4 +1,4 @@
-// RigL: masks that move; each change grows the elements with the largest |gradient|. Source: Evci et
+// RigL: masks move; each change grows the elements with the largest |gradient|. Source: Evci et
 // al., "Rigging the lottery", ICML 2020, algorithm 1.
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"

@@ -1,12 +1,12 @@
 #pragma once
-// When to prune and how far, as pure functions of the step.
+// Steps and targets of pruning, as pure functions of the step.
 //
 //   one-shot  from_step == to_step: at that step, to final_sparsity
 //   gradual   at from_step, from_step + every, ... and at to_step exactly, with
 //             s(t) = s_f + (s_i - s_f) (1 - (t - from) / (to - from))³
 //
-// `step` counts optimizer steps from 1; pruning belongs after the update of that step (0: before
-// the first one). s(t) never falls, so the masks shrink. Source: Zhu and Gupta 2017
+// `step` counts optimizer steps from 1; pruning follows the update of that step (0: before the
+// first step). s(t) never falls, so masks only shrink. Source: Zhu and Gupta 2017
 // (arXiv:1710.01878), eq. 1.
 #include <cstdint>
 #include <vector>

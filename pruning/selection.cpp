@@ -6,7 +6,7 @@
 namespace espalier::pruning {
 namespace {
 
-/// All of `members`, the first of which is candidate number `first`.
+/// The group of all `members`; members[0] is candidate number `first`.
 Group group_of(std::span<const Candidate> members, size_t first, const Settings& settings,
                std::vector<std::string>& warnings) {
   std::array<int64_t, 2> counts{};

@@ -1,11 +1,11 @@
 #pragma once
-// The k largest of many 32-bit keys, exactly, without copying or sorting them: a histogram of the
-// upper 16 bits finds the bin that holds the k-th largest, a second pass over that bin its lower 16
-// bits. Keys are visited three times (two histograms, one decision), O(n); memory 512 KiB. Where
-// ranks compete, histograms are summed: 1 MiB a rank and decision, whatever the size of the model.
+// Selects the k largest of many 32-bit keys, exactly, without copying or sorting them. A histogram
+// of the upper 16 bits finds the bin of the k-th largest key; a histogram of the lower 16 bits
+// within that bin finds the key. Keys are visited three times (two histograms, one decision): O(n)
+// time, 512 KiB. If ranks compete, they sum their histograms: 1 MiB per rank and decision, for any
+// model.
 //
-// Magnitudes are keys: for floats without a sign, the order of the numbers is the order of their
-// bits.
+// Magnitudes are used as keys: non-negative floats have the same order as their bits.
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -16,14 +16,14 @@
 
 namespace espalier::pruning {
 
-/// |value| as a key: larger magnitude, larger key. A NaN would be above infinity; check_candidate
-/// refuses it.
+/// |value| as a key: a larger magnitude gives a larger key. The key of a NaN would exceed infinity;
+/// check_candidate rejects NaN.
 inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
 
-/// Throws Bug for a candidate that does not fit together, Failure for a NaN in its values or scores.
+/// Throws Bug for an inconsistent candidate, Failure for a NaN in its values or scores.
 void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores = false);
 
-/// Keep every key above `key`, and the first `ties` keys equal to it.
+/// Keeps every key above `key`, and the first `ties` keys equal to it.
 struct Threshold {
   uint32_t key = 0;
   int64_t ties = 0;
@@ -37,9 +37,9 @@ class Histogram {
 
   struct Found {
     uint32_t bin = 0;
-    int64_t rest = 0;  ///< k less the keys above the bin: 1 .. its count
+    int64_t rest = 0;  ///< k minus the number of keys above the bin: 1 .. its count
   };
-  /// 1 <= k <= keys counted.
+  /// 1 <= k <= number of counted keys.
   Found kth_largest(int64_t k) const;
   /// Adds the histograms of all ranks.
   void sum(const Competition* competition) {
@@ -52,8 +52,8 @@ class Histogram {
   std::vector<int64_t> counts_;
 };
 
-/// `visit(fn)` calls fn(key) for every key, in the same order each time; k >= 1 of them are kept,
-/// over all ranks of a competition.
+/// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of them, over
+/// all ranks of a competition.
 template <class Visit>
 Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
   Histogram upper;
@@ -71,30 +71,31 @@ Threshold select_largest(int64_t k, Visit&& visit, const Competition* competitio
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
 
-/// Candidates that are pruned together: [first, first + count), to `keep` elements of those kept
-/// now.
+/// Candidates [first, first + count), which are pruned together: `keep` of their kept elements
+/// remain.
 struct Group {
   size_t first = 0;
   size_t count = 0;
   int64_t keep = 0;  ///< over all ranks of a competition
 };
 
-/// The ranks that a group spans: in global scope those of the settings' competition.
+/// The ranks that a group spans: in global scope the settings' competition, else null.
 inline const Competition* competition_of(const Settings& settings) {
   return settings.scope == Scope::global ? settings.competition : nullptr;
 }
 
-/// How many of `ties` fall to each candidate here, which has equal[i]: the earlier ones take theirs
-/// first.
+/// Distributes `ties` over the candidates here, which have equal[i] tied elements; earlier
+/// candidates come first.
 std::vector<int64_t> share_ties(int64_t ties, std::span<const int64_t> equal,
                                 const Competition& competition);
 
-/// One group over all candidates, or one each. A layer that would keep nothing is a Failure; a
-/// target above what is kept already gives a warning and keeps that.
+/// In global scope one group of all candidates, else one group per candidate. Throws Failure if a
+/// layer would keep nothing. If the target exceeds the elements that are kept now, adds a warning
+/// and keeps all of them.
 std::vector<Group> groups(std::span<const Candidate> candidates, const Settings& settings,
                           std::vector<std::string>& warnings);
 
-/// The current masks, where a method starts.
+/// Copies of the current masks, from which a method starts.
 std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates);
 
 /// Keeps the elements with the largest keys in each group. `keys(i, mask, fn)` calls
@@ -116,7 +117,7 @@ Result keep_largest(std::span<const Candidate> candidates, const Settings& setti
           group.keep, [&](auto&& add) { visit([&add](size_t, uint32_t key) { add(key); }); },
           competition);
     }
-    std::vector<int64_t> shares;  // of the ties, by candidate; alone, the first ones take them
+    std::vector<int64_t> shares;  // ties by candidate; without a competition, the first ones
     if (competition != nullptr) {
       std::vector<int64_t> equal(group.count, 0);
       visit([&](size_t i, uint32_t key) { equal[i - group.first] += key == limit.key ? 1 : 0; });

@@ -1,5 +1,5 @@
-// SET: masks that move; each change grows elements at random. Source: Mocanu et al., "Scalable
-// training of artificial neural networks with adaptive sparse connectivity", 2018.
+// SET: masks move; each change grows random elements. Source: Mocanu et al., "Scalable training of
+// artificial neural networks with adaptive sparse connectivity", 2018.
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"

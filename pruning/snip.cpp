@@ -1,6 +1,6 @@
-// SNIP: the elements with the largest connection sensitivity |w dL/dw|, summed over a few batches
-// before the first step. Source: Lee, Ajanthan and Torr, "SNIP: single-shot network pruning based on
-// connection sensitivity", ICLR 2019.
+// SNIP: keeps the elements with the largest connection sensitivity |w dL/dw|, summed over a few
+// batches before the first step. Source: Lee, Ajanthan and Torr, "SNIP: single-shot network pruning
+// based on connection sensitivity", ICLR 2019.
 #include <cmath>
 
 #include "pruning/registry.h"

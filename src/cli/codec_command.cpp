@@ -1,5 +1,5 @@
-// espalier codec: what codecs do to given values, a real gradient among them: bits on the wire,
-// errors, speed.
+// espalier codec: measures codecs on given values, for example on a real gradient: bits on the
+// wire, errors, speed.
 #include <cmath>
 
 #include "parallel/wire/codec.h"
@@ -17,12 +17,12 @@ using kernels::WireFormat;
 using parallel::CodecErrors;
 
 struct CodecArguments {
-  std::string file, checkpoint, synthetic;  ///< one of them
+  std::string file, checkpoint, synthetic;  ///< exactly one is set
   std::string dtype = "fp32";
   train::CheckpointChoice choice;
   int64_t count = 1'000'000;
   uint64_t seed = 1;
-  std::vector<std::string> codecs;  ///< none: all
+  std::vector<std::string> codecs;  ///< empty: all
   double seconds = 0.2;
   bool by_parameter = false;
   bool json = false;
@@ -33,7 +33,7 @@ struct Row {
   parallel::CodecReport report;
 };
 
-/// Value codecs with their default bits; those that round at random with each number of bits.
+/// Value codecs with their default bits; those with stochastic rounding with each number of bits.
 std::vector<std::string> all_codecs() {
   std::vector<std::string> all;
   for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
@@ -64,13 +64,13 @@ double root_mean_square(const CodecErrors& same) {
 
 double mb(double bytes) { return bytes / 1e6; }
 
-/// All that is printed.
+/// All printed results.
 struct Found {
   std::string source;
   train::CodecValues values;
   std::string kernels;
-  CodecErrors same;  ///< the values compared with themselves: what they are like
-  double copy = 0;   ///< bytes a second
+  CodecErrors same;  ///< statistics of the values themselves
+  double copy = 0;   ///< bytes per second
   std::vector<Row> rows;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// The subcommands. Each registers itself with the parser and returns what to run when it was
-// chosen; a run returns the exit code. Only this folder prints or exits.
+// The subcommands. Each registers itself with the parser and returns an Action to run when it is
+// chosen; the action returns the exit code. Only this folder prints or exits.
 #include <CLI/CLI.hpp>
 #include <functional>
 
@@ -8,7 +8,7 @@ namespace espalier::cli {
 
 /// Runs a chosen subcommand.
 using Action = std::function<int()>;
-/// Adds a subcommand to `app`; when the user chose it, `chosen` becomes what to run.
+/// Adds a subcommand to `app`; if the user chooses it, it sets `chosen`.
 using Register = void (*)(CLI::App& app, Action& chosen);
 
 void register_train(CLI::App& app, Action& chosen);

@@ -13,7 +13,7 @@ namespace {
 constexpr double kTerminalInterval = 0.2;  // seconds between redraws
 constexpr double kPlainInterval = 5.0;
 
-/// Set by the launchers we know; MPI itself may not have started, or may have failed to.
+/// Reads the variables of known launchers: MPI may not have started, or may have failed to.
 const char* launcher_rank_text() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     if (const char* text = std::getenv(name); text != nullptr) {

@@ -1,7 +1,6 @@
 #pragma once
-// The terminal: errors, notes, and the progress of a long run. A bar with rate, loss and remaining
-// time where standard error is a terminal; plain lines, at most one every few seconds, where it is
-// not.
+// The terminal: errors, notes, and the progress of a long run. If standard error is a terminal, a
+// progress bar with rate, loss and remaining time; else plain lines, at most one every few seconds.
 #include <cstdint>
 #include <string>
 
@@ -9,14 +8,14 @@
 
 namespace espalier::cli {
 
-/// "espalier: error: …" on standard error, with the rank when there are several.
+/// "espalier: error: …" on standard error, with the rank if there are several.
 void print_error(const std::string& message);
 
-/// Whether a person sees standard error: it is a terminal, or, under mpirun (where it is a pipe),
-/// the environment says so with ESPALIER_TERMINAL=1.
+/// Whether a user sees standard error: it is a terminal, or, under mpirun (where it is a pipe), the
+/// environment sets ESPALIER_TERMINAL=1.
 bool on_terminal();
 
-/// The rank a launcher gave this process, before MPI starts; 0 when alone.
+/// The rank that a launcher gave this process, before MPI starts; 0 without a launcher.
 int launched_rank();
 
 /// "1 min 05 s", "3 h 12 min".
@@ -24,7 +23,7 @@ std::string duration_text(double seconds);
 /// "4.3 MB", "812 B": powers of ten.
 std::string bytes_text(double bytes);
 
-/// Shows a run on standard error. Only rank 0 has one that prints.
+/// Shows the progress of a run on standard error. Prints on rank 0 only.
 class Progress {
  public:
   Progress(bool enabled, int64_t total_steps, bool terminal);
@@ -44,7 +43,7 @@ class Progress {
   int64_t first_step_ = -1;
   double started_ = 0;  ///< seconds
   double last_shown_ = 0;
-  double smooth_rate_ = 0;  ///< steps a second
+  double smooth_rate_ = 0;  ///< steps per second
   double last_step_at_ = 0;
   bool bar_open_ = false;
 };

@@ -35,8 +35,8 @@ int import_arrays(const ConvertArguments& arguments) {
   return 0;
 }
 
-/// One parameter of a checkpoint as a dense array: the master copy where there is one (it is
-/// exact).
+/// One parameter of a checkpoint as a dense array. Reads the master copy if there is one, because
+/// it is exact.
 std::vector<float> dense_values(const io::CheckpointReader& reader, const io::ParameterInfo& info) {
   std::vector<float> packed(static_cast<size_t>(info.nnz));
   const Tensor view(packed.data(), DType::fp32, Shape{info.nnz});

@@ -1,5 +1,5 @@
-// espalier data tokenize and inspect: writes token files, shows data files as a run would read
-// them.
+// espalier data tokenize and inspect: writes token files; shows the samples of data files as a run
+// reads them.
 #include "io/data/tokens.h"
 #include "io/files/raw_file.h"
 #include "src/cli/commands.h"
@@ -18,7 +18,7 @@ struct DataArguments {
   bool json = false;
 };
 
-/// Little-endian numbers of `width` bytes.
+/// Little-endian integers of `width` bytes.
 std::string packed(std::span<const int32_t> tokens, size_t width) {
   std::string bytes;
   bytes.reserve(tokens.size() * width);
@@ -30,7 +30,7 @@ std::string packed(std::span<const int32_t> tokens, size_t width) {
   return bytes;
 }
 
-/// Bytes that can be shown, others as \xNN.
+/// Printable bytes as they are, others as \xNN.
 std::string shown(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -52,7 +52,7 @@ int tokenize(const DataArguments& arguments) {
     tokens.append(packed(buffer, width));
   }
   tokens.commit();
-  // The note makes tokens text again: token t stands for byte bytes[t].
+  // The note allows decoding to text: token t stands for byte bytes[t].
   nlohmann::ordered_json note{{"kind", arguments.data.kind},
                               {"token_type", arguments.dtype},
                               {"tokens", data.size()},

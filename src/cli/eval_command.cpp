@@ -1,5 +1,5 @@
-// espalier eval FILE.h5: the validation loss of a file of weights, over the windows that training
-// uses.
+// espalier eval FILE.h5: the validation loss of a file of weights, over the same windows as
+// training.
 #include <cmath>
 
 #include "src/cli/commands.h"
@@ -18,13 +18,13 @@ struct EvalArguments {
 };
 
 struct Evaluation {
-  double loss = 0;  ///< nats a prediction
+  double loss = 0;  ///< nats per prediction
   int64_t samples = 0;
   int64_t predictions = 0;
   double seconds = 0;
 };
 
-/// The first eval_batches global batches of the validation data, as train does.
+/// Evaluates the first eval_batches global batches of the validation data, as `train` does.
 Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::Config& config,
                     int64_t micro_batch) {
   const double begin = now_seconds();

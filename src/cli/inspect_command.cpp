@@ -1,5 +1,5 @@
 // espalier inspect FILE.h5: lists the arrays of a checkpoint or a plain HDF5 file. Reads and
-// verifies every dataset; names damaged ones, and then the exit code is 1.
+// verifies every dataset. If any is damaged, names it and exits with code 1.
 #include <algorithm>
 
 #include "io/checkpoint/checkpoint.h"
@@ -37,7 +37,7 @@ bool reported(const Json& damaged, const std::string& dataset) {
   return std::ranges::any_of(damaged, [&](const Json& row) { return row["dataset"] == dataset; });
 }
 
-/// Every dataset with its bytes; adds damaged ones to `damaged`.
+/// Lists every dataset with its bytes; appends damaged ones to `damaged`.
 size_t verify(const io::CheckpointReader& reader, Json& damaged) {
   size_t bytes = 0;
   for (const auto& row : reader.verify_all()) {

@@ -18,10 +18,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What data would fix, assumed where the config does not say it.
+/// Extents that depend on the data; assumed if the config does not state them.
 struct AssumedProblem {
   train::ProblemShape shape;
-  std::string note;  ///< empty: nothing was assumed
+  std::string note;  ///< empty: no assumption was made
 };
 
 AssumedProblem assume_problem(const io::Config& config) {
@@ -52,7 +52,7 @@ AssumedProblem assume_problem(const io::Config& config) {
   return problem;
 }
 
-/// Bytes by category; communication is left out where nothing is known of ranks.
+/// Bytes by category. Omits communication if the number of ranks is unknown.
 Json json_of(const train::MemoryByKind& bytes, int64_t parameters) {
   Json memory;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
@@ -79,7 +79,7 @@ Json json_of(const sparse::StateParts& parts) {
   return found;
 }
 
-/// What a budget leads to; without a fit, what was asked for and why it does not do.
+/// The fit under the budget. If nothing fits: the fit without budget, and the reason in `error`.
 struct Fitting {
   train::Fit fit;
   std::string error;
@@ -120,7 +120,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-/// Bytes by category: dense, pruned, at the peak, and a parameter of the last state.
+/// Table of bytes by category: dense, pruned, per parameter of the last state, peak.
 std::string memory_text(const Json& found) {
   const bool prunes = found.contains("pruned");
   std::vector<std::vector<std::string>> rows{{"", "dense"}};
@@ -132,7 +132,7 @@ std::string memory_text(const Json& found) {
   const auto parameters = found["parameters"].get<double>();
   for (const auto& [key, dense] : found["dense"].items()) {
     if (key == "model_state_bytes_per_parameter") {
-      continue;  // the column has it
+      continue;  // has a column of its own
     }
     auto& row = rows.emplace_back();
     row = {key == "model_state" ? "model state" : key, bytes_text(dense.get<double>())};
@@ -240,7 +240,7 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
               : "");
 }
 
-/// Of the rank of one replica that needs most, when the layers are dealt out.
+/// Memory of the pipeline rank that needs most.
 Json pipeline_json(const io::Config& config, const train::RunShape& run,
                    std::span<const std::unique_ptr<model::Layer>> layers) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
@@ -271,7 +271,7 @@ Json listing(const io::Config& given) {
   const bool prunes =
       config.pruning.method != "none" && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
-    config.pruning.method = "none";  // what a file keeps is not read
+    config.pruning.method = "none";  // a mask file is not read
     config.pruning.file.clear();
   }
   const AssumedProblem problem = assume_problem(config);
@@ -284,7 +284,7 @@ Json listing(const io::Config& given) {
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
                             .start = train::start_of(config, specs)};
-  io::Config alone = config;  // one rank that holds all layers
+  io::Config alone = config;  // one rank with all layers
   alone.parallel.pipeline = 1;
   const Fitting fitting = fit_or_tell(alone, run);
   const train::MemoryPlan& plan = fitting.fit.plan;

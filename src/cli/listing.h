@@ -1,5 +1,5 @@
 #pragma once
-// What a run is, before it starts: parameters, memory by category, ranks.
+// Describes a run before it starts: parameters, memory by category, ranks.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,13 +13,13 @@ namespace espalier::cli {
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// What a run of a config needs as one rank, from a dry run without memory (memory/budget.h): no
-/// data is read, and it need not fit this machine. Bytes by category: dense, after pruning, and at
-/// the peak of the run; flops for the whole step. With train.memory_budget, micro_batch and
-/// recompute are those that fit it, or the note says why none does.
+/// The requirements of a run with one rank, from a dry run without memory (memory/budget.h). No
+/// data is read, and the run need not fit this machine. Bytes by category: dense, after pruning,
+/// and at the peak of the run; flops of a whole step. With train.memory_budget, micro_batch and
+/// recompute are those that fit it, or the note states why none does.
 nlohmann::ordered_json listing(const io::Config& config);
 
-/// `listing` for people; with `json`, as one object.
+/// Prints `listing` as text; with `json`, as one object.
 void print_listing(const io::Config& config, bool json = false);
 
 }  // namespace espalier::cli

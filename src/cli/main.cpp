@@ -1,5 +1,5 @@
-// espalier: the program. Exit codes: 0 done, 1 a failure in the world (file, config, network,
-// peer), 2 wrong usage, 3 a bug of ours.
+// espalier: the program. Exit codes: 0 success, 1 failure (file, config, network, peer), 2 wrong
+// usage, 3 a bug in Espalier.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -19,7 +19,7 @@ constexpr cli::Register kSubcommands[] = {
 
 int run(int argc, char** argv) {
   CLI::App app("Trains pruned neural networks in parallel.", "espalier");
-  app.require_subcommand(0, 1);  // a missing one is told below: a mistyped one is no "missing" one
+  app.require_subcommand(0, 1);  // a missing one is reported below, a mistyped one by CLI11
   app.failure_message(CLI::FailureMessage::help);
   cli::Action chosen;
   for (const cli::Register add : kSubcommands) {
@@ -43,8 +43,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Streams of a GPU that share a hardware queue wait for each other, and messages between stages
-  // have streams of their own (docs/schedules.md). CUDA reads it once, at its first call.
+  // GPU streams that share a hardware queue wait for each other, and messages between stages use
+  // their own streams (docs/schedules.md). CUDA reads the variable once, at its first call.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return run(argc, argv);

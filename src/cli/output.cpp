@@ -11,7 +11,7 @@
 namespace espalier::cli {
 namespace {
 
-/// Columns that a terminal uses for UTF-8 text (one a character: no wide ones occur here).
+/// Columns of UTF-8 text on a terminal, one per character (no wide characters occur here).
 size_t columns(std::string_view text) {
   size_t count = 0;
   for (const char c : text) {
@@ -29,7 +29,7 @@ void print(std::string_view text) {
 }
 
 void print_json(const nlohmann::ordered_json& object) {
-  // Names of files may hold bytes that are no UTF-8.
+  // File names may contain bytes that are not UTF-8.
   print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Standard output of the subcommands: text, one JSON object, tables. Numbers for people use digits
-// in groups, programs get --json.
+// Standard output of the subcommands: text, one JSON object, tables. Text groups digits of numbers;
+// programs use --json.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace espalier::cli {
 
-/// Writes and flushes; Failure when standard output takes no more (a full disk).
+/// Writes and flushes. Throws Failure if standard output cannot be written (a full disk).
 void print(std::string_view text);
-/// The one object of --json, and a line end.
+/// Prints the object of --json and a newline.
 void print_json(const nlohmann::ordered_json& object);
 
-/// Columns two blanks apart, the first one left-aligned, the others right-aligned; a line each row.
+/// Columns two spaces apart, the first left-aligned, the others right-aligned; one line per row.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
 /// "1,234,567"

@@ -1,4 +1,4 @@
-// espalier plan-communication: what communication costs a step, predicted from times.
+// espalier plan-communication: predicts the cost of communication in a step from times.
 #include <fmt/ranges.h>
 
 #include <charconv>
@@ -77,8 +77,8 @@ void plan_node(NodeArguments arguments, bool as_json) {
 
 struct ClusterArguments {
   ClusterTimes times;
-  std::optional<double> pass_ms;  ///< else as fc_ms
-  std::vector<double> sync_ms;    ///< a row each
+  std::optional<double> pass_ms;  ///< empty: fc_ms
+  std::vector<double> sync_ms;    ///< one per row
 };
 
 void plan_cluster(const ClusterArguments& arguments, bool as_json) {
@@ -130,7 +130,7 @@ void plan_link(const LinkArguments& arguments, bool as_json) {
                     fit.link.latency_s * 1e6, gbit, percent(fit.worst), samples.size()));
 }
 
-/// A finite number with a property; the message shows what was given and what is `wanted`.
+/// Accepts finite numbers with `good(value)`; the error shows the input and `wanted`.
 CLI::Validator number_check(const std::string& wanted, const std::function<bool(double)>& good) {
   return {[wanted, good](std::string& text) {
             double value = 0;
@@ -142,7 +142,7 @@ CLI::Validator number_check(const std::string& wanted, const std::function<bool(
           ""};
 }
 
-/// Times of one GPU, which both of the paper's models start from.
+/// Options for the times of one GPU, the common input of both models of the paper.
 void add_parts(CLI::App& command, double& total_ms, double& fc_ms) {
   command.add_option("--compute-ms", total_ms, "a batch on one GPU: forward, backward, update")
       ->required()

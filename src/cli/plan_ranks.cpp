@@ -1,5 +1,5 @@
-// espalier plan-communication ranks: a data-parallel step of ours, for given times, link and
-// codecs.
+// espalier plan-communication ranks: predicts Espalier's data-parallel step for given times, link
+// and codecs.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -24,16 +24,16 @@ constexpr double kFloatBytes = 4;
 struct RanksArguments {
   std::vector<int> ranks;
   double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
-  double parameters = 0;  ///< a double, so that 124e6 may be given
+  double parameters = 0;  ///< a double accepts 124e6
   double density = 1;
   std::vector<std::string> codecs{"fp32"};
   int bits = 0;
   int64_t bucket = 0;
-  double bits_per_value = 0;  ///< > 0: instead of codecs
+  double bits_per_value = 0;  ///< > 0: replaces codecs
   std::string reduction = "sra";
   double link_gbit = 0;
   double latency_us = 0;
-  double encode_gb = 0, decode_gb = 0;  ///< a second, of fp32; 0: they take no time
+  double encode_gb = 0, decode_gb = 0;  ///< per second, of fp32; 0: no time
   double bucket_mb = 4;                 ///< MiB of fp32
   bool no_overlap = false;
 };
@@ -41,13 +41,13 @@ struct RanksArguments {
 struct Row {
   int ranks = 0;
   std::string codec;
-  double bits = 0;  ///< a value, with what buckets carry
+  double bits = 0;  ///< per value, including bucket metadata
   ExchangePrediction found;
 };
 
 using BytesOf = std::function<double(int64_t values)>;
 
-/// What travels: name and size of each codec that was asked for.
+/// Name and message size of each requested codec.
 std::vector<std::pair<std::string, BytesOf>> wires(const RanksArguments& arguments) {
   if (const double bits = arguments.bits_per_value; bits > 0) {
     return {{"-",
@@ -87,7 +87,7 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
   for (const auto& [codec, wire] : wires(arguments)) {
     const std::vector<GradientBucket> buckets = cut(gradient, wire);
     const double bits = values == 0 ? 0 : 8 * wire(values) / static_cast<double>(values);
-    const bool coded = codec != "fp32";  // which is sent as it is
+    const bool coded = codec != "fp32";  // fp32 is sent uncompressed
     for (const int ranks : arguments.ranks) {
       const ExchangeModel model{.ranks = ranks,
                                 .reduction = reduction_by_name(arguments.reduction),

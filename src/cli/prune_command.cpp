@@ -1,9 +1,10 @@
-// espalier prune IN.h5 -o OUT.h5: masks for weights that are there, without training.
+// espalier prune IN.h5 -o OUT.h5: computes masks for existing weights, without training.
 //
-// IN is a checkpoint or a plain HDF5 file of dense arrays. Which arrays may be pruned: those that
-// the network of the config marks; without a config (a plain file alone) every matrix whose name
-// does not say embedding, head, classifier, norm or bias. OUT holds weights and masks, no
-// optimizer, step 0.
+// IN is a checkpoint or a plain HDF5 file of dense arrays. Prunable arrays:
+// - with a config: those that its network marks;
+// - without a config (plain file only): every matrix whose name does not contain embed, wte, wpe,
+//   head, classifier, norm or bias.
+// OUT holds weights and masks, no optimizer state, step 0.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -33,7 +34,7 @@ struct PruneArguments {
   int64_t seed = -1;
 };
 
-/// What --sparsity and the others change of the config's [pruning].
+/// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
   config.method = arguments.method;
   const pruning::Method& method = pruning::method_of(config);
@@ -56,7 +57,7 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   return config;
 }
 
-/// The rule for arrays of which nothing but name and shape is known.
+/// Whether an array is prunable, by name and shape alone.
 bool looks_prunable(const std::string& name, const Shape& shape) {
   constexpr std::array<std::string_view, 7> kKept{"embed", "head", "classifier", "norm",
                                                   "bias",  "wte",  "wpe"};
@@ -68,7 +69,7 @@ bool looks_prunable(const std::string& name, const Shape& shape) {
          });
 }
 
-/// The arrays of a plain file, whatever network they belong to.
+/// The arrays of a plain file, for any network.
 std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
   const io::PlainReader reader(path);
   std::vector<sparse::ParameterSpec> specs;
@@ -87,7 +88,7 @@ std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
 struct Loaded {
   std::unique_ptr<Weights> weights;
   io::Config config;
-  std::string config_text;  ///< empty: none known
+  std::string config_text;  ///< empty: unknown
   io::Vocabulary characters;
 };
 

@@ -1,4 +1,4 @@
-// espalier report RUN_DIR…: the page with curves, memory, bytes and timeline, and one table.
+// espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/output.h"

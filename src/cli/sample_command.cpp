@@ -1,8 +1,8 @@
-// espalier sample FILE.h5 --prompt TEXT: text from a trained network, a token at a time.
+// espalier sample FILE.h5 --prompt TEXT: generates text with a trained network, token by token.
 //
-// Each token is drawn from softmax(logits / temperature) over the top-k; its random number is
-// Philox(seed, number of the token), so a seed gives the same text on every run. The
-// network reads the last `context` tokens only.
+// Each token is drawn from softmax(logits / temperature) over the top-k. Its random number is
+// Philox(seed, number of the token), so equal seeds give equal texts. The network reads the last
+// `context` tokens only.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -28,13 +28,13 @@ struct SampleArguments {
 
 /// Uniform in [0, 1), 53 bits.
 double uniform_number(uint64_t seed, int64_t number) {
-  constexpr uint64_t kSampling = 0x73616d70;  // a stream of its own
+  constexpr uint64_t kSampling = 0x73616d70;  // key of a separate random stream
   const Philox bits = philox(mix(seed, kSampling), 0, static_cast<uint64_t>(number));
   const uint64_t joined = uint64_t{bits[1]} << 32 | bits[0];
   return static_cast<double>(joined >> 11) * 0x1.0p-53;
 }
 
-/// The next token, from the logits of all.
+/// Draws the next token from the logits of all tokens.
 int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t number) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -43,7 +43,7 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
   const size_t kept = how.temperature == 0 ? 1
                       : how.top_k == 0     ? all
                                            : std::min(all, static_cast<size_t>(how.top_k));
-  // Equal logits: the lower token first, so that the order is one.
+  // Equal logits: the lower token first, so the order is unique.
   std::partial_sort(
       order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
       [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
@@ -52,7 +52,7 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
     return order.front();
   }
   const double top = static_cast<double>(logit(order.front()));
-  std::vector<double> sums;  // of unnormalised probabilities, running
+  std::vector<double> sums;  // running sums of unnormalised probabilities
   double sum = 0;
   for (const int32_t token : order) {
     sum += std::exp((static_cast<double>(logit(token)) - top) / how.temperature);
@@ -63,7 +63,7 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
   return order[place];
 }
 
-/// Prompt → tokens and tokens → text, by kind of data.
+/// Converts a prompt to tokens and tokens to text, by kind of data.
 class Codec {
  public:
   explicit Codec(const WeightsFile& file) : file_(file), text_(file.config.data.kind != "tokens") {

@@ -1,4 +1,4 @@
-// espalier schedule NAME: a pipeline schedule drawn and counted, without a network or ranks.
+// espalier schedule NAME: draws a pipeline schedule and its counts, without a network or ranks.
 #include <fstream>
 
 #include "parallel/pipeline/schedule/check.h"
@@ -61,7 +61,8 @@ Drawn build(ScheduleArguments& arguments) {
   return drawn;
 }
 
-/// What a rank of an asynchronous schedule keeps if it stashes: as many weights as forwards.
+/// Weight versions that a rank of an asynchronous schedule keeps with stashing: one per forward in
+/// flight.
 int versions(const Drawn& drawn, size_t rank) {
   return drawn.schedule.synchronous ? 1 : drawn.facts.activations[rank];
 }

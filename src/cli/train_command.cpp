@@ -21,8 +21,8 @@
 namespace espalier::cli {
 namespace {
 
-/// Clusters preempt with SIGTERM or SIGUSR1, people with SIGINT: the step is finished, then all is
-/// saved.
+/// Signals that stop a run: SIGTERM or SIGUSR1 from clusters, SIGINT from users. The run finishes
+/// its step, then saves.
 volatile std::sig_atomic_t g_stop = 0;
 std::atomic<int64_t> g_stop_time = 0;  // of the first signal, in ms
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -34,12 +34,11 @@ int64_t milliseconds() {
 }
 
 extern "C" void request_stop(int signal) {
-  constexpr int64_t kSameKey =
-      300;  // one Ctrl-C can come twice: from the terminal and from a launcher
+  constexpr int64_t kSameKey = 300;  // ms; a launcher may repeat the Ctrl-C of the terminal
   if (g_stop == 0) {
     g_stop_time = milliseconds();
   } else if (signal == SIGINT && milliseconds() - g_stop_time > kSameKey) {
-    _exit(130);  // the second Ctrl-C means it
+    _exit(130);  // second Ctrl-C: stop at once
   }
   g_stop = 1;
 }
@@ -98,7 +97,7 @@ void train_on(parallel::Communicator& comm, const io::Config& config,
               : fmt::format("ended after step {}; --resume auto continues", result.steps));
 }
 
-/// Waits a second for the SIGTERM that a launcher sends when another rank has ended the job.
+/// Waits up to a second for the SIGTERM that a launcher sends after another rank ended the job.
 bool ended_by_launcher() {
   g_stop = 0;
   for (int i = 0; i < 100 && g_stop == 0; ++i) {
@@ -107,7 +106,7 @@ bool ended_by_launcher() {
   return g_stop != 0;
 }
 
-/// As a rank of a launcher: whatever ends this rank early ends all of them, with one message.
+/// For ranks under a launcher: a failure of this rank ends all ranks, with one message.
 int train_under_launcher(const io::Config& config, const TrainArguments& arguments) {
   parallel::MpiScope mpi({.timeout = config.parallel.timeout_s});
   try {
@@ -121,7 +120,7 @@ int train_under_launcher(const io::Config& config, const TrainArguments& argumen
   } catch (const Failure& failure) {
     mpi.world().poison(failure.what());
     if (mpi.world().rank() != 0 && ended_by_launcher()) {
-      _exit(1);  // most failures meet all ranks: rank 0 has told it
+      _exit(1);  // most failures occur on all ranks; rank 0 reports them
     }
     print_error(failure.what());
     mpi.abort(1);
@@ -139,7 +138,7 @@ int train(const TrainArguments& arguments) {
     if (launched_rank() == 0) {
       throw;
     }
-    return 1;  // every rank reads the same file: rank 0 reports it
+    return 1;  // every rank reads the same file; rank 0 reports the error
   }
   if (arguments.dry_run) {
     if (launched_rank() == 0) {

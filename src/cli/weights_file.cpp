@@ -58,7 +58,7 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
   return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
-/// For a plain file: the vocabulary of kind "chars" is known from the data only.
+/// For a plain file: the vocabulary of kind "chars" comes from the data.
 io::Vocabulary characters_of(const io::Config& config) {
   return config.data.kind == "bytes"   ? io::Vocabulary::all_bytes()
          : config.data.kind == "chars" ? train::open_source(config)->characters()
@@ -112,7 +112,7 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
 Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config)) {
   sparse::StoreOptions options = train::store_options(file.config, false);
   options.dtype = options.gradient = DType::fp32;
-  // Nothing is computed with them, and any mask must do.
+  // No passes run on this store, and it must hold any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(
       stream, kernels::by_name("cpu"), train::make_network(file.config, file.problem).parameters(),

@@ -1,5 +1,5 @@
 #pragma once
-// Files of weights that subcommands read: an Espalier checkpoint, which holds its config, or a
+// Files of weights that subcommands read: an Espalier checkpoint, which contains its config, or a
 // plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
 #include <memory>
@@ -23,21 +23,21 @@ struct ConfigSource {
   std::vector<std::string> overrides;
 };
 
-/// A file of weights before its arrays are read.
+/// An opened file of weights whose arrays are not read yet.
 struct WeightsFile {
   fs::path path;
   bool checkpoint = false;
   io::CheckpointMeta meta;    ///< of a checkpoint
-  io::Vocabulary characters;  ///< the vocabulary of text; empty: not text, or not known
+  io::Vocabulary characters;  ///< vocabulary of text; empty: no text, or unknown
   io::Config config;
   train::ProblemShape
       problem;  ///< vocabulary or classes, and features, from the shapes of the arrays
 };
 
-/// Throws Failure when there is no such file, it is neither kind, or there is no config for it.
+/// Throws Failure if the file is missing, is of neither kind, or has no config.
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source);
 
-/// A store of weights only, fp32, for work on the arrays. Prunable flags belong to its parameters.
+/// A store of fp32 weights only, for work on the arrays. `prunable`: flags over its parameters.
 struct Weights {
   Arena arena;
   Stream stream;
@@ -45,11 +45,11 @@ struct Weights {
   std::vector<bool> prunable;
 
   Weights() : stream(arena, 1) {}
-  /// Zeros, with the parameters of the network that the config of `file` describes.
+  /// Zero weights, with the parameters of the network that the config of `file` describes.
   explicit Weights(const WeightsFile& file);
 };
 
-/// A network with the weights of a file in the compute type of its config.
+/// A network with the weights of a file, in the compute type of its config.
 struct Inference {
   kernels::Backend backend;
   train::Stage stage;
@@ -57,7 +57,7 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
 };
 
-/// A checkpoint of weights and masks, without optimizer: `train --init` starts from it. Values are
+/// Writes a checkpoint of weights and masks without optimizer state, for `train --init`. Values are
 /// fp32; step 0.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters);

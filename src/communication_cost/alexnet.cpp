@@ -18,7 +18,7 @@ constexpr std::array<Convolution, 5> kConvolutions{
 /// Tables 3 and 4: a fully connected layer, ms.
 struct FullyConnected {
   double whole[3];  ///< forward, backward, update on one GPU
-  double forward;   ///< cut over 4 GPUs, one sub-batch
+  double forward;   ///< split over 4 GPUs, one sub-batch
   double backward;
   double update;
   double sync32, sync8;  ///< its activations to all other GPUs
@@ -32,7 +32,7 @@ constexpr int kGpus = 4;
 constexpr double kActivations32 = 0.9;  ///< of the last convolution, to all other GPUs
 constexpr double kActivations8 = 0.4;
 
-/// Table 6, and what tables 6 and 7 print as results.
+/// Table 6, and the printed results of tables 6 and 7.
 struct SubBatch {
   int64_t size;
   double sync32, sync8;
@@ -61,7 +61,8 @@ const SubBatch& row(int64_t sub_batch) {
        sub_batch);
 }
 
-/// A pass of a batch on one GPU, ms: NervanaGPU (table 4), and the kernels of Krizhevsky.
+/// ms for forward, backward and update of a batch on one GPU: NervanaGPU (table 4), and
+/// Krizhevsky's kernels.
 double total(ConvKernels kernels) { return kernels == ConvKernels::nervana ? 104.1 : 177; }
 
 double fully_connected_total() {
@@ -84,8 +85,8 @@ NodeTimes alexnet_node(ConvKernels kernels, int bits) {
                   .total_ms = total(kernels),
                   .fc_ms = fully_connected_total(),
                   .sub_batches = kGpus};
-  // Backward runs from the last convolution to the first: a gradient travels while the one before
-  // it is computed, and the first layer's while nothing is.
+  // Backward runs from the last convolution to the first. The gradient of a layer is sent while the
+  // layer before it computes; that of the first layer overlaps with nothing.
   for (size_t layer = 0; layer < kConvolutions.size(); ++layer) {
     times.conv.push_back({.sync_ms = kConvolutions[layer].sync,
                           .under_ms = layer == 0 ? 0 : kConvolutions[layer - 1].update});

@@ -13,8 +13,7 @@ void check_time(double ms, std::string_view what) {
   check(std::isfinite(ms) && ms >= 0, "{} = {} ms is no time: give a number >= 0", what, ms);
 }
 
-/// Both models start from the time of one GPU and the part of it that the fully connected layers
-/// take.
+/// Both models take the time of one GPU and the part of it in fully connected layers.
 void check_parts(double total_ms, double fc_ms) {
   check_time(total_ms, "time of a whole pass");
   check_time(fc_ms, "time of the fully connected layers");

@@ -1,16 +1,16 @@
 #pragma once
-// Dettmers' predictive model of communication, from times that were measured elsewhere: how much
-// faster K GPUs pass their K batches through a network of convolutions (data parallel: gradients
-// are summed) and fully connected layers (model parallel: activations are sent, one sub-batch after
-// the other) than one GPU passes them one by one. All times in ms; pure arithmetic; Failure for
-// times that no machine has (negative, NaN, a part longer than the whole).
+// Dettmers' predictive model of communication, from times measured elsewhere. It predicts the
+// speedup of K GPUs that pass K batches through a network, over one GPU that passes them in
+// sequence. Convolutions are data parallel (gradients are summed); fully connected layers are model
+// parallel (activations are sent, one sub-batch after the other). All times in ms; pure arithmetic.
+// Failure for invalid times (negative, NaN, a part longer than the whole).
 //
 //   one node    speedup = K T / ((T - T_fc) + n T_par + exposed),  exposed = sum of c max(0, s - h)
 //   many nodes  speedup = K T / ((T - T_fc) + passes T_pass + exposed),
 //               exposed = max(s, (nodes - 1)(s - h)), 0 on one node;  passes = batch / sub-batch
 //
-// s: a transfer to all others; h: the product that goes on meanwhile; c: how often. The first
-// transfer of a step hides under nothing, so s is the least that many nodes pay. Source: Dettmers,
+// s: a transfer to all others; h: the product that overlaps with it; c: number of transfers. The
+// first transfer of a step overlaps with nothing, so many nodes pay at least s. Source: Dettmers,
 // "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016, appendix 5; its numbers:
 // alexnet.h.
 #include <cstdint>
@@ -19,44 +19,44 @@
 
 namespace espalier::cost {
 
-/// A transfer and the work it may hide under.
+/// A transfer and the work that may overlap with it.
 struct Transfer {
   double sync_ms = 0;
-  double under_ms = 0;  ///< 0: hides under nothing
+  double under_ms = 0;  ///< 0: overlaps with nothing
   int count = 1;
 };
 
-/// What of the transfers no work hides, ms.
+/// Time of the transfers that no work overlaps with, ms.
 double exposed_ms(std::span<const Transfer> transfers);
 
 /// GPUs of one machine.
 struct NodeTimes {
   int gpus = 4;
   double total_ms = 0;         ///< T: forward, backward and update of a batch on one GPU
-  double fc_ms = 0;            ///< T_fc: what of it the fully connected layers take
-  double parallel_fc_ms = 0;   ///< T_par: those layers, cut over the GPUs, for one sub-batch
-  int sub_batches = 4;         ///< n: a batch of each GPU
+  double fc_ms = 0;            ///< T_fc: part of T in fully connected layers
+  double parallel_fc_ms = 0;   ///< T_par: these layers, split over the GPUs, for one sub-batch
+  int sub_batches = 4;         ///< n: sub-batches of a step; each is the batch of one GPU
   std::vector<Transfer> conv;  ///< gradients of convolutions
   std::vector<Transfer> fc;    ///< activations and their gradients, of all sub-batches
 };
 
-/// GPUs of several machines; fully connected layers are whole on each GPU, but take every sub-batch
-/// of the whole batch.
+/// GPUs of several machines. Each GPU holds whole fully connected layers and computes them for
+/// every sub-batch of the whole batch.
 struct ClusterTimes {
   int nodes = 32;
   int gpus_per_node = 3;
   double total_ms = 0;      ///< T: forward, backward and update of a batch on one GPU
-  double fc_ms = 0;         ///< T_fc: what of it the fully connected layers take
-  double pass_ms = 0;       ///< T_pass: those layers for one sub-batch
+  double fc_ms = 0;         ///< T_fc: part of T in fully connected layers
+  double pass_ms = 0;       ///< T_pass: these layers for one sub-batch
   int64_t batch = 12288;    ///< of all GPUs together
-  int64_t sub_batch = 128;  ///< passes are rounded up
+  int64_t sub_batch = 128;  ///< the number of passes is rounded up
   double sync_ms = 0;       ///< s: activations of a sub-batch to all nodes
-  double under_ms = 0;      ///< h
+  double under_ms = 0;      ///< h: work that overlaps with it
 };
 
 struct Prediction {
-  double step_ms = 0;     ///< a batch of each GPU
-  double exposed_ms = 0;  ///< what of it is communication that no work hides
+  double step_ms = 0;     ///< one batch per GPU
+  double exposed_ms = 0;  ///< part of it that is communication without overlap
   double speedup = 0;     ///< over one GPU
 };
 

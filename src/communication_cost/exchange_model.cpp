@@ -32,7 +32,7 @@ void check_model(const ComputeTimes& compute, const ExchangeModel& model) {
   check(model.pieces >= 1, "{} pieces: a bucket has at least 1", model.pieces);
 }
 
-/// When the first and the last piece of a bucket are there, and how long they take to decode.
+/// Arrival times of the first and the last piece of a bucket, and its decoding time.
 struct Arrival {
   double first = 0;
   double last = 0;
@@ -96,8 +96,8 @@ ExchangePrediction predict(const ComputeTimes& compute, std::span<const Gradient
   const double latency = cost.latencies * model.link.latency_s;
   ExchangePrediction found;
   std::vector<Arrival> arrivals;
-  double encoded = 0;  // time for it so far
-  double free = 0;     // when the link is
+  double encoded = 0;  // time of encoding so far
+  double free = 0;     // time at which the link is free
   double ready = 0;
   for (const GradientBucket& bucket : buckets) {
     check(bucket.ready_s >= ready && bucket.ready_s <= compute.backward_s,

@@ -42,11 +42,11 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
         "messages of one size tell no bandwidth ({} measured): measure two sizes or more",
         samples.size());
   const Sums sums =
-      weighted_sums(samples, largest);  // sizes in units of the largest: none overflows
+      weighted_sums(samples, largest);  // sizes relative to the largest avoid overflow
   const double determinant = sums.one * sums.bb - sums.b * sums.b;
   double latency = (sums.bb * sums.t - sums.b * sums.bt) / determinant;
   double slope = (sums.one * sums.bt - sums.b * sums.t) / determinant;
-  if (!(latency >= 0)) {  // the best of those that exist has none
+  if (!(latency >= 0)) {  // the best non-negative latency is 0
     latency = 0;
     slope = sums.bt / sums.bb;
   }

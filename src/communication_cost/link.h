@@ -1,10 +1,10 @@
 #pragma once
-// A link between two ranks: a message of b bytes takes latency + b / bandwidth, and one direction
-// does not slow the other. `fit_link` finds both from measured messages: the least squares of the
-// relative errors, sum of ((latency + b / bandwidth - t) / t)^2, so that short messages fix the
-// latency and long ones the bandwidth, whatever noise the long ones have. The latency is never
-// negative. Source of the form: Hockney, "The communication challenge for MPP", Parallel Computing
-// 20, 1994.
+// A link between two ranks: a message of b bytes takes latency + b / bandwidth, and the two
+// directions are independent. `fit_link` fits both parameters to measured messages by least squares
+// of the relative errors, sum of ((latency + b / bandwidth - t) / t)^2. So short messages determine
+// the latency and long ones the bandwidth, independently of the noise of long messages. The latency
+// is never negative. Source of the form: Hockney, "The communication challenge for MPP", Parallel
+// Computing 20, 1994.
 #include <limits>
 #include <span>
 
@@ -12,12 +12,12 @@ namespace espalier::cost {
 
 struct Link {
   double latency_s = 0;
-  double bytes_per_s = std::numeric_limits<double>::infinity();  ///< each way
+  double bytes_per_s = std::numeric_limits<double>::infinity();  ///< per direction
 
   double seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
 };
 
-/// Gbit/s (10^9 bits) of a link → bytes a second.
+/// Gbit/s (10^9 bits) → bytes per second.
 constexpr double gbit_bytes(double gbit) { return gbit * 1e9 / 8; }
 
 struct LinkSample {
@@ -30,7 +30,7 @@ struct LinkFit {
   double worst = 0;  ///< largest |predicted - measured| / measured
 };
 
-/// At least two sizes; Failure when longer messages do not take longer.
+/// Needs two sizes or more. Throws Failure if longer messages do not take longer.
 LinkFit fit_link(std::span<const LinkSample> samples);
 
 }  // namespace espalier::cost

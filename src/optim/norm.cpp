@@ -16,7 +16,7 @@ GradientNorm::GradientNorm(Stream& stream, const kernels::Kernels& kernels, doub
 bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange& range,
                         const Sum& sum) {
   const Tensor counts = counts_.tensor();
-  // All but the last word, which marks a non-finite gradient until `told` clears it.
+  // Excludes the last word: it marks a non-finite gradient until `told` clears it.
   kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});
   std::vector<kernels::SumSquaresArgs> squares;
   for (const sparse::Parameter& parameter :

@@ -30,7 +30,7 @@ float decay_of(const sparse::Parameter& parameter, const io::OptimizerConfig& co
 kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
                                     const sparse::OptimizerState& state, uint64_t seed,
                                     int64_t step) {
-  constexpr uint64_t kRounding = 0x726f756e64;  // a stream of its own
+  constexpr uint64_t kRounding = 0x726f756e64;  // key of a separate random stream
   const std::string& name = parameter.spec.name;
   const uint64_t of_step = mix(mix(seed, kRounding), static_cast<uint64_t>(step));
   return {.key = mix(of_step, XXH64(name.data(), name.size(), 0)), .first = state.first};

@@ -11,8 +11,8 @@
 // element is a pure function of (seed, step, parameter name, number of the element among the kept
 // ones): the same bits for any sharding, and after a checkpoint.
 //
-// Calls are asynchronous: `ask` enqueues an update, `result` waits for its norm. Several updates may
-// be pending.
+// Calls are asynchronous: `ask` enqueues an update, `result` waits for its norm. Several updates
+// may be pending.
 //
 // With a sharded store (ZeRO-1) a rank updates the elements that it owns, in flat order; hooks sum
 // the norm and gather the values of the other ranks. Store::refresh_all then copies them.
@@ -33,7 +33,7 @@ struct StepResult {
 /// A pending update.
 using AskedUpdate = Staging::Arrival;
 
-/// Collectives between the parts of a step.
+/// Collectives within a step.
 struct StepHooks {
   /// Set if other ranks hold other parts of the gradient (shards or stages).
   GradientNorm::Sum sum{};
@@ -54,7 +54,7 @@ class Optimizer {
         seed_(seed),
         norm_(store.stream(), kernels, config_.clip) {}
 
-  /// For later updates: gradients are multiplied by `scale`; the bias correction leaves out
+  /// For later updates: gradients are multiplied by `scale`. The bias correction excludes
   /// `left_out` earlier steps, which changed nothing.
   void set_scale(double scale, int64_t left_out) {
     norm_.set_scale(scale);

@@ -1,7 +1,7 @@
 #pragma once
-// Weight predictions: which weights a stage of an asynchronous pipeline computes with. Between the
-// forward of a micro-batch and the update with its gradient, stage k makes d other updates. W_t: the
-// weights after t updates; W^_{t+s}: those predicted s updates ahead.
+// Weight prediction: selects the weights that a stage of an asynchronous pipeline computes with.
+// Between the forward of a micro-batch and the update with its gradient, stage k makes d other
+// updates. W_t: the weights after t updates; W^_{t+s}: weights predicted s updates ahead.
 //
 //   name        forward                       backward           source
 //   none        W_t                           W_{t+d}            vanilla asynchronous
@@ -22,14 +22,15 @@ struct PredictionEntry {
   std::string_view help;
   bool predicts = false;  ///< forward and backward compute with weights ahead
   bool keeps = false;     ///< backward computes with its forward's weights
-  bool previous = false;  ///< those before the last update, the same on all stages
+  bool previous = false;  ///< passes use the weights before the last update, the same on all stages
 };
 
 Registry<PredictionEntry> predictions();
 /// Throws Failure that lists the names.
 const PredictionEntry& prediction_entry(std::string_view name);
 
-/// From the weights after `done` >= 1 updates, `ahead` updates on, of a run of `steps`.
+/// A prediction from the weights after `done` >= 1 updates, `ahead` updates further, in a run of
+/// `steps`.
 struct AheadOf {
   int64_t done = 1;
   int ahead = 1;

@@ -8,10 +8,10 @@
 
 namespace espalier::optim {
 
-/// What all parameters of one update share.
+/// The inputs that all parameters of one update share.
 struct UpdateStep {
   const io::OptimizerConfig& config;
-  int64_t count = 1;  ///< updates that changed something, with this one: t of a bias correction
+  int64_t count = 1;  ///< applied updates including this one: t of the bias correction
   float lr = 0;
 };
 

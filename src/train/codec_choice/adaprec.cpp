@@ -13,9 +13,9 @@
 namespace espalier::train {
 namespace {
 
-constexpr int64_t kPoints = 5;  // of a trial's curve, besides the state that all start from
+constexpr int64_t kPoints = 5;  // per trial curve, in addition to the common start
 
-/// Bits a value of a codec, with what buckets carry: which of two is the more precise.
+/// Bits per value of a codec including bucket metadata; orders candidates by precision.
 double bits_of(const std::string& codec) {
   constexpr int64_t kValues = 1 << 20;
   const auto format = parallel::format_of(parallel::parse_codec(codec));
@@ -60,7 +60,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
       hands_.train(step + done - 1);
     } catch (const parallel::PeerLost&) {
       throw;
-    } catch (const Failure&) {  // the loss or the norm is no number, on all ranks alike
+    } catch (const Failure&) {  // loss or norm is non-finite, on all ranks
       diverged = true;
     }
     training += now_seconds() - at;
@@ -100,7 +100,7 @@ std::string AdaPrec::round(int64_t step) {
     const PrecisionRound round{
         .candidates = candidates,
         .value_now = value_now,
-        .step_now = step + 1,  // points count from 1: shapes take logarithms
+        .step_now = step + 1,  // points count from 1: shapes take logarithms of x
         .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
     const PrecisionOptions options{.higher_is_better = false, .curve = {.least = 0}};
     const PrecisionChoice choice = choose_precision(round, options);

@@ -1,12 +1,13 @@
 #pragma once
-// AdaPrec's rounds (adaprec_choice.h) within a run: every `codec_every` steps, from the same state,
-// train `codec_trial` steps with each codec of `codec_candidates`, evaluating on the way; go on,
-// from that state again, with the one whose predicted gain a second is largest.
+// AdaPrec's rounds (adaprec_choice.h) within a run. Every `codec_every` steps a round
+//   1. trains `codec_trial` steps with each codec of `codec_candidates`, all from the same state,
+//      and evaluates on the way;
+//   2. restores that state and continues with the codec of the largest predicted gain per second.
 //
-// Rank 0 decides, by its clock, and tells the others. What trials cost is counted: it is in the
-// record of the round (adaprec.jsonl, one line a round) and in `trial_ms` of the step that follows.
-// No round is held where a trial would pass a change of masks, nor in the last `codec_trial` steps.
-// A codec whose loss or gradient is no number has diverged.
+// Rank 0 decides, by its clock, and broadcasts the choice. The time of trials is counted: it is in
+// the record of the round (adaprec.jsonl, one line per round) and in `trial_ms` of the next step.
+// A round is skipped if a trial would pass a change of masks, and in the last `codec_trial` steps.
+// A codec whose loss or gradient is non-finite has diverged.
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,7 +22,7 @@ namespace espalier::train {
 
 class AdaPrec {
  public:
-  /// What a round needs of the trainer. All are collective.
+  /// Callbacks of the trainer. All are collective.
   struct Hands {
     std::function<void(const std::string& codec)> use;
     std::function<void(int64_t step)> train;  ///< the step after `step`; Failure: diverged
@@ -29,15 +30,15 @@ class AdaPrec {
     std::function<StateCopy()> copy;
   };
 
-  /// `resumed_step`: of the run, -1 of a fresh one; the log goes on there.
+  /// `resumed_step`: step of the checkpoint, after which the log continues; -1: fresh run.
   AdaPrec(const io::Config& config, parallel::Communicator& comm, Hands hands,
           int64_t resumed_step);
 
   bool due(int64_t step) const;
-  /// Holds a round at the state after `step` steps and goes on with the chosen codec. Returns what
-  /// is to be told about it.
+  /// Runs a round from the state after `step` steps and selects the chosen codec. Returns a note
+  /// for the user.
   std::string round(int64_t step);
-  /// Seconds that rounds took since the last call.
+  /// Seconds spent in rounds since the last call.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 using Candidates = std::span<const PrecisionCandidate>;
 
-constexpr double kSameValue = 0.1;  // deviations between values that are taken for equal
+constexpr double kSameValue = 0.1;  // values within this many deviations count as equal
 
 void check_round(const PrecisionRound& round, const PrecisionOptions& options) {
   check(!round.candidates.empty(), "a choice of precision needs at least one candidate");
@@ -38,7 +38,7 @@ void check_round(const PrecisionRound& round, const PrecisionOptions& options) {
   }
 }
 
-/// The one of `numbers` with the highest score; of equal ones the more precise, then the first.
+/// The element of `numbers` with the highest score; of equal ones the more precise, then the first.
 template <class Numbers, class Score>
 size_t best_of(Candidates candidates, const Numbers& numbers, Score score) {
   return *std::ranges::max_element(numbers, [&](size_t a, size_t b) {
@@ -64,13 +64,13 @@ double speculation_of(Candidates candidates) {
   return sum;
 }
 
-/// Of each candidate; of diverged ones nothing is predicted.
+/// Forecasts of all candidates; those of diverged ones stay empty.
 std::vector<PrecisionForecast> forecasts_of(const PrecisionRound& round,
                                             const PrecisionOptions& options) {
   const Candidates candidates = round.candidates;
   std::vector<PrecisionForecast> forecasts(candidates.size());
   std::vector<std::vector<CurvePoint>> curves;
-  size_t first = 0;  // that has not diverged
+  size_t first = 0;  // first candidate that has not diverged
   for (size_t i = 0; i < candidates.size(); ++i) {
     const bool diverged = std::ranges::any_of(
         candidates[i].points, [](const CurvePoint& point) { return !std::isfinite(point.y); });
@@ -111,7 +111,7 @@ std::vector<PrecisionForecast> forecasts_of(const PrecisionRound& round,
   return forecasts;
 }
 
-/// P(normal > 0); of a certain difference 0 or 1.
+/// P(normal > 0); with deviation 0 it is 0 or 1.
 double positive(double mean, double deviation) {
   return deviation > 0 ? 0.5 * std::erfc(-mean / deviation / std::numbers::sqrt2)
                        : static_cast<double>(mean > 0);

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kFewestBits = 2;
 constexpr int64_t kMostBits = 8;
 constexpr int64_t kUniformBits = 4;
-/// No gradient is larger for what is timed of it.
+/// Upper limit of elements in a timed sum.
 constexpr int64_t kLongest = int64_t{4} << 20;
 
 std::string kind_of(const io::Config& config) {
@@ -65,14 +65,14 @@ int64_t longest_on_link(const Stage& stage, bool on_device) {
   return on_device ? std::min(stage.store().flat_size(), kLongest) : kOfTheHost;
 }
 
-/// The codec of the largest parameter that has one.
+/// Returns the codec of the largest parameter that is not sent uncompressed.
 std::optional<kernels::WireFormat> doubted_format(const io::Config& config, const Stage& stage) {
   if (config.parallel.reduction != "auto" || !loses(config)) {
     return {};
   }
   const std::string kind = kind_of(config);
   if (kind == "fastest" || kind == "adaprec") {
-    return {};  // they measure times anyway
+    return {};  // these kinds measure times themselves
   }
   const sparse::Store& store = stage.store();
   if (kind == "adaptive") {
@@ -93,7 +93,7 @@ std::optional<kernels::WireFormat> doubted_format(const io::Config& config, cons
   return widest;
 }
 
-/// Shorter ones are a 64th and an eighth of it.
+/// The shorter timed sums have a 64th and an eighth of these elements.
 int64_t longest_in_doubt(const Stage& stage) {
   constexpr int64_t kParts = 64;
   const int64_t longest = std::min(stage.store().flat_size(), kLongest);

@@ -1,6 +1,6 @@
 #pragma once
-// What codecs that are chosen by measurement (codec_choice.h) are chosen among, and what is timed to
-// choose: functions of config and stage alone, for runs and for their plans.
+// The candidate codecs of a measured choice (codec_choice.h) and the sizes that it times. Functions
+// of config and stage alone, so a run and its plan use the same.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -10,28 +10,28 @@
 
 namespace espalier::train {
 
-/// Empty where the config's default names a codec. `gradient`: the type of gradients, which what
-/// travels as it is has.
+/// Empty if the config's default names a codec. `gradient`: type of gradients, which uncompressed
+/// gradients keep.
 std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient);
 
-/// The one of adaptive that its budget is measured by: as many bits in their usual buckets.
+/// The candidate that defines the error budget of "adaptive": `bits` bits in their usual buckets.
 int uniform_candidate(const io::Config& config, std::span<const kernels::WireFormat> candidates);
 
-/// Whether the link itself is timed.
+/// Whether the choice times the link.
 bool times_link(const io::Config& config);
-/// Elements of the longest sum for that. On a device it lies in the gradient's memory, and takes
-/// little time.
+/// Elements of the longest reduction that times the link. On a device it runs in the gradient
+/// buffer and takes little time.
 int64_t longest_on_link(const Stage& stage, bool on_device);
-/// And of what codecs alone are timed by.
+/// Elements for timing encode and decode alone.
 inline int64_t elements_of_codes(int64_t longest) { return std::max<int64_t>(longest / 4, 1); }
 
-/// Where parallel.reduction = "auto": the format that has to be faster than no codec. Empty: none
-/// has.
+/// With parallel.reduction = "auto": the format that must be faster than uncompressed reduction.
+/// Empty: there is none.
 std::optional<kernels::WireFormat> doubted_format(const io::Config& config, const Stage& stage);
-/// Elements of the longest sum for that.
+/// Elements of the longest reduction for that comparison.
 int64_t longest_in_doubt(const Stage& stage);
 
-/// What a run between devices times, but for shorter sums: by sums, or codes alone.
+/// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
 struct Timing {
   kernels::WireFormat format;
   int64_t elements = 0;

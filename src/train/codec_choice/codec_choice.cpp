@@ -14,7 +14,7 @@
 namespace espalier::train {
 namespace {
 
-/// What a choice of adaptive looks at of a parameter, at most.
+/// Adaptive samples at most kBlocksSeen blocks of kBlock elements of each parameter.
 constexpr int64_t kBlocksSeen = 4;
 constexpr int64_t kBlock = 16'384;
 
@@ -59,12 +59,12 @@ void CodecChoice::measure_link(bool on_device) {
 
 void CodecChoice::use(const std::string& codec) { config_.parallel.codec.fallback = codec; }
 
-/// By sums of a gradient as long as this one, and of shorter ones.
+/// Compares timed sums with and without codec, of three sizes up to longest_in_doubt.
 void CodecChoice::decide_whether_to_compress() {
   decided_for_ = stage_.store().flat_size();
   compresses_ = true;
   std::optional<kernels::WireFormat> format;
-  if (kind_ != "adaprec") {  // whose present codec is no codec of the config's
+  if (kind_ != "adaprec") {  // its current codec is not the config's
     format = doubted_format(config_, stage_);
   }
   if (!format) {
@@ -112,7 +112,7 @@ void CodecChoice::prepare() {
   if (replicas_.size() == 1) {
     return;
   }
-  // Again where masks have made the gradient much shorter.
+  // Repeat after masks have made the gradient much shorter.
   const bool fewer = stage_.store().flat_size() < decided_for_ / 2;
   if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
     decide_whether_to_compress();
@@ -182,7 +182,7 @@ void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timelin
   }
 }
 
-/// Layers are cut into buckets as the gradient was.
+/// Assumes that layers are cut into buckets as the gradient is.
 parallel::ExchangeTimes CodecChoice::times_of(const parallel::ChoiceTable& table,
                                               std::span<const size_t> open,
                                               const GradientTimeline& timeline) const {

@@ -1,9 +1,10 @@
 #pragma once
-// Values to try codecs on: the numbers of a raw file, a checkpoint's, or drawn ones. Whatever they
-// were stored as, they become fp32, one after the other in one flat array.
+// Loads values on which codecs are tested: a raw file, a checkpoint, or random numbers. All of them
+// are converted to fp32 and concatenated in one flat array.
 //
-// Errors: Failure for a file that is missing or empty, not a whole number of elements, no
-// checkpoint, damaged, or without what was asked for. NaN and infinite values are taken as such.
+// Errors: Failure for a missing, empty or damaged file, a file that is no whole number of elements,
+// a file that is no checkpoint, and a checkpoint without the requested arrays. NaN and infinite
+// values are accepted.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ namespace espalier::train {
 
 struct CodecValues {
   struct Part {
-    std::string name;  ///< of a parameter; empty where there is none
+    std::string name;  ///< name of the parameter; empty: no parameter
     parallel::Range range;
   };
   Buffer values;  ///< fp32 [n]
@@ -24,20 +25,20 @@ struct CodecValues {
       kind;  ///< "fp32", "bf16", "fp16", "moment1", "values", "normal", "heavy" or "uniform"
 };
 
-/// A file of little-endian numbers and nothing else; fp32, bf16 or fp16.
+/// Reads a headerless file of little-endian fp32, bf16 or fp16 numbers.
 CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dtype);
 
 struct CheckpointChoice {
-  std::string pattern = "*";  ///< of names of parameters (core/glob.h)
-  std::string what{};         ///< "values" or "moment1"; empty: moment1 if all that match have one
+  std::string pattern = "*";  ///< glob of parameter names (core/glob.h)
+  std::string what{};         ///< "values" or "moment1"; empty: moment1 if all matches have one
 };
-/// A part for each parameter that has kept elements: those alone, which is what ranks exchange. A
-/// checkpoint holds no gradients; the first moment is their running mean.
+/// One part per parameter that has kept elements. A part holds the kept elements only, as ranks
+/// exchange them. A checkpoint holds no gradients; the first moment is their running mean.
 CodecValues checkpoint_values(Arena& arena, const std::filesystem::path& path,
                               const CheckpointChoice& choice);
 
-/// Element i is a function of (seed, i): "normal" N(0, 1); "heavy" N e^(1.5 N'), with tails like
-/// those of gradients over many layers; "uniform" in [0, 1).
+/// Element i is a function of (seed, i). "normal": N(0, 1). "heavy": N e^(1.5 N'), whose tails
+/// resemble those of gradients over many layers. "uniform": [0, 1).
 CodecValues synthetic_values(Arena& arena, const std::string& kind, int64_t count, uint64_t seed);
 
 }  // namespace espalier::train

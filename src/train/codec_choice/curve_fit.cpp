@@ -8,7 +8,7 @@ namespace espalier::train {
 namespace {
 
 constexpr double kFuture = 0.693147180559945309;  // ln 2: the horizon of the prior on change
-constexpr int kGrid = 9;                          // nodes a parameter
+constexpr int kGrid = 9;                          // nodes per parameter
 constexpr int kSteps = 30;
 constexpr size_t kStarts = 3;
 
@@ -33,8 +33,8 @@ Row row_of(const CurveData& data, const CurveShape& shape, const LinearFit& fit,
   return {.offset = value * data.inverse_range, .basis = {1, 0}};
 }
 
-/// Fills in value_at_last and unit: with amplitude 1 the curve changes as much as the priors
-/// expect.
+/// Sets value_at_last and unit: with amplitude 1 the curve then changes by the amount that the
+/// priors expect.
 bool scale(const CurveData& data, const CurveShape& shape, LinearFit& fit) {
   fit.value_at_last = shape.value(fit.p, 0, data.log_first);
   if (shape.link != CurveLink::affine) {
@@ -47,13 +47,13 @@ bool scale(const CurveData& data, const CurveShape& shape, LinearFit& fit) {
   return std::isfinite(fit.unit) && fit.unit > 1e-12 * std::abs(fit.value_at_last) && fit.unit > 0;
 }
 
-struct Normal {  // of the least-squares problem
+struct Normal {  // normal equations of the least-squares problem
   double a00 = 0, a01 = 0, a11 = 0, b0 = 0, b1 = 0;
 };
 
 double square(double x) { return x * x; }
 
-/// Shapes without a free amplitude state their expectation of change here.
+/// Prior of the change, for shapes without a free amplitude.
 double log_change_prior(const CurveData& data, const CurveShape& shape, const LinearFit& fit) {
   if (shape.link == CurveLink::affine) {
     return 0;
@@ -134,7 +134,8 @@ double squares_at(const CurveData& data, const CurveShape& shape, const CurvePar
   return fit.valid ? fit.squares : std::numeric_limits<double>::infinity();
 }
 
-/// J^T J and J^T r of the projected residuals by differences; false where a neighbour is no curve.
+/// J^T J and J^T r of the projected residuals, by finite differences; false if a neighbour gives no
+/// curve.
 struct Slopes {
   std::array<double, 3> curvature{};
   std::array<double, 2> gradient{};
@@ -167,8 +168,8 @@ Slopes slopes_at(const CurveData& data, const CurveShape& shape, const CurvePara
   return slopes;
 }
 
-/// A Levenberg-Marquardt step, kept in the box: a parameter that it would push out stays at the
-/// wall.
+/// A Levenberg-Marquardt step within the box: a parameter that would leave it stays at its
+/// boundary.
 CurveParameters stepped(const CurveParameters& at, const Slopes& slopes, double damping) {
   auto [a00, a01, a11] = slopes.curvature;
   auto [g0, g1] = slopes.gradient;

@@ -9,12 +9,13 @@ namespace {
 double between(double low, double high, double t) { return low + t * (high - low); }
 double log_between(double low, double high, double t) { return low * std::pow(high / low, t); }
 
-/// Exponents: from almost logarithmic to gone within a part of the window.
+/// Range of exponents: from almost logarithmic to a decay within a part of the window.
 double exponent(double t, double log_first) {
   return log_between(0.02, std::max(4.0, 6 / -log_first), t);
 }
 
-/// 1 / scale, the scale from 1 / `low` of the last x to a part of the first, or of a narrow window.
+/// Range of 1 / scale. The scale ranges from 1 / `low` of the last x down to a part of the first x
+/// or of a narrow window.
 double rate(double low, double t, double log_first) {
   const double first = std::exp(log_first);
   return log_between(low, std::max(5 / first, 10 / (1 - first)), t);
@@ -37,7 +38,7 @@ double ilog2(const CurveParameters& p, double log_u, double log_first) {
 CurveParameters weibull_at(const CurveParameters& t, double log_first) {
   return {rate(0.1, t[0], log_first), log_between(0.1, 2, t[1])};
 }
-/// Divided by its value at the first x, which may be too small for a double.
+/// Normalised by the value at the first x, which may be too small for a double.
 double weibull(const CurveParameters& p, double log_u, double log_first) {
   const double log_rate = std::log(p[0]);
   return std::exp(std::exp(p[1] * (log_rate + log_first)) - std::exp(p[1] * (log_rate + log_u)));
@@ -59,8 +60,8 @@ double pow4(const CurveParameters& p, double log_u, double log_first) {
   return std::pow((std::exp(log_u) - first + p[0]) / p[0], -p[1]);
 }
 
-/// a / (a ln(last x) + b) in the published letters, below where the logarithm ends; its sign says
-/// whether the curve or minus the curve is meant.
+/// The parameter is a / (a ln(last x) + b) in the published letters, limited to the domain of the
+/// logarithm. Its sign selects the curve or its negative.
 CurveParameters loglog_at(const CurveParameters& t, double log_first) {
   return {between(-0.999, 0.999, t[0]) / -log_first, 0};
 }
@@ -71,13 +72,13 @@ double loglog(const CurveParameters& p, double log_u, double) {
 CurveParameters mmf_at(const CurveParameters& t, double log_first) {
   return {rate(0.5, t[0], log_first), exponent(t[1], log_first)};
 }
-/// Divided by its value at the first x.
+/// Normalised by the value at the first x.
 double mmf(const CurveParameters& p, double log_u, double log_first) {
   const double log_rate = std::log(p[0]);
   return (1 + std::exp(p[1] * (log_rate + log_first))) / (1 + std::exp(p[1] * (log_rate + log_u)));
 }
 
-/// The sign of the exponent says whether the curve rises from 0 or falls to it.
+/// The sign of the exponent selects a curve that rises from 0 or falls to 0.
 CurveParameters hill3_at(const CurveParameters& t, double log_first) {
   return {rate(0.5, t[0], log_first), between(-3, 3, t[1])};
 }

@@ -10,16 +10,16 @@
 namespace espalier::train {
 namespace {
 
-// Everything in units of the range of y.
-constexpr double kPriorNoise = 0.03;  // standard deviation, weighs as much as one point
+// All constants are in units of the range of y.
+constexpr double kPriorNoise = 0.03;  // standard deviation; counts as one point
 constexpr double kLeastNoise = 1e-6;
-constexpr double kFitted = 3;          // parameters that a fit takes from the points
-constexpr double kLevelPrior = 3;      // of the level at the last x
-constexpr double kDiscrepancy = 0.15;  // what real curves do that no shape does: a part of the
+constexpr double kFitted = 3;          // number of fitted parameters
+constexpr double kLevelPrior = 3;      // standard deviation of the level at the last x
+constexpr double kDiscrepancy = 0.15;  // deviation of real curves from all shapes, as a part of the
 constexpr double kFewPoints = 4;       // mean slope against ln x, times 1 + this / points
 constexpr int kRounds = 6;
 constexpr double kLeastInside = 1e-3;     // weight of draws that keep to the bounds
-constexpr double kSmallestCount = 2;      // points that correlated residuals leave
+constexpr double kSmallestCount = 2;      // least effective number of points
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
 constexpr double kDegrees = 4;            // of the proposal's t
 constexpr double kProposalStretch = 1.3;  // in standard deviations
@@ -43,8 +43,8 @@ void check_points(std::span<const CurvePoint> points) {
   }
 }
 
-/// In units of its curve: log u, z, weights 10^(i/n) whose sum is the number of points that they
-/// are worth, (sum w)^2 / sum w^2.
+/// The curve in dimensionless units: log u, z, and weights 10^(i/n), scaled to the sum of the
+/// effective number of points (sum w)^2 / sum w^2.
 CurveData standardised(std::span<const CurvePoint> points, double centre, double range) {
   CurveData data;
   const double last = points.back().x;
@@ -75,16 +75,16 @@ CurveData standardised(std::span<const CurvePoint> points, double centre, double
   return data;
 }
 
-/// What the residuals of the best shape say of the noise, and of how many points the data are
-/// worth. They replace the prior's noise the more, the more points there are than parameters
-/// (geometric mean). `data` has the weights of `standardised`.
+/// Estimates noise and effective number of points from the residuals of the best shape. The
+/// estimate replaces the prior's noise (geometric mean), with a weight that grows with the number
+/// of points beyond the number of parameters. `data` has the weights of `standardised`.
 CurveData adapted(CurveData data, std::span<const CurveMinimum> minima) {
   const auto best = std::ranges::min_element(minima, {}, &CurveMinimum::squares);
   const CurveShape& shape = curve_shapes()[static_cast<size_t>(best - minima.begin())];
   std::vector<double> residuals(data.z.size() + 2);
   fit_linear(data, shape, shape.at(best->square, data.log_first), residuals);
   double squares = 0;
-  double products = 0;  // of neighbours
+  double products = 0;  // of neighbouring residuals
   for (size_t i = 0; i < data.z.size(); ++i) {
     squares += square(residuals[i]);
     products += i == 0 ? 0 : residuals[i] * residuals[i - 1];
@@ -165,7 +165,7 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   const double largest = std::max(std::abs(low.y), std::abs(high.y));
   last_x_ = points.back().x;
   centre_ = points.back().y;
-  // A curve that is constant in all its digits is still not known to change by nothing.
+  // Lower limit of the range: a curve that is constant in all its digits may still change.
   range_ = std::max({high.y - low.y, 1e-4 * largest, 1e-300});
   check(low.y >= least_ && high.y <= most_,
         "points of a learning curve lie in [{}, {}], its bounds are [{}, {}]", low.y, high.y,
@@ -176,8 +176,8 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   for (const CurveShape& shape : shapes) {
     minima.push_back(search(data_, shape));
   }
-  // Again while it helps: priors, stated in units of a noise supposed too large, pull the first
-  // fits.
+  // Repeat while the noise estimate falls: priors are in units of the noise, so an estimate that is
+  // too large distorts the first fits.
   CurveData plain = data_;
   double before = 0;
   for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {
@@ -254,8 +254,8 @@ CurvePrediction LearningCurve::predicted(double x, const Refit& other) const {
   double second = 0;
   double noise = 0;
   double total = 0;   // weight
-  double inside = 0;  // that of draws within the bounds
-  double beyond = 0;  // weight times the bound that was passed
+  double inside = 0;  // weight of draws within the bounds
+  double beyond = 0;  // sum of weight times the exceeded bound
   for (size_t s = 0; s < shapes.size(); ++s) {
     CurveShare share{.names = shapes[s].names};
     double first_moment = 0;

@@ -1,28 +1,33 @@
 #pragma once
-// Predicts how a learning curve goes on: from points (x, y), x steps or seconds from the start of
-// training, y a validation loss or accuracy, the mean and standard deviation of y at a later x.
+// Extrapolates a learning curve: predicts the mean and standard deviation of y at a later x from
+// points (x, y). x: steps or seconds since the start of training; y: validation loss or accuracy.
 //
-// A mixture over eleven published shapes (curve_shape.h), in place of the sampler of Domhan et al.
-// (IJCAI 2015) and the network of Klein et al. (ICLR 2017), which take seconds to minutes. Each
-// shape is fitted by weighted least squares, recent points counting more (weight 10^(i/n),
-// Domhan's); its nonlinear parameters are then drawn around the fit (Laplace's approximation as
-// proposal, t with 4 degrees, plus a third from the whole box), and weighed by posterior /
-// proposal. So
-//   mean       = sum of W mean,  W = weight of a draw, over all draws of all shapes
-//   deviation^2 = sum of W ((mean - y)^2 + variance)
-// holds the disagreement of shapes, the parameters' uncertainty, and the noise of a single
-// observation; beyond the last x it also holds 0.15 (1 + 4/n) of the mean slope against ln x, for
-// real curves are of no family (constant chosen on real ones: benchmarks/quality/learning_curve.sh). The
-// mean weight of a shape's draws is its evidence: shapes with more parameters gain no weight by
-// fitting noise. Residuals that follow one another (a shape that is not quite right) count as fewer
-// points, by (1 - r) / (1 + r), r their correlation.
+// Method: a mixture over eleven published shapes (curve_shape.h). It replaces the sampler of Domhan
+// et al. (IJCAI 2015) and the network of Klein et al. (ICLR 2017), which take seconds to minutes.
+//   1. Fit each shape by weighted least squares. Point i of n has weight 10^(i/n) (Domhan).
+//   2. Draw the shape's nonlinear parameters: two thirds around the fit (Laplace's approximation,
+//      Student's t with 4 degrees of freedom), one third from the whole box.
+//   3. Weigh each draw by posterior / proposal. With W, the weight over all draws of all shapes:
 //
-// Losses and accuracies need no transformation: amplitudes take either sign, and shapes without one
-// (loglog, hill3) come in both directions. Nothing depends on the units of x, nor on those of y but
-// for loglog. With few points priors carry the answer: until x doubles, y is expected to change by
-// about its range so far. Random numbers are Philox's: the same points give the same bits.
-// Cost: about 1.5 ms for 30 points. Errors: Failure for fewer than 3 points, x not ascending or not
-// above 0, and numbers that are not finite.
+//   mean        = sum of W mean_i
+//   deviation^2 = sum of W ((mean_i - mean)^2 + variance_i)
+//
+// The deviation contains the disagreement of shapes, the uncertainty of parameters, and the noise
+// of a single observation. Beyond the last x it also contains 0.15 (1 + 4/n) of the mean slope
+// against ln x, because real curves follow no family exactly (the constant is fitted on real
+// curves: benchmarks/quality/learning_curve.sh). The mean weight of a shape's draws is its
+// evidence, so shapes with more parameters gain no weight by fitting noise. Residuals with
+// autocorrelation r (the shape does not fit exactly) reduce the number of points by (1 - r) / (1 +
+// r).
+//
+// Losses and accuracies need no transformation: amplitudes take either sign, and shapes without an
+// amplitude (loglog, hill3) exist in both directions. Results do not depend on the unit of x, nor
+// on the unit of y except for loglog. With few points the priors dominate: they expect y to change
+// by about its range so far until x doubles. Random numbers come from Philox, so equal points give
+// equal bits.
+// Cost: about 1.5 ms for 30 points.
+// Errors: Failure for fewer than 3 points, x that is not ascending or not above 0, and non-finite
+// numbers.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -39,43 +44,43 @@ struct CurvePoint {
 };
 
 struct CurveOptions {
-  int draws = 160;  ///< of parameters, a shape
+  int draws = 160;  ///< parameter draws per shape
   uint64_t seed = 1;
-  /// What y can be (a loss is not below 0, an accuracy not above 1): draws that pass it by x are
-  /// left out of the mixture there; where all do, y is predicted to reach it.
+  /// Bounds of y (a loss is at least 0, an accuracy at most 1). The mixture at x excludes draws
+  /// that exceed a bound at x; if all draws exceed it, the prediction is the bound.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
 };
 
-/// What one shape says.
+/// The prediction of one shape.
 struct CurveShare {
   std::string_view names;  ///< published names of the shape
-  double weight = 0;       ///< of the mixture, sum 1
+  double weight = 0;       ///< in the mixture; the sum over shapes is 1
   double mean = 0, deviation = 0;
 };
 
 struct CurvePrediction {
   double mean = 0, deviation = 0;
-  double noise = 0;  ///< the part of the deviation that no fit can remove
+  double noise = 0;  ///< part of the deviation that remains with a perfect fit
   std::vector<CurveShare> shapes;
 };
 
 class LearningCurve {
  public:
   explicit LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options = {});
-  /// At any x > 0; meant for x beyond the last point.
+  /// Prediction at x > 0; intended for x beyond the last point.
   [[nodiscard]] CurvePrediction at(double x) const;
-  /// Of another curve with points at the same x, which is known to be of this one's shape: its
-  /// level and amplitude are its own, all else is this one's.
+  /// Prediction for another curve with points at the same x and the same shape: only level and
+  /// amplitude are fitted to `other`.
   [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> other) const;
 
  private:
   struct Draw {
     LinearFit fit;
-    double weight = 0;    ///< of all draws of all shapes, sum 1
-    double variance = 0;  ///< s^2, with that of Student's t
+    double weight = 0;    ///< the sum over all draws of all shapes is 1
+    double variance = 0;  ///< s^2, including the factor of Student's t
   };
-  using Refit = std::optional<CurveData>;  ///< of whose points; none: those that made the draws
+  using Refit = std::optional<CurveData>;  ///< points of the other curve; none: data_
 
   [[nodiscard]] CurvePrediction predicted(double x, const Refit& other) const;
   [[nodiscard]] double variance_of(const LinearFit& fit) const;
@@ -93,10 +98,9 @@ class LearningCurve {
 CurvePrediction predict_curve(std::span<const CurvePoint> points, double x,
                               const CurveOptions& options = {});
 
-/// Of curves that begin in one state and see the same batches, as trials of codecs do: what they
-/// have in common, how the curve bends, is taken from their mean; so they differ by their levels
-/// and amplitudes, not by which shape the noise of a few points made likely for each. All with the
-/// same x.
+/// Predicts curves that start from one state and see the same batches, as codec trials do. All have
+/// the same x. The nonlinear shape is fitted to their mean; level and amplitude are fitted per
+/// curve, so noise of a few points does not select a different shape for each curve.
 std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoint>> curves,
                                             double x, const CurveOptions& options = {});
 

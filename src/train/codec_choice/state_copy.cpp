@@ -16,7 +16,7 @@ StateCopy::StateCopy(sparse::Store& store) : store_(store) {
       keep(parameter.dense);
     }
   }
-  store.stream().synchronize();  // what the host holds may change at once
+  store.stream().synchronize();  // the caller may change host memory at once
 }
 
 void StateCopy::keep(const Tensor& tensor) {

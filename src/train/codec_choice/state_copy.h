@@ -1,7 +1,7 @@
 #pragma once
-// The model state of this rank at one moment, to come back to: values, what the optimizer keeps,
-// what codecs lost, bit for bit. For training a few steps to see where they lead. Takes as much
-// memory again as value, low, master, moments and feedback; masks must not change in between.
+// Copies this rank's model state and restores it bit for bit: values, optimizer state, error
+// feedback. AdaPrec uses it to train a few trial steps and go back. Memory: value, low, master,
+// moments and feedback once more. Masks must not change between copy and restore.
 #include <vector>
 
 #include "sparse/store/store.h"
@@ -12,7 +12,7 @@ class StateCopy {
  public:
   /// The store must outlive it.
   explicit StateCopy(sparse::Store& store);
-  /// As often as wanted. Not collective: every rank goes back to its own.
+  /// Restores the copy; callable any number of times. Not collective: each rank restores its own.
   void restore();
 
  private:

@@ -88,7 +88,7 @@ std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
   return std::make_unique<HostCollectives>(config_, replicas, stage_);
 }
 
-/// Of stochastic rounding; 0: rounding to nearest.
+/// Key of stochastic rounding; 0: round to nearest.
 uint64_t DataParallel::rounding_key(int64_t step) const {
   if (config_.parallel.rounding != "stochastic") {
     return 0;
@@ -160,7 +160,7 @@ optim::AskedUpdate DataParallel::update(int64_t step, double lr) {
   return stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
 }
 
-/// Over the stages of a pipeline, and over the slices of a sharded optimizer.
+/// Sums the norm over the stages of a pipeline and the slices of a sharded optimizer.
 optim::GradientNorm::Sum DataParallel::norm_reduction() {
   if (!stages_.has_stages() && !shards_) {
     return {};
@@ -196,7 +196,7 @@ void DataParallel::start_gather() {
   if (coded) {
     parallel::Wire& wire = collectives_->value_wire();
     wire.set_segments(value_segments(config_, stage_.store()));
-    if (collectives_->on_device()) {  // the device knows whether the update was applied
+    if (collectives_->on_device()) {  // the clip factor is on the device
       wire.set_factor(stage_.clip_factor());
     }
   }

@@ -49,14 +49,14 @@ class DataParallel {
   void gradient_ready(int64_t end);
   /// All gradients are enqueued: returns once kernels enqueued afterwards read the sums.
   void finish_reduce();
-  /// Reduces the gradients of some parameters, all of which are final. Not with ZeRO-1.
+  /// Reduces the gradients of the parameters in `range`; all of them must be final. Not with
+  /// ZeRO-1.
   void reduce(const sparse::ParameterRange& range, int64_t step);
   /// Enqueues the optimizer's update (Stage::result). Kernels enqueued afterwards find all values
   /// on all ranks.
   optim::AskedUpdate update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
-  /// How arrays of a device reach other ranks, for the user; empty: there is no device, or one
-  /// rank.
+  /// How device arrays reach other ranks, for the user; empty: no device, or one rank.
   const std::string& route() const { return route_; }
   /// State of codec powersgd, for checkpoints.
   parallel::LowRank& low_rank() { return collectives_->low_rank(); }

@@ -11,7 +11,7 @@
 
 namespace espalier::train {
 
-/// Why this config needs reductions on the host, whatever the device; empty: it does not.
+/// The reason why this config needs reductions on the host on any device; empty: none.
 std::string device_obstacle(const io::Config& config);
 
 /// Whether gradients will be reduced from device to device, as far as NCCL is available on all of

@@ -29,8 +29,8 @@ class GradientTimelineRecorder {
   void ready(int64_t end);
   /// All kernels are enqueued. On a device waits for them if `begin` said so.
   void finish();
-  /// Device: of this step, whose reductions wait for its end. CPU: of the step before, if there was
-  /// one, because its reductions ran during backward.
+  /// Device: the timeline of this step, whose reductions wait for its end. CPU: of the previous
+  /// step if there was one, because reductions of this step run during backward.
   const GradientTimeline& timeline() const { return before_.end.empty() ? now_ : before_; }
 
  private:
@@ -39,7 +39,7 @@ class GradientTimelineRecorder {
   Stream& stream_;
   bool measures_ = false;
   std::vector<Mark> marks_;    ///< of the begin, of each end, and of the end of backward
-  std::vector<double> times_;  ///< at which the host observed the first of them
+  std::vector<double> times_;  ///< [observed marks] time at which the host observed each
   GradientTimeline now_, before_;
 };
 

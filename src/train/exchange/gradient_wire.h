@@ -22,7 +22,7 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    const sparse::ParameterSpec& spec, int64_t kept,
                                                    DType dtype);
 
-/// Whether any parameter's codec is another than "fp32".
+/// Whether the codec of any parameter is not "fp32".
 bool loses(const io::Patterned& codec);
 /// Whether gradients are compressed with loss.
 inline bool loses(const io::Config& config) { return loses(config.parallel.codec); }

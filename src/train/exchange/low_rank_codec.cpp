@@ -10,7 +10,7 @@ namespace espalier::train {
 namespace {
 
 constexpr int64_t kRank = 4;
-constexpr uint64_t kFactors = 0x51;  // a random stream of its own
+constexpr uint64_t kFactors = 0x51;  // key of a separate random stream
 
 bool is_low_rank(const std::string& codec) {
   return parallel::parse_codec(codec).kind() == parallel::CodecKind::matrices;

@@ -19,11 +19,11 @@ namespace espalier::train {
 /// Whether any parameter's codec is powersgd.
 bool uses_low_rank(const io::Config& config);
 
-/// The columns of a parameter's factors; 0: it has none.
+/// Number of columns of a parameter's factors; 0: the parameter is not factored.
 int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter);
 
-/// Host memory of powersgd in bytes, about: factors, and copies of gradients that are not factored.
-/// Device memory: memory/dry_run.cpp.
+/// Approximate host bytes of powersgd: factors, and copies of gradients that are not factored.
+/// memory/dry_run.cpp plans its device memory.
 size_t low_rank_bytes(const io::Config& config, const sparse::Store& store);
 
 /// Sets the matrices that `low_rank` reduces in this step: none during warm-up.

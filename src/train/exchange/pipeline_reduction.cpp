@@ -29,7 +29,7 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
     theirs_ = stage.store().arena().allocate(Memory::communication, "tied gradient", mine.dtype,
                                              mine.shape);
   }
-  const bool used = !layout.asynchronous();  // else each part has its own norm, and nothing is tied
+  const bool used = !layout.asynchronous();  // asynchronous: one norm per part, no tied parameters
   if (has_stages() && used && carrier == parallel::CarrierKind::nccl) {
     std::vector<int> everyone(static_cast<size_t>(comm_.size()));
     std::iota(everyone.begin(), everyone.end(), 0);

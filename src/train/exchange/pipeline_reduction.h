@@ -1,16 +1,19 @@
 #pragma once
-// Reductions over the stages of a pipeline, once a step: the gradient of tied embeddings, of which
-// the first and the last stage hold a share each, and the exact sums that make the gradient norm
-// (optim/norm.h). They run by NCCL if messages between stages do, in a group of all stages with a
-// queue of its own, and the host waits for nothing; else through the host.
+// Reductions over the stages of a pipeline, once per step: the gradient of tied embeddings (the
+// first and the last stage hold one share each), and the exact sums that make the gradient norm
+// (optim/norm.h). They run by NCCL if messages between stages do, in a group of all stages with its
+// own queue, and the host waits for nothing; else through the host.
 //
 // Each end adds the other's share to its own, so both get the same bits on every route.
 //
-// Deadlock freedom: a rank enqueues the exchange of shares after all passes of the step, when all
-// messages from other stages have arrived and all sent ones have left; the norm after its
-// reductions over replicas. So neither precedes a message of its step. No message of the next step
-// precedes them: the first stage's forward follows both. Reductions over replicas that were
-// enqueued before wait for neither; those enqueued after follow the shares on all ranks.
+// Deadlock freedom:
+// - A rank enqueues the exchange of shares after all passes of the step, when all messages from
+// other
+//   stages have arrived and all sent ones have left. It enqueues the norm after its reductions over
+//   replicas. So neither precedes a message of its step.
+// - No message of the next step precedes them: the first stage's forward follows both.
+// - Reductions over replicas that were enqueued before do not wait for them; those enqueued after
+//   follow the shares on all ranks.
 #include <optional>
 
 #include "parallel/pipeline/carrier.h"

@@ -33,7 +33,7 @@ std::vector<parallel::WireSegment> one_segment(const kernels::WireFormat& format
   return {{.first = 0, .count = elements, .format = format}};
 }
 
-constexpr int kRepeats = 3;  // and one to warm up
+constexpr int kRepeats = 3;  // after one warm-up
 
 }  // namespace
 
@@ -145,8 +145,8 @@ void DeviceTimedReduction::reduce() {
   context_.link.stream().synchronize();
 }
 
-/// In the pieces of a reduction; codes of each begin a cache line. A gradient of a few values has
-/// no room for codes.
+/// Uses the pieces of a reduction; the codes of each begin a cache line. A gradient of a few values
+/// is too small for codes.
 void DeviceTimedReduction::encode_decode() {
   const Tensor gradient = context_.stage.store().gradient();
   const size_t begin = (x_.bytes() + parallel::kLine - 1) / parallel::kLine * parallel::kLine;

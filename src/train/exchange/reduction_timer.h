@@ -23,7 +23,7 @@ class ReductionTimer {
 
   /// Seconds to reduce `elements` values.
   double seconds(const kernels::WireFormat& format, int64_t elements);
-  /// Seconds an element to encode and decode so many, without messages.
+  /// Seconds per element to encode and decode `elements` values, without messages.
   double codec_seconds(const kernels::WireFormat& format, int64_t elements);
   /// Latency and bandwidth, fitted to reductions of up to `longest` elements. If longer ones take
   /// no longer: the latency alone.
@@ -43,9 +43,9 @@ class TimedReduction {
   TimedReduction& operator=(const TimedReduction&) = delete;
   virtual ~TimedReduction() = default;
 
-  /// Reduces, and waits until all of it is done. Collective; throws PeerLost.
+  /// Reduces and waits until the reduction has finished. Collective; throws PeerLost.
   virtual void reduce() = 0;
-  /// Encodes and decodes the values and waits until that is done. Sends nothing.
+  /// Encodes and decodes the values and waits for both. Sends nothing.
   virtual void encode_decode() = 0;
   /// Restores the borrowed wire and gradient.
   virtual void end() {}
@@ -74,9 +74,9 @@ class HostTimedReduction final : public TimedReduction {
   std::unique_ptr<parallel::Reduction> reduction_;
 };
 
-/// From device to device, by the run's own link, reduction and wire. Values lie in the gradient
-/// buffer, whose contents are overwritten, and codes of `encode_decode` behind them. So it holds no
-/// memory of its own, and plans count the buffers of reduction and wire.
+/// Reduces between devices with the run's own link, reduction and wire. Values are in the gradient
+/// buffer, whose contents are overwritten; codes of `encode_decode` follow them. So the timer
+/// allocates nothing, and plans count the buffers of reduction and wire.
 class DeviceTimedReduction final : public TimedReduction {
  public:
   struct Context {
@@ -85,8 +85,8 @@ class DeviceTimedReduction final : public TimedReduction {
     parallel::Wire& wire;
     Stage& stage;
   };
-  /// Waits for enqueued kernels. `elements`: at most those of the gradient; for `encode_decode` a
-  /// quarter, which leaves room for codes.
+  /// Waits for enqueued kernels. `elements`: at most the gradient's; for `encode_decode` at most a
+  /// quarter, because codes need space too.
   DeviceTimedReduction(const Context& context, const kernels::WireFormat& format, int64_t elements);
   void reduce() override;
   void encode_decode() override;

@@ -31,11 +31,12 @@ class ReplicaCollectives {
 
   virtual parallel::Wire& gradient_wire() = 0;
   virtual parallel::Wire& value_wire() = 0;
-  /// Of gradients whose codec is powersgd.
+  /// The codec powersgd of gradients.
   virtual parallel::LowRank& low_rank() = 0;
 
-  /// How the gradient is cut into buckets: at ends of parameters, for sums on all ranks; with a
-  /// partition at its ends, for sums of this rank's slices only.
+  /// How the gradient is cut into buckets. Without `partition`: at `boundaries` (ends of
+  /// parameters); sums reach all ranks. With `partition`: at its ends; each rank gets the sums of
+  /// its slices.
   struct Buckets {
     std::span<const int64_t> boundaries = {};
     const parallel::Partition* partition = nullptr;
@@ -61,17 +62,17 @@ class ReplicaCollectives {
   virtual std::unique_ptr<TimedReduction> timed_reduction(const kernels::WireFormat& format,
                                                           int64_t elements) = 0;
 
-  /// Whether the two functions below may be called; kernels enqueued afterwards see their results.
+  /// Whether the two functions below may be called. Kernels enqueued afterwards read their results.
   virtual bool on_device() const { return false; }
   /// Sums exact sums (ExactSum::add_to) over all replicas.
   virtual void all_reduce_counts(const Tensor& /*counts*/) {}
-  /// All replicas get each other's ranges.
+  /// Gathers each replica's ranges on all replicas.
   virtual void all_gather(std::span<const sparse::SharedVector> /*vectors*/) {}
 };
 
-/// The host's view of a flat array: without a device the array itself. On a device, pinned memory
-/// as large as the array, to which prefixes are copied while kernels run, and from which the result
-/// of the collective is copied back.
+/// The host's view of a flat array. Without a device: the array itself. On a device: pinned memory
+/// as large as the array. Prefixes are copied to it while kernels run; the result of the collective
+/// is copied back.
 class HostCopy {
  public:
   /// `stream` must outlive it. `copies`: false if there is one replica; then nothing is copied.

@@ -1,7 +1,7 @@
 #pragma once
-// Which rank owns which part of the optimizer state under ZeRO-1: the store's sparse::Sharding, by
+// Assigns parts of the optimizer state to ranks under ZeRO-1: the store's sparse::Sharding, by
 // parallel/reduction/partition.h over the ranks of a communicator. Every rank computes the same
-// partition from the same masks, without a message; it is computed again when masks change.
+// partition from the same masks, without messages, and again when masks change.
 #include <functional>
 #include <utility>
 #include <vector>
@@ -36,7 +36,7 @@ class Shards final : public sparse::Sharding {
   using DeviceGather = std::function<void(std::span<const sparse::SharedVector>)>;
   void set_device_gather(DeviceGather gather) { device_gather_ = std::move(gather); }
 
-  /// That of the store's present layout.
+  /// The partition of the store's present layout.
   const parallel::Partition& partition() const { return partition_; }
 
  private:

@@ -6,7 +6,7 @@
 namespace espalier::train {
 namespace {
 
-/// One segment for what each rank owns; this rank knows the targets of its own.
+/// Adds one segment per owner's part; `target` is set for this rank's own part only.
 void add_changes(const sparse::Store& store, const sparse::Parameter& parameter,
                  const kernels::WireFormat& format, std::vector<parallel::WireSegment>& segments) {
   const auto shares = store.shares(parameter);

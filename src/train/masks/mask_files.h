@@ -1,5 +1,5 @@
 #pragma once
-// Masks in files of weights: checkpoints, and plain HDF5 files of dense arrays.
+// Reads masks from files of weights: checkpoints, and plain HDF5 files of dense arrays.
 #include <filesystem>
 #include <functional>
 #include <span>

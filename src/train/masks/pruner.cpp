@@ -17,7 +17,7 @@
 namespace espalier::train {
 namespace {
 
-/// The masks of a checkpoint, cut to what is kept now.
+/// The masks of a checkpoint, intersected with the current ones.
 std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
   const io::CheckpointReader reader(file);
   std::vector<sparse::Mask> masks = store.masks();
@@ -57,7 +57,7 @@ std::vector<pruning::Candidate> shapes_of(const sparse::Store& store,
   return candidates;
 }
 
-/// Masks of the prunable parameters, among those of all that stay as they are.
+/// Masks of all parameters: `chosen` for the prunable ones, the current masks for the others.
 pruning::Result among_all(const sparse::Store& store, const std::vector<bool>& prunable,
                           pruning::Result chosen) {
   pruning::Result all{.masks = store.masks(), .warnings = std::move(chosen.warnings)};
@@ -70,7 +70,7 @@ pruning::Result among_all(const sparse::Store& store, const std::vector<bool>& p
   return all;
 }
 
-/// Elements of `now` that `before` does not keep.
+/// Number of elements kept in `now` but not in `before`.
 int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
   int64_t count = 0;
   for (size_t w = 0; w < now.words().size(); ++w) {
@@ -79,7 +79,7 @@ int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
   return count;
 }
 
-/// A gradient probe for the time of one pass.
+/// Installs a gradient probe for one pass.
 class Probe {
  public:
   Probe(sparse::Store& store, sparse::Store::Probed probed, sparse::Store::GradientProbe probe)
@@ -180,7 +180,7 @@ sparse::Mask example_mask(const io::PruningConfig& config, const sparse::Paramet
   if (pruning::method_of(config).shape == nullptr) {
     settings.method = "random";
   }
-  settings.scope = pruning::Scope::global;  // in which a parameter may be left empty
+  settings.scope = pruning::Scope::global;  // a parameter may then be left empty
   const pruning::Method& method = pruning::method_by_name(settings.method);
   if (method.sparsity == nullptr) {
     settings.sparsity = 1 - static_cast<double>(kept) / static_cast<double>(size);
@@ -196,8 +196,8 @@ sparse::Mask example_mask(const io::PruningConfig& config, const sparse::Paramet
 
 namespace {
 
-/// Throws Failure, at the start of a run, if pruning will make masks of single elements for a
-/// `prunable` parameter whose storage cannot hold them.
+/// At the start of a run: throws Failure if pruning will make single-element masks for a `prunable`
+/// parameter whose storage cannot hold them.
 void check_storages(const io::PruningConfig& config, const sparse::Store& store,
                     const std::vector<bool>& prunable, double sparsity) {
   if (pruning::makes_blocks(config) || pruning::method_of(config).from_file() || sparsity <= 0) {
@@ -216,7 +216,7 @@ void check_storages(const io::PruningConfig& config, const sparse::Store& store,
   }
 }
 
-/// Of the store's parameters, by rules that see the whole network.
+/// Flags over the store's parameters. The exclude patterns apply to the whole network.
 std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfig& config,
                               const StoreScope& scope) {
   if (scope.network.empty()) {
@@ -230,7 +230,7 @@ std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfi
   return mine;
 }
 
-/// With the other stages, by rules that see the whole network.
+/// Competition with the other stages, numbered over the whole network.
 pruning::Competition competition_of(const StoreScope& scope, const std::vector<bool>& prunable) {
   std::vector<size_t> mine;
   for (const size_t number : scope.numbers) {
@@ -284,7 +284,7 @@ double Pruner::target(int64_t steps) const {
   return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
 }
 
-/// Once: at the very start at random when masks will move, else by the method itself.
+/// The first masks of a run: random if masks move, else by the method.
 pruning::Result Pruner::first_masks(int64_t steps) {
   pruning::Settings settings = pruning::settings_of(config_, seed_);
   settings.competition = competition_ ? &*competition_ : nullptr;
@@ -297,7 +297,7 @@ pruning::Result Pruner::first_masks(int64_t steps) {
   return compute_masks(store_, prunable_, settings);
 }
 
-/// By scores of the kept elements, from the gradients of several batches.
+/// Masks by scores of the kept elements, summed over the gradients of several batches.
 pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm,
                                      const Pass& pass) {
   const auto parameters = store_.parameters();
@@ -328,7 +328,7 @@ pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm
   return among_all(store_, prunable_, pruning::prune(candidates, settings));
 }
 
-/// How many elements each parameter keeps after `steps`: fewer than now while pruning is gradual.
+/// Kept elements of each parameter after `steps`: fewer than now while pruning is gradual.
 std::vector<int64_t> Pruner::kept_after(int64_t steps, std::vector<std::string>& warnings) {
   std::vector<int64_t> kept;
   if (config_.gradual()) {
@@ -341,7 +341,7 @@ std::vector<int64_t> Pruner::kept_after(int64_t steps, std::vector<std::string>&
   return kept;
 }
 
-/// Drop and grow in each layer. Where everything is kept there is nothing to move.
+/// Drop and grow in each layer. Does nothing in layers without pruned elements.
 pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
   pruning::Result result{.masks = store_.masks(), .warnings = {}};
   const std::vector<int64_t> kept = kept_after(steps, result.warnings);
@@ -377,8 +377,8 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
   return result;
 }
 
-/// Runs a pass and calls use(p, dense gradient, summed over `comm`) for each parameter that is
-/// wanted.
+/// Runs a pass and calls use(p, dense gradient summed over `comm`) for each parameter with
+/// wanted(p).
 void Pruner::for_each_gradient(const std::function<bool(size_t)>& wanted,
                                sparse::Store::Probed probed, parallel::Communicator& comm,
                                const std::function<void()>& pass,
@@ -389,7 +389,7 @@ void Pruner::for_each_gradient(const std::function<bool(size_t)>& wanted,
   }
   int64_t of_stages = left;
   if (competition_) {
-    competition_->sum({&of_stages, 1});  // a stage without any still passes messages on
+    competition_->sum({&of_stages, 1});  // stages without such parameters still pass messages on
   }
   if (of_stages == 0) {
     return;

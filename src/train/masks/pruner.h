@@ -1,11 +1,11 @@
 #pragma once
-// Applies a pruning method to a store: when it is due, with the candidates that config and model
-// allow, and the proof that all ranks got the same masks.
+// Applies a pruning method to a store: decides when it is due, selects the candidates that config
+// and model allow, and checks that all ranks have the same masks.
 //
-// Some methods need dense gradients: RigL those of elements that are not kept, SNIP those of several
-// batches. Extra passes show them layer by layer (Store::set_gradient_probe), summed over all ranks.
-// Each pass needs the fp32 gradient of one layer beside the arrays of a step, and a rank sends
-// 2 (p - 1) / p of the dense gradient. Scores take 4 bytes a kept element of the host.
+// Some methods need dense gradients: RigL those of pruned elements, SNIP those of several batches.
+// Extra passes compute them layer by layer (Store::set_gradient_probe), summed over all ranks.
+// Cost of a pass: the fp32 gradient of one layer in addition to the arrays of a step; a rank sends
+// 2 (p - 1) / p of the dense gradient. Scores take 4 bytes of host memory per kept element.
 #include <functional>
 #include <optional>
 
@@ -21,10 +21,10 @@ namespace espalier::train {
 struct StoreScope {
   std::vector<sparse::ParameterSpec> network{};  ///< all parameters, in forward order
   std::vector<size_t> numbers{};                 ///< of the store's parameters, in its order
-  parallel::Communicator* stages = nullptr;  ///< hold the other parameters; null: the store has all
+  parallel::Communicator* stages = nullptr;  ///< have the other parameters; null: there are none
 };
 
-/// Zeros / prunable elements, and counts, of a store under this config.
+/// Sparsity (zeros / prunable elements) and counts of a store under this config.
 struct Sparsity {
   int64_t prunable = 0;
   int64_t prunable_kept = 0;
@@ -34,15 +34,15 @@ struct Sparsity {
   }
 };
 
-/// What a change of masks did.
+/// The result of a change of masks.
 struct Change {
   std::vector<std::string> warnings;  ///< for the user
-  int64_t grown = 0;                  ///< elements that were not kept before
+  int64_t grown = 0;                  ///< elements that were pruned before
 };
 
 class Pruner {
  public:
-  /// Throws Failure for an exclude pattern that matches nothing, and for timings that cannot be.
+  /// Throws Failure for an exclude pattern without a match, and for invalid timings.
   Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope = {});
 
   /// Whether masks change after `steps` optimizer steps (0: before the first one).
@@ -50,17 +50,17 @@ class Pruner {
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
   /// `comm`: ranks that hold the same parameters.
   ///
-  /// `pass(batch)` runs forward and backward on the first micro-batch of step `steps` + batch, on
-  /// every rank its own. Methods that need gradients call it.
+  /// `pass(batch)` runs forward and backward on the first micro-batch of step `steps` + batch; each
+  /// rank uses its own samples. Methods that need gradients call it.
   using Pass = std::function<void(int64_t batch)>;
   Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
-  /// Collective: the masks that the store has now, as `change` compares new ones.
+  /// Collective: compares the store's current masks over ranks, as `change` compares new ones.
   void compare(parallel::Communicator& comm) const;
-  /// Of this store, borrowed parameters not counted.
+  /// Sparsity of this store without borrowed parameters.
   Sparsity sparsity() const;
   /// Flags over store.parameters().
   const std::vector<bool>& prunable() const { return prunable_; }
-  /// The sparsity that is reached after `steps`.
+  /// The target sparsity after `steps`.
   double target(int64_t steps) const;
 
  private:
@@ -79,15 +79,15 @@ class Pruner {
   uint64_t seed_;
   sparse::Store& store_;
   std::vector<bool> prunable_;
-  std::optional<pruning::Competition> competition_;  ///< with other stages
+  std::optional<pruning::Competition> competition_;  ///< with the other stages
   const pruning::Method& method_;
   bool enabled_;
   pruning::Timing timing_;
   pruning::Moves moves_;  ///< of methods whose masks move
 };
 
-/// Runs `method` on the prunable parameters of a store; masks of the others stay. All parameters in
-/// forward order.
+/// Runs `method` on the prunable parameters of a store; other masks stay. Returns masks of all
+/// parameters in forward order.
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
                               const pruning::Settings& settings);
 /// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
@@ -96,14 +96,14 @@ std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
 std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfig& config);
 
 /// Global pruning over ranks of `comm` that hold different parameters, for example the stages of a
-/// pipeline. `mine`: numbers of this rank's candidates among `candidates` of all ranks. `comm` must outlive
-/// it.
+/// pipeline. `mine`: this rank's numbers among the `candidates` of all ranks. `comm` must outlive
+/// the result.
 pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
                                       std::vector<size_t> mine);
 
-/// A mask to measure with before the run has one: keeps about `kept` elements of a parameter of this
-/// shape, of the kind that the method makes (groups of nm, whatever `kept` is unless it is all;
-/// blocks; else random single elements). Deterministic. O(size) time.
+/// A mask for measurements before the run has one, with about `kept` elements of a parameter of
+/// this shape. Its structure is the method's: N:M groups (any `kept` below the full size gives
+/// N:M), blocks, or else random single elements. Deterministic. O(size) time.
 sparse::Mask example_mask(const io::PruningConfig& config, const sparse::ParameterSpec& spec,
                           int64_t kept);
 

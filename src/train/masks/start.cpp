@@ -22,8 +22,8 @@ std::vector<int64_t> sizes_of(const Specs& specs) {
   return sizes;
 }
 
-/// Kept elements as a checkpoint's headers tell, without reading masks; parameters that it lacks
-/// keep all.
+/// Kept elements by the headers of a checkpoint, without reading masks. Parameters missing in the
+/// file keep all elements.
 std::vector<int64_t> kept_in(const std::filesystem::path& checkpoint, const Specs& specs) {
   const io::CheckpointReader reader(checkpoint);
   std::vector<int64_t> kept = sizes_of(specs);
@@ -58,7 +58,7 @@ std::vector<size_t> numbers_of(const std::vector<bool>& flags) {
   return numbers;
 }
 
-/// Kept elements of each parameter in a random start of masks that move.
+/// Kept elements of each parameter in the random start of moving masks.
 std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, const Specs& specs) {
   std::vector<int64_t> kept = sizes_of(specs);
   const std::vector<size_t> prunable = numbers_of(prunable_of(specs, pruning));
@@ -78,7 +78,7 @@ bool only_layers_compete(const io::PruningConfig& pruning) {
   return pruning::method_of(pruning).by_layer || pruning.scope == "layer";
 }
 
-/// The method's masks, made parameter by parameter where parameters do not compete.
+/// Makes the method's masks; parameter by parameter if parameters do not compete.
 class MaskMaker {
  public:
   MaskMaker(const io::Config& config, Specs specs, int threads)
@@ -108,7 +108,7 @@ class MaskMaker {
  private:
   sparse::Mask make_one(size_t p) const { return std::move(make({p}).front()); }
 
-  /// Masks are asked for one after the other: other threads draw the next ones meanwhile.
+  /// Masks are requested in order; meanwhile other threads draw the next ones.
   sparse::Mask drawn(size_t p) {
     while (!ahead_.empty() && ahead_.front().first < p) {
       ahead_.pop_front();
@@ -130,7 +130,7 @@ class MaskMaker {
   }
 
   std::vector<sparse::Mask> make(const std::vector<size_t>& numbers) const {
-    std::vector<sparse::Index> full;  // of all elements: takes no memory
+    std::vector<sparse::Index> full;  // full indices take no memory
     std::vector<std::vector<float>> values(numbers.size());
     std::vector<pruning::Candidate> candidates;
     full.reserve(numbers.size());
@@ -153,7 +153,7 @@ class MaskMaker {
     return pruning::prune(candidates, settings).masks;
   }
 
-  /// As compute would read them.
+  /// Initial values, rounded as kernels read them.
   std::vector<float> values_of(const sparse::ParameterSpec& spec,
                                const sparse::Index& index) const {
     std::vector<float> values = sparse::initial_values(spec, index, seed_);
@@ -173,8 +173,8 @@ class MaskMaker {
   uint64_t seed_;
   DType dtype_;
   std::vector<bool> prunable_;
-  std::vector<sparse::Mask> all_;  ///< of the prunable parameters, where they compete
-  size_t next_ = 0;                ///< that nobody draws yet
+  std::vector<sparse::Mask> all_;  ///< of the prunable parameters, if they compete
+  size_t next_ = 0;                ///< first parameter whose mask is not being drawn
   std::deque<std::pair<size_t, std::future<sparse::Mask>>> ahead_;  ///< by number, ascending
 };
 

@@ -36,7 +36,7 @@ std::vector<int64_t> micro_batches(const io::Config& config, int64_t share, bool
     std::vector<int64_t> sizes = divisors_descending(share);
     if (config.parallel.pipeline > 1 &&
         parallel::schedule_entry(config.parallel.schedule).synchronous) {
-      // Few micro-batches leave a pipeline idle that drains after each step.
+      // With few micro-batches, a pipeline that drains after each step is mostly idle.
       const int64_t most = std::max<int64_t>(share / (4 * config.parallel.pipeline), 1);
       std::erase_if(sizes, [most](int64_t size) { return size > most; });
       return sizes;
@@ -70,7 +70,7 @@ bool schedulable(const io::Config& config, const RunShape& run, int64_t micro_ba
   }
 }
 
-/// The first of `choices` with which each rank of a pipeline fits.
+/// For each rank of a pipeline, the first of `choices` that fits.
 std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& run, const Fit& fit,
                                      const std::vector<Recompute>& choices) {
   std::vector<Recompute> least;
@@ -84,7 +84,7 @@ std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& r
   return least;
 }
 
-/// Above this share of the free memory, other processes may cause an out-of-memory error.
+/// Share of the free memory above which other processes may cause an out-of-memory error.
 constexpr double kNear = 0.8;
 
 struct Changed {
@@ -94,10 +94,10 @@ struct Changed {
 
 struct Way {
   std::string text;
-  std::function<void(Changed&)> apply;  ///< empty: not planned
+  std::function<void(Changed&)> apply;  ///< empty: the change is not planned
 };
 
-/// Changes that would save memory, most effective first, without those that are set already.
+/// Changes that save memory, most effective first, except those that are active already.
 std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const PassChoice& choice) {
   std::vector<Way> ways;
   auto add = [&ways](bool applies, std::string text, std::function<void(Changed&)> apply = {}) {
@@ -135,7 +135,7 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
   return ways;
 }
 
-/// Bytes of a rank; 0 if they cannot be planned.
+/// Bytes of a rank; 0 if no plan exists.
 size_t needed_with(const RunShape& run, const Changed& changed) {
   RunShape shape = run;
   shape.sharding = plan_shards(changed.config, 0, run.ranks);

@@ -1,13 +1,15 @@
 #pragma once
-// What a rank of a run needs, before anything is allocated, and the choices that make it fit
-// train.memory_budget.
+// Plans the memory of each rank before anything is allocated, and chooses recompute and micro-batch
+// so that it fits train.memory_budget.
 //
-// A plan replays the run on a dry arena: the store as it starts (start.h), a step, each change of
-// masks with both layouts alive, a step again. So it counts what the arena will count; kernels'
-// workspace is the bound that the "dry" table states, or of a device what its kernels ask for.
-// Beside the arena a process needs kProgram, and copies of single parameters while they are drawn,
-// saved or moved: `beside`. Of a device the plan is that of its memory; what the host holds pinned
-// is told apart.
+// A plan replays the run on a dry arena: the initial store (start.h), a step, each change of masks
+// with both layouts alive, another step. So it counts the same bytes as the arena of the run. The
+// kernels' workspace is the bound stated by the "dry" table; on a device it is the workspace that
+// the device's kernels request.
+//
+// In addition to the arena a process needs `beside`: kProgram, and copies of single parameters
+// while they are drawn, saved or moved. On a device the plan covers device memory; pinned host
+// memory is reported separately (`pinned`).
 #include <array>
 #include <memory>
 #include <optional>
@@ -28,42 +30,42 @@ using MemoryByKind = std::array<size_t, kMemoryKinds>;
 MemoryByKind bytes_now(const Arena& arena);
 MemoryByKind bytes_at_peak(const Arena& arena);
 size_t sum_of(const MemoryByKind& bytes);
-/// "weight 1.5 MiB, gradient 1.00 GiB": what is not empty.
+/// "weight 1.5 MiB, gradient 1.00 GiB": the non-empty categories.
 std::string needs_text(const MemoryByKind& bytes);
 std::string size_text(size_t bytes);
 /// weight + gradient + master + moment + index
 size_t model_state_of(const MemoryByKind& bytes);
 
-/// What one rank of a pipeline holds.
+/// The shape of one rank of a pipeline.
 struct StageShape {
   int rank = 0;  ///< of the pipeline
   std::optional<Layout> layout{};
   std::vector<PartShape> parts{};  ///< empty: all layers
   Start start;
-  /// Of all buffers for what goes between stages, where kernels compute and on the host; without a
-  /// device there is one memory.
+  /// Bytes of all message buffers between stages, in kernels' memory and on the host. Without a
+  /// device both are the same memory.
   struct Messages {
     size_t beside_kernels = 0, on_host = 0;
   } messages{};
-  std::vector<std::string> exclude{};  ///< parameters that config.pruning.exclude means
+  std::vector<std::string> exclude{};  ///< parameters that match config.pruning.exclude
 };
 
-/// What a plan depends on beside the config.
+/// Inputs of a plan in addition to the config.
 struct RunShape {
   ProblemShape problem;
-  int ranks = 1;  ///< replicas, which share the batch
+  int ranks = 1;  ///< replicas; they share the batch
   int threads = 1;
-  kernels::Planning place{};  ///< whose memory and workspace are planned
+  kernels::Planning place{};  ///< device or host whose memory and workspace are planned
   Start start;                ///< of all parameters
   std::shared_ptr<sparse::Sharding> sharding{};
-  bool reduces_on_device = false;  ///< gradients of replicas go from device to device
-  int replica = 0;                 ///< whose slices of them are planned
-  /// Of a pipeline: the ranks' stages when a rank's share of the batch has so many micro-batches.
-  /// Throws Failure when the schedule cannot use these. Empty: one stage.
+  bool reduces_on_device = false;  ///< gradients of replicas are reduced between devices
+  int replica = 0;                 ///< replica whose slices are planned
+  /// With a pipeline: the stages of its ranks if a rank's share of the batch has `micro_batches`
+  /// micro-batches. Throws Failure if the schedule cannot use that number. Empty: one stage.
   std::function<std::vector<StageShape>(int64_t micro_batches)> stages{};
 };
 
-/// What may be chosen to save memory: the losses of a run do not depend on it.
+/// Choices that save memory without changing the losses of a run.
 struct PassChoice {
   int64_t micro_batch = 1;
   model::Recompute recompute = model::Recompute::none;
@@ -74,29 +76,29 @@ struct MemoryPlan {
   MemoryByKind start{};  ///< in the first steps
   MemoryByKind last{};   ///< after the last change of masks
   MemoryByKind peak{};
-  MemoryByKind pinned{};  ///< of the host beside a device, at its peak
+  MemoryByKind pinned{};  ///< host memory pinned for a device, at its peak
   size_t beside = 0;
   sparse::StateParts parts;  ///< of `last`
   PassCost pass;
   int64_t total_size = 0, total_kept = 0;  ///< parameters; kept after the last change
 
-  /// Of the process, or on a device of that, at its peak.
+  /// Peak bytes of the process; on a device, of the device's memory.
   size_t needed() const { return sum_of(peak) + beside; }
 };
 
 MemoryPlan plan_stage(const io::Config& config, const RunShape& run, const StageShape& stage,
                       const PassChoice& choice);
-/// Of a pipeline: that of the rank which needs most.
+/// With a pipeline: the plan of the rank that needs most.
 MemoryPlan plan_memory(const io::Config& config, const RunShape& run, const PassChoice& choice);
 
 struct Fit {
   PassChoice choice;
-  /// [ranks of a pipeline] less than choice.recompute where a rank's stages need not; empty: all
-  /// the same.
+  /// [ranks of a pipeline] recompute of each rank: less than choice.recompute where the rank fits
+  /// without. Empty: all ranks use choice.recompute.
   std::vector<model::Recompute> by_rank;
   MemoryPlan plan;
   size_t budget = 0;  ///< bytes; 0: no limit
-  std::string note;   ///< what was chosen because of the budget; empty: nothing
+  std::string note;   ///< choices made because of the budget; empty: none
 
   model::Recompute recompute(int rank) const {
     return by_rank.empty() ? choice.recompute : by_rank[static_cast<size_t>(rank)];
@@ -105,24 +107,26 @@ struct Fit {
   size_t arena_limit() const { return budget == 0 ? 0 : budget - plan.beside; }
 };
 
-/// A rank's sequences of a global batch. Throws Failure when the ranks cannot share it evenly.
+/// Sequences per rank of a global batch. Throws Failure if the ranks cannot share it evenly.
 int64_t share_of(const io::Config& config, int ranks);
 
-/// The first that fits, in this order: recompute none, selective, full (one alone unless
-/// train.recompute = "auto"), and for each the largest micro_batch that divides the share (unless
-/// it is set). Without a budget: the first. Of a pipeline the rank that needs most decides, and the
-/// others recompute no more than they must. Throws Failure when nothing fits, with the bytes by
-/// category, the least that could do, and what to change.
+/// Returns the first choice that fits, in this order:
+///   1. recompute: none, selective, full (only the given one unless train.recompute = "auto");
+///   2. for each, micro_batch: the largest that divides the share (unless it is set).
+/// Without a budget: the first choice. With a pipeline the rank that needs most decides; the other
+/// ranks recompute no more than necessary. Throws Failure if nothing fits, with the bytes by
+/// category, the smallest sufficient budget, and config changes that help.
 Fit fit_memory(const io::Config& config, const RunShape& run);
 
-/// What the user could change so that a rank needs no more than `bytes`, most effective first: only
-/// what is not so already, each with what the plan says of it; where none is enough, with all of
-/// them together.
+/// Config changes after which a rank needs at most `bytes`, most effective first, each with its
+/// planned bytes. Omits settings that are already active. If no single change suffices, adds the
+/// plan of all of them together.
 std::string ways_to_fit(const io::Config& config, const RunShape& run, const PassChoice& choice,
                         size_t bytes);
 
-/// Throws Failure, with the bytes by category and ways_to_fit, when the plan needs more than the
-/// `available` bytes of the device's memory. Else what to say should memory run out all the same.
+/// Throws Failure, with the bytes by category and ways_to_fit, if the plan needs more than the
+/// `available` bytes of device memory. Otherwise returns the advice to show if memory runs out
+/// during the run.
 std::string check_device(const io::Config& config, const RunShape& run, const Fit& fit,
                          size_t available);
 

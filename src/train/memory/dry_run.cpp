@@ -1,4 +1,4 @@
-// plan_stage and plan_memory: a run on a dry arena, which counts what each of its parts allocates.
+// plan_stage and plan_memory: replay a run on a dry arena and count the allocations of its parts.
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -45,19 +45,19 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
   return static_cast<size_t>(longest) * element;
 }
 
-/// fp32 values of a piece that is encoded.
+/// Bytes of the fp32 values of one encoded piece.
 size_t piece_values_bytes(size_t array_bytes) {
   return std::min(
       parallel::PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
       2 * array_bytes);
 }
 
-/// Staging of the reduction of an array, and fp32 values of encoded pieces.
+/// Bytes to stage the reduction of an array, and the fp32 values of encoded pieces.
 size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
   const parallel::PieceOptions pieces;
   const std::string& reduction = config.parallel.reduction;
   const bool coded = loses(config) || reduction != "sra";
-  // Versions of an element that are held: one of each rank; or sent, received and gathered.
+  // Copies of an element held at a time: all-to-all one per rank, else sent, received and gathered.
   size_t versions = coded ? 3 : 1;
   if (reduction == "all-to-all") {
     versions = std::max(versions, static_cast<size_t>(ranks));
@@ -70,8 +70,8 @@ size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
   return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
 }
 
-/// Of buckets of values that are gathered encoded: a buffer for each rank's slice, at most an even
-/// share and a block; and fp32 values of a sent and of a received piece.
+/// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
+/// and a block, and the fp32 values of a sent and of a received piece.
 size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
   const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
   const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
@@ -79,7 +79,7 @@ size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
   return in_flight * (slices + slices / 8) + 2 * piece_values_bytes(bucket_bytes);
 }
 
-/// Of the buckets in flight, and of timed reductions (reduction_timer.h).
+/// Bytes for the buckets in flight and for timed reductions (reduction_timer.h).
 size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
@@ -94,7 +94,7 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
          (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
-/// State that AdaPrec's trials restore, in one arena (state_copy.h).
+/// Bytes of the state in one arena that AdaPrec's trials copy and restore (state_copy.h).
 size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
   if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
     return 0;
@@ -112,7 +112,7 @@ size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, in
                                                                               : 0;
 }
 
-/// Exclude patterns are checked against the whole network: those of a stage are its excluded names.
+/// Exclude patterns apply to the whole network; a stage takes the names that they match.
 io::Config config_of_stage(io::Config config, const StageShape& shape) {
   if (!shape.parts.empty()) {
     config.pruning.exclude = shape.exclude;
@@ -136,8 +136,8 @@ Segments segments_of(const io::Config& config, const Stage& stage,
   return segments;
 }
 
-/// Segments that steps may send (CodecChoice::segments). Mixed formats need no more than the widest
-/// of them for all.
+/// Segments that steps may send (CodecChoice::segments). Mixed formats need at most the memory of
+/// the widest one for all parameters.
 std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage) {
   const sparse::Store& store = stage.store();
   const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
@@ -145,7 +145,8 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
     ways.push_back(segments_of(config, stage, format));
     if (format == plain && config.parallel.codec.fallback != "adaprec") {
-      // Uncompressed parameters beside encoded ones take another path than uncompressed ones alone.
+      // Uncompressed parameters beside encoded ones take another path than a fully uncompressed
+      // gradient.
       ways.push_back(ways.back());
       ways.back().push_back(
           {.first = store.flat_size(), .format = {.code = kernels::WireCode::maxmin}});
@@ -163,17 +164,17 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   return ways;
 }
 
-/// The reductions of a step from device to device, run on a dry arena: they hold the buffers of a
-/// run. Values that are gathered uncompressed need no buffer. If a run chooses codecs, all that it
-/// may choose count, and the reductions that it times; else a plan has the bytes of the run.
+/// Runs the reductions of a step between devices on a dry arena, which counts their buffers. Values
+/// that are gathered uncompressed need no buffer. If codecs are chosen at run time, all candidates
+/// and timed reductions count; else the plan has the bytes of the run.
 class PlannedReductions {
  public:
   /// For replica `rank` of `ranks`. Both must outlive it. Runs the timed reductions.
   PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks);
 
-  /// Runs the reductions for the stage's present masks; with codec powersgd as before and after its
-  /// warm-up. Reduces slices if the optimizer is sharded, else whole gradients, in an asynchronous
-  /// schedule one part at a time.
+  /// Runs the reductions for the stage's present masks, with powersgd before and after its warm-up.
+  /// Reduces slices if the optimizer is sharded, else whole gradients; in an asynchronous schedule
+  /// one part at a time.
   void run();
 
  private:
@@ -270,7 +271,7 @@ void PlannedReductions::run_buckets(const parallel::BucketPipeline::Step& step) 
   }
 }
 
-/// A run on a dry arena, and its heap.
+/// A run on a dry arena, with the peak of its heap.
 class DryRun {
  public:
   DryRun(const io::Config& config, const RunShape& run, const StageShape& shape,
@@ -341,7 +342,7 @@ class DryRun {
     plan.parts = stage_.store().parts();
     plan.peak = bytes_at_peak(arena_);
     plan.pinned = bytes_at_peak(host_);
-    if (!run_.place.device) {  // which holds nothing else
+    if (!run_.place.device) {  // device memory holds only the arena
       plan.beside =
           kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
     }
@@ -355,7 +356,7 @@ class DryRun {
     return arena.allocate(kind, "of a run", DType::uint8, Shape{static_cast<int64_t>(bytes)});
   }
 
-  /// On a device: 8-bit moments of one parameter, as numbers.
+  /// On a device: fp32 copy of the 8-bit moments of one parameter.
   size_t moment_numbers() {
     const bool coded = run_.place.device && stage_.store().options().state_bits == 8;
     return coded ? 4 * largest(kept_) : 0;
@@ -365,11 +366,11 @@ class DryRun {
     return run_.reduces_on_device && run_.ranks > 1 && device_obstacle(config_).empty();
   }
 
-  /// Host memory: staging of reductions there; beside a device the copy of the gradient, and of values
-  /// with a sharded optimizer (HostCopy).
+  /// Host memory for reductions: staging if they run on the host. With a device also the copies of
+  /// the gradient, and with a sharded optimizer of the values (HostCopy).
   size_t messages_of_reductions() {
     const sparse::Store& store = stage_.store();
-    if (on_device()) {  // codecs that are chosen are chosen there
+    if (on_device()) {  // codecs are chosen on the host
       const std::string codec = parallel::parse_codec(config_.parallel.codec.fallback).name;
       return codec == "adaptive" ? store.gradient().bytes() : 0;
     }
@@ -379,8 +380,8 @@ class DryRun {
            (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
-  /// While one parameter is drawn, saved or loaded, four fp32 copies of its kept elements; while
-  /// storages are timed, one parameter with a dense copy and its dense gradient.
+  /// Heap for copies: four fp32 copies of the kept elements of one parameter (drawn, saved or
+  /// loaded); while storages are timed, one parameter with a dense copy and its dense gradient.
   void hold_copies() {
     hold(16 * largest(kept_));
     if (has_auto_storage(config_, stage_.store())) {
@@ -407,7 +408,8 @@ class DryRun {
     stage_.measure();
   }
 
-  /// Masks move: as many elements, in other places; to grow by gradient takes that of one layer.
+  /// Moving masks: the same number of elements in other places. Growth by gradient needs the dense
+  /// gradient of one layer.
   void move() {
     hold(mask_bytes() + 4 * largest(kept_));
     if (pruning::method_of(config_.pruning).needs_gradients) {
@@ -417,7 +419,8 @@ class DryRun {
     stage_.measure();
   }
 
-  /// A pass that shows dense gradients of one layer at a time, with `heap` bytes beside the arena.
+  /// A pass that computes dense gradients of one layer at a time, with `heap` bytes outside the
+  /// arena.
   void measure_probed(sparse::Store::Probed probed, size_t heap) {
     stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {}, probed);
     stage_.measure();
@@ -425,7 +428,7 @@ class DryRun {
     stage_.store().set_gradient_probe({});
   }
 
-  /// Of the present and the new masks.
+  /// Bytes of the present and the new masks.
   size_t mask_bytes() { return static_cast<size_t>(stage_.store().total_size()) / 4; }
 
   void lay_out(std::vector<int64_t> next) {
@@ -449,8 +452,8 @@ class DryRun {
 
   io::Config config_;
   const RunShape& run_;
-  bool pruned_;       ///< before the first step
-  Arena host_{true};  ///< beside a device
+  bool pruned_;       ///< pruning before the first step is done
+  Arena host_{true};  ///< host memory beside a device
   Arena arena_;
   Buffer messages_, host_messages_;
   Stream stream_;

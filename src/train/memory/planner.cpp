@@ -11,7 +11,7 @@
 namespace espalier::train {
 namespace {
 
-/// Plans of one config, with all choices but those of memory made.
+/// Plans of one config for given stages; fit_memory makes the memory choices.
 class Planner {
  public:
   Planner(const PlanInput& input, const io::Config& config, const Start& start)
@@ -42,7 +42,7 @@ class Planner {
       fit_memory(config_, run_shape());
       return true;
     } catch (const Failure&) {
-      return false;  // too large, or the batch or the layers cannot be divided like this
+      return false;  // too large, or batch or layers are not divisible
     }
   }
 
@@ -147,7 +147,7 @@ int fewest_stages(const PlanInput& input, const io::Config& config, const Start&
   return 0;
 }
 
-/// The fewest stages of the unpruned network, for the user.
+/// Fewest stages of the unpruned network, for a note to the user.
 std::string unpruned_note(const PlanInput& input) {
   if (input.config.pruning.method == "none" && !input.start.pruned) {
     return {};
@@ -172,7 +172,7 @@ Plan make_plan(const PlanInput& input) {
     return Planner(input, input.config, input.start).plan();
   }
   const int stages = fewest_stages(input, input.config, input.start);
-  // If nothing fits, the plan of one stage throws what is missing.
+  // If nothing fits, planning one stage throws the Failure that states the missing bytes.
   const io::Config config = with_stages(input.config, std::max(stages, 1));
   const std::string unpruned = unpruned_note(input);
   Plan plan = Planner(input, config, input.start).plan();

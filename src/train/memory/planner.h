@@ -1,6 +1,6 @@
 #pragma once
-// Chooses stages, schedule, micro-batches and recompute before anything is allocated: a pure function
-// of config, data and ranks, so every rank chooses the same, and `--dry-run` shows it.
+// Chooses stages, schedule, micro-batches and recompute before anything is allocated: a pure
+// function of config, data and ranks, so every rank chooses the same, and `--dry-run` shows it.
 #include <limits>
 #include <string>
 
@@ -17,12 +17,12 @@ struct PlanInput {
   const Start& start;                                     ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
-  int rank = 0;               ///< whose slices of a sharded optimizer and of reductions are planned
-  int threads = 1;            ///< of a rank
-  kernels::Planning place{};  ///< whose memory is planned
+  int rank = 0;     ///< rank whose slices of a sharded optimizer and of reductions are planned
+  int threads = 1;  ///< per rank
+  kernels::Planning place{};  ///< device or host whose memory is planned
   /// Route of messages between ranks.
   parallel::CarrierKind carrier = parallel::CarrierKind::host;
-  bool reduces_on_device = false;  ///< gradients are reduced from device to device
+  bool reduces_on_device = false;  ///< gradients are reduced between devices
   /// Free bytes of a device. Throws Failure if the plan needs more.
   size_t available = std::numeric_limits<size_t>::max();
 };
@@ -36,9 +36,9 @@ struct Plan {
 };
 
 /// With parallel.pipeline = "auto" chooses the fewest stages that fit train.memory_budget: fewer
-/// stages have fewer bubbles and messages, so a pruned model trains faster (Singh and Bhatele, IPDPS
-/// 2023). A note states the number for the unpruned model. Throws Failure, with the fix, if nothing
-/// fits.
+/// stages have fewer bubbles and messages, so a pruned model trains faster (Singh and Bhatele,
+/// IPDPS 2023). A note states the number for the unpruned model. Throws Failure, with the fix, if
+/// nothing fits.
 Plan make_plan(const PlanInput& input);
 
 }  // namespace espalier::train

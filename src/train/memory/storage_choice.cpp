@@ -24,7 +24,7 @@ bool is_auto(const io::Config& config, const std::string& name) {
   return config.sparse.storage.for_name(name) == "auto";
 }
 
-/// Numbers of a normal-like size, the same every time.
+/// Fills a tensor with deterministic values of typical size.
 void fill(Stream& stream, const Tensor& all, uint64_t key) {
   const Mirror mirror(stream, all);
   const Tensor& tensor = mirror.host();
@@ -37,7 +37,7 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
   mirror.write();
 }
 
-/// Whether masks of this parameter will be made of blocks as long as the run goes on.
+/// Whether all masks of this parameter during the run consist of blocks.
 bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& parameter) {
   const io::PruningConfig& pruning = question.config.pruning;
   const bool blocks = pruning::makes_blocks(pruning);
@@ -58,8 +58,8 @@ sparse::ParameterSpec spec_of(const StorageGroup& group) {
           .prunable = true};
 }
 
-/// The mask that a parameter of the group has, else one of the method's kind and the group's
-/// density.
+/// The mask of the group's first parameter if it is pruned; else an example of the method's
+/// structure with the group's density.
 sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group) {
   const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
   if (!real.full()) {
@@ -69,7 +69,7 @@ sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group)
   return example_mask(question.config.pruning, spec_of(group), std::llround(group.density * size));
 }
 
-/// One parameter of a group in a store of its own; on dry kernels without memory.
+/// One parameter of a group in its own store; without memory on dry kernels.
 class Trial {
  public:
   Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
@@ -100,7 +100,7 @@ class Trial {
     return arena_.use(Memory::scratch).peak;
   }
 
-  /// Empty when the storage cannot hold the mask.
+  /// Empty if the storage cannot hold the mask.
   std::optional<StorageTiming> time(Storage storage) {
     try {
       store_.set_storage(store_.parameters().front(), storage);
@@ -153,7 +153,7 @@ class Trial {
   Buffer x_, y_;
 };
 
-/// State of all parameters and the largest scratch, with timing choice(group) of each group.
+/// State of all parameters plus the largest scratch, if each group has timing choice(group).
 template <class Choice>
 size_t bytes_with(const std::vector<StorageGroup>& groups, Choice choice) {
   size_t sum = 0;
@@ -170,10 +170,10 @@ size_t total_bytes(const std::vector<StorageGroup>& groups) {
   return bytes_with(groups, [](const StorageGroup& group) { return group.chosen; });
 }
 
-/// Of one parameter, with the scratch that comes and goes.
+/// Bytes of one parameter with its temporary scratch.
 size_t bytes_of(const StorageTiming& timing) { return timing.bytes + timing.scratch; }
 
-/// The next step down in memory: {group, timing} that costs least time for each byte that it saves.
+/// The next move to a smaller storage: {group, timing} with the least added time per saved byte.
 std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<StorageGroup>& groups) {
   std::optional<std::pair<size_t, size_t>> best;
   double best_price = 0;
@@ -195,7 +195,7 @@ std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<Stora
   return best;
 }
 
-/// The time of a storage as a multiple of dense's; 0 where one of them was not timed.
+/// Time of a storage relative to dense; 0 if one of them was not timed.
 double times_dense(const StorageGroup& group, Storage storage) {
   const auto of = [&](Storage which) {
     const auto found = std::ranges::find(group.timings, which, &StorageTiming::storage);
@@ -224,7 +224,7 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
       continue;
     }
     const Shape& shape = parameter.spec.shape;
-    // Densities within a tenth of each other behave alike.
+    // Densities within a tenth of each other share a group.
     const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
     const bool blocks = may_be_blocks(question, parameter);
     StorageGroup& group = found[{shape.rows(), shape.cols(), bin, blocks}];
@@ -276,7 +276,8 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
 }
 
 void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm) {
-  // Whether a storage can hold the mask does not depend on the rank, so the lists are the same.
+  // Every rank has the same list, because whether a storage can hold a mask does not depend on
+  // ranks.
   std::vector<uint64_t> chosen;
   for (const StorageGroup& group : groups) {
     chosen.push_back(group.chosen);

@@ -1,11 +1,14 @@
 #pragma once
-// storage = "auto": times every storage on the real shapes and densities, and takes the fastest
-// that fits. One group of parameters of the same shape and density is timed once, on random values
-// and a mask as the pruning method would make it: a forward, a backward-input and a backward-weight
-// of one micro-batch, the median of a few. Under a memory budget groups move to smaller storages,
-// the one that loses least time a byte first, until the total fits: the state of all parameters,
-// and the scratch of the one that takes most. A trial holds one parameter beside the run's own
-// state.
+// storage = "auto": times every storage on the real shapes and densities, and selects the fastest
+// that fits.
+//
+// Parameters of equal shape and density form a group, which is timed once, on random values and a
+// mask of the pruning method: forward, backward-input and backward-weight of one micro-batch, the
+// median of a few repeats. A trial holds one parameter in addition to the run's state.
+//
+// Under a memory budget, groups move to smaller storages until the total fits; the move that loses
+// the least time per saved byte comes first. Total: state of all parameters, and the largest
+// scratch.
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,16 +21,16 @@ namespace espalier::train {
 
 struct StorageTiming {
   sparse::Storage storage = sparse::Storage::dense;
-  double seconds = 0;  ///< of the three verbs, one micro-batch
+  double seconds = 0;  ///< of forward, backward-input and backward-weight, one micro-batch
   size_t bytes = 0;    ///< of one parameter: weight, gradient, optimizer state, index
-  size_t scratch = 0;  ///< that the verbs take, as dry kernels bound it
+  size_t scratch = 0;  ///< workspace of these kernels, as dry kernels bound it
 };
 
 struct StorageGroup {
   Shape shape;
   double density = 1;
-  bool blocks = false;                 ///< masks are made of blocks, and will be
-  std::vector<size_t> parameters;      ///< numbers, forward order
+  bool blocks = false;                 ///< masks consist of blocks, now and later
+  std::vector<size_t> parameters;      ///< numbers in forward order
   std::vector<StorageTiming> timings;  ///< in the order of sparse::storages()
   size_t chosen = 0;                   ///< of `timings`
   bool limited = false;                ///< the fastest did not fit the budget
@@ -37,28 +40,29 @@ struct StorageQuestion {
   const io::Config& config;
   sparse::Store& store;
   const std::vector<bool>& prunable;  ///< flags over store.parameters()
-  double density = 1;  ///< that pruning will reach; parameters pruned already have theirs
-  int64_t rows = 1;    ///< of a micro-batch
+  double density = 1;                 ///< reached by pruning; pruned parameters use their own
+  int64_t rows = 1;                   ///< of a micro-batch
 };
 
-/// Whether the config leaves a storage to us at all.
+/// Whether any storage in the config is "auto".
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 
-/// Times the groups that config leaves to "auto".
+/// Times the groups whose storage is "auto".
 std::vector<StorageGroup> time_storages(const StorageQuestion& question, int threads,
                                         const kernels::Kernels& kernels);
-/// Bytes when every group has the storage that runs are planned for (budget.h): sparse.
+/// Bytes if every group has the storage that runs are planned with (budget.h): sparse.
 size_t planned_bytes(const std::vector<StorageGroup>& groups);
-/// Fills in `chosen`; `budget` in bytes of these groups. Throws Failure when not even the smallest
-/// storages fit it.
+/// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
+/// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
-/// Collective: the choice of rank 0 for every rank.
+/// Collective: broadcasts the choice of rank 0.
 void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
 void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& store);
 
-/// A table for people: shape, density, parameters, ms and bytes of each storage, the choice, and
-/// where the budget forbade the fastest. Below it the shapes whose products of single elements lose
-/// to dense ones: on a GPU that is the rule at 90 % (SAMO, figure 1).
+/// A table for the user: shape, density, parameters, ms and bytes of each storage, the choice, and
+/// where the budget excluded the fastest. Below it, the shapes for which products with
+/// single-element sparsity are slower than dense ones: on a GPU this is usual at 90 % sparsity
+/// (SAMO, figure 1).
 std::string storage_table(const std::vector<StorageGroup>& groups);
 
 }  // namespace espalier::train

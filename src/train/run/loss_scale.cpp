@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kFirst = 65536;
 constexpr double kLeast = 1;
-constexpr double kMost = 0x1p40;  // beyond it fp32 sums of scaled gradients would be at risk
+constexpr double kMost = 0x1p40;  // above it, fp32 sums of scaled gradients may overflow
 constexpr int64_t kPatience = 2000;
 
 }  // namespace
@@ -45,7 +45,7 @@ std::string LossScale::state() const {
 
 void LossScale::restore(const std::string& state) {
   if (!moving_ || state.empty()) {
-    return;  // the run before had none, or this one has its own
+    return;  // the saved run had no dynamic scale, or this config fixes one
   }
   std::istringstream in(state);
   double value = 0;

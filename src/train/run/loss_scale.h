@@ -1,11 +1,12 @@
 #pragma once
-// The loss scale: backward starts from loss * scale, and the update divides gradients by it, because
-// fp16 rounds values below 6e-8 to zero. Powers of two change no bit of values within range.
+// The loss scale: backward starts from loss * scale, and the update divides gradients by it,
+// because fp16 rounds values below 6e-8 to zero. Powers of two change no bit of values within
+// range.
 //
-// train.loss_scale sets a fixed one. fp16 has a dynamic one by default: from 2^16 on, halved by each
-// step with a non-finite gradient norm, which is skipped, and doubled after 2,000 other steps in a
-// row. All ranks decide alike, by the norm of the whole gradient. Source: Micikevicius et al., "Mixed
-// precision training", ICLR 2018, sections 3.2 and 4.
+// train.loss_scale sets a fixed one. fp16 has a dynamic one by default: from 2^16 on, halved by
+// each step with a non-finite gradient norm, which is skipped, and doubled after 2,000 other steps
+// in a row. All ranks decide alike, by the norm of the whole gradient. Source: Micikevicius et al.,
+// "Mixed precision training", ICLR 2018, sections 3.2 and 4.
 #include <cstdint>
 #include <string>
 
@@ -20,8 +21,8 @@ class LossScale {
   double value() const { return value_; }
   /// Whether it is dynamic: steps may be skipped.
   bool moving() const { return moving_; }
-  /// After a step whose gradient norm at `value` was finite, or not. False: the step cannot be skipped,
-  /// because the scale is not the cause.
+  /// Call after a step with its gradient norm's finiteness at `value`. Returns false if the step
+  /// cannot be skipped, because the scale is not the cause.
   bool take(bool finite);
   /// Steps skipped since the run began; the optimizer does not count them.
   int64_t left_out() const { return left_out_; }

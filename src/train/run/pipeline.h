@@ -6,14 +6,14 @@
 //   micro-batch    runner -> run -> forward: Source fills the part's inputs, Part::forward
 //   gradient       Part::backward -> layer_done -> DataParallel::gradient_ready
 //
-// Synchronous schedules leave the update to the step loop. In an asynchronous one each part updates
-// its weights once its gradient of a step is complete, with weights as its method predicts or keeps
-// them (part_weights.h); several steps run between two drains of the pipeline, and replicas reduce
-// a part's gradient before its update.
+// Synchronous schedules leave the update to the step loop. In an asynchronous schedule each part
+// updates its weights once its gradient of a step is complete; its method predicts or keeps the
+// weights for each pass (part_weights.h). Several steps run between two drains of the pipeline, and
+// replicas reduce a part's gradient before its update.
 //
-// Micro-batches accumulate in ascending order in every schedule, so gradients have the bits of a run
-// without a pipeline, except for tied embeddings: the head's share is summed apart from the
-// embedding's, and both are added once a step.
+// Micro-batches accumulate in ascending order in every schedule, so gradients have the same bits as
+// without a pipeline. Exception: tied embeddings, because the shares of head and embedding are
+// summed separately and added once per step.
 #include <functional>
 #include <memory>
 
@@ -26,13 +26,13 @@
 
 namespace espalier::train {
 
-/// The route of messages between stages: by NCCL if each rank has a GPU of its own, by an MPI that
-/// accepts device addresses, or through the host. Chosen before planning, equally on all ranks: it
-/// decides where buffers are.
+/// The route of messages between stages: by NCCL if each rank has its own GPU, by MPI if it accepts
+/// device addresses, or through the host. Chosen before planning, equally on all ranks, because it
+/// determines where buffers are.
 struct StageLink {
   parallel::CarrierKind carrier = parallel::CarrierKind::host;
-  std::string note;      ///< for the user; empty: there is only host memory
-  std::string obstacle;  ///< why the route that `parallel.device_link` names is not available
+  std::string note;      ///< for the user; empty: all memory is host memory
+  std::string obstacle;  ///< why the route given by `parallel.device_link` is not available
 };
 
 /// Collective over all ranks of a run that may have stages.
@@ -49,7 +49,7 @@ class Pipeline final : private parallel::PipelineWork {
     int64_t first_sample = 0;  ///< of this replica's share, in the global batch
     parallel::CarrierKind carrier = parallel::CarrierKind::host;
   };
-  /// What a pipeline runs on. All must outlive it.
+  /// The components that a pipeline uses. All must outlive it.
   struct Parts {
     const Layout& layout;
     Ranks& ranks;
@@ -64,20 +64,20 @@ class Pipeline final : private parallel::PipelineWork {
   /// Enqueues forward and backward of all micro-batches of `step`. Kernels enqueued afterwards read
   /// gradients summed over the replicas. `loss_scale`: factor of the loss of one row.
   void train(int64_t step, double loss_scale);
-  /// The sum of the losses that this rank computed (the last stage's) in steps up to `last` since the
-  /// last call. Waits for them.
+  /// The sum of the losses that this rank computed (the last stage's) in steps up to `last` since
+  /// the last call. Waits for them.
   double take_losses(int64_t last = Part::kAllSteps);
 
-  /// The same as `train` for the first micro-batch alone, without reductions and losses.
+  /// Runs `train` for the first micro-batch only, without reductions and losses.
   void probe(int64_t step, double loss_scale);
 
   /// One step of an asynchronous schedule, as far as this rank computed it.
   struct Outcome {
     double loss = 0;     ///< sum
-    double squares = 0;  ///< of the gradient norm of each part, summed
+    double squares = 0;  ///< sum over parts of the squared gradient norm
   };
-  /// Called before an update; throw if the loss of this rank, or the gradient norm of a part that
-  /// was not updated, ends the run.
+  /// Called before an update. A callback throws if the loss of this rank, or the gradient norm of a
+  /// part that was not updated, ends the run.
   struct Checks {
     std::function<void(int64_t step, double loss)> loss;
     std::function<void(int64_t step, double norm)> norm;
@@ -89,13 +89,13 @@ class Pipeline final : private parallel::PipelineWork {
   /// The sum of the losses of validation samples [first, first + samples).
   double evaluate(int64_t first, int64_t samples);
 
-  /// Of the last step.
+  /// Times of the last step.
   const parallel::RunTimes& times() const { return times_; }
   double collective_seconds() const { return collective_; }
   parallel::CarrierKind carrier() const { return runner_.carrier(); }
-  /// By part; of an asynchronous schedule.
+  /// Weights by part; asynchronous schedules only.
   std::span<const PartWeights> weights() const { return weights_; }
-  /// Of the last step; of an asynchronous schedule, of all steps since a drain.
+  /// Schedule of the last step; of an asynchronous schedule, of all steps since the last drain.
   const parallel::Schedule& last_schedule() const {
     return layout_.asynchronous() ? segment_ : layout_.schedule;
   }
@@ -141,7 +141,7 @@ class Pipeline final : private parallel::PipelineWork {
   std::vector<PartWeights> weights_;  ///< [parts] of an asynchronous schedule
   std::vector<Outcome> outcomes_;     ///< [steps] empty: the step loop updates all parts at once
   parallel::Schedule segment_;        ///< the last one of an asynchronous schedule
-  std::vector<size_t> left_;          ///< [parts] layers whose gradients are not final
+  std::vector<size_t> left_;          ///< [parts] number of layers whose gradients are not final
   int64_t reducible_ = 0;  ///< flat elements whose gradients replicas reduce during backward
 };
 

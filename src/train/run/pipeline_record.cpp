@@ -14,7 +14,7 @@ using parallel::ActionKind;
 using parallel::Timeline;
 using Json = nlohmann::ordered_json;
 
-/// The actions of all ranks of a pipeline since the first of them; on its rank 0.
+/// Gathers the actions of all ranks of a pipeline on its rank 0; times start at the first action.
 Timeline measured_timeline(const parallel::RunTimes& mine, parallel::Communicator& pipeline) {
   std::vector<parallel::TimedAction> actions = mine.actions;
   for (parallel::TimedAction& timed : actions) {
@@ -39,7 +39,7 @@ Timeline measured_timeline(const parallel::RunTimes& mine, parallel::Communicato
   return timeline;
 }
 
-/// Mean times of each stage's actions.
+/// Mean times of the actions of each stage.
 parallel::Costs mean_costs(const Timeline& timeline, int stages) {
   struct Mean {
     double sum = 0;
@@ -85,7 +85,7 @@ Json numbers_of(const Timeline& timeline) {
   return {{"makespan", timeline.makespan()}, {"idle_share", idle_share(timeline)}};
 }
 
-/// By stage; on all ranks.
+/// Numbers by stage; the same on all ranks.
 Json delays_of(const Layout& layout, const Pipeline& pipeline, Ranks& ranks) {
   constexpr size_t kNumbers = 4;
   std::vector<double> numbers(kNumbers * static_cast<size_t>(layout.stages()), 0);

@@ -1,13 +1,13 @@
 #pragma once
-// Records the last step of a pipeline beside its simulation: pictures and numbers in the run
+// Records the last step of a pipeline and its simulation: pictures and numbers in the run
 // directory.
 //
 //   pipeline-measured.svg    begin and end of every action on every rank of the first replica
 //   pipeline-predicted.svg   simulated with the mean time of each stage's actions, without latency
 //
-// The difference is the cost of messages: waiting that the order of actions does not explain. For an
-// asynchronous pipeline "the last step" is all since the last drain, and the numbers include each
-// stage's delays and the number of weight versions.
+// The difference is the cost of messages: waiting that the order of actions does not explain. For
+// an asynchronous pipeline "the last step" covers all steps since the last drain, and the numbers
+// include each stage's delays and the number of weight versions.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

@@ -10,7 +10,7 @@
 namespace espalier::train {
 namespace {
 
-/// The first steps, and twenty pairs over the run: dense and sparse ones.
+/// Traced steps: the first ones, and twenty pairs over the run, to cover dense and sparse steps.
 bool traced(const io::Config& config, int64_t step) {
   const int64_t spacing = std::max<int64_t>(config.train.steps / 20, 1);
   return config.run.trace && (step < 3 || step % spacing < 2);
@@ -42,7 +42,7 @@ void Reporter::checkpoint() {
   note(fmt::format("checkpoint {}", path.string()));
 }
 
-/// Of all stages, on rank 0. AdaPrec's choice is the same on all.
+/// Gathers the choices of all stages on rank 0. AdaPrec's choice is the same on all.
 std::string Reporter::all_codec_choices() const {
   const std::string mine = run_.data_parallel->codecs().state();
   if (run_.config().parallel.codec.fallback == "adaprec" && run_.plan->layout.grid.data > 1) {

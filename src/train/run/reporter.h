@@ -1,5 +1,5 @@
 #pragma once
-// Writes what a run computes: metrics, checkpoints, summary, traces, notes.
+// Writes the results of a run: metrics, checkpoints, summary, traces, notes.
 #include <optional>
 #include <string>
 
@@ -8,11 +8,11 @@
 
 namespace espalier::train {
 
-/// Seconds of a step on one rank; with a device, of enqueueing.
+/// Seconds of a step on one rank; on a device, of enqueueing it.
 struct StepTimes {
   double compute = 0;     ///< forwards and backwards
-  double waited = 0;      ///< for messages of the pipeline: bubbles and transfers
-  double collective = 0;  ///< for reductions of gradients, after backward
+  double waited = 0;      ///< waiting for messages of the pipeline: bubbles and transfers
+  double collective = 0;  ///< reductions of gradients after backward
   double update = 0;      ///< optimizer, with ZeRO-1 including the gather of values
 };
 
@@ -23,7 +23,7 @@ struct StepReport {
   double lr = 0;
   double grad_norm = 0;  ///< not finite: the step was skipped (loss_scale.h)
   double loss_scale = 1;
-  double seconds = 0;  ///< since its begin, or the end of the step before
+  double seconds = 0;  ///< since the step began, or since the end of the previous step
   double tokens_per_s = 0;
   StepTimes times;
   int64_t bytes_sent = 0;  ///< by rank 0 in this step
@@ -46,9 +46,9 @@ class Reporter {
   void write_metrics(const StepReport& report);
   /// Collective.
   void checkpoint();
-  /// Its path; "none".
+  /// Path of the newest checkpoint; "none" if there is none.
   std::string newest_checkpoint() const;
-  /// Notes of chosen codecs and failed graph captures since the last call.
+  /// Reports notes about chosen codecs and failed graph captures since the last call.
   void note_news();
   /// Records or stops the trace for the step after `step`.
   void trace_step(int64_t step);

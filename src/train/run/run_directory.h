@@ -12,7 +12,7 @@ namespace espalier::train {
 
 class RunDirectory {
  public:
-  /// Collective. Rank 0 takes the lock and decides from `resume` where the run starts:
+  /// Collective. Rank 0 takes the lock and selects the start of the run from `resume`:
   ///   ""      fresh; Failure if the directory holds a run
   ///   "none"  fresh; `begin` removes an earlier run
   ///   "auto"  the newest checkpoint in the directory; fresh if there is none

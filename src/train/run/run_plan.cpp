@@ -23,7 +23,7 @@ std::vector<int64_t> saved_partition(const io::ParallelConfig& now,
   return shape(before) == shape(now) ? before.partition : std::vector<int64_t>();
 }
 
-/// The config with the partition to keep, if the user or a checkpoint gives one.
+/// The config with the given partition, if the user or a checkpoint gives one.
 io::Config with_known_partition(io::Config config, const PlanSources& sources) {
   io::ParallelConfig& parallel = config.parallel;
   if (parallel.pipeline != 1 && parallel.partition.empty() && sources.resume) {
@@ -32,7 +32,7 @@ io::Config with_known_partition(io::Config config, const PlanSources& sources) {
   return config;
 }
 
-/// Collective. Rank 0 measures for all ranks if stages are to be balanced; else an estimate.
+/// Collective. If stages are to be balanced, rank 0 measures for all ranks; else estimates.
 LayerTimes times_of_layers(const io::Config& config, const PlanSources& sources,
                            parallel::Communicator& comm) {
   LayerTimes times = estimated_times(config, sources.problem);

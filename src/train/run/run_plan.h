@@ -1,6 +1,6 @@
 #pragma once
-// The resolved plan of a run: all decisions that are made before memory is allocated. It is computed
-// once and never changed; every rank computes the same, except for its own place.
+// The resolved plan of a run: all decisions made before memory is allocated. It is computed once
+// and never changed. Every rank computes the same plan, except for its own place.
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -33,11 +33,11 @@ struct RunPlan {
   int64_t first_sample = 0;                  ///< of its replica, in a global batch
 
   int64_t micro_batch() const { return fit.choice.micro_batch; }
-  /// Predictions of a global batch; `rows` of a sample.
+  /// Predictions per global batch; `problem.rows` is the number per sample.
   int64_t rows_per_step() const { return config.train.global_batch * problem.rows; }
 };
 
-/// Inputs of a plan beside the config.
+/// Inputs of a plan in addition to the config.
 struct PlanSources {
   const ProblemShape& problem;
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound

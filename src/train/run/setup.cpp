@@ -22,7 +22,7 @@ int threads_of(const io::Config& config, const parallel::Communicator& comm) {
   return std::max(1, cores / comm.local_size());
 }
 
-/// A checkpoint fits a config only if the settings agree that shapes do not determine.
+/// Compares the settings that shapes do not determine: a checkpoint must agree with the config.
 void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
   auto same = [&file](std::string_view key, std::string_view here, std::string_view there) {
     check(here == there,
@@ -38,7 +38,7 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
   }
 }
 
-/// The vocabulary of the checkpoint to start from, which must be of this model.
+/// The vocabulary of the checkpoint to start from; the checkpoint must be of this model.
 io::Vocabulary saved_characters(const io::Config& config, const StartFiles& files) {
   if (!files.resume && (files.init.empty() || !io::is_checkpoint(files.init))) {
     return {};
@@ -50,7 +50,7 @@ io::Vocabulary saved_characters(const io::Config& config, const StartFiles& file
   return saved.characters;
 }
 
-/// The layers that train.fp8 does not round, for the user; empty: it rounds all.
+/// The layers that train.fp8 does not round, for the user; empty: all are rounded.
 std::string fp8_note(const io::Config& config, const sparse::Store& store) {
   int hidden = 0;
   int unrounded = 0;
@@ -93,7 +93,7 @@ Opened open(const io::Config& config, const StartOptions& options, Run& run) {
   }
   opened.start =
       start_of(config, specs, opened.files, config.parallel.pipeline == 1 ? stream.threads() : 1);
-  if (config.parallel.pipeline > 0) {  // fails before anything takes time
+  if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array<const char*, 2> kMoments{"moment1", "moment2"};
 
-/// Sets the masks of the store unless they are equal: a change takes time and memory.
+/// Sets the store's masks unless they are equal: a change costs time and memory.
 void take_masks(sparse::Store& store, const MaskOf& masks) {
   const size_t count = store.parameters().size();
   bool same = true;
@@ -36,7 +36,7 @@ void take_masks(sparse::Store& store, const MaskOf& masks) {
   store.restart(all);
 }
 
-/// Optimizer state of one parameter, of all shards.
+/// Optimizer state of one parameter, gathered from all shards.
 struct WholeState {
   std::vector<float> master;
   std::vector<std::vector<float>> moments;
@@ -55,7 +55,7 @@ Tensor view_of(std::vector<float>& values) {
   return Tensor(values.data(), DType::fp32, Shape{static_cast<int64_t>(values.size())});
 }
 
-/// One parameter in the form of the file.
+/// One parameter in the layout of the file.
 struct Saved {
   sparse::FileIndex index;
   int64_t nnz = 0;
@@ -381,7 +381,7 @@ void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& stor
     reader.optimizer(name, kind, Tensor(columns.data(), DType::fp32, saved));
     const Mirror factor(low_rank.stream(), low_rank.factor(*matrix));
     const auto kept = factor.read().host().span<float>();
-    columns.resize(std::min(columns.size(), kept.size()));  // another rank: those that both have
+    columns.resize(std::min(columns.size(), kept.size()));  // other RANK: common columns
     std::ranges::copy(columns, kept.begin());
     factor.write();
   }

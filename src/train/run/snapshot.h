@@ -1,6 +1,6 @@
 #pragma once
-// Saves and loads a stage: a checkpoint stores parameters by name, independently of the ranks. Rank 0
-// writes, all ranks read. While rank 0 writes, the others follow parameter by parameter: a slow
+// Saves and loads a stage: a checkpoint stores parameters by name, independently of the ranks. Rank
+// 0 writes, all ranks read. While rank 0 writes, the others follow parameter by parameter: a slow
 // disk causes no timeout, and a full disk is an error on every rank.
 #include <filesystem>
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace espalier::train {
 
-/// State of a run beside the stage.
+/// State of a run outside the stage.
 struct Progress {
   int64_t step = 0;  ///< steps done
   io::Config config;
@@ -48,8 +48,8 @@ Progress progress_of(const io::CheckpointReader& reader);
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
 
-/// Loads this replica's error feedback if as many replicas saved theirs; else an even share of the
-/// sum of all replicas.
+/// Loads this replica's error feedback if the same number of replicas saved theirs; else an even
+/// share of the sum over all replicas.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 

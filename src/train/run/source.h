@@ -1,6 +1,6 @@
 #pragma once
-// Sources of samples: token sequences or images. The sample at an index of a step's global batch is a
-// pure function of (seed, step, index), so ranks, micro-batches and resumes keep the order.
+// Sources of samples: token sequences or images. A sample is a pure function of (seed, step, index
+// in the global batch), so its order does not depend on ranks, micro-batches or resumes.
 #include <memory>
 
 #include "io/config/config.h"
@@ -16,7 +16,7 @@ class Source {
 
   virtual int64_t classes() const = 0;    ///< vocabulary, or image classes
   virtual int64_t features() const = 0;   ///< numbers in one sample: context, or pixels
-  virtual int64_t rows() const = 0;       ///< predictions a sample: context, or 1
+  virtual int64_t rows() const = 0;       ///< predictions per sample: context, or 1
   virtual DType input_dtype() const = 0;  ///< int32 or fp32
   virtual int64_t validation_samples() const = 0;
 
@@ -24,7 +24,7 @@ class Source {
   /// global batch of `step`. Either may be empty: a pipeline stage reads one of them, or none.
   virtual void train(int64_t step, int64_t first, const Tensor& inputs,
                      const Tensor& targets) const = 0;
-  /// The same with validation samples [first, first + n); they never overlap with the training
+  /// Fills both with validation samples [first, first + n), which never overlap with the training
   /// data.
   virtual void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const = 0;
   /// The characters of text tokens; empty for other data.

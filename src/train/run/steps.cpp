@@ -20,7 +20,7 @@ StepLoop::StepLoop(Run& run, Reporter& reporter, Callbacks callbacks)
   if (config.parallel.codec.fallback != "adaprec" || run.plan->layout.grid.data == 1) {
     return;
   }
-  // A tenth of an evaluation: a trial's curve has several.
+  // a tenth of an evaluation: a trial's curve has several points
   const int64_t batches = std::max<int64_t>(config.train.eval_batches / 10, 1);
   const AdaPrec::Hands hands{
       .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
@@ -118,8 +118,8 @@ StepReport StepLoop::finish_step(PendingStep pending) {
   return report;
 }
 
-/// Computes the gradients of a step that changed nothing again if a later step, enqueued after it,
-/// has overwritten them. Collective.
+/// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it, has
+/// overwritten them. Collective.
 void StepLoop::restore_gradients(int64_t step) {
   if (std::exchange(run_.step, step) > step + 1) {
     run_.pipeline->train(step, row_scale(run_.loss_scale.value()));
@@ -183,8 +183,8 @@ bool StepLoop::state_is_read_after(int64_t step) const {
          run_.pruner->due(step) || (adaprec_ && adaprec_->due(step));
 }
 
-/// Steps of an asynchronous pipeline up to its next drain: only there have all stages done the same
-/// updates.
+/// Trains an asynchronous pipeline up to its next drain: only at a drain have all stages applied
+/// the same updates.
 void StepLoop::train_segment(int64_t last) {
   const double begin = now_seconds();
   const Sent sent_before = sent_so_far();

@@ -2,15 +2,15 @@
 // The step loop of one rank: new masks, forward and backward with reductions, update, evaluation.
 // All ranks run it in step.
 //
-// On a device a step is enqueued while the step before runs: forwards, backwards, reductions between
-// devices, and the update; the host waits for none of them. Then the step before is finished: its
-// losses and norm have arrived, ranks sum them, and the step is reported. A step after which the
-// state is read is finished before anything else is enqueued. Without a device each step is
-// finished at once.
+// On a device a step is enqueued while the previous step runs: forwards, backwards, reductions
+// between devices, and the update; the host waits for none of them. Then the previous step is
+// finished: its losses and norm have arrived, ranks sum them, and the step is reported. A step is
+// finished before anything else is enqueued if the state is read after it. Without a device each
+// step is finished immediately.
 //
 // A step with a non-finite loss or gradient norm changes nothing, and neither does a step that was
-// enqueued after it (optim/norm.h); rows with a non-finite loss have non-finite gradients
-// (kernels.h). So the state is then that before the step.
+// enqueued after it (optim/norm.h). Rows with a non-finite loss have non-finite gradients
+// (kernels.h). So the state afterwards is the state before that step.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ namespace espalier::train {
 class StepLoop {
  public:
   struct Callbacks {
-    std::function<bool()> stop_requested;            ///< polled once a step
+    std::function<bool()> stop_requested;            ///< polled once per step
     std::function<void(const StepReport&)> on_step;  ///< after each step
   };
   /// Both must outlive it.
@@ -48,7 +48,7 @@ class StepLoop {
     }
   };
   Sent sent_so_far() const;
-  /// A step that is enqueued, and what is known of it.
+  /// An enqueued step and its results so far.
   struct PendingStep {
     StepReport report;
     optim::AskedUpdate update;

@@ -90,7 +90,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Adds results of metrics.jsonl.
+/// Adds the results in metrics.jsonl.
 void add_curves(const std::filesystem::path& metrics, Json& summary) {
   std::vector<double> rates;
   std::vector<double> val_losses;
@@ -109,7 +109,7 @@ void add_curves(const std::filesystem::path& metrics, Json& summary) {
   summary["allreduce_bytes_per_step"] = allreduce_bytes;
 }
 
-/// The plan of a rank, to compare with memory.ranks.
+/// The plan of a rank, comparable with memory.ranks.
 Json planned_json(const Fit& fit) {
   Json planned;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
@@ -129,7 +129,7 @@ Json planned_json(const Fit& fit) {
   return planned;
 }
 
-/// Of one copy of the model. Replicas of a stage are equal except for shards, so the largest counts.
+/// Bytes of one model copy. Replicas of a stage are equal except for shards, so the largest counts.
 size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid& grid) {
   size_t sum = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {

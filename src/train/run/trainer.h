@@ -1,8 +1,8 @@
 #pragma once
 // Trains a network on one rank of a communicator; every rank makes a Trainer and runs it.
 //
-//   setup.h      config, ranks and data -> components of this rank, by an immutable plan (run_plan.h)
-//   steps.h      the step loop
+//   setup.h      config, ranks and data -> components of this rank, by an immutable plan
+//   (run_plan.h) steps.h      the step loop
 //   reporter.h   metrics, checkpoints, summary, traces, notes
 #include <functional>
 #include <string>
@@ -19,7 +19,7 @@ struct TrainerOptions {
   int64_t stop_after = 0;                     ///< end after this step of the run; 0: train.steps
   std::string git;                            ///< for summary.json
   const kernels::Kernels* kernels = nullptr;  ///< instead of run.backend's
-  std::function<bool()> stop_requested;       ///< polled once a step
+  std::function<bool()> stop_requested;       ///< polled once per step
   std::function<void(const StepReport&)> on_step;   ///< after each step
   std::function<void(const std::string&)> on_note;  ///< messages for the user
 };

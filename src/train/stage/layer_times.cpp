@@ -24,7 +24,7 @@ parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
   const Buffer in = message(part.bytes_in()), dx = message(part.bytes_in());
   const Buffer gradient = message(part.bytes_out()), out = message(part.bytes_out());
   for (int run = 0; run < 3; ++run) {
-    part.open(0, samples);  // zeros: the first token, the first class
+    part.open(0, samples);  // inputs stay zero: the first token, the first class
     const double begin = now_seconds();
     part.forward(0, {.samples = samples}, true, bytes_of(in), bytes_of(out));
     stream.synchronize();
@@ -72,7 +72,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       const auto extents = specs[p].shape.extents();
       kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
     }
-    // The first and the last layer are kinds of their own.
+    // The first and the last layer each form a kind.
     const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
     const auto key = std::pair(place, kind);
     if (!known.contains(key)) {

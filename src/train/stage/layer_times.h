@@ -1,5 +1,5 @@
 #pragma once
-// Cost of layers, to balance stages: seconds of a micro-batch, measured on one layer of each kind
+// Cost of layers, for balancing stages: seconds per micro-batch, measured on one layer of each kind
 // (layers with equal parameters cost the same), or estimated from dry counts.
 #include <vector>
 
@@ -27,8 +27,8 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           const std::vector<int64_t>& kept, int64_t samples,
                           kernels::Backend& backend);
 
-/// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank 1 and
-/// back, the fastest of five, in seconds; equal on all ranks.
+/// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank 1
+/// and back, the fastest of five, in seconds; equal on all ranks.
 double measured_latency(parallel::Communicator& comm, size_t bytes);
 
 }  // namespace espalier::train

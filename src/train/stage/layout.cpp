@@ -16,7 +16,7 @@ namespace {
 
 using parallel::Schedule;
 
-/// Ends of the stages whose numbers of layers the config gives.
+/// Ends of the stages, if the config gives their numbers of layers.
 std::vector<size_t> given_ends(const std::vector<int64_t>& counts, size_t stages, size_t layers) {
   check(
       counts.size() == stages,
@@ -133,8 +133,8 @@ std::vector<int64_t> Layout::partition() const {
 }
 
 int Layout::buffers() const {
-  // One more than needed, so that a sender does not wait until its receiver has read; evaluation
-  // sends groups of as many messages as there are ranks.
+  // One more than needed, so that a sender does not wait until its receiver has read. Evaluation
+  // sends groups of one message per rank.
   const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
   return std::max(needed, grid.pipeline);
 }

@@ -28,10 +28,10 @@ struct Layout {
   std::vector<size_t> ends;  ///< [stages] of the stages' layers, ascending; the last: all layers
 
   bool pipelined() const { return grid.pipeline > 1; }
-  /// Each stage updates its weights on its own; `schedule` is an example, with enough micro-batches
-  /// to show the delays.
+  /// Each stage updates its weights independently. `schedule` is then an example, with enough
+  /// micro-batches to show the delays.
   bool asynchronous() const { return !schedule.synchronous; }
-  /// Of one step of a replica.
+  /// Micro-batches of one step of a replica.
   int micro_batches() const { return asynchronous() ? schedule.every : schedule.micro_batches; }
   /// The asynchronous schedule of `steps` steps between two drains.
   parallel::Schedule segment(int64_t steps) const;
@@ -43,7 +43,7 @@ struct Layout {
   }
   /// Layers of each stage.
   std::vector<int64_t> partition() const;
-  /// Of a rank of a pipeline, by ascending stage.
+  /// Parts of a rank of a pipeline, by ascending stage.
   std::vector<PartShape> parts(int rank) const;
   /// The part among parts(rank) that is `stage`.
   size_t part_of(int stage) const;
@@ -92,8 +92,8 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
 /// the earliest ends.
 std::vector<size_t> balance(std::span<const double> costs, int stages);
 
-/// The same if a rank has several stages: minimises the load of the most loaded rank, then the cost
-/// of the most expensive stage. Local search from `balance`, moving one or two ends at a time.
+/// `balance` for ranks with several stages: minimises the load of the most loaded rank, then the
+/// cost of the most expensive stage. Local search from `balance`, moving one or two ends at a time.
 std::vector<size_t> balance_ranks(std::span<const double> costs,
                                   const parallel::Schedule& schedule);
 

@@ -9,7 +9,7 @@
 namespace espalier::train {
 namespace {
 
-/// The first elements of it, as `shape`.
+/// The first elements of a tensor, as `shape`.
 Tensor view(const Tensor& memory, const Shape& shape) {
   return memory ? memory.as(memory.dtype, shape) : Tensor();
 }
@@ -114,7 +114,7 @@ Part::Feed Part::open(int64_t number, int64_t samples) {
           .targets = view(slot.feed.targets, Shape{samples * problem_.rows})};
 }
 
-/// Copies what the host has filled in to where kernels read it.
+/// Copies host inputs and targets to kernels' memory.
 void Part::send_feed(Slot& slot, const model::Pass& pass) {
   for (const auto& [room, to] :
        {std::pair(&slot.feed.inputs, &pass.inputs), std::pair(&slot.feed.targets, &pass.targets)}) {
@@ -145,9 +145,10 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .between = between_ ? &between_ : nullptr};
 }
 
-/// Whether the pass repeats the launches of others of its key. Not with dropout, which draws anew in
-/// each step, a gradient probe, which runs between layers, or a deferred backward, which keeps
-/// operands by number.
+/// Whether the pass repeats the launches of earlier passes with its key. False with
+/// - dropout, which draws new masks in each step;
+/// - a gradient probe, which runs between layers;
+/// - a deferred backward, which keeps operands by number.
 bool Part::repeats(const model::Pass& pass, const Direction& direction) const {
   return graphs_.on() && !direction.calls_between && pass.dropout == 0 && pass.waiting == nullptr &&
          !store_->gradient_probe();
@@ -244,7 +245,7 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
 
 void Part::backward_weight(int64_t number, const Done& done) {
   Waiting& waiting = find(waiting_, number);
-  Slot unused;  // the slot of this micro-batch may be another one's by now
+  Slot unused;  // another micro-batch may occupy the original slot
   unused.batch = waiting.batch;
   unused.tape = std::move(waiting.tape);
   model::Pass pass = make_pass(unused, true);
@@ -345,7 +346,7 @@ void Part::write_message(const Tensor& from, std::span<std::byte> to) {
   kernels_.encode(stream_, {.x = values, .wire = to.first(bytes), .format = options_.wire});
 }
 
-/// Sums the losses that have arrived.
+/// Sums the losses that have arrived on the host.
 void Part::collect_losses() {
   while (!pending_losses_.empty() && stream_.passed(pending_losses_.front().rows.mark)) {
     const PendingLosses& first = pending_losses_.front();

@@ -1,7 +1,7 @@
 #pragma once
 // A part of the network: contiguous layers, with buffers and tapes for the micro-batches in flight.
-// Without a pipeline there is one part, of all layers, and one micro-batch at a time; each chunk of
-// a pipeline rank is a part.
+// Without a pipeline one part holds all layers and processes one micro-batch at a time. In a
+// pipeline each chunk of a rank is a part.
 //
 // Messages enter and leave at the part's ends: activations forward, their gradients backward, as
 // Layer::output defines them, or encoded in a wire format of fewer bits.
@@ -62,8 +62,7 @@ struct PassOptions {
 
 class Part {
  public:
-  /// What it computes: its own layers, and the tensors that cross its ends (none at an end of the
-  /// network).
+  /// The part's own layers, and the tensors that cross its ends (none at an end of the network).
   struct Layers {
     std::vector<std::unique_ptr<model::Layer>> layers;
     std::optional<model::Flow> in{}, out{};  ///< of `options.samples` samples
@@ -74,8 +73,8 @@ class Part {
     store_ = &store;
     network_.bind(store, kernels_);
   }
-  /// Once, before the first pass: memory for `shape.tapes` micro-batches of this cost (of a dry part
-  /// any).
+  /// Call once before the first pass. Allocates memory for `shape.tapes` micro-batches of this
+  /// cost. A dry part accepts any cost.
   void allocate(const PassCost& cost);
 
   const model::Network& network() const { return network_; }
@@ -102,8 +101,8 @@ class Part {
     int64_t step = 0;  ///< of the micro-batch
     double sum = 0;
   };
-  /// Losses of forwards since the last call that belong to steps up to `last`, in order. On a device
-  /// waits for these forwards, not for later ones.
+  /// Losses of forwards since the last call that belong to steps up to `last`, in order. On a
+  /// device waits for these forwards, not for later ones.
   std::vector<Loss> take_losses(int64_t last = kAllSteps);
   static constexpr int64_t kAllSteps = INT64_MAX;
   double take_loss_sum();
@@ -113,9 +112,9 @@ class Part {
   using Done = std::function<void(size_t layer)>;
   void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
                 std::span<std::byte> out = {});
-  /// The rest of a deferred backward.
+  /// Completes a deferred backward.
   void backward_weight(int64_t number, const Done& done);
-  /// Predictions for rows [first, first + rows) of an opened micro-batch, which is closed.
+  /// Predictions for rows [first, first + rows) of an opened micro-batch. Closes it.
   Tensor logits(int64_t number, int64_t first, int64_t rows, const Tensor& inputs);
 
   /// On a device: passes that repeat the same launches are captured and replayed as graphs, without
@@ -172,7 +171,7 @@ class Part {
     int64_t step = 0;
     Staging::Arrival rows;
   };
-  /// Of sparse::Store::Pass.
+  /// The key of sparse::Store::Pass.
   int pass_key(bool backward) const {
     return 2 * static_cast<int>(shape_.first) + (backward ? 1 : 0);
   }
@@ -195,7 +194,7 @@ class Part {
     bool calls_between = false;  ///< `Done` is called between layers
   };
   bool repeats(const model::Pass& pass, const Direction& direction) const;
-  /// The output of `layers(pass)`, by a graph where possible.
+  /// Returns the output of `layers(pass)`; replays a captured graph where possible.
   template <class Run>
   Tensor run_pass(Slot& slot, model::Pass& pass, const Direction& direction, const Run& layers);
   void send_feed(Slot& slot, const model::Pass& pass);

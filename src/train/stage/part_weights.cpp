@@ -8,7 +8,7 @@ namespace espalier::train {
 
 namespace {
 
-/// Copies of weights that are kept at once.
+/// Number of weight copies that exist at a time.
 int copies_of(const PartWeights::Options& options) {
   const optim::PredictionEntry& rule = *options.prediction;
   return rule.previous ? 1 : rule.keeps && options.delay > 0 ? options.under_way : 0;
@@ -60,7 +60,7 @@ PartWeights::Key PartWeights::key_of_forward(int micro_batch) const {
     return {.done = std::max(begin_, update_of(micro_batch) - 1), .ahead = 0};
   }
   Key key = current();
-  if (rule_.predicts && done_ > 0) {  // without an update there is no direction
+  if (rule_.predicts && done_ > 0) {  // before the first update there is no direction
     key.ahead = static_cast<int>(update_of(micro_batch) - done_) + shift();
   }
   return key;
@@ -101,7 +101,7 @@ void PartWeights::after_backward(int micro_batch) {
 optim::StepResult PartWeights::update() {
   hold(current());
   if (rule_.previous) {
-    kept_.front().users = 0;  // of the mini-batch whose gradients these are
+    kept_.front().users = 0;  // frees the weights that computed these gradients
     keep(current());
   }
   const double lr = optim::learning_rate(options_.optimizer, done_, options_.steps);
@@ -190,7 +190,7 @@ void PartWeights::keep(const Key& key) {
 std::vector<PartWeights> make_part_weights(const io::Config& config, const Layout& layout, int rank,
                                            Stage& stage) {
   const parallel::Schedule& schedule = layout.schedule;
-  // One stage alone has neither delays nor anything to predict.
+  // A single stage has no delays and predicts nothing.
   const optim::PredictionEntry& prediction =
       optim::prediction_entry(layout.stages() == 1 ? "none" : config.parallel.weight_prediction);
   std::vector<PartWeights> weights;

@@ -6,7 +6,7 @@
 //   weights ahead          predicted from them in one pass over kept elements
 //   kept weights           those of a forward whose backward needs them again
 //
-// While it holds others, a copy holds the current ones. Cost of a change: one pass over the kept
+// While it holds others, a copy holds the current ones. Cost of a switch: one pass over the kept
 // values, and over the moments for a prediction. Memory: `bytes()`.
 #include <map>
 #include <vector>
@@ -23,10 +23,10 @@ class PartWeights {
   struct Options {
     const optim::PredictionEntry* prediction = nullptr;
     io::OptimizerConfig optimizer;
-    int64_t steps = 1;  ///< of the run
+    int64_t steps = 1;  ///< updates of the run
     int stage = 0;      ///< k
     int every = 1;      ///< micro-batches of an update
-    int under_way = 1;  ///< micro-batches, at most
+    int under_way = 1;  ///< micro-batches in flight, at most
     int delay = 0;      ///< updates, at most
   };
   /// `part` of `stage`, which must outlive it.
@@ -37,11 +37,11 @@ class PartWeights {
   /// Puts the weights of the forward, or of the backward, of `micro_batch` into the store.
   void before_forward(int micro_batch);
   void before_backward(int micro_batch);
-  /// That backward is done.
+  /// Call after the backward of `micro_batch`.
   void after_backward(int micro_batch);
   /// The next update, with the gradients of `every` micro-batches.
   optim::StepResult update();
-  /// With no micro-batch under way: puts the current weights into the store.
+  /// Puts the current weights into the store. No micro-batch may be in flight.
   void end();
 
   int64_t done() const { return done_; }
@@ -60,7 +60,7 @@ class PartWeights {
   void allocate();
 
  private:
-  /// Weights by name: after `done` updates, predicted `ahead` further.
+  /// Identifies weights: after `done` updates, predicted `ahead` updates further.
   struct Key {
     int64_t done = 0;
     int ahead = 0;
@@ -95,11 +95,11 @@ class PartWeights {
     Key key;
     bool kept = false;
   };
-  std::map<int, Forward> forwards_;  ///< of micro-batches under way
+  std::map<int, Forward> forwards_;  ///< of micro-batches in flight
   Delay delay_;
 };
 
-/// Of all parts of rank `rank`, which are in `stage`.
+/// One PartWeights for each part of rank `rank`; all of them are in `stage`.
 std::vector<PartWeights> make_part_weights(const io::Config& config, const Layout& layout, int rank,
                                            Stage& stage);
 

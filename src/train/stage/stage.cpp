@@ -36,7 +36,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {
                 const std::string& wanted = storage.for_name(name);
-                // "auto" is chosen by timing (storage_choice.h) later
+                // storage_choice.h resolves "auto" later by timing
                 const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
@@ -221,7 +221,7 @@ Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {
-  constexpr int64_t kStep = 16;  // few widths of passes: kernels are set up by shape
+  constexpr int64_t kStep = 16;  // limits the number of shapes: kernels are set up by shape
   const auto count = static_cast<int64_t>(tokens.size());
   require(count >= 1 && count <= problem_.features, "a sequence fits the context", count,
           problem_.features);

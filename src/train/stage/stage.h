@@ -1,7 +1,7 @@
 #pragma once
-// A stage: the share of one rank in the network, with its parameters, optimizer and tapes. It joins
-// model, masks and optimizer, and knows no other rank. Without a pipeline it is one part (part.h) of
-// all layers; a pipeline rank has as many parts as its schedule has chunks, in one store.
+// A stage: one rank's share of the network, with its parameters, optimizer and tapes. It joins
+// model, masks and optimizer, and does not communicate. Without a pipeline it is one part (part.h)
+// of all layers; a pipeline rank has one part per chunk of its schedule, all in one store.
 #include <functional>
 #include <memory>
 
@@ -18,8 +18,8 @@ std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
 /// All of them.
 model::Network make_network(const io::Config& config, const ProblemShape& problem);
 
-/// The parameters that a stage of these parts holds, as numbers in forward order of the whole
-/// network; in the order of its store. Without `borrowed` those that it owns.
+/// The parameters that a stage of these parts holds, in the order of its store, as numbers in
+/// forward order of the whole network. Without `borrowed`: only parameters that it owns.
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
@@ -69,8 +69,8 @@ class Stage {
   /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows,
   /// classes], valid until the next call.
   Tensor logits(int64_t samples, int64_t first, int64_t rows);
-  /// What follows `tokens`, 1 to features() of them: fp32 [1, classes], valid until the next call.
-  /// Costs no more than the tokens given.
+  /// Prediction of the token after `tokens`, 1 to features() of them: fp32 [1, classes], valid
+  /// until the next call. The cost depends on the number of tokens given.
   Tensor predict(std::span<const int32_t> tokens);
 
   // For any stage:
@@ -127,8 +127,8 @@ class Stage {
 };
 
 /// Cost of a pass of this config by part, from a run on "dry" kernels without memory: forward and
-/// backward when training, else an evaluation. Masks in `options` are ignored. Layers may need
-/// different memory `on_device`.
+/// backward if training, else an evaluation. Masks in `options` are ignored. `on_device`: layers
+/// may need different memory there.
 std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
                                    const Stage::Options& options, bool on_device = false);
 
