@@ -1,8 +1,7 @@
 #pragma once
-// Benchmarks on any backend: `--backend NAME` (default "cpu"), a place to compute
-// (kernels::Backend), and times of calls. A device's calls return before they are done: a try is
-// then many of them, and one wait. Such programs register their benchmarks when the backend is
-// known:
+// Runs benchmarks on any backend: `--backend NAME` (default "cpu"). Provides the backend
+// (kernels::Backend) and times of calls. Device calls are asynchronous, so one measurement on a
+// device is many calls and one wait. Benchmarks are registered after the backend is known:
 //
 //   int main(int argc, char** argv) { return espalier::bench::main(argc, argv, add_all); }
 #include <benchmark/benchmark.h>
@@ -18,7 +17,7 @@
 
 namespace espalier::bench {
 
-/// What the command line asked for.
+/// The backend named on the command line.
 inline std::string& backend_name() {
   static std::string name = "cpu";
   return name;
@@ -27,7 +26,7 @@ inline std::string& backend_name() {
 inline const kernels::Kernels& chosen() { return kernels::by_name(backend_name()); }
 inline bool on_device() { return chosen().open != nullptr; }
 
-/// Takes `--backend NAME` out of the arguments.
+/// Removes `--backend NAME` from the arguments.
 inline void take_backend(int& argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--backend") == 0) {
@@ -60,8 +59,8 @@ int main(int argc, char** argv, const Add& add) {
   return 0;
 }
 
-/// Seconds of a call. On a device of one among `kTogether` that are waited for together, so that
-/// asking and waiting do not count.
+/// Seconds of one call. On a device: the mean of `kTogether` calls with one wait, so that launch
+/// and wait overheads are negligible.
 template <class Body>
 double seconds_of(Stream& stream, const Body& body) {
   constexpr int kTogether = 20;

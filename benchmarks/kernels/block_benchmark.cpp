@@ -1,17 +1,19 @@
-// Products with blocks beside the dense GEMM of the same shape and precision, in the same process.
+// Products with blocks compared with the dense GEMM of the same shape and precision, in the same
+// process.
 //
 //   x_dense   time of the dense product / time of the product with blocks
-//   %speed    100 x (flops a second over kept elements) / (flops a second of the dense product)
-//   %bound    100 x (what no product with these blocks can beat) / (time): the larger of its flops at
-//             the rate of a large dense product, and a copy of as many bytes, each operand once;
-//             both measured here, in the same run (benchmarks/kernels/bounds.h)
+//   %speed    100 x (flops per second over kept elements) / (flops per second of the dense product)
+//   %bound    100 x (lower bound on the time) / (time). The bound is the larger of: its flops at
+//             the rate of a large dense product; a copy of as many bytes, each operand once.
+//             Both are measured in the same run (benchmarks/kernels/bounds.h).
 //
-// Dense and block runs alternate and the fastest of each counts: the machine may be shared. Every
-// result is compared with the dense product of the same weights, zeros where pruned.
-// With `--backend cuda` on a device; there also blocks of 64x64 in 4096x4096 with 8,192 tokens, and
-// with `ell_ms` of spmm, cuSPARSE's product of the same blocks as blocked-ELL, where it has one.
+// Dense and block runs alternate and the fastest of each counts, since the machine may be shared.
+// Every result is compared with the dense product of the same weights, zeros where pruned.
+// `--backend cuda` runs on a device and adds:
+// - blocks of 64x64 in 4096x4096 with 8,192 tokens;
+// - `ell_ms` of spmm: cuSPARSE's product of the same blocks as blocked-ELL, where supported.
 //
-// Names: verb/type/block/rows x cols/tokens, density 0.1 unless it is named. One thread.
+// Names: verb/type/block/rows x cols/tokens; the density is 0.1 unless named. One thread.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -123,7 +125,7 @@ struct Loaded {
     return std::max(copy, flops() / bench::peak_flops(set.dtype, 1));
   }
 
-  /// Of `apply`, into where our products' results go; null where there is none.
+  /// cuSPARSE's product of `apply`, written to our products' result; null if unsupported.
   std::unique_ptr<bench::BlockEll> make_rival() {
     if (set.verb != Verb::apply || !bench::on_device()) {
       return nullptr;
@@ -132,7 +134,7 @@ struct Loaded {
         backend, {.pattern = pattern, .values = values.tensor(), .x = x.tensor(), .y = y.tensor()});
   }
 
-  /// The largest difference between the two results, against the largest number among them.
+  /// The largest difference between the two results, relative to the largest value.
   double difference() {
     const Tensor& made = set.verb == Verb::apply        ? y.tensor()
                          : set.verb == Verb::transposed ? x.tensor()
@@ -148,13 +150,13 @@ struct Loaded {
           want.host(), set.verb == Verb::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
       most = std::max(most, std::fabs(right));
       const double off = std::fabs(read(got.host(), i) - right);
-      wrong = off <= wrong ? wrong : off;  // a NaN, too
+      wrong = off <= wrong ? wrong : off;  // also true for NaN
     }
     return wrong / most;
   }
 };
 
-/// CPU seconds of one call: the work is one thread, the machine may be shared. On a device seconds.
+/// CPU seconds of one call: one thread, and the machine may be shared. On a device wall seconds.
 template <class Body>
 double seconds_of(Stream& stream, const Body& body) {
   if (stream.queue() != nullptr) {

@@ -1,6 +1,6 @@
 #pragma once
-// A rival of our products with square blocks: cuSPARSE's SpMM of a blocked-ELL matrix, in which all
-// rows of blocks have as many as the longest one; the others are padded with empty blocks.
+// A competitor of our products with square blocks: cuSPARSE's SpMM of a blocked-ELL matrix. All
+// rows of blocks have the length of the longest one; empty blocks pad the others.
 #include <memory>
 
 #include "src/kernels/backend.h"
@@ -12,7 +12,7 @@ namespace espalier::bench {
 class BlockEll {
  public:
   virtual ~BlockEll() = default;
-  /// Asks the stream for the product.
+  /// Enqueues the product on the stream.
   virtual void run() = 0;
 };
 
@@ -21,7 +21,7 @@ struct BlockEllProduct {
   Tensor values, x, y;
 };
 
-/// Null where there is no cuSPARSE, blocks are not square, or it does not support the product.
+/// Null if cuSPARSE is missing, blocks are not square, or it does not support the product.
 std::unique_ptr<BlockEll> make_block_ell(kernels::Backend& backend, const BlockEllProduct& product);
 
 }  // namespace espalier::bench

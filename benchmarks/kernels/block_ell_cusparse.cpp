@@ -47,7 +47,7 @@ struct Functions {
   }
 };
 
-/// Never unloaded. Null where there is none.
+/// Never unloaded. Null if the library is missing.
 const Functions* functions() {
   static const Functions* const loaded = []() -> const Functions* {
     try {
@@ -89,7 +89,7 @@ class CusparseEll final : public BlockEll {
     call_.destroy(handle_);
   }
 
-  /// Whether the library takes the product; once, before `run`.
+  /// Returns whether the library supports the product; called once, before `run`.
   bool prepare(Arena& arena) {
     size_t bytes = 0;
     const cusparseStatus_t status =
@@ -119,7 +119,7 @@ class CusparseEll final : public BlockEll {
                       workspace_.tensor().data);
   }
 
-  /// Each row of blocks holds its pieces side by side, as ours; only the empty ones come between.
+  /// Each row of blocks stores its blocks side by side, as our format does, plus empty blocks.
   void pack(Arena& arena, const Tensor& packed) {
     const auto& begin = pattern_.block_begin;
     const auto rows_of_blocks = static_cast<int64_t>(begin.size()) - 1;

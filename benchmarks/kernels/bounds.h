@@ -1,6 +1,6 @@
 #pragma once
-// What a kernel cannot beat, measured in the same run as the kernel: a copy of as many bytes, and a
-// large GEMM. All times are the shortest of several tries.
+// Lower bounds on a kernel's time, measured in the same run as the kernel: a copy of as many bytes,
+// and a large GEMM. All times are the shortest of several runs.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -23,7 +23,7 @@ double shortest(double budget, Stream& stream, const Body& body) {
   return best;
 }
 
-/// The same within a device's memory.
+/// Seconds of a copy within a device's memory.
 inline double device_copy_seconds(kernels::Backend& backend, double bytes) {
   const auto half = static_cast<int64_t>(std::max(1.0, bytes / 2));
   const Buffer from = backend.arena().allocate(Memory::scratch, "from", DType::uint8, {half});
@@ -52,8 +52,7 @@ inline double copy_seconds(double bytes, int threads) {
   return seconds * bytes / (2.0 * static_cast<double>(chunks * chunk));
 }
 
-/// Flops a second of a GEMM of 1,024^3, on a device of 8,192^3, of numbers that are not zero,
-/// measured once.
+/// Flops per second of a GEMM of 1,024^3 (on a device 8,192^3) on nonzero numbers, measured once.
 inline double peak_flops(DType dtype, int threads) {
   static std::map<std::pair<DType, int>, double> measured;
   double& peak = measured[{dtype, threads}];

@@ -1,12 +1,15 @@
-// Every wire code on normal numbers: bits a value on the wire, relative error in L2, and bytes of
-// fp32 a second that are encoded and decoded, beside memcpy of the same array in the same run.
+// Every wire code on normally distributed numbers: bits per value on the wire, relative error in
+// L2, and the rates of encoding and decoding in bytes of fp32 per second, beside memcpy of the same
+// array in the same run.
 //
 //   codec_benchmark [--backend NAME] [MIB [THREADS [PART]]]
-//                                   4 1: size of the fp32 array; codes whose line has PART
+//     MIB      size of the fp32 array (4)
+//     THREADS  number of threads (1)
+//     PART     runs only codes whose line contains PART
 //
-// A rate is that of the fastest of many short repeats: the machine may be shared. Random: encoding
-// with random rounding. Default backend: the CPU's; ESPALIER_KERNELS chooses
-// among its tables. On a device memcpy is a copy within its memory.
+// A rate is that of the fastest of many short repeats, since the machine may be shared. "Random" is
+// encoding with random rounding. The default backend is the CPU's; ESPALIER_KERNELS selects among
+// its tables. On a device memcpy is a copy within its memory.
 #include <cmath>
 #include <cstdio>
 
@@ -73,7 +76,7 @@ struct Bench {
   }
 };
 
-/// GB of fp32 a second.
+/// GB of fp32 per second.
 template <class Body>
 double rate(Bench& bench, const Body& body) {
   double best = 1e9;

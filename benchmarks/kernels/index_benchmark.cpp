@@ -1,18 +1,22 @@
-// Index encodings: bytes against the entropy, encode, decode and what a kernel pays to read each,
-// one thread, matrices of 4096 x 4096. Every result is checked against the mask.
+// Index encodings: bytes compared with the entropy, and times of encoding, decoding and reading by
+// a kernel. One thread, matrices of 4096 x 4096. Every result is checked against the mask.
 //
-//   bytes/param    measured by the arena (entropy: of the file); H(f)/8 is the least that any encoding
-//                  of random masks takes; bytes/H is their ratio
-//   ns/kept, ns/elem   CPU time by kept elements and by elements of the matrix
+//   bytes/param    measured by the arena (entropy: of the file). H(f)/8 is the lower bound for
+//                  encodings of random masks; bytes/H is the ratio to it
+//   ns/kept, ns/elem   CPU time per kept element and per element of the matrix
 //
-//   encode   mask -> index          decode   index -> positions, the first half of the kept elements
-//   view     index -> what kernels read (bitmap words and ranks, where they do not read the encoding)
+//   encode   mask -> index          decode   index -> positions, the first half of the kept
+//   elements
+//   view     index -> input of kernels (bitmap words and ranks, where they do not read the
+//   encoding)
 //   gather   packed = dense[positions], fp32, view included
 //   file     entropy code: mask -> bytes, bytes -> mask
 //
-// Arguments: kind of mask (0 random, 1 uneven: rows and columns differ in density as magnitudes
-// leave them, 2 at most 1 of m, 3 blocks of 16 x 16), density in 1/1000, encoding (its place
-// in the registry).
+// Arguments:
+// - kind of mask: 0 random, 1 uneven (densities of rows and columns differ, as after magnitude
+//   pruning), 2 at most 1 of m, 3 blocks of 16 x 16;
+// - density in 1/1000;
+// - encoding: its position in the registry.
 #include <benchmark/benchmark.h>
 
 #include <cmath>

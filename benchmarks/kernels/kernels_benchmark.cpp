@@ -1,16 +1,19 @@
-// Kernels against their bounds, with 1 and 2 threads, or with `--backend cuda` on a device. The
-// cases are those of the tests, at the shapes of a GPT of 6 layers, 384 wide, context 256, 8
-// sequences (2,048 rows), and of 4M-element parameters; on a device at 1,024 wide, context 1,024,
-// 16 sequences, and of 32M elements, more than its caches hold.
+// Kernels compared with their bounds, with 1 and 2 threads, or with `--backend cuda` on a device.
+// The cases are those of the tests, in these shapes:
+// - CPU: a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048 rows); parameters of 4M
+//   elements;
+// - device: 1,024 wide, context 1,024, 16 sequences; parameters of 32M elements, more than its
+//   caches hold.
 //
-// The bound of a case is the larger of: its bytes (each operand once, as the dry table counts them)
-// at the rate of a copy that moves as many bytes with as many threads (on a device: within its
-// memory); its flops at the rate of a large GEMM of its element type (fp32 but for GEMM and
-// attention). Both are measured here, in the same run. Counters are of the fastest of all
-// iterations, as the bounds are of the fastest of several runs: the machine may be shared.
+// The bound of a case is the larger of two times, both measured in the same run:
+// - its bytes (each operand once, as the dry table counts them) at the rate of a copy that moves as
+//   many bytes with as many threads (on a device: within its memory);
+// - its flops at the rate of a large GEMM of its element type (fp32 except for GEMM and attention).
+// Counters are those of the fastest iteration, and bounds those of the fastest run, since the
+// machine may be shared.
 //
-// On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py: by our
-// own kernels, and by cuDNN where it takes it, its gradient also with atomics.
+// On a device also attention of GPT-2 124M and 1.5B, for benchmarks/peers/gpu_attention.py: our own
+// kernels, and cuDNN where supported, its gradient also with atomics.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -52,7 +55,7 @@ struct Loaded {
   }
   void run() { one.run(backend.kernels(), backend.stream(), tensors); }
 
-  /// What is wrong with one run: that it fails, or what differs from the reference.
+  /// Errors of one run: its failure, or its differences from the reference.
   std::string verified() {
     try {
       return verify();
@@ -61,8 +64,8 @@ struct Loaded {
     }
   }
 
-  /// What differs from the reference after one run; the naive reference is left out for large
-  /// GEMMs.
+  /// Differences from the reference after one run. Large GEMMs are not compared with the naive
+  /// reference.
   std::string verify() {
     run();
     if (work.flops > (bench::on_device() ? 6e9 : 6e8)) {
@@ -85,7 +88,7 @@ struct Loaded {
 };
 
 double bound_seconds(Loaded& loaded, int threads) {
-  // Products may run at the rate of their type; all else computes in fp32.
+  // Products may reach the rate of their type; all other kernels compute in fp32.
   const bool product = loaded.name.starts_with("gemm") || loaded.name.starts_with("attention");
   const DType dtype = product ? loaded.one.operands.front().dtype : DType::fp32;
   const double flops = bench::peak_flops(dtype, threads);
@@ -95,7 +98,7 @@ double bound_seconds(Loaded& loaded, int threads) {
   return std::max(copy, loaded.work.flops / flops);
 }
 
-/// `products`: flops of products alone where they have a name of their own, TFLOP/s; 0 where not.
+/// `products`: flops of the products alone, reported separately in TFLOP/s; 0: not reported.
 void measure(benchmark::State& state, const std::string& name, const Build& build,
              double products) {
   // Google Benchmark calls this several times in a row to find the number of iterations.
@@ -142,7 +145,7 @@ void add(const std::string& name, const Build& build, double products = 0) {
   }
 }
 
-/// Of a training step, and of large parameters.
+/// Sizes of a training step, and of large parameters.
 struct Sizes {
   int64_t sequences, context, width, heads, classes_rows, elements;
   int64_t rows() const { return sequences * context; }
@@ -175,7 +178,7 @@ void add_gemms() {
       });
     }
   }
-  // With what goes along: beside the products above and the passes that it would else take.
+  // With fused operations: compare with the products above plus the separate passes.
   for (const DType dtype : {kFp32, kBf16}) {
     add("gemm/up/forward_gelu/" + text(dtype), [=] {
       return gemm_activated_case({rows, 4 * width, width, dtype, dtype}, Activation::gelu, false);
@@ -189,9 +192,9 @@ void add_gemms() {
   }
 }
 
-/// The same products in 8 bits, with the rounding of both operands; and that of x by itself: beside
-/// 16 columns of another operand, as it lies and transposed. Bounds are those of bf16: products
-/// alone may be faster than theirs.
+/// The same products in 8 bits, including the rounding of both operands. Also the rounding of x
+/// alone: beside 16 columns of another operand, plain and transposed. Bounds are those of bf16, so
+/// 8-bit products may exceed them.
 void add_fp8_gemms() {
   const int64_t rows = sizes().rows();
   const int64_t width = sizes().width;
@@ -271,9 +274,9 @@ void add_math() {
   }
 }
 
-/// Of GPT-2's shapes, as FlashAttention is reported: 2 products of T (T + 1) / 2 scores by D
-/// columns forward, 5 backward, and nothing for the softmax. lse has the size that the forward pass
-/// would give it: the reference would take minutes.
+/// GPT-2's shapes, with flops counted as for FlashAttention: 2 products of T (T + 1) / 2 scores by
+/// D columns forward, 5 backward, none for the softmax. lse gets values of realistic size, since
+/// the reference would take minutes.
 void add_attention(const std::string& shape, const reference::Attention& s) {
   const auto scores = static_cast<double>(s.sequences * s.heads * s.tokens * (s.tokens + 1)) / 2;
   const double product = 2 * scores * static_cast<double>(s.width);
@@ -328,7 +331,7 @@ void add_index() {
   }
 }
 
-/// All kept; memory they take by form: 16, 14, 10 and 8 bytes (fp32 gradient), 6 (bf16); values
+/// All elements kept. Bytes per element by form: 16, 14, 10 and 8 (fp32 gradient), 6 (bf16); values
 /// alone 14 and, coded with a gradient in bf16, 6.
 void add_states() {
   const auto kept = [] { return std::make_shared<const Kept>(Form::all, sizes().elements, 1.0); };
@@ -350,7 +353,7 @@ void add_states() {
   }
 }
 
-/// The matrix of one layer, rebuilt while it stays in cache: 768 x 3,072 in bf16, 4.7 MB.
+/// The matrix of one layer, expanded while it stays in cache: 768 x 3,072 in bf16, 4.7 MB.
 void add_expand() {
   const auto kept = [] { return std::make_shared<const Kept>(Form::bitmap, 768 * 3072, 0.1); };
   add("scatter/layer/bf16_packed", [=] { return scatter_case(kept(), kBf16, kBf16); });

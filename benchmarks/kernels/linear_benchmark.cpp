@@ -1,9 +1,9 @@
 // One linear layer as the networks run it, through sparse::Weight: y = x Wᵀ + b, then the gradients
-// of x, W and b. One thread. The counterpart of peers/linear.py; peers/linear.sh runs both in
-// turns.
+// of x, W and b. One thread. peers/linear.py is the counterpart; peers/linear.sh alternates between
+// both.
 //
-// Names: storage/dtype/density/outputs/inputs/tokens. Dense products of the same type are the
-// density of 1. GF/s counts kept elements only: 6 flops for each and token.
+// Names: storage/dtype/density/outputs/inputs/tokens. Density 1 is the dense product of the same
+// type. GF/s counts kept elements only: 6 flops per kept element and token.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct Setting {
   int64_t outputs, inputs, tokens;
 };
 
-/// Kept where a draw of its own says so: unstructured.
+/// An unstructured mask: an independent draw for each element.
 sparse::Mask random_mask(int64_t size, double density) {
   sparse::Mask mask(size);
   std::mt19937_64 random(7);

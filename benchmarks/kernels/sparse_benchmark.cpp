@@ -1,13 +1,14 @@
-// The sparse products against the dense GEMM of the same shape and element type (oneDNN, the same
-// table), one thread, in turns within one process. Ratio = dense time / sparse time, both the
-// shortest of their runs, as the machine may be shared. The bound of the sparse products is the
-// rate that the dense one reaches, at the kept elements' flops: ratio = % of bound / density.
+// The sparse products compared with the dense GEMM of the same shape and element type (oneDNN, the
+// same table): one thread, alternating in one process. Ratio = dense time / sparse time, both the
+// shortest of their runs, since the machine may be shared. The bound of a sparse product is its
+// kept elements' flops at the rate of the dense product: ratio = % of bound / density.
 //
-// With `--backend cuda` on a device, where there are more ways. `sparse` is what a run computes
-// with there, cuSPARSE where it is found (the context's "libraries" says so); `own` our kernels,
-// which also take the place of what cuSPARSE refuses; `expanded`, of spmm, puts the kept elements
-// into a dense matrix of scratch and multiplies that. And with the layers of SAMO's Figure 1
-// (square, 576 tokens, 90 % pruned); blocks of these sizes are in block_benchmark.
+// `--backend cuda` runs on a device and compares more implementations:
+// - `sparse`: the one used in a run, cuSPARSE where it is found (see "libraries" in the context);
+// - `own`: our kernels, also used where cuSPARSE refuses a product;
+// - `expanded` (spmm): writes the kept elements to a dense scratch matrix and multiplies that.
+// It adds the layers of SAMO's Figure 1 (square, 576 tokens, 90 % pruned); block_benchmark has
+// blocks of these sizes.
 //
 // Each result is first compared with the dense product. Select with --benchmark_filter; names are
 // op/density/form/dtype/N/K/tokens.
@@ -39,7 +40,7 @@ struct Setting {
   }
 };
 
-/// Operands of one setting and both ways to compute with them.
+/// Operands of one setting, and the implementations to compare.
 class Problem {
  public:
   explicit Problem(const Setting& s)
@@ -70,12 +71,12 @@ class Problem {
 
   Stream& stream() { return backend_.stream(); }
 
-  /// As runs do.
+  /// The implementation used in a run.
   void sparse() { multiply(bench::on_device() ? listed_ : weight_); }
-  /// Of a device: without lists of kept elements a product is ours.
+  /// On a device: without lists of kept elements our own kernel computes the product.
   void own() { multiply(weight_); }
 
-  /// Of `spmm` alone.
+  /// Only for `spmm`.
   void expanded() {
     const Kernels& kernels = backend_.kernels();
     kernels.scatter(stream(),
@@ -95,7 +96,7 @@ class Problem {
     }
   }
 
-  /// The largest difference, in units of what the sums' rounding allows.
+  /// The largest difference, in units of the permitted rounding of the sums.
   double error() {
     const Mirror want_on_host(stream(), want_);
     const Mirror got_on_host(stream(), got_);
@@ -245,8 +246,9 @@ void add_all() {
     for (const int64_t n : {128, 256, 512, 1024, 2048, 4096}) {
       add({Verb::spmm, 0.1, Form::bitmap, DType::bf16, n, n, 576});
     }
-    // Gradients of bf16 on either side of the density from which on they go by slabs, whose time
-    // does not depend on it (src/kernels/cuda/sparse/sddmm.cu): where the two ways cost the same.
+    // Gradients of bf16 on both sides of the density from which slabs are used. The time of slabs
+    // does not depend on the density (src/kernels/cuda/sparse/sddmm.cu): both methods cost the same
+    // there.
     for (const double density : {0.0005, 0.0009, 0.0011, 0.002}) {
       add({Verb::sddmm, density, Form::bitmap, DType::bf16, 4096, 4096, 8192});
     }

@@ -1,6 +1,6 @@
 #pragma once
-// What the contenders of allreduce_benchmark.cpp work on: one array on each rank, its start values
-// and the only right result, and the library of MPI as the rival.
+// The array that the contenders of allreduce_benchmark.cpp reduce: one on each rank, with its start
+// values and the correct result. MPI's collectives are the competitor.
 #include <mpi.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace espalier::parallel {
 
-/// T: float or bf16. The slices of the ranks are even.
+/// T: float or bf16. All ranks' slices have the same size.
 template <class T>
 class BenchArray {
  public:
@@ -41,9 +41,9 @@ class BenchArray {
   T* mine() { return data_.data() + comm_.rank() * slice_; }
   Tensor tensor() { return {data_.data(), dtype_of<T>(), Shape{count()}}; }
   T* data() { return data_.data(); }
-  T* part() { return part_.data(); }  ///< room for one slice
+  T* part() { return part_.data(); }  ///< a buffer of one slice
 
-  /// This rank's values; for a gather the sums of its slice and nothing else.
+  /// Fills in this rank's values; for a gather only the sums of its slice.
   void fill(Phases phases) {
     if (phases != Phases::gather) {
       repeat(values_, data_.data(), count());
@@ -77,7 +77,7 @@ class BenchArray {
       std::ranges::copy(period, out + i);
     }
   }
-  /// Integers so small that their sums are exact in 8 bits, whatever the order.
+  /// Small integers whose sums are exact in 8 bits, in any order.
   float value(int rank, int64_t i) const {
     return static_cast<float>((i + 7 * rank) % std::max(1, std::min(61, 256 / comm_.size())));
   }
@@ -91,8 +91,8 @@ class BenchArray {
   std::vector<T> sums_;
 };
 
-/// The rival: MPI's collectives, in 16 bits with an operation of the user, since MPI has no bf16;
-/// it adds as fast as ours does.
+/// The competitor: MPI's collectives. For 16 bits they use a user-defined operation, since MPI has
+/// no bf16; it adds as fast as ours.
 template <class T>
 class MpiRival {
  public:
@@ -119,14 +119,14 @@ class MpiRival {
                    MPI_COMM_WORLD, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
-  /// Leaves the sums in `part`.
+  /// Writes the sums to `part`.
   void reduce_scatter() {
     int ranks = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const std::vector<int> counts(static_cast<size_t>(ranks), static_cast<int>(array_.slice()));
     MPI_Reduce_scatter(array_.data(), array_.part(), counts.data(), type(), sum_, MPI_COMM_WORLD);
   }
-  /// From `part` to where the others look.
+  /// Copies `part` to this rank's slice of the array.
   void place() { std::copy_n(array_.part(), array_.slice(), array_.mine()); }
   void all_gather() {
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, array_.data(),

@@ -1,14 +1,15 @@
-// Sums over ranks against MPI's, in the same run and on the same data, in fp32 and bf16; the whole
-// all-reduce and its halves, of which ZeRO-1 is made:
+// Sums over ranks compared with MPI's, in the same run and on the same data, in fp32 and bf16.
+// Measures the whole all-reduce and its two halves, which ZeRO-1 uses:
 //
 //   scripts/mpirun.sh 2 build/benchmarks/allreduce_benchmark [MEGABYTES [REPEATS]]
 //
-// Each repeat runs all contenders in turn, so that noise of the machine meets all alike. Each line:
-// median and best time, algorithm bandwidth (bytes of the array / median), the time of the table's
-// first line divided by this one's (median over the repeats; of the best times), and % of the
-// bound. The bound is the time in which the same bytes go through MPI_Sendrecv plus that of the
-// additions, measured here. Every result is compared with the exact sum. Started alone, ranks are
-// two threads.
+// Each repeat runs all contenders in turn, so that noise of the machine affects all equally.
+// Columns of each line:
+// - median and best time;
+// - algorithm bandwidth: bytes of the array / median;
+// - time of the table's first line / this line's: median over the repeats, and of the best times;
+// - % of the bound: the measured time of MPI_Sendrecv of the same bytes plus that of the additions.
+// Every result is compared with the exact sum. Without mpirun the ranks are two threads.
 #include "benchmarks/links/allreduce_array.h"
 
 #include <cstdio>
@@ -36,7 +37,7 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-/// Seconds of the slowest rank, from a barrier on.
+/// Seconds of the slowest rank, measured from a barrier.
 double timed(Communicator& comm, const std::function<void()>& run) {
   barrier(comm);
   const double begin = now_seconds();
@@ -61,7 +62,7 @@ struct Contender {
   std::vector<double> seconds = {};
 };
 
-/// Contenders that do the same to the array; ratios are to the first.
+/// Contenders with the same effect on the array; ratios are relative to the first.
 struct Table {
   std::string title;
   Phases phases = Phases::both;
@@ -235,7 +236,7 @@ double Bench<T>::measure_bound(Phases phases) {
   return transfer + adding;
 }
 
-/// Of calls that are mostly waiting: the median of batches of 100.
+/// Latency-bound calls: the median of batches of 100.
 void latencies(Communicator& comm, const Setup& setup) {
   const auto latency = [&](std::string_view name, const std::function<void()>& call) {
     std::vector<double> seconds;

@@ -1,12 +1,15 @@
-// Sums of a gradient over all ranks in every codec, beside uncompressed ones, in turns; verified in
-// every repeat. Under mpirun, over any link:
+// Sums of a gradient over all ranks with every codec, alternating with uncompressed ones; verified
+// in every repeat. Under mpirun, over any link:
 //
-//   scripts/mpirun.sh 2 build/benchmarks/reduction_benchmark [ELEMENTS [REPEATS [REDUCTION [CODEC…]]]]
+//   scripts/mpirun.sh 2 build/benchmarks/reduction_benchmark [ELEMENTS [REPEATS [REDUCTION
+//   [CODEC…]]]]
 //   scripts/two_hosts.sh --rate 100mbit mpirun build/benchmarks/reduction_benchmark 1000000 3
 //
-// One line a codec: ms (median, best), bytes this rank sent, its bandwidth, and the ratio of fp32's
-// time to it (median of the ratios within a repeat). "of bound": what the same bytes take by plain
-// messages in the same repeat, divided by the time of the sum.
+// Columns of each line, one per codec:
+// - ms: median, best;
+// - bytes sent by this rank, and its bandwidth;
+// - time of fp32 / this time: median of the ratios within a repeat;
+// - "of bound": time of plain messages with the same bytes in the same repeat / time of the sum.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -36,7 +39,7 @@ struct Options {
                                   "sign",    "topk:0.1", "topk:0.01"};
 };
 
-/// One codec's share of the benchmark.
+/// One codec in the benchmark.
 class Contender {
  public:
   Contender(Communicator& comm, Arena& arena, const Options& options, const std::string& codec)
@@ -53,7 +56,7 @@ class Contender {
   const std::string& name() const { return name_; }
   int64_t bytes() const { return bytes_; }
 
-  /// Seconds of one sum; the slowest rank's.
+  /// Seconds of one sum on the slowest rank.
   double run(int step) {
     for (size_t i = 0; i < data_.size(); ++i) {
       data_[i] = value(comm_.rank(), step, i);
@@ -72,7 +75,7 @@ class Contender {
     return seconds;
   }
 
-  /// The same bytes in messages to the next rank, a window of them at a time.
+  /// The same bytes in messages to the next rank, a window of messages at a time.
   double plain_messages() {
     const int next = (comm_.rank() + 1) % comm_.size();
     const int previous = (comm_.rank() + comm_.size() - 1) % comm_.size();
@@ -101,8 +104,8 @@ class Contender {
     return static_cast<float>(static_cast<int32_t>(bits >> 32)) * 0x1p-31F;
   }
 
-  /// Against the exact sum: nothing may be farther off than a code of one bit allows, plain sums
-  /// must be right.
+  /// Compares with the exact sum: errors are at most those of a one-bit code; plain sums must be
+  /// exact.
   void verify(int step) const {
     const double allowed = name_ == "fp32" ? 1e-5 : 4.0 * comm_.size();
     for (size_t i = 0; i < data_.size(); i += 97) {

@@ -1,6 +1,6 @@
 #pragma once
-// The case that libraries of sparse products are timed on: Y [N, R] = W [N, K] X [K, R], fp32, with
-// X and Y in the library's favourite layout, prepared outside of the timing.
+// The product on which libraries of sparse products are timed: Y [N, R] = W [N, K] X [K, R], fp32.
+// X and Y have the library's preferred layout; preparing it is not timed.
 #include <benchmark/benchmark.h>
 
 #include <cmath>

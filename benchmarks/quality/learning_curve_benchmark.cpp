@@ -1,11 +1,13 @@
-// Predictions of real learning curves (benchmarks/quality/learning_curve.sh makes them):
+// Predictions of real learning curves, from runs of benchmarks/quality/learning_curve.sh:
 //
 //   build/benchmarks/learning_curve_benchmark RUN/metrics.jsonl ...
 //
-// From the validation losses up to step s, for several s and numbers of points, the loss at 1.25 s,
-// 1.5 s, 2 s and 3 s. Prints Markdown: mean absolute errors of the prediction, of the last value,
-// and of straight lines (through the second half of the points; against ln x), how often the truth
-// lies within 1 and 2 stated deviations, and the time of a fit.
+// From the validation losses up to step s, for several s and numbers of points, it predicts the
+// loss at 1.25 s, 1.5 s, 2 s and 3 s. Prints Markdown:
+// - mean absolute errors of the prediction, of the last value, and of straight lines (through the
+//   second half of the points; against x and ln x);
+// - how often the truth lies within 1 and 2 stated deviations;
+// - the time of a fit.
 #include <fmt/format.h>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +32,7 @@ std::vector<CurvePoint> read_curve(const char* path) {
   return points;
 }
 
-/// Least squares through the second half of the points, at `x`; against ln x if asked.
+/// Least-squares line through the second half of the points, at `x`; against ln x if `logarithmic`.
 double line_at(std::span<const CurvePoint> points, double x, bool logarithmic) {
   const auto of = [&](double v) { return logarithmic ? std::log(v) : v; };
   points = points.last((points.size() + 1) / 2);
@@ -95,8 +97,7 @@ struct Evaluation {
 
 void Evaluation::add(const std::string& name, std::span<const CurvePoint> curve) {
   constexpr std::array<size_t, 3> strides{1, 3, 6};
-  constexpr std::array parts{0.0, 0.5,
-                             0.8};  // of the first points: none, half, four fifths left out
+  constexpr std::array parts{0.0, 0.5, 0.8};  // fraction of the first points that is left out
   for (size_t seen = 12; seen * 5 / 4 <= curve.size(); seen += 6) {
     for (size_t k = 0; k < strides.size() * parts.size(); ++k) {
       const size_t stride = k % 3;

@@ -1,11 +1,14 @@
-// Where a training step goes: one process, dense and 90 % pruned (with a dense copy, "masked", and
-// with sparse products, "sparse"), fp32 and bf16, 1 and 2 threads, for GPTs of benchmarks/steps/step.sh.
-// Every operation of the kernel table is wrapped by a clock; counters are milliseconds a step by
-// operation, tokens/s, and the rate of the step's flops as a share of the peak: a 1,024³ GEMM of
-// the same type and thread count, measured in the same run. What goes with a dense product
-// (activations, slopes, gradients of biases) counts as gemm. With `--backend cuda` on a device:
-// each operation is waited for, so that the clock sees it, and a step takes longer than in
-// `espalier train`; the GPT is GPT-2 small's 12 layers, context 1,024, batch 8.
+// Time of a training step by operation. One process; fp32 and bf16; 1 and 2 threads; GPTs of
+// benchmarks/steps/step.sh; dense and 90 % pruned (with a dense copy, "masked", and with sparse
+// products, "sparse").
+//
+// A clock wraps every operation of the kernel table. Counters: milliseconds per step by operation,
+// tokens/s, and the step's flop rate as a share of the peak. The peak is a 1,024³ GEMM of the same
+// type and thread count, measured in the same run. Operations fused with a dense product
+// (activations, slopes, gradients of biases) count as gemm.
+//
+// With `--backend cuda` on a device: the clock waits for each operation, so a step takes longer
+// than in `espalier train`. The GPT has GPT-2 small's 12 layers, context 1,024, batch 8.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -25,7 +28,7 @@ using kernels::Kernels;
 const Kernels* g_inner = nullptr;                 // the table that the clocks wrap
 std::map<std::string, double, std::less<>> g_ms;  // by operation
 
-/// Runs a row of the inner table and adds its time.
+/// Calls an entry of the inner table and adds its time.
 template <auto Row, class Args>
 void timed(Stream& stream, const Args& args, const char* name) {
   const double begin = now_seconds();
@@ -35,7 +38,7 @@ void timed(Stream& stream, const Args& args, const char* name) {
 }
 
 constexpr Kernels make_timed() {
-  using namespace kernels;  // of the arguments' types
+  using namespace kernels;  // for the types of arguments
   return {
       .name = "timed",
 #define ESPALIER_OPERATION(row, Args, on_cpu) \

@@ -1,5 +1,5 @@
-// The pipeline runner against the simulator. Stages sleep instead of computing, so any number of
-// ranks fits any machine, and what is measured is the runner alone.
+// The pipeline runner compared with the simulator. Stages sleep instead of computing: any number of
+// ranks fits any machine, and only the runner is measured.
 //
 //   pipeline_benchmark overhead   every schedule, p = 2, 4, 8, m = 8 … 64: makespan / simulated
 //   pipeline_benchmark latency    1f1b and message-driven with a latency of F / 4 a hop, p = 8

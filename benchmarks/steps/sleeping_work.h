@@ -1,6 +1,6 @@
 #pragma once
-// Stages that sleep instead of computing: any number of ranks fits any machine, and what is
-// measured is what lies between the stages.
+// Stages that sleep instead of computing. Any number of ranks fits any machine, and only the
+// communication between stages is measured.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -29,7 +29,7 @@ class SleepingWork final : public PipelineWork {
                            : action.kind == ActionKind::backward       ? times.backward()
                            : action.kind == ActionKind::backward_input ? times.backward_input
                                                                        : times.backward_weight;
-    constexpr double kWakeUp = 2e-4;  // that a sleep may take too long
+    constexpr double kWakeUp = 2e-4;  // margin for a late wake-up from sleep, seconds
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds - kWakeUp));
     while (now_seconds() - begin < seconds) {
       std::this_thread::yield();

@@ -1,14 +1,16 @@
-// SAMO's argument with more ranks than cores: the state of a pruned model is smaller, so under one
-// memory budget a rank it takes fewer pipeline stages, so fewer bubbles and messages. The planner
-// chooses the stages; the layers' times are measured here, dense and 90 % sparse, on one thread;
-// then ranks (threads) sleep for as long, and exchange activations and sum gradients of the real
-// sizes. benchmarks/steps/stages.sh does the same with real compute, on as many ranks as cores.
+// SAMO's argument with more ranks than cores: a pruned model has less state, so under one memory
+// budget per rank it needs fewer pipeline stages, hence fewer bubbles and messages.
+// - The planner chooses the stages.
+// - The layers' times are measured, dense and 90 % sparse, on one thread.
+// - Ranks (threads) sleep for these times; they exchange activations and sum gradients of the real
+//   sizes.
+// benchmarks/steps/stages.sh runs the same with real compute, on as many ranks as cores.
 //
-//   stages_benchmark [RANKS [BUDGET [LINK]]]    4, 200MiB, 0: seconds of latency a message
+//   stages_benchmark [RANKS [BUDGET [LINK]]]    4, 200MiB, 0: seconds of latency per message
 //
 // GPT 6 layers / 6 heads / 384, context 256, bf16, global batch 16, micro-batches of 1. Prints one
-// line a run and round, of rank 0, in ms: compute, bubble (the simulator's idle time), p2p (waiting
-// beyond it), collective (sum of gradients over replicas).
+// line per run and round, of rank 0, in ms: compute, bubble (the simulator's idle time), p2p
+// (waiting beyond it), collective (sum of gradients over replicas).
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -171,7 +173,7 @@ void report(int round, const Setting& setting, int ranks, double latency) {
   const Layout& layout = setting.plan.layout;
   const auto timeline = simulate(layout.schedule, parallel::Costs{.stages = stage_times(setting)});
   const StepOf step = measure(setting, ranks, latency);
-  // Where rank 0 is done before the others, it waits for them at the end: that is bubble, too.
+  // If rank 0 finishes before the others, its wait at the end counts as bubble, too.
   const double bubble = timeline.idle(0);
   const double waits = step.whole - step.compute;
   const double collective = layout.grid.data > 1 ? step.collective : 0;

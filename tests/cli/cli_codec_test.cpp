@@ -1,4 +1,4 @@
-// espalier codec: drawn numbers, files, checkpoints of a run; wrong usage and damaged input.
+// espalier codec: random numbers, files, checkpoints of a run; wrong usage and damaged input.
 #include "tests/support/program.h"
 
 namespace espalier {
@@ -9,7 +9,7 @@ using Json = nlohmann::json;
 const std::string kLast = "run/checkpoints/step-000020.h5";
 const std::string kQuick = " --seconds 0 ";
 
-/// The row of a codec; null: there is none.
+/// The row of a codec; null if missing.
 Json row_of(const Json& found, const std::string& codec) {
   for (const Json& row : found["codecs"]) {
     if (row["codec"] == codec) {
@@ -139,7 +139,7 @@ TEST(CodecCommand, ACheckpointByParameter) {
   expect_code(text, 0);
   EXPECT_NE(text.out.find("\nblocks.1.mlp.expand.weight "), std::string::npos) << text.out;
   EXPECT_EQ(text.out.find("blocks.0"), std::string::npos) << text.out;
-  // Weights are other numbers; a file of weights alone has no others.
+  // Weights have other statistics; a file of weights alone has only these.
   const Json values = here.run(codec + "--what values").json();
   EXPECT_EQ(values["kind"], "values");
   EXPECT_NE(values["largest"], found["largest"]);

@@ -1,5 +1,5 @@
-// The real program given bad input: the error names cause and fix, the exit code tells whose
-// mistake it is, and nothing that was there is lost.
+// The real program with bad input: the error names cause and fix, the exit code separates errors of
+// the user from others, and existing files are kept.
 #include "io/checkpoint/checkpoint.h"
 #include "io/run/metrics.h"
 #include "tests/support/program.h"
@@ -70,7 +70,7 @@ TEST(CliErrors, DataThatCannotTrain) {
   }
   expect_error(here.run("train c.toml --set 'data.validation=[\"text.txt\"]'"), 1,
                "in data.train and in data.validation");
-  // Rejected before a run exists: the directory stays free.
+  // The error comes before the run is created: the directory stays free.
   expect_code(here.run("train c.toml --steps 1"), 0);
 }
 
@@ -102,7 +102,7 @@ TEST(CliErrors, DamagedCheckpoints) {
        {"inspect cut.h5", "eval cut.h5", "train c.toml --resume cut.h5"}) {
     expect_error(here.run(command), 1, "cut.h5");
   }
-  // One bit of one value: find its bytes in the file.
+  // Flips one bit of one value: finds its bytes in the file.
   const io::CheckpointReader reader(here / kLast);
   const std::string name = "blocks.1.mlp.expand.weight";
   std::vector<float> values(static_cast<size_t>(reader.info(name).nnz));
@@ -132,7 +132,7 @@ TEST(CliErrors, ResumeAutoSaysWhichCheckpointIsDamaged) {
   expect_code(here.run("train c.toml"), 0);
   std::filesystem::resize_file(here / kLast, 1000);
   expect_error(here.run("train c.toml --resume auto --set train.steps=30"), 1, "step-000020.h5");
-  // The one before is still good, and --resume FILE takes it.
+  // The checkpoint before is intact, and --resume FILE loads it.
   expect_code(here.run("train c.toml --resume run/checkpoints/step-000015.h5"), 0);
   EXPECT_EQ(here.curve("run", "loss").size(), 20U);
   expect_code(here.run("inspect " + kLast), 0);
@@ -165,7 +165,7 @@ TEST(CliErrors, CheckpointsOfAnotherModel) {
                                    "model.context=16", "model.tie_embeddings=true"}) {
     const std::string train = "train c.toml --set " + change;
     expect_error(here.run(train + " --resume auto"), 1, "another model");
-    if (change != "model.heads=4") {  // shapes do not tell heads apart
+    if (change != "model.heads=4") {  // shapes do not depend on the number of heads
       expect_error(here.run(train + " --out o --resume none --init run/checkpoints/step-000002.h5"),
                    1, "another model");
       expect_error(here.run("eval run/checkpoints/step-000002.h5 --set " + change), 1,

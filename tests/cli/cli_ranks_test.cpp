@@ -1,5 +1,5 @@
-// The real program on two ranks: the same curve as on one, and faults of one rank that end all of
-// them.
+// The real program on two ranks: the same curve as on one, and faults of one rank that end all
+// ranks.
 #include <signal.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// A job of two ranks that goes on while the test looks at it. The test ends it in any case.
+/// A job of two ranks that runs during the test. The destructor ends it.
 class Job {
  public:
   Job(const Workplace& here, const std::string& arguments) : here_(here) {
@@ -64,7 +64,7 @@ class Job {
     std::ranges::sort(found);
     return found;
   }
-  /// Until the run has done `steps` steps; false: it ended or took too long.
+  /// Waits until the run has done `steps` steps; false: it ended or timed out.
   bool wait_for_steps(size_t steps) {
     const auto begin = Clock::now();
     while (seconds_since(begin) < 60 && !poll()) {
@@ -76,7 +76,7 @@ class Job {
     }
     return false;
   }
-  /// The exit code, once it has ended; empty after `seconds`.
+  /// Waits for the end and returns the exit code; empty after `seconds`.
   std::optional<int> wait(double seconds) {
     const auto begin = Clock::now();
     while (!poll() && seconds_since(begin) < seconds) {
@@ -108,7 +108,7 @@ bool alive(pid_t pid) {
   return status.good() && state != 'Z' && state != 'X';
 }
 
-/// All of them are gone within a few seconds.
+/// Checks that all processes end within a few seconds.
 void expect_gone(const std::vector<pid_t>& pids) {
   const auto begin = Clock::now();
   while (std::ranges::any_of(pids, alive) && seconds_since(begin) < 5) {
@@ -130,16 +130,16 @@ TEST(CliRanks, TwoRanksTrainLikeOne) {
   const std::vector<double> one = here.curve("one", "loss");
   const std::vector<double> two = here.curve("two", "loss");
   ASSERT_EQ(one.size(), two.size());
-  // Same samples, same masks; sums of gradients differ in order only: fp32 rounding over 20 steps.
+  // Same samples, same masks; sums of gradients differ only in order: fp32 rounding over 20 steps.
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_NEAR(one[i], two[i], 1e-4) << "step " << i + 1;
   }
   EXPECT_EQ(here.summary("two")["ranks"], 2);
   EXPECT_GT(here.curve("two", "allreduce_bytes").front(), 0);
-  // After the pruning only kept elements travel.
+  // After the pruning only kept elements are sent.
   EXPECT_LT(here.curve("two", "allreduce_bytes").back(),
             0.8 * here.curve("two", "allreduce_bytes").front());
-  // The same number of ranks: the same bits. Another number goes on where these stopped.
+  // With the same number of ranks: the same bits. Another number of ranks can resume the run.
   expect_code(run_ranks(here, 2, "train c.toml --out half --steps 9"), 0);
   expect_code(here.run("train c.toml --out half --resume auto --steps 12"), 0);
   expect_code(run_ranks(here, 2, "train c.toml --out half --resume auto"), 0);
@@ -164,7 +164,7 @@ TEST(CliRanks, WithZeroTheCurveStaysAndARankHoldsLess) {
   for (const int rank : {0, 1, 2}) {
     EXPECT_NEAR(moment("shared", rank) * 3 / moment("whole", rank), 1, 0.1) << rank;
   }
-  // What three ranks have saved, shared out, another number of ranks takes up.
+  // Another number of ranks resumes the sharded checkpoint of three ranks.
   expect_code(here.run(bf16 + "--out more --resume shared/checkpoints/step-000015.h5"), 0);
   EXPECT_NEAR(here.curve("more", "loss").back(), here.curve("whole", "loss").back(), 2e-2);
 }
@@ -193,7 +193,7 @@ TEST(CliRanks, TermSignalEndsTheStepAndSaves) {
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   ASSERT_EQ(ranks.size(), 2U);
-  kill(ranks[1], SIGTERM);  // one rank is enough: they agree
+  kill(ranks[1], SIGTERM);  // one rank is enough: all ranks agree to stop
   const std::optional<int> code = job.wait(30);
   ASSERT_TRUE(code.has_value()) << job.errors();
   EXPECT_EQ(*code, 0) << job.errors();
@@ -201,7 +201,7 @@ TEST(CliRanks, TermSignalEndsTheStepAndSaves) {
   const auto steps = here.curve("run", "loss").size();
   EXPECT_EQ(here.summary("run")["steps"], steps);
   EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
-  // The checkpoint of that very step is there, whole, and goes on.
+  // The checkpoint of exactly that step exists, is complete, and can be resumed.
   const std::string last = fmt::format("run/checkpoints/step-{:06}.h5", steps);
   expect_code(here.run("inspect " + last), 0);
   expect_code(here.run(fmt::format("train c.toml --resume auto {} --steps {}", kLong, steps + 2)),
@@ -287,7 +287,7 @@ TEST(CliRanks, APipelineTrainsLikeOneRank) {
     EXPECT_GT(sent, 0);
     EXPECT_EQ(sent, here.curve(run, "p2p_bytes").back()) << "pruning does not change activations";
   }
-  // Two stages of two replicas; then alone from where they stopped.
+  // Two stages of two replicas; then a single rank resumes.
   expect_code(run_ranks(here, 4, train + kPipeline + "--out grid --steps 9"), 0);
   expect_code(here.run(train + "--out grid --resume auto"), 0);
   const std::vector<double> grid = here.curve("grid", "loss");

@@ -1,4 +1,4 @@
-// The real program, from data to report: what each subcommand leaves and prints.
+// The real program, from data to report: files and output of each subcommand.
 #include <cmath>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -60,7 +60,7 @@ TEST(Cli, ResumeIsNoBreak) {
   expect_code(here.run("export whole/checkpoints/step-000020.h5 -o whole.h5"), 0);
   expect_code(here.run("export parts/checkpoints/step-000020.h5 -o parts.h5"), 0);
   expect_same_arrays(here / "whole.h5", here / "parts.h5");
-  // Going on after the end is no error and changes nothing.
+  // Resuming after the end is no error and changes nothing.
   expect_code(here.run("train c.toml --out parts --resume auto"), 0);
   EXPECT_EQ(here.curve("parts", "loss").size(), 20U);
 }
@@ -156,7 +156,7 @@ TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
   }
   EXPECT_EQ(prunable, 2 * 12 * 32 * 32);
   EXPECT_EQ(kept, prunable / 4);
-  // Survivors keep their value; what went is smaller than all of them.
+  // Survivors keep their values; pruned elements were smaller than all of them.
   expect_code(here.run("export " + kLast + " -o before.h5"), 0);
   expect_code(here.run("export p.h5 -o after.h5"), 0);
   const io::PlainReader before(here / "before.h5");
@@ -177,7 +177,7 @@ TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
     }
   }
   EXPECT_GE(smallest_kept, largest_gone);
-  // It trains on from there, and cannot be resumed as if nothing had happened.
+  // Training can start from it, but cannot resume as if nothing had changed.
   expect_code(here.run("train c.toml --set pruning.method=none --out next --init p.h5"), 0);
   EXPECT_NEAR(here.summary("next")["sparsity"].get<double>(), 0.75, 1e-12);
   expect_error(here.run("train c.toml --out other --resume p.h5"), 1, "--init");
@@ -222,13 +222,13 @@ TEST(Cli, ExportAndImportAreInverse) {
   EXPECT_EQ(was["arrays"].size(), is["arrays"].size());
   EXPECT_EQ(here.run("eval --json back.h5").json()["val_loss"],
             here.run("eval --json " + kLast).json()["val_loss"]);
-  // A plain file works where its network is described.
+  // A plain file works with a description of its network.
   EXPECT_EQ(here.run("eval --json plain.h5 --config c.toml").json()["val_loss"],
             here.run("eval --json " + kLast).json()["val_loss"]);
   const Json plain = here.run("inspect --json plain.h5").json();
   EXPECT_EQ(plain["kind"], "plain");
   EXPECT_EQ(plain["kept_parameters"], was["kept_parameters"]);
-  // Without a config the names tell what may be pruned: here the same matrices.
+  // Without a config the names determine the prunable parameters: here the same matrices.
   expect_code(here.run("prune plain.h5 -o bare.h5 --method magnitude --sparsity 0.9"), 0);
   const Json bare = here.run("inspect --json bare.h5").json();
   expect_code(
@@ -251,7 +251,7 @@ TEST(Cli, InfoAndHelp) {
   }
   EXPECT_NE(here.run("info").out.find(info.json()["mpi"].get<std::string>()), std::string::npos);
   EXPECT_EQ(here.run("info --config-help").out, config::help());
-  // The page of keys is this text.
+  // docs/config.md equals this text.
   const Ran page = here.shell("cat '" ESPALIER_SOURCE_DIR "/docs/config.md'");
   EXPECT_NE(page.out.find("```\n" + config::help() + "```\n"), std::string::npos)
       << "docs/config.md is out of date: put what `espalier info --config-help` prints there";

@@ -1,4 +1,4 @@
-// The real program on text: samples, token files, and listings of what a run would need.
+// The real program on text: samples, token files, and listings of a run's requirements.
 #include <chrono>
 
 #include "tests/support/program.h"
@@ -58,7 +58,7 @@ TEST(CliText, TokenizedBytesTrainLikeBytes) {
                 0);
     EXPECT_EQ(here.curve("tokens", "loss"), here.curve("run", "loss"));
   }
-  // Tokens go in and out as numbers.
+  // Input and output tokens are numbers.
   const std::string file = "tokens/checkpoints/step-000020.h5";
   const Ran numbers = here.run("sample " + file + " --prompt '97 32 116' --tokens 3");
   expect_code(numbers, 0);
@@ -108,7 +108,7 @@ TEST(CliText, DataInspectShowsTheSplit) {
   expect_error(here.run("data"), 2, "subcommand");
 }
 
-/// What --dry-run says beforehand is what a run measures.
+/// The prediction of --dry-run matches the run's measurement.
 TEST(CliText, ListingPredictsTheRun) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const Workplace here;

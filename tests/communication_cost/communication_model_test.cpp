@@ -1,4 +1,4 @@
-// Dettmers' predictive model against all numbers that his appendix prints, and its limits.
+// Dettmers' predictive model against all numbers of his appendix, and its limits.
 #include "src/communication_cost/communication_model.h"
 
 #include <gtest/gtest.h>
@@ -38,14 +38,14 @@ TEST(PaperModel, SingleNodeToThePrintedDigit) {
           << name_of(kernels) << " " << bits;
     }
   }
-  // Independently of the tables in the library.
+  // Computed independently of the tables in the library.
   EXPECT_NEAR(predict(alexnet_node(ConvKernels::nervana, 32)).speedup, 3.53, 0.005);
   EXPECT_NEAR(predict(alexnet_node(ConvKernels::nervana, 8)).speedup, 3.67, 0.005);
   EXPECT_NEAR(predict(alexnet_node(ConvKernels::convnet2, 32)).speedup, 3.71, 0.005);
   EXPECT_NEAR(predict(alexnet_node(ConvKernels::convnet2, 8)).speedup, 3.80, 0.005);
 }
 
-/// Table 7, typed in once more: NervanaGPU 32 and 8 bits, convnet2 32 and 8 bits; and table 6's
+/// Table 7, entered independently: NervanaGPU 32 and 8 bits, convnet2 32 and 8 bits; and table 6's
 /// totals.
 struct TableRow {
   int64_t sub_batch;
@@ -67,7 +67,7 @@ TEST(PaperModel, AllCellsOfTable7) {
       const Printed printed = printed_speedup(kernels, bits, sub_batch);
       EXPECT_EQ(printed.value, speedup[cell]);
       const double found = predict(alexnet_cluster(kernels, bits, sub_batch)).speedup;
-      // A unit of the last printed digit, at most 0.1.
+      // One unit of the last printed digit, at most 0.1.
       const int digits = std::max(printed.decimals, 1);
       EXPECT_LE(std::abs(rounded(found, digits) - printed.value), std::pow(10.0, -digits) + 1e-9)
           << sub_batch << " " << name_of(kernels) << " " << bits << ": " << found;
@@ -84,14 +84,14 @@ TEST(PaperModel, TotalsOfTable6) {
     for (int which = 0; which < 2; ++which) {
       const ClusterTimes times = alexnet_cluster(ConvKernels::nervana, kBits[which], sub_batch);
       const double found = predict(times).exposed_ms;
-      // 12288 samples in 32 bits are marked "(?)" there: 31 x 250, of which nothing is hidden.
+      // The appendix marks 12288 samples in 32 bits with "(?)": 31 x 250, with nothing hidden.
       EXPECT_NEAR(found, exposed[which], which == 0 && sub_batch == 12288 ? 41 : 0.5) << sub_batch;
     }
   }
 }
 
 TEST(PaperModel, Limits) {
-  // Nothing to wait for, and layers that gain nothing and lose nothing by being cut: K-fold.
+  // No communication, and layers whose speed does not change when cut: K-fold.
   const NodeTimes node{
       .gpus = 7, .total_ms = 50, .fc_ms = 6, .parallel_fc_ms = 2, .sub_batches = 3, .fc = {{1, 2}}};
   EXPECT_DOUBLE_EQ(predict(node).speedup, 7);
@@ -107,12 +107,12 @@ TEST(PaperModel, Limits) {
   ClusterTimes odd = cluster;
   odd.sub_batch = 639;
   EXPECT_DOUBLE_EQ(predict(odd).step_ms, predict(cluster).step_ms + 6);
-  // One machine has nobody to send to.
+  // A single machine sends nothing.
   ClusterTimes alone = cluster;
   alone.nodes = 1;
   alone.sync_ms = 100;
   EXPECT_EQ(predict(alone).exposed_ms, 0);
-  // Longer transfers are never faster, also where they begin not to hide.
+  // Longer transfers are never faster, also where they stop being hidden.
   double last = 0;
   for (int i = 0; i <= 400; ++i) {
     ClusterTimes slower = cluster;

@@ -1,4 +1,4 @@
-// The model of our own exchange against its machine simulated piece by piece, its limits and closed
+// The model of our exchange against a piecewise simulation of the machine, its limits and closed
 // forms; bytes of codecs by name; the fit of a link.
 #include "src/communication_cost/exchange_model.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr ReductionKind kReductions[] = {ReductionKind::sra, ReductionKind::ring,
                                          ReductionKind::all_to_all};
 
-/// The machine of exchange_model.h piece by piece.
+/// Simulates the machine of exchange_model.h piece by piece.
 double simulated_step(const ComputeTimes& compute, std::span<const GradientBucket> buckets,
                       const ExchangeModel& model) {
   const ReductionCost cost = cost_of(model.reduction, model.ranks);
@@ -43,7 +43,7 @@ double simulated_step(const ComputeTimes& compute, std::span<const GradientBucke
   return processor + compute.optimizer_s;
 }
 
-/// Any problem: buckets of several sizes, and rates between far too slow and far too fast.
+/// A random problem: buckets of several sizes, and rates from far too slow to far too fast.
 struct Problem {
   ComputeTimes compute;
   std::vector<GradientBucket> buckets;
@@ -111,7 +111,7 @@ TEST(ExchangeModel, NothingGetsSlowerByAFasterPart) {
   }
 }
 
-/// As they are, in fp32.
+/// Uncompressed fp32.
 const auto kFloats = [](int64_t values) { return 4.0 * static_cast<double>(values); };
 
 TEST(ExchangeModel, Limits) {
@@ -126,7 +126,7 @@ TEST(ExchangeModel, Limits) {
     EXPECT_DOUBLE_EQ(alone.step_s, 0.16);
     EXPECT_DOUBLE_EQ(alone.speedup, 1);
     EXPECT_EQ(alone.bytes, 0);
-    // A link without end: p-fold, less what the codec takes.
+    // An infinitely fast link: p-fold, less the codec's time.
     const ExchangePrediction free = predict(compute, buckets, {.ranks = 6, .reduction = reduction});
     EXPECT_DOUBLE_EQ(free.speedup, 6);
     EXPECT_DOUBLE_EQ(free.exposed_s, 0);

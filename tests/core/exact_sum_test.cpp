@@ -1,4 +1,4 @@
-// Exact sums: right to the last bit, whatever the order and whoever adds what.
+// Exact sums: right to the last bit, for any order and any distribution of the terms.
 #include "src/core/exact_sum.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ double sum_of(const std::vector<double>& values) {
   return sum.value();
 }
 
-/// Numbers of all magnitudes that a double has.
+/// Numbers of all magnitudes of double.
 std::vector<double> draws(uint64_t seed, size_t count) {
   std::vector<double> values;
   for (size_t i = 0; i < count; ++i) {
@@ -73,7 +73,7 @@ TEST(ExactSum, DependsOnNeitherOrderNorParts) {
   }
 }
 
-/// As kernels count: digits with carries that wait, added up by anybody.
+/// As kernels sum: digits with deferred carries, added in any grouping.
 TEST(ExactSum, CountsOfManyAreTheSumOfAll) {
   const std::vector<double> values = draws(3, 4000);
   std::array<uint64_t, ExactSum::kWords> counts{};

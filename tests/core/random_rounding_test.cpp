@@ -1,5 +1,5 @@
-// Rounding at random: probabilities by counting all draws, what stays as it is, and each table's
-// own arithmetic.
+// Random rounding: probabilities by counting all draws, values that stay unchanged, and each
+// table's own arithmetic.
 #include "tests/kernels/random_rounding_case.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ Half below(float w) {
   return to_float(half) > w ? Half{static_cast<uint16_t>(half.bits - 1)} : half;
 }
 
-/// How many of the 2^bits draws go up; all others go to the neighbour below. Both signs.
+/// Number of the 2^bits draws that round up; all others round to the neighbour below. Both signs.
 template <class Half>
 int64_t ups(float w, int bits) {
   const Half low = below<Half>(w);
@@ -52,7 +52,7 @@ TEST(RandomRounding, GoesUpWithTheProbabilityOfTheDistance) {
 }
 
 TEST(RandomRounding, OfSubnormalHalves) {
-  // All of the 24 bits of a number count from 2^-22 on.
+  // From 2^-22 on, all 24 bits of a number affect the probability.
   for (const float w : {0x1.fffffep-15F, 0x1.23456p-17F, 0x1.fedcbap-22F}) {
     EXPECT_EQ(static_cast<double>(ups<fp16>(w, 21)), want<fp16>(w, 21)) << w;
   }

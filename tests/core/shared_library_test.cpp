@@ -1,4 +1,4 @@
-// Libraries that are loaded when they are needed.
+// Libraries that are loaded at first use.
 #include "src/core/shared_library.h"
 
 #include <gtest/gtest.h>

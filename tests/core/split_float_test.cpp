@@ -1,4 +1,4 @@
-// fp32 numbers as bf16 or fp16 and what rounding took away.
+// fp32 numbers split into bf16 or fp16 and the rounded-off bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ TEST(SplitFloat, edges) {
   EXPECT_EQ(to_float(split<bf16>(largest).high), infinity);  // as bf16; the joined number is finite
 }
 
-/// Every exponent with every mantissa of 14 bits; the 9 bits below at their ends and in the middle.
+/// Every exponent with every mantissa of 14 bits; the lower 9 bits at both ends and in the middle.
 template <class Each>
 void for_magnitudes(const Each& each) {
   for (uint32_t upper = 0; upper < 0x7f800000U; upper += 0x200U) {
@@ -68,7 +68,7 @@ void for_magnitudes(const Each& each) {
   }
 }
 
-/// By exact arithmetic in double: multiples of 2^-24 or of 2^-10 of the power of two below.
+/// Exact arithmetic in double: multiples of 2^-24 or of 2^-10 of the power of two below.
 double nearest_half(double x) {
   const int exponent = std::max(std::ilogb(x), -14);
   const double unit = std::ldexp(1.0, exponent - 10);
@@ -146,7 +146,7 @@ TEST(SplitHalf, edges) {
   EXPECT_EQ(high.bits, 0x7e00);
   EXPECT_EQ(low, 0);
   EXPECT_TRUE(std::isnan(join(high, low)));
-  // Half a unit of the last place is the most that low counts.
+  // `low` is at most half a unit in the last place.
   EXPECT_EQ(split<fp16>(1.0F + 0x1p-11F).low, 0x4000);
   EXPECT_EQ(split<fp16>(2.0F - 0x1p-12F).high, to_fp16(2));
   EXPECT_EQ(static_cast<int16_t>(split<fp16>(2.0F - 0x1p-12F).low), -0x1000);

@@ -1,5 +1,5 @@
-// Linked to a test of whole runs: they compute on a GPU. Without one the program ends at once with
-// the code that ctest takes for "skipped".
+// Linked to a test of whole runs: they compute on a GPU. Without a GPU the program exits at once
+// with ctest's code for "skipped".
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// How cuBLASLt is found when a first product needs it. No device is needed.
+// Loading of cuBLASLt by the first product. Needs no device.
 #include "src/kernels/cuda/dense/blas_library.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// What src/kernels/cuda/cudnn/api.h states is what cuDNN's headers say: compiled where there are
-// some.
+// Checks src/kernels/cuda/cudnn/api.h against cuDNN's headers; compiled where they are installed.
 #include <cudnn.h>
 
 #include <array>

@@ -1,6 +1,6 @@
-// That cuDNN takes our graphs of attention: plans for GPUs that are described to it, on machines
-// without any, with an engine whose results repeat where they have to, and a workspace as large as is
-// asked for. Skipped where there is no cuDNN.
+// cuDNN accepts our graphs of attention: plans for GPU descriptions, on machines without a GPU,
+// with a deterministic engine where required, and a workspace of the queried size. Skipped where
+// there is no cuDNN.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ CudnnObject described(const Gpu& gpu) {
 class CudnnPlans : public ::testing::Test {
  protected:
   void SetUp() override {
-    // First: a library is loaded once under its name, and nothing here is to touch a real device.
+    // Must be first: a library is loaded once under its name, and no test may touch a real device.
     ASSERT_NE(dlopen(ESPALIER_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
     if (cudnn_functions() == nullptr) {
       GTEST_SKIP() << cudnn_state();

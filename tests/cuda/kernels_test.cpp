@@ -1,5 +1,5 @@
-// Every kernel case of the CPU's table on a device: values against the reference; two runs with the
-// same bits; NaN; large inputs; and messages with the CPU's bytes.
+// Every kernel case of the CPU's table on a device: values against the reference, two runs with the
+// same bits, NaN, large inputs, and messages with the CPU's bytes.
 #include <cstring>
 #include <limits>
 
@@ -59,7 +59,7 @@ class Operands {
   std::vector<Mirror> mirrors_;
 };
 
-/// A part of the table, so that a slow tool is told which parts it got through.
+/// A part of the table, so that the log of a slow tool shows which parts it has finished.
 struct Group {
   const char* name;
   void (*add)(Cases& cases);
@@ -81,7 +81,7 @@ class DeviceKernels : public testing::OnDevice, public ::testing::WithParamInter
   }
 
   std::unique_ptr<Backend> backend_;
-  Cases cases_;  ///< go before the memory that they have copies in
+  Cases cases_;  ///< destroyed before the memory that holds their copies
 };
 
 std::vector<Values> values_of(const Case& one) {
@@ -141,7 +141,7 @@ TEST_P(DeviceKernels, pass_on_nan) {
   }
 }
 
-/// Where the result is an ordinary number, large inputs make no NaN on the way.
+/// Where the result is finite, large inputs produce no NaN in between.
 TEST_P(DeviceKernels, bear_large_inputs) {
   constexpr double kFactor = 100;
   for (Case one : cases_) {
@@ -188,7 +188,7 @@ TEST_F(DeviceRandomKernels, agree_with_the_reference) {
 
 constexpr int64_t kSpoiled = int64_t{16} << 20U;  ///< bytes
 
-/// Attention by whichever of the two ways; each is demanded here.
+/// Attention by either implementation; each test selects one.
 class DeviceAttention : public testing::OnDevice {
  protected:
   void SetUp() override {
@@ -203,7 +203,8 @@ class DeviceAttention : public testing::OnDevice {
     operands.run();
     return operands.bytes();
   }
-  /// What a call finds in its workspace must not matter. (A pretended device is too slow for it.)
+  /// Fills the workspace: results must not depend on its contents. (Too slow for a pretended
+  /// device.)
   void spoil_workspace(int64_t bytes) {
     if (backend_->kernels().name != "cuda") {
       return;
@@ -227,12 +228,12 @@ TEST_F(DeviceAttention, of_our_own_agrees_with_the_reference) {
   }
 }
 
-/// Also with a sum of dq by atomics, which cuDNN has to zero. Skipped, with the reason, where cuDNN
-/// does not take the first shape.
+/// Also with a sum of dq by atomics, which cuDNN must zero. Skipped, with the reason, where cuDNN
+/// refuses the first shape.
 TEST_F(DeviceAttention, of_cudnn_agrees_with_the_reference) {
   const testing::AttentionWay way("cudnn");
   try {
-    // Not of whole tiles: before 9.15.1 there are no gradients of such.
+    // Incomplete tiles: cuDNN before 9.15.1 has no gradients for them.
     static_cast<void>(bytes_after(attention_backward_case({1, 150, 2, 24}, kBf16)));
   } catch (const Failure& failure) {
     GTEST_SKIP() << failure.what();
@@ -246,8 +247,8 @@ TEST_F(DeviceAttention, of_cudnn_agrees_with_the_reference) {
   }
 }
 
-/// Over whole rows of tiles, in several calls of backward: as near as bf16 is, and the same bits
-/// again.
+/// Over whole rows of tiles, in several calls of backward: equal within bf16 rounding, and two runs
+/// give the same bits.
 TEST_F(DeviceAttention, both_ways_agree_at_the_size_of_a_model) {
   const reference::Attention shape{3, 2048, 12, 64};
   const Case forward = attention_case(shape, kBf16);
@@ -273,7 +274,7 @@ TEST_F(DeviceAttention, both_ways_agree_at_the_size_of_a_model) {
                                {t[0], t[1], t[2], t[3], t[4], static_cast<int>(shape.heads)});
   };
   const Operands gradient(*backend_, backward), again(*backend_, backward);
-  spoil_workspace(int64_t{384} << 20U);  // more than any call asks for
+  spoil_workspace(int64_t{384} << 20U);  // more than any call allocates
   gradient.run();
   again.run();
   EXPECT_TRUE(gradient.bytes() == again.bytes());
@@ -296,7 +297,7 @@ std::span<std::byte> span_of(const Tensor& t) {
   return {static_cast<std::byte*>(t.data), t.bytes()};
 }
 
-/// Bits, so that NaN is equal to itself.
+/// Compares bits, so that NaN equals itself.
 std::vector<uint32_t> bits_of(const Floats& values) {
   std::vector<uint32_t> bits;
   for (const float value : values) {
@@ -364,7 +365,7 @@ TEST_F(DeviceRounding, has_the_rule) {
 
 class DeviceQueues : public testing::OnDevice {};
 
-/// Two queues hand an array to and fro; without their waits sums would miss rounds.
+/// Two queues alternate on one array; without their waits the sums would miss rounds.
 TEST_F(DeviceQueues, follow_each_other) {
   constexpr int kRounds = 20;
   constexpr int64_t kCount = int64_t{1} << 21;

@@ -1,4 +1,4 @@
-// NCCL on a device, as one rank has it: messages to itself, and sums of one.
+// NCCL on a device with a single rank: messages to itself, and sums of one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// A driver without devices, under the name of NVIDIA's: cuDNN compiles kernels for a described
-// device, and what it then loads goes nowhere. It needs each of these names; those that it calls
-// for a plan succeed.
+// A driver without devices, under the name of NVIDIA's driver. cuDNN compiles kernels for a
+// described device and loads them through it; loading does nothing. cuDNN needs each of these
+// names; those that it calls for a plan succeed.
 namespace {
 
 constexpr int kNoDevice = 100, kNotFound = 500;

@@ -1,8 +1,9 @@
 #pragma once
-// The device that the tests of this folder are about. They are linked twice: with a real one, table
-// "cuda" (place_cuda.cpp), where each test is skipped and says why if none answers; and with a
-// pretended one (tests/device/late_table.h), so that the tests themselves are tested on machines
-// without a GPU.
+// The device under test in this folder. The tests are linked twice:
+// - with a real device, table "cuda" (place_cuda.cpp): each test is skipped with a reason if there
+//   is none;
+// - with a pretended device (tests/device/late_table.h): the tests also run on machines without a
+//   GPU.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,16 +12,16 @@
 
 namespace espalier::testing {
 
-/// Null where there is none.
+/// Null if there is no device.
 const kernels::Kernels* device_table();
 
-/// Why there is none.
+/// Reason why there is no device.
 std::string why_no_device();
 
-/// A NCCL for that device, by the environment, unless the machine's own will do.
+/// Selects a NCCL for that device through the environment, unless the installed one works.
 void choose_nccl();
 
-/// A test that needs the device begins with it.
+/// Base of tests that need the device.
 class OnDevice : public ::testing::Test {
  protected:
   void SetUp() override {

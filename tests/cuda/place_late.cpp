@@ -1,4 +1,5 @@
-// A device that is not there: the CPU's kernels, late, on memory that the host cannot touch.
+// A pretended device: the CPU's kernels with delayed execution, on memory that the host cannot
+// touch.
 #include <cstdlib>
 
 #include "tests/cuda/place.h"

@@ -1,5 +1,5 @@
-// Whole runs on a device: 100 steps near the CPU's, in each storage and type; two runs with the
-// same bits; a checkpoint of one goes on with the other; the arena's bytes.
+// Whole runs on a device: 100 steps close to the CPU's, in each storage and type; two runs with the
+// same bits; resuming a checkpoint on the other device; the arena's bytes.
 #include <algorithm>
 #include <cmath>
 
@@ -30,10 +30,10 @@ Outcome run_on_device(const io::Config& config, train::TrainerOptions options = 
   return run(config, 1, options);
 }
 
-/// Sums have other orders on a device: a product differs by 1e-6 of its size in fp32, by 2^-8 where
-/// it is rounded to bf16. Adam turns what is noise in a gradient into whole steps, so weights drift
-/// apart; losses, sums over all of them, differ by far less than training moves them. An operand
-/// near the middle of two numbers of 8 bits may become either.
+/// Sums have another order on a device: a product differs by 1e-6 of its size in fp32, by 2^-8
+/// where it is rounded to bf16. Adam turns noise in a gradient into whole steps, so weights drift
+/// apart; losses are sums over all weights and differ far less than training changes them. An
+/// operand near the middle of two 8-bit numbers may round to either.
 void expect_near(const Outcome& a, const Outcome& b, const io::Config& config) {
   const double allowed = config.train.dtype == "fp32" && !config.train.fp8 ? 2e-3 : 3e-2;
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -115,7 +115,7 @@ TEST_P(DeviceRuns, StayNearTheCpuWhereBitsNeedNotRepeat) {
   }
 }
 
-/// The device takes passes as recordings: none goes on call by call, but those with dropout.
+/// The device runs recorded passes: all are replayed, except those with dropout.
 TEST_P(DeviceRuns, AreReplayed) {
   constexpr int64_t kFew = 12;
   for (const testing::Way& way : ways(GetParam())) {
@@ -176,8 +176,7 @@ TEST_P(DeviceRuns, ResumeIsNoBreak) {
   EXPECT_EQ(resumed, whole);
 }
 
-/// Where masks are known beforehand a plan counts what the arena does: state, activations,
-/// workspace.
+/// Where masks are known in advance the plan equals the arena's use: state, activations, workspace.
 TEST_P(DeviceRuns, HoldWhatWasPlanned) {
   for (const char* storage : {"dense", "expanded", "sparse"}) {
     for (const bool offload : {false, true}) {
@@ -200,7 +199,7 @@ TEST_P(DeviceRuns, HoldWhatWasPlanned) {
         const size_t peak = trainer.arena().total().peak;
         const size_t planned = trainer.fit().plan.needed();
         EXPECT_GE(peak, planned);
-        // cuSPARSE's workspaces are in no plan.
+        // Plans do not include cuSPARSE's workspaces.
         const bool library = std::string_view(storage) == "sparse";
         EXPECT_LE(peak, planned + (library ? size_t{64} << 20U : 0));
         EXPECT_EQ(trainer.arena().use(Memory::moment).now == 0, offload);

@@ -1,4 +1,4 @@
-// cuSPARSE as it is loaded, which needs no GPU: skipped where this machine has no such library.
+// Loading of cuSPARSE. Needs no GPU; skipped where this machine has no such library.
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/sparse/cusparse.h"

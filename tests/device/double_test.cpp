@@ -1,5 +1,5 @@
-// The device that is not there finds what it is for: a host that touches its memory, addresses that
-// are not its own, results that nobody waited for, memory that is used after it was given back.
+// The pretended device finds the errors it is for: a host that touches its memory, foreign
+// addresses, results read without a wait, memory used after it was freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

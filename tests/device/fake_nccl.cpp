@@ -1,9 +1,11 @@
-// A libnccl for ranks that are threads of one process, with pretended devices: what NcclLink calls
-// of NCCL, over memory. Work waits in the queue (tests/simt/queue.h) that is given as the CUDA
-// stream, until messages have come: a send is done when its receive has read it, so that what NCCL
-// would hang in hangs here. Group calls and joins report "in progress" first; where
-// fake_nccl_connect asks for it, the first message between two ranks does so until both have asked
-// for it, as when NCCL makes a connection. Faults are set by fake_nccl_* functions.
+// A libnccl for ranks that are threads of one process, with pretended devices: the NCCL functions
+// that NcclLink calls, over memory.
+// - Work waits in the queue (tests/simt/queue.h) passed as the CUDA stream until messages have
+//   arrived. A send completes when its receive has read it, so a hang in NCCL is a hang here.
+// - Group calls and joins first report "in progress".
+// - With fake_nccl_connect the first message between two ranks reports "in progress" until both
+//   have called, as when NCCL makes a connection.
+// - fake_nccl_* functions inject faults.
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -52,7 +54,7 @@ struct World {
 struct Member {
   std::shared_ptr<World> world;
   int rank = 0;
-  int64_t rounds = 0;  // asked for
+  int64_t rounds = 0;  // rounds called
   std::atomic<Status> error{kSuccess};
   std::atomic<bool> aborted{false};
   bool settling = false;
@@ -86,7 +88,7 @@ Bytes copy_of(const void* data, size_t bytes) {
   return {begin, begin + bytes};
 }
 
-/// From the last rank to the first: not the order of our own sums.
+/// Sums from the last rank to the first: another order than our own sums.
 template <class T>
 void add_up(const Round& round, Bytes& sum) {
   auto* to = reinterpret_cast<T*>(sum.data());
@@ -109,7 +111,7 @@ void add_words(const Round& round, Operator how, Bytes& sum) {
   }
 }
 
-/// Operations of a member that travel together.
+/// Operations of one member in one group call.
 class Group {
  public:
   Group(std::shared_ptr<Member> member, std::vector<Operation> operations)
@@ -217,7 +219,7 @@ Status ask(Operation operation, Comm* comm, CudaStream stream) {
   return kSuccess;
 }
 
-/// What the group reads and writes, for the race detector.
+/// Reports the group's reads and writes to the race detector.
 void report(const std::vector<Operation>& operations, int rank, espalier::simt::Queue& queue) {
   std::vector<espalier::simt::Touch> touches;
   for (const Operation& operation : operations) {
@@ -239,7 +241,7 @@ void report(const std::vector<Operation>& operations, int rank, espalier::simt::
   }
 }
 
-/// Until the other ends of its channels have been used, too, the group is in progress.
+/// The group stays in progress until the other ends of its channels have been used.
 void connect(Member& member, const std::vector<Operation>& operations) {
   const std::scoped_lock lock(member.world->mutex);
   for (const Operation& operation : operations) {
@@ -391,9 +393,9 @@ Status ncclReduce(const void* in, void* out, size_t count, Type type, Operator, 
              comm, stream);
 }
 
-/// From now on.
+/// Applies to later calls.
 void fake_nccl_connect(bool connect) { connects = connect; }
-/// Whoever joins from now on does not count.
+/// While `hold` is true, new joins do not count.
 void fake_nccl_hold_joins(bool hold) { joins_held = hold; }
 /// Members of this rank report this error.
 void fake_nccl_fail(int rank, Status status) {

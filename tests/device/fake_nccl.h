@@ -1,5 +1,5 @@
 #pragma once
-// NCCL as threads have it (fake_nccl.cpp), in place of the machine's as long as this is there.
+// Replaces the installed NCCL by one between threads (fake_nccl.cpp) during its lifetime.
 #include <cstdlib>
 
 #include "src/core/shared_library.h"

@@ -1,5 +1,5 @@
-// Panels of dense gradients beside a device: two in turn, gathered by the second queue, with no wait
-// that can be left out; and one, in order, everywhere else.
+// Panels of dense gradients beside a device: two, alternating, gathered by the second queue, where
+// each wait is needed. Everywhere else a single panel, in order.
 #include "sparse/weight/gradient_panels.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 12;
 
-/// A backend with room for what is gathered of four panels.
+/// A backend with a buffer for the gathered values of four panels.
 struct Panels {
   kernels::Backend backend;
   const kernels::Kernels& table;
@@ -31,7 +31,7 @@ struct Panels {
 
   explicit Panels(const kernels::Kernels& kernels) : backend(kernels, 1), table(kernels) {}
 
-  /// Panels of numbers 1, 2, 3 and 4, of a pass or not; what is gathered, by the stream.
+  /// Fills panels with 1, 2, 3 and 4, inside a pass or not; returns the gathered values.
   std::vector<float> run(bool in_pass) {
     Stream& stream = backend.stream();
     addresses.clear();

@@ -14,7 +14,7 @@ namespace {
 using kernels::Kernels;
 using simt::GuardedQueue;
 
-/// Where calls run in the end; its workspace is the host's.
+/// The CPU stream on which calls finally run; its workspace is the host's.
 Stream& stream_of_cpu(int threads) {
   struct Worker {
     Arena arena;
@@ -33,8 +33,8 @@ simt::Touch touch(const char* name, kernels::Use use) {
   return {.operand = name, .reads = use != kernels::Use::out, .writes = use != kernels::Use::in};
 }
 
-/// Arguments as the CPU's kernels take them. All addresses must be the device's; the queue hears
-/// what the call does with them.
+/// Arguments for the CPU's kernels. All addresses must be the device's; the queue records the
+/// call's reads and writes.
 template <class Args>
 Args opened(GuardedQueue& queue, Args args) {
   std::vector<simt::Touch> touches;
@@ -69,7 +69,7 @@ void keep(Stream& stream, const Args& args, kernels::Op<Args> Kernels::*row) {
   });
 }
 
-/// Terms belong to the caller, and are read when the call is made.
+/// Terms belong to the caller and are read during the call.
 void keep(Stream& stream, const kernels::PredictArgs& args,
           kernels::Op<kernels::PredictArgs> Kernels::*row) {
   auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
@@ -81,7 +81,7 @@ void keep(Stream& stream, const kernels::PredictArgs& args,
   });
 }
 
-/// Those of one call may come in any order; the CPU's are one after the other.
+/// The arrays of one call may run in any order; the CPU's run one after the other.
 template <class Args>
 void keep(Stream& stream, const kernels::Each<Args>& all,
           kernels::Op<kernels::Each<Args>> Kernels::*row) {
@@ -99,7 +99,7 @@ void late(Stream& stream, const Args& args) {
   keep(stream, args, kRow);
 }
 
-std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened now
+std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened from now on
 std::atomic<size_t> told_memory = SIZE_MAX;
 
 std::unique_ptr<Device> open_device(int) {
@@ -107,7 +107,7 @@ std::unique_ptr<Device> open_device(int) {
 }
 
 constexpr Kernels make_table() {
-  using namespace kernels;  // of the arguments' types
+  using namespace kernels;  // for the types of arguments
   return {
       .name = "cpu-late",
       .open = open_device,

@@ -1,15 +1,15 @@
 #pragma once
-// The CPU's kernels as those of a device: table "cpu-late" keeps each call, with its arguments by
-// value, until somebody waits, and then runs it on memory that the host cannot touch
-// (tests/simt/device.h). Results have the CPU's bits, so a run that reads too early, keeps an
-// address for too long or lends one of its own is a crash or another result.
+// The CPU's kernels as those of a device. Table "cpu-late" stores each call, with its arguments by
+// value, and runs it on a wait, on memory that the host cannot touch (tests/simt/device.h). Results
+// have the CPU's bits. A run crashes or gives another result if it reads too early, keeps an
+// address too long, or passes an address of host memory.
 #include "src/kernels/kernels.h"
 
 namespace espalier::testing {
 
 const kernels::Kernels& late_table();
 
-/// While there is one, devices of that table have so little memory, and say that `told` of it is
+/// During its lifetime devices of that table have `bytes` of memory and report `told` of it as
 /// free.
 class LittleMemory {
  public:

@@ -1,5 +1,5 @@
-// Codec powersgd from device to device, as whole runs: they have the CPU's bits and bytes, go on from
-// its checkpoints, and hold what is planned.
+// Codec powersgd from device to device, as whole runs: they have the CPU's bits and bytes, resume
+// its checkpoints, and use the planned memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using namespace parallel;
 using testing::Outcome;
 using testing::TempDir;
 
-/// Ranks with NCCL between their devices, which go on while their hosts wait.
+/// Ranks with NCCL between their devices; devices advance while hosts wait.
 struct Linked {
   testing::FakeNccl nccl;
   Linked() {
@@ -176,7 +176,7 @@ TEST_P(LateLowRank, HasTheBitsAndTheBytesOfTheCpu) {
   }
 }
 
-/// Whoever begins, and whoever goes on: on the CPU, by NCCL, or through the host.
+/// Starts on one of CPU, NCCL, host link and resumes on another; NCCL is one of the two.
 TEST_P(LateLowRank, ResumesWhereverItBegan) {
   const Linked linked;
   for (const int64_t warmup : {2, 8}) {  // before the checkpoint, and behind it
@@ -222,7 +222,7 @@ TEST_P(LateLowRank, HoldsWhatWasPlanned) {
     config.train.dtype = GetParam();
     way.apply(config);
     if (config.parallel.pipeline > 1) {
-      continue;  // whose plan is that of another stage
+      continue;  // its plan is that of another stage
     }
     run_ranks(ranks,
               [&](Communicator& comm) {
@@ -237,7 +237,7 @@ TEST_P(LateLowRank, HoldsWhatWasPlanned) {
                 if (config.pruning.method == "none") {
                   EXPECT_EQ(used.peak, plan.peak.at(kMessages));
                 }
-                // What is kept of each parameter of new masks is an estimate.
+                // With new masks, the size of the state kept for each parameter is an estimate.
                 const auto last = static_cast<double>(plan.last.at(kMessages));
                 EXPECT_NEAR(static_cast<double>(used.now), last,
                             config.pruning.method == "none" ? 0 : 0.01 * last);

@@ -1,4 +1,4 @@
-// Codec powersgd from device to device, as sums: they have the bits, and send the bytes, of the
+// Codec powersgd from device to device, as sums: the same bits and the same bytes sent as the
 // reduction on the CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,17 +30,17 @@ using testing::TempDir;
 struct Sum {
   int ranks = 2;
   DType dtype = DType::fp32;
-  std::string codec = "fp32";  ///< of what is beside the matrices
-  bool feedback = false;       ///< of that
+  std::string codec = "fp32";  ///< of the elements outside the matrices
+  bool feedback = false;       ///< error feedback of these
   Phases phases = Phases::both;
   uint64_t key = 0;
-  bool leaves = false;    ///< a matrix travels as it is in the last step
-  double bad = 0;         ///< what the last rank has in a matrix in the second step
-  bool inactive = false;  ///< in the first step all travel as they are
+  bool leaves = false;    ///< a matrix is sent uncompressed in the last step
+  double bad = 0;         ///< value of the last rank in a matrix in the second step
+  bool inactive = false;  ///< in the first step all matrices are sent uncompressed
   int64_t panel = kDevicePanel;
 };
 
-/// Of a rank.
+/// Result of one rank.
 struct Result {
   std::vector<float> data, error, factors;
   int64_t bytes = 0;  ///< sent
@@ -77,7 +77,7 @@ std::vector<float> gradient(const Sum& sum, int rank, int step, const Mixed& mix
   return x;
 }
 
-/// What a matrix of `mixed` and the rest are in this step.
+/// Sets which matrices of `mixed` are sent as factors in this step, and the segments of the rest.
 void set_step(const Sum& sum, int step, const Mixed& mixed, LowRank& low_rank, Wire& wire) {
   std::vector<LowRankMatrix> matrices = mixed.matrices;
   std::vector<WireSegment> segments =
@@ -130,7 +130,7 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, LowRank& low_
                     .wire = &wire});
     if (sum.phases == Phases::both) {
       add(result.data, stream, data.tensor());
-    } else {  // the rest has no meaning
+    } else {  // the other elements are undefined
       const int64_t first = edges[comm.rank()];
       add(result.data, stream, data.tensor().elements(first, edges[comm.rank() + 1] - first));
       for (const LowRankMatrix& matrix : low_rank.matrices()) {
@@ -221,14 +221,14 @@ TEST(DeviceLowRankSums, BeginAndLeave) {
   expect_equal({.ranks = 2, .phases = Phases::scatter, .leaves = true});
 }
 
-/// Sums of 16 bits are made some rows at a time, or one; panels are no part of the bits.
+/// Sums of 16 bits are computed in panels of some rows, or one; bits do not depend on the panels.
 TEST(DeviceLowRankSums, BySomeRows) {
   for (const int64_t panel : {1, 300, 1000}) {
     expect_equal({.ranks = 2, .dtype = DType::bf16, .panel = panel});
   }
 }
 
-/// Loud in the step, on all ranks alike, and forgotten afterwards.
+/// The step reports the error on all ranks alike; later steps are not affected.
 TEST(DeviceLowRankSums, OfWhatIsNotFinite) {
   for (const double bad : {double{NAN}, double{INFINITY}}) {
     const Sum sum{.ranks = 2, .bad = bad};
@@ -252,7 +252,7 @@ TEST(DeviceLowRankSums, OfWhatIsNotFinite) {
   }
 }
 
-/// By the kernels of table cuda: near, and the same on all ranks and each time.
+/// Kernels of table cuda: close to the CPU's, and the same bits on all ranks and in all runs.
 TEST(DeviceLowRankSums, ByKernelsOfCuda) {
   const testing::FakeNccl fake;
   for (const DType dtype : {DType::fp32, DType::bf16}) {

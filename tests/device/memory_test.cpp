@@ -1,6 +1,6 @@
-// A device with too little memory: a run that cannot fit is refused before it starts, with what
-// would fit by the plan; one that runs out all the same ends with the arena's table, and its last
-// checkpoint loads.
+// A device with too little memory. A run that cannot fit is refused before it starts, and the
+// message names a size that fits by the plan. A run that still runs out of memory ends with the
+// arena's table, and its last checkpoint loads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ size_t planned(const io::Config& config) {
   return bytes;
 }
 
-/// What is said to fit does, and what is not, does not.
+/// A run that the plan accepts fits; a run that it refuses does not.
 TEST(LittleDevice, RefusesWithWhatWouldFit) {
   const TempDir dir;
   io::Config config = config_of(dir);
@@ -89,7 +89,7 @@ TEST(LittleDevice, SaysWhenOnlyEverythingTogetherFits) {
   EXPECT_EQ(run_late(least).losses.size(), static_cast<size_t>(config.train.steps));
 }
 
-/// Something else takes memory, so that less is there than the device said.
+/// Another user allocates memory, so less is available than the device reported.
 TEST(LittleDevice, RunsOutAndTheLastCheckpointLoads) {
   const TempDir dir;
   io::Config config = config_of(dir);

@@ -1,4 +1,4 @@
-// What parallel/transport/device/nccl_api.h states is what nccl.h says: compiled where there is one.
+// Checks parallel/transport/device/nccl_api.h against nccl.h; compiled where it is installed.
 #include <nccl.h>
 
 #include <array>

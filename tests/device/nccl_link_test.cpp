@@ -1,5 +1,5 @@
-// NcclLink between threads with pretended devices: what arrives, in which order, who waits; and
-// every fault that ends a run.
+// NcclLink between threads with pretended devices: contents, order and waits of messages, and every
+// fault that ends a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST_F(Nccl, MovesMemoryInTheOrderOfItsQueue) {
   }
 }
 
-/// Where the compute queue does not follow, it finds what was there before.
+/// Without `follow` the compute queue reads the old values.
 TEST_F(Nccl, QueuesKnowNoOrderButTheOneThatIsAskedFor) {
   run_ranks(2, [&](Communicator& comm) {
     Rank me(comm);
@@ -207,7 +207,7 @@ TEST_F(Nccl, ARankThatDoesNotJoin) {
   EXPECT_EQ(fake_.aborts(), 2);
 }
 
-/// Rank 0 waits for its device, which waits for rank 1, which does what `other` says.
+/// Rank 0 waits for its device, which waits for rank 1; rank 1 runs `other`.
 void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::string>& message,
                  const std::function<void(Communicator&, NcclLink&)>& other = {}) {
   const int aborts = fake.aborts();
@@ -245,7 +245,7 @@ void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::st
     EXPECT_THAT(([&] { link.group("more", give); }), ThrowsMessage<PeerLost>(message));
     EXPECT_THAT(([&] { beside.group("more", give); }), ThrowsMessage<PeerLost>(message));
     me.queue().set_lookout({});
-    me.stream().synchronize();  // what was aborted has ended
+    me.stream().synchronize();  // the aborted work has ended
   };
   try {
     run_ranks(2, body, kSoon);

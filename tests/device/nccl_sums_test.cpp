@@ -1,6 +1,6 @@
-// Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU: as they
-// are and in every code, whole and in halves; with the CPU's kernels, late, and with those of table
-// cuda.
+// Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU:
+// uncompressed and in every code, whole and in halves, with the CPU's delayed kernels and with
+// those of table cuda.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 constexpr PieceOptions kPieces{.piece_bytes = 8192, .staging_bytes = size_t{1} << 18U};
 
-/// What is summed, and how it travels.
+/// An array to sum, and its encoding.
 struct Sum {
   std::string codec;  ///< empty: without a wire
   int ranks = 2;
@@ -35,11 +35,11 @@ struct Sum {
   std::vector<int64_t> edges = {};
   bool feedback = false;
   uint64_t key = 0;
-  bool changes = false;  ///< of what all ranks hold, towards what its owner knows
-  float factor = 1;      ///< of them
+  bool changes = false;  ///< sums changes: replicas move towards the owner's values
+  float factor = 1;      ///< of the changes
 };
 
-/// Two parameters in this code, padding, and one that travels as it is.
+/// Two parameters in this code, padding, and one uncompressed parameter.
 std::vector<WireSegment> segments_of(const Sum& sum) {
   const kernels::WireFormat format = format_of(parallel::parse_codec(sum.codec));
   const int64_t third = sum.count / 3;
@@ -48,7 +48,7 @@ std::vector<WireSegment> segments_of(const Sum& sum) {
           {.first = 2 * third, .count = sum.count - 2 * third, .format = plain_format(sum.dtype)}};
 }
 
-/// The slice of each rank in this code; only its owner knows what it is to become.
+/// The slice of each rank in this code; only the owner has the target values.
 std::vector<WireSegment> changes_of(const Sum& sum, const Tensor& targets, int me) {
   const std::vector<int64_t> edges = edges_of({.data = targets, .edges = sum.edges}, sum.ranks);
   std::vector<WireSegment> segments;
@@ -98,7 +98,7 @@ Buffer filled(Stream& stream, const Sum& sum, int rank, int step, DType dtype) {
   return made;
 }
 
-/// Two sums, so that kept errors are sent; `reduce(job)` does one.
+/// Two sums, so that kept errors are sent; `reduce(job)` runs one.
 template <class Reduce>
 Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
                const Reduce& reduce) {
@@ -129,7 +129,7 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
                     .edges = sum.edges,
                     .wire = sum.codec.empty() ? nullptr : &wire});
     std::vector<float> now = floats(stream, data.tensor());
-    if (sum.phases == Phases::scatter) {  // the rest has no meaning
+    if (sum.phases == Phases::scatter) {  // the other elements are undefined
       const std::vector<int64_t> edges =
           edges_of({.data = data.tensor(), .edges = sum.edges}, comm.size());
       now = {now.begin() + edges[comm.rank()], now.begin() + edges[comm.rank() + 1]};
@@ -143,7 +143,7 @@ Result results(const Sum& sum, Communicator& comm, Stream& stream, Wire& wire,
   return result;
 }
 
-/// What all hold before the changes of `sum`, of both steps.
+/// Initial values of all ranks in `sum`, of both steps.
 std::vector<float> unchanged(const Sum& sum) {
   Arena arena;
   Stream stream(arena, 1);
@@ -239,7 +239,7 @@ TEST(DeviceSums, WithKeptErrorsAndRandomRounding) {
                testing::late_table());
 }
 
-/// What all ranks hold moves towards what its owner knows, unless the factor is not finite.
+/// All replicas change towards the owner's values, unless the factor is not finite.
 void changes_are_equal(Sum sum, const kernels::Kernels& table) {
   sum.phases = Phases::gather;
   sum.changes = true;
@@ -260,7 +260,7 @@ TEST(DeviceSums, OfChanges) {
   }
 }
 
-/// The kernels of table cuda, by the harness.
+/// The kernels of table cuda in the harness.
 TEST(DeviceSums, ByKernelsOfCuda) {
   const kernels::Kernels& table = kernels::cuda_simt::table();
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
@@ -275,7 +275,7 @@ TEST(DeviceSums, ByKernelsOfCuda) {
   }
 }
 
-/// In another order than ours, but the same on all ranks.
+/// Another order than ours, but the same bits on all ranks.
 TEST(DeviceSums, ByNccl) {
   const testing::FakeNccl fake;
   const Sum sum{.ranks = 3, .count = 1000};
@@ -304,8 +304,8 @@ TEST(DeviceSums, ByNccl) {
   }
 }
 
-/// Buckets begin as kernels are asked for; nobody waits, and both ways the sums are those of the
-/// CPU.
+/// Buckets start when their kernels are enqueued, and the host does not wait. Both ways give the
+/// CPU's sums.
 TEST(DeviceSums, OfBuckets) {
   const testing::FakeNccl fake;
   constexpr int64_t kCount = 5000;
@@ -324,7 +324,7 @@ TEST(DeviceSums, OfBuckets) {
       auto& queue = dynamic_cast<simt::Queue&>(*stream.queue());
       int64_t waits = 0;
       for (int step = 0; step < 3; ++step) {
-        if (step == 1) {  // in the first step memory grows, which waits
+        if (step == 1) {  // in the first step memory grows, and growing waits
           waits = queue.synchronized() + queue.waited();
         }
         buckets.begin(all_reduce_step(flat.tensor(), ends, 600 * 4, {}));

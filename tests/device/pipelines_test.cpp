@@ -1,5 +1,5 @@
-// Runs of pipelines whose stages have a device each: every schedule, codec and carrier of their
-// messages has the bits and the bytes of stages on the CPU; memory is what was planned.
+// Pipelines whose stages have a device each: every schedule, codec and carrier of messages gives
+// the bits and the bytes of stages on the CPU; memory is as planned.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ using testing::Outcome;
 using testing::run;
 using testing::TempDir;
 
-/// Ranks whose devices go on while hosts wait, with NCCL, and a transport that takes all memory.
+/// Ranks whose devices advance while hosts wait, with NCCL, and a transport that accepts all
+/// memory.
 class Pipelines : public ::testing::TestWithParam<std::string> {
  protected:
   Pipelines() {
@@ -44,7 +45,7 @@ class Pipelines : public ::testing::TestWithParam<std::string> {
     config.train.dtype = "bf16";
     config.parallel.pipeline = 2;
     config.parallel.schedule = schedule;
-    // Else by times, which differ from run to run.
+    // A fixed partition: measured times differ from run to run.
     const bool two = schedule == "interleaved" || schedule == "zb-v";
     config.parallel.partition = two ? std::vector<int64_t>{2, 1, 1, 2} : std::vector<int64_t>{3, 3};
     return config;
@@ -61,7 +62,7 @@ class Pipelines : public ::testing::TestWithParam<std::string> {
   testing::FakeNccl nccl_;
 };
 
-/// What rank 0 sent in each step: between stages, and at all.
+/// Bytes sent by rank 0 in each step: between stages, and in total.
 std::vector<std::pair<int64_t, int64_t>> bytes_of(const io::Config& config) {
   std::vector<std::pair<int64_t, int64_t>> bytes;
   std::ifstream lines(std::filesystem::path(config.run.out) / "metrics.jsonl");
@@ -99,7 +100,7 @@ TEST_P(Pipelines, OfThreeStagesAndReplicas) {
   EXPECT_EQ(run_late(config, 6), run(config, 6));
 }
 
-/// The two ends add up their shares of a gradient, once a step.
+/// Both ends sum their shares of a gradient, once per step.
 TEST_P(Pipelines, OfTiedEmbeddings) {
   struct Shape {
     std::string schedule;
@@ -140,7 +141,7 @@ TEST_P(Pipelines, OfAsynchronousSteps) {
   }
 }
 
-/// However many micro-batches there are.
+/// For any number of micro-batches.
 TEST_P(Pipelines, TheHostWaitsForNoMessage) {
   std::vector<std::array<int64_t, 2>> waits;  // by rank
   for (const int64_t micro_batch : {6, 3, 1}) {
@@ -168,7 +169,7 @@ TEST_P(Pipelines, TheHostWaitsForNoMessage) {
         },
         {.while_waiting = testing::while_ranks_wait(), .copy = testing::copy_of_ranks()});
   }
-  // Fewer where a mark had been reached already.
+  // Fewer if a mark has already passed.
   EXPECT_THAT(waits, ::testing::Each(::testing::Each(::testing::Le(3))))
       << "losses of the step and of its evaluation, and the norm";
 }
@@ -177,7 +178,7 @@ TEST_P(Pipelines, TheHostWaitsForNoMessage) {
 TEST_P(Pipelines, HoldWhatWasPlanned) {
   for (const std::string schedule : {"1f1b", "zb-v", "message-driven"}) {
     io::Config config = config_for(schedule);
-    config.model.tie_embeddings = schedule == "1f1b";  // and the other end's share
+    config.model.tie_embeddings = schedule == "1f1b";  // and the share of the other end
     config.parallel.device_link = GetParam();
     parallel::run_ranks(
         2,
@@ -193,7 +194,7 @@ TEST_P(Pipelines, HoldWhatWasPlanned) {
           EXPECT_EQ(static_cast<size_t>(most[0]), plan.peak.at(kMessages));
           EXPECT_EQ(plan.peak.at(kMessages) > 0,
                     GetParam() != "host" || schedule != "message-driven");
-          // Beside copies of what micro-batches read and tell.
+          // Allowance for copies of the inputs and losses of micro-batches.
           constexpr size_t kCopies = 8192;
           EXPECT_EQ(plan.pinned.at(kMessages) > kCopies, GetParam() == "host");
           EXPECT_LT(arena.host().use(Memory::communication).peak,
@@ -206,7 +207,7 @@ TEST_P(Pipelines, HoldWhatWasPlanned) {
 INSTANTIATE_TEST_SUITE_P(Links, Pipelines, ::testing::Values("host", "mpi", "nccl"),
                          [](const auto& one) { return one.param; });
 
-/// What a run says of the way that messages take.
+/// The run's note on the route of its messages.
 std::string way_of(const io::Config& config, bool device = true) {
   std::mutex mutex;
   std::string notes;

@@ -1,5 +1,5 @@
-// The race detector finds what it is for: mistakes planted in small schedules, each beside the
-// schedule without it; and each wait between queues that is taken out of a training step.
+// The race detector finds planted mistakes: errors in small schedules, each beside the correct
+// schedule, and each wait between queues that is removed from a training step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ TEST_F(Races, OfABufferThatIsUsedAgainTooEarly) {
   fill(second_, scratch);
   first_.follow(second_, second_.mark());
   cast(first_, scratch, y);
-  fill(second_, scratch);  // which the cast may still be reading
+  fill(second_, scratch);  // the cast may still be reading it
   EXPECT_THAT(found(), ElementsAre(AllOf(HasSubstr("fill on queue 2, which writes x"),
                                          HasSubstr("cast on the first queue, which reads x"))));
   first_.follow(second_, second_.mark());
@@ -143,7 +143,7 @@ TEST_F(Races, AreNotWhatOtherQueuesOrder) {
   second_.follow(third, third.mark());
   cast(second_, x, y);
   EXPECT_EQ(found(), none());
-  second_.synchronize();  // the host knows what is done there, and asks after it
+  second_.synchronize();  // the host knows that this queue's work is done, and enqueues after it
   fill(first_, x.row_range(0, 1));
   fill(first_, y);
   first_.synchronize();
@@ -187,8 +187,8 @@ TEST(RacesThrow, FromTheCallThatMakesThem) {
   testing::late_table().fill(*first.side(), {.x = x.tensor(), .value = 1});
 }
 
-/// Of a run that gathers gradients beside the stream, and in storage `expanded` rebuilds weights
-/// there, too: each of its waits may then come with another one of the same queue, which is enough.
+/// Settings of a run that gathers gradients on the second queue; storage `expanded` also rebuilds
+/// weights there. A wait may then coincide with another one of the same queue, which suffices.
 struct Pruned {
   testing::TempDir dir;
   io::Config config = testing::tiny_config(dir);
@@ -208,12 +208,12 @@ struct Pruned {
   }
 };
 
-/// Of so many waits that are left out, one by one, those that must be noticed.
+/// Minimum number of waits, of `waits` removed one by one, whose removal must be found.
 int64_t least_races(const std::string& storage, int64_t waits) {
   return storage == "expanded" ? waits * 4 / 5 : waits - 3;
 }
 
-/// A run without one of its waits makes a race, or has the same bits where the host waits as well.
+/// A run without one of its waits has a race, or the same bits where the host waits as well.
 TEST(ForgottenWaits, AreFoundInTraining) {
   for (const auto& [storage, recompute] :
        {std::pair("dense", "none"), std::pair("expanded", "none"), std::pair("expanded", "full")}) {
@@ -239,7 +239,7 @@ TEST(ForgottenWaits, AreFoundInTraining) {
   }
 }
 
-/// The same of replays, whose waits come after those of the steps before.
+/// The same for replays, whose waits follow those of the steps before.
 TEST(ForgottenWaits, AreFoundInReplays) {
   for (const std::string storage : {"dense", "expanded"}) {
     const auto waits_of = [&](int64_t steps) {

@@ -1,5 +1,5 @@
-// Runs with settings drawn at random have the CPU's bits on a device, and go on there, or from
-// there, without a break; what the CPU refuses is refused there, too.
+// Runs with random settings have the CPU's bits on a device, and resume there, or from there,
+// without a change; settings that the CPU refuses are refused there, too.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ using testing::TempDir;
 
 constexpr int64_t kStop = 5;
 
-/// Text of 64 characters: rows of logits are padded to a multiple of that on a device, and the
-/// CPU's products round otherwise where rows are longer.
+/// Text of 64 characters: devices pad rows of logits to a multiple of 64, and the CPU's products
+/// round differently for longer rows.
 void write_text_of_64(const std::filesystem::path& path) {
   std::ofstream out(path);
   for (uint32_t i = 0; i < 20'000; ++i) {
@@ -92,7 +92,7 @@ void draw_pruning(testing::Draw& draw, io::Config& config) {
   }
 }
 
-/// One that is measured may be another in each run, and codes between stages are lossy.
+/// A measured partition may differ between runs, and codes between stages are lossy.
 void fix_partition(io::Config& config) {
   const std::string& schedule = config.parallel.schedule;
   const bool chunks = schedule == "interleaved" || schedule == "zb-v" || schedule == "dualpipe-v";
@@ -121,7 +121,7 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
   if (parallel.pipeline > 1 && parallel.schedule == "async") {
     parallel.weight_prediction = draw.of<const char*>({"none", "stash", "2bw", "spectrain"});
     parallel.drain_every = draw.of<int64_t>({3, 100});
-    config.train.checkpoint_every = kStop;  // where the pipeline runs empty, here or not
+    config.train.checkpoint_every = kStop;  // the pipeline drains here on both devices
   }
   parallel.zero = draw.once_in(3) ? 1 : 0;
   parallel.overlap = !draw.once_in(4);
@@ -145,7 +145,7 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
   return replicas * static_cast<int>(parallel.pipeline);
 }
 
-/// What a run ended with: an outcome or why there is none.
+/// End of a run: an outcome, or the reason why there is none.
 struct End {
   std::string refusal;
   Outcome outcome;
@@ -163,7 +163,7 @@ End end_of(const io::Config& config, int ranks, bool late, train::TrainerOptions
   return end;
 }
 
-/// What tells the folders of two runs apart.
+/// Replaces the run's folder in a text by RUN, so that texts of two runs compare equal.
 std::string without_paths(std::string text, const io::Config& config) {
   for (size_t at; (at = text.find(config.run.out)) != std::string::npos;) {
     text.replace(at, config.run.out.size(), "RUN");
@@ -176,7 +176,7 @@ std::string said(const io::Config& config, int ranks) {
                      config::to_toml(config));
 }
 
-/// Returns why there was no run, if there was none.
+/// Returns the reason if there was no run.
 std::string compare(uint64_t number) {
   testing::Draw draw(number);
   const TempDir dir;

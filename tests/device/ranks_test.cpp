@@ -1,4 +1,4 @@
-// Runs of several ranks, each with a device of its own: replicas, shared optimizers, codecs and
+// Runs of several ranks, each with its own device: replicas, shared optimizers, codecs and
 // pipelines have the bits of ranks on the CPU, whether gradients go through the host or from device
 // to device.
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 using testing::run;
 using testing::TempDir;
 
-/// Ranks whose devices go on while their hosts wait for messages.
+/// Ranks whose devices advance while their hosts wait for messages.
 struct Driven {
   Driven() { testing::while_ranks_wait() = simt::drive_queues; }
   ~Driven() { testing::while_ranks_wait() = {}; }
@@ -43,7 +43,7 @@ void code(io::Config& config, const std::string& codec) {
   config.parallel.codec_min_size = 64;
 }
 
-/// Whose sums, or whose codes, are the host's.
+/// Settings whose sums or codes run on the host.
 const std::vector<RanksWay>& host_ways() {
   static const std::vector<RanksWay> all{
       {2,
@@ -92,7 +92,7 @@ const std::vector<RanksWay>& host_ways() {
   return all;
 }
 
-/// That may also go from device to device.
+/// Settings that may also sum from device to device.
 const std::vector<RanksWay>& linked_ways() {
   static const std::vector<RanksWay> all{
       {3, {"replicas", testing::prune_sparse}},
@@ -231,7 +231,8 @@ TEST_P(LateRanks, ResumeIsNoBreak) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, LateRanks, ::testing::Values("fp32", "bf16"));
 
-/// What sums hold on the device is in the plan, to the byte; but for codecs that are chosen later.
+/// The plan covers the memory of sums on the device to the byte, except for codecs that are chosen
+/// later.
 TEST_P(LateRanks, LinkedByNcclHoldWhatWasPlanned) {
   const Linked linked;
   for (const auto& [ranks, way] : linked_ways()) {
@@ -240,29 +241,29 @@ TEST_P(LateRanks, LinkedByNcclHoldWhatWasPlanned) {
     io::Config config = testing::tiny_config(dir);
     config.train.dtype = GetParam();
     way.apply(config);
-    config.pruning.method = "none";  // else the peak of all memory may be when masks change
+    config.pruning.method = "none";  // otherwise a mask change may set the peak of all memory
     const bool chosen = config.parallel.codec.fallback == "adaptive";
     if (config.parallel.pipeline > 1) {
-      continue;  // whose plan is that of another stage
+      continue;  // its plan is that of another stage
     }
-    parallel::run_ranks(ranks,
-                        [&](parallel::Communicator& comm) {
-                          train::Trainer trainer(
-                              config, comm, {.resume = "none", .kernels = &testing::late_table()});
-                          trainer.run();
-                          const train::MemoryPlan& plan = trainer.fit().plan;
-                          constexpr auto kMessages = static_cast<size_t>(Memory::communication);
-                          const size_t used = trainer.arena().use(Memory::communication).peak;
-                          EXPECT_GT(used, 0U);
-                          EXPECT_LE(used, plan.peak.at(kMessages));
-                          EXPECT_TRUE(chosen || used == plan.peak.at(kMessages));
-                          constexpr size_t kCopies = 8192;  // of what micro-batches read and tell
-                          const size_t pinned = plan.pinned.at(kMessages);
-                          EXPECT_EQ(pinned > kCopies, chosen || config.parallel.error_feedback);
-                          EXPECT_LT(trainer.arena().host().use(Memory::communication).peak,
-                                    pinned + kCopies);
-                        },
-                        {.while_waiting = testing::while_ranks_wait()});
+    parallel::run_ranks(
+        ranks,
+        [&](parallel::Communicator& comm) {
+          train::Trainer trainer(config, comm,
+                                 {.resume = "none", .kernels = &testing::late_table()});
+          trainer.run();
+          const train::MemoryPlan& plan = trainer.fit().plan;
+          constexpr auto kMessages = static_cast<size_t>(Memory::communication);
+          const size_t used = trainer.arena().use(Memory::communication).peak;
+          EXPECT_GT(used, 0U);
+          EXPECT_LE(used, plan.peak.at(kMessages));
+          EXPECT_TRUE(chosen || used == plan.peak.at(kMessages));
+          constexpr size_t kCopies = 8192;  // copies of the inputs and losses of micro-batches
+          const size_t pinned = plan.pinned.at(kMessages);
+          EXPECT_EQ(pinned > kCopies, chosen || config.parallel.error_feedback);
+          EXPECT_LT(trainer.arena().host().use(Memory::communication).peak, pinned + kCopies);
+        },
+        {.while_waiting = testing::while_ranks_wait()});
   }
 }
 
@@ -286,7 +287,7 @@ TEST_P(LateRanks, LinkedByNcclTraceTheirSums) {
   }
 }
 
-/// What is timed before the start is timed on the device, too.
+/// Timings before the start also run on the device.
 TEST(LateRanks, TimeTheirLayers) {
   const Driven driven;
   const TempDir dir;
@@ -299,7 +300,7 @@ TEST(LateRanks, TimeTheirLayers) {
   EXPECT_EQ(run(config, 2, late).losses.size(), static_cast<size_t>(config.train.steps));
 }
 
-/// What a run says of the way that gradients take.
+/// The run's note on the route of its gradients.
 std::string way_of(const io::Config& config, int ranks = 2) {
   std::mutex mutex;
   std::string notes;
@@ -338,7 +339,7 @@ TEST(LateRanks, SayHowGradientsGo) {
   EXPECT_THAT(way_of(config), HasSubstr("parallel.reduction = \"ring\" runs on the host only"));
 }
 
-/// Sums of NCCL's own have other bits, the same on all ranks, and are as good.
+/// NCCL's own sums have other bits, the same on all ranks, and the same accuracy.
 TEST(LateRanks, NcclsOwnSums) {
   const Linked linked;
   const TempDir dir;

@@ -1,5 +1,5 @@
-// When gradients of a step are final: on a device when its kernels are done, not when they are asked
-// for, and nobody waits for that but in steps that wait anyway.
+// The time at which gradients of a step are final: on a device when its kernels are done, not when
+// they are enqueued. Only steps that wait anyway wait for it.
 #include "src/train/exchange/gradient_timeline.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct Slow {
   }
 };
 
-/// Of gradients that are final 200 and 400 ms after a step's begin, and the last kernel after 600.
+/// Gradients final 200 and 400 ms after the step's begin; the last kernel ends after 600 ms.
 train::GradientTimeline watched() {
   Slow slow;
   train::GradientTimelineRecorder recorder(slow.stream);
@@ -42,7 +42,7 @@ train::GradientTimeline watched() {
   return recorder.timeline();
 }
 
-/// On a machine that does something else meanwhile the host may look late, but not each time.
+/// Other load on the machine may delay a poll of the host, but not in every trial.
 TEST(GradientTimeline, OnADeviceIsWhenKernelsAreDone) {
   const auto near = [](double seconds, double right) { return std::fabs(seconds - right) < 0.1; };
   bool right = false;
@@ -66,7 +66,7 @@ TEST(GradientTimeline, OnADeviceIsNotAwaitedInOtherSteps) {
   EXPECT_TRUE(recorder.timeline().end.empty());
 }
 
-/// Sums are on their way in the step before, if there was one.
+/// The sums of the step before, if any, are in progress.
 TEST(GradientTimeline, OnTheCpuIsThatOfTheStepBefore) {
   Arena arena;
   Stream stream(arena, 1);

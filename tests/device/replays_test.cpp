@@ -1,5 +1,5 @@
-// Work that is recorded and replayed (stage/graph_cache.h), on a device that is not there, and what that
-// device says to recordings that are not as they must be.
+// Recording and replay of work (stage/graph_cache.h) on a pretended device, and the device's errors
+// for invalid recordings.
 #include "src/train/stage/graph_cache.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +92,7 @@ TEST_F(Recorded, KeysAndChangesHaveRecordingsOfTheirOwn) {
   EXPECT_EQ(cache_.replayed(), 4) << "asked for as at first";
   run(1);
   EXPECT_EQ(cache_.replayed(), 5);
-  stream().workspace(1000);  // it was elsewhere before
+  stream().workspace(1000);  // the workspace moves
   cache_.invalidate_if(1);
   run(1);
   EXPECT_EQ(cache_.replayed(), 5);
@@ -153,7 +153,7 @@ TEST_F(Recorded, OffOrWithoutADeviceNothingIs) {
   }
 }
 
-/// What must not happen meanwhile is a bug, at once or at the end.
+/// A forbidden action during a recording is a bug, at once or at the end.
 TEST_F(Recorded, NothingElseHappens) {
   const Buffer x = numbers(1);
   Buffer given = numbers(1);
@@ -182,7 +182,7 @@ TEST_F(Recorded, NothingElseHappens) {
       } catch (const Error&) {
         try {
           queue().end_recording();
-        } catch (const Error&) {  // the first one counts
+        } catch (const Error&) {  // the first error counts
         }
         throw;
       }
@@ -214,11 +214,11 @@ TEST_F(Recorded, AReplayAfterItsMemoryIsABug) {
   const std::unique_ptr<Recording> made = queue().end_recording();
   queue().replay(*made);
   EXPECT_THAT(read(x.tensor()), Each(2.0F));
-  x = numbers(1);  // perhaps at the same address
+  x = numbers(1);  // possibly at the same address
   EXPECT_THAT([&] { queue().replay(*made); }, ThrowsMessage<Bug>(HasSubstr("given back")));
 }
 
-/// Of a replay and what is asked of another queue beside it, which waits for nothing.
+/// A race between a replay and work on another queue that does not wait for it.
 TEST_F(Recorded, AReplayCanRaceToo) {
   const Buffer one = numbers(1);
   const Buffer x = numbers(1);

@@ -1,5 +1,5 @@
-// Whole runs on a device have the bits of the CPU's: every storage, type, pruning and way to keep
-// state, and what metrics.jsonl says of each step.
+// Whole runs on a device have the bits of the CPU's: every storage, type, pruning and form of
+// state, and the values in metrics.jsonl of each step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -119,7 +119,7 @@ TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
 
 using Part = std::function<Outcome(const io::Config&, const train::TrainerOptions&)>;
 
-/// Kernels, copies and replays that the host asks for in the last step but one, which has no
+/// Kernels, copies and replays that the host enqueues in the last step but one, which has no
 /// evaluation, and replays of the run.
 struct Asked {
   int64_t calls = 0, replays = 0;
@@ -153,7 +153,7 @@ Asked asked_by(const io::Config& config) {
   return asked;
 }
 
-/// What a micro-batch more costs in a step: a forward and a backward, two feeds, a copy of losses.
+/// Cost of one more micro-batch in a step: a forward and a backward, two feeds, a copy of losses.
 TEST_P(LateRuns, AskForAMicroBatchInFiveCalls) {
   for (const testing::Way& way : ways()) {
     SCOPED_TRACE(way.name);
@@ -180,7 +180,7 @@ TEST_P(LateRuns, AskForAMicroBatchInFiveCalls) {
   }
 }
 
-/// Several micro-batches under way, in one part or more, each in memory of its own.
+/// Several micro-batches in flight, in one part or more, each in its own memory.
 TEST_P(LateRuns, ReplayPartsThatStepByThemselves) {
   for (const char* prediction : {"none", "stash", "spectrain"}) {
     SCOPED_TRACE(prediction);
@@ -197,7 +197,7 @@ TEST_P(LateRuns, ReplayPartsThatStepByThemselves) {
   }
 }
 
-/// Draws are others in each step.
+/// Dropout masks differ in each step.
 TEST(Dropout, IsAskedForCallByCall) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
@@ -205,7 +205,7 @@ TEST(Dropout, IsAskedForCallByCall) {
   EXPECT_EQ(asked_by(config).replays, 0);
 }
 
-/// Wherever it is that the device refuses, nothing is lost, and it is told once.
+/// Wherever the device refuses to record, results stay the same, and one note reports it.
 TEST_P(LateRuns, GoOnWhereNothingIsRecorded) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
@@ -226,7 +226,7 @@ TEST_P(LateRuns, GoOnWhereNothingIsRecorded) {
   }
 }
 
-/// A run that ends after half of its steps, and what goes on with its checkpoint.
+/// A run that ends after half of its steps, and the run that resumes its checkpoint.
 void goes_on(const std::string& dtype, const Part& first, const Part& second) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
@@ -255,7 +255,7 @@ Outcome run_offloaded(io::Config config, const train::TrainerOptions& options) {
   return run_late(config, 1, options);
 }
 
-/// A checkpoint knows nothing of where state is.
+/// A checkpoint does not depend on the memory that holds the state.
 TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
   goes_on(GetParam(), run_here, run_there);
   goes_on(GetParam(), run_there, run_here);
@@ -263,8 +263,8 @@ TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
   goes_on(GetParam(), run_offloaded, run_there);
 }
 
-/// What is offloaded is in pinned memory, all of it, and planned to the byte; the model state is as
-/// large.
+/// Offloaded state is in pinned memory, all of it, and planned to the byte. The size of the model
+/// state does not change.
 TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
   for (const int64_t bits : {32, 8}) {
     const TempDir dir;
@@ -305,8 +305,7 @@ TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
   }
 }
 
-/// Weights are rebuilt by the other queue while products run, in all steps but the first of each
-/// mask.
+/// The second queue rebuilds weights while products run, in all steps but the first of each mask.
 TEST(Expanded, IsRebuiltAhead) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
@@ -324,7 +323,7 @@ TEST(Expanded, IsRebuiltAhead) {
     for (const sparse::Parameter& parameter : trainer.stage().store().parameters()) {
       weights += parameter.full() || parameter.storage != sparse::Storage::expanded ? 0 : 1;
     }
-    // Of each pass all but the first; a scatter and a wait each.
+    // In each pass all but the first; a scatter and a wait each.
     const int64_t passes = 2 * (config.train.steps - 1);
     EXPECT_GE(side->asked(), 2 * passes * (weights - 1));
     const size_t largest = static_cast<size_t>(3 * config.model.width * config.model.width) * 4;
@@ -332,7 +331,7 @@ TEST(Expanded, IsRebuiltAhead) {
   });
 }
 
-/// A plan counts what the device's arena will count, and a budget is the device's.
+/// The plan equals the use of the device's arena, and a budget limits the device's memory.
 TEST_P(LateRuns, FitTheirPlan) {
   for (const testing::Way& way : ways()) {
     SCOPED_TRACE(way.name);
@@ -351,8 +350,8 @@ TEST_P(LateRuns, FitTheirPlan) {
       EXPECT_EQ(plan.beside, 0U);
       EXPECT_EQ(trainer.arena().use(Memory::activation).peak,
                 plan.peak.at(static_cast<size_t>(Memory::activation)));
-      // Masks are told apart globally: how many elements each matrix keeps is known beforehand to a
-      // percent, with what pads it.
+      // Masks are chosen globally: the number of kept elements of each matrix is known in advance
+      // to one percent, including padding.
       constexpr double kSlack = 1.02;
       EXPECT_LE(static_cast<double>(trainer.arena().total().peak),
                 kSlack * static_cast<double>(plan.needed()));
@@ -368,7 +367,7 @@ TEST_P(LateRuns, FitTheirPlan) {
   }
 }
 
-/// What tools ask of a network without training: predictions, and the loss of a micro-batch.
+/// Uses of a network without training: predictions, and the loss of a micro-batch.
 std::vector<float> answers(const io::Config& config, const kernels::Kernels& table) {
   constexpr int32_t kTokens = 27;
   const train::ProblemShape problem{
@@ -398,7 +397,7 @@ TEST_P(LateRuns, AnswerAsTheCpu) {
   EXPECT_EQ(answers(config, late_table()), answers(config, kernels::by_name("cpu")));
 }
 
-/// Which storage is fastest here may differ from run to run; that it is found, not.
+/// The fastest storage may differ from run to run; a choice is always made.
 TEST_P(LateRuns, TimeTheirStorages) {
   const TempDir dir;
   io::Config config = tiny_config(dir);

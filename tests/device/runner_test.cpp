@@ -1,5 +1,5 @@
-// The runner of pipelines on pretended devices: contents by NCCL, by a transport that takes memory
-// of devices, or through the host. What arrives, who waits, what is counted; and every fault.
+// The pipeline runner on pretended devices: contents by NCCL, by a transport that accepts device
+// memory, or through the host. Checks contents, waits, counts, and every fault.
 #include "parallel/pipeline/runner.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kNumbers = 100;
 constexpr size_t kBytes = kNumbers * sizeof(float);
 
-/// Forward adds 1 to what it is given, backward doubles it; a stage keeps sums of what came.
+/// Forward adds 1 to its input, backward doubles it; a stage sums the messages it receives.
 class DeviceWork final : public PipelineWork {
  public:
   explicit DeviceWork(Stream& stream) : stream_(stream) {
@@ -110,7 +110,7 @@ class Carriers : public ::testing::TestWithParam<CarrierKind> {
   testing::FakeNccl nccl_;
 };
 
-/// Stages 0 … S-1 see 1, 1+1, …; gradients double from the last stage on.
+/// Stages 0 … S-1 receive 1, 1+1, …; gradients double from the last stage on.
 TEST_P(Carriers, MoveMessagesAndTheHostWaitsForNoQueue) {
   for (const ScheduleEntry* entry : schedules()) {
     const std::string_view name = entry->name;
@@ -161,7 +161,7 @@ TEST_P(Carriers, MoveMessagesAndTheHostWaitsForNoQueue) {
   }
 }
 
-/// Without one of the waits between queues there is a race, or nothing is lost.
+/// Removing a wait between queues gives a race, or changes no result.
 TEST_P(Carriers, NeedTheirWaits) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   const auto run = [&] {
@@ -183,8 +183,8 @@ TEST_P(Carriers, NeedTheirWaits) {
   const float whole = run();
   const int64_t follows = simt::follows();
   EXPECT_EQ(follows > 0, GetParam() == CarrierKind::nccl);
-  // Which wait has a number is the threads' doing, and now and then what one waits for is seen to be
-  // done before: so one is missed when any of a few runs misses it.
+  // Threads determine the numbering of waits, and sometimes the awaited work is already done. So a
+  // wait counts as needed if any of a few runs needs it.
   const auto is_missed = [&](int64_t number) {
     simt::forget_follow(number);
     try {
@@ -217,7 +217,7 @@ std::string error_of(const std::function<void(Communicator&)>& body, double time
   return "no error";
 }
 
-/// Runs 1F1B twice; `act` sees the actions of each rank.
+/// Runs 1F1B twice; `act` is called for each action of each rank.
 std::string error_when(CarrierKind carrier,
                        const std::function<void(Communicator&, Rank&, const Action&)>& act,
                        double timeout = 20) {
@@ -233,7 +233,7 @@ std::string error_when(CarrierKind carrier,
       timeout);
 }
 
-/// On rank 0, whose next activation is that of micro-batch 2.
+/// Called on rank 0, whose next activation is that of micro-batch 2.
 void send_again(Rank& me, CarrierKind carrier, const Envelope& envelope) {
   const std::vector<std::byte> nothing(kBytes);
   Communicator& comm = me.runner.communicator();
@@ -301,7 +301,7 @@ TEST_P(Carriers, ASilentStageIsNamed) {
                            HasSubstr("sending a message to another stage")));
 }
 
-/// Its device computes on for ever; it waits for nobody, and hears that the other has given up.
+/// The device computes for ever. Its rank blocks on no call, and receives the other rank's error.
 TEST_P(Carriers, ADeviceThatHangsIsNamed) {
   const std::string error = error_when(
       GetParam(),
@@ -314,8 +314,8 @@ TEST_P(Carriers, ADeviceThatHangsIsNamed) {
   EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while "));
 }
 
-/// A rank that waits for its device takes messages meanwhile: here that device goes on when the
-/// other rank's has sent.
+/// A rank that waits for its device receives messages meanwhile: here the device continues after
+/// the other rank's has sent.
 TEST_P(Carriers, RanksAnswerWhileTheyWaitForTheirDevices) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 3});
   std::atomic<bool> sent = false;
@@ -326,7 +326,7 @@ TEST_P(Carriers, RanksAnswerWhileTheyWaitForTheirDevices) {
           if (action == Action{ActionKind::forward, 0, 2}) {
             me.backend.stream().synchronize();
             me.runner.progress();  // the activation of micro-batch 1 leaves
-            // Memory is given back when all queues are empty.
+            // Memory is freed when all queues are empty.
             me.backend.arena().allocate(Memory::scratch, "array", DType::fp32, Shape{8});
             sent = true;
           } else if (action == Action{ActionKind::forward, 1, 0}) {
@@ -341,7 +341,7 @@ TEST_P(Carriers, RanksAnswerWhileTheyWaitForTheirDevices) {
   EXPECT_EQ(error, "no error");
 }
 
-/// Kernels of several micro-batches may take longer than any timeout, as long as messages come.
+/// Kernels of several micro-batches may take longer than any timeout, as long as messages arrive.
 TEST_P(Carriers, KernelsOfThisRankAreAwaited) {
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 5});
   const std::string error = error_of(
@@ -367,8 +367,8 @@ INSTANTIATE_TEST_SUITE_P(All, Carriers,
                          ::testing::Values(CarrierKind::host, CarrierKind::mpi, CarrierKind::nccl),
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
-/// Beside messages: a rank that waits for one, behind a sum that its device waits for, is patient
-/// with its own kernels, but not with the other end of that sum.
+/// Timeouts beside messages: a rank that waits for a message behind a device sum does not limit its
+/// own kernels, but limits the other end of that sum.
 TEST(NcclCarrier, ASumThatHangsIsNoticedBesideMessages) {
   const testing::FakeNccl fake;
   const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 1});

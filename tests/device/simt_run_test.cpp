@@ -1,5 +1,5 @@
-// The whole trainer on the kernels of table "cuda", as the harness runs them: losses and weights
-// are near the CPU's, two runs have the same bits, and a checkpoint of one goes on with the other.
+// The whole trainer on the kernels of table "cuda" in the harness: losses and weights are close to
+// the CPU's, two runs have the same bits, and each resumes the other's checkpoint.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using testing::Outcome;
 using testing::run;
 using testing::TempDir;
 
-/// Threads are fibers here: a network of a few thousand weights.
+/// Threads are fibers here, so the network has only a few thousand weights.
 io::Config small_config(const TempDir& dir) {
   io::Config config = testing::tiny_config(dir);
   config.model.layers = 1;
@@ -37,7 +37,7 @@ Outcome run_simt(const io::Config& config, train::TrainerOptions options = {}) {
   return run(config, 1, options);
 }
 
-/// Weights by their places in the dense parameter.
+/// Weights by their positions in the dense parameter.
 std::map<int32_t, double> placed(const Outcome& outcome, const std::string& name) {
   std::map<int32_t, double> weights;
   const auto& positions = outcome.positions.at(name);
@@ -47,9 +47,9 @@ std::map<int32_t, double> placed(const Outcome& outcome, const std::string& name
   return weights;
 }
 
-/// Sums have other orders: relative differences of 1e-6 in fp32 and 1e-2 in 16 bits, which Adam may
-/// turn into a whole step where a gradient is itself noise, and which may decide between two
-/// weights of nearly the same magnitude when masks are made.
+/// Sums have another order: relative differences of 1e-6 in fp32 and 1e-2 in 16 bits. Adam may turn
+/// these into a whole step where a gradient is itself noise, and they may decide between two
+/// weights of nearly the same magnitude when masks are chosen.
 void expect_near(const Outcome& a, const Outcome& b, const io::Config& config) {
   const bool half = config.train.dtype != "fp32";
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -155,7 +155,7 @@ TEST_P(SimtRuns, AreNearTheCpu) {
   }
 }
 
-/// Those with kernels of their own for each type of 16 bits.
+/// Storages with their own kernels for each 16-bit type.
 TEST(SimtRunsInFp16, AreNearTheCpu) {
   for (const testing::Way& way : ways()) {
     if (way.name == "expanded" || way.name == "block" || way.name.starts_with("heads of 64")) {
@@ -164,7 +164,7 @@ TEST(SimtRunsInFp16, AreNearTheCpu) {
   }
 }
 
-/// Kernels of a pass are launched by one call: a step of four times the micro-batches has as many
+/// One call launches the kernels of a pass: a step with four times the micro-batches has as many
 /// launches.
 TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
   for (const testing::Way& way : ways()) {
@@ -202,7 +202,7 @@ TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
   }
 }
 
-/// The plan is what the arena holds at its peak, to the byte: workspace, activations, state.
+/// The plan equals the arena's peak, to the byte: workspace, activations, state.
 void expect_planned(const io::Config& config) {
   parallel::run_ranks(1, [&](parallel::Communicator& comm) {
     train::TrainerOptions options;
@@ -220,7 +220,7 @@ void expect_planned(const io::Config& config) {
   });
 }
 
-/// Where masks are known beforehand.
+/// For masks known in advance.
 TEST_P(SimtRuns, HoldWhatWasPlanned) {
   for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
     for (const bool later : {false, true}) {

@@ -1,6 +1,6 @@
-// The lists of kept elements that unstructured products of a device read: there when they are
-// needed, as large as said, and always of the present mask, also for what a library has kept with
-// them.
+// The lists of kept elements that unstructured products on a device read. They exist when needed,
+// have the stated size, and always match the present mask, as does the data that a library stores
+// with them.
 #include <gtest/gtest.h>
 
 #include "sparse/weight/weight.h"
@@ -18,13 +18,13 @@ constexpr int64_t kRows = 24, kCols = 40, kTokens = 8;
 
 Mask mask_of(uint64_t seed) {
   Mask mask(kRows * kCols);
-  for (int64_t i = 0; i < mask.size(); ++i) {  // each row and seed keeps as many
+  for (int64_t i = 0; i < mask.size(); ++i) {  // each row and seed keeps the same number
     mask.set(i, (i + static_cast<int64_t>(seed)) % 4 == 0);
   }
   return mask;
 }
 
-/// One weight on a backend, and its three verbs on fixed activations.
+/// One weight on a backend, and its three products on fixed activations.
 class OneWeight {
  public:
   OneWeight(const kernels::Kernels& table, DType dtype, Storage storage)
@@ -48,7 +48,7 @@ class OneWeight {
     }
     store_.set_values(parameter(), values);
   }
-  /// y, dx and dW, one behind the other.
+  /// y, dx and dW, concatenated.
   std::vector<float> verbs() {
     Stream& stream = backend_.stream();
     weight_.apply(stream, {.x = x_.tensor(), .y = y_.tensor()});

@@ -1,5 +1,5 @@
-// What stages add up once a step, from device to device: each wait between queues is needed, and a
-// rank that is silent or fails amid it ends all with a message.
+// Sums over stages once per step, from device to device: each wait between queues is needed, and a
+// rank that is silent or fails during a sum ends all ranks with a message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class PipelineReduction : public ::testing::Test {
   }
   ~PipelineReduction() override { testing::while_ranks_wait() = {}; }
 
-  /// Of the first rank that ends; `after` is what its device does after a backward.
+  /// Error of the first rank that ends; `after` runs on its device after a backward.
   std::string error(const std::function<bool(parallel::Communicator&)>& after);
 
   TempDir dir_;
@@ -48,7 +48,7 @@ class PipelineReduction : public ::testing::Test {
   io::Config config_ = testing::tiny_config(dir_);
 };
 
-/// Both ends fill their gradients and counts, and read what has come of them.
+/// Both ends fill their gradients and counts, and read the sums.
 std::vector<float> sums_of(const io::Config& config) {
   std::vector<float> found;
   parallel::run_ranks(
@@ -102,7 +102,7 @@ std::vector<float> sums_of(const io::Config& config) {
   return found;
 }
 
-/// Without one of them there is a race.
+/// Removing any of the waits gives a race.
 TEST_F(PipelineReduction, NeedTheirWaits) {
   simt::forget_follow(-1);
   const std::vector<float> whole = sums_of(config_);
@@ -115,14 +115,15 @@ TEST_F(PipelineReduction, NeedTheirWaits) {
     try {
       EXPECT_EQ(sums_of(config_), whole);
       ADD_FAILURE() << "nobody misses wait " << number;
-    } catch (const Error& error) {  // of the rank itself, or what the other has heard of it
+    } catch (const Error& error) {  // from the rank itself, or the error it received from the other
       EXPECT_THAT(error.what(), HasSubstr("race: "));
     }
   }
   simt::forget_follow(-1);
 }
 
-/// What the device of the first stage does after its last backward of a step, until it is true.
+/// Called on the device of the first stage after its last backward of a step, until it returns
+/// true.
 thread_local std::function<bool()> after_backward;
 
 void embed(Stream& stream, const kernels::EmbeddingBackwardArgs& args) {

@@ -1,6 +1,6 @@
-// Steps that are asked for while the one before runs: the host waits for nothing that it has asked
-// for within a step, on one device and on several that NCCL links; and a step that goes wrong
-// leaves the state, the message and the files of a run that never asked for the next one.
+// Steps enqueued while the one before runs. The host does not wait for work that it has enqueued in
+// the same step, on one device and on several linked by NCCL. A failed step leaves the state, the
+// message and the files of a run that never enqueued the next one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ void run_ranks(int ranks, const std::function<void(parallel::Communicator&)>& bo
   parallel::run_ranks(ranks, body, {.while_waiting = testing::while_ranks_wait()});
 }
 
-/// Of the step that was asked for last, the tasks that the host has waited for when the one before
-/// is reported: by step from the third to the last but one, all queues of a rank's device together.
+/// Tasks of the newest enqueued step that the host has waited for when the step before is reported:
+/// by step from the third to the last but one, summed over all queues of a rank's device.
 std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_rank = 0) {
   std::vector<int64_t> waits;
   run_ranks(ranks, [&](parallel::Communicator& comm) {
@@ -66,7 +66,7 @@ struct RanksWay {
   testing::Way way;
 };
 
-/// All that is timed is timed by the first step.
+/// The first step does all timing.
 void time_codecs(io::Config& config, const std::string& codec) {
   config.parallel.codec.fallback = codec;
   config.parallel.codec_min_size = 64;
@@ -183,7 +183,7 @@ struct PipelineWay {
   void (*apply)(io::Config& config) = [](io::Config&) {};
 };
 
-/// Of two stages.
+/// Pipelines of two stages.
 const std::vector<PipelineWay>& pipelines() {
   static const std::vector<PipelineWay> all{
       {.schedule = "1f1b"},
@@ -232,7 +232,7 @@ TEST_P(Steps, OfPipelinesWaitForNothingOfTheirOwn) {
   }
 }
 
-/// Whose norm the host has to add up: the test sees that, too.
+/// Settings whose norm the host must sum: the test detects these waits.
 TEST_P(Steps, WaitForTheNormWhereStagesHaveNoNccl) {
   const Linked linked;
   const TempDir dir;
@@ -241,8 +241,8 @@ TEST_P(Steps, WaitForTheNormWhereStagesHaveNoNccl) {
   EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
 }
 
-/// What goes wrong, and in which calls for a gradient of the loss, as they run on each rank: of a
-/// recorded pass, in each of its replays.
+/// The fault, and the calls for a gradient of the loss that it affects, counted as they run on each
+/// rank: for a recorded pass, in each of its replays.
 enum class Wrong : uint8_t { nothing, gradient, loss };
 struct Plan {
   Wrong what = Wrong::nothing;
@@ -255,7 +255,7 @@ struct Plan {
 };
 thread_local Plan plan;
 
-/// Beside the kernels of the device, whose memory a task may write.
+/// Runs a task in the order of the device's kernels; the task may write device memory.
 void asked(Stream& stream, std::function<void()> task) {
   if (auto* queue = dynamic_cast<simt::Queue*>(stream.queue()); queue != nullptr) {
     queue->enqueue(std::move(task));
@@ -278,7 +278,7 @@ void spoiled(Stream& stream, const kernels::CrossEntropyArgs& args) {
     return;
   }
   Plan* const of_rank = &plan;
-  // A loss of rows whose target is there; their gradients would be finite.
+  // The loss becomes infinite for rows whose target is in this half; their gradients stay finite.
   asked(stream, [of_rank, half = args.logits.column_range(0, args.logits.cols() / 2)] {
     ++of_rank->begun;
     if (of_rank->wrong_now(Wrong::loss)) {
@@ -313,7 +313,7 @@ const kernels::Kernels& table_of(bool late) {
 struct End {
   std::string message;
   Outcome state;
-  std::vector<std::vector<float>> common;  ///< what compute reads of each parameter
+  std::vector<std::vector<float>> common;  ///< values that compute reads, by parameter
   std::vector<nlohmann::json> told;
   std::vector<std::string> checkpoints;
   int64_t calls = 0;  ///< of the last rank
@@ -337,7 +337,7 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
     } catch (const Failure& failure) {
       message = failure.what();
     }
-    Outcome state = testing::outcome_of(trainer);  // which waits for the device
+    Outcome state = testing::outcome_of(trainer);  // waits for the device
     sparse::Store& store = trainer.stage().store();
     if (comm.rank() == 0) {
       for (const sparse::Parameter& parameter : store.parameters()) {
@@ -359,9 +359,8 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
   return end;
 }
 
-/// A step that is not finite ends the run as on the CPU, which asks for no step before the last is
-/// done, though on a device the next one had been asked for: with its message, with the state, the
-/// metrics and the checkpoints before it.
+/// A step that is not finite ends the run as on the CPU, although the device has already enqueued
+/// the next one: with the CPU's message, and the state, the metrics and the checkpoints before it.
 void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& link = "auto") {
   constexpr int64_t kStep = 5;
   const End whole = end_of(config, ranks, false, {});
@@ -370,8 +369,8 @@ void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& 
   ASSERT_EQ(whole.calls % config.train.steps, 0);
   EXPECT_EQ(whole.message, "");
   for (const Wrong what : {Wrong::gradient, Wrong::loss}) {
-    // The last micro-batch of the step alone; and again, when that is done once more to see which
-    // gradients are not finite.
+    // Only the last micro-batch of the step; and once more, when the step is repeated to find the
+    // gradients that are not finite.
     const Plan wrong{.what = what, .calls = {kStep * a_step - 1, (kStep + 2) * a_step - 1}};
     End here = end_of(config, ranks, false, wrong);
     io::Config linked = config;
@@ -456,7 +455,7 @@ TEST_P(Steps, ThatGoWrongInAPipelineChangeNothingOnAny) {
   }
 }
 
-/// Who asks for an end gets it one step later at most, with that step's checkpoint.
+/// A requested end comes one step later at most, with that step's checkpoint.
 TEST_P(Steps, EndWhenTheyAreAskedTo) {
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);

@@ -1,6 +1,5 @@
-// Codecs that are chosen by times, between devices: sums are timed on the link, to their end, in
-// memory that plans have; what was chosen is what then travels; a peer that is lost meanwhile ends
-// the run.
+// Codecs chosen by times, between devices. Sums are timed on the link until they complete, in
+// planned memory. The run then uses the chosen codec. A peer lost during the timing ends the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,11 +58,11 @@ void on_ranks(int ranks, const std::function<void(parallel::Communicator&)>& bod
   parallel::run_ranks(ranks, body, {.while_waiting = simt::drive_queues});
 }
 
-/// A run between devices, and what it has told.
+/// A run between devices, and its notes.
 struct Told {
   Outcome outcome;
   std::string notes;
-  std::map<std::string, int64_t> open;  ///< kept elements of those whose codec was to be chosen
+  std::map<std::string, int64_t> open;  ///< kept elements of parameters whose codec was still open
   int64_t steps = 0;
 };
 
@@ -99,7 +98,7 @@ Told run_linked(const io::Config& config, int ranks, train::TrainerOptions optio
   return told;
 }
 
-/// On the CPU, for comparison with the above.
+/// The reference run on the CPU.
 Outcome run_on_cpu(const io::Config& config, int ranks) {
   Outcome outcome = testing::run(config, ranks);
   outcome.losses.clear();
@@ -143,7 +142,7 @@ TEST_P(TimedSums, OfAutoChooseWhatThenTravels) {
   EXPECT_EQ(told.outcome, run_on_cpu(named, 2)) << told.notes;
 }
 
-/// The first step chooses, and what it chose is in checkpoints.
+/// The first step chooses; checkpoints store the choice.
 TEST_P(TimedSums, OfAdaptiveChooseWhatThenTravelsAlsoAfterAResume) {
   config_.parallel.codec.fallback = "adaptive";
   config_.parallel.codec_goal = "time";
@@ -166,7 +165,7 @@ TEST_P(TimedSums, OfAdaptiveChooseWhatThenTravelsAlsoAfterAResume) {
   EXPECT_EQ(told.outcome, run_on_cpu(named, 2)) << chosen;
 }
 
-/// With one codec twice the run is that codec's, on the CPU: rounds leave no trace.
+/// With the same codec twice the run is that codec's, on the CPU: trials change no state.
 TEST_P(TimedSums, OfAdaPrecAreThoseOfItsTrials) {
   config_.parallel.error_feedback = true;
   config_.train.steps = 20;
@@ -182,7 +181,7 @@ TEST_P(TimedSums, OfAdaPrecAreThoseOfItsTrials) {
   EXPECT_EQ(told.outcome, want);
 }
 
-/// Masks change: sums of other lengths are timed amid the run.
+/// Masks change: sums of other lengths are timed during the run.
 TEST_P(TimedSums, OfOtherMasksAreTimedAnew) {
   testing::prune_gradually(config_);
   config_.pruning.sparsity = 0.8;
@@ -200,7 +199,7 @@ TEST_P(TimedSums, OfOtherMasksAreTimedAnew) {
   }
 }
 
-/// Parts that step by themselves have their codecs timed, too.
+/// Parts with asynchronous steps also have their codecs timed.
 TEST_P(TimedSums, OfAsynchronousParts) {
   config_.parallel.codec.fallback = "fastest";
   config_.parallel.pipeline = 2;
@@ -217,7 +216,7 @@ struct Plan {
   std::string reduction = "sra";
   int zero = 0;
   bool feedback = false;
-  bool exact = false;  ///< whatever is chosen, the run holds the same
+  bool exact = false;  ///< all choices give the same values
 };
 
 TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
@@ -249,13 +248,15 @@ TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
       EXPECT_TRUE(!way.exact || used == planned) << used << " of " << planned;
       EXPECT_LT(planned, 3 * used);
       EXPECT_LE(trainer.arena().total().peak, plan.needed());
-      EXPECT_LE(trainer.arena().host().use(Memory::communication).peak,
-                plan.pinned.at(kMessages) + 8192);  // what micro-batches read and tell
+      EXPECT_LE(
+          trainer.arena().host().use(Memory::communication).peak,
+          plan.pinned.at(kMessages) + 8192);  // copies of the inputs and losses of micro-batches
     });
   }
 }
 
-/// Any choice of "fastest" is planned: each matrix in codes while all others travel as they are.
+/// The plan covers any choice of "fastest": each matrix coded while all others are sent
+/// uncompressed.
 TEST_P(TimedSums, OfFastestArePlannedForAnyChoice) {
   const auto planned = [&] {
     size_t bytes = 0;
@@ -281,7 +282,7 @@ TEST_P(TimedSums, OfFastestArePlannedForAnyChoice) {
   }
 }
 
-/// The kernels of table cuda, by the harness; `check_every` compares replicas.
+/// The kernels of table cuda in the harness; `check_every` compares replicas.
 TEST(TimedSumsOfCuda, AreThoseOfARun) {
   testing::FakeNccl nccl;
   const TempDir dir;
@@ -324,7 +325,7 @@ std::vector<float> numbers(Stream& stream, const Tensor& tensor) {
   return all;
 }
 
-/// Collectives of its own beside those of a run that has not begun.
+/// Separate collectives beside those of a run that has not begun.
 struct Beside {
   Beside(const io::Config& config, parallel::Communicator& with)
       : comm(with),
@@ -393,7 +394,7 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
   });
 }
 
-/// Rank 0 times a sum, and rank 1 does what `other` says.
+/// Rank 0 times a sum; rank 1 runs `other`.
 void lose_rank_1(const io::Config& config, const ::testing::Matcher<std::string>& message,
                  const std::function<void(parallel::Communicator&)>& other) {
   std::atomic<bool> over{false};

@@ -1,5 +1,5 @@
 #pragma once
-// What metrics.jsonl tells of each step, in order, but for times.
+// Values of metrics.jsonl, step by step in order, without times.
 #include "tests/support/support.h"
 
 namespace espalier::testing {

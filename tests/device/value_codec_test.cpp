@@ -1,6 +1,6 @@
-// New values of ZeRO-1 in codes, from device to device: what ranks hold, and the bytes that they
-// send, are those of ranks on the CPU, and so of the same run through the host; master copies are
-// in the device's memory; checkpoints go both ways.
+// ZeRO-1's coded new values, from device to device: values of ranks, and the bytes that they send,
+// equal those of ranks on the CPU and of the same run through the host. Master copies are in the
+// device's memory. Checkpoints can be exchanged in both directions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using testing::TempDir;
 
-/// Ranks with NCCL between their devices, which go on while their hosts wait for messages.
+/// Ranks with NCCL between their devices; devices advance while hosts wait for messages.
 struct Linked {
   testing::FakeNccl nccl;
   Linked() {
@@ -27,7 +27,7 @@ struct Linked {
 
 using Common = std::map<std::string, std::vector<float>>;
 
-/// What a rank ends with, and what rank 0 told of each step, sent bytes among it.
+/// Final state of a rank, and rank 0's metrics of each step, including sent bytes.
 struct End {
   testing::Outcome state;
   Common common;  ///< the values that compute reads, which follow those of `state`
@@ -35,7 +35,7 @@ struct End {
   bool operator==(const End&) const = default;
 };
 
-/// Of the last rank.
+/// Result of the last rank.
 End end_of(const io::Config& config, int ranks, const train::TrainerOptions& options) {
   End end;
   parallel::run_ranks(
@@ -67,7 +67,7 @@ End here(const io::Config& config, int ranks, train::TrainerOptions options = {}
 
 End there(io::Config config, int ranks, train::TrainerOptions options = {}) {
   options.kernels = &testing::late_table();
-  config.parallel.device_link = "nccl";  // or there is none
+  config.parallel.device_link = "nccl";  // otherwise there is none
   return end_of(config, ranks, options);
 }
 
@@ -159,8 +159,8 @@ TEST_P(ValueCodes, OfRunsAreThoseOfTheCpu) {
   }
 }
 
-/// From the CPU to the device, back, and on: each checkpoint holds both, what ranks have in common
-/// and its master copy.
+/// Checkpoints from the CPU to the device, back, and on: each holds the replicated values and the
+/// master copy.
 TEST_P(ValueCodes, GoOnElsewhere) {
   io::Config made = config("maxmin:2");
   testing::prune_sparse(made);
@@ -183,7 +183,7 @@ TEST_P(ValueCodes, GoOnElsewhere) {
   }
 }
 
-/// Sums of NCCL's own have other bits; values still go in codes.
+/// NCCL's own sums have other bits; values are still coded.
 TEST_P(ValueCodes, BesideNcclsOwnSums) {
   io::Config made = config("linear8");
   const End want = here(made, 3);
@@ -195,8 +195,8 @@ TEST_P(ValueCodes, BesideNcclsOwnSums) {
   EXPECT_NEAR(got.told.back().at("loss"), want.told.back().at("loss"), 1e-3);
 }
 
-/// Master copies are where codes are made, but for what is offloaded; all of it as planned, to the
-/// byte, also while masks change.
+/// Master copies are in the memory where values are encoded, except offloaded ones; all memory is
+/// as planned, to the byte, also while masks change.
 TEST_P(ValueCodes, HoldWhatWasPlanned) {
   for (const char* link : {"nccl", "host"}) {
     for (const bool offload : {false, true}) {

@@ -1,8 +1,8 @@
 #pragma once
-// What a kernel's arguments refer to (kernels.h), by name, and what is done to it:
+// Visits the memory that a kernel's arguments refer to (kernels.h), by name and use:
 //   visit_operands(args, fn)   fn(name, use, Tensor&) for each tensor; returns the operation's name
 //   visit_arrays(args, fn)     fn(name, use, const void*, bytes) for each other array
-// Of PredictArgs::terms neither: it is read when the call is made.
+// Neither visits PredictArgs::terms: it is read during the call.
 #include <string>
 
 #include "src/kernels/kernels.h"
@@ -12,7 +12,7 @@ namespace espalier::kernels {
 enum class Use : uint8_t { in, out, both };
 inline Use sum_of(bool accumulate) { return accumulate ? Use::both : Use::out; }
 
-// In namespace espalier::kernels, to be found by their arguments.
+// In namespace espalier::kernels for argument-dependent lookup.
 template <class Fn>
 std::string visit_operands(GemmArgs& a, Fn&& fn) {
   fn("a", Use::in, a.a);
@@ -303,7 +303,7 @@ void visit_arrays(const SparseMatrix& m, Fn&& fn) {
   fn("row", Use::in, m.csr.row, 4 * kept);
   fn("order", Use::in, m.csr.order, 4 * kept);
 }
-/// How many blocks there are only the device knows: their columns are taken for one.
+/// Only the device knows the number of blocks: of their columns only the first is visited.
 template <class Fn>
 void visit_arrays(const BlockMatrix& m, Fn&& fn) {
   const auto begins = static_cast<size_t>((m.rows + m.height - 1) / m.height + 1);

@@ -40,7 +40,7 @@ TEST_F(CheckpointDamage, TruncationIsFound) {
   }
 }
 
-/// A checkpoint in which one thing is not as it should be.
+/// A checkpoint with one defect.
 struct Flaw {
   std::string name;
   int64_t version = 1;

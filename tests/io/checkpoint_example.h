@@ -1,5 +1,5 @@
 #pragma once
-// A small checkpoint in a folder of its own, for the tests that write, damage and read one.
+// A small checkpoint in its own folder, for tests that write, damage and read checkpoints.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

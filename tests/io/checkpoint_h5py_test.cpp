@@ -1,4 +1,4 @@
-// The Python lines in docs/formats.md, run as they stand there.
+// Runs the Python lines of docs/formats.md unchanged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<std::string> python_blocks(const fs::path& document) {
   return out;
 }
 
-/// A Python that has h5py; empty when there is none.
+/// A Python with h5py; empty if there is none.
 std::string python() {
   const char* chosen = std::getenv("ESPALIER_PYTHON");
   for (const std::string& program :

@@ -153,7 +153,7 @@ TEST_F(CheckpointTest, FactorsOfMatricesHaveShapesOfTheirOwn) {
                {"/optim/w/moment1", "missing"});
 }
 
-/// In the file they are IEEE halves; every type reads them, and they read every type.
+/// The file stores IEEE halves; every type can load them, and fp16 can load every type.
 TEST_F(CheckpointTest, HoldsHalfPrecision) {
   std::vector<fp16> halves{to_fp16(1.5F), to_fp16(-0x1p-24F), to_fp16(65504.0F), to_fp16(0.1F)};
   const auto in_fp16 = [](std::vector<fp16>& data) {

@@ -1,6 +1,6 @@
-// A disk that fills up, at every place where it can, while a checkpoint is written: a Failure that
-// says so, the earlier checkpoint as it was, no temporary file, and a process that still ends by
-// itself.
+// A disk that fills up at each possible point while a checkpoint is written. Expected: a Failure
+// that says so, the earlier checkpoint unchanged, no temporary file, and a process that exits
+// normally.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// While it lives, files of this process cannot grow beyond `bytes`: writes fail with EFBIG.
+/// During its lifetime files of this process cannot grow beyond `bytes`: writes fail with EFBIG.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -55,7 +55,7 @@ void write_checkpoint(const fs::path& path, int64_t step, int64_t count) {
   writer.commit();
 }
 
-/// Empty when the checkpoint went through.
+/// Empty if the checkpoint was written.
 std::string failure_of_write(const fs::path& path, int64_t step, int64_t count) {
   try {
     write_checkpoint(path, step, count);
@@ -65,8 +65,8 @@ std::string failure_of_write(const fs::path& path, int64_t step, int64_t count) 
   return "";
 }
 
-/// Runs `body` in a process of its own, which then ends as any does (with HDF5's handlers at exit).
-/// Returns its exit code; -1 when it was killed, by the alarm for instance.
+/// Runs `body` in a child process that exits normally (with HDF5's exit handlers). Returns its exit
+/// code; -1 if a signal killed it, for example the alarm.
 int exit_code_of(const std::function<int()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -133,7 +133,7 @@ TEST_F(FullDiskTest, TheProcessStillEndsByItself) {
   EXPECT_EQ(files(), 0);
 }
 
-/// To a namespace where an ordinary user may mount; its ids there are those that it has here.
+/// Enters a namespace in which an ordinary user may mount; user ids map to themselves.
 bool unshare_as_user() {
   const auto user = ::getuid();
   const auto group = ::getgid();
@@ -146,7 +146,7 @@ bool unshare_as_user() {
   return true;
 }
 
-/// A small file system of our own, visible to this process only. False where that is not allowed.
+/// Mounts a small file system, visible to this process only. False where that is not permitted.
 bool mount_small(const fs::path& folder) {
   const bool apart = ::unshare(CLONE_NEWNS) == 0 || unshare_as_user();
   return apart && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&

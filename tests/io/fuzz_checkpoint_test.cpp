@@ -1,6 +1,6 @@
-// Damage at random: a checkpoint with flipped bits, overwritten bytes or a lost end gives a Failure
-// or the data that were written, bit for bit; never other data, and never a crash or a hang.
-// ESPALIER_FUZZ = number of rounds (default 1,000).
+// Random damage: a checkpoint with flipped bits, overwritten bytes or a lost end gives a Failure or
+// the written data, bit for bit; never other data, a crash or a hang. ESPALIER_FUZZ = number of
+// rounds (default 1,000).
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ void write_original(const fs::path& path) {
   writer.commit();
 }
 
-/// All of a checkpoint, as one text.
+/// The whole contents of a checkpoint as one text.
 std::string contents(const fs::path& path) {
   const CheckpointReader reader(path);
   const CheckpointMeta meta = reader.meta();

@@ -1,5 +1,5 @@
-// Plain HDF5 files: what h5py users write comes in (tests/data/make_plain_hdf5.py wrote the
-// example), and what goes out comes back.
+// Plain HDF5 files: reads files written by h5py (tests/data/make_plain_hdf5.py wrote the example),
+// and writes files that it can read back.
 #include "io/checkpoint/plain_hdf5.h"
 
 #include <gtest/gtest.h>

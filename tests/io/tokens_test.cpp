@@ -1,4 +1,4 @@
-// Token and image files: what is read, how it is split, and the order in which training draws it.
+// Token and image files: reading, splits, and the order in which training draws samples.
 #include "io/data/tokens.h"
 
 #include <gtest/gtest.h>
@@ -162,7 +162,7 @@ TEST_F(TokensTest, TheOrderIsAPureFunctionThatCoversTheData) {
   EXPECT_EQ(*seen.rbegin(), 31) << "a window of 9 tokens still fits there";
   EXPECT_EQ(seen.size(), 32U);
   EXPECT_NE(sample_index(1, 0, 0, 1 << 30), sample_index(2, 0, 0, 1 << 30));
-  // These numbers fix the order for ever: a resume under a later version must not jump.
+  // These numbers fix the order permanently: a resume under a later version must continue it.
   EXPECT_EQ(sample_index(1, 0, 0, 1'000'000), 480729);
   EXPECT_EQ(sample_index(1, 500, 11, 1'000'000), 39162);
   EXPECT_EQ(train.evaluation_windows(8), 4);

@@ -9,14 +9,14 @@
 
 namespace espalier::kernels {
 
-/// By every rule.
+/// Cases of every update rule.
 inline void add_updates(Cases& cases, const KeptPointer& kept, const StateForm& form) {
   for (const RuleCase& rule : rule_cases()) {
     cases.push_back(update_case(rule, kept, form));
   }
 }
 
-/// In fp16, which takes the ways of bf16 but for conversions.
+/// Cases in fp16, which uses the code paths of bf16 except for conversions.
 inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
   for (const auto& [dtype, packed] :
        {std::pair{kFp32, kFp16}, std::pair{kFp16, kFp32}, std::pair{kFp16, kFp16}}) {
@@ -36,7 +36,8 @@ inline void add_fp16_index_cases(Cases& cases, const KeptPointer& kept) {
   }
 }
 
-/// Arrays that threads and blocks of threads share out: of updates some forms are enough.
+/// Arrays large enough to be divided among threads and blocks of threads. Of the updates only some
+/// forms are included.
 inline void add_large_index_cases(Cases& cases, const KeptPointer& kept) {
   for (const DType dtype : {kFp32, kBf16}) {
     cases.push_back(gather_case(kept, dtype, true, kBf16));
@@ -81,8 +82,8 @@ inline void add_index_cases(Cases& cases, const KeptPointer& kept) {
   }
 }
 
-/// Updates of many arrays in a call, of all forms; and of arrays that are large enough for a launch
-/// of their own on a GPU.
+/// Updates of many arrays in one call, in all forms, and of arrays large enough for their own
+/// launch on a GPU.
 inline void add_update_cases(Cases& cases) {
   for (const RuleCase& rule : rule_cases()) {
     std::vector<Update> updates;

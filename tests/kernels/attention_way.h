@@ -1,5 +1,6 @@
 #pragma once
-// By what attention on a device is computed (src/kernels/cuda/attention/attention_library.h), for a while.
+// Selects the implementation of attention on a device
+// (src/kernels/cuda/attention/attention_library.h) during its lifetime.
 #include <cstdlib>
 #include <string>
 

@@ -1,4 +1,4 @@
-// The rates that `espalier info` tells of GPUs, beside those of NVIDIA's data sheets.
+// The rates of GPUs printed by `espalier info`, against NVIDIA's data sheets.
 #include "src/kernels/device_rates.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The maps of 8-bit codes, and what coding does to numbers.
+// The maps of 8-bit codes, and the effect of coding on numbers.
 #include "src/kernels/rules/dynamic_map.h"
 
 #include <gtest/gtest.h>
@@ -185,7 +185,7 @@ TEST(Quantize, is_stable_from_any_numbers) {
 TEST(Quantize, zero_blocks_are_zero) {
   for_all([](const Kernels& table, DynamicMap map) {
     Floats x(3 * kBlockSize, 0.0F);
-    x[kBlockSize] = 1e-40F;  // as good as zero
+    x[kBlockSize] = 1e-40F;  // treated as zero
     const Coded coded = encode(table, map, x);
     EXPECT_EQ(coded.scales, Floats({0, 0, 0}));
     for (const float value : decode(table, map, coded)) {

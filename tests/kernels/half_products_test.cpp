@@ -1,4 +1,4 @@
-// Dense products of fp16 on CPUs, and what calls may not mix.
+// Dense products of fp16 on CPUs, and types that a call may not mix.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/kernel_memory.h"
@@ -6,7 +6,8 @@
 namespace espalier::kernels {
 namespace {
 
-/// A CPU multiplies fp16 by panels: more than one of each extent, each operand either way.
+/// The CPU multiplies fp16 by panels: several panels along each extent, each operand plain and
+/// transposed.
 TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
   constexpr int64_t kM = 270, kN = 1040, kK = 530;
   Arena arena;
@@ -21,7 +22,7 @@ TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
       const bool accumulate = (flags & 4) != 0;
       const DType out = (flags & 8) != 0 ? DType::fp16 : DType::fp32;
       if (table != computing_tables().front() && flags != 11) {
-        continue;  // what differs between tables is how numbers are converted
+        continue;  // tables differ only in the conversion of numbers
       }
       const Buffer a[] = {make(DType::fp32, transpose_a ? Shape{kK, kM} : Shape{kM, kK}),
                           make(DType::fp16, transpose_a ? Shape{kK, kM} : Shape{kM, kK})};

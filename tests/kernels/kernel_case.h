@@ -1,6 +1,6 @@
 #pragma once
-// A kernel case: operands with starting values, a call, and what must come out. One table of them
-// (kernel_cases.h) drives the comparison of every table with the reference, the thread-count and
+// A kernel case: operands with initial values, a call, and the expected results. One table of cases
+// (kernel_cases.h) drives the comparison of every backend with the reference, the thread-count and
 // NaN tests, and the benchmarks.
 #include <algorithm>
 #include <cmath>
@@ -20,9 +20,9 @@ namespace espalier::kernels {
 using Values = std::vector<double>;
 using Tensors = std::vector<Tensor>;
 
-/// |got - want| <= absolute + relative |want|. Results of 16 bits get `rounding_of` relative on
-/// top: they are rounded once, and a tie may fall the other way when fp32 and double differ in the
-/// last bit.
+/// |got - want| <= absolute + relative |want|. Results of 16 bits get an additional relative
+/// tolerance of `rounding_of`: they are rounded once, and a tie may round the other way when fp32
+/// and double differ in the last bit.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
@@ -31,31 +31,31 @@ struct Tolerance {
 struct Operand {
   DType dtype = DType::fp32;
   Shape shape;
-  Values values;  ///< at the start; of a pure output, numbers that must not survive
+  Values values;  ///< initial values; for a pure output, numbers that the call must overwrite
   Tolerance tolerance;
   bool input = false;
   bool output = false;
-  int64_t nan_at = 0;  ///< an element that some output depends on
+  int64_t nan_at = 0;  ///< an element on which some output depends
 };
 
 struct Case {
   std::string name;
   std::vector<Operand> operands;
   std::function<void(const Kernels&, Stream&, const Tensors&)> run;
-  /// Replaces the outputs among the operands' values.
+  /// Replaces the outputs among the operands' values with the expected ones.
   std::function<void(std::vector<Values>&)> reference;
-  bool any_thread_count = true;  ///< bitwise the same results for every number of threads
+  bool any_thread_count = true;  ///< results are bitwise equal for every number of threads
   bool passes_nan = true;
-  bool any_inputs = true;  ///< false: some inputs are what an earlier call made of others
+  bool any_inputs = true;  ///< false: an earlier call computed some inputs from others
 };
 
-/// Half a unit of the last place, of 1.
+/// Half a unit in the last place of 1.
 inline double rounding_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::fp16 ? 0x1p-11 : 0;
 }
 
-/// Of f(y), y stored in `dtype`: where the sum lies between two numbers of 16 bits a table may
-/// store either.
+/// Tolerance of f(y) with y stored in `dtype`: where the sum lies between two 16-bit numbers, a
+/// table may store either.
 inline Tolerance of_stored(DType dtype, Tolerance of_y) {
   return dtype == DType::fp32
              ? of_y
@@ -75,7 +75,7 @@ inline double rounded(DType dtype, double x) {
   }
 }
 
-/// Numbers in [low, high), a pure function of (seed, element).
+/// Numbers in [low, high); a pure function of (seed, element).
 inline Values draw(uint64_t seed, int64_t count, double low, double high) {
   Values values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
@@ -120,8 +120,9 @@ inline Operand in_out(DType dtype, const Shape& shape, Tolerance tolerance, doub
   return made;
 }
 
-/// Arrays of a case that its calls point to, as kernels of a stream reach them: where they are, or
-/// on a device a copy that the first call makes. A case goes before the arenas of its streams.
+/// Arrays that a case's calls point to, at an address valid for kernels of a stream: the host array
+/// itself, or on a device a copy made by the first call. A case is destroyed before the arenas of
+/// its streams.
 class Reach {
  public:
   template <class T>
@@ -144,7 +145,7 @@ class Reach {
   mutable std::map<std::pair<const void*, const void*>, Mirror> copies_;
 };
 
-/// How the positions of kept elements reach a kernel.
+/// Forms in which a kernel gets the positions of kept elements.
 enum class Form : uint8_t { all, list, bitmap };
 inline std::string name_of(Form form) {
   return form == Form::all ? "all" : form == Form::list ? "list" : "bitmap";
@@ -184,7 +185,7 @@ struct Kept {
             .bitmap = form == Form::bitmap ? bitmap.data() : nullptr,
             .ranks = form == Form::bitmap ? ranks.data() : nullptr};
   }
-  /// The same for kernels of a stream.
+  /// Positions for kernels of a stream.
   Positions positions(Stream& stream) const {
     Positions made = positions();
     made.list = form == Form::list ? reach_.of(stream, list) : nullptr;
@@ -197,7 +198,7 @@ struct Kept {
   Reach reach_;
 };
 
-/// Element i of a tensor as a double; a uint64 is taken for the bits of one.
+/// Writes x to element i of a tensor; a uint64 element stores the bits of the double.
 inline void write(const Tensor& t, int64_t i, double x) {
   switch (t.dtype) {
     case DType::fp32:
@@ -248,7 +249,7 @@ inline void write_all(const Operand& operand, const Tensor& t) {
   }
 }
 
-/// The first element outside its tolerance, or nothing. Where NaN is right, NaN is.
+/// Describes the first element outside its tolerance; empty: none. NaN must match NaN.
 inline std::string mismatch(const Operand& operand, const Tensor& got, const Values& want) {
   const double rounding = rounding_of(operand.dtype);
   const double least = operand.dtype == DType::fp16 ? 0x1p-25 : 0;  // of subnormal numbers

@@ -75,7 +75,8 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
   return made;
 }
 
-/// Rounded over dy, as a network has it, which leaves no room for a wrong order.
+/// `rounded` is computed in place over dy, as in a network, so a wrong order of reads and writes
+/// fails.
 inline Case layernorm_backward_over_dy_case(int64_t rows, int64_t cols, DType dtype) {
   Case made = layernorm_backward_case(rows, cols, dtype, false);
   made.name += "_over_dy";
@@ -106,7 +107,7 @@ inline Case rmsnorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) 
   return made;
 }
 
-/// `over_dy`: with `rounded` over dy, as a network has it.
+/// `over_dy`: writes `rounded` over dy, as in a network.
 inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool accumulate,
                                   DType out, bool over_dy = false) {
   Case made;
@@ -141,12 +142,13 @@ inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool 
   return made;
 }
 
-/// Inputs in [-reach, reach): far out the exponentials of GELU overflow, and its values do not.
+/// Inputs in [-reach, reach). For large |x| the exponentials of GELU overflow; its values do not.
 inline Case activation_case(Activation kind, int64_t n, DType dtype, double reach) {
   Case made;
   made.name = fmt::format("activation_{}_{}_{}_reach{}", name_of(kind), n, text(dtype), reach);
-  // Relative: far left GELU is x exp(2u), where the rounding of 2u (down to -40) becomes 40 units.
-  // Absolute: there the reference's own 1 + tanh cancels, in double.
+  // Relative tolerance: for very negative x GELU is x exp(2u), where the rounding of 2u (down to
+  // -40) becomes 40 units. Absolute tolerance: there the reference's own 1 + tanh cancels, in
+  // double.
   made.operands = {input(dtype, {n}, -reach, reach), output(dtype, {n}, {1e-14, 5e-6})};
   made.run = [kind](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.activation(stream, {kind, t[0], t[1]});
@@ -178,7 +180,7 @@ inline Case activation_backward_case(Activation kind, int64_t n, DType dtype, do
       v.back()[i] = v[1][i] * reference::activation_slope(kind, v[0][i]);
     }
   };
-  made.passes_nan = kind != Activation::none;  // whose slope is 1 everywhere
+  made.passes_nan = kind != Activation::none;  // the slope of `none` is 1 everywhere
   return made;
 }
 
@@ -186,8 +188,8 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
   made.name =
       fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
-  // Tables with products of pairs round each probability to their type; values are up to 2, and
-  // probabilities sum to 1.
+  // Tables with products of pairs round each probability to the pair's type. Values are up to 2,
+  // and probabilities sum to 1.
   const Tolerance rounded_terms{std::max(1e-5, 2 * rounding_of(dtype)), 1e-5};
   made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
                    output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
@@ -199,7 +201,7 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   return made;
 }
 
-/// out and lse are what the forward pass left there: the reference's, rounded to their types.
+/// out and lse of the forward pass are inputs: the reference's, rounded to their types.
 inline Case attention_backward_case(const reference::Attention& s, DType dtype) {
   Case made = attention_case(s, dtype);
   made.any_inputs = false;
@@ -217,8 +219,8 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   }
   const Shape qkv = made.operands[0].shape;
   made.operands.push_back(input(dtype, made.operands[1].shape));
-  // `out` is rounded, so the row sums of out * dout carry that of terms of size 1; tables with
-  // products of pairs also round probabilities and gradients of scores.
+  // `out` is rounded, so the row sums of out * dout carry the rounding of terms of size 1. Tables
+  // with products of pairs also round probabilities and gradients of scores.
   made.operands.push_back(output(dtype, qkv,
                                  {dtype == kBf16   ? 3e-2
                                   : dtype == kFp16 ? 4e-3

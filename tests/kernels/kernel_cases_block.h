@@ -1,18 +1,18 @@
 #pragma once
-// Cases of the products with BlockMatrix: block shapes square and thin, matrices that cut blocks
-// off, empty rows of blocks, no block at all, rows of activations that are strided.
+// Cases of the products with BlockMatrix: square and thin blocks, matrices whose edges cut blocks,
+// empty rows of blocks, no blocks, strided rows of activations.
 #include "tests/kernels/kernel_cases.h"
 
 namespace espalier::kernels {
 
-/// Which blocks of a matrix are kept; owns what a BlockMatrix points to.
+/// The kept blocks of a matrix; owns the arrays of a BlockMatrix.
 struct BlockPattern {
   int64_t rows, cols, height, width;
   std::vector<int32_t> block_begin{0}, value_begin{0}, block_column;
-  std::vector<int64_t> positions;  ///< of the kept elements, as their values are stored
+  std::vector<int64_t> positions;  ///< of the kept elements, in storage order
   Reach reach;
 
-  /// Keeps each block with probability `density`, but none of the second row of blocks.
+  /// Keeps each block with probability `density`; the second row of blocks is empty.
   BlockPattern(const Shape& shape, const Shape& block, double density)
       : rows(shape[0]), cols(shape[1]), height(block[0]), width(block[1]) {
     const int64_t across = (cols + width - 1) / width;
@@ -28,7 +28,7 @@ struct BlockPattern {
     }
   }
 
-  /// The next row of blocks.
+  /// Appends a row of blocks.
   void add_row(const std::vector<int32_t>& columns) {
     const auto row = static_cast<int64_t>(block_begin.size()) - 1;
     for (int64_t r = row * height; r < std::min(rows, (row + 1) * height); ++r) {
@@ -67,22 +67,22 @@ struct BlockPattern {
 };
 using BlockPatternPointer = std::shared_ptr<const BlockPattern>;
 
-/// How a product is called.
+/// Options of a product's call.
 struct BlockCall {
   int64_t tokens = 1;
   DType in = kFp32, out = kFp32;
   Activation activation = Activation::none;
   bool extra = false;  ///< forward: bias and activated; transposed: preactivation
   bool accumulate = false;
-  int64_t margin = 0;  ///< columns before those of activations, which lie within wider rows
+  int64_t margin = 0;  ///< columns before those of activations, which are part of wider rows
   std::string text() const {
     return fmt::format("{}tokens_{}_{}_{}_extra{:d}_acc{:d}_margin{}", tokens, kernels::text(in),
                        kernels::text(out), name_of(activation), extra, accumulate, margin);
   }
 };
 
-/// Rows that are wider than what they hold are whole margins: with margins of 8, every row begins
-/// at 16 bytes in 16 bits, however wide the matrix is.
+/// Strided rows are padded to multiples of the margin: with margins of 8, every row in 16 bits is
+/// aligned to 16 bytes, for any width of the matrix.
 inline Shape block_activations(const BlockCall& call, int64_t cols) {
   const int64_t margin = call.margin;
   return {call.tokens, margin == 0 ? cols : (cols + 3 * margin - 1) / margin * margin};
@@ -90,7 +90,7 @@ inline Shape block_activations(const BlockCall& call, int64_t cols) {
 inline Tensor block_part(const BlockCall& call, const Tensor& t, int64_t cols) {
   return call.margin == 0 ? t : t.column_range(call.margin, cols);
 }
-/// The same part of an operand's values, and back.
+/// Extracts the matrix from an operand with margins, and the inverse.
 inline Values block_part(const BlockCall& call, const Values& whole, int64_t cols) {
   const int64_t stride = block_activations(call, cols).cols();
   Values part;
@@ -107,7 +107,7 @@ inline void set_block_part(const BlockCall& call, const Values& part, Values& wh
   }
 }
 
-/// Margins of outputs stay as they are, so strided outputs are inputs too.
+/// Calls must not change the margins of outputs, so strided outputs are inputs too.
 inline Operand block_result(const BlockCall& call, DType dtype, const Shape& shape,
                             Tolerance tolerance) {
   Operand made = call.accumulate || call.margin > 0 ? in_out(dtype, shape, tolerance)
@@ -123,7 +123,7 @@ inline Operand block_input(const BlockCall& call, DType dtype, int64_t cols, int
   return made;
 }
 
-/// A column (row) of W that holds a kept element.
+/// A column (row) of W that has a kept element.
 inline int64_t kept_column(const BlockPattern& w) {
   return w.positions.empty() ? 0 : w.positions[0] % w.cols;
 }
@@ -204,7 +204,8 @@ inline Case block_spmm_transposed_case(const BlockPatternPointer& w, const Block
     }
     set_block_part(call, dx, v[2], w->cols);
   };
-  // The slope of no function is 1 everywhere; the slope of any multiplies what may be zero.
+  // A NaN preactivation reaches the result only if the slope depends on it: the slope of `none` is
+  // 1 everywhere.
   made.passes_nan = w->kept() > 0 && (!call.extra || call.activation != Activation::none);
   return made;
 }
@@ -235,8 +236,8 @@ inline Case block_sddmm_case(const BlockPatternPointer& w, const BlockCall& call
   return made;
 }
 
-/// All three verbs with one pattern; the call's flags follow `variant`, so that few cases meet many
-/// combinations.
+/// All three products with one pattern. The call's flags follow `variant`, so that few cases cover
+/// many combinations.
 inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t tokens,
                             int variant) {
   const Activation functions[] = {Activation::gelu, Activation::none, Activation::relu};
@@ -257,9 +258,9 @@ inline void add_block_verbs(Cases& cases, const BlockPatternPointer& w, int64_t 
   }
 }
 
-/// What tensor cores take: halves in rows that begin at 16 bytes. Blocks of each size of tiles, cut
-/// off at both edges, of a narrow and a wide matrix; tokens that fill no tile, and enough to share
-/// them out.
+/// Products on tensor cores: 16-bit operands with rows aligned to 16 bytes. Blocks of each size of
+/// tiles, cut at both edges, of a narrow and a wide matrix. Tokens that do not fill a tile, and
+/// enough tokens for several blocks of threads.
 inline void add_block_tile_cases(Cases& cases, DType half) {
   int variant = 0;
   const auto add = [&](const BlockPatternPointer& w, int64_t tokens) {
@@ -296,7 +297,7 @@ inline void add_block_cases(Cases& cases) {
       add_block_verbs(cases, w, 1, variant++);
       add_block_verbs(cases, w, 37, variant++);
     }
-    // Chunks of tokens, and enough work that several threads share it.
+    // Chunks of tokens, and enough work for several threads.
     const auto large = std::make_shared<const BlockPattern>(Shape{200, 130}, block, 0.3);
     add_block_verbs(cases, large, 301, variant++);
   }

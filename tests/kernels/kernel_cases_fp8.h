@@ -2,8 +2,8 @@
 // Cases of products in 8 bits (GemmArgs::round_a, round_b).
 //
 // Tolerances: tensor cores may add with 13 bits of the largest term, so sums of k terms of size 1
-// err by k 2^-13, where rounding operands otherwise would change them by about sqrt(k) 2^-5. What
-// operands are rounded to is seen exactly in products with an identity.
+// err by k 2^-13; other rounding of operands would change them by about sqrt(k) 2^-5. Products with
+// an identity show the rounded operands exactly.
 #include "tests/kernels/kernel_cases.h"
 
 namespace espalier::kernels {
@@ -15,7 +15,7 @@ struct Fp8Shape {
   Float8 a = Float8::e4m3, b = Float8::e4m3;
   bool accumulate = false, bias = false;
   int64_t before =
-      0;  ///< columns of a's memory before its own: rows are strided, and begin anywhere
+      0;  ///< columns in a's memory before its own: rows are strided and may begin at any address
   bool beside = false;  ///< adds a matrix beside c
 
   std::string name() const {
@@ -54,7 +54,7 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   if (tolerance.absolute == 0 && tolerance.relative == 0) {
     tolerance = {2e-5 + 0x1p-13 * static_cast<double>(s.k), 1e-5};
     tolerance.absolute += s.bias && s.out == kBf16 ? 0x1p-9 : 0;
-    // A library may not add both at once: sums of about 8 are rounded before the bias comes.
+    // A library may add them in two steps: sums of about 8 are rounded before the bias is added.
     tolerance.absolute += s.bias && s.out == kBf16 && (s.accumulate || s.beside) ? 0x1p-6 : 0;
   }
   Case made;
@@ -83,14 +83,14 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   return made;
 }
 
-/// Numbers of many magnitudes, some of them below the least that is kept.
+/// Numbers of many magnitudes, some below the smallest one representable.
 inline void spread(Operand& operand) {
   for (size_t i = 0; i < operand.values.size(); ++i) {
     operand.values[i] = std::ldexp(operand.values[i], -static_cast<int>(i * 7 % 24));
   }
 }
 
-/// One operand times an identity: its rounded elements, but for a rounding of fp32.
+/// Product of one operand and an identity: its rounded elements, up to an fp32 rounding.
 inline Case fp8_identity_case(Fp8Shape s, bool of_a) {
   (of_a ? s.n : s.m) = s.k;
   Case made = fp8_case(s, {1e-38, 1e-6});
@@ -104,7 +104,7 @@ inline Case fp8_identity_case(Fp8Shape s, bool of_a) {
   return made;
 }
 
-/// All elements of one operand times `factor`: 0, or a number that makes them tiny or huge.
+/// Multiplies all elements of one operand by `factor`: 0, or a factor that makes them tiny or huge.
 inline Case fp8_scaled_case(const Fp8Shape& s, size_t operand, double factor) {
   Case made = fp8_case(s);
   made.name += fmt::format("_{}_times_{}", operand, factor);
@@ -117,7 +117,7 @@ inline Case fp8_scaled_case(const Fp8Shape& s, size_t operand, double factor) {
   return made;
 }
 
-/// Extents that the library takes in 8 bits, over several tiles, and others.
+/// Extents that the library supports in 8 bits, over several tiles, and others.
 inline void add_fp8_cases(Cases& cases) {
   const std::pair<DType, DType> types[] = {{kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}};
   for (const auto& [in, out] : types) {
@@ -176,7 +176,7 @@ inline void add_fp8_cases(Cases& cases) {
       }
     }
   }
-  // Scales below the least normal number are that.
+  // Scales below the smallest normal number are raised to it.
   for (const int64_t n : {32, 31}) {
     cases.push_back(fp8_scaled_case({.m = 16, .n = n, .k = 48}, 0, 1e-37));
   }

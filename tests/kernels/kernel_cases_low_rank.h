@@ -15,7 +15,7 @@ inline double dot(const Values& x, int64_t a, int64_t b, int64_t width) {
   return sum;
 }
 
-/// Rows of `width`.
+/// x: rows of `width` elements.
 inline void orthonormalise(Values& x, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) {
     const double before = std::sqrt(dot(x, r, r, width));
@@ -37,7 +37,7 @@ inline void orthonormalise(Values& x, int64_t rows, int64_t width) {
 
 }  // namespace reference
 
-/// What is special about the rows: the middle one repeats the first, or is zero, or holds this.
+/// Special rows: the middle row repeats the first, is zero, or contains `holds`.
 struct SpecialRow {
   bool repeats = false, zero = false;
   double holds = 0;  ///< an infinity or NaN; 0: none
@@ -75,7 +75,7 @@ struct FactorShape {
   DType gradient = kFp32;
 };
 
-/// A row of p, or of q, is special.
+/// One row of p or q is special.
 inline Case keep_factor_case(const FactorShape& s, const SpecialRow& special = {},
                              bool of_q = false) {
   Case made;

@@ -1,5 +1,5 @@
 #pragma once
-// The case table, second part: operations that are mostly memory traffic; see kernel_cases.h.
+// The case table, second part: operations limited by memory bandwidth; see kernel_cases.h.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -85,7 +85,7 @@ inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient
   return made;
 }
 
-/// The target of one row has probability 0: an infinite loss, and NaN for a gradient.
+/// The target of one row has probability 0: the loss is infinite, and the gradient NaN.
 inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient) {
   Case made = cross_entropy_case(rows, cols, dtype, gradient);
   made.name += "_impossible_target";
@@ -97,7 +97,7 @@ inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Grad
     Values& dlogits = v[gradient == Gradient::in_place ? 0 : 3];
     std::fill_n(dlogits.begin() + row * cols, cols, std::nan(""));
   };
-  made.passes_nan = false;  // NaN comes out in any case
+  made.passes_nan = false;  // the result has NaN without it
   return made;
 }
 
@@ -141,7 +141,7 @@ inline Case ordered_sum_case(int64_t rows, int64_t n, int64_t mine, DType dtype)
   Case made;
   made.name = fmt::format("ordered_sum_{}x{}_{}_mine{}", rows, n, text(dtype), mine);
   made.operands = {input(dtype, {rows, n}), in_out(dtype, {n}, {1e-6, 1e-6})};
-  made.operands[0].nan_at = mine == 0 ? (rows - 1) * n : 0;  // in a row that is read
+  made.operands[0].nan_at = mine == 0 ? (rows - 1) * n : 0;  // in a row that the kernel reads
   made.run = [mine](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.ordered_sum(stream, {.x = t[0], .y = t[1], .mine = mine});
   };
@@ -179,7 +179,7 @@ inline Case difference_case(int64_t n, bool finite, std::optional<double> factor
       v[2][i] = applies ? v[0][i] - v[1][i] : 0;
     }
   };
-  made.passes_nan = !finite && !factor;  // one that is NaN makes all of it zero
+  made.passes_nan = !finite && !factor;  // a single NaN makes the factor zero
   return made;
 }
 
@@ -195,7 +195,8 @@ inline Case fill_case(int64_t n, DType dtype) {
   return made;
 }
 
-/// The host's bits from every table, of a sum of numbers up to `scale`, whose carries wait.
+/// Every table must have the host's bits for a sum of numbers up to `scale`, whose carries are
+/// deferred.
 inline Case clip_case(double scale, double clip, double loss_scale = 1) {
   Case made;
   made.name = fmt::format("clip_{}_at_{}_of_{}", scale, clip, loss_scale);
@@ -246,8 +247,8 @@ inline void add_squares(const Values& x, ExactSum& sum) {
   }
 }
 
-/// Of arrays of these sizes in one call. Digits have the same bits from every table; a uint64
-/// operand is read as the bits of a double.
+/// Sums arrays of these sizes in one call. Every table must give the same bits of the digits; a
+/// uint64 operand holds the bits of a double.
 inline Case sums_case(const std::vector<int64_t>& sizes, DType dtype) {
   Case made;
   made.name = fmt::format("sum_squares_{}_{}_of_{}", sizes.front(), text(dtype), sizes.size());

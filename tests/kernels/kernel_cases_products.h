@@ -1,5 +1,5 @@
 #pragma once
-// Cases of dense products (GemmArgs), and what all cases share: types of operands and names.
+// Cases of dense products (GemmArgs), and helpers for all cases: types of operands and names.
 #include "tests/kernels/kernel_case.h"
 #include "tests/kernels/kernel_reference.h"
 
@@ -9,10 +9,10 @@ inline constexpr DType kFp32 = DType::fp32;
 inline constexpr DType kBf16 = DType::bf16;
 inline constexpr DType kFp16 = DType::fp16;
 inline constexpr DType kNumbers[] = {kFp32, kBf16, kFp16};
-/// Inputs and results of products.
+/// Types of inputs and results of products.
 inline constexpr std::pair<DType, DType> kProductTypes[] = {
     {kFp32, kFp32}, {kBf16, kFp32}, {kBf16, kBf16}, {kFp16, kFp32}, {kFp16, kFp16}};
-/// Types of operands that a call may have beside one of `dtype`.
+/// Types that may be mixed with `dtype` in one call.
 inline std::vector<DType> types_beside(DType dtype) {
   return dtype == kFp32 ? std::vector{kFp32, kBf16, kFp16} : std::vector{kFp32, dtype};
 }
@@ -23,8 +23,8 @@ inline std::string name_of(Activation kind) {
   return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
 }
 
-/// A table may round a bias of size 1 to the type of the result, or add it to what is rounded
-/// already.
+/// A table may round a bias of size 1 to the type of the result, or add it to the already rounded
+/// sum.
 inline Tolerance of_product(DType out, bool bias) {
   return bias ? Tolerance{2e-5 + 1.5 * rounding_of(out), 1e-5 + rounding_of(out)}
               : Tolerance{2e-5, 1e-5};
@@ -59,7 +59,7 @@ inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DT
   return made;
 }
 
-/// What goes with a product, each alone. Extents of 8 and its multiples are what a library fuses.
+/// A product and at most one fused operation. Libraries fuse extents that are multiples of 8.
 struct GemmShape {
   int64_t m, n, k;
   DType in, out;
@@ -68,7 +68,8 @@ struct GemmShape {
   }
 };
 
-/// Added to a matrix beside the result; rows of both end in `gap` columns that are others'.
+/// Adds the product to another matrix and writes a third. Rows of both end in `gap` columns of
+/// another array.
 inline Case gemm_addend_case(const GemmShape& s, bool bias, int64_t gap = 0) {
   const Tolerance tolerance = of_product(s.out, bias);
   const Shape with_gap{s.m, s.n + gap};
@@ -78,7 +79,7 @@ inline Case gemm_addend_case(const GemmShape& s, bool bias, int64_t gap = 0) {
       input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, with_gap),
       gap > 0 ? in_out(s.out, with_gap, tolerance) : output(s.out, with_gap, tolerance),
       input(kFp32, {s.n})};
-  made.operands[3].nan_at = s.n;  // in the gap: nothing else of c is read
+  made.operands[3].nan_at = s.n;  // in the gap: the call reads nothing else of c
   if (!bias) {
     made.operands.pop_back();
   }
@@ -134,8 +135,8 @@ inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulat
   return made;
 }
 
-/// A product of 16 bits may be rounded twice, and a library's slope of gelu may be right to 10 bits
-/// alone.
+/// A product of 16 bits may be rounded twice, and a library's slope of gelu may have only 10
+/// correct bits.
 inline Case gemm_slope_case(const GemmShape& s, Activation f) {
   Tolerance tolerance{2e-5, 1e-5 + rounding_of(s.out)};
   if (s.out != kFp32 && f == Activation::gelu) {
@@ -158,7 +159,7 @@ inline Case gemm_slope_case(const GemmShape& s, Activation f) {
   return made;
 }
 
-/// dW and db. Sums of one call of about 4 sqrt(k) may be rounded to 16 bits before they are added.
+/// dW and db. A call's sums of about 4 sqrt(k) may be rounded to 16 bits before they are added.
 inline Case gemm_sums_case(const GemmShape& s, DType sums, bool accumulate) {
   const Tolerance tolerance{2e-5, 1e-5};
   const bool twice = accumulate && s.out != kFp32 && sums == s.out;

@@ -1,10 +1,10 @@
 #pragma once
-// Cases of the sparse products: odd shapes, densities from nothing to everything, both forms of
-// positions, activations, sums, biases, strided rows. Rows of a strided operand are kMargin
-// elements longer on both sides than their matrix; the margins must survive.
+// Cases of the sparse products: odd shapes, densities from 0 to 1, both forms of positions,
+// activations, sums, biases, strided rows. Rows of a strided operand have kMargin extra elements on
+// both sides; calls must not change the margins.
 //
-// Tolerance: sums of n terms of size 1 in fp32, in any order: n 6e-8, and a few units of the
-// slopes.
+// Tolerance: sums of n terms of size 1 in fp32, in any order: n 6e-8, plus a few units in the last
+// place for slopes.
 #include <algorithm>
 #include <numeric>
 
@@ -18,7 +18,7 @@ struct SparseShape {
   double density;
 };
 
-/// What varies beside the shape.
+/// Options of a case besides its shape.
 struct SparseVariant {
   Form form = Form::bitmap;
   DType in = kFp32;
@@ -73,7 +73,7 @@ struct KeptLists {
   Reach reach_;
 };
 
-/// A [tokens, features] operand, perhaps with margins.
+/// A [tokens, features] operand, optionally with margins.
 struct Rows {
   int64_t tokens, features, margin;
 
@@ -86,7 +86,7 @@ struct Rows {
   }
 };
 
-/// One product and where its kept elements lie.
+/// One product and its kept elements.
 struct SparseProblem {
   SparseShape shape;
   SparseVariant variant;
@@ -105,7 +105,7 @@ struct SparseProblem {
   Tolerance tolerance(int64_t terms) const {
     return {3e-6 + 1e-7 * static_cast<double>(terms), 1e-5};
   }
-  /// `prepared` has to live until the call has been made.
+  /// `prepared` must outlive the call.
   SparseMatrix weight(Stream& stream, const Tensor& values,
                       std::unique_ptr<Prepared>& prepared) const {
     return {shape.rows, shape.cols, values, kept->positions(stream),
@@ -215,7 +215,7 @@ inline Case spmm_transposed_case(const SparseProblem& p) {
   return made;
 }
 
-/// Operands: values, dy, x. The type of the values is `out`.
+/// Operands: values, dy, x. The values have type `out`.
 inline Case sddmm_case(const SparseProblem& p) {
   const auto& [tokens, rows, cols, density] = p.shape;
   const SparseVariant v = p.variant;
@@ -291,8 +291,8 @@ inline void add_sparse_cases(Cases& cases, const SparseShape& shape, SparseVaria
 }
 
 inline void add_sparse_cases(Cases& cases) {
-  // Rows and columns of one tile and of several, with tails of bits, bytes, vectors, panels and
-  // groups of rows; tokens that fill a block, and not.
+  // Rows and columns of one tile and of several, with partial bytes, words, vectors, panels and
+  // groups of rows; tokens that fill a block or not.
   const SparseShape shapes[] = {
       {1, 1, 1, 1},         {3, 5, 7, 0.5},     {0, 6, 9, 0.5},      {17, 64, 64, 0},
       {64, 128, 128, 0.1},  {65, 130, 70, 0.1}, {33, 33, 259, 0.01}, {130, 601, 200, 0.1},

@@ -22,7 +22,7 @@ inline Values dequantize(DynamicMap map, const Values& codes, const Values& scal
   return x;
 }
 
-/// The code whose value is nearest; but not of zero for what is not zero, without sign.
+/// The nearest code. In the unsigned map a nonzero x never gets the code of zero.
 inline size_t nearest_code(DynamicMap map, double x) {
   const auto& values = dynamic_map(map);
   size_t best = map == DynamicMap::without_sign && x != 0 ? 1 : 0;
@@ -50,7 +50,7 @@ inline std::string name_of(DynamicMap map) {
   return map == DynamicMap::with_sign ? "with_sign" : "without_sign";
 }
 
-/// A code next to the nearest one may come out where x lies in the middle of two values.
+/// A code next to the nearest one is accepted where x lies midway between two values.
 inline constexpr Tolerance kOneCode{1, 0};
 
 inline Case quantize_case(int64_t n, DynamicMap map) {
@@ -59,7 +59,7 @@ inline Case quantize_case(int64_t n, DynamicMap map) {
   made.operands = {input(kFp32, {n}, map == DynamicMap::with_sign ? -2 : 0, 3),
                    output(DType::uint8, {n}, kOneCode), output(kFp32, {blocks_of(n)}, {})};
   for (double& x : made.operands[0].values) {
-    x = rounded(kFp32, x * x * x * x * x);  // several decades
+    x = rounded(kFp32, x * x * x * x * x);  // spans several decades
   }
   made.run = [map](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.quantize(stream, {t[0], t[1], t[2], map});
@@ -81,23 +81,23 @@ inline Case dequantize_case(int64_t n, DynamicMap map) {
   return made;
 }
 
-/// Where an optimizer writes the values; bf16: in the type of halves.
+/// Type of the copy of the values that an optimizer writes; bf16: the type of halves.
 enum class Copy : uint8_t { absent, fp32, bf16 };
 
 struct StateForm {
   DType gradient = kFp32;
-  bool split = false;  ///< the master copy is halves: `half` and 16 more bits
+  bool split = false;  ///< the master copy is split: `half` and 16 more bits
   bool coded = false;  ///< moments in 8 bits
   Copy copy = Copy::absent;
   DType half = kBf16;
-  std::optional<double> factor{};  ///< of gradients, as an operand
-  bool at_random = false;          ///< the master copy is `half` alone, rounded at random
+  std::optional<double> factor{};  ///< of gradients, passed as an operand
+  bool at_random = false;          ///< the master copy is `half` alone, with random rounding
   bool in_halves() const { return split || at_random; }
 };
 
 inline constexpr RandomRounding kRounding{.key = 0x9d3c5a7b12345678, .first = 5};
 
-/// What element k of a call becomes.
+/// Value of element k of a call after random rounding.
 inline double at_random(DType half, double master, int64_t k) {
   const int64_t e = kRounding.first + k;
   const uint32_t word = philox(kRounding.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
@@ -106,7 +106,7 @@ inline double at_random(DType half, double master, int64_t k) {
                        : to_float(round_at_random<bf16>(w, word));
 }
 
-/// The master copy with these halves, and the upper half of one, as a number.
+/// The master copy from these halves as a number; then the upper half of one as a number.
 inline double joined(DType half, double value, double low) {
   const auto rest = static_cast<uint16_t>(low);
   const auto high = static_cast<float>(value);
@@ -117,23 +117,23 @@ inline double upper_half(DType half, double master) {
   return half == kFp16 ? to_float(split<fp16>(w).high) : to_float(split<bf16>(w).high);
 }
 
-/// Where an operand stands; 0: there is none.
+/// Indices of operands; 0: absent.
 struct StatePlaces {
   size_t value = 1, low = 0, moment[2] = {0, 0}, scale[2] = {0, 0}, dense = 0, factor = 0;
   DType half = kBf16;
   bool at_random = false;
-  bool copies_all = false;  ///< both halves
+  bool copies_all = false;  ///< writes a copy of both halves
 };
 
 inline constexpr DynamicMap kMomentMaps[2] = {DynamicMap::with_sign, DynamicMap::without_sign};
 
-/// Operands {gradient, value, [low], moments with [scales], [dense]}; values of dense outside the
-/// kept ones must survive.
+/// Operands {gradient, value, [low], moments with [scales], [dense]}. Calls must not change values
+/// of dense outside the kept ones.
 inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form, int moments) {
   const int64_t n = kept.count();
   const Tolerance tolerance{1e-6, 2e-6};
-  // Near the middle between two numbers of 16 bits `value` may be either: `low` tells them apart, which
-  // tests of states compare bit by bit. So do tests of rounding at random with a given number.
+  // Near the middle between two 16-bit numbers `value` may be either. `low` then differs; tests of
+  // states compare it bit by bit, and so do tests of random rounding with given random numbers.
   const Tolerance value{1e-6, form.in_halves() ? 0x1p-7 : 2e-6};
   StatePlaces places{.half = form.half, .at_random = form.at_random};
   const auto add = [&made](Operand operand) {
@@ -144,13 +144,13 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
   add(in_out(form.in_halves() ? form.half : kFp32, {n}, value));
   if (form.split) {
     for (double& x : made.operands[1].values) {
-      x = x == 0 ? 0.5 : x;  // the parts of no number are zero and a negative rest
+      x = x == 0 ? 0.5 : x;  // no number has the parts zero and a negative rest
     }
     places.low = add(in_out(DType::uint16, {n}, {65536, 0}, 0, 65536));
   }
   for (int i = 0; i < moments; ++i) {
     if (form.coded) {
-      // From 40: two elements of almost the same size and other signs would tie for the scale.
+      // From 40: two elements of almost the same size and opposite signs would tie for the scale.
       places.moment[i] = add(in_out(DType::uint8, {n}, kOneCode, 40, 256));
       places.scale[i] = add(in_out(kFp32, {blocks_of(n)}, tolerance, 0.5, 1));
     } else {
@@ -171,23 +171,23 @@ inline StatePlaces add_state(Case& made, const Kept& kept, const StateForm& form
       dense.values[kept.list[k]] = rounded(dense.dtype, made.operands[places.value].values[k]);
     }
   }
-  made.passes_nan = n > 0 && !form.factor;  // one that is NaN changes nothing
+  made.passes_nan = n > 0 && !form.factor;  // a NaN makes the update change nothing
   return places;
 }
 
 inline Tensor tensor_at(const Tensors& t, size_t place) { return place == 0 ? Tensor{} : t[place]; }
 
-/// One element of the state, as `next(gradient, element)` sees and changes it.
+/// One element of the state; `next(gradient, element)` reads and changes it.
 struct StateElement {
   double master, moment[2];
 };
 
-/// What the gradient is multiplied with: `scale`, or what is given instead.
+/// Factor of the gradient: the `factor` operand if present, else `scale`.
 inline double factor_of(const StatePlaces& at, const std::vector<Values>& v, double scale) {
   return at.factor == 0 ? scale : v[at.factor][0];
 }
 
-/// Runs `next` on every kept element; whatever the form of the state.
+/// Runs `next` on every kept element, for any form of the state.
 template <class Next>
 void reference_update(const StatePlaces& at, const Kept& kept, std::vector<Values>& v,
                       const Next& next) {
@@ -233,7 +233,7 @@ inline std::string state_name(const std::string& name, const Kept& kept, const S
                      form.factor ? fmt::format("_factor{}", *form.factor) : "");
 }
 
-/// A rule of updates: the numbers of a call, and one element in double.
+/// An update rule: the scalars of a call, and the update of one element in double.
 struct RuleCase {
   const char* name;
   int moments;
@@ -283,7 +283,7 @@ inline const std::vector<RuleCase>& rule_cases() {
   return all;
 }
 
-/// An update of one array: a case but for its call, and the arguments of that.
+/// An update of one array: a case without its call, and the arguments of the call.
 struct Update {
   Case made;
   std::function<UpdateArgs(Stream&, const Tensors&)> args;
@@ -327,11 +327,11 @@ inline Case update_case(const RuleCase& rule, const KeptPointer& kept, const Sta
   return std::move(update.made);
 }
 
-/// All in one call.
+/// All updates in one call.
 inline Case together(const std::string& name, std::vector<Update> updates) {
   Case made;
   made.name = fmt::format("{}_of_{}", name, updates.size());
-  made.passes_nan = false;  // one array in its gradient, not all
+  made.passes_nan = false;  // NaN changes one array through its gradient, not all
   for (const Update& update : updates) {
     made.operands.insert(made.operands.end(), update.made.operands.begin(),
                          update.made.operands.end());
@@ -368,10 +368,10 @@ struct PredictForm {
   int moments = 2;
   int terms = 1;
   DType half = kBf16;
-  bool alone = false;  ///< values of type `half` without the halves below
+  bool alone = false;  ///< values of type `half` without low halves
 };
 
-/// Operands {value, [low], moments with [scales], out, exact}; none of the state may change.
+/// Operands {value, [low], moments with [scales], out, exact}. The call must not change the state.
 inline Case predict_case(int64_t n, const PredictForm& form) {
   Case made;
   made.name = fmt::format("predict_{}_{}{}_coded{:d}_moments{}_terms{}", n,

@@ -1,5 +1,5 @@
 #pragma once
-// Kernel cases in memory for tests: every operand ends at a page that may not be touched.
+// Memory of kernel cases for tests: every operand ends at a guard page.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -7,15 +7,14 @@
 
 namespace espalier::kernels {
 
-/// The tables that compute, in the host's memory.
+/// Tables that compute in host memory.
 inline std::vector<const Kernels*> computing_tables() {
   std::vector<const Kernels*> tables = available();
   std::erase_if(tables, [](const Kernels* table) { return !table->name.starts_with("cpu"); });
   return tables;
 }
 
-/// Memory that ends at a page that may not be touched: an element too far is a crash, also for
-/// reads.
+/// Memory that ends at a guard page: a read or write past the end crashes.
 class Guarded {
  public:
   explicit Guarded(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {

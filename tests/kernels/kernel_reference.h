@@ -1,7 +1,7 @@
 #pragma once
-// Every kernel again, in double and without any haste: what tests compare the tables against.
-// Arguments are whole operands as doubles (already rounded to the element type of the tensors that
-// hold them).
+// The reference of every kernel in double, written for simplicity. Tests compare the tables against
+// it. Arguments are whole operands as doubles, already rounded to the element type of their
+// tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,8 +32,8 @@ inline void gemm(const Gemm& s, const Values& a, const Values& b, const Values& 
   }
 }
 
-/// What elements become in a product in 8 bits: scale times the nearest number of the format.
-/// Quotients are those of fp32: where one lies in the middle of two numbers, its rounding decides.
+/// Elements rounded for a product in 8 bits: scale times the nearest number of the format.
+/// Quotients are computed in fp32: near a midpoint between two numbers, their rounding decides.
 inline Values rounded_to_fp8(Float8 format, Values values) {
   const int mantissa = format == Float8::e4m3 ? 3 : 2;
   const int least = format == Float8::e4m3 ? -6 : -14;  // exponent of normal numbers
@@ -132,7 +132,7 @@ inline void rmsnorm(const Values& x, const Values& weight, Values& y, Values& rs
   }
 }
 
-/// dx and dweight are added to.
+/// Adds to dx and dweight.
 inline void rmsnorm_backward(const Values& dy, const Values& x, const Values& weight,
                              const Values& rstd, Values& dx, Values& dweight) {
   const size_t cols = weight.size();

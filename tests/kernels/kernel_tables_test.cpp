@@ -1,5 +1,4 @@
-// The tables as tables: which rows exist, how they are chosen, what they refuse, the edges of
-// softmax.
+// The kernel tables: existing rows, selection, refused arguments, edge cases of softmax.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -160,7 +159,7 @@ TEST(Dry, counts_by_formula) {
                       {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .accumulate = true});
   EXPECT_EQ(dry_count().flops, 2 * 8 * 5 * 3);
   EXPECT_EQ(dry_count().bytes, 2 * (24 + 15) + 2 * 4 * 40);
-  // What goes with a product counts as the pass that it is.
+  // Operations fused with a product count as passes of their own.
   const Buffer relu = arena.allocate(Memory::scratch, "relu", DType::fp32, {8, 5});
   dry_count() = {};
   by_name("dry").gemm(stream, {.a = a.tensor(),

@@ -17,7 +17,7 @@ const Cases& cases() {
   return all;
 }
 
-/// No operand has more elements.
+/// True if no operand has more elements.
 bool up_to(const Case& one, int64_t elements) {
   return std::ranges::all_of(
       one.operands, [=](const Operand& operand) { return operand.shape.count() <= elements; });
@@ -88,7 +88,7 @@ TEST(Kernels, nan_in_an_input_reaches_an_output) {
   }
 }
 
-/// What is not finite has no scale: nothing of the result is a number.
+/// An operand that is not finite has no scale: no element of the result is a number.
 TEST(Kernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
   const Case one = fp8_case({.m = 16, .n = 32, .k = 48, .in = kBf16, .out = kBf16});
   for (const Kernels* table : computing_tables()) {
@@ -103,8 +103,8 @@ TEST(Kernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
   }
 }
 
-/// A large activation, score or slope may overflow inside a formula; where the result itself is an
-/// ordinary number, no NaN may come out.
+/// A large activation, score or slope may overflow inside a formula; where the result itself is
+/// finite, it must not be NaN.
 TEST(Kernels, large_inputs_make_no_nan) {
   constexpr double kFactor = 100;
   for (Case one : cases()) {
@@ -150,7 +150,7 @@ TEST(Kernels, dry_counts_and_touches_nothing) {
   }
 }
 
-/// Bytes that one call asks of the workspace.
+/// Bytes of workspace that one call allocates.
 size_t workspace_of(const Case& one, const Kernels& table, const Memories& memories, bool dry) {
   Arena arena(dry);
   Stream stream(arena, 2);

@@ -1,11 +1,11 @@
 #pragma once
-// Kernel cases of random shapes and flags: a number fixes one of each kind.
+// Kernel cases of random shapes and flags: a seed determines one case of each kind.
 #include "tests/kernels/all_kernel_cases.h"
 #include "tests/support/draw.h"
 
 namespace espalier::kernels {
 
-/// An extent up to `most`: around what vectors, tiles and blocks of threads hold, or any.
+/// An extent up to `most`: near the sizes of vectors, tiles and blocks of threads, or any.
 inline int64_t draw_extent(testing::Draw& draw, int64_t most) {
   const int64_t edge = draw.of<int64_t>({4, 8, 16, 32, 64, 128, 256, 512});
   const int64_t around = edge + draw.between(-1, 1);
@@ -14,7 +14,7 @@ inline int64_t draw_extent(testing::Draw& draw, int64_t most) {
 
 inline DType draw_number(testing::Draw& draw) { return draw.of<DType>({kFp32, kBf16, kFp16}); }
 
-/// One that a call may have beside `dtype`.
+/// A type that may be mixed with `dtype` in one call.
 inline DType draw_beside(testing::Draw& draw, DType dtype) {
   const std::vector<DType> all = types_beside(dtype);
   return all[static_cast<size_t>(draw.between(0, static_cast<int64_t>(all.size()) - 1))];

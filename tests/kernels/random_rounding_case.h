@@ -1,6 +1,6 @@
 #pragma once
-// A table's own rounding at random against the rule (core/random_rounding.h), on fp32 numbers of
-// all kinds.
+// Compares a table's random rounding with the rule (core/random_rounding.h), on fp32 numbers of all
+// kinds.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,8 +12,8 @@
 
 namespace espalier::testing {
 
-/// Number k of those kinds: each exponent with each sign and mantissas at their ends, where halves
-/// begin, and anywhere.
+/// Number k: each exponent with each sign. Mantissas are random, near the ends and midpoints of
+/// halves, or exact in bf16.
 inline float number_of_any_kind(int64_t k) {
   const Philox drawn = philox(11, 0, static_cast<uint64_t>(k));
   constexpr uint32_t kEnds[]{0,      1,      0x0fff,  0x1000,   0x1fff,   0x2000,   0x7fff,
@@ -21,12 +21,12 @@ inline float number_of_any_kind(int64_t k) {
   const uint32_t mantissa = k % 3 == 0   ? drawn[0] & 0x7fffffU
                             : k % 3 == 1 ? kEnds[drawn[0] % std::size(kEnds)]
                                          : drawn[0] % 128 << 16;
-  // Half of the exponents are where halves of fp16 are subnormal, or end.
+  // Odd k: exponents near the range of fp16, including its subnormal numbers and overflow.
   const uint32_t exponent = k % 2 == 0 ? drawn[1] % 256 : 78 + drawn[1] % 70;
   return std::bit_cast<float>(drawn[2] % 2 << 31 | exponent << 23 | mantissa);
 }
 
-/// SGD from zero with rate -1 goes to the gradient, whatever that is.
+/// SGD from zero with rate -1 sets the value to the gradient, for any gradient.
 template <class Half>
 void expect_rounds_by_the_rule(const kernels::Kernels& table, Stream& stream) {
   constexpr int64_t kCount = 100'003;

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of wire codes share: formats to try, calls on plain vectors, and a decoder in
-// double precision that reads a message as the header describes it, bit by bit and byte by byte.
+// Helpers for tests of wire codes: formats, calls on plain vectors, and a decoder in double
+// precision that reads a message as the header describes it, bit by bit and byte by byte.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -46,7 +46,7 @@ inline std::vector<WireCode> all_codes() {
   return codes;
 }
 
-/// Every code with buckets of these sizes, and every number of bits.
+/// Every code with each of these bucket sizes, and every number of bits.
 inline std::vector<WireFormat> all_formats(const std::vector<int64_t>& buckets) {
   std::vector<WireFormat> formats;
   for (const int64_t bucket : buckets) {
@@ -70,7 +70,7 @@ struct Rounding {
   int64_t first = 0;
 };
 
-/// The message ends at a page that may not be touched.
+/// The message ends at a guard page.
 inline Bytes encode(const Kernels& kernels, const WireFormat& format, const Floats& x,
                     Rounding rounding = {}, int threads = 1) {
   Arena arena;
@@ -114,7 +114,7 @@ inline Floats decode(const Kernels& kernels, const WireFormat& format, const Byt
   return decode(kernels, format, message, Floats(n, 77.0F));
 }
 
-/// Normal numbers, with some zeros among them.
+/// Normally distributed numbers, some replaced by zero.
 inline Floats normal_numbers(size_t n, unsigned seed, float size = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 1);
@@ -160,7 +160,7 @@ inline Values magnitudes(WireCode code) {
     }
   }
   if (code == WireCode::static8) {
-    made.erase(made.begin() + 1);  // zero takes the place of the least
+    made.erase(made.begin() + 1);  // zero replaces the smallest magnitude
   }
   for (int e = 5; e >= 0 && code == WireCode::dynamic8; --e) {
     Values decade;
@@ -216,7 +216,7 @@ T take(const std::byte* at) {
   return value;
 }
 
-/// Bytes that one bucket carries; not of topk.
+/// Bytes of metadata of one bucket; not for topk.
 inline int64_t carried(const WireFormat& f) {
   if (f.code <= WireCode::fp16) {
     return 0;
@@ -227,7 +227,7 @@ inline int64_t carried(const WireFormat& f) {
   return f.code == WireCode::table ? 4 << (f.bits - 1) : 4;
 }
 
-/// The value of each code in a bucket that carries these bytes.
+/// The value of each code in a bucket with this metadata.
 inline Values values(const WireFormat& f, const std::byte* meta) {
   Values made(size_t{1} << f.bits);
   const Values table = magnitudes(f.code);
@@ -267,7 +267,7 @@ inline Values values(const WireFormat& f, const std::byte* meta) {
   return made;
 }
 
-/// Code number i of a message, its bits one by one.
+/// Code number i of a message, read bit by bit.
 inline size_t code_at(const std::byte* codes, int64_t i, int bits) {
   size_t code = 0;
   for (int bit = 0; bit < bits; ++bit) {

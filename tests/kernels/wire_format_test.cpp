@@ -1,5 +1,5 @@
-// Messages byte by byte: sizes, the order of bits, what is refused; numbers that others make:
-// PyTorch's casts, bitsandbytes' codes, Dettmers' examples and his table of relative errors.
+// Messages byte by byte: sizes, the order of bits, refused formats. Reference values: PyTorch's
+// casts, bitsandbytes' codes, Dettmers' examples and his table of relative errors.
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -95,7 +95,7 @@ TEST(WireFormat, what_cannot_be_is_a_bug_in_every_table) {
   }
 }
 
-/// What x becomes beside a largest value of 1.
+/// The decoded value of x in a bucket whose largest value is 1.
 float sent(WireCode code, float x) {
   const WireFormat format = wire_format(code);
   return decode(fastest(), format, encode(fastest(), format, {x, 1}), 2)[0];
@@ -121,8 +121,8 @@ double mean_relative_error(WireCode code, const Floats& x) {
   return 100 * sum / static_cast<double>(x.size());
 }
 
-/// Table 2 of Dettmers, ICLR 2016, its relative column: ratios to the dynamic tree within 20 %, and
-/// the order. (Its absolute column cannot be: a linear code of 7 bits errs by 0.002 at the least.)
+/// Table 2 of Dettmers, ICLR 2016, relative column: ratios to the dynamic tree within 20 %, and the
+/// order. (The absolute column is impossible: a linear code of 7 bits errs by at least 0.002.)
 TEST(WireFormat, relative_errors_stand_to_each_other_as_dettmers_found) {
   struct Row {
     float size;  // of normal numbers; 0: uniform in (0, 1)
@@ -202,8 +202,8 @@ TEST(WireFormat, all_codes_of_fp8_are_cast_back_as_in_pytorch) {
   }
 }
 
-/// Of its CPU form, which takes the farther of two values for 6 % of these numbers; ours never
-/// does.
+/// bitsandbytes' CPU implementation chooses the farther of two values for 6 % of these numbers;
+/// ours never does.
 TEST(WireFormat, codes_are_those_of_bitsandbytes) {
   const io::PlainReader file = golden();
   const Floats x = file.read("dynamic8_bnb.x");

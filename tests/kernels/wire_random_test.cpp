@@ -14,7 +14,7 @@ std::vector<WireFormat> random_formats(int64_t bucket) {
   return formats;
 }
 
-/// Each of y, one in `every` values, is one of the two around x, and their mean is x, within five
+/// Each `every`-th value of y is one of the two neighbours of x; their mean is x, within five
 /// deviations and 1/10,000 of the step.
 void expect_mean(WireCode code, double x, Values around, const float* y, size_t count,
                  size_t every) {
@@ -22,7 +22,8 @@ void expect_mean(WireCode code, double x, Values around, const float* y, size_t 
   const auto above = std::lower_bound(around.begin(), around.end(), x);
   const double high = above == around.end() ? around.back() : *above;
   const double low = above == around.begin() || high == x ? high : *(above - 1);
-  // least + unit level is rounded beside the least value, all others beside themselves.
+  // The rounding unit is that of least + unit level for maxmin, and that of the value for all
+  // others.
   const bool sum_of_two = code == WireCode::maxmin;
   const double rounding =
       1e-6 * (sum_of_two ? around.back() : std::max(std::fabs(low), std::fabs(high)));
@@ -91,7 +92,7 @@ RotationErrors errors_of(const WireFormat& format, const Floats& x, uint64_t key
   return {found.one / n / squares, found.mean / n / n / squares};
 }
 
-/// The errors of the paper, and none in the mean over rotations.
+/// Errors equal the paper's, and the mean over rotations has no error.
 TEST(WireRandom, eden_is_unbiased_and_has_the_errors_of_its_paper) {
   constexpr double kExpected[] = {0.5708, 0.1331, 0.03578, 0.009592};
   constexpr uint64_t kKeys = 200;

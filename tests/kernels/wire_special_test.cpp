@@ -1,5 +1,5 @@
-// Numbers that are not ordinary, through every wire code: zeros, constants, NaN and infinities, the
-// smallest and the largest; bytes that no encoder made.
+// Special numbers through every wire code: zeros, constants, NaN and infinities, the smallest and
+// the largest; bytes that no encoder produces.
 #include <gtest/gtest.h>
 
 #include "src/kernels/backend.h"
@@ -93,7 +93,7 @@ TEST(WireSpecial, bytes_of_broken_buckets_do_not_depend_on_the_table) {
   }
 }
 
-/// The largest error of a value below 1 in a bucket of which that is the largest.
+/// Bound on the error of a value, relative to the bucket's largest value.
 double bound(const WireFormat& format) {
   switch (format.code) {
     case WireCode::fp8_e5m2:
@@ -154,7 +154,7 @@ TEST(WireSpecial, any_finite_numbers_keep_the_bound) {
   }
   for_all({0, 100}, [&](const Kernels& table, const WireFormat& format) {
     if (format.code == WireCode::fp16 || format.half_meta || format.code == WireCode::bf16) {
-      return;  // of another range: below
+      return;  // other ranges are tested below
     }
     for (const Floats& x : sets) {
       expect_bound(format, x, sent(table, format, x));

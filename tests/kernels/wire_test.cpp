@@ -1,5 +1,5 @@
-// Every wire code in every table against the plain decoder of wire_case.h: what buckets carry, that
-// the chosen value is the nearest, that all tables and all numbers of threads make the same bytes.
+// Every wire code in every table against the plain decoder of wire_case.h: a bucket's metadata, the
+// nearest value is chosen, all tables and all numbers of threads produce the same bytes.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/wire_case.h"
@@ -47,7 +47,8 @@ void expect_range(const WireFormat& f, const std::byte* meta, const Floats& x) {
   EXPECT_LE(unit, (*high - least) / levels * (1 + 0x1p-10) + 0x1p-24);
 }
 
-/// Sorted magnitudes, all of the bucket (of at most 2,048 values; else every k-th).
+/// Percentiles of the sorted magnitudes: of the whole bucket up to 2,048 values, else of every
+/// k-th.
 void expect_percentiles(const WireFormat& f, const std::byte* meta, const Floats& x) {
   const size_t stride = (x.size() + 2047) / 2048;
   Values sorted;
@@ -66,7 +67,7 @@ void expect_percentiles(const WireFormat& f, const std::byte* meta, const Floats
   }
 }
 
-/// What a bucket with these values, all finite, must carry.
+/// Checks the metadata of a bucket with these values, all finite.
 void expect_carried(const WireFormat& f, const std::byte* meta, const Floats& x) {
   const double most = largest(x);
   const double scale = f.half_meta ? 0 : reference::take<float>(meta);
@@ -101,7 +102,7 @@ void expect_carried(const WireFormat& f, const std::byte* meta, const Floats& x)
   }
 }
 
-/// Of one bucket: its codes are those of the nearest values, and decode to them.
+/// For one bucket: its codes are those of the nearest values, and decode to them.
 void expect_nearest(const WireFormat& f, const Values& values, const std::vector<size_t>& codes,
                     const Floats& x, const float* decoded) {
   double extent = 0;
@@ -148,7 +149,7 @@ void expect_message(const WireFormat& f, const Floats& x, const Bytes& wire,
   }
 }
 
-/// Values and their places, by a plain sort.
+/// Values and their positions, by a plain sort.
 void expect_topk(const WireFormat& f, const Floats& x, const Bytes& wire, const Floats& decoded) {
   const auto n = static_cast<int64_t>(x.size());
   size_t at = 0;

@@ -1,5 +1,5 @@
-// Loss, gradients and ten AdamW steps of a small GPT against PyTorch in double precision. The
-// golden files and what they hold: tests/golden/make_gpt_golden.py.
+// Loss, gradients and ten AdamW steps of a small GPT against PyTorch in double precision.
+// tests/golden/make_gpt_golden.py writes and describes the golden files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -107,7 +107,8 @@ class Golden {
 
 class GptGolden : public ::testing::TestWithParam<Case> {
  protected:
-  /// fp32 sums of at most a few thousand terms; bf16 keeps 8 bits of each factor, fp16 11.
+  /// Tolerance of fp32 sums of at most a few thousand terms; bf16 keeps 8 bits of each factor, fp16
+  /// 11.
   double tolerance(double fp32, double bf16) const {
     return GetParam().dtype == DType::fp32   ? fp32
            : GetParam().dtype == DType::bf16 ? bf16

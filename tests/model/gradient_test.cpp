@@ -22,7 +22,7 @@ class Problem {
         dropout_(dropout) {
     network_.bind(store_, kernels_);
     store_.initialise(5);
-    // Biases start at zero and norms at one: move them, so that their gradients are general.
+    // Biases start at zero and norms at one: change them, so that their gradients are generic.
     for (sparse::Parameter& parameter : store_.parameters()) {
       auto values = store_.values(parameter);
       for (size_t i = 0; i < values.size(); ++i) {
@@ -49,7 +49,7 @@ class Problem {
     }
   }
 
-  /// The mean loss; with `backward`, the gradient is left in the store.
+  /// The mean loss; with `backward`, writes the gradient to the store.
   double loss(bool backward) {
     model::Tape tape(arena_, size_t{8} << 20U);
     const auto rows = static_cast<double>(losses_.tensor().count());
@@ -96,8 +96,8 @@ void prune_half(sparse::Store& store) {
   store.set_masks(masks);
 }
 
-/// `scale`: length of a step; it moves the loss far more than fp32 rounding (1e-7) does, and is
-/// short enough for the curvature, or for the kinks of rectifiers.
+/// `scale`: length of a step. It changes the loss far more than fp32 rounding (1e-7), and is short
+/// enough for the curvature and for the kinks of rectifiers.
 void check_all_parameters(Problem& problem, double scale) {
   sparse::Store& store = problem.store();
   problem.loss(true);

@@ -12,7 +12,8 @@ namespace {
 
 class Optimizers : public ::testing::TestWithParam<const OptimizerKind*> {};
 
-/// Loss sum w^2 / 2 after some updates, relative to the start; half of the weights are kept.
+/// Loss sum w^2 / 2 after some updates, relative to its initial value; half of the weights are
+/// kept.
 double relative_loss(std::string_view kind, int state_bits) {
   Arena arena;
   Stream stream(arena, 1);

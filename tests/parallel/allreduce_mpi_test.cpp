@@ -45,8 +45,8 @@ TEST(Sum, IsTheSameWhoeverIsOverwritten) {
 }
 
 TEST(Sum, OfSixteenBitsIsRoundedOnceToNearestEven) {
-  // Magnitudes so near to each other that fp32 holds every partial sum: the exact sum in double,
-  // rounded here in another way, is the only right answer. Many of the sums are ties.
+  // Magnitudes so close to each other that fp32 holds every partial sum: the only correct result is
+  // the exact sum in double, rounded here by another method. Many of the sums are ties.
   constexpr int64_t kCount = 20'011;
   const auto input = [](int rank, int64_t i) {
     const float x = value(rank, 77, i);

@@ -1,4 +1,4 @@
-// How many bits each layer gets, by hand; and where compressing pays.
+// Bits of each layer on examples computed by hand, and when compression pays.
 #include <gmock/gmock.h>
 
 #include "parallel/choice/bit_choice.h"
@@ -47,20 +47,19 @@ TEST(BitChoiceCases, OneLayerAndNone) {
 }
 
 TEST(BitChoiceCases, NoErrorAndEqualErrors) {
-  // Nothing is lost: the fewest bytes, the earlier choice of equal ones.
+  // No error in any choice: the fewest bytes; ties take the earlier choice.
   ChoiceTable table{.layers = 3, .choices = 3, .bytes = {3, 2, 2, 1, 5, 5, 7, 6, 6}};
   table.error.assign(9, 0);
   EXPECT_THAT(least_bytes(table, {.uniform = 2}).choice, ElementsAre(1, 0, 1));
   table.error.assign(9, 2.5);
   EXPECT_THAT(least_bytes(table, {.uniform = 0}).choice, ElementsAre(1, 0, 1));
-  // A uniform choice without error leaves only what has none.
+  // If the uniform choice has no error, only choices without error remain.
   table.error = {1, 0, 0, 1, 1, 0, 1, 1, 0};
   EXPECT_THAT(least_bytes(table, {.uniform = 2}).choice, ElementsAre(1, 2, 2));
 }
 
 TEST(BitChoiceCases, InfiniteErrors) {
-  // Layer 0 overflows in choice 0; layer 1 is broken whatever is chosen; layer 2 in the uniform
-  // one.
+  // Layer 0 overflows in choice 0; layer 1 is not finite in any choice; layer 2 in the uniform one.
   const double nan = std::nan("");
   const ChoiceTable table{.layers = 3,
                           .choices = 3,
@@ -114,9 +113,9 @@ TEST(LeastExposed, FastLinkTakesTheMostPreciseSlowLinkTheFewestBytes) {
 }
 
 TEST(LeastExposed, PrecisionWhereTimeIsHidden) {
-  // 6 MiB/s: 1/6 s for each bit of a layer. While backward runs there is a second for each of the
-  // first two buckets: 6 bits, and 5 with all latencies. What the last one sends is exposed, and so
-  // has all the error that it may.
+  // 6 MiB/s: 1/6 s for each bit of a layer. Backward leaves one second for each of the first two
+  // buckets: 6 bits, and 5 with all latencies. The last bucket is exposed, so it takes all of the
+  // permitted error.
   const ChoiceTable table = steps_table();
   const ExchangeTimes times = steps_times(table, 6 << 20);
   const ErrorBudget budget{.uniform = 1, .alpha = 1.5};
@@ -126,11 +125,12 @@ TEST(LeastExposed, PrecisionWhereTimeIsHidden) {
   EXPECT_EQ(result.choice[0] + 1 + result.choice[1] + 1, 6);
   EXPECT_EQ(result.choice[2] + 1 + result.choice[3] + 1, 5);
   EXPECT_GT(least_bytes(table, budget).error, result.error);
-  // With room after backward nothing is exposed, and everything is sent as precisely as fits.
+  // If the link has time left after backward, nothing is exposed, and precision is the highest that
+  // fits.
   ExchangeTimes roomy = times;
   roomy.backward_end = 100;
   EXPECT_THAT(least_exposed(table, roomy, budget).choice, Each(3));
-  // Half a second that is not worth any precision buys three bits.
+  // Choices within 0.51 s count as equal: half a second of exposure buys three more bits.
   const ErrorBudget lax{.uniform = 1, .alpha = 1.5, .equal_within = 0.51};
   const BitChoice patient = least_exposed(table, times, lax);
   EXPECT_LT(patient.error, result.error);

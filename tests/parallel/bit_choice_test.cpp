@@ -1,5 +1,5 @@
-// How many bits each layer gets: against every other choice on small tables, and what must hold on
-// any table. By hand: bit_choice_cases_test.cpp.
+// Bits of each layer: against exhaustive search on small tables, and properties on any table.
+// Examples computed by hand: bit_choice_cases_test.cpp.
 #include "parallel/choice/bit_choice.h"
 
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 namespace espalier::parallel {
 namespace {
 
-/// Calls `test(table, budget, draw)` on 4,000 small tables of every kind, and on budgets narrow and
-/// wide.
+/// Calls `test(table, budget, draw)` on 4,000 small tables of every kind, with narrow and wide
+/// budgets.
 template <class Test>
 void on_small_tables(const Test& test) {
   for (uint64_t seed = 0; seed < 4000; ++seed) {
@@ -113,7 +113,7 @@ TEST(BitChoice, FewStatesFindWhatFitsAtAll) {
     SCOPED_TRACE(seed);
     Draw draw(seed);
     const ChoiceTable table = random_table(draw, 30, 4, Errors::smooth);
-    // A budget that hardly anything but the last choice, the most precise, is within.
+    // A budget that the last choice, the most precise, meets, and hardly any other.
     const double part = uniform_choice(table, 3).error / uniform_choice(table, 0).error;
     const BitChoice result =
         least_bytes(table, {.uniform = 0, .alpha = part * (1 + 1e-9), .states = 2});
@@ -123,7 +123,7 @@ TEST(BitChoice, FewStatesFindWhatFitsAtAll) {
 }
 
 TEST(BitChoice, EqualErrorsNeedFewStates) {
-  // Errors are whole numbers up to 3: ways of 40 layers have few different sums.
+  // Errors are integers up to 3: choices for 40 layers have few different sums.
   Draw draw(5);
   const ChoiceTable table = random_table(draw, 40, 4, Errors::ties);
   ChoiceTable fine = table;
@@ -176,7 +176,7 @@ TEST(BitChoice, WiderBudgetsNeverCostMore) {
   }
 }
 
-/// The best bytes that any mixture of choices could reach: max over λ of the Lagrangian.
+/// Lower bound on the bytes over all mixtures of choices: max over λ of the Lagrangian.
 double lower_bound(const ChoiceTable& table, double limit) {
   double best = 0;
   for (double lambda = 1e-6; lambda < 1e9; lambda *= 1.02) {

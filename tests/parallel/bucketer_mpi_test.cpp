@@ -1,4 +1,4 @@
-// Gradient buckets: where they are cut, when they start, and that nothing of it changes a bit.
+// Gradient buckets: boundaries, start times, and results with unchanged bits.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// A gradient of parameters of very different sizes.
+// Boundaries of parameters of very different sizes.
 const std::vector<int64_t> kBoundaries{3, 5'000, 5'000, 5'001, 30'000, 30'100, 45'000, 61'234};
 
 TEST(Buckets, AreCutAtParametersAndNotTooSmall) {
@@ -55,7 +55,7 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
           std::vector<float> flat(gradient.size(), std::numeric_limits<float>::quiet_NaN());
           buckets.begin(flat_of(flat), kBoundaries);
           int64_t begin = 0;
-          for (const int64_t end : kBoundaries) {  // backward fills the gradient little by little
+          for (const int64_t end : kBoundaries) {  // backward fills the gradient step by step
             std::copy(gradient.begin() + begin, gradient.begin() + end, flat.begin() + begin);
             begin = end;
             if ((end + comm.rank()) % 3 == 0) {
@@ -121,7 +121,7 @@ TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
   });
 }
 
-/// Another algorithm behind the same interface: all send everything to all.
+/// Another reduction: every rank sends everything to all.
 class Naive final : public Reduction {
  public:
   explicit Naive(Communicator& comm) : comm_(comm) {}

@@ -1,4 +1,4 @@
-// Mistakes that a reading of torch_cgx (fa9116c) found, each as a test that our code passes.
+// Defects found by reading torch_cgx (fa9116c), each as a test that our code passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ std::vector<std::byte> encoded(const std::vector<float>& x, const kernels::WireF
   return out;
 }
 
-/// 1. The last fused group was never sent, and nothing after a layer larger than the fusion buffer.
+/// 1. The last fused group was never sent, nor anything after a layer larger than the fusion
+/// buffer.
 TEST(CgxDefects, LayersAfterAnOversizeOneAndTheLastGroupAreReduced) {
   run_ranks(3, [](Communicator& comm) {
     const std::vector<int64_t> ends{100, 50'000, 50'010, 50'200, 50'205};
@@ -52,7 +53,7 @@ TEST(CgxDefects, LayersAfterAnOversizeOneAndTheLastGroupAreReduced) {
   });
 }
 
-/// 2. The leader of a machine kept values that it had not quantised, the others got quantised ones.
+/// 2. The leader of a machine kept its unquantised values, while the others got quantised ones.
 TEST(CgxDefects, LeadersAndFollowersOfAMachineHoldTheSameBits) {
   run_ranks(6,
             [](Communicator& comm) {
@@ -74,8 +75,8 @@ TEST(CgxDefects, LeadersAndFollowersOfAMachineHoldTheSameBits) {
             {.timeout = 60, .ranks_a_node = 2});
 }
 
-/// 3. The build that rounds at random wrote its states outside their buffer, and seeded them by the
-/// clock, so that ranks could share their noise.
+/// 3. The build with random rounding wrote its states outside their buffer and seeded them by the
+/// clock, so ranks could share their noise.
 TEST(CgxDefects, RandomRoundingIsAPureFunctionOfItsKeyAndWritesItsMessageOnly) {
   const std::vector<float> x = values(0, 1, 3'001);
   const kernels::WireFormat code = format("maxmin:4");
@@ -96,7 +97,7 @@ TEST(CgxDefects, RandomRoundingIsAPureFunctionOfItsKeyAndWritesItsMessageOnly) {
   EXPECT_EQ(std::ranges::count(std::span(room).last(kGuard), kMark), kGuard);
 }
 
-/// 4. Setting the bucket size set the bits.
+/// 4. Setting the bucket size also set the bits.
 TEST(CgxDefects, BitsAndBucketsAreSetApart) {
   const kernels::WireFormat both = format_of({.name = "maxmin"}, {.bits = 3, .bucket = 128});
   EXPECT_EQ(both.bits, 3);
@@ -106,7 +107,7 @@ TEST(CgxDefects, BitsAndBucketsAreSetApart) {
   EXPECT_EQ(config.parallel.bits, 0);
 }
 
-/// 5. Names of shared memory carried no number of the job: two on one machine met.
+/// 5. Names of shared memory did not contain the job's number: two jobs on one machine collided.
 TEST(CgxDefects, TwoJobsAtOnceDoNotMeet) {
   const auto job = [](float mine) {
     run_ranks(2, [mine](Communicator& comm) {
@@ -124,7 +125,7 @@ TEST(CgxDefects, TwoJobsAtOnceDoNotMeet) {
   job(1);
 }
 
-/// 6. A counter took every all-reduce of the program for one of the gradient's buckets.
+/// 6. A counter counted every all-reduce of the program as a gradient bucket.
 TEST(CgxDefects, OtherSumsBetweenBucketsChangeNothing) {
   run_ranks(2, [](Communicator& comm) {
     Arena arena;

@@ -1,5 +1,5 @@
 #pragma once
-// Random tables for bit_choice.h, and what trying every choice says about them.
+// Random tables for bit_choice.h, and the optimum by exhaustive search.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -13,7 +13,7 @@ namespace espalier::parallel {
 
 inline constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// Numbers for one test case, in order.
+/// Deterministic random numbers for one test case.
 class Draw {
  public:
   explicit Draw(uint64_t seed) : seed_(seed) {}
@@ -30,11 +30,11 @@ class Draw {
   uint64_t count_ = 0;
 };
 
-/// What errors look like.
+/// Kinds of error values.
 enum class Errors { smooth, ties, awkward };
 
 /// Choices from few bits to many. `awkward`: zeros, infinities, NaN, fixed layers, errors that do
-/// not fall with the bytes.
+/// not decrease with more bytes.
 inline ChoiceTable random_table(Draw& draw, int64_t layers, int choices, Errors errors) {
   ChoiceTable table{.layers = layers, .choices = choices};
   for (int64_t l = 0; l < layers; ++l) {
@@ -59,7 +59,7 @@ inline ChoiceTable random_table(Draw& draw, int64_t layers, int choices, Errors 
   return table;
 }
 
-/// Buckets of 1 to 3 layers that become ready one after the other, on a link about as fast as they.
+/// Buckets of 1 to 3 layers that become ready in sequence. The link is about as fast as the layers.
 inline ExchangeTimes random_times(Draw& draw, const ChoiceTable& table) {
   ExchangeTimes times;
   double mean = 0;
@@ -85,7 +85,7 @@ inline ExchangeTimes random_times(Draw& draw, const ChoiceTable& table) {
   return times;
 }
 
-/// What the headers promise, by trying everything.
+/// Checks the headers' guarantees by exhaustive search.
 class Exhaustive {
  public:
   Exhaustive(const ChoiceTable& table, const ErrorBudget& budget) : table_(table), budget_(budget) {
@@ -106,7 +106,7 @@ class Exhaustive {
   }
 
   double limit() const { return limit_; }
-  /// As the budget counts; infinite for what may not be chosen.
+  /// Error as the budget counts it; infinite for forbidden choices.
   double error(const std::vector<int>& choice) const {
     double sum = 0;
     for (int64_t l = 0; l < table_.layers; ++l) {

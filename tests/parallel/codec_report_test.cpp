@@ -1,5 +1,5 @@
-// What codec_report.h says of a codec against a plain computation, its bits against formulas, and
-// where values come from (codec_choice/codec_values.h).
+// The report of a codec (codec_report.h) against a plain computation, its bits against formulas,
+// and the sources of values (codec_choice/codec_values.h).
 #include "parallel/wire/codec_report.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ WireFormat format_of(const std::string& text) {
   return parallel::format_of(parallel::parse_codec(text));
 }
 
-/// Each codec, maxmin and table with each number of bits, in small and in default buckets.
+/// Each codec, maxmin and table with each number of bits, with small and with default buckets.
 std::vector<WireFormat> formats() {
   std::vector<WireFormat> all;
   for (const std::string& name : names(kernels::wire_codecs())) {
@@ -52,7 +52,7 @@ std::vector<WireFormat> formats() {
   return all;
 }
 
-/// Of very different sizes from one thousand to the next, and some zeros.
+/// Sizes differ greatly from one thousand elements to the next; some are zero.
 Floats gradient(size_t n) {
   Floats values(n);
   for (size_t i = 0; i < n; ++i) {
@@ -75,7 +75,7 @@ struct Case {
     parallel::CodecMeter meter(kernels, stream, view(x), std::move(parts));
     return meter.measure(format, 0);
   }
-  /// What [first, first + count) comes back as, by one encode and one decode.
+  /// Values of [first, first + count) after one encode and one decode.
   Floats sent(const Floats& x, const WireFormat& format, const Range& part) {
     Floats from(x.begin() + part.first, x.begin() + part.end());
     Floats to(from.size(), kNan);
@@ -86,7 +86,7 @@ struct Case {
   }
 };
 
-/// The definitions, in long double, a pass each.
+/// The definitions in long double, one pass each.
 struct Plain {
   Floats x, y;
 
@@ -116,7 +116,7 @@ void expect_near(double found, long double expected) {
 
 TEST(CodecReport, ErrorsAreThoseOfAPlainComputation) {
   Case here;
-  Floats x = gradient(12'345);  // several blocks of sums, and a rest
+  Floats x = gradient(12'345);  // several blocks of sums, and a remainder
   const std::vector<Range> parts{{0, 5000}, {5000, 1}, {5001, 0}, {5001, 7344}};
   for (const WireFormat& format : formats()) {
     SCOPED_TRACE(parallel::text_of(format));
@@ -165,7 +165,7 @@ TEST(CodecReport, BitsAreExact) {
   EXPECT_EQ(bits("sign:1024"), 1 + 32.0 / 1024);
   EXPECT_EQ(bits("table:3"), 3 + 32.0 * 4 / 4096);
   EXPECT_EQ(bits("topk:0.125:64"), 32.0 / 8);
-  // A part is a message: a bucket and whole bytes of its own.
+  // A part is a message with its own bucket and whole bytes.
   EXPECT_EQ(bits("maxmin:4:512", {{0, 3}, {3, 1021}}), 8.0 * (8 + 2 + 2 * 8 + 511) / 1024);
 }
 
@@ -186,7 +186,7 @@ TEST(CodecReport, ZerosAreRightAndConstantsToo) {
       EXPECT_NEAR(here.measure(constant, format).all.cosine(), 1, 1e-12);
     }
   }
-  // Where something was wrong of nothing, it is no small error.
+  // The relative error of an all-zero input with nonzero output is infinite.
   const Floats nothing{0, 0};
   const Floats something{0, 1};
   EXPECT_EQ(parallel::compare(nothing, something).relative_l2(), HUGE_VAL);
@@ -303,7 +303,7 @@ TEST_F(CodecFiles, RawFilesAreReadAsTheirType) {
   io::expect_parts(failure("none.bin", DType::fp32), {"none.bin cannot be opened"});
 }
 
-/// Of the example only "bits" has a first moment.
+/// In the example only "bits" has a first moment.
 TEST_F(CodecFiles, MomentsWhereThereAreElseValues) {
   write(path_);
   std::vector<std::string> names;

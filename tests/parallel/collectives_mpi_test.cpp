@@ -69,7 +69,7 @@ TEST(Collectives, GatherToAllAndToOne) {
   });
 }
 
-/// Ranges of very unequal sizes, in falling order of ranks, with a hole behind each second one.
+/// Ranges of very unequal sizes, in descending order of ranks, with a gap after every second one.
 std::vector<Range> uneven_ranges(int ranks, int64_t size) {
   std::vector<Range> ranges(static_cast<size_t>(ranks));
   int64_t at = 3;
@@ -85,7 +85,8 @@ TEST(Collectives, GatherSlices) {
     for (const size_t size : kSizes) {
       const std::vector<Range> ranges = uneven_ranges(comm.size(), static_cast<int64_t>(size));
       const auto total = static_cast<size_t>(ranges[0].end() + 5);
-      std::vector<std::byte> expected(total, std::byte{0xee});  // what nobody has stays as it was
+      std::vector<std::byte> expected(total,
+                                      std::byte{0xee});  // elements of no rank stay unchanged
       for (int r = 0; r < comm.size(); ++r) {
         std::ranges::copy(content(r, 9, static_cast<size_t>(ranges[r].count)),
                           expected.begin() + ranges[r].first);
@@ -102,7 +103,7 @@ TEST(Collectives, GatherSlices) {
       EXPECT_EQ(comm.sent().bytes - before, comm.rank() == 0 ? 0 : my_range.count);
       EXPECT_TRUE(comm.rank() != 0 || root == expected);
 
-      // In place: a rank's part lies already where it belongs.
+      // In place: a rank's part is already at its position.
       std::vector<std::byte> same(total, std::byte{0xee});
       std::ranges::copy(mine, same.begin() + my_range.first);
       const auto place = std::span(same).subspan(static_cast<size_t>(my_range.first), mine.size());

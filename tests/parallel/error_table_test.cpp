@@ -1,5 +1,5 @@
-// Errors of wire formats on a flat gradient, measured in blocks: those of each layer encoded at
-// once.
+// Errors of wire formats on a flat gradient, measured in blocks, against those of each layer
+// encoded at once.
 #include "parallel/choice/error_table.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ std::vector<WireFormat> formats() {
           {.code = WireCode::topk, .bits = 0, .bucket = 1024, .kept = 32}};
 }
 
-/// Layers of very different gradients, with gaps between them; one is empty, one of a single
+/// Layers of very different gradients, with gaps between them; one is empty, one has a single
 /// element.
 struct Gradient {
   std::vector<Range> layers{{0, 5}, {16, 200'001}, {200'032, 1}, {200'048, 0}, {200'048, 70'000}};
@@ -82,7 +82,7 @@ struct CpuKernels : testing::TestWithParam<const kernels::Kernels*> {
   Gradient gradient;
 };
 
-/// Of runs of 64: how many values, times the share of their squares that is lost, at most 1.
+/// Over runs of 64: number of values times the lost share of their squares, at most 1.
 double relative(std::span<const float> x, std::span<const float> y) {
   double error = 0;
   for (size_t first = 0; first < x.size(); first += 64) {
@@ -98,7 +98,7 @@ double relative(std::span<const float> x, std::span<const float> y) {
   return error;
 }
 
-/// By one call for the whole layer.
+/// One call for the whole layer.
 double whole_layer(const kernels::Kernels& kernels, Stream& stream, const Tensor& x,
                    const kernels::EncodeArgs& how, ErrorScale scale = ErrorScale::squares) {
   std::vector<std::byte> wire(wire_bytes(how.format, x.count()));
@@ -168,7 +168,7 @@ TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
       EXPECT_LE(error, static_cast<double>(layer.count));
     }
   }
-  // Layers of other sizes: by powers of two, so that no bit of a share changes.
+  // Scales layers by powers of two, so that no bit of a share changes.
   for (float& value : gradient.values) {
     value *= 1024;
   }
@@ -178,8 +178,8 @@ TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
 }
 
 TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
-  // A row of zeros beside one of values: in a bucket of both it is lost, in one of its own it is
-  // not.
+  // A row of zeros beside a row of values: a bucket of both loses the zeros, a bucket of its own
+  // does not.
   std::vector<float> values(128);
   for (size_t i = 0; i < 64; ++i) {
     values[i] = 1 + static_cast<float>(i % 7);
@@ -246,7 +246,7 @@ TEST_P(CpuKernels, MoreBitsLoseLess) {
 TEST_P(CpuKernels, GradientsAddUpAndNothingIsAllocated) {
   std::vector<WireFormat> choices = formats();
   std::erase_if(choices, [](const WireFormat& format) {
-    return format.code == WireCode::table;  // its encoder sorts, in memory of its own
+    return format.code == WireCode::table;  // its encoder sorts in its own memory
   });
   ErrorTable errors(*GetParam(), stream, {.layers = gradient.layers, .choices = choices});
   errors.add(gradient.tensor());
@@ -291,7 +291,7 @@ TEST_P(CpuKernels, HalfGradients) {
 }
 
 TEST_P(CpuKernels, BrokenValuesAreNeverChosen) {
-  // 1e6 is beyond fp16; NaN beyond all.
+  // 1e6 exceeds the range of fp16; NaN exceeds every range.
   const std::vector<WireFormat> choices{{.code = WireCode::fp32, .bits = 32},
                                         {.code = WireCode::fp16, .bits = 16},
                                         {.code = WireCode::maxmin, .bits = 4, .bucket = 512}};
@@ -329,8 +329,8 @@ TEST_P(CpuKernels, ADynamicProgrammeOnARealTable) {
   EXPECT_EQ(result.choice[0], 7);
   EXPECT_LT(result.bytes, uniform.bytes);
   EXPECT_LE(result.error, uniform.error);
-  // One bit more for the layer that makes the error frees two bits of a larger one, whose gradient
-  // is 27,000 times as small; with a little more room not even that one is needed.
+  // One more bit for the layer that dominates the error saves two bits of a larger one, whose
+  // gradient is 27,000 times as small; with a slightly larger budget that bit is not needed either.
   EXPECT_EQ(result.choice[1], 0);
   EXPECT_EQ(result.choice[4], 3);
   EXPECT_EQ(least_bytes(table, {.uniform = 2, .alpha = 1.001}).choice[4], 2);

@@ -1,6 +1,5 @@
 #pragma once
-// Flat arrays for tests: parameters one after the other as the store lays them out, each beginning
-// at a multiple of 16 elements.
+// Flat arrays for tests, in the store's layout: each parameter begins at a multiple of 16 elements.
 #include <initializer_list>
 #include <vector>
 

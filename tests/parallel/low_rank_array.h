@@ -1,5 +1,5 @@
 #pragma once
-// An array some of whose parts are matrices that travel as factors, of many shapes.
+// An array with several matrices, of many shapes, that are sent as factors.
 #include <array>
 #include <vector>
 
@@ -31,7 +31,7 @@ inline Mixed mixed_array() {
   return mixed;
 }
 
-/// Of what is between the matrices.
+/// Segments of the elements between the matrices.
 inline std::vector<WireSegment> segments_of(const Mixed& mixed, const kernels::WireFormat& format) {
   std::vector<WireSegment> segments;
   for (const Range& range : mixed.between) {

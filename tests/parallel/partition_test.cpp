@@ -1,4 +1,4 @@
-// How ZeRO-1 cuts the flat array: covered exactly, balanced, blocks whole, whatever the sizes.
+// ZeRO-1's partition of the flat array: complete, balanced, with whole blocks, for all sizes.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 
-/// Everything that partition.h promises, of any layout.
+/// Checks every guarantee of partition.h on a layout.
 void check_promises(const Layout& layout, const PartitionOptions& options) {
   const Partition cut = make_partition(layout.parameters, layout.total, options);
   ASSERT_EQ(cut.ends.empty(), layout.total == 0);
@@ -52,7 +52,7 @@ void check_promises(const Layout& layout, const PartitionOptions& options) {
       EXPECT_EQ(owned[p].first, reached[p]) << "the next range begins where the last ended";
       EXPECT_EQ(owned[p].first % options.block, 0);
       reached[p] = owned[p].end();
-      // The slice that the gradient's sums arrive in covers it.
+      // The slice of the summed gradient covers it.
       const FlatParameter& parameter = layout.parameters[p];
       const Range slice = cut.slice(cut.bucket_of(parameter.offset), r);
       EXPECT_GE(parameter.offset + owned[p].first, slice.first);
@@ -65,7 +65,7 @@ void check_promises(const Layout& layout, const PartitionOptions& options) {
 }
 
 TEST(Partition, OneBucketByHand) {
-  // 1000 elements in 1008 places, cut in three: near 336 and 672, at multiples of 256.
+  // 1000 elements padded to 1008, cut in three: near 336 and 672, at multiples of 256.
   const Layout layout = layout_of({1000});
   const Partition cut = make_partition(layout.parameters, layout.total, {.ranks = 3});
   EXPECT_THAT(cut.ends, ElementsAre(1008));

@@ -1,4 +1,5 @@
-// Ranks that are silent, fail or leave early: the others learn who and why, and nobody hangs.
+// Ranks that are silent, fail or leave early: the others get an error with the rank and the cause,
+// and no rank hangs.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -71,7 +72,7 @@ TEST(Poison, OthersLearnWhoFailedAndWhy) {
     if (comm.size() == 1) {
       return;
     }
-    // All have left the barrier of the test before: poison may overtake the messages of others.
+    // All ranks have left the previous test's barrier: poison may overtake other ranks' messages.
     int room = 0;
     std::vector<std::byte> here(static_cast<size_t>(comm.size()));
     if (comm.rank() == 1) {
@@ -106,7 +107,7 @@ TEST(Threads, TheFirstErrorIsRethrownAndNobodyHangs) {
     const auto body = [&](Communicator& comm) {
       if (comm.rank() == ranks - 1) {
         barrier(comm);
-        // Large messages are under way and die with their buffers.
+        // Large messages are in flight when their buffers are freed.
         std::vector<std::byte> data(1'000'000);
         std::vector<std::byte> room(1'000'000);
         Request send = comm.isend(0, {0}, data);

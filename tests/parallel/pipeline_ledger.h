@@ -1,6 +1,6 @@
 #pragma once
-// Work for pipelines that can be checked to the bit: messages are rows of hashes, and a stage's
-// ledger depends on what it saw and in which order.
+// Work for pipelines that can be checked to the bit: messages are rows of hashes. A stage's ledger
+// depends on the messages it received and their order.
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace espalier::parallel {
 
-/// Of a stage with another number of values on each side: numbers from the message before.
+/// Output of a stage with another number of values on each side, computed from the message before.
 inline std::vector<uint64_t> through(std::span<const uint64_t> values, uint64_t key, size_t count) {
   std::vector<uint64_t> result(count);
   for (size_t i = 0; i < count; ++i) {
@@ -92,7 +92,7 @@ class LedgerWork final : public PipelineWork {
   std::map<std::pair<int, int>, std::vector<uint64_t>> kept_, gradients_;
 };
 
-/// Boundaries of different sizes, small ones and such as a transport does not copy.
+/// Boundaries of different sizes: small ones, and ones that a transport sends without a copy.
 inline std::vector<size_t> ledger_bytes(int stages) {
   std::vector<size_t> bytes;
   for (int boundary = 0; boundary + 1 < stages; ++boundary) {
@@ -101,7 +101,7 @@ inline std::vector<size_t> ledger_bytes(int stages) {
   return bytes;
 }
 
-/// What all stages' ledgers must hold, from one loop over micro-batches.
+/// Expected ledgers of all stages, from one loop over micro-batches.
 inline std::map<int, Ledger> serial_ledgers(int stages, int micro_batches, uint64_t seed) {
   const std::vector<size_t> bytes = ledger_bytes(stages);
   LedgerWork work(stages, bytes, seed);

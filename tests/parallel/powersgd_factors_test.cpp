@@ -1,4 +1,4 @@
-// What is kept of matrices that travel as two thin factors, and orthonormal columns.
+// State of matrices that are sent as two thin factors, and orthonormal columns.
 #include "parallel/reduction/powersgd/factors.h"
 
 #include <gmock/gmock.h>
@@ -88,7 +88,7 @@ TEST(Orthonormalise, MakesAnOrthonormalBasisOfNearlyDependentColumns) {
   for (int64_t k = 0; k < kRank; ++k) {
     const auto other = values(1, static_cast<int>(k), kRows);
     for (int64_t i = 0; i < kRows; ++i) {
-      // They differ by little; 2 is the sum of 0 and 1, and 4 is zero.
+      // They differ slightly; 2 is the sum of 0 and 1, and 4 is zero.
       const float differs = first[i] + 1e-4F * other[i];
       p[k * kRows + i] = k == 2 ? p[i] + p[kRows + i] : k == 4 ? 0 : differs;
     }

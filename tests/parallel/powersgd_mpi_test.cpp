@@ -1,5 +1,5 @@
-// Matrices that travel as two thin factors: exact where the sum has so low a rank, the same bits on
-// all ranks, the bytes of the formula, and feedback that keeps the rest.
+// Matrices that are sent as two thin factors: exact if the sum has that low a rank, the same bits
+// on all ranks, the bytes of the formula, and error feedback that keeps the remainder.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Within (-1, 1), different on each rank and in each step.
+/// Values within (-1, 1), different on each rank and in each step.
 std::vector<float> gradient(int rank, int step, int64_t count) {
   std::vector<float> x = values(rank, step, count);
   for (float& one : x) {
@@ -39,7 +39,7 @@ bool equal_everywhere(Communicator& comm, const std::vector<T>& x) {
   return equal;
 }
 
-/// What one rank needs to reduce an array of `count` elements.
+/// State of one rank that reduces an array of `count` elements.
 struct Reducer {
   Reducer(Communicator& among, int64_t count, std::vector<LowRankMatrix> matrices,
           const std::string& rest = "sra")
@@ -58,7 +58,7 @@ struct Reducer {
     reduction.start(job);
     reduction.wait(comm);
   }
-  /// Over all ranks.
+  /// Kept errors summed over all ranks.
   std::vector<double> errors() {
     std::vector<double> sum(error.begin(), error.end());
     all_reduce_small(comm, sum, Combine::sum);
@@ -83,7 +83,7 @@ TEST(LowRankSum, OfRankROrLessIsExact) {
     }
     Reducer reducer(comm, kRows * kCols, {{.rows = kRows, .cols = kCols, .rank = 8, .key = 3}});
     for (int step = 0; step < 3; ++step) {
-      // Each rank has a matrix of rank one of its own: up to seven.
+      // Each rank has its own matrix of rank one: up to seven.
       std::vector<double> want(kRows * kCols);
       std::vector<float> x(kRows * kCols);
       for (int rank = 0; rank < comm.size(); ++rank) {
@@ -122,13 +122,13 @@ void mixed_sums(Communicator& comm, const std::string& rest) {
       continue;
     }
     std::vector<T> whole = x;
-    if (rest == "hierarchical") {  // padding is nobody's
+    if (rest == "hierarchical") {  // padding belongs to no matrix
       for (size_t m = 0; m < mixed.matrices.size(); ++m) {
         std::fill_n(whole.begin() + mixed.between[m].end(), 5, T{});
       }
     }
     EXPECT_TRUE(equal_everywhere(comm, whole));
-    // What is beside the matrices is summed as without them.
+    // Elements outside the matrices are summed as without matrices.
     if (rest == "sra") {
       const std::vector<T> want = expected_of<T>(comm.size(), step, mixed.count);
       for (const Range& range : mixed.between) {
@@ -153,8 +153,8 @@ TEST(LowRankSum, HasTheSameBitsOnAllRanksInAnyShapeAndType) {
       {.timeout = 60, .ranks_a_node = 2});
 }
 
-/// As reduction_mpi_test.cpp has it of other codecs: what was sent and what is kept is what was to
-/// be sent, of matrices and of what is encoded beside them.
+/// As in reduction_mpi_test.cpp for other codecs: sent plus kept values equal the input, for
+/// matrices and for the elements encoded beside them.
 TEST(LowRankSum, ErrorFeedbackKeepsWhatTheSumsLack) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
@@ -201,7 +201,7 @@ TEST(LowRankSum, ErrorFeedbackKeepsWhatTheSumsLack) {
 TEST(LowRankSum, SendsTheBytesOfTheFormula) {
   on_ranks([](Communicator& comm) {
     const int p = comm.size();
-    // Factors that all ranks share evenly, in whole cache lines.
+    // Factors that divide evenly among ranks, in whole cache lines.
     const int64_t rows = 16 * p;
     const int64_t cols = 32 * p;
     constexpr int64_t kRank = 3;
@@ -214,7 +214,7 @@ TEST(LowRankSum, SendsTheBytesOfTheFormula) {
     reducer.run(x, {.wire = &reducer.wire});
     EXPECT_EQ(comm.sent(Traffic::allreduce).bytes - before.bytes,
               2 * (p - 1) * 4 * (kRank * (rows + cols) + vector) / p);
-    // Without others beside it: the factors alone.
+    // Only the factors, without other segments.
     reducer.wire.set_segments({});
     const Sent then = comm.sent(Traffic::allreduce);
     reducer.run(x, {.wire = &reducer.wire});
@@ -223,8 +223,8 @@ TEST(LowRankSum, SendsTheBytesOfTheFormula) {
   });
 }
 
-/// With the gradient the same each time and nothing kept, Q turns to the directions in which it is
-/// largest.
+/// With the same gradient each time and no error feedback, Q converges to the directions of the
+/// largest singular values.
 TEST(LowRankSum, ApproachesTheBestOfItsRank) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
@@ -266,7 +266,7 @@ TEST(LowRankSum, ZerosStayZerosAndQComesBackAfterThem) {
     reducer.run(x);
     EXPECT_TRUE(std::ranges::all_of(x, [](float one) { return one == 0; }));
     EXPECT_TRUE(std::ranges::all_of(reducer.error, [](float one) { return one == 0; }));
-    // Of rank one: three columns depend on the first. Then of rank four: all must be there.
+    // Rank one: three columns depend on the first. Then rank four: all columns are needed.
     for (const int64_t rank : {1, 4}) {
       std::vector<float> product(kRows * kCols);
       for (int64_t k = 0; k < rank; ++k) {
@@ -314,7 +314,7 @@ TEST(LowRankSum, NotFiniteValuesAreLoudEverywhereAndForgotten) {
   });
 }
 
-/// ZeRO-1: what a rank owns beside the matrices is summed for it, matrices are for all.
+/// ZeRO-1: elements outside the matrices are summed for their owner, matrices for all ranks.
 TEST(LowRankSum, OfSlicesIsThatOfAll) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {

@@ -1,7 +1,7 @@
-// Ranks that die, exit or hang under mpirun: all processes of the job end soon, with an exit code
-// that is not 0, and whoever can still speak names the culprit. What Open MPI 4.1 does in each case
-// is written down in docs/collectives.md. The program of this test starts itself under mpirun, with
-// the way to die as argument.
+// Ranks that die, exit or hang under mpirun: all processes of the job end soon with a nonzero exit
+// code, and the surviving ranks name the failed one. docs/collectives.md describes the behaviour of
+// Open MPI 4.1 in each case. This test's program starts itself under mpirun, with the fault as
+// argument.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,8 +30,8 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// Rank 1 of three dies in the given way while the others wait for it with a timeout of 4 s
-/// (a loaded machine takes a while to pass a message on).
+/// Rank 1 of three dies in the given way while the others wait for it with a timeout of 4 s (a
+/// loaded machine forwards messages slowly).
 Outcome job_where_rank_1_does(const std::string& what) {
   const double begin = now_seconds();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
@@ -50,7 +50,7 @@ Outcome job_where_rank_1_does(const std::string& what) {
   return outcome;
 }
 
-/// Whether rank 1, which printed its number, is gone (within five seconds).
+/// Whether rank 1, which printed its process id, ends within five seconds.
 bool process_ended(const std::string& output) {
   const size_t at = output.find("pid ");
   check(at != std::string::npos, "rank 1 has not said its number: {}", output);
@@ -72,7 +72,7 @@ TEST(RankLife, EndsWithoutAnError) {
 
 struct Death {
   const char* way;
-  const char* message;  ///< by ours or by mpirun
+  const char* message;  ///< printed by our program or by mpirun
 };
 
 class RankDeath : public testing::TestWithParam<Death> {};
@@ -110,7 +110,7 @@ void die(Communicator& comm, const std::string& way) {
   }
 }
 
-/// As a program does: errors end the scope, then the process ends with 1.
+/// As in a program: errors end the scope, then the process exits with 1.
 int run(const std::string& way) {
   try {
     MpiScope mpi({.timeout = 4});

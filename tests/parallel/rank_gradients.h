@@ -1,6 +1,6 @@
 #pragma once
-// Gradients for distributed tests, and the sum in rank order that every rank can compute alone.
-// Results are compared with it bit for bit: so the transports agree with each other, too.
+// Gradients for distributed tests, and the sum in rank order, which every rank can compute alone.
+// Results are compared with it bit for bit, so all transports agree with each other.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,8 +14,8 @@
 
 namespace espalier::parallel {
 
-/// Differs at every element of every rank and step, over many magnitudes: another order rounds
-/// otherwise.
+/// Differs at every element of every rank and step, over many magnitudes: another order of the sum
+/// rounds differently.
 inline float value(int rank, int step, int64_t i) {
   const uint64_t bits =
       mix(mix(static_cast<uint64_t>(step), static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));
@@ -46,7 +46,8 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(a, b, {}, bits, bits);
 }
 
-/// The same in 16 bits: every rank's values are rounded, added in fp32 in rank order, rounded once.
+/// The sum in 16 bits: every rank's values are rounded, added in fp32 in rank order, then rounded
+/// once.
 template <class Half = bf16>
 std::vector<Half> rounded(std::span<const float> x) {
   std::vector<Half> y;
@@ -84,7 +85,7 @@ Tensor flat_of(std::vector<T>& x) {
   return {x.data(), dtype_of<T>(), Shape{static_cast<int64_t>(x.size())}};
 }
 
-/// Values and sums by element type, for tests of all.
+/// Values and sums by element type, for tests templated on the type.
 template <class T>
 std::vector<T> values_of(int rank, int step, int64_t count) {
   if constexpr (std::is_same_v<T, float>) {

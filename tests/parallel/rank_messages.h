@@ -25,8 +25,8 @@ std::span<std::byte> room_for(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// On both sides of the limits where transports change their way (16 KiB for threads; 4 KiB, 32 KiB
-// and the parts of 100,003 bytes for MPI).
+// Sizes on both sides of the limits where transports switch protocols (16 KiB for threads; 4 KiB,
+// 32 KiB and the parts of 100,003 bytes for MPI).
 inline const std::vector<size_t> kSizes{0, 1, 17, 4096, 16384, 16385, 100'003, 100'004, 300'001};
 
 }  // namespace espalier::parallel

@@ -1,5 +1,5 @@
-// Codecs x reductions x ranks x sizes: against the exact sum with a bound, the same bits on all
-// ranks, the bytes of the formula, and what error feedback keeps.
+// Codecs x reductions x ranks x sizes: the exact sum within a bound, the same bits on all ranks,
+// the bytes of the formula, and the state of error feedback.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 
 const std::vector<std::string> kReductions{"sra", "ring", "all-to-all", "hierarchical"};
-/// Names, and what one encoding of values up to 1 loses at most.
+/// Codecs, and the largest error of one encoding of values up to 1.
 const std::vector<std::pair<std::string, double>> kCodecs{{"fp32", 0},
                                                           {"bf16", 0x1p-9},
                                                           {"fp16", 0x1p-12},
@@ -39,7 +39,7 @@ const std::vector<std::pair<std::string, double>> kCodecs{{"fp32", 0},
                                                           {"topk:0.1:1000", 1},
                                                           {"topk:1:500", 0x1p-9}};
 
-/// Within (-1, 1), different on each rank.
+/// Values within (-1, 1), different on each rank.
 std::vector<float> gradient(int rank, int step, int64_t count) {
   std::vector<float> x = values(rank, step, count);
   for (float& one : x) {
@@ -59,7 +59,7 @@ std::vector<double> exact_sum(int ranks, int step, int64_t count) {
   return sum;
 }
 
-/// Some segments of their own codec, one as it is, and gaps between them.
+/// Some segments with their own codec, one uncompressed, and gaps between them.
 std::vector<WireSegment> segments_of(const std::string& codec, int64_t count) {
   const kernels::WireFormat format = format_of(parallel::parse_codec(codec));
   if (count < 100) {
@@ -86,7 +86,7 @@ bool equal_everywhere(Communicator& comm, const std::vector<float>& x) {
   return equal;
 }
 
-/// Encodings on the way of one value at most, of sums of up to p values.
+/// Error bound: the largest number of encodings of one value, applied to sums of up to p values.
 double loss_bound(const std::string& reduction, int ranks, double loss) {
   const double p = ranks;
   const double once = loss * p;            // each contribution
@@ -94,7 +94,7 @@ double loss_bound(const std::string& reduction, int ranks, double loss) {
   return reduction == "ring" ? p * again + once : once + again;
 }
 
-/// What one rank needs to reduce.
+/// State of one rank for a reduction.
 struct Reducer {
   Reducer(Communicator& among, const std::string& name, const std::vector<WireSegment>& segments)
       : stream(arena, 1),
@@ -157,7 +157,7 @@ TEST(Reductions, UncompressedSumsAreExactInRankOrder) {
   });
 }
 
-/// The code of plain elements changes no bit of the path without one.
+/// A wire of plain elements changes no bit compared with no wire.
 TEST(Reductions, APlainWireChangesNoBit) {
   on_ranks([](Communicator& comm) {
     constexpr int64_t kCount = 40'009;
@@ -166,7 +166,7 @@ TEST(Reductions, APlainWireChangesNoBit) {
       std::vector<float> wide = values(comm.rank(), 9, kCount);
       Arena arena;
       Stream stream(arena, 1);
-      // The last element alone is encoded, so that the wire is not plain as a whole.
+      // Only the last element is encoded, so that the wire as a whole is not plain.
       const DType dtype = narrow ? DType::bf16 : DType::fp32;
       Wire wire(kernels::by_name("cpu"), stream,
                 {{.first = 0, .count = kCount - 1, .format = plain_format(dtype)},
@@ -187,8 +187,8 @@ TEST(Reductions, APlainWireChangesNoBit) {
   });
 }
 
-/// What was sent and what feedback keeps add up to what was to be sent: nothing is lost, whoever
-/// encodes what, over several steps.
+/// Sent values plus error feedback equal the input over several steps, for any distribution of
+/// encoding among ranks: nothing is lost.
 TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
   on_ranks(
       [](Communicator& comm) {
@@ -231,7 +231,7 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
       {.timeout = 60, .ranks_a_node = 2});
 }
 
-/// Errors that a codec left are sent with the next gradient, also when that travels as it is.
+/// Kept errors of a codec are sent with the next gradient, even if that is sent uncompressed.
 TEST(Reductions, WhatIsKeptIsSentByPlainSumsToo) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
@@ -254,7 +254,7 @@ TEST(Reductions, WhatIsKeptIsSentByPlainSumsToo) {
   });
 }
 
-/// Of each message of elements [first, first + count), by hand.
+/// Bytes of each message of elements [first, first + count), computed by hand.
 int64_t bytes_by_hand(const std::string& codec, int64_t count) {
   const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (codec == "maxmin:4:512") {
@@ -269,7 +269,7 @@ int64_t bytes_by_hand(const std::string& codec, int64_t count) {
 TEST(Reductions, SendTheBytesOfTheFormula) {
   on_ranks([](Communicator& comm) {
     const int p = comm.size();
-    // Slices of whole pieces of 4,096 elements, so that a message is one piece everywhere.
+    // Slices of whole pieces of 4,096 elements, so that a message is one piece on every rank.
     const int64_t count = int64_t{4096} * p * 3;
     for (const std::string codec : {"maxmin:4:512", "sign:1024", "dynamic8:1024", "fp16"}) {
       const int64_t piece = bytes_by_hand(codec, 4096);
@@ -292,7 +292,8 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
   });
 }
 
-/// What sparsity and codecs save together, beside a dense gradient in 16 bits around a ring.
+/// Combined savings of sparsity and codecs, compared with a dense gradient in 16 bits around a
+/// ring.
 TEST(Reductions, KeptElementsInFewBitsAreATinyShareOfADenseGradient) {
   on_ranks([](Communicator& comm) {
     const auto sent = [&](const std::string& name, const std::string& codec, int64_t count) {

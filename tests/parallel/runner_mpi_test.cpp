@@ -1,5 +1,5 @@
-// The runner: every schedule over threads and processes gives what one loop gives, to the bit;
-// lost, late and doubled messages, dead stages.
+// The runner: every schedule over threads and processes gives the result of one loop, to the bit;
+// lost, late and duplicated messages, dead stages.
 #include "parallel/pipeline/runner.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ PipelineShape shape_of(const Schedule& schedule, CarrierKind carrier = CarrierKi
           .carrier = carrier};
 }
 
-/// Of the stages that this rank owns.
+/// Checks the stages that this rank owns.
 void expect_serial(const Schedule& schedule, const LedgerWork& work, int rank, uint64_t seed) {
   const auto all = serial_ledgers(schedule.stages(), schedule.micro_batches, seed);
   ASSERT_EQ(work.ledgers.size(), static_cast<size_t>(schedule.chunks));
@@ -33,7 +33,7 @@ void expect_serial(const Schedule& schedule, const LedgerWork& work, int rank, u
   }
 }
 
-/// Also with envelopes as messages of their own: MPI takes host memory like device memory.
+/// Also with envelopes as separate messages: MPI handles host memory like device memory.
 void every_schedule_equals_one_loop(CarrierKind carrier) {
   on_ranks([carrier](Communicator& comm) {
     const int p = comm.size();
@@ -131,7 +131,7 @@ TEST(Runner, RecordsWhatItDid) {
   });
 }
 
-/// Runs two ranks of which rank 0's traffic is tampered with; returns the error.
+/// Runs two ranks and tampers with rank 0's traffic; returns the error.
 std::string error_of(const std::function<void(Communicator&)>& body, double timeout = 20) {
   try {
     run_ranks(2, body, {.timeout = timeout});
@@ -141,7 +141,7 @@ std::string error_of(const std::function<void(Communicator&)>& body, double time
   return "no error";
 }
 
-/// An activation for stage 1 once more, as its sender would write it in run 1.
+/// Sends an activation for stage 1 again, with the envelope that its sender uses in run 1.
 void send_again(PipelineRunner& runner, uint32_t micro_batch) {
   const size_t bytes = ledger_bytes(2)[0];
   std::vector<std::byte> message(bytes + sizeof(Envelope));

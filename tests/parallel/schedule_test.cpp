@@ -1,5 +1,5 @@
-// Schedules against the closed forms of their papers, over many sizes and times; and the checker
-// against broken schedules.
+// Schedules against the closed forms of their papers, for many sizes and times, and the checker
+// against invalid schedules.
 #include "parallel/pipeline/schedule/registry.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ const std::vector<StageTimes>& some_times() {
   return times;
 }
 
-/// Of each stage, when the network is cut into `chunks` times as many.
+/// Times of each stage when the network is cut into `chunks` times as many.
 StageTimes part(const StageTimes& times, int chunks) {
   return {times.forward / chunks, times.backward_input / chunks, times.backward_weight / chunks};
 }
@@ -35,7 +35,7 @@ Timeline run(const Schedule& schedule, const StageTimes& times) {
   return simulate(schedule, Costs::even(schedule.stages(), times));
 }
 
-/// Sizes (p, m) that all schedules but interleaved take.
+/// Sizes (p, m) that all schedules except interleaved accept.
 std::vector<ScheduleShape> shapes() {
   std::vector<ScheduleShape> all;
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
@@ -46,12 +46,12 @@ std::vector<ScheduleShape> shapes() {
   return all;
 }
 
-/// The bounds of a schedule by its paper, for F = Bi = W = 1 of 1 / p of the network.
+/// The bounds of a schedule in its paper, for F = Bi = W = 1 of 1 / p of the network.
 struct Row {
   std::string_view name;
   /// Largest idle time of a rank between its first and last action.
   double (*bubble)(int p, int v);
-  /// Most stages that a rank holds, for backward_input or for backward_weight.
+  /// Most stage activations that a rank holds, for backward_input or for backward_weight.
   int (*held)(int p, int m, int v);
 };
 
@@ -87,7 +87,7 @@ TEST(Schedules, EachHasARow) {
   EXPECT_EQ(listed, names(schedules()));
 }
 
-/// With `shape.ranks` in flight where the order depends on arrival times.
+/// Uses `shape.ranks` in flight where the order depends on arrival times.
 Schedule schedule_for(const Row& row, const ScheduleShape& shape) {
   if (!schedule_entry(row.name).by_arrival()) {
     return make_schedule(row.name, shape);
@@ -312,7 +312,7 @@ TEST(MessageDriven, IdleTimeOfTheFacts) {
     return timeline.most_idle();
   };
   using Order = MessageDriven::Order;
-  // 21 when a gradient that arrives as a rank becomes free counts as arrived, 24 when it does not.
+  // 21 if a gradient that arrives as a rank becomes free counts as arrived, 24 if it does not.
   EXPECT_NEAR(idle(64, 8, 0, Order::backward_first), 21, 3 + kTolerance);
   EXPECT_NEAR(idle(64, 8, 0, Order::arrival), 30, kTolerance);
   EXPECT_NEAR(idle(256, 16, 0.25, Order::backward_first), 24.5, kTolerance);
@@ -338,8 +338,8 @@ TEST(MessageDriven, HoldsNoMoreThanItsLimit) {
   }
 }
 
-/// On random times the makespan is never below what any schedule needs, and 1F1B's never below what
-/// its longest stage needs.
+/// On random times the makespan is at least every schedule's lower bound, and 1F1B's at least that
+/// of its longest stage.
 TEST(Simulator, RespectsBoundsOnRandomTimes) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> time(0.1, 2.0);

@@ -1,4 +1,4 @@
-// Drop and grow as pure functions: counts, who is dropped, who grows, and when.
+// Drop and grow as pure functions: counts, dropped elements, grown elements, and steps.
 #include "pruning/drop_grow.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ std::vector<float> numbers(int64_t count, unsigned seed) {
   return values;
 }
 
-/// Positions where `wanted`, ordered by key downwards, then position; the first `count` of them,
-/// ascending.
+/// The first `count` positions where `wanted` holds, ordered by descending key, then position;
+/// returned in ascending order.
 template <class Wanted, class Key>
 std::vector<int32_t> largest(int64_t size, int64_t count, Wanted wanted, Key key) {
   std::vector<int32_t> order;
@@ -88,11 +88,11 @@ TEST(StartCounts, UniformAndErkAddUpExactly) {
 }
 
 TEST(StartCounts, ErkGivesSmallLayersMore) {
-  // Sums of sizes 90 and 50: counts are in that proportion, whatever the products.
+  // Sums of sizes 90 and 50: counts are proportional to them, whatever the products.
   const std::vector<Shape> open{Shape{40, 50}, Shape{30, 20}};
   const auto counts = start_counts(open, 0.9, Distribution::erk);
   EXPECT_NEAR(static_cast<double>(counts[0]) / static_cast<double>(counts[1]), 90.0 / 50.0, 0.03);
-  // A layer that would need more than it has is full; the others share what is left.
+  // A layer whose share exceeds its size is full; the others share the remainder.
   const std::vector<Shape> tight{Shape{100, 100}, Shape{4, 4}, Shape{100, 100}};
   const auto full = start_counts(tight, 0.9, Distribution::erk);
   EXPECT_EQ(full[1], 16);
@@ -168,7 +168,7 @@ TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
     reference.set(position, true);
   }
   EXPECT_EQ(grown, reference);
-  int64_t back = 0;  // of the dropped ones about as many as of any: 150 of 4,650 grow
+  int64_t back = 0;  // dropped ones grow back about as often as any: 150 of 4,650 grow
   for (const int32_t position : expected) {
     back += layer.mask[position] ? 1 : 0;
   }

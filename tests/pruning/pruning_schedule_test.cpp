@@ -1,4 +1,4 @@
-// When pruning is due and how far it goes, and which parameters may be pruned.
+// Steps and sparsities of a pruning schedule, and the prunable parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Pruning methods against a sort of all elements, and the properties that training relies on.
+// Pruning methods against a sort of all elements, and the properties on which training relies.
 #include "pruning/pruning.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ double share_that_differs(const Mask& a, const Mask& b) {
   return static_cast<double>(different) / static_cast<double>(a.size());
 }
 
-/// Dense weights, and the candidates over what a sequence of masks has left of them.
+/// Dense weights, and the elements that a sequence of masks has kept.
 class Model {
  public:
   void add(const std::string& name, const Shape& shape, std::vector<float> weights) {
@@ -114,8 +114,7 @@ int64_t kept_in(const std::vector<Mask>& masks) {
   return kept;
 }
 
-/// The obvious way: sort all kept elements by magnitude (stable: earlier ones first), keep the
-/// first.
+/// The reference: sort all kept elements by magnitude (stable: earlier ones first), keep the first.
 std::vector<Mask> sorted_reference(const Model& model, size_t first, size_t end, int64_t keep) {
   struct Element {
     float magnitude;
@@ -387,7 +386,7 @@ TEST(Methods, GradualSequencesShrinkAndRepeat) {
           EXPECT_TRUE(result.warnings.empty()) << result.warnings.front();
           model.keep(result.masks);
           for (size_t i = 0; i < model.count(); ++i) {
-            model.weights(i)[static_cast<size_t>(step)] += 1;  // training goes on in between
+            model.weights(i)[static_cast<size_t>(step)] += 1;  // weights change between prunings
           }
         }
         return model.masks();

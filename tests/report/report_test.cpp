@@ -1,4 +1,4 @@
-// The report: run directories as training leaves them, complete or broken, to a page and a table.
+// The report: run directories, complete or broken, to a page and a table.
 #include "src/report/report.h"
 
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ class ReportTest : public ::testing::Test {
     }
     return paths;
   }
-  /// What the page's script reads.
+  /// The data that the page's script reads.
   static json data_of(const std::string& page) {
     const std::string open = "<script type=\"application/json\" id=\"data\">";
     const size_t begin = page.find(open) + open.size();

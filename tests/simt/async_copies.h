@@ -1,7 +1,7 @@
 #pragma once
-// Copies into shared memory that a thread asked for and that are under way. They arrive as late as
-// they may, when the thread waits for their group; until then all bits are set where they go, so
-// who reads or overwrites too early is found. The source is read late as well.
+// A thread's asynchronous copies into shared memory that are under way. They arrive as late as
+// permitted: when the thread waits for their group. Until then the destination has all bits set, so
+// a read or write that comes too early is found. The source is read late as well.
 #include <cstdint>
 #include <vector>
 
@@ -9,10 +9,10 @@ namespace espalier::simt {
 
 class AsyncCopies {
  public:
-  /// `bytes` from `from`, then zeros, 16 in all.
+  /// Copies `bytes` from `from`, then zeros, 16 bytes in all.
   void copy(void* to, const void* from, int bytes);
   void commit() { ++committed_; }
-  /// All groups but the `later` last ones arrive.
+  /// Completes all groups except the last `later`.
   void wait(int later);
   bool none() const { return under_way_.empty(); }
   void forget();

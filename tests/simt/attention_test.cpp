@@ -1,7 +1,8 @@
-// Attention on tensor cores beyond the case table: on shapes of several tiles, in both orders of
-// threads; beside the kernels by rows; against differences of the forward formula; with scores of
-// 10,000, with NaN, with operands that are not aligned; and where tiles lie in shared memory and
-// in which order blocks begin.
+// Attention on tensor cores beyond the case table:
+// - shapes of several tiles, in both orders of threads;
+// - against the kernels by rows, and against differences of the forward formula;
+// - scores of 10,000, NaN, operands that are not aligned;
+// - the layout of tiles in shared memory, and the order in which blocks begin.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 using reference::Attention;
 using simt::Order;
 
-/// Each width that there is a kernel for, and some between; over several tiles, with an odd end.
+/// Each width with a kernel, and some between; several tiles, with an incomplete last one.
 const std::vector<Attention>& shapes() {
   static const std::vector<Attention> all{{2, 201, 2, 32},  {1, 259, 2, 64}, {1, 141, 1, 96},
                                           {1, 137, 1, 128}, {1, 100, 3, 8},  {2, 66, 1, 72},
@@ -70,7 +71,7 @@ TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
   }
 }
 
-/// qkv, out, lse, dout, dqkv in memory, for kernels of one's own choice.
+/// qkv, out, lse, dout, dqkv in memory, for kernels that a test selects.
 struct Operands {
   Memories memories;
   cuda_simt::AttentionShapes shapes;
@@ -134,7 +135,8 @@ TEST(SimtAttention, tiles_and_rows_agree) {
   }
 }
 
-/// Along a direction of all of qkv at once: by central differences of the reference, in double.
+/// Along one direction of all of qkv: compared with central differences of the reference, in
+/// double.
 TEST(SimtAttention, gradient_is_that_of_differences) {
   for (const Attention& shape : {Attention{1, 70, 2, 32}, {1, 67, 1, 64}, {1, 40, 1, 128}}) {
     const Case one = attention_backward_case(shape, kBf16);
@@ -163,13 +165,13 @@ TEST(SimtAttention, gradient_is_that_of_differences) {
         slope += gradient[i] * direction[i];
         size += gradient[i] * gradient[i];
       }
-      // Errors of 2^-8 of each element, which do not know the direction.
+      // Errors of 2^-8 of each element, independent of the direction.
       EXPECT_NEAR(slope, (loss(1e-5) - loss(-1e-5)) / 2e-5, 0.02 * std::sqrt(size)) << text(shape);
     }
   }
 }
 
-/// Scores up to 10,000 and more: all weight on one key, and no overflow on the way there or back.
+/// Scores up to 10,000 and more: one key has all the weight, and neither pass overflows.
 TEST(SimtAttention, bears_scores_of_ten_thousand) {
   for (const Attention& shape : {Attention{1, 150, 1, 64}, {1, 70, 2, 96}}) {
     Case one = attention_case(shape, kBf16);
@@ -194,7 +196,7 @@ TEST(SimtAttention, bears_scores_of_ten_thousand) {
   }
 }
 
-/// A NaN in one row reaches what depends on it, and no row before its tile.
+/// A NaN in one row reaches all results that depend on it, and no row before its tile.
 TEST(SimtAttention, passes_on_nan) {
   const Attention shape{1, 200, 1, 64};
   constexpr int64_t kRow = 150;
@@ -218,7 +220,7 @@ TEST(SimtAttention, passes_on_nan) {
   }
 }
 
-/// Two bytes beside an aligned address: kernels by rows, the same formula.
+/// Two bytes beside an aligned address: the kernels by rows compute the same formula.
 TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
   const Attention shape{1, 20, 2, 32};
   const Case one = attention_case(shape, kBf16);
@@ -238,8 +240,8 @@ TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
   EXPECT_EQ(mismatch(one.operands[1], tensors[1], want[1]), "");
 }
 
-/// The eight rows of a matrix of ldmatrix lie in eight different groups of four banks, and so do
-/// those that store_rows writes.
+/// The eight rows of a matrix of ldmatrix lie in eight different groups of four banks, as do the
+/// rows that store_rows writes.
 template <int kD>
 void expect_no_conflicts() {
   using Tile = cuda_simt::Tile<kD>;
@@ -284,7 +286,7 @@ TEST(SimtAttention, blocks_begin_with_most_work_of_pairs_that_fit_the_cache) {
     }
     EXPECT_EQ(seen.size(), size_t{order.tiles} * order.pairs);
   }
-  // 256 KiB of k and v a pair of GPT-2: 64 of them in 16 MiB.
+  // k and v take 256 KiB per pair of GPT-2: 64 of them in 16 MiB.
   const auto order =
       cuda_simt::attention_order({.sequences = 16, .tokens = 1024, .heads = 12, .width = 64}, 128);
   EXPECT_EQ(order.tiles, 8U);

@@ -1,4 +1,4 @@
-// cuBLASLt for the harness: the library's place is taken by functions of the host.
+// cuBLASLt for the harness: functions of the host replace the library.
 #include "src/kernels/cuda/dense/blas_cublaslt.h"
 #include "src/kernels/cuda/device/launch.h"
 
@@ -24,8 +24,8 @@ const BlasLibrary& blas_library() {
 
 size_t blas_workspace() { return 4096; }
 
-/// One set of plans of each capability for all queues of a thread: what it keeps belongs to no
-/// queue.
+/// One set of plans per capability, shared by all queues of a thread: its contents do not depend on
+/// a queue.
 BlasQueue blas_queue(Stream& stream) {
   thread_local std::map<int, Blas> all;
   Blas& blas = all.try_emplace(capability, capability).first->second;

@@ -1,5 +1,5 @@
-// Dense products on their way to cuBLASLt: what is fused, what is done after it, with what bits,
-// and that the library is asked once a product.
+// Dense products through cuBLASLt: fused operations, separate operations after it, bits of results,
+// and one algorithm query per product.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ class Products : public testing::Test {
     write_all(operand(dtype, shape, low, high), buffers_.back().tensor());
     return buffers_.back().tensor();
   }
-  /// Kernels, and products of the library, that the call asked for.
+  /// Kernels and library products that the call enqueues.
   int64_t run(const GemmArgs& args) {
     const int64_t before = queue_.asked();
     cuda_simt::table().gemm(stream_, args);
@@ -39,7 +39,7 @@ class Products : public testing::Test {
   Stream stream_{arena_, 1, &queue_};
 };
 
-/// The largest error of c against a b f'(x), relative to what is right.
+/// The largest error of c against a b f'(x), relative to the correct value.
 double error(const GemmArgs& args) {
   double worst = 0;
   for (int64_t i = 0; i < args.c.rows(); ++i) {
@@ -66,12 +66,12 @@ TEST_F(Products, take_the_slope_of_gelu_along_and_round_once) {
   EXPECT_EQ(run(args), 1);
   const double once = error(args);
   EXPECT_LE(once, 0x1p-8 * 1.01);
-  // An address that the library does not read: the product first, rounded, and then the slope.
+  // An address that the library rejects: product first, rounded, and then the slope.
   const Tensor longer = make(kBf16, {64 * 48 + 1}, -3, 3);
   args.preactivation = longer.elements(1, 64 * 48).reshaped({64, 48});
   EXPECT_EQ(run(args), 2);
   EXPECT_GT(error(args), 1.2 * once);
-  // Other functions and types are our own kernels'.
+  // Our own kernels compute other functions and types.
   args.activation = Activation::relu;
   args.preactivation = make(kBf16, {64, 48}, -3, 3);
   EXPECT_EQ(run(args), 2);
@@ -114,7 +114,7 @@ TEST_F(Products, bring_the_gradient_of_a_bias) {
   args.c = make(kFp32, {32, 48});
   args.row_sums = make(kBf16, {32});
   EXPECT_EQ(run(args), 2);
-  // A product of which the library cannot bring them.
+  // The library cannot fuse the sums into this product.
   args.a = make(kBf16, {63, 32});
   args.b = make(kBf16, {63, 48});
   EXPECT_GT(run(args), 1);
@@ -129,7 +129,7 @@ TEST_F(Products, read_the_residual_stream_and_write_beside_it) {
                       .bias = make(kFp32, {48}),
                       .transpose_b = true};
   EXPECT_EQ(run(args), 1) << "no copy of x, no pass for the bias";
-  GemmArgs onto = args;  // what it saves a copy for
+  GemmArgs onto = args;  // the same sum, accumulated onto a copy
   onto.addend = {};
   onto.accumulate = true;
   onto.c = make(kFp32, {32, 48});
@@ -145,7 +145,7 @@ TEST_F(Products, add_a_bias_that_the_library_refuses) {
     int64_t n, k;
   };
   for (const DType dtype : {kFp32, kBf16}) {
-    // There is no algorithm; it is refused when it is asked for, and not asked for again.
+    // No algorithm exists: the library refuses the call, and it is not tried again.
     for (const Extents e : {Extents{1, 24}, Extents{48, 1}}) {
       const GemmArgs args{.a = make(dtype, {16, e.k}),
                           .b = make(dtype, {e.k, e.n}),
@@ -166,7 +166,8 @@ TEST_F(Products, add_a_bias_that_the_library_refuses) {
   }
 }
 
-/// Of a product with itself the error is that of the operands, and only where that is allowed.
+/// A product of a matrix with itself has the operands' rounding error, and only where TF32 is
+/// allowed.
 TEST_F(Products, round_operands_to_tf32_when_asked_to) {
   const auto largest_error = [&](DType dtype, bool allowed) {
     const GemmArgs args{.a = make(dtype, {1, 48}, 0.5, 1),
@@ -187,8 +188,8 @@ TEST_F(Products, round_operands_to_tf32_when_asked_to) {
   EXPECT_LT(largest_error(kBf16, true), 1e-6);
 }
 
-/// Rounded operands: two kernels and the product; where the library has no such product, two more
-/// kernels' worth in bf16, with the same sums.
+/// Rounded operands: two kernels and the product. Where the library has no such product: two more
+/// kernels in bf16, with the same sums.
 TEST_F(Products, multiply_8_bits_where_the_library_can) {
   const Context& library = *cuda_simt::blas_queue(stream_).blas.handle();
   const auto products = [&](const GemmArgs& args, int64_t calls) {
@@ -202,8 +203,8 @@ TEST_F(Products, multiply_8_bits_where_the_library_can) {
                 .round_a = Float8::e5m2,
                 .round_b = Float8::e4m3};
   EXPECT_EQ(products(args, 3), 1);
-  // The same with a device that is too old, with rows of the result that are not aligned, and with
-  // two operands in E5M2.
+  // The same on a device that is too old, with unaligned rows of the result, and with two operands
+  // in E5M2.
   const auto expect_same_numbers = [&](const GemmArgs& other) {
     for (int64_t i = 0; i < other.c.rows(); ++i) {
       for (int64_t j = 0; j < other.c.cols(); ++j) {
@@ -223,7 +224,7 @@ TEST_F(Products, multiply_8_bits_where_the_library_can) {
   expect_same_numbers(other);
   args.round_b = other.round_b = Float8::e5m2;
   EXPECT_EQ(products(args, 4), 0);
-  // A bias comes with a result in bf16, and after one in fp32.
+  // A bias is fused with a result in bf16, and added after one in fp32.
   args.round_b = Float8::e4m3;
   args.bias = make(kFp32, {80});
   EXPECT_EQ(products(args, 4), 1);
@@ -231,7 +232,7 @@ TEST_F(Products, multiply_8_bits_where_the_library_can) {
   EXPECT_EQ(products(args, 4), 1);  // one kernel rounds the bias
 }
 
-/// For reasons of its own.
+/// The library may refuse for undocumented reasons.
 TEST_F(Products, go_on_in_bf16_where_the_library_has_none_in_8_bits) {
   GemmArgs args{.a = make(kBf16, {96, 48}),
                 .b = make(kBf16, {48, 112}),
@@ -268,14 +269,14 @@ TEST_F(Products, choose_an_algorithm_once) {
 
 class ProductsByTheClock : public Products {
  protected:
-  /// Of a, b and c [24, n].
+  /// Arguments of a product with c [24, n].
   GemmArgs product(int64_t n, bool accumulate = false) {
     return {.a = make(kFp32, {24, 16}),
             .b = make(kFp32, {16, n}),
             .c = make(kFp32, {24, n}),
             .accumulate = accumulate};
   }
-  /// What the library says that the call took; its result is right.
+  /// Time of the call on the library's clock; checks the result.
   double seconds(const GemmArgs& args) {
     std::vector<double> want;
     for (int64_t i = 0; i < args.c.count(); ++i) {
@@ -320,7 +321,7 @@ TEST_F(ProductsByTheClock, take_it_where_bits_need_not_repeat) {
   ASSERT_EQ(unsetenv("ESPALIER_TUNE_PRODUCTS"), 0);
 }
 
-/// There is no second c to try: nothing is added more than once.
+/// A result that is accumulated has no second c for trials: nothing may be added twice.
 TEST_F(ProductsByTheClock, do_not_try_what_is_added_to) {
   stream_.set_deterministic(false);
   EXPECT_NEAR(seconds(product(72, true)), kFirst, kNear);
@@ -328,7 +329,7 @@ TEST_F(ProductsByTheClock, do_not_try_what_is_added_to) {
   EXPECT_NEAR(seconds(product(80, true)), kFastest, kNear) << "that of the first micro-batch";
 }
 
-/// The library has the workspace that algorithms were chosen for, and nothing else of memory.
+/// The library uses the workspace for which algorithms were chosen, and no other memory.
 TEST_F(ProductsByTheClock, need_no_memory) {
   const auto peak = [&](bool deterministic, int64_t n, Float8 code) {
     const GemmArgs args{.a = make(kBf16, {128, 32}),

@@ -1,5 +1,5 @@
-// Products with blocks on the table "cuda-simt": which kernel takes which product, and the tiles of
-// products that are large enough for them. Small ones are among the kernel cases
+// Products with blocks on the table "cuda-simt": the kernel chosen for each product, and the tiles
+// of products that are large enough for them. The kernel cases cover small products
 // (kernels_test.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ BlockPatternPointer pattern(const Shape& shape, const Shape& block) {
   return std::make_shared<const BlockPattern>(shape, block, 0.6);
 }
 
-/// Runs a case; what it has launched.
+/// Runs a case; returns its launches.
 std::vector<simt::Grid> run(const Case& one, const Memories& memories, Order order) {
   Arena arena;
   simt::Queue queue(order);
@@ -72,7 +72,7 @@ TEST(BlockProducts, only_the_gradient_may_have_values_across_pieces) {
   EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
 }
 
-/// What lies beyond the rows of dy would be added.
+/// A kernel that reads beyond the rows of dy adds those elements.
 TEST(BlockProducts, the_transposed_ends_with_a_piece_of_rows) {
   const auto w = pattern({100, 104}, {32, 48});
   const BlockCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
@@ -82,8 +82,8 @@ TEST(BlockProducts, the_transposed_ends_with_a_piece_of_rows) {
   EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
 }
 
-/// The result is the reference's, with the same bits in both orders, from a last kernel of `high`
-/// tiles along the tokens.
+/// The result equals the reference, with the same bits in both orders, and the last kernel has
+/// `high` tiles along the tokens.
 void expect_right(const Case& one, unsigned high) {
   std::vector<Values> want;
   for (const Operand& operand : one.operands) {
@@ -101,8 +101,8 @@ void expect_right(const Case& one, unsigned high) {
   }
 }
 
-/// 132 blocks side by side and two tiles along the tokens are as many tiles as two for each of an
-/// H100's SMs; one token fewer, and a product gets small ones.
+/// 132 blocks side by side and two tiles along the tokens give two tiles for each of an H100's SMs;
+/// with one token fewer a product gets small tiles.
 TEST(BlockProducts, large_products_have_large_tiles) {
   for (const auto& [extent, tokens, high] : {std::tuple{16, 257, 2U}, std::tuple{16, 256, 4U},
                                              std::tuple{48, 257, 2U}, std::tuple{80, 129, 2U}}) {

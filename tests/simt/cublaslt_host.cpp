@@ -35,14 +35,14 @@ bool aligned(const void* pointer, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-/// What a call needs, by value: descriptors may change before the queue comes to it.
+/// Arguments of a call, by value: descriptors may change before the queue runs it.
 struct Call {
   ProductDescriptor product;
   LayoutDescriptor a_layout, b_layout, d_layout;
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void *d = nullptr, *workspace = nullptr;
   size_t workspace_bytes = 0;
-  const float *alpha = nullptr, *beta = nullptr;  ///< of the device, else null
+  const float *alpha = nullptr, *beta = nullptr;  ///< in device memory, else null
   float host_beta = 0;
 
   bool transposed(cublasLtMatmulDescAttributes_t what) const {
@@ -163,7 +163,7 @@ Tensor rows_of(const void* data, const LayoutDescriptor& layout) {
   return made;
 }
 
-/// The numbers of codes of 8 bits.
+/// Decodes codes of 8 bits.
 Tensor decoded(const void* data, const LayoutDescriptor& layout, std::vector<float>& numbers) {
   const auto cols = static_cast<int64_t>(layout.rows);
   const auto rows = static_cast<int64_t>(layout.cols);
@@ -189,7 +189,7 @@ Tensor decoded(const void* data, const LayoutDescriptor& layout, std::vector<flo
   return made;
 }
 
-/// An operand as the library multiplies it: of 8 bits decoded, in TF32 rounded to a mantissa of 10
+/// An operand as the library multiplies it: 8-bit codes decoded, TF32 rounded to a mantissa of 10
 /// bits, into `rounded`.
 Tensor factor(const Call& call, const void* data, const LayoutDescriptor& layout,
               std::vector<float>& rounded) {
@@ -228,14 +228,14 @@ std::vector<float> multiply(const Call& call) {
   return sums;
 }
 
-/// Of gelu in its form with tanh, as the library's: other bits than our kernels'.
+/// Slope of gelu in the tanh form, as in the library: other bits than our kernels'.
 float gelu_slope(float x) {
   const float root = std::sqrt(2 / 3.14159265F);
   const float t = std::tanh(root * (x + 0.044715F * x * x * x));
   return 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * root * (1 + 3 * 0.044715F * x * x);
 }
 
-/// What the product is multiplied with.
+/// The scalar factor of the product.
 float factor_of_product(const Call& call) {
   float all = call.alpha != nullptr ? *call.alpha : 1;
   if (in_8_bits(call)) {
@@ -270,7 +270,7 @@ void finish(const Call& call, const std::vector<float>& sums) {
   }
 }
 
-/// The sums of op(b)'s columns.
+/// Adds the sums of op(b)'s columns.
 void add_up(const Call& call) {
   auto* sums = attribute<void*>(call.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
   const bool transposed = call.transposed(CUBLASLT_MATMUL_DESC_TRANSB);
@@ -285,7 +285,8 @@ void add_up(const Call& call) {
 }
 
 void run(const Call& call) {
-  std::memset(call.workspace, 0xff, call.workspace_bytes);  // NaN: it is the library's
+  std::memset(call.workspace, 0xff,
+              call.workspace_bytes);  // NaN: the library may overwrite its workspace
   finish(call, multiply(call));
   if (call.epilogue() == CUBLASLT_EPILOGUE_BGRADB) {
     add_up(call);

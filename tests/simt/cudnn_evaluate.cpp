@@ -1,4 +1,4 @@
-// A graph of cuDNN's operations, one after another, each tensor as an array of fp32 numbers.
+// Evaluates a graph of cuDNN's operations one by one; each tensor is an array of fp32 numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ struct Array {
       extents[axis] = tensor.extent(axis);
     }
   }
-  /// An axis of one element is as long as it has to be.
+  /// An axis of one element is broadcast.
   float& at(const std::array<int64_t, 4>& place) {
     int64_t i = 0;
     for (size_t axis = 0; axis < 4; ++axis) {
@@ -142,7 +142,7 @@ class Run {
     });
   }
 
-  /// Rows are columns.
+  /// Transposes: rows become columns.
   static Array turned(Array x, Array y) {
     for_each(x.extents, [&](const auto& at) { y.at({at[0], at[1], at[3], at[2]}) = x.at(at); });
     return y;

@@ -1,7 +1,10 @@
-// The functions of cuDNN that attention calls, on the host. Strict where the library is, and where
-// it is not but should be: each attribute belongs to its kind, has its type and count, and is set
-// before the descriptor is finished; all that a kind needs is there, extents fit each other; a run
-// brings every tensor and a workspace. What is wrong is refused with a reason.
+// The functions of cuDNN that attention calls, on the host. They check at least as strictly as the
+// library:
+// - each attribute belongs to its kind, has its type and count, and is set before the descriptor is
+//   finalized;
+// - a kind's required attributes are present, and extents match each other;
+// - a run passes every tensor and a workspace.
+// Violations are refused with a reason.
 #include "tests/simt/cudnn_host.h"
 
 #include <algorithm>
@@ -141,7 +144,7 @@ Status set(Object object, Attribute what, Type type, int64_t count, const void* 
   return kSuccess;
 }
 
-/// Extents of operands fit those of the result.
+/// Whether extents of operands match those of the result.
 bool fits(const Descriptor& operation) {
   const std::vector<Attribute> names = operands_of(operation);
   const Descriptor& y = operation.object(names.back());
@@ -192,7 +195,7 @@ Status finish(Object object) {
   return kSuccess;
 }
 
-/// Tensors of a graph that are in memory, or numbers.
+/// Tensors of a graph that are in memory, or scalars.
 std::map<int64_t, const Descriptor*> tensors_in_memory(const Descriptor& graph) {
   std::map<int64_t, const Descriptor*> found;
   for (const auto& operation : graph.values.at(graph_operations).objects) {
@@ -206,10 +209,10 @@ std::map<int64_t, const Descriptor*> tensors_in_memory(const Descriptor& graph) 
   return found;
 }
 
-/// Columns of heads: those of the only tensors in bf16 that are in memory as they are.
+/// Columns of heads: those of the only bf16 tensors that are in memory without conversion.
 int64_t width_of(const Descriptor& graph) { return tensors_in_memory(graph).at(1)->extent(3); }
 
-/// A product in fp32 that is in memory: of dq, which all blocks add to.
+/// Whether the graph has an fp32 product in memory: the sum of dq, to which all blocks add.
 bool has_sum_of_dq(const Descriptor& graph) {
   return std::ranges::any_of(graph.values.at(graph_operations).objects, [](const auto& operation) {
     return operation->kind == Kind::operation_matmul &&
@@ -218,7 +221,7 @@ bool has_sum_of_dq(const Descriptor& graph) {
   });
 }
 
-/// Gradients of scores, or, as on devices before 9.0, the sum of dq in rows once more.
+/// Gradients of scores, or, as on devices before 9.0, another copy of the sum of dq in rows.
 int64_t workspace_of(const Descriptor& graph) {
   const auto tensors = tensors_in_memory(graph);
   const Descriptor& q = *tensors.at(1);
@@ -230,7 +233,7 @@ int64_t workspace_of(const Descriptor& graph) {
   return static_cast<int64_t>(cudnn_host().more_workspace) + q.extent(0) * q.extent(1) * each;
 }
 
-/// From its first element to its last.
+/// Bytes from the first element to the last.
 int64_t bytes_of(const Descriptor& tensor) {
   int64_t last = 0;
   for (size_t axis = 0; axis < 4; ++axis) {
@@ -239,8 +242,8 @@ int64_t bytes_of(const Descriptor& tensor) {
   return (last + 1) * (tensor.get<Data>(tensor_type) == Data::bf16 ? 2 : 4);
 }
 
-/// The first, with other bits in each run, computes graphs that have those anyway; the second all
-/// others.
+/// The first engine, whose bits vary between runs, supports graphs that vary anyway; the second
+/// supports all others.
 constexpr int64_t kEngines = 2;
 
 Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, void* to) {
@@ -315,7 +318,8 @@ Status execute(Handle handle, Object plan_object, Object pack_object) {
   cudnn_host().sums_of_dq += sums ? 1 : 0;
   static_cast<Context*>(handle)->queue->enqueue(
       [graph, places, numbers, workspace, bytes = workspace_of(*graph)] {
-        std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // NaN: it is the library's
+        std::memset(workspace, 0xff,
+                    static_cast<size_t>(bytes));  // NaN: the library may overwrite its workspace
         evaluate(*graph, places, numbers);
       });
   return kSuccess;
@@ -355,7 +359,7 @@ const kernels::cudnn::Functions kFunctions{
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-/// One for all queues of a thread: what it keeps belongs to no queue.
+/// One per thread, for all queues: its contents do not depend on a queue.
 std::unique_ptr<Cudnn>& of_thread() {
   thread_local std::unique_ptr<Cudnn> made;
   return made;

@@ -1,7 +1,7 @@
 #pragma once
-// cuDNN's graph interface on the host, for table "cuda-simt": cudnn_host.cpp has the functions,
-// strict about descriptors; cudnn_evaluate.cpp computes a graph, operation by operation, when the
-// queue comes to it.
+// cuDNN's graph interface on the host, for table "cuda-simt". cudnn_host.cpp has the functions and
+// checks descriptors strictly; cudnn_evaluate.cpp computes a graph, operation by operation, when
+// the queue runs it.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -14,17 +14,17 @@
 
 namespace espalier::simt {
 
-/// What tests see of it, and make it do. Of one thread.
+/// Counters and settings for tests. One thread only.
 struct CudnnHost {
-  size_t version = 9'19'00;     ///< 0: there is none
-  int64_t refused_width = 0;    ///< heads of so many columns have no plan
-  int64_t broken_width = 0;     ///< these have one, whose runs are refused
+  size_t version = 9'19'00;     ///< 0: no cuDNN
+  int64_t refused_width = 0;    ///< heads with this many columns have no plan
+  int64_t broken_width = 0;     ///< heads with this many columns have a plan whose runs fail
   size_t more_workspace = 256;  ///< of a plan, beside gradients of scores or a sum of dq
   int64_t plans = 0, runs = 0;
-  int64_t sums_of_dq = 0;  ///< runs of graphs that have one
+  int64_t sums_of_dq = 0;  ///< runs of graphs that have a sum of dq
 };
 CudnnHost& cudnn_host();
-/// As a new process begins: forgets plans, too.
+/// Restores the state of a new process; also drops plans.
 void restart_cudnn_host();
 
 namespace cudnn {
@@ -57,18 +57,18 @@ struct Descriptor {
     return value;
   }
   const Descriptor& object(Attribute what) const { return *values.at(what).objects.front(); }
-  /// Of a tensor.
+  /// Extent of a tensor along `axis`.
   int64_t extent(size_t axis) const { return get<int64_t>(Attribute::tensor_dimensions, axis); }
   int64_t stride(size_t axis) const { return get<int64_t>(Attribute::tensor_strides, axis); }
   int64_t count() const { return extent(0) * extent(1) * extent(2) * extent(3); }
   bool flag(Attribute what) const { return has(what) && get<bool>(what); }
 };
 
-/// Tensors by the numbers that they have in a graph.
+/// Tensors by their ids in a graph.
 using Places = std::map<int64_t, void*>;
-/// Where the tensors that an operation names are in it; the last is its result.
+/// Attributes that name the tensors of an operation; the last is its result.
 std::vector<Attribute> operands_of(const Descriptor& operation);
-/// Runs the operations of a graph in their order; `numbers` are those of the host.
+/// Runs the operations of a graph in order; `numbers` are the host's scalars.
 void evaluate(const Descriptor& graph, const Places& places,
               const std::map<int64_t, float>& numbers);
 

@@ -1,5 +1,5 @@
-// Attention through the layer that asks cuDNN, on the host's stand-in for it: graphs, plans, the
-// run's operands and workspace; and what is left to our own kernels.
+// Attention through the cuDNN layer, on the host's replacement for cuDNN: graphs, plans, the run's
+// operands and workspace; and cases that fall back to our own kernels.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -22,7 +22,7 @@ class Cudnn : public ::testing::Test {
  protected:
   void SetUp() override { simt::restart_cudnn_host(); }
 
-  /// Operands of a case, where a device has them: at 64 bytes.
+  /// Operands of a case at addresses aligned as on a device: to 64 bytes.
   Tensors memory(const Case& one) {
     Tensors made;
     for (const Operand& operand : one.operands) {
@@ -32,7 +32,7 @@ class Cudnn : public ::testing::Test {
     }
     return made;
   }
-  /// What a case leaves in memory, and how many runs of cuDNN's it asked for.
+  /// Results of a case, and its number of cuDNN runs.
   Tensors run(const Case& one) {
     const Tensors tensors = memory(one);
     const int64_t before = cudnn_host().runs;
@@ -52,7 +52,7 @@ class Cudnn : public ::testing::Test {
       EXPECT_EQ(mismatch(one.operands[i], got[i], want[i]), "") << one.name << " operand " << i;
     }
   }
-  /// Forward and backward are right, in so many runs of cuDNN's each.
+  /// Forward and backward are correct, in the given numbers of cuDNN runs.
   void expect_runs(const Attention& shape, int64_t forward, int64_t backward) {
     expect_right(attention_case(shape, kBf16));
     EXPECT_EQ(runs_, forward);
@@ -115,7 +115,7 @@ TEST_F(Cudnn, keeps_a_plan_for_each_shape) {
   EXPECT_EQ(cudnn_host().plans, 6);
 }
 
-/// In work that the queue has yet to do, as all of a device's.
+/// Runs are enqueued on the queue, like all work of a device.
 TEST_F(Cudnn, asks_the_queue) {
   const Case one = attention_case({1, 64, 1, 16}, kBf16);
   const Tensors tensors = memory(one);
@@ -227,7 +227,7 @@ TEST_F(Cudnn, operands_that_are_not_aligned_are_ours) {
   EXPECT_EQ(cudnn_host().runs, 0);
 }
 
-/// A plan asks for the workspace that a run will have.
+/// A plan counts the workspace of the run.
 TEST_F(Cudnn, plans_have_the_memory_of_runs) {
   const auto expect_planned = [&](const Case& one, bool deterministic) {
     Arena arena, dry(true);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Before any thread begins: a real NCCL has no business with these devices. Tests name a stand-in.
+// Runs before any thread begins: a real NCCL cannot use these devices. Tests name a replacement.
 [[maybe_unused]] const int no_nccl = setenv("ESPALIER_NCCL_LIBRARY", "none", 0);
 
 std::vector<Queue*>& queues_of_thread() {
@@ -45,7 +45,7 @@ Watch& watch() {
   return all;
 }
 
-/// On other machines a first access counts as a read, and the page is free for both.
+/// On other machines a first access counts as a read, and the page opens for both.
 bool is_write([[maybe_unused]] void* context) {
 #if defined(__x86_64__)
   constexpr greg_t kWrite = 2;
@@ -55,7 +55,7 @@ bool is_write([[maybe_unused]] void* context) {
 #endif
 }
 
-/// Of a thread of the host, in the middle of its own access: nothing here is held by that thread.
+/// Runs on a host thread during its own access, which holds no lock of this file.
 void on_fault(int, siginfo_t* about, void* context) {
   {
     const std::lock_guard lock(watch().mutex);
@@ -65,7 +65,7 @@ void on_fault(int, siginfo_t* about, void* context) {
       }
     }
   }
-  sigaction(SIGSEGV, &watch().before, nullptr);  // the access is made again, and is a crash
+  sigaction(SIGSEGV, &watch().before, nullptr);  // the access is repeated and crashes
 }
 
 void add_to_watch(PretendedDevice* device) {
@@ -88,7 +88,7 @@ void take_from_watch(PretendedDevice* device) {
   }
 }
 
-/// By who is neither the host nor a queue: a transport that takes memory of any device.
+/// An access by neither the host nor a queue: by a transport that accepts memory of any device.
 void touch_memory(const void* data, size_t bytes, bool writes,
                   const std::function<void()>& access) {
   {
@@ -99,7 +99,7 @@ void touch_memory(const void* data, size_t bytes, bool writes,
       }
     }
   }
-  access();  // which may fault
+  access();  // may fault
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ const Pages::Block* Pages::find(const void* address) const {
     return nullptr;
   }
   const Block& block = std::prev(next)->second;
-  // One behind the last element may be named, not read.
+  // The address one past the last element is valid, but not readable.
   return static_cast<const std::byte*>(address) <= block.base + block.bytes ? &block : nullptr;
 }
 
@@ -327,7 +327,7 @@ void GuardedQueue::wait(Mark mark) {
 
 void GuardedQueue::follow(espalier::Queue& other, Mark mark) {
   auto& guarded = dynamic_cast<GuardedQueue&>(other);
-  if (recording() || guarded.recording()) {  // it counts when it is replayed
+  if (recording() || guarded.recording()) {  // counted at its replay
     Queue::follow(other, mark);
   } else if (followed++ != forgotten) {
     device_.detector().followed(actor_, guarded.actor(), mark);
@@ -394,7 +394,7 @@ void PretendedDevice::tell_races() {
     const std::vector<std::string> races = detector_.take_reports();
     if (!races.empty()) {
       throws_ =
-          false;  // once is enough, and what follows from it would be told while that is on its way
+          false;  // one report is enough: races that follow would throw while this one propagates
       throw Bug(races.front());
     }
   }
@@ -441,7 +441,7 @@ const char* PretendedDevice::end_recording() {
 }
 
 void PretendedDevice::note_outside(const char* what) noexcept {
-  if (recording_ && std::this_thread::get_id() == recorder_) {  // others read messages
+  if (recording_ && std::this_thread::get_id() == recorder_) {  // other threads read messages
     outside_ = what;
   }
 }
@@ -468,12 +468,12 @@ void PretendedDevice::end_work() noexcept {
 void PretendedDevice::finish() noexcept {
   for (GuardedQueue* queue : queues_) {
     try {
-      if (recording_) {  // a mistake that is told later
+      if (recording_) {  // a mistake that is reported later
         queue->run_until(queue->asked());
       } else {
         queue->synchronize();
       }
-    } catch (const Error&) {  // whoever needs results synchronizes, and was told
+    } catch (const Error&) {  // a caller that needs results synchronizes and gets the error
     }
   }
 }

@@ -1,21 +1,26 @@
 #pragma once
-// A device that is not there, for tests of who touches what, and when: queues that do their work
-// when somebody waits (queue.h), memory that faults unless a queue is at work, and pinned memory. A
-// host that reads or writes an array of the device is a crash, one that does not wait finds old
-// numbers, and memory is given back only when all queues are empty, after which it is gone. Polling
-// alone brings a queue forward, too: a task for every few questions. Queues beside the first share
-// its memory.
+// A pretended device for tests of the order of accesses:
+// - Queues run their work only when the host or another queue waits, or the host polls (queue.h).
+//   Every few polls run one task.
+// - Device memory faults unless a queue is at work; pinned memory is shared with the host.
+// - Queues beside the first share its memory.
 //
-// Whether all of that is ordered is watched as well (races.h): operations, copies and fills of all
-// queues, marks and waits, and what the host does with pinned memory. That faults, too, when the
-// host touches a page for the first time since a queue was at work, or was asked for something
-// there; the fault notes the access, and lets it go on. A race throws Bug from the next call that
-// asks a queue for something; one that nobody heard of ends the program.
+// It finds these errors:
+// - A host that reads or writes an array of the device crashes.
+// - A host that does not wait reads old numbers.
+// - Freed memory disappears once all queues are empty; a later access faults.
 //
-// While calls are recorded (queue.h), memory of the device is neither taken nor given back, and the
-// host's thread writes no pinned memory, and reads none that queues write: else a Bug, at the latest
-// at the recording's end. A replay is watched as calls are; where memory of one of its calls was
-// given back since, it is a Bug.
+// A race detector (races.h) checks the order of operations, copies and fills of all queues, of
+// marks and waits, and of the host's accesses to pinned memory. Pinned memory faults when the host
+// touches a page for the first time since a queue was at work or was enqueued work on that page;
+// the fault handler records the access and lets it continue. The next call that enqueues work
+// throws Bug for a race. A race that no call reports ends the program.
+//
+// During a recording (queue.h):
+// - Device memory is neither allocated nor freed.
+// - The host thread writes no pinned memory, and reads none that queues write.
+// A violation throws Bug, at the latest when the recording ends. Replays are checked like calls. A
+// replay that uses memory freed since the recording throws Bug.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,8 +39,7 @@ namespace espalier::simt {
 
 class PretendedDevice;
 
-/// Allocations by address, each of pages of its own, and with a page behind it that nobody may
-/// touch.
+/// Allocations by address. Each has its own pages and a guard page behind them.
 class Pages : public MemorySource {
  public:
   enum class Kind : uint8_t { device, pinned };
@@ -44,7 +48,7 @@ class Pages : public MemorySource {
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
   size_t available() override { return told_; }
-  /// As much memory as `bytes` from now on, of which it says that `told` is free.
+  /// Limits the memory to `bytes` and reports `told` bytes of it as free.
   void limit(size_t bytes, size_t told) {
     most_ = bytes;
     told_ = told;
@@ -52,14 +56,15 @@ class Pages : public MemorySource {
   /// Whether queues are at work.
   void set_open(bool open) noexcept;
   bool holds(const void* address) const { return number_of(address) > 0; }
-  /// Of the allocation that holds it, from 1 on; 0: none.
+  /// Number of the allocation that holds the address, from 1; 0: none.
   int64_t number_of(const void* address) const;
-  /// The next time that the host touches this is a fault.
+  /// Makes the host's next access to this address fault.
   void watch(const void* address, bool written) noexcept;
   void watch_all() noexcept { set_open(open_); }
-  /// Calls `access` while the memory of this address is open; false: it is not here.
+  /// Opens the memory of this address and calls `access`; false: the address is not in these pages.
   bool let(const void* address, const std::function<void()>& access);
-  /// After a fault at an address of the host's: lets it go on; false: it is not here.
+  /// Lets the access that faulted at a host address continue; false: the address is not in these
+  /// pages.
   bool let_host(const void* address, bool writes) noexcept;
   /// Whether a queue has written there.
   bool written(const void* address) const;
@@ -67,12 +72,12 @@ class Pages : public MemorySource {
  private:
   struct Block {
     std::byte* base = nullptr;
-    size_t bytes = 0;  ///< of whole pages, without the last
+    size_t bytes = 0;  ///< whole pages, without the guard page
     int64_t number = 0;
     bool written = false;  ///< by a queue
   };
   void protect(const Block& block) const noexcept;
-  /// Null: none.
+  /// Null if no allocation holds the address.
   const Block* find(const void* address) const;
 
   PretendedDevice& device_;
@@ -81,7 +86,7 @@ class Pages : public MemorySource {
   bool open_ = false;
   int64_t made_ = 0;
   size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
-  std::map<const void*, Block> blocks_;                  ///< by what was handed out
+  std::map<const void*, Block> blocks_;                  ///< by the address returned to the caller
 };
 
 class GuardedQueue final : public Queue {
@@ -100,11 +105,11 @@ class GuardedQueue final : public Queue {
   std::unique_ptr<Recording> end_recording() override;
   std::string device_id() const override;
 
-  /// What the next task reads and writes. Throws Bug when that is a race.
+  /// Memory that the next task reads and writes. Throws Bug for a race.
   void operation(const std::string& name, std::vector<Touch> touches);
   RaceDetector::Actor actor() const { return actor_; }
   PretendedDevice& device() { return device_; }
-  /// Throws Bug unless kernels may use this address; none is fine.
+  /// Throws Bug unless kernels may use this address; null is allowed.
   void require_known(const void* address, const char* what) const;
 
  private:
@@ -116,18 +121,18 @@ class GuardedQueue final : public Queue {
   RaceDetector::Actor actor_;
 };
 
-/// Does what queues can do, of devices that this thread made: a device goes on while its host waits
-/// for other ranks, whose devices wait for its messages.
+/// Advances the queues of all devices that this thread created: a device makes progress while its
+/// host waits for ranks whose devices wait for this device's messages.
 void drive_queues();
 
-/// As memcpy, of a transport that takes memory of any device, too (ThreadOptions::copy). The race
-/// detector hears of it as of the host's access.
+/// memcpy for a transport that also accepts device memory (ThreadOptions::copy). The race detector
+/// records it as an access of the host.
 void copy_anywhere(void* to, const void* from, size_t bytes);
 
 class PretendedDevice final : public Device {
  public:
   explicit PretendedDevice(Order order = Order::ascending);
-  /// Of so little memory, of which it says that `told` is free.
+  /// A device with `bytes` of memory that reports `told` of it as free.
   PretendedDevice(size_t bytes, size_t told) : PretendedDevice() { memory_.limit(bytes, told); }
   ~PretendedDevice() override;
   Pages& memory() override { return memory_; }
@@ -136,33 +141,33 @@ class PretendedDevice final : public Device {
 
   RaceDetector& detector() { return detector_; }
   std::span<GuardedQueue* const> queues() const { return queues_; }
-  /// From now on calls do not throw races: the test asks for them.
+  /// From now on calls do not throw races: the test reads the reports.
   void collect_races() { throws_ = false; }
 
-  // For its queues and its memory.
+  // Members used by its queues and its memory.
 
-  /// A name for a queue, which is one of the device's until it is taken away.
+  /// Registers a queue of the device and names it, until the queue is removed.
   RaceDetector::Actor add(GuardedQueue& queue);
   void take_away(GuardedQueue& queue);
-  /// Zeroes are written in the order of the first queue, and the others follow it.
+  /// Records zeroes written in the order of the first queue; the others follow it.
   void zeroed(void* data, size_t bytes);
   /// Throws Bug for a race, unless they are collected.
   void tell_races();
   void begin_recording();
-  /// What was done meanwhile that was not to be; null: nothing.
+  /// Forbidden action during the recording; null: none.
   const char* end_recording();
   bool recording() const { return recording_; }
-  /// While calls are recorded that is told at the end.
+  /// Records an action that the end of the recording reports.
   void note_outside(const char* what) noexcept;
-  /// Of the memory that holds it, of either kind.
+  /// Number of the allocation that holds it, device or pinned.
   int64_t number_of(const void* address) const;
-  /// Notes that the host has touched an address, and lets it; false: this is not pinned memory of
-  /// here.
+  /// Records that the host touched an address, and permits the access; false: the address is not in
+  /// this device's pinned memory.
   bool host_touched(const void* address, bool writes);
-  /// Calls `access` if this is memory of the device, and notes it as the host's.
+  /// If this is device memory, calls `access` and records it as the host's.
   bool transport_touches(const void* data, size_t bytes, bool writes,
                          const std::function<void()>& access);
-  /// Opens and closes memory around work; queues may be at work because of each other.
+  /// Opens and closes memory around work; queues may run nested in each other.
   void begin_work();
   void end_work() noexcept;
   /// Waits for all queues.
@@ -174,7 +179,7 @@ class PretendedDevice final : public Device {
   int made_ = 0;  ///< queues
   bool recording_ = false;
   std::thread::id recorder_;
-  const char* outside_ = nullptr;  ///< what happened beside what is recorded
+  const char* outside_ = nullptr;  ///< forbidden action during a recording
   RaceDetector detector_;
   std::vector<GuardedQueue*> queues_;
   Pages memory_{*this, Pages::Kind::device};
@@ -182,10 +187,10 @@ class PretendedDevice final : public Device {
   std::unique_ptr<GuardedQueue> first_;
 };
 
-/// A planted mistake: of all calls of `follow`, in all devices from the last `forget_follow` on,
-/// the one of this number (from 0) is forgotten; -1: none.
+/// Fault injection: skips call number `number` (from 0) of `follow`, counted over all devices since
+/// the last `forget_follow`; -1: none.
 void forget_follow(int64_t number);
-/// How many there were since.
+/// Calls of `follow` since the last `forget_follow`.
 int64_t follows();
 
 }  // namespace espalier::simt

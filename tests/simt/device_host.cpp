@@ -1,4 +1,4 @@
-// The device of table "cuda-simt": one that is not there (device.h).
+// The device of table "cuda-simt": a pretended one (device.h).
 #include "src/kernels/cuda/table.h"
 #include "tests/simt/device.h"
 

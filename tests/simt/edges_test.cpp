@@ -1,6 +1,6 @@
-// What the case table does not reach: rows wider than a block holds in registers or shared memory,
+// Shapes outside the case table: rows wider than a block holds in registers or shared memory,
 // tokens with many rows, runs cut out of larger arrays, ids outside their table. The same call on
-// the CPU says what is right.
+// the CPU gives the expected result.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using simt::Order;
 
-/// Operands in memory of their own, for a call on the CPU and one on the harness.
+/// Operands in separate memory, for a call on the CPU and one on the harness.
 class Twice {
  public:
   Tensors& on(bool device) { return device ? device_ : host_; }
@@ -125,8 +125,8 @@ TEST(SimtEdges, tokens_with_many_rows) {
   }
 }
 
-/// A run of a larger array: its list counts from the larger one's start, its bitmap and ranks go on
-/// with what belongs to the next run.
+/// A run cut out of a larger array: its list counts from the start of the larger array; its bitmap
+/// and ranks continue with the next run's.
 TEST(SimtEdges, runs_cut_out_of_larger_positions) {
   constexpr int64_t kSize = 9000;
   constexpr int64_t kFirst = 1024;
@@ -156,9 +156,8 @@ TEST(SimtEdges, runs_cut_out_of_larger_positions) {
   }
 }
 
-/// Tiles of 2,048 elements of which some are not there, packed runs longer than a warp asks for at
-/// once, arrays that begin anywhere, and a bitmap that goes on with what is another array's (the
-/// CPU's ends).
+/// Incomplete tiles of 2,048 elements, packed runs longer than one load of a warp, arrays that
+/// begin at any address, and a bitmap followed by bits of another array (the CPU's ends there).
 TEST(SimtEdges, bitmaps_of_any_size_and_address) {
   for (const int64_t size : {1, 63, 511, 512, 513, 1023, 2047, 2048, 2049, 6200}) {
     for (const double density : {0.0, 0.1, 0.4, 1.0}) {
@@ -199,8 +198,8 @@ TEST(SimtEdges, bitmaps_of_any_size_and_address) {
   }
 }
 
-/// Digits of a sum have the CPU's bits: of the smallest and the largest numbers, of numbers that
-/// are none, and of more elements than a grid takes at once.
+/// Digits of a sum have the CPU's bits: for the smallest and the largest numbers, for values that
+/// are not finite, and for more elements than a grid processes at once.
 TEST(SimtEdges, squares_are_summed_to_the_last_bit) {
   constexpr int64_t kMany = (int64_t{2048} * 8 + 3) * kSumBlock + 17;
   for (const auto& [count, scale] :
@@ -251,7 +250,8 @@ TEST(SimtEdges, nothing_kept_by_no_form_is_zeros) {
   t.expect_near(1, 0);
 }
 
-/// Where the host cannot look, an id outside its table makes what it selects NaN, and adds nothing.
+/// The host cannot check ids in device memory: an id outside its table selects NaN and adds
+/// nothing.
 TEST(SimtEdges, ids_outside_the_table_are_nan) {
   for (const double wrong : {-1.0, 5.0, 1e9}) {
     Operand tokens = ids({1, 4}, 5);

@@ -34,7 +34,7 @@ enum class State : uint8_t { fresh, running, at_barrier, in_warp, ready, done };
 class Engine;
 thread_local Engine* running = nullptr;
 
-/// Stacks are kept from one launch to the next.
+/// Stacks are reused from one launch to the next.
 struct Worker {
   Worker(void (*entry)(void*), Engine* engine) : context(entry, engine, kStackBytes) {}
   Context context;
@@ -60,9 +60,9 @@ class Engine {
   [[noreturn]] void work();
   void run_block();
   void begin_block();
-  /// Fresh threads first, then those whose wait is over; false when there is none.
+  /// Runs new threads first, then those whose wait is over; false if there is none.
   bool step();
-  /// Makes a ready thread the one that runs; returns where it goes on.
+  /// Makes a ready thread the running one; returns its context.
   Context& take(int64_t number);
   void finish();
   void wait(State state);
@@ -80,7 +80,8 @@ class Engine {
   Order order_ = Order::ascending;
   const std::function<void()>* body_ = nullptr;
   int64_t count_ = 0, current_ = 0, fresh_ = 0, done_ = 0, at_barrier_ = 0, ready_ = 0;
-  int64_t cursor_ = 0;  ///< in order: where the search for the next ready thread goes on
+  int64_t cursor_ =
+      0;  ///< in order: position at which the search for the next ready thread continues
   std::vector<Thread> threads_;
   std::vector<uint3> indices_;       ///< of each thread
   std::vector<AsyncCopies> copies_;  ///< of each thread
@@ -263,7 +264,7 @@ void Engine::run_block() {
     }
   }
   if (!violation_.empty()) {
-    // Their stacks hold what never ends; a new engine begins with new ones.
+    // Their stacks hold unfinished work; a new engine begins with new stacks.
     const std::string what = std::move(violation_);
     violation_.clear();
     idle_.clear();
@@ -284,7 +285,8 @@ void Engine::run(const Grid& grid, Order order, const std::function<void()>& bod
   }
   blockDim = dim3(grid.threads.x, grid.threads.y, grid.threads.z);
   gridDim = dim3(grid.blocks.x, grid.blocks.y, grid.blocks.z);
-  // The end of dynamic shared memory is the end of an allocation, where the sanitizer stands.
+  // Dynamic shared memory ends at the end of an allocation, so the sanitizer finds accesses beyond
+  // it.
   shared_words_.assign((grid.shared_bytes + 7) / 8, 0);
   shared_words_.shrink_to_fit();
   const int64_t blocks = grid.blocks.count();

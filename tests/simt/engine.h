@@ -1,17 +1,17 @@
 #pragma once
-// Runs kernels on the host, one block after the other, each thread of a block as a fiber. Threads
-// run until they wait for others (barrier, shuffle, vote); the order in which they take turns is
-// chosen, so that what works by luck in one order fails in another.
+// Runs kernels on the host: blocks one after the other, each thread of a block as a fiber. A thread
+// runs until it waits for others (barrier, shuffle, vote). The caller chooses the order of threads,
+// so that code correct in only one order fails in another.
 //
 // Reported as a Violation that names the kernel, block and thread:
-//   - a thread that leaves while others wait at __syncthreads, or before they do;
-//   - a shuffle, vote or __syncwarp whose mask names lanes that left or never were, that leaves out
-//     the caller, or that reads from a lane it does not name; lanes that meet with different masks;
-//   - a mma or ldmatrix that not all 32 lanes join, and addresses that must be at 16 bytes and are not;
-//   - a thread that leaves before its asynchronous copies have arrived (async_copies.h);
-//   - threads that wait for ever.
-// Dynamic shared memory is filled with NaN bits before every block. Accesses out of bounds are
-// found by AddressSanitizer, or by guard pages around the operands.
+//   - a thread that exits while others wait at __syncthreads, or before they do;
+//   - a shuffle, vote or __syncwarp whose mask names lanes that exited or do not exist, that omits
+//     the caller, or that reads from a lane outside the mask; lanes that meet with different masks;
+//   - an mma or ldmatrix that not all 32 lanes join, and addresses not aligned to 16 bytes;
+//   - a thread that exits before its asynchronous copies have arrived (async_copies.h);
+//   - deadlocked threads.
+// Dynamic shared memory is filled with NaN bits before every block. AddressSanitizer, or guard
+// pages around the operands, find accesses out of bounds.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -20,13 +20,13 @@
 
 namespace espalier::simt {
 
-/// A kernel broke a rule of the device's language.
+/// A kernel broke a rule of CUDA.
 class Violation : public Bug {
  public:
   using Bug::Bug;
 };
 
-/// Which waiting thread, and which block, comes next.
+/// Order in which waiting threads, and blocks, continue.
 enum class Order : uint8_t { ascending, descending };
 
 struct Extent {
@@ -43,17 +43,17 @@ struct Grid {
 /// Runs `body` once for each thread of the grid. Throws Violation.
 void run_grid(const Grid& grid, Order order, const std::function<void()>& body);
 
-/// What lanes of a warp do together.
+/// Collective operations of a warp's lanes.
 enum class WarpOp : uint8_t { sync, shuffle, up, down, exchange, ballot, match, together };
 
-/// What the 32 lanes of a warp do as one: run once, by the last to come, on what each has brought.
-/// Returns which rule was broken; empty: none.
+/// An operation of all 32 lanes: runs once, on the last lane to arrive, with the arguments of each.
+/// Returns the broken rule; empty: none.
 using Together = std::string (*)(void* const (&lanes)[32]);
 
-// What kernels call; of the thread that runs.
+// Called by kernels, on behalf of the running thread.
 void barrier();
-/// `value` of the lane that `op` and `argument` say, among groups of `width` lanes; of ballot and
-/// match a set of lanes.
+/// `value` of the lane selected by `op` and `argument`, within groups of `width` lanes; ballot and
+/// match return a set of lanes.
 uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, unsigned argument, int width);
 void together(Together work, void* mine);
 std::byte* dynamic_shared_memory();

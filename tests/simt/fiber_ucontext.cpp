@@ -1,4 +1,4 @@
-// Where there is <ucontext.h>: slower, since it also saves the signal mask.
+// For systems with <ucontext.h>: slower, since it also saves the signal mask.
 #include <ucontext.h>
 
 #include <vector>

@@ -1,5 +1,4 @@
-// x86-64, System V: a switch saves the six registers that a function must keep, and the stack
-// pointer.
+// x86-64, System V: a switch saves the six callee-saved registers and the stack pointer.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -44,7 +43,7 @@ struct Context::State {
 
 namespace {
 
-// What a fiber needs to know when it begins.
+// State that a fiber reads when it begins.
 thread_local StackRecord* left = nullptr;
 thread_local StackRecord* entered = nullptr;
 thread_local void (*first_entry)(void*) = nullptr;
@@ -68,7 +67,7 @@ Context::Context(void (*entry)(void*), void* argument, size_t stack_bytes) : Con
   s.record.bytes = stack_bytes;
   s.entry = entry;
   s.argument = argument;
-  // A function begins with its stack 8 bytes past a multiple of 16.
+  // At function entry the stack pointer is 8 bytes past a multiple of 16.
   const auto end = reinterpret_cast<uintptr_t>(s.stack.get() + stack_bytes) / 16 * 16;
   auto* top = reinterpret_cast<uintptr_t*>(end) - 2 - kSaved;
   std::memset(top, 0, (kSaved + 2) * sizeof *top);

@@ -1,4 +1,4 @@
-// The harness itself: what kernels may do works, and nothing happens before somebody waits.
+// The harness itself: permitted actions of kernels work, and work runs only on a wait.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -87,7 +87,7 @@ TEST_P(Harness, blocks_reduce) {
   EXPECT_EQ(sums, (std::vector<int>{32640, 98176, 163712, 204972}));
 }
 
-/// y = x turned round within a block, in dynamic shared memory.
+/// y = x reversed within a block, in dynamic shared memory.
 template <bool kBarrier>
 __global__ void turn_round(const int* x, int* y) {
   int* staged = dynamic_shared<int>();
@@ -112,7 +112,7 @@ TEST_P(Harness, dynamic_shared_memory_and_a_missing_barrier) {
   EXPECT_EQ(std::count(turned.begin(), turned.end(), -1), 64);
 }
 
-/// Threads of lower numbers read what their neighbour has: right only as long as it comes later.
+/// Each thread reads its neighbour's value: correct only if the neighbour runs later.
 __global__ void shift_without_barrier(int* x) {
   __shared__ int staged[65];
   staged[threadIdx.x] = x[threadIdx.x];
@@ -221,7 +221,7 @@ TEST_P(Harness, queues_are_ordered_by_events_alone) {
   Stream second(arena, 1, &other);
   std::vector<int> x(256, 1), y(256, 0), z(256, 0);
   launch(add_one, {.name = "add_one", .grid = 1}, stream_, x.data(), 256);
-  other.copy(z.data(), x.data(), 1024);  // waits for nobody: old values
+  other.copy(z.data(), x.data(), 1024);  // no wait: old values
   Event added;
   queue_.record(added);
   launch(add_one, {.name = "add_one", .grid = 1}, stream_, x.data(), 256);
@@ -229,7 +229,7 @@ TEST_P(Harness, queues_are_ordered_by_events_alone) {
   other.copy(y.data(), x.data(), 1024);
   second.synchronize();
   EXPECT_EQ(z[0], 1);
-  EXPECT_EQ(y[0], 2);  // what came after the event has not happened yet
+  EXPECT_EQ(y[0], 2);  // work after the event has not run yet
   EXPECT_EQ(queue_.waiting(), 1);
   stream_.synchronize();
   EXPECT_EQ(x[0], 3);

@@ -1,6 +1,6 @@
 #pragma once
-// Extents and indices as CUDA names them, of the fiber that runs. The engine sets them whenever it
-// switches.
+// Extents and indices of the running fiber, with CUDA's names. The engine sets them at every
+// switch.
 
 struct uint3 {
   unsigned x, y, z;

@@ -1,5 +1,5 @@
-// Every kernel case on the table "cuda-simt", against the reference: values, in both orders of
-// threads and bit by bit the same; NaN; large inputs; and that no call looks at a result.
+// Every kernel case on the table "cuda-simt", against the reference: values, the same bits in both
+// orders of threads, NaN, large inputs; and no call reads a result on the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,13 +20,13 @@ const Cases& cases() {
   return all;
 }
 
-/// No operand has more elements: products of large ones take their time with fibers.
+/// True if no operand has more elements: large products are slow with fibers.
 bool up_to(const Case& one, int64_t elements) {
   return std::ranges::all_of(
       one.operands, [=](const Operand& operand) { return operand.shape.count() <= elements; });
 }
 
-/// Runs one case; `before` sees the memory when the call has returned and nothing was waited for.
+/// Runs one case; `before` checks the memory after the call has returned and before any wait.
 template <class Before>
 void run_deferred(const Case& one, const Memories& memories, Order order, const Before& before) {
   Arena arena;
@@ -71,7 +71,7 @@ size_t workspace_of(const Case& one, const Kernels& table, const Memories& memor
   return arena.use(Memory::scratch).peak;
 }
 
-/// Plans need no device, touch nothing, and ask for the workspace that the call itself asks for.
+/// A plan needs no device, touches no memory, and counts the workspace of the call.
 TEST(SimtKernels, plan_for_the_workspace_that_they_take) {
   const Kernels* plan = cuda_simt::table().plan;
   ASSERT_NE(plan, nullptr);
@@ -129,7 +129,7 @@ TEST(SimtKernels, nan_in_an_input_reaches_an_output) {
   }
 }
 
-/// Whether codes are multiplied, or bf16.
+/// For products of codes and of bf16.
 TEST(SimtKernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
   for (const int64_t n : {32, 31}) {
     const Case one = fp8_case({.m = 16, .n = n, .k = 48, .in = kBf16, .out = kBf16});
@@ -144,8 +144,8 @@ TEST(SimtKernels, infinity_in_an_operand_of_8_bits_leaves_no_number) {
   }
 }
 
-/// A large activation, score or slope may overflow inside a formula; where the result itself is an
-/// ordinary number, no NaN may come out.
+/// A large activation, score or slope may overflow inside a formula; where the result itself is
+/// finite, it must not be NaN.
 TEST(SimtKernels, large_inputs_make_no_nan) {
   constexpr double kFactor = 100;
   for (Case one : cases()) {

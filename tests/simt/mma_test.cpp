@@ -1,6 +1,5 @@
-// Tensor cores and asynchronous copies as the harness has them: products against plain loops,
-// matrices from shared memory in all four orders, copies that arrive when they are waited for,
-// broken rules.
+// Tensor cores and asynchronous copies of the harness: products against plain loops, matrices from
+// shared memory in all four orders, copies that arrive at a wait, broken rules.
 #include "src/kernels/cuda/simt/mma.h"
 
 #include <gmock/gmock.h>
@@ -184,7 +183,7 @@ TEST_P(TensorCore, four_matrices_load_in_any_order) {
   EXPECT_EQ(got(multiply_loaded<true, true>, a.transposed(), b.transposed()), want.x);
 }
 
-/// Two matrices, one under the other; lanes from 16 on name nothing.
+/// Two matrices, one below the other; lanes from 16 on pass no address.
 __global__ void load_two(const uint16_t* x, uint32_t* plain, uint32_t* transposed) {
   auto* const shared = dynamic_shared<uint16_t>();
   const unsigned lane = threadIdx.x;
@@ -243,7 +242,7 @@ TEST_P(TensorCore, pairs_are_rounded_to_nearest_even) {
   EXPECT_EQ(ieee(NAN, INFINITY), 0x7c007fffU);
 }
 
-/// Two groups; `early` is what is there when the first was waited for, `late` at the end.
+/// Two groups; `early` is the contents after the wait for the first, `late` at the end.
 __global__ void copy_twice(const uint16_t* from, uint16_t* early, uint16_t* late) {
   auto* const shared = dynamic_shared<uint16_t>();
   uint16_t* const mine = shared + 16 * threadIdx.x;

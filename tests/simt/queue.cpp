@@ -9,7 +9,7 @@
 namespace espalier::simt {
 namespace {
 
-// Marks of recordings are others than those of queues: nobody outside can wait for them.
+// Marks of recordings are distinct from those of queues: waiting for them outside is a Bug.
 constexpr Mark kRecorded = Mark{1} << 62;
 std::atomic<Mark> recorded_marks = kRecorded;
 
@@ -136,7 +136,7 @@ bool Queue::advance(int64_t count) {
 void Queue::run_until(int64_t count) {
   constexpr int kPatience = 300;  // seconds
   const auto begin = std::chrono::steady_clock::now();
-  // Each attempt opens and closes the device's pages, which other ranks of the process feel.
+  // Each attempt opens and closes the device's pages, which delays other ranks of the process.
   std::chrono::microseconds pause(50);
   while (!advance(count)) {
     look();
@@ -186,7 +186,7 @@ void Queue::follow(espalier::Queue& other, Mark mark) {
   enqueue_until([queue, mark] { return queue->advance(mark); });
 }
 
-/// It is recorded from now on, too.
+/// The following queue is recorded from now on, too.
 void Queue::follow_recorded(Queue& other, Mark mark) {
   require(other.recording(), "marks of recordings end with them", mark);
   require(script_ == nullptr || script_ == other.script_, "queues of one recording");

@@ -1,14 +1,16 @@
 #pragma once
-// A stream of a device, on the host: it keeps what it is asked for, and does it when somebody
-// waits: the host for the queue or an event of it, or another queue that runs and meets such an
-// event. So a result that was read without waiting is an old one, and a queue that forgot to wait
-// for another finds that the other has done nothing yet. Copies and fills wait like kernels; their
-// source is read late as well. Work that cannot be done yet, since a peer has not sent what it
-// needs, is asked for again and again while the host waits.
+// A device stream on the host. It stores enqueued work and runs it only on a wait: of the host for
+// the queue or one of its events, or of another running queue that reaches such an event.
+// - A result read without waiting is an old one.
+// - A queue that does not wait for another finds that the other has done nothing.
+// - Copies and fills are delayed like kernels; their source is read late as well.
+// - Work that depends on a missing message is polled while the host waits.
 //
-// A recording keeps what was asked of its queues, and asks for it again. It is strict: who waits,
-// polls, or follows what is outside meanwhile, and who ends it before all of its queues have met,
-// is told by a Bug.
+// A recording stores the calls on its queues and enqueues them again on replay. These throw Bug
+// during a recording:
+// - waiting or polling;
+// - following work outside the recording;
+// - ending it before all of its queues have joined.
 //
 // Queues that share events are used by one thread.
 #include <deque>
@@ -25,7 +27,7 @@ namespace espalier::simt {
 
 class Queue;
 
-/// A point in a queue's work; before it is recorded, nobody waits for it.
+/// A point in a queue's work. Waiting for an event that is not recorded returns at once.
 class Event {
  public:
   void synchronize() const;
@@ -36,22 +38,22 @@ class Event {
   int64_t until_ = 0;
 };
 
-/// What was asked of queues that follow each other, call by call.
+/// Recorded calls of queues that follow each other, in order.
 struct Script final : Recording {
   struct Place {
     Queue* queue = nullptr;
-    int64_t asked = 0;  ///< of it, before
-    Mark now = 0;       ///< in the replay under way
+    int64_t asked = 0;  ///< tasks enqueued before
+    Mark now = 0;       ///< mark in the replay under way
   };
   Queue* first = nullptr;
-  std::vector<std::function<void()>> calls;  ///< asks again
+  std::vector<std::function<void()>> calls;  ///< each enqueues its work again
   std::map<Mark, Place> marks;
-  std::map<Queue*, int64_t> asked;   ///< of each queue
-  std::map<Queue*, int64_t> joined;  ///< of another, which the first follows
+  std::map<Queue*, int64_t> asked;   ///< tasks, by queue
+  std::map<Queue*, int64_t> joined;  ///< tasks of another queue that the first follows
 };
 
-/// A planted refusal, of all recordings from now on: call number `call` (from 0)
-/// throws Failure, and without so many the end gives no recording; -1: none.
+/// Fault injection for all later recordings: call number `call` (from 0) throws Failure; if the
+/// recording has fewer calls, its end returns no recording; -1: none.
 void refuse_recordings(int64_t call);
 
 class Queue : public espalier::Queue {
@@ -87,42 +89,42 @@ class Queue : public espalier::Queue {
     });
   }
 
-  /// The device's copy of what the host never changes.
+  /// The device's copy of an array that the host never changes.
   const void* constant(const void* host, size_t bytes);
 
   Order order() const { return order_; }
-  /// Tasks that were asked for and are not done.
+  /// Tasks enqueued and not done.
   int64_t waiting() const { return asked_ - done_; }
-  /// Kernels, copies and fills that were asked for.
+  /// Kernels, copies and fills enqueued.
   int64_t asked() const { return asked_; }
-  /// The same, but that a replay counts as one.
+  /// As `asked`, but a replay counts once.
   int64_t calls() const { return calls_; }
   int64_t replays() const { return replays_; }
-  /// Of kernels alone, in order, those of recordings once.
+  /// Kernels only, in order; kernels of a recording count once.
   const std::vector<Grid>& launches() const { return launches_; }
-  /// How often the host waited for all of it, and for marks that had not passed.
+  /// Host waits for the whole queue, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
   int64_t waited() const { return waited_; }
-  /// The last task, counted as those of `asked`, that the host has waited for, done or not.
+  /// Index, counted as in `asked`, of the last task that the host has waited for, done or not.
   int64_t waited_until() const { return waited_until_; }
 
   void enqueue(std::function<void()> task);
-  /// A task that says whether it is done; until then nothing behind it begins.
+  /// Enqueues a task that returns whether it is done; later tasks wait for it.
   void enqueue_until(std::function<bool()> task);
-  /// Does what can be done of the first `count` tasks; whether all are.
+  /// Runs the tasks that can run among the first `count`; returns whether all are done.
   bool advance(int64_t count);
-  /// The same with waiting.
+  /// As `advance`, but waits.
   void run_until(int64_t count);
 
  protected:
   Queue(const Queue& first, Order order) : espalier::Queue(&first), order_(order) {}
   bool recording() const { return script_ != nullptr; }
-  /// For a replay.
+  /// Stores a call for replay.
   void keep(std::function<void()> call);
 
  private:
   void follow_recorded(Queue& other, Mark mark);
-  /// Around work that is done.
+  /// Called before and after work runs.
   virtual void begin_work() {}
   virtual void end_work() noexcept {}
 
@@ -132,10 +134,10 @@ class Queue : public espalier::Queue {
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
   int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0, waited_until_ = 0;
   int64_t polls_ = 0, calls_ = 0, replays_ = 0;
-  std::unique_ptr<Script> kept_;  ///< of a recording that it has begun
-  Script* script_ = nullptr;      ///< while its calls are kept
-  Script* replayed_ = nullptr;    ///< while it asks again
-  bool at_work_ = false;          ///< a task runs: it may meet an event of its own queue
+  std::unique_ptr<Script> kept_;  ///< of a recording that this queue began
+  Script* script_ = nullptr;      ///< while calls are recorded
+  Script* replayed_ = nullptr;    ///< during a replay
+  bool at_work_ = false;          ///< a task is running: it may reach an event of its own queue
 };
 
 }  // namespace espalier::simt

@@ -23,7 +23,7 @@ void RaceDetector::join(Clock& to, const Clock& from) {
 
 void RaceDetector::operation(Actor by, const std::string& name, const std::vector<Touch>& touches) {
   const std::lock_guard lock(mutex_);
-  join(clock(by), clock(kHost));  // which has asked for it
+  join(clock(by), clock(kHost));  // the host has enqueued the operation
   ++clock(by)[by];
   const auto now =
       std::make_shared<const Operation>(Operation{.name = name, .by = by, .time = clock(by)[by]});
@@ -37,7 +37,7 @@ void RaceDetector::operation(Actor by, const std::string& name, const std::vecto
   }
 }
 
-/// A cell begins at `at`, if any covers it.
+/// Splits the cell that covers `at`, so that a cell begins there.
 void RaceDetector::cut(uintptr_t at) {
   auto next = cells_.upper_bound(at);
   if (next == cells_.begin()) {
@@ -51,7 +51,7 @@ void RaceDetector::cut(uintptr_t at) {
   }
 }
 
-/// visit(cell) for cells that together are [begin, end), new ones where nothing was known.
+/// Calls visit(cell) for cells that together cover [begin, end); creates missing cells.
 template <class Visit>
 void RaceDetector::for_cells(uintptr_t begin, uintptr_t end, const Visit& visit) {
   cut(begin);
@@ -111,7 +111,7 @@ void RaceDetector::marked(Actor queue, Mark mark) {
   actors_[queue].marks[mark] = clock(queue);
 }
 
-/// Null: of a mark that the host has waited for, in one way or another.
+/// Null: the host has already waited for this mark.
 const RaceDetector::Clock* RaceDetector::clock_of(Actor queue, Mark mark) const {
   const auto found = actors_[queue].marks.find(mark);
   return found == actors_[queue].marks.end() ? nullptr : &found->second;

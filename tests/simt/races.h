@@ -1,26 +1,25 @@
 #pragma once
-// A race detector for the schedule of a device's queues: not of threads within a kernel, but of
-// what is asked of queues, and of what the host does with memory that it shares with them.
+// A race detector for the schedule of a device's queues. It checks operations enqueued on queues
+// and host accesses to memory shared with them, not threads within a kernel.
 //
-// Everybody who works is an actor: the host, which asks, and each queue. What happens before what
-// is known from the calls alone, whatever the device would have done at which time, as vector
-// clocks:
+// The actors are the host, which enqueues, and each queue. Vector clocks derive happens-before from
+// the calls alone, independent of the device's timing:
 //
-//   order of a queue      each operation after those asked of the same queue before
-//   asking                an operation after all that the host had done, or waited for, when it asked
-//   follow(other, mark)   operations asked of a queue from then on after those of `other` before the mark
-//   waiting               the host after those before a mark that it waited for, or saw passed, or after
-//                         all of a queue
+//   order of a queue      each operation after all earlier ones of the same queue
+//   enqueue               an operation after all that the host had done, or waited for, by then
+//   follow(other, mark)   later operations of a queue after those of `other` before the mark
+//   waiting               the host after the operations before a mark that it waited for or saw
+//                         passed, or after all of a queue
 //
-// An operation says which memory it reads and writes. Of each byte the last write and the reads
-// since are kept, with their times. An access of which these are not all known to happen before,
-// and of which one is a write, is a race: a report that names both operations, operands and actors.
-// It is found in whatever order the work was in fact done.
+// Each operation states the memory it reads and writes. For each byte the detector keeps the last
+// write and all reads since, with their times. Two accesses race if at least one is a write and
+// neither is known to happen before the other. The report names both operations, operands and
+// actors. Races are found in any actual order of execution.
 //
 // A queue of a new kind (communication) is one more actor: `add` it, report its calls as
-// `operation` with what they read and write, and its marks and waits as here. Queue and device of
+// `operation` with their reads and writes, and report its marks and waits. Queue and device of
 // tests/simt/device.h do that for all queues of a pretended device; tests/device/late_table.h for
-// every kernel. Source: Lamport, CACM 1978; Mattern 1989; the shadow memory is FastTrack's (PLDI
+// every kernel. Sources: Lamport, CACM 1978; Mattern 1989; the shadow memory is FastTrack's (PLDI
 // 2009) with all reads.
 #include <map>
 #include <memory>
@@ -36,7 +35,7 @@ namespace espalier::simt {
 struct Touch {
   std::string operand;
   const void* data = nullptr;
-  size_t bytes = 0;  ///< of a row
+  size_t bytes = 0;  ///< of one row
   size_t rows = 1;
   size_t stride = 0;  ///< bytes from row to row
   bool reads = false, writes = false;
@@ -55,10 +54,10 @@ class RaceDetector {
   void followed(Actor queue, Actor other, Mark mark);
   void waited(Actor queue, Mark mark);
   void synchronized(Actor queue);
-  /// The memory is given back: what touches it next is something else.
+  /// The memory is freed: later accesses do not race with earlier ones.
   void forget(const void* data, size_t bytes);
 
-  /// Races since the last call, each pair of operations and operands once.
+  /// Races since the last call; each pair of operations and operands is reported once.
   std::vector<std::string> take_reports();
 
  private:

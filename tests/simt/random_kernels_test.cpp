@@ -14,7 +14,8 @@ namespace {
 
 using simt::Order;
 
-/// Returns the workspace that the call took; whatever it finds in so many bytes must not matter.
+/// Returns the workspace that the call used; the contents of its first `spoiled` bytes must not
+/// matter.
 size_t run_simt(const Case& one, const Memories& memories, Order order, size_t spoiled = 0) {
   Arena arena;
   simt::Queue queue(order);
@@ -45,7 +46,7 @@ void expect_reference(const Case& one) {
   const size_t plan = planned(one, memories);
   const size_t taken = run_simt(one, memories, Order::ascending);
   EXPECT_LE(taken, plan) << one.name;
-  EXPECT_LE(plan, std::max<size_t>(taken, 1)) << one.name;  // cuSPARSE may take what is planned
+  EXPECT_LE(plan, std::max<size_t>(taken, 1)) << one.name;  // cuSPARSE may use the planned bytes
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(mismatch(one.operands[i], memories.tensors()[i], want[i]), "")
         << one.name << " operand " << i;

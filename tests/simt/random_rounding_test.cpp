@@ -1,4 +1,4 @@
-// Updates that round at random on the table "cuda-simt": the rule, bit by bit.
+// Updates with random rounding on the table "cuda-simt" follow the rule, bit by bit.
 #include "tests/kernels/random_rounding_case.h"
 
 #include "src/kernels/cuda/table.h"

@@ -1,4 +1,4 @@
-// What kernels must not do is found by the harness, whatever the order of threads.
+// The harness finds forbidden actions of kernels, in every order of threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, Rules,
                                                                          : "descending";
                          });
 
-/// Runs one block of 64 threads; what it is said to have done.
+/// Runs one block of 64 threads; returns the reported violation.
 template <class Kernel>
 void expect_violation(Stream& stream, Kernel kernel, const std::string& what) {
   launch(kernel, {.name = "wrong", .block = 64}, stream);

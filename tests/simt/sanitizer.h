@@ -1,6 +1,5 @@
 #pragma once
-// Tells AddressSanitizer, where it is there, that another stack is in use from now on. Without it
-// the functions are null.
+// Reports stack switches to AddressSanitizer. Without it the functions do nothing.
 #include <cstddef>
 
 extern "C" {
@@ -23,7 +22,7 @@ struct StackRecord {
       __sanitizer_start_switch_fiber(&fake, other.bottom, other.bytes);
     }
   }
-  /// `from`: the stack that ran before, whose place is learned if it was not known.
+  /// `from`: the stack that ran before; its address range is stored if it was unknown.
   void arrive(StackRecord* from) {
     if (__sanitizer_finish_switch_fiber != nullptr) {
       const void* lowest = nullptr;

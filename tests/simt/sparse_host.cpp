@@ -1,7 +1,6 @@
-// Sparse products for the harness: loops of the host, when the queue comes to them. As a library
-// does, they look at the lists of a matrix once, before its first product, and trust what they saw
-// from then on: who keeps an analysis beyond its mask gets wrong results. No SDDMM of halves, so that
-// a fallback is needed.
+// Sparse products for the harness: loops of the host, run by the queue. Like a library they analyse
+// the lists of a matrix once, before its first product, and reuse the analysis: keeping one after
+// the mask has changed gives wrong results. No SDDMM of halves, so that the fallback is tested.
 #include "tests/simt/sparse_host.h"
 
 #include <map>

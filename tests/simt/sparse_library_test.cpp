@@ -1,6 +1,6 @@
 // Unstructured products through the layer that is cuSPARSE on a GPU: the cases of the table on
-// aligned memory, strided operands, what is left to our own kernels, and an analysis that goes with
-// its lists.
+// aligned memory, strided operands, cases that fall back to our own kernels, and an analysis that
+// is freed with its lists.
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/sparse/products.h"
@@ -71,7 +71,7 @@ TEST_F(SparseLibrary, computes_the_cases_of_the_table) {
   EXPECT_GT(taken, 100);
 }
 
-/// A problem of its own, with rows of the operands that are longer than the matrix.
+/// A separate problem, with rows of the operands that are longer than the matrix.
 struct Strided {
   int64_t tokens = 19, rows = 30, cols = 45, more = 8;
   Kept kept{Form::bitmap, rows* cols, 0.3};
@@ -143,7 +143,7 @@ TEST_F(SparseLibrary, keeps_an_analysis_with_the_lists) {
   EXPECT_EQ(queue_.asked() - asked, 1) << "the product alone";
 }
 
-/// Gradients from dense products, a few rows at a time, beside those that go over kept elements.
+/// Gradients from dense products, a few rows at a time, compared with those over kept elements.
 TEST_F(SparseLibrary, takes_gradients_from_slabs) {
   constexpr int64_t kTokens = 33, kRows = 70, kCols = 45;
   for (const DType dtype : {DType::fp32, DType::bf16}) {

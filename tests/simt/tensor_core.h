@@ -1,6 +1,6 @@
 #pragma once
-// mma.sync and ldmatrix for the harness, done once by the last of the 32 lanes that meet, with the
-// fragments of the PTX ISA (src/kernels/cuda/simt/mma.h shows them).
+// mma.sync and ldmatrix for the harness. The last of the 32 lanes to arrive runs them once, with
+// the fragments of the PTX ISA (src/kernels/cuda/simt/mma.h shows them).
 #include <cstdint>
 #include <string>
 
@@ -9,7 +9,7 @@
 
 namespace espalier::simt {
 
-/// What each lane brings.
+/// Arguments of one lane.
 struct LaneProduct {
   float* c;           ///< [4]
   const uint32_t* a;  ///< [4]
@@ -20,7 +20,7 @@ struct LaneMatrices {
   const void* row;
 };
 
-/// See Together. Of bf16 or fp16; sums go along k, in fp32.
+/// See Together. Operands are bf16 or fp16; sums run along k, in fp32.
 template <class Half>
 std::string multiply_add(void* const (&lanes)[32]);
 template <int kCount, bool kTransposed>

@@ -4,7 +4,7 @@
 
 namespace espalier::simt {
 
-/// What `lane` gets from the others, which have all arrived.
+/// The result of `lane` after all of its lanes have arrived.
 uint64_t WarpMeeting::value_for(int lane) {
   const LaneCall& call = calls_[lane];
   const auto argument = static_cast<int>(call.argument);
@@ -33,7 +33,7 @@ uint64_t WarpMeeting::value_for(int lane) {
       source = lane + argument >= first + call.width ? lane : lane + argument;
       break;
     case WarpOp::exchange:
-      // Beyond the own group only lower groups may be read.
+      // Outside its own group a lane may read only lower groups.
       source = (lane ^ argument) >= first + call.width ? lane : lane ^ argument;
       break;
   }

@@ -1,6 +1,6 @@
 #pragma once
-// Lanes of one warp that meet to exchange values. A lane arrives with the lanes that it names; when
-// all of these have arrived, each gets its result.
+// Lanes of one warp that meet to exchange values. A lane arrives with a mask of lanes. When all of
+// these have arrived, each gets its result.
 #include <cstdint>
 #include <string>
 
@@ -23,11 +23,11 @@ class WarpMeeting {
   /// The last warp of a block may have fewer than 32 lanes.
   explicit WarpMeeting(int lanes) : present_(lanes == 32 ? ~0U : (1U << lanes) - 1) {}
 
-  /// The set of lanes whose results are ready now, this one among them; 0: this one must wait.
+  /// The set of lanes whose results are ready, including this one; 0: this lane must wait.
   unsigned arrive(int lane, const LaneCall& call);
   void leave(int lane);
   uint64_t result(int lane) const { return results_[lane]; }
-  /// Which rule was broken; empty: none.
+  /// The broken rule; empty: none.
   const std::string& wrong() const { return wrong_; }
 
  private:

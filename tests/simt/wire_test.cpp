@@ -1,5 +1,5 @@
-// Messages of the table "cuda-simt": byte by byte those of the CPU, whatever the code, the bucket,
-// the size, the values and the address; and values bit by bit, of any bytes.
+// Messages of the table "cuda-simt" equal the CPU's byte by byte, for every code, bucket, size,
+// value and address. Decoded values are equal bit by bit, for any bytes.
 #include <gtest/gtest.h>
 
 #include "src/kernels/cuda/table.h"
@@ -41,7 +41,7 @@ Bytes encode_simt(const WireFormat& format, const Floats& x, Rounding rounding =
   return {first, first + static_cast<int64_t>(bytes)};
 }
 
-/// Bits, so that NaN is equal to itself.
+/// Compares bits, so that NaN equals itself.
 std::vector<uint32_t> decode_simt(const WireFormat& format, const Bytes& message, Floats start,
                                   bool accumulate, size_t shift = 0) {
   Arena arena;
@@ -71,7 +71,7 @@ std::vector<uint32_t> decode_cpu(const WireFormat& format, const Bytes& message,
   return bits;
 }
 
-/// Normal numbers, numbers of many sizes, any bits at all; for one n in four with what is not
+/// Normal numbers, numbers of many sizes, random bits; every fourth n also has values that are not
 /// finite.
 Floats some_numbers(size_t n, unsigned seed) {
   if (seed % 4 < 2) {
@@ -118,7 +118,7 @@ TEST(SimtWire, is_the_bytes_and_values_of_the_cpu) {
   }
 }
 
-/// Beyond 65,536 values the CPU measures buckets in parts: sums of magnitudes depend on them.
+/// Beyond 65,536 values the CPU processes buckets in parts, on which sums of magnitudes depend.
 TEST(SimtWire, large_buckets_are_measured_as_the_cpu_does) {
   for (const int64_t bucket : {int64_t{0}, int64_t{60000}, int64_t{10001}}) {
     for (const WireCode code :
@@ -129,7 +129,7 @@ TEST(SimtWire, large_buckets_are_measured_as_the_cpu_does) {
   }
 }
 
-/// Of equal magnitudes those at lower places are kept, also across tiles of a block.
+/// Among equal magnitudes those at lower positions are kept, also across tiles of a block.
 TEST(SimtWire, topk_of_few_different_magnitudes) {
   Floats x(20000);
   for (size_t i = 0; i < x.size(); ++i) {

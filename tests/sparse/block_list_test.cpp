@@ -1,5 +1,5 @@
-// The blocks of a mask: what is found, what is refused, and the list that products read; then a
-// weight in blocks beside the same one with a dense copy.
+// The blocks of a mask: detection, refused masks, and the list that products read; then a weight in
+// blocks against the same one with a dense copy.
 #include "sparse/index/block_list.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ Mask mask_of_blocks(const Shape& shape, const BlockSize& block, double density, 
   return mask;
 }
 
-/// By the definition: no kept element beside a pruned one but at the edges of blocks.
+/// Checks the definition: kept and pruned elements meet only at the edges of blocks.
 bool consists_of(const Mask& mask, int64_t cols, const BlockSize& block) {
   for (int64_t i = 0; i < mask.size(); ++i) {
     const int64_t first =

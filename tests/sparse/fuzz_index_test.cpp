@@ -1,5 +1,5 @@
-// Any bytes give a correct index or a Failure: never a crash, a Bug, or a read out of bounds (the
-// last is for the address sanitizer, hence the exact-size copies on the heap).
+// Any bytes give a correct index or a Failure: never a crash, a Bug, or a read out of bounds. The
+// address sanitizer finds the last, hence the exact-size copies on the heap.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Fuzzer {
   }
   std::mt19937_64& random() { return random_; }
 
-  /// True when the bytes were accepted; then everything about the index must hold together.
+  /// True if the bytes were accepted; then the index must be consistent.
   bool try_bytes(const Encoding& encoding, int64_t size, int64_t kept,
                  const std::vector<uint8_t>& bytes) {
     const std::unique_ptr<uint8_t[]> exact(new uint8_t[bytes.size()]);
@@ -47,7 +47,7 @@ class Fuzzer {
   }
 
  private:
-  /// With the rows and groups that the bytes name, the mask has no other code.
+  /// With the rows and groups given in the bytes, the mask has no other code.
   void expect_sound(const Mask& mask, int64_t size, int64_t kept,
                     const std::vector<uint8_t>& bytes) {
     ASSERT_EQ(mask.kept(), kept);
@@ -88,7 +88,7 @@ class Fuzzer {
   Arena arena_;
 };
 
-/// A shape that often divides `size`, as it stands before the data of nm and block.
+/// A shape that often divides `size`, as stored before the data of nm and block.
 std::vector<uint8_t> random_header(const Encoding& encoding, int64_t size, Fuzzer& fuzz) {
   const auto small = [&](int64_t bound) { return static_cast<uint32_t>(fuzz.below(bound)); };
   const uint32_t cols = fuzz.below(4) == 0 ? small(50) : static_cast<uint32_t>(size);
@@ -101,7 +101,7 @@ std::vector<uint8_t> random_header(const Encoding& encoding, int64_t size, Fuzze
   return bytes;
 }
 
-/// Random bytes behind a header that makes sense, of a length that often fits.
+/// Random bytes after a valid header, often of a matching length.
 std::vector<uint8_t> random_bytes(const Encoding& encoding, int64_t size, int64_t kept,
                                   Fuzzer& fuzz) {
   std::vector<uint8_t> bytes = random_header(encoding, size, fuzz);
@@ -218,7 +218,7 @@ TEST(FuzzIndex, HugeCountsWithFewBytesAllocateNothing) {
   }
 }
 
-/// What from a file is refused with, or "accepted".
+/// Message of the Failure that refuses a file's index, or "accepted".
 std::string message(const Encoding& encoding, int64_t size, int64_t kept,
                     std::vector<uint8_t> bytes) {
   try {
@@ -303,7 +303,7 @@ TEST(FuzzIndex, EachFaultOfTheEntropyCodeIsNamed) {
   bytes.resize(good.size() / 2);
   expect(refused(bytes), "end too early");
   expect(message(Encoding::entropy, kMaxElements, 3, good), "too few for");
-  // Another mask's code: as many bits, but the last bytes tell another end, or the count is wrong.
+  // Another mask's code: as many bits, but the last bytes give another end, or the count is wrong.
   const Index other(arena, random_mask(2000, 0.3, 10), Encoding::golomb, {.cols = 100});
   ASSERT_NE(other.kept(), index.kept());
   EXPECT_NE(refused(to_file(other, "entropy").bytes), "accepted");

@@ -1,5 +1,5 @@
 #pragma once
-// Masks for the tests of index encodings, and what each encoding needs to know of them.
+// Masks for the tests of index encodings, and the shape that each encoding requires.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace espalier::sparse {
 
-/// All registered ones that hold any mask in memory.
+/// All registered encodings that hold any mask in memory.
 inline std::vector<Encoding> any_mask_encodings() {
   std::vector<Encoding> found;
   for (const Encoding* encoding : memory_encodings()) {
@@ -45,7 +45,7 @@ inline Mask runs(int64_t size, int64_t first) {
   return mask;
 }
 
-/// Rows of `cols`; groups of m keep n, or fewer where `fewer` is drawn.
+/// Rows of `cols`; groups of m keep n elements, or fewer with probability `fewer`.
 inline Mask nm_mask(int64_t rows, const IndexShape& shape, double fewer, unsigned seed) {
   std::mt19937_64 random(seed);
   std::bernoulli_distribution drop(fewer);
@@ -78,7 +78,8 @@ inline Mask block_mask(int64_t rows, const IndexShape& shape, double density, un
   return mask;
 }
 
-/// As magnitudes leave it: rows and columns differ in density, by factors of about e^spread.
+/// A mask as magnitude pruning produces it: densities of rows and columns differ by factors of
+/// about e^spread.
 inline Mask uneven_mask(int64_t rows, int64_t cols, double density, double spread) {
   std::mt19937_64 random(11);
   std::normal_distribution<double> normal;
@@ -103,7 +104,7 @@ inline Mask uneven_mask(int64_t rows, int64_t cols, double density, double sprea
   return mask;
 }
 
-/// A mask, and an encoding that can hold it.
+/// A mask, and an encoding that can store it.
 struct Example {
   Mask mask;
   Encoding encoding;

@@ -1,4 +1,4 @@
-// Masks in files: the entropy code gives every mask back in about its entropy; what "auto" takes.
+// Masks in files: the entropy code restores every mask in about its entropy; the choice of "auto".
 #include "sparse/index/file_index.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Every index encoding decodes the same set; bytes are what the documentation says.
+// Every index encoding decodes the same set; its bytes match the documentation.
 #include "sparse/index/index.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The small forms of optimizer state against the plain one, through the tables' own operations.
+// The compact forms of optimizer state against the plain one, through the tables' own operations.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ struct State {
       scale[i] = make(DType::fp32, blocks);
     }
     low = make(DType::uint16, n);
-    // Codes of zero; the others are zero already.
+    // Codes of zero; all other arrays are already zero.
     if (coded) {
       std::fill_n(moment[0].tensor().get<uint8_t>(), n, uint8_t{127});
     }
@@ -95,7 +95,7 @@ void draw_values(State& state) {
   }
 }
 
-/// In fp16 but for numbers below 2^-16, which are rounded to multiples of 2^-39.
+/// fp16, except numbers below 2^-16, which are rounded to multiples of 2^-39.
 void expect_same_steps(DType dtype) {
   constexpr int kSteps = 5;
   const float allowed = dtype == DType::fp16 ? kSteps * 0x1p-40F : 0.0F;
@@ -129,13 +129,13 @@ void expect_same_steps(DType dtype) {
 TEST(SplitMaster, takes_the_same_steps_as_fp32) { expect_same_steps(DType::bf16); }
 TEST(SplitMaster, in_fp16_takes_the_same_steps_as_fp32) { expect_same_steps(DType::fp16); }
 
-/// The draw of element k of a call.
+/// The random number for element k of a call.
 uint32_t word_of(const RandomRounding& rounding, int64_t k) {
   const int64_t e = rounding.first + k;
   return philox(rounding.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
 }
 
-/// Values alone go where fp32 ones go, and then to a neighbour of 16 bits.
+/// Values without a master copy get the fp32 update, then round to a neighbour in 16 bits.
 template <class Half>
 void expect_rounded_steps(bool coded) {
   for (const Kernels* table : computing_tables()) {
@@ -187,7 +187,7 @@ TEST(ValuesAlone, take_the_steps_of_fp32_and_round_them) {
   }
 }
 
-/// What slices of any ranks do is what one call does.
+/// Updates of slices on any ranks equal those of one call.
 TEST(ValuesAlone, are_rounded_the_same_in_slices) {
   for (const Kernels* table : computing_tables()) {
     for (const DType dtype : {DType::bf16, DType::fp16}) {
@@ -219,9 +219,9 @@ TEST(ValuesAlone, are_rounded_the_same_in_slices) {
   }
 }
 
-/// Steps far below a unit of the last place add up. A value is up with probability f: its mean over
-/// n draws has the deviation sqrt(f (1 - f) / n) <= 1 / (2 sqrt(n)) units, and nothing here is six
-/// deviations off (2e-9 each).
+/// Steps far below a unit in the last place accumulate. A value rounds up with probability f: its
+/// mean over n draws has the deviation sqrt(f (1 - f) / n) <= 1 / (2 sqrt(n)) units, and nothing
+/// here is six deviations off (2e-9 each).
 TEST(ValuesAlone, are_exact_in_the_mean) {
   constexpr int64_t kElements = 1024;
   constexpr int kKeys = 1024;
@@ -266,7 +266,7 @@ TEST(ValuesAlone, are_exact_in_the_mean) {
   }
 }
 
-/// The fused pass does what decoding, a step on fp32 moments and encoding do one after another.
+/// The fused pass equals decoding, a step on fp32 moments and encoding in sequence.
 TEST(CodedMoments, are_decoded_and_encoded_around_the_step) {
   for (const Kernels* table : computing_tables()) {
     State fused(kCount, DType::fp32, true);

@@ -1,5 +1,5 @@
-// Storages of a pruned weight as whole runs: all of them train to the same result, on any number of
-// threads and ranks, resume each other's checkpoints, and hold the bytes that they promise.
+// Storages of a pruned weight as whole runs: all train to the same result, on any number of threads
+// and ranks, resume each other's checkpoints, and use the stated bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::tiny_config;
 
 class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  /// Pruned after a few steps, so that masks change while state is there.
+  /// Pruned after a few steps, so that masks change with existing state.
   io::Config config(const std::string& storage) const {
     io::Config made = tiny_config(dir_);
     made.train.dtype = std::get<1>(GetParam());
@@ -34,7 +34,7 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
     return made;
   }
   std::string storage() const { return std::get<0>(GetParam()); }
-  /// Products of 16 bits are rounded at other places: losses agree to the noise of that.
+  /// Products of 16 bits round at different points: losses agree up to that rounding.
   double tolerance() const { return std::get<1>(GetParam()) == "fp32" ? 2e-5 : 2e-2; }
 
   void expect_same_losses(const Outcome& a, const Outcome& b) const {
@@ -46,12 +46,12 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
     if (std::get<1>(GetParam()) == "fp32") {
       EXPECT_EQ(a.positions, b.positions);
     } else {
-      // The same noise decides which of two weights at the threshold stays.
+      // The same rounding decides which of two weights at the threshold stays.
       EXPECT_LE(share_moved(a, b), 1e-3);
     }
   }
 
-  /// Of the positions that `a` keeps, those that `b` does not.
+  /// The share of positions kept by `a` that `b` does not keep.
   static double share_moved(const Outcome& a, const Outcome& b) {
     double moved = 0;
     double kept = 0;
@@ -176,8 +176,7 @@ TEST(AutoStorage, ChoosesAndSaysSo) {
   EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
 }
 
-/// Edges that divide the widths of the network and edges that do not, larger ones than matrices
-/// too.
+/// Edges that divide the widths of the network, edges that do not, and edges larger than matrices.
 class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::string>> {
  protected:
   io::Config config(const std::string& storage) const {
@@ -191,7 +190,7 @@ class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::stri
     made.sparse.storage.fallback = storage;
     return made;
   }
-  /// Pruned more and more: lists change.
+  /// Gradual pruning: lists change.
   io::Config gradual(const std::string& storage) const {
     io::Config made = config(storage);
     made.pruning.at_step = -1;
@@ -316,7 +315,7 @@ TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
   EXPECT_FALSE(offers_blocks("random"));
   EXPECT_FALSE(offers_blocks("nm"));
   EXPECT_TRUE(offers_blocks("block"));
-  // Pruned already, and it stays so: the masks themselves tell.
+  // Already pruned, without further pruning: the masks themselves show that.
   options.init = dir / "pruned.h5";
   std::filesystem::copy(dir / "run/checkpoints" / io::checkpoint_name(12), options.init);
   EXPECT_TRUE(offers_blocks("none"));

@@ -28,7 +28,7 @@ class StoreTest : public ::testing::TestWithParam<std::tuple<DType, Encoding>> {
                {.dtype = std::get<0>(GetParam()),
                 .encoding = [](const std::string&) { return std::get<1>(GetParam()); }}) {}
 
-  /// Values that types of 16 bits hold exactly, so that the dense copy can be compared.
+  /// Values that 16-bit types represent exactly, so that the dense copy can be compared.
   static std::vector<float> ramp(int64_t count, float start) {
     std::vector<float> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {

@@ -1,6 +1,5 @@
-// The gradient of a weight that is too large for one panel of scratch: each kept element gets the
-// sum that belongs to it, and so does its layer's bias, whatever the encoding of the index, and the
-// scratch stays small.
+// The gradient of a weight that is too large for one panel of scratch: each kept element and the
+// layer's bias get their sums, for any encoding of the index, and the scratch stays small.
 #include <gtest/gtest.h>
 
 #include "sparse/weight/weight.h"
@@ -83,7 +82,7 @@ void expect_exact(const Case& one, Storage storage) {
     wrong += bias.tensor().get<float>()[row] == 2 * sum ? 0 : 1;
   }
   EXPECT_EQ(wrong, 0) << "of the bias";
-  // A panel, at least 512 rows where bitmaps cannot be cut elsewhere, and a decoded index.
+  // One panel (at least 512 rows where bitmaps cannot be cut elsewhere) and a decoded index.
   const auto least = static_cast<size_t>(std::min<int64_t>(one.rows, 512) * one.cols * 4);
   EXPECT_LE(arena.use(Memory::scratch).now, std::max(size_t{2} << 20U, least) +
                                                 static_cast<size_t>(mask.size()) / 4 +

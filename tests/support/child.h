@@ -1,6 +1,6 @@
 #pragma once
-// Tests that start their own program again as another process: `PROGRAM FLAG ARGUMENT` runs the
-// function that a source of the program has registered for FLAG, and no test.
+// For tests that start their own program again as another process: `PROGRAM FLAG ARGUMENT` runs the
+// function registered for FLAG, and no test.
 #include <map>
 #include <string>
 
@@ -13,7 +13,7 @@ inline std::map<std::string, ChildMain>& children() {
   return all;
 }
 
-/// At namespace scope: `const ChildProcess kDie("--die", run);`
+/// Registers a function, at namespace scope: `const ChildProcess kDie("--die", run);`
 struct ChildProcess {
   ChildProcess(const std::string& flag, ChildMain run) { children()[flag] = run; }
 };

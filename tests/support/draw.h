@@ -1,5 +1,5 @@
 #pragma once
-// Choices for random tests, fixed by a number, and which numbers a program goes through.
+// Random choices for tests, determined by a seed, and the range of seeds that a program runs.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace espalier::testing {
 
-/// A sequence of choices that a number fixes.
+/// A sequence of choices, determined by a seed.
 class Draw {
  public:
   explicit Draw(uint64_t number) : number_(number) {}
@@ -32,7 +32,7 @@ class Draw {
   uint32_t count_ = 0;
 };
 
-/// Numbers from `from` to before `to`; ESPALIER_RANDOM=FROM:TO asks for others than the default.
+/// Seeds from `from` to before `to`; ESPALIER_RANDOM=FROM:TO overrides the default.
 struct Numbers {
   uint64_t from, to;
   bool asked = false;

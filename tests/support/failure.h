@@ -1,5 +1,5 @@
 #pragma once
-// What an action says when it fails.
+// Error messages of failed actions.
 #include <string>
 
 #include "src/core/error.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Runs over pipelines and replicas whose parameters are compared with those of other grids.
+// Runs over pipelines and replicas; their parameters are compared with those of other grids.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -8,7 +8,7 @@
 
 namespace espalier::testing {
 
-/// All stages' parameters together; losses are those of rank 0.
+/// All stages' parameters; losses are those of rank 0.
 inline Outcome run_grid(const io::Config& config, int ranks,
                         const train::TrainerOptions& options = {}) {
   Outcome all;
@@ -54,8 +54,8 @@ inline void expect_equal(const Outcome& got, const Outcome& want) {
   }
 }
 
-/// Trains without a break, then from the start to `stop` and on from there in a folder beside it:
-/// the same bits. Returns the run without a break. The config saves a checkpoint at `stop`.
+/// Checks that resuming changes no bit: trains without a break, then in a second folder to `stop`
+/// and on from there. Returns the run without a break. The config saves a checkpoint at `stop`.
 inline Outcome expect_resume_is_no_break(io::Config config, int ranks, int64_t stop) {
   Outcome whole = run_grid(config, ranks);
   config.run.out += "-in-parts";

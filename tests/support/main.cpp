@@ -1,10 +1,11 @@
-// The main of all test programs.
+// The main function of all test programs.
 //
-//   PROGRAM [gtest flags]                     exit code 77, which ctest takes for "skipped", when all
-//                                             tests that were chosen skipped themselves
-//   mpirun -n P PROGRAM [--part-bytes N] …    rank 0 prints the list of tests, the others only what
-//                                             fails; the exit code is not 0 on any rank when a test
-//                                             failed on one. N: longest part of a message
+//   PROGRAM [gtest flags]                     exit code 77, ctest's "skipped", if all selected
+//   tests
+//                                             skipped themselves
+//   mpirun -n P PROGRAM [--part-bytes N] …    rank 0 prints the list of tests, the others only
+//                                             failures; the exit code is nonzero on all ranks if a
+//                                             test failed on one. N: longest part of a message
 //   PROGRAM FLAG ARGUMENT                     a child process of a test (child.h)
 #include <gtest/gtest.h>
 

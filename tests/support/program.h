@@ -1,6 +1,6 @@
 #pragma once
-// Tests of the real program: each Workplace is a folder of its own where it runs, with a small text
-// and config at hand.
+// Tests of the real program. Each Workplace is its own folder, with a small text and config, where
+// the program runs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@ struct Ran {
   int code = -1;  ///< exit code; 128 + signal
   std::string out, err;
 
-  /// Standard output as the one JSON object that --json promises.
+  /// Standard output, which --json makes one JSON object.
   nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
 
@@ -43,7 +43,7 @@ class Workplace {
 
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
 
-  /// `espalier ARGUMENTS`, by the shell, in the folder.
+  /// Runs `espalier ARGUMENTS` through the shell in the folder.
   Ran run(const std::string& arguments) const {
     return shell("timeout 120 " ESPALIER_PROGRAM " " + arguments);
   }
@@ -79,7 +79,7 @@ class Workplace {
     return nlohmann::json::parse(read(run + "/summary.json"));
   }
 
-  /// Words in an order that a small network learns something of: each depends on the one before.
+  /// Words in an order that a small network can partly learn: each depends on the one before.
   static std::string text(size_t bytes) {
     const char* words[] = {"a",   "tree", "pruned", "flat",  "grows", "along",
                            "the", "wall", "and",    "bears", "sweet", "fruit."};
@@ -136,12 +136,12 @@ threads = 1
   std::filesystem::path folder_;
 };
 
-/// The program ended as it should; else shows what it said.
+/// Checks the exit code; a failure prints the program's output.
 inline void expect_code(const Ran& ran, int code) {
   EXPECT_EQ(ran.code, code) << "stdout: " << ran.out << "\nstderr: " << ran.err;
 }
 
-/// It failed with `code`, saying `words`, as one error.
+/// Checks that the program failed with `code` and printed one error with `words`.
 inline void expect_error(const Ran& ran, int code, const std::string& words) {
   expect_code(ran, code);
   EXPECT_NE(ran.err.find("espalier: error: "), std::string::npos) << ran.err;

@@ -3,7 +3,7 @@
 //
 //   TEST(Sum, IsRight) { on_ranks([](Communicator& comm) { … }); }
 //
-// Started alone, the program calls the body on 1, 2, 3, 4 and 7 threads. Under mpirun it calls it
+// Without mpirun the program calls the body on 1, 2, 3, 4 and 7 threads. Under mpirun it calls it
 // once, on the ranks of the job (support/main.cpp).
 #include <gtest/gtest.h>
 

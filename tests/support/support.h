@@ -1,6 +1,6 @@
 #pragma once
-// What tests of whole runs share: a temporary folder, a small text, a tiny configuration, and a run
-// whose losses and final parameters can be compared.
+// Helpers for tests of whole runs: a temporary folder, a small text, a tiny configuration, and a
+// run whose losses and final parameters can be compared.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@
 
 namespace espalier::testing {
 
-/// Removed with all it holds at the end of the test.
+/// A temporary folder, removed with its contents at the end of the test.
 class TempDir {
  public:
   TempDir() {
@@ -36,7 +36,7 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-/// Text with structure to learn: words of a fixed list in Philox order.
+/// Text with learnable structure: words of a fixed list in Philox order.
 inline void write_text(const std::filesystem::path& path, size_t words, uint64_t seed = 1) {
   const std::vector<std::string> list{"pear ", "apple ",  "quince ", "plum ",
                                       "wall ", "branch ", "pruned ", "by hand.\n"};
@@ -72,7 +72,7 @@ inline io::Config tiny_config(const TempDir& dir) {
   return config;
 }
 
-/// What can be compared bit for bit.
+/// Results of a run that can be compared bit for bit.
 struct Outcome {
   std::vector<double> losses;
   double val_loss = 0;
@@ -99,27 +99,27 @@ inline Outcome outcome_of(train::Trainer& trainer) {
   return outcome;
 }
 
-/// What whole runs compute with, instead of their config's backend; null: that. Programs in
+/// Kernels of whole runs, instead of their config's backend; null: the config's. Programs in
 /// tests/device set it.
 inline const kernels::Kernels*& kernels_of_runs() {
   static const kernels::Kernels* table = nullptr;
   return table;
 }
 
-/// What ranks do while they wait for others (ThreadOptions). Tests in tests/device set it.
+/// Called while a rank waits for others (ThreadOptions). Tests in tests/device set it.
 inline std::function<void()>& while_ranks_wait() {
   static std::function<void()> drive;
   return drive;
 }
 
-/// How ranks copy messages (ThreadOptions). Tests in tests/device set it.
+/// Copies messages between ranks (ThreadOptions). Tests in tests/device set it.
 inline std::function<void(void*, const void*, size_t)>& copy_of_ranks() {
   static std::function<void(void*, const void*, size_t)> copy;
   return copy;
 }
 
-/// Trains on `ranks` threads; the outcome of rank 0. Other ranks are compared by the trainer
-/// itself.
+/// Trains on `ranks` threads; returns the outcome of rank 0. The trainer itself compares the other
+/// ranks.
 inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
   if (options.resume.empty()) {
     options.resume = "none";

@@ -1,5 +1,5 @@
 #pragma once
-// Ways to train that tests of whole runs go through, as changes of a config.
+// Training variants for tests of whole runs, as changes of a config.
 #include <string>
 
 #include "io/config/config.h"
@@ -11,7 +11,7 @@ struct Way {
   void (*apply)(io::Config& config) = nullptr;
 };
 
-/// "fp32", "bf16", or "fp8": products in 8 bits of a network in bf16.
+/// Sets "fp32", "bf16", or "fp8": 8-bit products of a network in bf16.
 inline void take_type(io::Config& config, const std::string& name) {
   config.train.fp8 = name == "fp8";
   config.train.dtype = config.train.fp8 ? "bf16" : name;
@@ -48,7 +48,7 @@ inline void move_masks(io::Config& config) {
   config.pruning.every = 3;
 }
 
-/// The network over two ranks, in micro-batches of three sequences.
+/// Cuts the network into stages on two ranks, with micro-batches of three sequences.
 inline void in_two_stages(io::Config& config, const std::string& schedule) {
   config.parallel.pipeline = 2;
   config.parallel.partition = {2, 2};

@@ -1,4 +1,4 @@
-// AdaPrec's choice between precisions, and the rules to compare it with.
+// AdaPrec's choice between precisions, and the rules for comparison.
 #include "src/train/codec_choice/adaprec_choice.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ using Function = std::function<double(double)>;
 constexpr int64_t kNow = 100;
 constexpr int64_t kPhase = 100;
 
-/// Float's accuracy.
+/// Accuracy with float.
 double full(double x) { return 0.8 - 0.9 * std::pow(x, -0.4); }
 
-/// The state at kNow and ten speculative evaluations that gain `part` of what float gains.
+/// The state at kNow and ten speculative evaluations with `part` of float's gain.
 std::vector<CurvePoint> points(double part) {
   std::vector<CurvePoint> result;
   for (int i = 0; i <= 10; ++i) {
@@ -51,7 +51,8 @@ std::string chosen(const std::vector<PrecisionCandidate>& candidates,
   return candidates[choose_precision(round_of(candidates), options).chosen].name;
 }
 
-/// Float is good and slow, fp8 almost as good and fast, one bit is fastest and learns nothing more.
+/// Float is accurate and slow, fp8 almost as accurate and fast, one bit is fastest and gains
+/// nothing.
 std::vector<PrecisionCandidate> poster() {
   return {candidate("fp32", 32, 1.0, 1.0), candidate("fp8", 8, 0.4, 0.95),
           candidate("table-1", 1, 0.25, 0.0)};
@@ -79,7 +80,7 @@ TEST(AdaprecChoice, WorksOnLosses) {
 
 TEST(AdaprecChoice, SlowNetworkAndFastNetworkDiffer) {
   std::vector<PrecisionCandidate> candidates = poster();
-  // Communication costs nothing: the codes only harm.
+  // Communication is free: codes only harm.
   for (PrecisionCandidate& one : candidates) {
     one.seconds_per_step = 1;
   }
@@ -109,7 +110,7 @@ TEST(AdaprecChoice, NumbersOfTheRecordAgree) {
   EXPECT_DOUBLE_EQ(choice.round_seconds, 20 * (1.0 + 0.4 + 0.25) + kPhase * 0.4);
 }
 
-/// Counted speculation is the same for all, so that what is faster weighs less.
+/// Counted speculation costs all candidates the same, so that speed weighs less.
 TEST(AdaprecChoice, CountedSpeculationFavoursTheFastLess) {
   std::vector<PrecisionCandidate> candidates = poster();
   candidates[1] = candidate("fp8", 8, 0.4, 0.6);
@@ -119,7 +120,7 @@ TEST(AdaprecChoice, CountedSpeculationFavoursTheFastLess) {
   EXPECT_EQ(chosen(candidates, {.count_speculation = true}), "fp32");
 }
 
-/// Float goes on gaining; "rough" would be chosen by its rate, yet surely ends far below.
+/// Float keeps gaining; "rough" has the better rate, yet certainly ends far below.
 TEST(AdaprecChoice, RiskyOnesAreRejectedWhenAskedTo) {
   const std::vector<PrecisionCandidate> candidates{candidate("fp32", 32, 1.0, 1.0),
                                                    candidate("rough", 2, 0.1, 0.3)};
@@ -132,7 +133,7 @@ TEST(AdaprecChoice, RiskyOnesAreRejectedWhenAskedTo) {
   EXPECT_GT(careful.forecasts[1].risk, 0.5);
   EXPECT_FALSE(careful.forecasts[0].rejected);
   EXPECT_NE(careful.why.find("1 rejected"), std::string::npos) << careful.why;
-  // What is worse by less than the tolerance is no harm.
+  // A deterioration below the tolerance is accepted.
   const PrecisionChoice bold = choose_precision(round, {.risk = RiskLimit{.tolerance = 0.2}});
   EXPECT_EQ(bold.chosen, 1U);
   EXPECT_LT(bold.forecasts[1].risk, 0.05);
@@ -161,7 +162,7 @@ TEST(AdaprecChoice, TiesGoToTheMorePrecise) {
   EXPECT_EQ(chosen(same, {.rule = PrecisionRule::fastest}), "fp32");
 }
 
-/// A rate would prefer the one that loses slowly.
+/// A choice by rate would prefer the one that loses slowly.
 TEST(AdaprecChoice, WithoutGainTheBestValueCounts) {
   const std::vector<PrecisionCandidate> candidates{candidate("fp32", 32, 1.0, -0.2),
                                                    candidate("fp8", 8, 0.1, -0.1),
@@ -176,7 +177,7 @@ TEST(AdaprecChoice, WithoutGainTheBestValueCounts) {
   EXPECT_NE(choice.why.find("no gain"), std::string::npos);
 }
 
-/// Of values that are as good as equal the fastest, not the best by a hair.
+/// Among nearly equal values the fastest is chosen, not the marginally best.
 TEST(AdaprecChoice, WithoutGainTheFastestOfEqualOnesCounts) {
   const auto lost = [](double part) {
     return std::vector{candidate("fp32", 32, 1.0, -0.1), candidate("fp8", 8, 0.4, part),
@@ -201,8 +202,8 @@ TEST(AdaprecChoice, DivergedOnesAreOut) {
             std::string::npos);
 }
 
-/// Rounds of random curves with noise: what the choice gains a second, as a part of the best
-/// possible, and how often it takes the harmful one.
+/// Rounds of random curves with noise: gain per second of the choice relative to the best possible,
+/// and the frequency of a harmful choice.
 TEST(AdaprecChoice, NoisyRounds) {
   for (const double noise : {0.02, 0.1}) {  // of float's gain in the phase
     double reached = 0, best = 0, float_alone = 0;

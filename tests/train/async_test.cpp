@@ -1,6 +1,6 @@
 // Asynchronous pipelines: the runner over ranks equals the delay injector on one rank to the bit,
-// and that equals a training loop written out by hand from the formulas, for every way to predict
-// weights.
+// and both equal a training loop written by hand from the formulas, for every method of weight
+// prediction.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -140,7 +140,7 @@ TEST(Async, MasksChangeBetweenDrains) {
   }
 }
 
-/// Drains come at checkpoints, so a run that goes on from one does the same.
+/// The pipeline drains at checkpoints, so a run that resumes from one gives the same result.
 TEST(Async, ResumesAtADrainWithoutABreak) {
   const TempDir dir;
   io::Config config = config_for(dir);
@@ -154,7 +154,7 @@ TEST(Async, ResumesAtADrainWithoutABreak) {
   expect_equal(resumed, whole);
 }
 
-/// A loop over micro-batches with the weights of every update at hand.
+/// A loop over micro-batches that keeps the weights of every update.
 class ByHand {
  public:
   ByHand(const io::Config& config, int stages)
@@ -199,7 +199,7 @@ class ByHand {
     std::vector<double> w, m, v;
   };
 
-  /// The weights of `name` after `done` updates, `ahead` further.
+  /// The weights of `name` after `done` updates, predicted `ahead` updates further.
   std::vector<double> ahead(const std::string& name, int64_t done, int64_t ahead) {
     const State& state = history_.at(name).at(static_cast<size_t>(done));
     const io::OptimizerConfig& o = config_.optimizer;
@@ -310,7 +310,7 @@ TEST(Async, TheInjectorFollowsTheFormulas) {
       config.parallel.weight_prediction = prediction;
       config.optimizer.kind = kind;
       config.optimizer.clip = 0;
-      config.optimizer.epsilon = 1e-3;  // small gradients must not decide about signs
+      config.optimizer.epsilon = 1e-3;  // small gradients must not determine signs
       config.optimizer.lr = kind == "sgd" ? 0.05 : 3e-3;
       const Outcome got = run_grid(config, 1);
       const Outcome want = ByHand(config, stages).run();
@@ -387,7 +387,7 @@ TEST(Async, SettingsThatDoNotFitNameTheFix) {
   EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("set one of them to 1"));
 }
 
-/// A loss that is no number ends the run before it reaches the weights.
+/// A loss of NaN ends the run before it reaches the weights.
 TEST(Async, DivergenceNamesTheStep) {
   const TempDir dir;
   io::Config config = config_for(dir);

@@ -1,5 +1,5 @@
-// Memory of whole runs: what is planned is what is held, runs that start pruned never hold dense
-// state, and a budget is kept or refused before anything starts.
+// Memory of whole runs: usage equals the plan, runs that start pruned never hold dense state, and a
+// budget is met or refused before the start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ io::Config small_config(const TempDir& dir, const std::string& method) {
   return made;
 }
 
-/// Trains and hands over the trainer afterwards; notes in one text.
+/// Trains, then calls `look` with the trainer; returns all notes in one text.
 std::string train(const io::Config& config, const std::function<void(train::Trainer&)>& look) {
   std::string notes;
   parallel::run_ranks(1, [&](parallel::Communicator& comm) {
@@ -58,7 +58,7 @@ void expect_planned(const io::Config& config) {
          {Memory::weight, Memory::gradient, Memory::master, Memory::moment, Memory::activation}) {
       EXPECT_EQ(plan.last.at(static_cast<size_t>(kind)), arena.use(kind).now) << name_of(kind);
     }
-    // What a Golomb code takes depends on the mask: the plan has its expected value.
+    // The size of a Golomb code depends on the mask: the plan has its expected value.
     const auto index = static_cast<double>(arena.use(Memory::index).now);
     EXPECT_NEAR(static_cast<double>(plan.last.at(static_cast<size_t>(Memory::index))), index,
                 0.01 * index);
@@ -151,7 +151,7 @@ TEST_P(StartsPruned, HoldsNoMoreThanItsKeptElementsEver) {
   }
 }
 
-/// The masks are those that the pruner gives a dense store before the first step.
+/// The masks equal those that the pruner computes for a dense store before the first step.
 TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     io::Config made = config();
@@ -174,7 +174,8 @@ TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
   }
 }
 
-/// Masks and initial values do not depend on how many threads draw them, nor on who asks for which.
+/// Masks and initial values do not depend on the number of threads, nor on which rank initialises
+/// which.
 TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
   const io::Config made = config();
   const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
@@ -344,7 +345,7 @@ TEST(Budget, IsPassedToTheChoiceOfStorages) {
   const size_t bytes = needed(made);
   made.train.memory_budget = mebibytes(bytes);
   train(made, [](train::Trainer& trainer) {
-    // Which is faster is a matter of timing; that not all may be dense is not.
+    // Timing decides which is faster; in any case not all can be dense.
     EXPECT_TRUE(std::ranges::any_of(
         trainer.stage().store().parameters(), [](const sparse::Parameter& parameter) {
           return !parameter.full() && parameter.storage != sparse::Storage::dense;

@@ -1,5 +1,5 @@
-// Compressed communication as whole runs: replicas stay equal, resume is no break, errors are kept,
-// bad numbers are loud.
+// Compressed communication as whole runs: replicas stay equal, resuming changes no bit, errors are
+// kept, values that are not finite stop the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST(CodedRuns, EightBitsLearnAsWellAsAll) {
   }
 }
 
-/// The names, each alone on its rank: no codec is a change of the sums.
+/// One rank: a codec does not change the sums.
 TEST(CodedRuns, OneRankSendsNothingAndChangesNothing) {
   const TempDir dir;
   EXPECT_EQ(run(coded(dir, "sign"), 1), run(tiny_config(dir), 1));
@@ -83,7 +83,7 @@ struct Way {
   bool pruned = false;
 };
 
-/// With the same replicas a resumed run has the bits of one that was not interrupted.
+/// With the same replicas a resumed run has the bits of an uninterrupted one.
 TEST(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
   for (const Way& way : {Way{"maxmin:2"}, Way{"topk:0.05", 1}, Way{"sign", 0, "nearest", true},
                          Way{"linear8", 0, "stochastic"}, Way{"eden:1", 1, "stochastic"}}) {
@@ -177,7 +177,7 @@ TEST(CodedRuns, SettingsThatDifferAreFoundBeforeAnythingIsSent) {
   EXPECT_THAT(message, HasSubstr("different settings of parallel.codec (not the same on rank 2)"));
 }
 
-/// Plans are upper bounds of what messages take, and not far off: a budget must hold.
+/// Plans are close upper bounds of the memory of messages: a budget must hold.
 TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   const TempDir dir;
   for (const std::string codec :
@@ -196,7 +196,7 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
         const size_t planned = train::sum_of(trainer.fit().plan.peak);
         const size_t held = trainer.arena().total().peak;
         EXPECT_GE(planned, held) << codec << " " << reduction;
-        // Plans do not know how many machines there will be: two levels are planned, one is held.
+        // Plans do not know the number of machines: they cover two levels, and one is used.
         const bool levels = reduction == "hierarchical" || reduction == "auto";
         EXPECT_LT(static_cast<double>(planned), (levels ? 5 : 3.5) * static_cast<double>(held));
       });
@@ -204,8 +204,8 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   }
 }
 
-/// Whatever is tried, training goes on from the state before: with one codec twice the run is that
-/// codec's.
+/// After trials training continues from the state before them: with the same codec twice the run is
+/// that codec's.
 TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const int zero : {0, 1}) {
@@ -259,7 +259,7 @@ TEST(CodedRuns, AdaPrecGoesOnAfterAResume) {
   EXPECT_EQ(rounds, 3);
 }
 
-/// The sum over ranks of what they keep, by element of a parameter.
+/// The sum over ranks of their kept errors, by element of a parameter.
 std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Store& store,
                                 const std::string& name) {
   for (const sparse::Parameter& parameter : store.parameters()) {
@@ -301,7 +301,7 @@ TEST(CodedRuns, OtherRanksShareOutWhatAllKept) {
   });
 }
 
-/// Survivors keep their errors when masks change.
+/// Surviving elements keep their errors when masks change.
 TEST(CodedRuns, NewMasksCarryErrorsOver) {
   const TempDir dir;
   io::Config config = coded(dir, "sign");
@@ -350,8 +350,8 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
   EXPECT_EQ(format("head.weight", Shape{256, 32}, 8192), "fp32");
 }
 
-/// What is to be sent is gradient and kept error: a NaN in either, as broken data or memory may
-/// leave it.
+/// The message is the sum of gradient and kept error: a NaN in either, as from broken data or
+/// memory.
 TEST(CodedRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
   for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1"}) {
     const TempDir dir;

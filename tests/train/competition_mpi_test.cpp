@@ -1,5 +1,5 @@
-// Parameters that lie on different ranks and compete: each rank gets the masks that one rank with
-// all of them gets, to the element, ties included.
+// Parameters on different ranks that compete in one global threshold: each rank gets the masks of
+// one rank with all of them, to the element, including ties.
 #include "src/train/masks/pruner.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using sparse::Mask;
 
 constexpr size_t kCount = 6;
 
-/// Parameters of several sizes, with few different values: many ties.
+/// Parameters of several sizes with few different values, hence many ties.
 struct Parameters {
   Parameters() {
     for (size_t i = 0; i < kCount; ++i) {
@@ -43,7 +43,7 @@ struct Parameters {
   std::vector<std::vector<float>> values;
 };
 
-/// Who holds which parameter: dealt out in turns, in runs, or all to the last rank.
+/// Owner of each parameter: round-robin, in contiguous runs, or all on the last rank.
 size_t owner(const std::string& way, size_t i, size_t ranks) {
   return way == "turns" ? i % ranks : way == "runs" ? i * ranks / kCount : ranks - 1;
 }

@@ -1,4 +1,4 @@
-// The equalities that carry the project: full mask = dense, p ranks = 1 rank, resume = no break,
+// Equalities on which the project relies: full mask = dense, p ranks = 1 rank, resume = no break,
 // any index = any other, overlap = none, micro-batches = one batch. Bitwise wherever the arithmetic
 // is the same.
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
   }
 }
 
-/// What backward computes again has the bits of what forward did not keep, also where a sparse
-/// product makes the activation itself.
+/// Activations recomputed in backward have the bits of those discarded in forward, also where a
+/// sparse product computes the activation itself.
 TEST_P(Types, RecomputeChangesNoBit) {
   for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
     SCOPED_TRACE(storage);
@@ -117,9 +117,9 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp16"
 class Ranks : public ::testing::TestWithParam<int> {};
 
 /// The same samples, summed in another order. Gradients of fp32 sums of about 200 rows differ by
-/// some 1e-7 of their size; Adam turns that into at most the same relative change of a step of
-/// 1e-3, except where a gradient is itself rounding noise: there a whole step (lr) of difference
-/// would be possible.
+/// some 1e-7 of their size. Adam turns that into at most the same relative change of a step of
+/// 1e-3, except where a gradient is itself rounding noise: there the difference could be a whole
+/// step (lr).
 TEST_P(Ranks, MatchOneRank) {
   const TempDir dir;
   const io::Config config = pruned(tiny_config(dir));
@@ -196,7 +196,7 @@ TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
   EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
 }
 
-/// Pruned training moves and stores only kept elements: the bytes say so.
+/// Pruned training sends and stores only kept elements: checked by bytes.
 TEST(Equality, SparseBytesScaleWithDensity) {
   const TempDir dir;
   io::Config config = tiny_config(dir);

@@ -1,5 +1,5 @@
-// Training with products in 8 bits: near training without, and as equal to itself as that is.
-// More equalities: equality_test, type "fp8".
+// Training with products in 8 bits: close to training without, with the same equalities. More of
+// them: equality_test, type "fp8".
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ io::Config fp8_config(const TempDir& dir) {
 
 using kernels::Float8;
 using kernels::GemmArgs;
-/// {transpose_a, transpose_b}, and what operands are rounded to.
+/// {transpose_a, transpose_b}, and the formats of the rounded operands.
 using Kind = std::tuple<bool, bool, Float8, Float8>;
 
 std::map<Kind, int>& products() {
@@ -46,7 +46,7 @@ void count_product(Stream& stream, const GemmArgs& args) {
 }
 
 /// Forward, gradients of inputs and of weights of two blocks' four layers in E4M3, with dy in E5M2;
-/// the head, in one chunk, as it is.
+/// the head, in one chunk, is not rounded.
 TEST(Fp8, RoundsGradientsToE5M2AndTheHeadNotAtAll) {
   const TempDir dir;
   io::Config config = fp8_config(dir);
@@ -68,7 +68,7 @@ TEST(Fp8, RoundsGradientsToE5M2AndTheHeadNotAtAll) {
   EXPECT_EQ(products(), right);
 }
 
-/// 60 steps, in which the loss falls by more than one.
+/// In 60 steps the loss decreases by more than one.
 TEST(Fp8, TrainsAsWellAsBf16AndNotTheSame) {
   const TempDir dir;
   io::Config config = fp8_config(dir);
@@ -93,7 +93,7 @@ TEST(Fp8, RoundsTheSameInDenseAndExpanded) {
   EXPECT_EQ(run(config), dense);
 }
 
-/// Products of kept elements stay as they are, and the run says so.
+/// Products of kept elements are not in 8 bits, and a note reports it.
 TEST(Fp8, LeavesSparseProductsOut) {
   const TempDir dir;
   io::Config config = fp8_config(dir);
@@ -113,7 +113,7 @@ TEST(Fp8, LeavesSparseProductsOut) {
   EXPECT_EQ(notes.find("train.fp8"), std::string::npos);
 }
 
-/// A scale belongs to a micro-batch, so that stages change nothing.
+/// A scale belongs to a micro-batch, so stages change nothing.
 TEST(Fp8, IsTheSameInAPipeline) {
   const TempDir dir;
   io::Config config = fp8_config(dir);
@@ -131,7 +131,7 @@ TEST(Fp8, IsTheSameInAPipeline) {
   }
 }
 
-/// Ranks add what micro-batches of one rank add, in another order.
+/// Ranks sum the same terms as micro-batches of one rank, in another order.
 TEST(Fp8, IsNearlyTheSameOnTwoRanks) {
   const TempDir dir;
   io::Config config = fp8_config(dir);

@@ -1,4 +1,4 @@
-// Who computes what: stages that are balanced, grids that fit, tapes for what a schedule holds.
+// Assignment of layers and ranks: balanced stages, grids that fit, tapes for the passes in flight.
 #include "src/train/stage/layout.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ double most_expensive(std::span<const double> costs, const std::vector<size_t>& 
   return most;
 }
 
-/// All ways to cut, by recursion.
+/// All partitions, by recursion.
 double best_by_trying(std::span<const double> costs, size_t stages) {
   if (stages == 1) {
     return std::accumulate(costs.begin(), costs.end(), 0.0);

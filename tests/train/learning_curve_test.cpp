@@ -1,4 +1,4 @@
-// Prediction of learning curves: published shapes are recovered, deviations mean what they say.
+// Prediction of learning curves: published shapes are recovered, and stated deviations are correct.
 #include "src/train/codec_choice/learning_curve.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Published {
   Function accuracy;
 };
 
-/// Table 1 of Domhan et al., rising curves with values of an accuracy.
+/// Table 1 of Domhan et al.: rising curves with typical values of an accuracy.
 std::vector<Published> published() {
   using std::exp, std::log, std::pow;
   return {
@@ -48,7 +48,7 @@ std::vector<CurvePoint> sampled(const Function& f, int count, double first = 1, 
   return points;
 }
 
-/// Independent standard normals, of stream `key`.
+/// Independent standard normal numbers of stream `key`.
 double normal(uint64_t key, uint64_t i) {
   const Philox bits = philox(key, 0, i);
   return static_cast<double>(normal_pair(bits[0], bits[1])[0]);
@@ -118,7 +118,7 @@ TEST(LearningCurve, SameBitsAgainAndUnitsDoNotMatter) {
   EXPECT_NEAR(other.deviation, p.deviation, 1e-6);
 }
 
-/// Another seed moves the answer by less than a quarter of the deviation that it states.
+/// Another seed changes the prediction by less than a quarter of its stated deviation.
 TEST(LearningCurve, EnoughDraws) {
   for (uint64_t k = 0; k < 10; ++k) {
     const auto points = noisy(sampled(published()[k].accuracy, 15), 0.01, 11 + k);
@@ -133,7 +133,7 @@ TEST(LearningCurve, FewPointsAreUncertain) {
   const Function accuracy = published()[3].accuracy;
   double last = std::numeric_limits<double>::infinity();
   for (const int count : {3, 4, 5, 12, 30}) {
-    // The same stretch of the curve, by more and more evaluations.
+    // The same part of the curve with more and more evaluations.
     const auto points = sampled(accuracy, count, 10, 20.0 / (count - 1));
     const CurvePrediction p = predict_curve(points, 60);
     EXPECT_NEAR(p.mean, accuracy(60), 2 * p.deviation) << count;
@@ -166,14 +166,14 @@ TEST(LearningCurve, NoiseAloneIsNotExtrapolated) {
   EXPECT_GE(inside, 48);
 }
 
-/// A trough: the loss diverges after its best value.
+/// The loss diverges after its minimum.
 TEST(LearningCurve, DivergenceIsNotMistakenForProgress) {
   const auto loss = [](double x) { return 2 + 2 / x + 0.05 * x; };
   const CurvePrediction p = predict_curve(sampled(loss, 30), 45);
   EXPECT_GT(p.mean, loss(30) - 0.05);
 }
 
-/// The first steps of a training fall so fast that unbounded shapes go on below 0.
+/// The first steps of a training fall so fast that unbounded shapes continue below 0.
 TEST(LearningCurve, StaysWithinBounds) {
   const std::vector<CurvePoint> loss{{1, 2.55},  {5, 2.46},  {9, 2.17},
                                      {13, 1.95}, {17, 1.59}, {21, 1.30}};
@@ -187,21 +187,22 @@ TEST(LearningCurve, StaysWithinBounds) {
     weight += share.weight;
   }
   EXPECT_NEAR(weight, 1, 1e-9);
-  // An accuracy, mirrored.
+  // The mirrored curve is an accuracy.
   std::vector<CurvePoint> accuracy = loss;
   std::ranges::for_each(accuracy, [](CurvePoint& point) { point.y = 1 - point.y; });
   const double reached = predict_curve(accuracy, 150, {.most = 1}).mean;
   EXPECT_LE(reached, 1);
   EXPECT_GT(reached, accuracy.back().y);
-  // Bounds that nothing passes change nothing; where all pass, the bound is what is left.
+  // Bounds that no prediction exceeds change nothing; if all exceed it, the prediction is the
+  // bound.
   const CurvePrediction near = predict_curve(loss, 22);
   EXPECT_NEAR(predict_curve(loss, 22, {.least = -1e9, .most = 1e9}).mean, near.mean, 1e-9);
   EXPECT_NEAR(predict_curve(loss, 150, {.least = 1.299}).mean, 1.299, 1e-12);
   EXPECT_THROW(predict_curve(loss, 22, {.least = 2}), Failure);
 }
 
-/// Two codecs of almost the same curve, and one that gains half: noise of a few points moves the
-/// single predictions by more than what lies between them, not their order.
+/// Two codecs with almost the same curve, and one with half the gain: noise of a few points changes
+/// the single predictions by more than their differences, but not their order.
 TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
   const auto loss = [](double x) { return 1.5 + 4 * std::pow(x, -0.3); };
   int ordered = 0;
@@ -227,7 +228,7 @@ TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
   }
   EXPECT_GE(ordered, kTrials * 9 / 10);
   EXPECT_LE(apart, apart_alone * 1.05);
-  // One curve, or equal ones, are continued as they are alone.
+  // A single curve, and equal curves, are predicted as if alone.
   std::vector<CurvePoint> one;
   for (int i = 0; i < 8; ++i) {
     one.push_back({10.0 + i, loss(10.0 + i)});
@@ -252,7 +253,7 @@ TEST(LearningCurve, RefusesWhatIsNoCurve) {
   EXPECT_EQ(failure({{1, 2}, {2, 1}, {3, 1}}), "");
 }
 
-/// Curves of the family with random parameters, and of outside of it: two time scales, a sum of a
+/// Curves of the family with random parameters, and curves outside it: two time scales, a sum of a
 /// power and a line of ln x, a rate halved on the way.
 Function random_curve(uint64_t key) {
   const Philox bits = philox(mix(99, key), 0, 0);
@@ -322,8 +323,8 @@ Coverage coverage(int first, int count, double noise, double x) {
   return sum;
 }
 
-/// The truth without noise lies within two deviations in most cases, and the mean is better than
-/// both simple guesses.
+/// The noise-free truth lies within two deviations in most cases, and the mean is better than both
+/// simple guesses.
 TEST(LearningCurve, CalibratedOnRandomCurves) {
   for (const auto& [first, count] : {std::pair{1, 30}, {1, 10}, {20, 10}, {8, 4}}) {
     for (const double noise : {0.003, 0.03}) {

@@ -1,5 +1,5 @@
-// Runs whose gradients are scaled: powers of two change no bit of what does not overflow, and a
-// step that overflows is as if it had not been.
+// Runs with scaled gradients: powers of two change no bit without overflow, and a step that
+// overflows changes nothing.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -19,7 +19,7 @@ using testing::run;
 using testing::TempDir;
 using testing::told;
 
-/// Gradients of so few rows are above 1, which the first scale of fp16 takes beyond its range.
+/// Gradients of so few rows are above 1, so the first scale of fp16 overflows.
 io::Config overflowing(const TempDir& dir, int64_t steps) {
   io::Config config = testing::tiny_config(dir);
   config.model.context = 2;
@@ -94,7 +94,7 @@ TEST(LossScaleRuns, GoOnAtHalfTheScale) {
   EXPECT_LT(sum(150), sum(0)) << "it learns";
 }
 
-/// AdamW does not count steps that were left out: the first one that is not has the moments, and so
+/// AdamW does not count skipped steps: the first step that is not skipped has the moments, and so
 /// the update, of a first step.
 TEST(LossScaleRuns, LeftOutStepsDoNotAge) {
   const TempDir dir;

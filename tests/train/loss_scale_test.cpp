@@ -1,4 +1,4 @@
-// How the loss scale of a run moves.
+// Changes of a run's loss scale.
 #include "src/train/run/loss_scale.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Masks that change while training goes on, in whole runs: what survives keeps its state, what
-// grows is what the method says, ranks and resumed runs agree, and storages do not matter.
+// Masks that change during training, in whole runs: survivors keep their state, the method chooses
+// the grown elements, ranks and resumed runs agree, and results do not depend on the storage.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ io::Config moving(const TempDir& dir, const std::string& method) {
   return config;
 }
 
-/// The ways in which masks change more than once.
+/// Configs whose masks change more than once.
 io::Config changing(const TempDir& dir, const std::string& way) {
   if (way == "gradual" || way == "gradual rigl") {
     io::Config config = moving(dir, way == "gradual" ? "magnitude" : "rigl");
@@ -80,7 +80,7 @@ void after(int64_t steps, const io::Config& config, const std::function<void(Tra
 
 using Dense = std::map<std::string, std::vector<float>>;
 
-/// What a probe of the next pass sees, of pruned weights.
+/// Gradients of pruned weights that a probe of the next pass measures.
 Dense probed(Trained& run) {
   Dense seen;
   run.store().set_gradient_probe([&](const sparse::Parameter& parameter, const Tensor& gradient) {
@@ -107,7 +107,7 @@ void expect_dense_gradient(Trained& run) {
     EXPECT_EQ(std::ranges::all_of(flat, [](float g) { return g == 7.0F; }), !parameter.full())
         << parameter.spec.name;
   }
-  // The same weights with nothing pruned: its flat gradient is dense.
+  // The same weights without pruning: the flat gradient is dense.
   Dense reference;
   std::vector<sparse::Mask> full;
   for (const sparse::Parameter& parameter : store.parameters()) {
@@ -255,7 +255,7 @@ TEST_P(MaskChangeWays, ResumeIsNoBreak) {
   EXPECT_NEAR(io::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.8, 1e-4);
 }
 
-/// Gradients are sums in another order: masks could differ where two are equal to seven digits.
+/// Gradients are summed in another order: masks could differ where two are equal to seven digits.
 TEST_P(MaskChangeWays, RanksMatchOneRank) {
   const TempDir dir;
   const io::Config config = changing(dir, GetParam());
@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(All, MaskChangeWays,
                          ::testing::Values("rigl", "rigl after magnitude", "set", "gradual",
                                            "gradual rigl", "snip"));
 
-/// Against saliencies from the flat gradients of the dense network.
+/// Compares with saliencies from the flat gradients of the dense network.
 void expect_snip(Trained& run, const io::Config& config) {
   sparse::Store& store = run.store();
   const auto fill = [&](int64_t batch) {
@@ -340,7 +340,7 @@ TEST(MovingMasks, TheStepOfAChangeSendsOneMoreDenseGradient) {
   const auto lines = io::read_metrics(dir / "run/metrics.jsonl");
   const auto bytes = [&](size_t step) { return lines[step - 1]["allreduce_bytes"].get<int64_t>(); };
   const auto summary = io::read_json(dir / "run/summary.json");
-  // Two ranks send 2 (p - 1) / p = 1 times the bytes of what is summed.
+  // Two ranks send 2 (p - 1) / p = 1 times the bytes of the summed array.
   EXPECT_EQ(bytes(4) - bytes(3), 4 * summary["prunable_parameters"].get<int64_t>());
   EXPECT_EQ(bytes(3), bytes(2));
   EXPECT_GT(lines[3]["comm_bytes_sent"].get<int64_t>(), bytes(4));
@@ -355,7 +355,7 @@ TEST(MovingMasks, LearnWhileTheyMove) {
     config.pruning.sparsity = 0.9;
     config.pruning.to_step = 100;
     config.pruning.every = 10;
-    // Letters by frequency alone give 2.8 nats; words that are known to their end below 1.
+    // Letter frequencies alone give 2.8 nats; predicting the rest of each word gives less than 1.
     EXPECT_LT(run(config).losses.back(), 1.2) << method;
     EXPECT_NEAR(io::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.9, 1e-4);
   }

@@ -1,5 +1,5 @@
-// A network cut into parts computes what the whole one does, to the bit, whichever micro-batches
-// are under way, and whether backwards are cut in two.
+// A network cut into parts computes the same bits as the whole one, for any micro-batches in
+// flight, with whole and split backwards.
 #include "src/train/stage/part.h"
 
 #include <fmt/ranges.h>
@@ -51,7 +51,7 @@ ProblemShape problem_of(const Setting& setting) {
   return {.classes = 11, .features = 20, .rows = 1, .input_dtype = DType::fp32};
 }
 
-/// A stage with memory, values, and masks that depend on names alone.
+/// A stage with memory, values, and masks that depend only on names.
 struct Owner {
   Owner(const Setting& setting, std::vector<PartShape> parts)
       : stream(arena, 1),
@@ -132,7 +132,7 @@ Result run_whole(const Setting& setting) {
   return result;
 }
 
-/// All forwards through all parts, then all backwards, cut in two where `defer` says so.
+/// All forwards through all parts, then all backwards, split in two where `defer` is set.
 Result run_parts(const Setting& setting, const std::vector<std::vector<PartShape>>& owners,
                  bool defer) {
   std::vector<std::unique_ptr<Owner>> all;
@@ -196,7 +196,7 @@ std::vector<Setting> settings() {
   return all;
 }
 
-/// What differs first; empty: nothing.
+/// The first difference; empty: none.
 std::string difference(const Result& one, const Result& other) {
   if (one.losses != other.losses) {
     return fmt::format("losses {} and {}", fmt::join(one.losses, " "),
@@ -232,7 +232,7 @@ TEST(Part, CutAnywhereEqualsTheWhole) {
   }
 }
 
-/// The head's share and the embedding's are summed in another order than in one store.
+/// The shares of head and embedding are summed in another order than in one store.
 TEST(Part, TiedEmbeddingsSumToTheWhole) {
   const Setting setting{.tied = true};
   const Result whole = run_whole(setting);

@@ -101,7 +101,7 @@ TEST(Pipeline, PruningSeesAllStages) {
   }
 }
 
-/// The head's share is summed over micro-batches apart from the embedding's: not the same bits.
+/// The head's share is summed over micro-batches separately from the embedding's: other bits.
 TEST(Pipeline, TiedEmbeddings) {
   const TempDir dir;
   io::Config config = config_for(dir);
@@ -187,7 +187,7 @@ TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 2), HasSubstr("lists 3 stages"));
 }
 
-/// Rank 0 of 1f1b sends one activation a micro-batch: B T C numbers, and nothing else counts.
+/// Rank 0 of 1f1b sends one activation per micro-batch: B T C numbers; nothing else counts.
 void expect_bytes(const std::string& codec, int64_t width) {
   const TempDir dir;
   io::Config config = over(config_for(dir), "1f1b", 2);
@@ -229,7 +229,7 @@ TEST(Pipeline, ActivationsInBf16AreClose) {
   }
 }
 
-/// SAMO's lever: the smaller state of a pruned model needs fewer stages.
+/// SAMO's argument: the smaller state of a pruned model needs fewer stages.
 TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   const TempDir dir;
   io::Config config = config_for(dir);
@@ -253,7 +253,7 @@ TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   };
   std::string notes;
   EXPECT_EQ(stages_of(config, notes), 1) << "without a budget all fits";
-  // Between what the dense model needs in one stage and in four; the program itself takes 64 MiB.
+  // Between the needs of the dense model in one stage and in four; the program itself takes 64 MiB.
   config.train.memory_budget = "85 MiB";
   const int dense = stages_of(config, notes);
   EXPECT_GT(dense, 1);
@@ -265,7 +265,7 @@ TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   EXPECT_THAT(notes, HasSubstr("unpruned it would take "));
 }
 
-/// What was planned for the rank that needs most holds for all, buffers of messages included.
+/// The plan of the rank with the largest memory bounds all ranks, buffers of messages included.
 TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
   const TempDir dir;
   for (const std::string schedule :
@@ -284,7 +284,7 @@ TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
   }
 }
 
-/// The first stage holds the most micro-batches: it alone has to recompute.
+/// The first stage holds the most micro-batches: only it must recompute.
 TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
   const TempDir dir;
   io::Config config = over(config_for(dir), "1f1b", 3);

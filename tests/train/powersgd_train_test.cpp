@@ -1,5 +1,5 @@
-// Codec powersgd as whole runs: replicas stay equal, resume is no break, it learns, pruned
-// parameters leave, bad numbers are loud.
+// Codec powersgd as whole runs: replicas stay equal, resuming changes no bit, training converges,
+// pruned parameters leave, values that are not finite stop the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(LowRankRuns, KeepReplicasEqualAndBeginAfterTheWarmUp) {
   }
 }
 
-/// Of a model so small two columns are a sixteenth of the narrower side.
+/// In a model this small two columns are a sixteenth of the narrower side.
 TEST(LowRankRuns, LearnTheBetterTheMoreColumnsTravel) {
   const TempDir dir;
   io::Config config = low_rank(dir);
@@ -114,7 +114,7 @@ TEST(LowRankRuns, SendTheBytesOfTheirFactors) {
   EXPECT_EQ(warm - coded, 4 * (128 * 32 - 2 * (128 + 32)));
 }
 
-/// With the same replicas a resumed run has the bits of one that was not interrupted.
+/// With the same replicas a resumed run has the bits of an uninterrupted one.
 TEST(LowRankRuns, ResumeIsNoBreak) {
   for (const Way& way : kWays) {
     for (const int64_t warmup : {2, 8}) {  // before the checkpoint, and behind it
@@ -158,7 +158,7 @@ std::vector<float> factor_of(train::Trainer& trainer, parallel::LowRank& kept) {
   return {columns.begin(), columns.end()};
 }
 
-/// Other ranks begin with the same Q, and with all that the sums lack; so does another number of
+/// Another number of ranks resumes with the same Q and all kept errors; so does another number of
 /// columns.
 TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
   const TempDir dir;
@@ -201,7 +201,7 @@ TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
   }
 }
 
-/// What becomes pruned travels as it is from then on, and takes along what was kept of it.
+/// A newly pruned parameter is sent uncompressed from then on, and keeps its error feedback.
 TEST(LowRankRuns, PrunedParametersLeaveAndOthersKeepTheirs) {
   for (const int zero : {0, 1}) {
     const TempDir dir;

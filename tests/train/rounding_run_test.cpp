@@ -1,5 +1,5 @@
 // Runs in 16 bits without a master copy beside the values (train.master_copy = false): updates
-// round at random, with the same bits whoever owns what and after a checkpoint.
+// round at random, with the same bits for any ownership and after a checkpoint.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, RoundedRuns,
                                   std::get<1>(tested.param);
                          });
 
-/// Asynchronous stages update by counts of their own.
+/// Asynchronous stages count their updates separately.
 TEST(RoundedStages, StepByThemselvesWithTheBitsOfOneRank) {
   const TempDir dir;
   for (const char* prediction : {"none", "stash", "spectrain"}) {
@@ -115,7 +115,7 @@ TEST(RoundedStages, StepByThemselvesWithTheBitsOfOneRank) {
   }
 }
 
-/// run_grid compares what two stages hold of one parameter.
+/// run_grid compares both stages' copies of one parameter.
 TEST(RoundedStages, KeepTiedEmbeddingsTheSame) {
   const TempDir dir;
   io::Config config = rounded(dir, "bf16");
@@ -155,7 +155,8 @@ TEST(RoundedState, HoldsHalvesOfVectorsAlone) {
   });
 }
 
-/// With a master copy from without one: it is the values. Without one from one: the values stay.
+/// A checkpoint without a master copy, loaded with one: the master copy is the values. The reverse:
+/// the values stay.
 TEST(RoundedState, ComesFromAnyCheckpoint) {
   for (const bool before : {true, false}) {
     const TempDir dir;
@@ -192,8 +193,8 @@ TEST(RoundedState, StaysWhereAStepIsLeftOut) {
   EXPECT_EQ(after.values, run(config).values);
 }
 
-/// Half a unit of the last place, 64 times, of numbers in [1, 2): what each element does is a draw
-/// of its own in each step. Its sum has the deviation sqrt(64) / 2 = 4 units, and none is six off.
+/// Half a unit in the last place, 64 times, of numbers in [1, 2): each element has its own draw in
+/// each step. The sum has the deviation sqrt(64) / 2 = 4 units, and none is six off.
 TEST(RoundedUpdates, DrawAnewForEachStepElementAndName) {
   constexpr int kSteps = 64;
   constexpr double kUnit = 0x1p-7;

@@ -1,5 +1,5 @@
-// Runs whose values travel in codes: resumed, pruned, over pipelines, on other ranks, within their
-// memory.
+// Runs whose values are sent in codes: resumed, pruned, over pipelines, on other ranks, within
+// their memory.
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/checkpoint.h"
@@ -112,8 +112,7 @@ INSTANTIATE_TEST_SUITE_P(All, ValueCodecRuns,
                                   std::get<1>(tested.param);
                          });
 
-/// State is planned to the byte where masks are known, and the rest is never less than what is
-/// held.
+/// State is planned to the byte where masks are known; elsewhere the plan is at least the use.
 TEST(CodedValueMemory, IsAsPlanned) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const std::string codec : {"linear8", "maxmin:2", "fp16"}) {
@@ -153,7 +152,7 @@ TEST(CodedValueMemory, IsAsPlanned) {
   }
 }
 
-/// Of all ranks together one copy of 4 bytes, whatever the type; in bf16 instead of low halves.
+/// All ranks together hold one copy of 4 bytes, for any type; for bf16 it replaces the low halves.
 TEST(CodedValueMemory, IsOneMasterCopyAmongAllRanks) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const TempDir dir;
@@ -173,7 +172,8 @@ TEST(CodedValueMemory, IsOneMasterCopyAmongAllRanks) {
   }
 }
 
-/// A coded run goes on with what all ranks had; others with exact values, rounded to their type.
+/// A coded run resumes with the replicated values; other runs with exact values, rounded to their
+/// type.
 void expect_common(sparse::Store& store, const std::filesystem::path& file, bool coded) {
   const io::CheckpointReader reader(file);
   bool differ = false;
@@ -188,7 +188,7 @@ void expect_common(sparse::Store& store, const std::filesystem::path& file, bool
   EXPECT_NE(differ, coded);
 }
 
-/// Checkpoints hold the exact master copies and what all ranks had, and no trace of who owned what.
+/// Checkpoints hold the exact master copies and the replicated values, independent of ownership.
 TEST(CodedValueCheckpoints, GoOnAnywhere) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const TempDir dir;
@@ -202,7 +202,7 @@ TEST(CodedValueCheckpoints, GoOnAnywhere) {
     io::Config whole = exact;
     whole.parallel.zero = 0;
     for (const auto& [as, ranks] : {std::pair{config, 2}, {exact, 3}, {whole, 2}, {whole, 1}}) {
-      // Nothing is trained: what was loaded is what was saved.
+      // No training in between: the loaded state equals the saved one.
       parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
         train::Trainer trainer(as, comm, {.resume = "auto"});
         const Outcome loaded = testing::outcome_of(trainer);
@@ -214,7 +214,7 @@ TEST(CodedValueCheckpoints, GoOnAnywhere) {
     }
     const Outcome onwards = run(exact, 2, {.resume = "auto"});
     EXPECT_EQ(onwards.losses.size(), 6U);
-    // And from there, with values that are exact, in codes again.
+    // From there a run with exact values, then one with codes again.
     io::Config again = config;
     again.train.steps = 16;
     EXPECT_LT(run(again, 2, {.resume = "auto"}).losses.back(), first.losses.back());

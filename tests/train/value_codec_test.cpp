@@ -1,6 +1,6 @@
-// New values of ZeRO-1 in codes (src/train/exchange/value_wire.h): ranks hold the same bits, what a code
-// loses stays with its owner and is not forgotten, bytes are those of the formula, and nothing that
-// a run can do besides breaks on it.
+// ZeRO-1's coded new values (src/train/exchange/value_wire.h): ranks hold the same bits, the owner
+// keeps coding errors and sends them later, bytes match the formula, and all other features of a
+// run work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ io::Config coded(const TempDir& dir, const std::string& codec, const std::string
   return config;
 }
 
-/// max |master copy - what all ranks hold|. Collective.
+/// max |master copy - replicated values|. Collective.
 double largest_lag(sparse::Store& store) {
   double largest = 0;
   for (const sparse::Parameter& parameter : store.parameters()) {
@@ -66,13 +66,13 @@ TEST(CodedValues, EveryCodecKeepsReplicasEqualAndLearnsAsWell) {
       EXPECT_EQ(got.losses.front(), plain.losses.front()) << "the first loss precedes any message";
       EXPECT_NE(got.values, plain.values);
       const bool coarse =
-          codec == "sign" || codec.starts_with("topk");  // they follow late at first
+          codec == "sign" || codec.starts_with("topk");  // their values initially lag behind
       EXPECT_NEAR(got.val_loss, plain.val_loss, (coarse ? 0.03 : 0.003) * plain.val_loss);
     }
   }
 }
 
-/// With no codec for any parameter, or nobody to send to, the run is that of values as they are.
+/// With no codec for any parameter, or on one rank, the run equals one with uncoded values.
 TEST(CodedValues, WithoutACodecNoBitChanges) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const TempDir dir;
@@ -96,7 +96,7 @@ TEST(CodedValues, ScattersDoNotDependOnTheReduction) {
   }
 }
 
-/// Values that follow a moving target: on the wire itself, with slices of each rank.
+/// Values that follow a moving target through the wire alone, with a slice for each rank.
 class Follower {
  public:
   Follower(parallel::Communicator& comm, const std::string& codec)
@@ -136,8 +136,8 @@ class Follower {
   parallel::Wire wire_;
 };
 
-/// All that was sent, and what is left, is what was to be sent: the lag never exceeds what one code
-/// loses, however long targets move, and when they rest it goes away.
+/// Sent values plus the remaining lag equal the target: the lag never exceeds the loss of one
+/// encoding, however long targets move, and vanishes when they stop.
 TEST(CodedValues, WhatACodeLosesIsSentLater) {
   for (const std::string codec : {"linear8", "dynamic8", "maxmin:2", "maxmin:4", "fp8-e4m3"}) {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
@@ -154,7 +154,8 @@ TEST(CodedValues, WhatACodeLosesIsSentLater) {
         return largest;
       };
       for (int t = 0; t < 300; ++t) {
-        for (size_t i = 0; i < target.size(); ++i) {  // the same on all ranks; each sends its own
+        for (size_t i = 0; i < target.size();
+             ++i) {  // the same on all ranks; each sends its own slice
           const float moved = 1e-3F * static_cast<float>(philox(7, t, i)[0] % 1000) / 1000;
           target[i] += moved;
           step = std::max(step, double{moved});
@@ -171,7 +172,7 @@ TEST(CodedValues, WhatACodeLosesIsSentLater) {
   }
 }
 
-/// In whole runs the lag stays as small as it begins, while weights move on.
+/// In whole runs the lag stays as small as at the start, while weights keep changing.
 TEST(CodedValues, LagDoesNotGrow) {
   const TempDir dir;
   io::Config config = coded(dir, "linear8");
@@ -194,7 +195,7 @@ TEST(CodedValues, LagDoesNotGrow) {
   });
 }
 
-/// Bytes of the gather, of rank `rank`, beside those of values as they are.
+/// Bytes of the gather on rank `rank`, and those of uncoded values.
 struct GatherBytes {
   int64_t coded = 0, plain = 0;
 };

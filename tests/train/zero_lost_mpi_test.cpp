@@ -1,5 +1,5 @@
 // Reduce-scatter, gather of values, gather of slices with a peer that is silent or fails: the
-// others learn who and why, and nobody hangs.
+// others get an error with the rank and the cause, and no rank hangs.
 #include <gmock/gmock.h>
 
 #include "parallel/reduction/parameter_gather.h"
@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The others learn who is missing and what they were doing.
+/// The others' errors name the missing rank and their own action.
 void expect_named(Communicator& comm, const std::string& doing,
                   const std::function<void(Communicator&)>& body) {
   if (comm.size() == 1) {

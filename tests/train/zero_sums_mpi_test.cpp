@@ -1,5 +1,5 @@
 // ZeRO-1's communication: sums of the owned slices have the bits of the all-reduce, and the values
-// of all slices come back; any element type, sizes, slices, order of calls.
+// of all slices are gathered; for any element type, size, slices and order of calls.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Parameters of very different sizes. The last one has fewer elements than there are ranks in some
-// worlds, and no whole block at all.
+// Parameters of very different sizes. The last one has fewer elements than ranks in some worlds,
+// and no whole block.
 const std::vector<Layout> kLayouts{layout_of({3, 4'997, 0, 1, 25'000, 100, 14'900, 16'234}),
                                    layout_of({70'001}), layout_of({256, 256, 256}), layout_of({1})};
 
@@ -34,13 +34,13 @@ std::vector<T> owned_part(const std::vector<T>& flat, const Partition& partition
   return part;
 }
 
-/// What an optimizer step might make of a sum: a pure function, so that every rank can check it.
+/// A pure function in place of an optimizer step, so that every rank can check the result.
 template <class T>
 T stepped(T sum) {
   return from_float<T>(to_float(sum) * 0.5F + 1.0F);
 }
 
-/// Backward fills the gradient little by little, in another rhythm on every rank.
+/// Backward fills the gradient step by step, at a different pace on every rank.
 template <class T>
 void reduce_as_backward_does(Communicator& comm, GradientBuckets& buckets, const Layout& layout,
                              int step, std::vector<T>& flat) {
@@ -113,7 +113,7 @@ TEST(ZeroSums, AStepHasTheBitsOfTheAllReduce) {
 }
 
 TEST(ZeroSums, SlicesOfAnyLengths) {
-  // One rank owns nearly all, others nothing; the owner changes.
+  // One rank owns nearly all elements, others none; the owner changes.
   on_ranks([](Communicator& comm) {
     Arena arena;
     SraReduction reduction(comm, arena, {.piece_bytes = 4096, .staging_bytes = 64 << 10});
@@ -186,7 +186,7 @@ TEST(ZeroSums, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
 }
 
 TEST(ZeroSums, TheNextBackwardMayBeginWhileAPeerStillGathers) {
-  // Steps follow each other without a barrier; ranks drift apart by as much as messages allow.
+  // Steps follow each other without a barrier; ranks drift apart as far as messages permit.
   on_ranks([](Communicator& comm) {
     const Layout& layout = kLayouts[0];
     Arena arena;

@@ -1,5 +1,5 @@
-// ZeRO-1 as whole runs: with the optimizer shared out among ranks a run has the bits of one
-// without, whatever is trained, pruned, coded or resumed; and a rank holds no more than its share.
+// ZeRO-1 as whole runs: a run with a sharded optimizer has the bits of one without, for any
+// training, pruning, codec or resume; a rank holds only its share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ io::Config sharded(io::Config config) {
   return config;
 }
 
-/// A step that clips: the norm of the gradient must have the same bits, too.
+/// A step with clipping: the norm of the gradient must have the same bits, too.
 io::Config clipped(const TempDir& dir) {
   io::Config config = tiny_config(dir);
   config.optimizer.clip = 0.05;
@@ -116,7 +116,7 @@ class Resumed : public ::testing::TestWithParam<std::string> {
     made.train.dtype = GetParam();
     return made;
   }
-  /// Stops after `stop` steps of `first` on some ranks, and goes on as `second` on others.
+  /// Stops after `stop` steps of `first` on some ranks, and resumes as `second` on others.
   Outcome broken(int64_t stop, const std::pair<io::Config, int>& first,
                  const std::pair<io::Config, int>& second) const {
     train::TrainerOptions until;
@@ -141,7 +141,7 @@ TEST_P(Resumed, IsNoBreakWithAndWithout) {
 }
 
 TEST_P(Resumed, OnOtherRanks) {
-  // Checkpoints hold no trace of who owned what: the same run goes on from either.
+  // Checkpoints do not depend on ownership: the same run resumes from either.
   const Outcome from_whole = broken(7, {config(), 3}, {config(), 2});
   EXPECT_EQ(broken(7, {sharded(config()), 3}, {config(), 2}), from_whole);
   EXPECT_EQ(broken(7, {sharded(config()), 3}, {sharded(config()), 2}), from_whole);
@@ -247,7 +247,7 @@ TEST(ZeroErrors, ARankThatFailsEndsTheOthersWithItsMessage) {
   EXPECT_EQ(told, 2);
 }
 
-/// What is held on every rank is compared, and a rank that differs is named.
+/// Replicated state is compared between ranks, and an error names the rank that differs.
 TEST(ZeroErrors, ADifferentRankIsFound) {
   for (const int64_t zero : {0, 1}) {
     const TempDir dir;

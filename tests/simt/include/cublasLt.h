@@ -1,18 +1,23 @@
 #pragma once
 // The part of cuBLASLt's interface that src/kernels/cuda calls, on the host: names and meanings are
-// the library's, numbers are our own. Products are done when the queue comes to them. What the
-// documentation forbids is refused; what a version may lack too: sums of an inner extent that is no
-// multiple of 8, a bias of one element, and, only when the product is asked for, one after an inner
-// extent of 1. Like the library it rounds once: bias and gelu's slope meet the sum in fp32. Of 8
-// bits it multiplies what the documentation allows on capability 8.9 and 9.0: the first operand
-// transposed and the second not, not E5M2 with itself, extents and addresses of whole 16s, with the
-// scale of each, sums in fp32, a result in bf16 or fp32, and at most a bias of bf16.
+// the library's, enum values are our own. Products run when the queue runs them.
+//
+// Refused: everything that the documentation forbids, and what some versions lack:
+// - sums with an inner extent that is no multiple of 8;
+// - a bias of one element;
+// - a bias after an inner extent of 1, only when the product is called.
+//
+// Like the library it rounds once: bias and gelu's slope are applied to the sum in fp32. Products
+// of 8 bits follow the documentation for capability 8.9 and 9.0:
+// - the first operand transposed and the second not, not both E5M2;
+// - extents that are multiples of 16, addresses aligned to 16 bytes;
+// - a scale for each operand, sums in fp32, a result in bf16 or fp32, at most a bias of bf16.
 #include <cstddef>
 #include <cstdint>
 
 #include "tests/simt/queue.h"
 
-// A namespace of its own, so that a program may hold the real library's types, too.
+// An own namespace: a program may also include the real library's types.
 namespace espalier::simt::blas {
 
 using cudaStream_t = simt::Queue*;
@@ -57,21 +62,21 @@ enum cublasLtMatmulPreferenceAttributes_t {
   kPreferenceAttributes,
 };
 
-/// Compute capability of the device that is pretended; 89: 8.9.
+/// Compute capability of the pretended device; 89: 8.9.
 inline thread_local int capability = 89;
-/// It has no algorithm for any product in 8 bits.
+/// If true, no product in 8 bits has an algorithm.
 inline thread_local bool refuses_8_bits = false;
 
 struct Context {
-  int64_t choices = 0;    ///< how often algorithms were asked for
+  int64_t choices = 0;    ///< calls of the heuristic that selects algorithms
   int64_t in_8_bits = 0;  ///< products of operands in 8 bits
-  double seconds = 0;     ///< that products took, of a made-up clock
+  double seconds = 0;     ///< of products, on a simulated clock
 };
 struct ProductDescriptor {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   uint64_t attributes[kProductAttributes] = {};
 };
-/// Of a column-major matrix.
+/// Layout of a column-major matrix.
 struct LayoutDescriptor {
   cudaDataType_t type = CUDA_R_32F;
   uint64_t rows = 0, cols = 0;
@@ -85,7 +90,7 @@ using cublasLtMatmulDesc_t = ProductDescriptor*;
 using cublasLtMatrixLayout_t = LayoutDescriptor*;
 using cublasLtMatmulPreference_t = PreferenceDescriptor*;
 
-/// Remembers what it was chosen for.
+/// Stores the problem that it was chosen for.
 struct cublasLtMatmulAlgo_t {
   double seconds = 0;
   PreferenceDescriptor preference;

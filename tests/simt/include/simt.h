@@ -183,7 +183,7 @@ inline uint32_t to_bf16_pair(float low, float high) {
 inline uint32_t to_fp16_bits(float x) { return to_fp16(x).bits; }
 
 inline constexpr bool kConvertsFp8 = true;
-/// Of a code without its sign.
+/// Value of a code without its sign.
 template <int kExponentBits>
 float fp8_magnitude(unsigned code) {
   constexpr int kBits = 7 - kExponentBits;

@@ -1,6 +1,7 @@
 #pragma once
-// What src/kernels/cuda/simt/mma.h promises, for the harness: lanes meet (tests/simt/tensor_core.h), and
-// copies arrive when they are waited for (tests/simt/async_copies.h).
+// The interface of src/kernels/cuda/simt/mma.h for the harness: lanes meet
+// (tests/simt/tensor_core.h), and copies arrive when a thread waits for them
+// (tests/simt/async_copies.h).
 #include <type_traits>
 
 #include "tests/simt/tensor_core.h"
