@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# scripts/nightly.sh: what is too slow for .ci/run: all tests, fresh random seeds, all sanitizers, coverage.
+# scripts/nightly.sh: the checks that are too slow for .ci/run.
 #
-#   tests       test.sh --slow
+#   tests       all tests (test.sh --slow)
 #   random      tests that draw their cases, with 20 seeds that depend on the date
 #   sanitizers  address, undefined behaviour and threads over all fast tests
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
-# STEPS="random coverage" runs these alone. Hours on two cores. The last line is "N passed, N failed", of steps.
+# STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
+# and counts steps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 steps=${STEPS:-tests random sanitizers coverage}
 passed=0 failed=0 broken=""
 
-# Seeds are the day's, so that a failure can be repeated: it prints the range.
+# The seeds depend on the date. The printed command repeats a failure.
 random_tests() {
   local first=$(($(date +%s) / 86400 * 100)) files filter
   files=$(grep -rlE 'draw_from|ESPALIER_RANDOM|support/draw.h' tests --include='*_test.cpp')
@@ -26,7 +27,7 @@ coverage() {
   cmake --preset coverage
   cmake --build build-coverage
   find build-coverage -name '*.gcda' -delete
-  # A test that fails for the instrumentation's slowness still counts for the lines that it ran.
+  # A test that times out under instrumentation still counts for the lines that it ran.
   ctest --test-dir build-coverage -j "$(nproc)" -LE slow --timeout 3600 || true
   scripts/coverage_table.py build-coverage docs/coverage.md
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """bitsandbytes on the CPU, one thread: quantize_blockwise and dequantize_blockwise of normal numbers.
 
-Prints a JSON line for each block size: GB of fp32 a second each way (of the fastest of many repeats; it has no
-CPU form that writes into given arrays, so a result is allocated each time), the relative error in L2, and torch's copy of the same array.
+Prints a JSON line for each block size: GB of fp32 per second in each direction (the fastest of many repeats; its CPU
+functions allocate their results), the relative L2 error, and the speed of torch's copy of the same array.
 
     bitsandbytes_codec.py [--mib 4] [--seconds 1]
 """

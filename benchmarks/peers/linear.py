@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""One linear layer, forward + backward, one thread: PyTorch dense, SparseProp, torch.sparse (MKL).
+"""Forward and backward of one linear layer, one thread: PyTorch dense, SparseProp, torch.sparse (MKL).
 
-Prints a JSON line for each shape, density and system: the minimum and median seconds of a forward and a
-backward (gradients of input, weight and bias). SparseProp wants the batch before the features, as
-PyTorch does; torch.sparse has no gradient for the values of a CSR weight, so its line is forward and
-backward-input, each a product of the CSR matrix (or its transpose) with the activations.
+Prints a JSON line for each system: the least and the median seconds of a forward and a backward (gradients of
+input, weight and bias). torch.sparse has no gradient for the values of a CSR weight, so its line covers forward
+and the gradient of the input, each a product of the CSR matrix (or its transpose) with the activations.
 
     linear.py [--shape 768x3072] [--rows 2048] [--density 0.1] [--repeats 7]
 """

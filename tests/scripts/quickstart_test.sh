@@ -1,5 +1,5 @@
 #!/bin/sh
-# quickstart.sh with pretended packages, build and program: which steps it takes and which it leaves out.
+# quickstart.sh with fake packages, build and program: the steps that it takes and skips.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -8,7 +8,7 @@ mkdir -p "$copy/build/src/cli" "$copy/scripts" "$copy/data"
 cp "$root/quickstart.sh" "$copy/"
 export SCRATCH="$scratch"
 
-# Each stand-in writes down its name and how it was called.
+# Each stand-in appends its name and arguments to the file "calls".
 stand_in=$scratch/stand-in
 cat >"$stand_in" <<'EOS'
 #!/bin/sh
