@@ -11,7 +11,7 @@
 #
 # SET="--set KEY=VALUE …" in the environment adds options to each training.
 set -euo pipefail
-[ -r "${1-}" ] || { sed '1d; /^#/!Q; s/^# \{0,1\}//' "$0" >&2; exit 2; }
+[ -r "${1-}" ] || { sed '1d; /^# shellcheck/d; /^#/!Q; s/^# \{0,1\}//' "$0" >&2; exit 2; }
 text=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 program=${ESPALIER:-build/src/cli/espalier}
