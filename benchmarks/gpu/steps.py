@@ -155,7 +155,7 @@ def main():
     steps = chosen(os.environ.get("STEPS", "").split())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the step's processes on the way
     scratch = tempfile.mkdtemp(prefix="gpu-")
-    lines, state, told = [], {"no_device": "the first step did not look for a device"}, ""
+    lines, state, text = [], {"no_device": "the first step did not look for a device"}, ""
     try:
         bundle = Bundle(folder, scratch)
         version = (bundle.folder / "version").read_text().strip()
@@ -167,12 +167,12 @@ def main():
                 out.flush()
                 logs.write(f"===== {step.name}: {line['status']}\n{log[-TAIL:]}\n")
                 logs.flush()
-                told = summary.summary(lines, version)
-                (results / "summary.md").write_text(told)
+                text = summary.summary(lines, version)
+                (results / "summary.md").write_text(text)
                 print(f"{step.name:24} {line['status']:10} {line['seconds']:7.1f} s  {line.get('why', '')}", flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(told)
+    print(text)
     sys.exit(1 if any(line["status"] in ("failed", "timed out") for line in lines) else 0)
 
 

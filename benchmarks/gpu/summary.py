@@ -42,8 +42,8 @@ def device_name(lines):
 
 def peak_text(device):
     peak = peak_flops(device)
-    told = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
-    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {told}.",
+    rate = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
+    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {rate}.",
             "Device's peak: ours by the driver, with its context; PyTorch's what its allocator took."]
 
 
