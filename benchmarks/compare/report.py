@@ -94,7 +94,7 @@ def setting(comparison):
             f"parameters; {preset['global_batch']} sequences a step, {preset['ranks']} ranks, {preset['dtype']}, AdamW; "
             f"pruned: {preset['sparsity']:.0%} of the blocks' weights, at random, from the start. {link}; "
             f"{here['processor']}, {here['cores']} cores. {systems}; commit {comparison['commit']}. "
-            f"{comparison['seeds']} seed{'s' * (comparison['seeds'] > 1)}, systems in turns.")
+            f"{comparison['seeds']} seed{'s' * (comparison['seeds'] > 1)}, systems alternating.")
 
 
 def all_notes(comparison):

@@ -20,11 +20,12 @@ import torch.nn as nn
 import ddp
 import gpt
 
+PLAIN_STEPS = 2  # before powersgd begins
+
 
 def options():
     p = gpt.parser(__doc__)
     ddp.add_options(p)
-    p.add_argument("--plain-steps", type=int, default=2, help="steps before powersgd begins, at least 2")
     p.set_defaults(layers=6, heads=6, width=384, context=256, batch=8, threads=1, steps=20, warmup=20, dtype="bf16",
                    eval_batches=10)
     return p.parse_args()
@@ -44,7 +45,7 @@ def main():
     net = gpt.GPT(vocabulary, a.layers, a.heads, a.width, a.context, a.tie)
     optimizer = gpt.make_optimizer(net, a.lr, a.beta1, a.beta2, a.weight_decay)
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=ddp.bucket_megabytes(a.hook))
-    ddp.register(model, a.hook, a.matrix_rank, a.plain_steps)
+    ddp.register(model, a.hook, a.matrix_rank, PLAIN_STEPS)
 
     def autocast():
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.dtype == "bf16")
@@ -67,8 +68,7 @@ def main():
         seconds.append(time.perf_counter() - start)
         sent.append(ddp.sent_bytes(interface))
 
-    warm_up = max(3, a.steps // 5, a.plain_steps if a.hook == "powersgd" else 0)
-    first = min(warm_up, a.steps - 1)
+    first = min(max(3, a.steps // 5), a.steps - 1)
     loss = loss.detach() / ranks
     dist.all_reduce(loss)
     if rank == 0:

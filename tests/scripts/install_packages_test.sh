@@ -65,7 +65,7 @@ reset 0 ""
 echo 100 >"$scratch/apt-code"
 run "$script"
 expect "apt fails: exit code 1" [ "$code" = 1 ]
-expect "apt fails: says so" contains "$output" "apt-get update failed"
+expect "apt fails: message" contains "$output" "apt-get update failed"
 expect "apt fails: the line by hand" contains "$output" "By hand: apt-get update &&"
 
 run "$script" --test

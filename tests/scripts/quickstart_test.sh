@@ -59,8 +59,8 @@ expect "second call: reports" contains "$calls" "espalier report"
 echo '{"finished": false}' >"$copy/runs/quickstart-dense/summary.json"
 rm "$copy/runs/quickstart-sparse/summary.json"
 start
-expect "interrupted runs go on: dense" contains "$calls" "quickstart-dense --resume auto"
-expect "interrupted runs go on: sparse" contains "$calls" "quickstart-sparse --resume auto"
+expect "interrupted runs continue: dense" contains "$calls" "quickstart-dense --resume auto"
+expect "interrupted runs continue: sparse" contains "$calls" "quickstart-sparse --resume auto"
 
 echo 'exit 1' >"$copy/scripts/install-packages.sh"
 start
