@@ -3,7 +3,8 @@
 #
 #   benchmarks/peers/linear.sh [ROUNDS]      3 rounds, systems alternating; needs ./build with benchmarks
 #
-# Needs a python with torch and the package sparseprop: that of benchmarks/peers/setup.sh or PEERS_PYTHON.
+# Needs a python with torch and sparseprop (benchmarks/peers/setup.sh installs only torch): PEERS_PYTHON,
+# or benchmarks/peers/.venv.
 #
 # SHAPES="768x768 …" (outputs x inputs), TOKENS (2048) and DENSITIES ("0.2 0.1 0.05") choose. Milliseconds
 # are medians over the rounds of the fastest call of a round (Espalier: the mean call). The ratios are
