@@ -110,8 +110,7 @@ inline void set_block_part(const BlockCall& call, const Values& part, Values& wh
 /// Calls must not change the margins of outputs, so strided outputs are inputs too.
 inline Operand block_result(const BlockCall& call, DType dtype, const Shape& shape,
                             Tolerance tolerance) {
-  Operand made = call.accumulate || call.margin > 0 ? in_out(dtype, shape, tolerance)
-                                                    : output(dtype, shape, tolerance);
+  Operand made = in_out_if(call.accumulate || call.margin > 0, dtype, shape, tolerance);
   made.nan_at = call.margin;
   made.input = call.accumulate;
   return made;
@@ -216,8 +215,7 @@ inline Case block_sddmm_case(const BlockPatternPointer& w, const BlockCall& call
   const Tolerance tolerance = block_tolerance(call.tokens);
   made.operands = {block_input(call, call.in, w->rows, kept_row(*w)),
                    block_input(call, call.in, w->cols, kept_column(*w)),
-                   call.accumulate ? in_out(call.out, {w->kept()}, tolerance)
-                                   : output(call.out, {w->kept()}, tolerance)};
+                   in_out_if(call.accumulate, call.out, {w->kept()}, tolerance)};
   made.run = [w, call](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.block_sddmm(stream, {.weight = w->view(stream, t[2]),
                                  .dy = block_part(call, t[0], w->rows),

@@ -132,15 +132,13 @@ inline Case spmm_case(const SparseProblem& p) {
   Case made;
   made.name = p.name("spmm");
   made.operands = {input(v.in, {p.kept->count()}), input(v.in, x.shape()),
-                   v.accumulate || v.strided ? in_out(v.out, y.shape(), tolerance)
-                                             : output(v.out, y.shape(), tolerance)};
+                   in_out_if(v.accumulate || v.strided, v.out, y.shape(), tolerance)};
   if (v.bias) {
     made.operands.push_back(input(kFp32, {rows}));
   }
   if (activated) {
     const Tolerance twice = of_stored(v.out, tolerance);
-    made.operands.push_back(v.strided ? in_out(v.in, y.shape(), twice)
-                                      : output(v.in, y.shape(), twice));
+    made.operands.push_back(in_out_if(v.strided, v.in, y.shape(), twice));
   }
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     std::unique_ptr<Prepared> prepared;
@@ -183,8 +181,7 @@ inline Case spmm_transposed_case(const SparseProblem& p) {
   Case made;
   made.name = p.name("spmm_transposed");
   made.operands = {input(v.in, {p.kept->count()}), input(v.in, dy.shape()),
-                   v.accumulate || v.strided ? in_out(v.out, dx.shape(), tolerance)
-                                             : output(v.out, dx.shape(), tolerance)};
+                   in_out_if(v.accumulate || v.strided, v.out, dx.shape(), tolerance)};
   if (sloped) {
     made.operands.push_back(input(v.in, dx.shape(), -3, 3));
   }
@@ -224,8 +221,7 @@ inline Case sddmm_case(const SparseProblem& p) {
   const Shape count{p.kept->count()};
   Case made;
   made.name = p.name("sddmm");
-  made.operands = {v.accumulate ? in_out(v.out, count, p.tolerance(tokens))
-                                : output(v.out, count, p.tolerance(tokens)),
+  made.operands = {in_out_if(v.accumulate, v.out, count, p.tolerance(tokens)),
                    input(v.in, dy.shape()), input(v.in, x.shape())};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     std::unique_ptr<Prepared> prepared;

@@ -29,16 +29,6 @@ class SparseLibrary : public ::testing::Test {
     }
     return made;
   }
-  void expect_results(const Case& one, const Tensors& got) {
-    std::vector<Values> want;
-    for (const Operand& operand : one.operands) {
-      want.push_back(operand.values);
-    }
-    one.reference(want);
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(mismatch(one.operands[i], got[i], want[i]), "") << one.name << " operand " << i;
-    }
-  }
 
   Arena arena_;
   simt::Queue queue_;
@@ -58,7 +48,7 @@ TEST_F(SparseLibrary, computes_the_cases_of_the_table) {
     const Tensors memory = operands(one);
     one.run(cuda_simt::table(), stream_, memory);
     stream_.synchronize();
-    expect_results(one, memory);
+    EXPECT_EQ(mismatch(one, memory, expected(one)), "") << one.name;
     const bool strided = one.name.find("strided1") != std::string::npos;  // and not aligned
     const bool half_gradient =
         one.name.starts_with("sddmm") && one.operands[1].dtype != DType::fp32;
