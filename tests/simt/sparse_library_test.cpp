@@ -41,7 +41,7 @@ TEST_F(SparseLibrary, computes_the_cases_of_the_table) {
   add_sparse_cases(cases);
   int64_t taken = 0;
   for (const Case& one : cases) {
-    if (!one.name.ends_with("_lists")) {
+    if (one.name.find("_lists") == std::string::npos) {
       continue;
     }
     const int64_t before = library_products();
@@ -49,7 +49,7 @@ TEST_F(SparseLibrary, computes_the_cases_of_the_table) {
     one.run(cuda_simt::table(), stream_, memory);
     stream_.synchronize();
     EXPECT_EQ(mismatch(one, memory, expected(one)), "") << one.name;
-    const bool strided = one.name.find("strided1") != std::string::npos;  // and not aligned
+    const bool strided = one.name.find("margin5") != std::string::npos;  // and not aligned
     const bool half_gradient =
         one.name.starts_with("sddmm") && one.operands[1].dtype != DType::fp32;
     const bool empty = std::ranges::any_of(
