@@ -13,7 +13,6 @@
 
 #include <algorithm>
 
-#include "src/kernels/cuda/dense/bias.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -66,7 +66,6 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 void CudaQueue::synchronize() {
   refuse_recording("waiting for a queue");
   use_device();
-  ++synchronized_;
   if (has_lookout()) {
     // The callback may enqueue more work, which may wait for another host. Wait only for work so
     // far.
