@@ -27,7 +27,8 @@ const std::vector<RanksWay>& ways() {
         {2, R"(prune pruning.at_step=3 pruning.exclude=["*.attention.*"])"},
         {2, R"(prune pruning.sparsity=0.3 pruning.exclude=["*.attention.*"]
                parallel.powersgd_warmup=0 parallel.bucket_mb=100.0)"},
-        {2, R"(prune_gradually parallel.zero=1 pruning.exclude=["*.attention.*"])"},
+        {2, R"(prune_gradually pruning.to_step=5 parallel.zero=1
+               pruning.exclude=["*.attention.*"])"},
         {4, "model.tie_embeddings=true stages:1f1b"},
         {4, "stages:async parallel.drain_every=4"},
         {1, ""},

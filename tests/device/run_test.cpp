@@ -57,10 +57,9 @@ TEST(LateRuns, HaveTheBitsAndMetricsOfTheCpu) {
   }
 }
 
-/// The plan equals the use of the device's arena, and a budget limits the device's memory. Masks
-/// change for the last time at step 5.
+/// The plan equals the use of the device's arena, and a budget limits the device's memory.
 TEST(LateRuns, FitTheirPlan) {
-  testing::for_ways(ways(), 6, [](io::Config config, int) {
+  testing::for_ways(ways(), 12, [](io::Config config, int) {
     config.train.memory_budget = "64MiB";
     testing::train_late(config, 1, [](train::Trainer& trainer, const auto&) {
       const train::MemoryPlan& plan = trainer.fit().plan;

@@ -183,7 +183,7 @@ TEST(SimtRuns, HoldWhatWasPlanned) {
       const TempDir dir;
       io::Config config = small_config(dir);
       testing::take_type(config, dtypes[turn++ % std::size(dtypes)]);
-      config.train.steps = 2;
+      config.train.steps = 3;
       config.train.recompute = later ? "selective" : "none";
       config.optimizer.offload = later;
       config.run.deterministic = !later;
