@@ -148,8 +148,8 @@ class Sanitizer(Tests):
     finished groups are kept at the time limit."""
     device = True
     FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-    GROUPS = ("DeviceWire.has_the_bytes*", *(f"*agree_with_the_reference/{group}"
-                                             for group in ("block", "math", "fp8", "sparse", "memory")))
+    GROUPS = ("WireTables.have_the_bytes*", *(f"*agree_with_the_reference/{group}"
+                                              for group in ("block", "math", "fp8", "sparse", "memory")))
     EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):

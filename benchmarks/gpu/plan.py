@@ -7,8 +7,8 @@ from small import SmallSteps
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize|orthonormalise|keep_factor)/")
-KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # suites of tests/cuda/kernels_test.cpp
-    "DeviceKernels", "DeviceRandomKernels", "DeviceAttention", "DeviceWire", "DeviceRounding", "DeviceQueues"))
+KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # tests/kernels/tested_tables.h
+    "KernelCases", "RandomKernels", "DeviceAttention", "WireTables", "RandomRounding", "DeviceQueues"))
 FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, not its fastest), ours, expanded", 100,
             "sparse_benchmark")
 
@@ -68,7 +68,7 @@ def fourth():
         SmallSteps("train-small", 30, "dense", 30),
         SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
         Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
-        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*DeviceKernels.*/fp8"),
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*KernelCases.*/fp8"),
         Steps("train-124m-fp8", 45, "124m", "fp8", 12),
         Steps("train-124m-fp16", 45, "124m", "fp16", 12),
         Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),

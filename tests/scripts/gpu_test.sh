@@ -60,7 +60,7 @@ case "$*" in
   exit 1
   ;;
 esac
-echo '[       OK ] Groups/DeviceKernels.agree_with_the_reference/math (5 ms)'
+echo '[       OK ] Groups/KernelCases.agree_with_the_reference/math (5 ms)'
 case "$*" in *block*) sleep 60 & wait ;; esac
 STANDIN
 program cuda_whole_run_tests <<'STANDIN'

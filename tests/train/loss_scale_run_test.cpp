@@ -6,8 +6,8 @@
 
 #include "src/config/validate.h"
 #include "src/train/run/loss_scale.h"
-#include "tests/device/told.h"
 #include "tests/support/failure.h"
+#include "tests/support/metrics_lines.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
@@ -17,7 +17,6 @@ namespace {
 using testing::Outcome;
 using testing::run;
 using testing::TempDir;
-using testing::told;
 
 /// Gradients of so few rows are above 1, so the first scale of fp16 overflows.
 io::Config overflowing(const TempDir& dir, int64_t steps) {
@@ -31,7 +30,7 @@ io::Config overflowing(const TempDir& dir, int64_t steps) {
 
 std::vector<bool> left_out(const io::Config& config) {
   std::vector<bool> steps;
-  for (const nlohmann::json& line : told(config)) {
+  for (const nlohmann::json& line : testing::metrics_without_times(config)) {
     steps.push_back(line.at("grad_norm").is_null());
   }
   return steps;
@@ -48,7 +47,7 @@ TEST(LossScaleRuns, PowersOfTwoChangeNoBit) {
     const Outcome plain = run(config);
     config.train.loss_scale = 1024;
     EXPECT_EQ(run(config), plain) << dtype;
-    EXPECT_EQ(told(config).back().at("loss_scale"), 1024);
+    EXPECT_EQ(testing::metrics_without_times(config).back().at("loss_scale"), 1024);
     config.parallel.zero = 1;
     EXPECT_EQ(run(config, 1), plain) << dtype;
   }
@@ -83,7 +82,7 @@ TEST(LossScaleRuns, GoOnAtHalfTheScale) {
             std::string::npos)
       << notes.front();
   double scale = 65536;
-  for (const nlohmann::json& line : told(config)) {
+  for (const nlohmann::json& line : testing::metrics_without_times(config)) {
     EXPECT_EQ(line.at("loss_scale"), scale);
     scale /= line.at("grad_norm").is_null() ? 2 : 1;
   }
