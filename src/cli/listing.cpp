@@ -269,17 +269,14 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run,
 Json listing(const io::Config& given) {
   io::Config config = given;
   const bool prunes =
-      config.pruning.method != "none" && !pruning::method_of(config.pruning).from_file();
+      config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
     config.pruning.method = "none";  // a mask file is not read
     config.pruning.file.clear();
   }
   const AssumedProblem problem = assume_problem(config);
-  const auto layers = train::make_layers(config, problem.shape);
-  std::vector<sparse::ParameterSpec> specs;
-  for (const auto& layer : layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(specs));
-  }
+  const model::Layers layers = model::make_layers(config.model, problem.shape);
+  const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),

@@ -65,10 +65,15 @@ io::Vocabulary characters_of(const io::Config& config) {
                                        : io::Vocabulary();
 }
 
+std::vector<sparse::ParameterSpec> parameters_of(const io::Config& config,
+                                                 const train::ProblemShape& problem) {
+  return model::parameters_of(model::make_layers(config.model, problem));
+}
+
 /// A stage laid out for the masks of the file.
 train::Stage::Options options_for(const WeightsFile& file, const train::ProblemShape& problem,
                                   int64_t micro_batch) {
-  auto specs = train::make_network(file.config, problem).parameters();
+  auto specs = parameters_of(file.config, problem);
   auto prunable = train::prunable_of(specs, file.config.pruning);
   return {.micro_batch = micro_batch,
           .training = false,
@@ -115,8 +120,7 @@ Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config
   // No passes run on this store, and it must hold any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(
-      stream, kernels::by_name("cpu"), train::make_network(file.config, file.problem).parameters(),
-      options);
+      stream, kernels::by_name("cpu"), parameters_of(file.config, file.problem), options);
   prunable = train::prunable_of(*store, file.config.pruning);
 }
 

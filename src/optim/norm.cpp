@@ -16,7 +16,7 @@ GradientNorm::GradientNorm(Stream& stream, const kernels::Kernels& kernels, doub
 bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange& range,
                         const Sum& sum) {
   const Tensor counts = counts_.tensor();
-  // Excludes the last word: it marks a non-finite gradient until `told` clears it.
+  // Excludes the last word: it marks a non-finite gradient until `result` clears it.
   kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});
   std::vector<kernels::SumSquaresArgs> squares;
   for (const sparse::Parameter& parameter :
@@ -52,7 +52,7 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   return std::isfinite(found.factor);
 }
 
-kernels::Clip GradientNorm::told(const Staging::Arrival& arrival) {
+kernels::Clip GradientNorm::result(const Staging::Arrival& arrival) {
   stream_.wait(arrival.mark);
   const auto* found = arrival.host.get<float>();
   const kernels::Clip clip{.norm = found[0], .factor = found[1]};

@@ -15,7 +15,7 @@
 #include "src/core/mirror.h"
 #include "src/kernels/cuda/table.h"
 #include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/device_collectives.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/reduction_timer.h"
 #include "src/train/run/snapshot.h"
 #include "tests/device/fake_nccl.h"

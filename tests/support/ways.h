@@ -48,6 +48,13 @@ inline void move_masks(io::Config& config) {
   config.pruning.every = 3;
 }
 
+inline void set_eight_bits(io::Config& config) {
+  prune_sparse(config);
+  config.model.width = 64;  // parameters that are large enough for coded moments
+  config.pruning.sparsity = 0.5;
+  config.optimizer.state_bits = 8;
+}
+
 /// Cuts the network into stages on two ranks, with micro-batches of three sequences.
 inline void in_two_stages(io::Config& config, const std::string& schedule) {
   config.parallel.pipeline = 2;

@@ -162,10 +162,10 @@ class ByHand {
         stages_(stages),
         source_(train::open_source(config, nullptr)),
         stream_(arena_, 1),
-        stage_(config, train::problem_of(*source_), stream_, kernels::by_name("auto"),
+        stage_(config, source_->problem(), stream_, kernels::by_name("auto"),
                {.micro_batch = config.train.global_batch}) {
     stage_.store().initialise(static_cast<uint64_t>(config.train.seed));
-    const auto layers = train::make_layers(config, train::problem_of(*source_));
+    const auto layers = model::make_layers(config.model, source_->problem());
     size_t first = 0;
     for (int k = 0; k < stages; ++k) {
       const size_t end =
@@ -246,7 +246,7 @@ class ByHand {
 
   double train(int64_t i) {
     const int64_t samples = config_.train.global_batch;
-    const double rows = static_cast<double>(samples * source_->rows());
+    const double rows = static_cast<double>(samples * source_->problem().rows);
     train::Part& part = *stage_.parts().front();
     const train::Part::Feed feed = part.open(0, samples);
     source_->train(i, 0, feed.inputs, feed.targets);

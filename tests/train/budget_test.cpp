@@ -179,7 +179,7 @@ TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
 TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
   const io::Config made = config();
   const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
-  const auto specs = train::make_network(made, problem).parameters();
+  const auto specs = model::parameters_of(model::make_layers(made.model, problem));
   const train::Start alone = train::start_of(made, specs);
   std::vector<sparse::Mask> masks;
   for (size_t p = 0; p < specs.size(); ++p) {

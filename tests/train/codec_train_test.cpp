@@ -8,7 +8,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/stage/wire_formats.h"
 #include "src/train/run/snapshot.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"

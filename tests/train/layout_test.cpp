@@ -111,7 +111,7 @@ TEST(Layout, PartsCoverTheNetworkAndHoldWhatTheScheduleHolds) {
 TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
   io::Config config = gpt(3);
   config.model.width = 128;
-  const auto layers = make_layers(config, kProblem);
+  const auto layers = model::make_layers(config.model, kProblem);
   std::vector<int64_t> kept;
   for (const auto& layer : layers) {
     for (const sparse::ParameterSpec& spec : layer->parameters()) {

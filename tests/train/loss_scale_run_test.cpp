@@ -72,9 +72,8 @@ TEST(LossScaleRuns, GoOnAtHalfTheScale) {
   const TempDir dir;
   const io::Config config = overflowing(dir, 200);
   std::vector<std::string> notes;
-  train::TrainerOptions options;
-  options.on_note = [&](const std::string& note) { notes.push_back(note); };
-  const Outcome outcome = run(config, 1, options);
+  const Outcome outcome =
+      run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
   const std::vector<bool> steps = left_out(config);
   ASSERT_TRUE(steps.front());
   EXPECT_FALSE(steps.back());
@@ -126,9 +125,8 @@ TEST(LossScaleRuns, ResumeIsNoBreak) {
   config.train.keep_checkpoints = 100;
   const Outcome whole = run(config);
   for (const int step : {1, 2, 7}) {
-    train::TrainerOptions options;
-    options.resume = (dir / "run").string() + fmt::format("/checkpoints/step-{:06}.h5", step);
-    const Outcome rest = run(config, 1, options);
+    const auto file = dir / fmt::format("run/checkpoints/step-{:06}.h5", step);
+    const Outcome rest = run(config, 1, {.resume = file.string()});
     EXPECT_EQ(rest.values, whole.values) << step;
     EXPECT_EQ(rest.moments, whole.moments) << step;
   }

@@ -37,13 +37,7 @@ const std::vector<Way> kWays{
     {"gradual", prune_gradually},
     {"rigl", move_masks},
     {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
-    {"eight_bits",
-     [](io::Config& config) {
-       prune_sparse(config);
-       config.model.width = 64;  // parameters that are large enough for coded moments
-       config.pruning.sparsity = 0.5;
-       config.optimizer.state_bits = 8;
-     }},
+    {"eight_bits", testing::set_eight_bits},
     {"fp32_gradients", [](io::Config& config) { config.train.gradient_dtype = "fp32"; }},
     {"coded_gradients",
      [](io::Config& config) {
@@ -92,15 +86,7 @@ TEST_P(ValueCodecRuns, LearnsAndResumesWithoutABreak) {
   EXPECT_NE(whole.values, plain.values);
   EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
   for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
-    run(config(), 3, {.stop_after = stop});
-    const Outcome resumed = run(config(), 3, {.resume = "auto"});
-    EXPECT_EQ(resumed.losses,
-              (std::vector<double>(whole.losses.begin() + stop, whole.losses.end())))
-        << stop << ": they tell what was common";
-    EXPECT_EQ(resumed.values, whole.values) << stop;
-    EXPECT_EQ(resumed.moments, whole.moments) << stop;
-    EXPECT_EQ(resumed.positions, whole.positions) << stop;
-    EXPECT_EQ(resumed.val_loss, whole.val_loss) << stop;
+    EXPECT_EQ(testing::run_with_a_break(config(), 3, stop), whole) << stop;
   }
 }
 

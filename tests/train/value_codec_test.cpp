@@ -1,4 +1,4 @@
-// ZeRO-1's coded new values (src/train/exchange/value_wire.h): ranks hold the same bits, the owner
+// ZeRO-1's coded new values (src/train/stage/wire_formats.h): ranks hold the same bits, the owner
 // keeps coding errors and sends them later, bytes match the formula, and all other features of a
 // run work.
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include "parallel/wire/codec.h"
 #include "src/config/parse.h"
 #include "src/config/validate.h"
-#include "src/train/exchange/value_wire.h"
+#include "src/train/stage/wire_formats.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
 

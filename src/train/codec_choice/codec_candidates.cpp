@@ -13,29 +13,25 @@ constexpr int64_t kUniformBits = 4;
 /// Upper limit of elements in a timed sum.
 constexpr int64_t kLongest = int64_t{4} << 20;
 
-std::string kind_of(const io::Config& config) {
-  return parallel::parse_codec(config.parallel.codec.fallback).name;
-}
-
 }  // namespace
 
 std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient) {
-  const std::string kind = kind_of(config);
+  const CodecChooser chooser = codec_chooser(config);
   const parallel::CodecDefaults defaults = codec_defaults(config);
   std::vector<kernels::WireFormat> formats;
   const auto add = [&](const parallel::CodecSpec& codec) {
     formats.push_back(codec.name == "fp32" ? parallel::plain_format(gradient)
                                            : parallel::format_of(codec, defaults));
   };
-  if (kind == "fastest") {
+  if (chooser == CodecChooser::fastest) {
     for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
       add(parallel::parse_codec(name));
     }
-  } else if (kind == "adaprec") {
+  } else if (chooser == CodecChooser::adaprec) {
     for (const std::string& name : config.parallel.codec_candidates) {
       add(parallel::parse_codec(name));
     }
-  } else if (kind == "adaptive") {
+  } else if (chooser == CodecChooser::adaptive) {
     const std::vector<int64_t> buckets = config.parallel.bucket > 0
                                              ? std::vector<int64_t>{config.parallel.bucket}
                                              : std::vector<int64_t>{512, 128, 64};
@@ -57,7 +53,7 @@ int uniform_candidate(const io::Config& config, std::span<const kernels::WireFor
 }
 
 bool times_link(const io::Config& config) {
-  return kind_of(config) == "adaptive" && config.parallel.codec_goal == "time";
+  return codec_chooser(config) == CodecChooser::adaptive && config.parallel.codec_goal == "time";
 }
 
 int64_t longest_on_link(const Stage& stage, bool on_device) {
@@ -70,12 +66,12 @@ std::optional<kernels::WireFormat> doubted_format(const io::Config& config, cons
   if (config.parallel.reduction != "auto" || !loses(config)) {
     return {};
   }
-  const std::string kind = kind_of(config);
-  if (kind == "fastest" || kind == "adaprec") {
-    return {};  // these kinds measure times themselves
+  const CodecChooser chooser = codec_chooser(config);
+  if (chooser == CodecChooser::fastest || chooser == CodecChooser::adaprec) {
+    return {};  // they measure times themselves
   }
   const sparse::Store& store = stage.store();
-  if (kind == "adaptive") {
+  if (chooser == CodecChooser::adaptive) {
     const auto candidates = codec_candidates(config, store.gradient().dtype);
     return candidates[static_cast<size_t>(uniform_candidate(config, candidates))];
   }
@@ -117,7 +113,7 @@ std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage
     timings.push_back({.format = plain, .elements = longest_in_doubt(stage)});
     timings.push_back({.format = *format, .elements = longest_in_doubt(stage)});
   }
-  if (kind_of(config) == "fastest") {
+  if (codec_chooser(config) == CodecChooser::fastest) {
     int64_t longest = 0;
     for (const sparse::Parameter& parameter : store.parameters()) {
       const bool open = !gradient_format(config, stage, parameter);

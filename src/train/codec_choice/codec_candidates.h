@@ -6,7 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/stage/stage.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 

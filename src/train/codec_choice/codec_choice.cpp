@@ -34,13 +34,13 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       stage_(stage),
       replicas_(replicas),
       timer_(replicas, collectives, stage.store().gradient().dtype),
-      kind_(parallel::parse_codec(config.parallel.codec.fallback).name),
+      chooser_(codec_chooser(config)),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
-  if (kind_ == "adaprec") {
+  if (chooser_ == CodecChooser::adaprec) {
     use(config.parallel.codec_candidates.front());
   }
-  if (replicas_.size() > 1 && kind_ == "adaptive") {
+  if (replicas_.size() > 1 && chooser_ == CodecChooser::adaptive) {
     uniform_ = uniform_candidate(config, candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (times_link(config)) {
@@ -64,7 +64,7 @@ void CodecChoice::decide_whether_to_compress() {
   decided_for_ = stage_.store().flat_size();
   compresses_ = true;
   std::optional<kernels::WireFormat> format;
-  if (kind_ != "adaprec") {  // its current codec is not the config's
+  if (chooser_ != CodecChooser::adaprec) {  // its current codec is not the config's
     format = doubted_format(config_, stage_);
   }
   if (!format) {
@@ -81,7 +81,7 @@ void CodecChoice::decide_whether_to_compress() {
   const int64_t pays_from = parallel::break_even(pairs);
   compresses_ = pays_from <= longest;
   const std::string name = parallel::text_of(*format);
-  news_ =
+  notes_ =
       pays_from == parallel::kNeverPays
           ? fmt::format(
                 "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} "
@@ -117,7 +117,7 @@ void CodecChoice::prepare() {
   if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
     decide_whether_to_compress();
   }
-  if (kind_ != "fastest") {
+  if (chooser_ != CodecChooser::fastest) {
     return;
   }
   const auto& parameters = stage_.store().parameters();
@@ -132,7 +132,7 @@ void CodecChoice::prepare() {
         seconds.push_back(timer_.seconds(candidate, size));
       }
       fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
-      news_ += fmt::format("{}{} elements: {}", news_.empty() ? "fastest codecs: " : ", ", size,
+      notes_ += fmt::format("{}{} elements: {}", notes_.empty() ? "fastest codecs: " : ", ", size,
                            parallel::text_of(candidates_[fastest_[size]]));
     }
     chosen_[p] = fastest_[size];
@@ -140,7 +140,7 @@ void CodecChoice::prepare() {
 }
 
 bool CodecChoice::due(int64_t step) const {
-  return kind_ == "adaptive" && compresses_ && replicas_.size() > 1 &&
+  return chooser_ == CodecChooser::adaptive && compresses_ && replicas_.size() > 1 &&
          step % config_.parallel.codec_every == 0;
 }
 
@@ -173,7 +173,7 @@ void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timelin
     made = config_.parallel.codec_goal == "time"
                ? parallel::least_exposed(table, times_of(table, open, timeline), budget)
                : parallel::least_bytes(table, budget);
-    news_ = describe(table, made);
+    notes_ = describe(table, made);
   }
   made.choice.resize(open.size());
   parallel::broadcast(replicas_, 0, std::as_writable_bytes(std::span(made.choice)));
@@ -232,11 +232,11 @@ std::string CodecChoice::describe(const parallel::ChoiceTable& table,
 }
 
 std::string CodecChoice::state() const {
-  if (kind_ == "adaprec") {
+  if (chooser_ == CodecChooser::adaprec) {
     return config_.parallel.codec.fallback;
   }
   std::string text;
-  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
     text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name,
                         parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
   }
@@ -245,10 +245,10 @@ std::string CodecChoice::state() const {
 
 void CodecChoice::restore(const std::string& state) {
   const auto& candidates = config_.parallel.codec_candidates;
-  if (kind_ == "adaprec" && std::ranges::find(candidates, state) != candidates.end()) {
+  if (chooser_ == CodecChooser::adaprec && std::ranges::find(candidates, state) != candidates.end()) {
     use(state);
   }
-  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
     for (size_t c = 0; c < candidates_.size(); ++c) {
       const std::string entry = fmt::format(";{}={};", stage_.store().parameters()[p].spec.name,
                                             parallel::text_of(candidates_[c]));

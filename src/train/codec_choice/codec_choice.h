@@ -14,7 +14,7 @@
 //   any, with reduction = "auto"   uncompressed if plain sums are measured to be no slower
 //
 // Timed sums take the route of the run's gradients: through the host or between devices
-// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed (gradient_wire.h).
+// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed (stage/wire_formats.h).
 // Rank 0 of the replicas decides and broadcasts; each stage of a pipeline decides for itself.
 // Sources: parallel/choice/bit_choice.h.
 #include <map>
@@ -26,7 +26,8 @@
 #include "parallel/choice/break_even.h"
 #include "parallel/choice/error_table.h"
 #include "src/train/exchange/gradient_timeline.h"
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/stage/stage.h"
+#include "src/train/stage/wire_formats.h"
 #include "src/train/exchange/reduction_timer.h"
 
 namespace espalier::train {
@@ -51,7 +52,7 @@ class CodecChoice {
   /// replicas. `key`: of stochastic rounding.
   void choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key);
   /// Measurements and decisions since the last call, for the user; empty: none.
-  std::string news() { return std::exchange(news_, {}); }
+  std::string take_notes() { return std::exchange(notes_, {}); }
 
   /// The current choice, for checkpoints.
   std::string state() const;
@@ -69,7 +70,7 @@ class CodecChoice {
   Stage& stage_;
   parallel::Communicator& replicas_;
   ReductionTimer timer_;
-  std::string kind_;                             ///< "adaptive", "fastest", "adaprec", or a codec
+  CodecChooser chooser_;
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
   int uniform_ = 0;  ///< index of the candidate that adaptive uses until its first choice
   bool compresses_ = true;
@@ -78,7 +79,7 @@ class CodecChoice {
   std::map<int64_t, int> fastest_;     ///< candidate by number of elements
   std::vector<double> codec_seconds_;  ///< [choices] seconds per element
   cost::Link link_;
-  std::string news_;
+  std::string notes_;
 };
 
 }  // namespace espalier::train

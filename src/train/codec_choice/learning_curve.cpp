@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/core/rng.h"
+#include "src/train/codec_choice/curve_fit.h"
 
 namespace espalier::train {
 namespace {
@@ -18,6 +19,8 @@ constexpr double kLevelPrior = 3;      // standard deviation of the level at the
 constexpr double kDiscrepancy = 0.15;  // deviation of real curves from all shapes, as a part of the
 constexpr double kFewPoints = 4;       // mean slope against ln x, times 1 + this / points
 constexpr int kRounds = 6;
+constexpr int kDraws = 160;  // of parameters, per shape
+constexpr uint64_t kSeed = 1;
 constexpr double kLeastInside = 1e-3;     // weight of draws that keep to the bounds
 constexpr double kSmallestCount = 2;      // least effective number of points
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
@@ -155,21 +158,39 @@ bool inside(const CurveParameters& at) {
   return at[0] >= 0 && at[0] <= 1 && at[1] >= 0 && at[1] <= 1;
 }
 
-}  // namespace
+/// Draws of all shapes, fitted to one curve. Predicts curves that have points at the same x.
+class LearningCurve {
+ public:
+  LearningCurve(std::span<const CurvePoint> points, double least);
+  /// Prediction at `x` for `points`: only level and amplitude of each draw are fitted to them.
+  [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> points) const;
 
-LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOptions& options)
-    : least_(options.least), most_(options.most) {
+ private:
+  struct Draw {
+    CurveParameters p;
+    double weight = 0;  ///< the sum over all draws of all shapes is 1
+  };
+
+  [[nodiscard]] CurveData with_values_of(std::span<const CurvePoint> points) const;
+  /// s^2, including the factor of Student's t.
+  [[nodiscard]] double variance_of(const LinearFit& fit) const;
+  void draw(size_t shape, const CurveMinimum& minimum, std::vector<double>& log_weights);
+
+  CurveData data_;
+  double last_x_, centre_, range_, least_;
+  std::vector<std::vector<Draw>> draws_;  ///< by shape
+};
+
+LearningCurve::LearningCurve(std::span<const CurvePoint> points, double least) : least_(least) {
   check_points(points);
-  require(options.draws >= 8, "draws are at least 8", options.draws);
   const auto [low, high] = std::ranges::minmax(points, {}, &CurvePoint::y);
   const double largest = std::max(std::abs(low.y), std::abs(high.y));
   last_x_ = points.back().x;
   centre_ = points.back().y;
   // Lower limit of the range: a curve that is constant in all its digits may still change.
   range_ = std::max({high.y - low.y, 1e-4 * largest, 1e-300});
-  check(low.y >= least_ && high.y <= most_,
-        "points of a learning curve lie in [{}, {}], its bounds are [{}, {}]", low.y, high.y,
-        least_, most_);
+  check(low.y >= least_, "a point of the learning curve has y = {}, below the bound {}", low.y,
+        least_);
   data_ = standardised(points, centre_, range_);
   const auto shapes = curve_shapes();
   std::vector<CurveMinimum> minima;
@@ -190,7 +211,7 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
   draws_.resize(shapes.size());
   std::vector<double> log_weights;
   for (size_t s = 0; s < shapes.size(); ++s) {
-    draw(s, minima[s], options, log_weights);
+    draw(s, minima[s], log_weights);
   }
   const double largest_log = std::ranges::max(log_weights);
   double sum = 0;
@@ -207,22 +228,22 @@ LearningCurve::LearningCurve(std::span<const CurvePoint> points, const CurveOpti
 }
 
 void LearningCurve::draw(size_t shape_number, const CurveMinimum& minimum,
-                         const CurveOptions& options, std::vector<double>& log_weights) {
+                         std::vector<double>& log_weights) {
   const CurveShape& shape = curve_shapes()[shape_number];
   const Proposal proposal(data_, shape, minimum);
-  const uint64_t key = mix(options.seed, shape_number);
-  for (int i = 0; i < options.draws; ++i) {
+  const uint64_t key = mix(kSeed, shape_number);
+  for (int i = 0; i < kDraws; ++i) {
     const CurveParameters at =
-        proposal.draw(key, static_cast<uint64_t>(i), i < options.draws * kWholeBox);
+        proposal.draw(key, static_cast<uint64_t>(i), i < kDraws * kWholeBox);
     if (!inside(at)) {
       continue;
     }
-    const LinearFit fit = fit_linear(data_, shape, shape.at(at, data_.log_first));
-    if (!fit.valid) {
-      continue;
+    const CurveParameters p = shape.at(at, data_.log_first);
+    const LinearFit fit = fit_linear(data_, shape, p);
+    if (fit.valid) {
+      draws_[shape_number].push_back({.p = p});
+      log_weights.push_back(fit.log_evidence + std::log(shape.published / proposal.density(at)));
     }
-    draws_[shape_number].push_back({.fit = fit, .variance = variance_of(fit)});
-    log_weights.push_back(fit.log_evidence + std::log(shape.published / proposal.density(at)));
   }
 }
 
@@ -230,95 +251,67 @@ double LearningCurve::variance_of(const LinearFit& fit) const {
   return (data_.prior_squares + fit.squares) / (data_.prior_count + data_.count - 2);
 }
 
-CurvePrediction LearningCurve::at(double x) const { return predicted(x, {}); }
-
-CurvePrediction LearningCurve::at(double x, std::span<const CurvePoint> other) const {
-  check_points(other);
-  check(other.size() == data_.z.size(), "curves of one shape have {} and {} points", data_.z.size(),
-        other.size());
-  CurveData own = data_;
-  for (size_t i = 0; i < other.size(); ++i) {
-    check(std::abs(std::log(other[i].x / last_x_) - data_.log_u[i]) < 1e-9,
-          "point {} of a curve of the same shape has another x, {}", i, other[i].x);
-    own.z[i] = (other[i].y - centre_) / range_;
+CurveData LearningCurve::with_values_of(std::span<const CurvePoint> points) const {
+  check_points(points);
+  CurveData data = data_;
+  for (size_t i = 0; i < points.size(); ++i) {
+    check(std::abs(std::log(points[i].x / last_x_) - data_.log_u[i]) < 1e-9,
+          "point {} of a curve of the same shape has another x, {}", i, points[i].x);
+    data.z[i] = (points[i].y - centre_) / range_;
   }
-  return predicted(x, own);
+  return data;
 }
 
-CurvePrediction LearningCurve::predicted(double x, const Refit& other) const {
+CurvePrediction LearningCurve::at(double x, std::span<const CurvePoint> points) const {
   check(std::isfinite(x) && x > 0, "a learning curve is continued to an x above 0, not to {}", x);
+  const CurveData data = with_values_of(points);
   const double log_u = std::log(x / last_x_);
   const auto shapes = curve_shapes();
-  CurvePrediction all;
   double mean = 0;
   double second = 0;
-  double noise = 0;
   double total = 0;   // weight
-  double inside = 0;  // weight of draws within the bounds
-  double beyond = 0;  // sum of weight times the exceeded bound
+  double inside = 0;  // weight of draws above the bound
   for (size_t s = 0; s < shapes.size(); ++s) {
-    CurveShare share{.names = shapes[s].names};
+    double weight = 0;
     double first_moment = 0;
     double second_moment = 0;
-    for (Draw draw : draws_[s]) {
-      if (other) {
-        draw.fit = fit_linear(*other, shapes[s], draw.fit.p);
-        draw.variance = variance_of(draw.fit);
-      }
-      const LinearPrediction p = predict_linear(data_, shapes[s], draw.fit, log_u);
-      if (draw.weight == 0 || !draw.fit.valid || !std::isfinite(p.mean)) {
+    for (const Draw& draw : draws_[s]) {
+      const LinearFit fit = fit_linear(data, shapes[s], draw.p);
+      const LinearPrediction p = predict_linear(data_, shapes[s], fit, log_u);
+      if (draw.weight == 0 || !fit.valid || !std::isfinite(p.mean)) {
         continue;
       }
       total += draw.weight;
-      const double y = centre_ + range_ * p.mean;
-      if (y < least_ || y > most_) {
-        beyond += draw.weight * std::clamp(y, least_, most_);
+      if (centre_ + range_ * p.mean < least_) {
         continue;
       }
-      share.weight += draw.weight;
+      weight += draw.weight;
       first_moment += draw.weight * p.mean;
-      second_moment += draw.weight * (square(p.mean) + draw.variance * (1 + p.spread));
-      noise += draw.weight * draw.variance;
+      second_moment += draw.weight * (square(p.mean) + variance_of(fit) * (1 + p.spread));
     }
-    inside += share.weight;
-    if (share.weight > 0) {
-      const double m = first_moment / share.weight;
-      share.mean = centre_ + range_ * m;
-      share.deviation = range_ * std::sqrt(std::max(second_moment / share.weight - square(m), 0.0));
-      all.shapes.push_back(share);
-      mean += first_moment;
-      second += second_moment;
-    }
+    inside += weight;
+    mean += first_moment;
+    second += second_moment;
   }
   if (inside < kLeastInside * total) {
-    all.shapes.clear();
-    mean = (beyond / std::max(total - inside, 1e-300) - centre_) / range_;
+    mean = (least_ - centre_) / range_;
     second = square(mean);
   } else if (inside > 0) {
     mean /= inside;
     second /= inside;
-    noise /= inside;
-    for (CurveShare& share : all.shapes) {
-      share.weight /= inside;
-    }
   }
   if (log_u > 0) {
     const double few = 1 + kFewPoints / static_cast<double>(data_.z.size());
     second += square(kDiscrepancy * few * log_u / -data_.log_first);
   }
-  all.mean = centre_ + range_ * mean;
-  all.deviation = range_ * std::sqrt(std::max(second - square(mean), 0.0));
-  all.noise = range_ * std::sqrt(noise);
-  return all;
+  return {.mean = centre_ + range_ * mean,
+          .deviation = range_ * std::sqrt(std::max(second - square(mean), 0.0))};
 }
 
-CurvePrediction predict_curve(std::span<const CurvePoint> points, double x,
-                              const CurveOptions& options) {
-  return LearningCurve(points, options).at(x);
-}
+}  // namespace
 
 std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoint>> curves,
-                                            double x, const CurveOptions& options) {
+                                            double x, double least) {
   check(!curves.empty(), "no curves to be continued");
   std::vector<CurvePoint> mean = curves.front();
   for (size_t i = 0; i < mean.size(); ++i) {
@@ -330,7 +323,7 @@ std::vector<CurvePrediction> predict_curves(std::span<const std::vector<CurvePoi
     }
     mean[i].y = sum / static_cast<double>(curves.size());
   }
-  const LearningCurve shape(mean, options);
+  const LearningCurve shape(mean, least);
   std::vector<CurvePrediction> predictions;
   for (const auto& curve : curves) {
     predictions.push_back(shape.at(x, curve));

@@ -15,7 +15,10 @@
 namespace espalier::train {
 namespace {
 
-/// Uniform in (-1, 1).
+constexpr int kRepeats = 3;  // after one warm-up
+
+}  // namespace
+
 std::vector<std::byte> random_values(DType type, int64_t count) {
   std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(type));
   const Tensor x{memory.data(), type, Shape{count}};
@@ -32,10 +35,6 @@ std::vector<parallel::WireSegment> one_segment(const kernels::WireFormat& format
                                                int64_t elements) {
   return {{.first = 0, .count = elements, .format = format}};
 }
-
-constexpr int kRepeats = 3;  // after one warm-up
-
-}  // namespace
 
 ReductionTimer::ReductionTimer(parallel::Communicator& comm, ReplicaCollectives& collectives,
                                DType type)
@@ -82,32 +81,6 @@ cost::Link ReductionTimer::link(int64_t longest) {
   } catch (const Failure&) {
     return {.latency_s = std::ranges::min(samples, {}, &cost::LinkSample::seconds).seconds};
   }
-}
-
-HostTimedReduction::HostTimedReduction(const Context& context, const kernels::WireFormat& format,
-                                       int64_t elements)
-    : context_(context),
-      format_(format),
-      memory_(random_values(context.type, elements)),
-      x_{memory_.data(), context.type, Shape{elements}},
-      wire_(context.kernels, context.stream, one_segment(format, elements)),
-      reduction_(
-          parallel::make_reduction(context.reduction, context.comm, context.stream.arena())) {}
-
-void HostTimedReduction::reduce() {
-  reduction_->start({.data = x_, .wire = &wire_});
-  reduction_->wait(context_.comm);
-}
-
-/// The codec kernels read fp32.
-void HostTimedReduction::encode_decode() {
-  if (codes_.empty()) {
-    values_ = random_values(DType::fp32, x_.count());
-    codes_.resize(kernels::wire_bytes(format_, x_.count()));
-  }
-  const Tensor values{values_.data(), DType::fp32, x_.shape};
-  context_.kernels.encode(context_.stream, {.x = values, .wire = codes_, .format = format_});
-  context_.kernels.decode(context_.stream, {.wire = codes_, .y = values, .format = format_});
 }
 
 DeviceTimedReduction::DeviceTimedReduction(const Context& context,

@@ -255,7 +255,7 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
               ? std::nullopt
               : std::optional(competition_of(scope, prunable_of(scope.network, config.pruning)))),
       method_(pruning::method_of(config.pruning)),
-      enabled_(config.pruning.method != "none") {
+      enabled_(config.pruning.prunes()) {
   if (enabled_) {
     timing_ = pruning::timing_of(config_);
     pruning::check_timing(timing_);

@@ -9,16 +9,15 @@
 #include "sparse/store/value_copy.h"
 #include "src/kernels/rules/wire/codecs.h"
 #include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/device_collectives.h"
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/reduction_timer.h"
 #include "src/train/exchange/shards.h"
-#include "src/train/exchange/value_wire.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/storage_choice.h"
 #include "src/train/stage/part_weights.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -33,7 +32,7 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
     return 0;
   }
   const size_t element = size_of(gradient.dtype);
-  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t asked = bucket_bytes(config);
   const size_t least = asked > 0 ? asked : parallel::usual_bucket_bytes(gradient.bytes());
   int64_t longest = 0;
   int64_t begin = 0;
@@ -84,9 +83,8 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
   }
-  const std::string codec = parallel::parse_codec(config.parallel.codec.fallback).name;
-  const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
-                     (codec == "adaptive" && config.parallel.codec_goal == "time");
+  const bool timed = config.parallel.reduction == "auto" || times_link(config) ||
+                     codec_chooser(config) == CodecChooser::fastest;
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
   const size_t bucket = longest_bucket_bytes(config, stage);
   return in_flight * staging_bytes(config, bucket, ranks) +
@@ -94,9 +92,9 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
          (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
-/// Bytes of the state in one arena that AdaPrec's trials copy and restore (state_copy.h).
+/// Bytes of the state in one arena that AdaPrec's trials copy and restore (codec_choice/adaprec.h).
 size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
-  if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
+  if (codec_chooser(config) != CodecChooser::adaprec || ranks == 1) {
     return 0;
   }
   size_t bytes = 0;
@@ -108,8 +106,8 @@ size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
 
 /// The same for error feedback.
 size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
-  return config.parallel.codec.fallback == "adaprec" && ranks > 1 && feedback ? feedback.bytes()
-                                                                              : 0;
+  return codec_chooser(config) == CodecChooser::adaprec && ranks > 1 && feedback ? feedback.bytes()
+                                                                                 : 0;
 }
 
 /// Exclude patterns apply to the whole network; a stage takes the names that they match.
@@ -144,7 +142,7 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   std::vector<Segments> ways;
   for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
     ways.push_back(segments_of(config, stage, format));
-    if (format == plain && config.parallel.codec.fallback != "adaprec") {
+    if (format == plain && codec_chooser(config) != CodecChooser::adaprec) {
       // Uncompressed parameters beside encoded ones take another path than a fully uncompressed
       // gradient.
       ways.push_back(ways.back());
@@ -371,8 +369,7 @@ class DryRun {
   size_t messages_of_reductions() {
     const sparse::Store& store = stage_.store();
     if (on_device()) {  // codecs are chosen on the host
-      const std::string codec = parallel::parse_codec(config_.parallel.codec.fallback).name;
-      return codec == "adaptive" ? store.gradient().bytes() : 0;
+      return codec_chooser(config_) == CodecChooser::adaptive ? store.gradient().bytes() : 0;
     }
     const bool copies = run_.place.device && run_.ranks > 1;
     return staging_of_run(config_, stage_, run_.ranks) + low_rank_bytes(config_, store) +

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
-#include "src/train/exchange/data_parallel.h"
+#include "src/train/exchange/shards.h"
 #include "src/train/masks/pruner.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -18,11 +19,8 @@ class Planner {
       : input_(input),
         config_(config),
         start_(start),
-        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))) {
-    for (const auto& layer : input.layers) {
-      std::ranges::move(layer->parameters(), std::back_inserter(network_));
-    }
-  }
+        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))),
+        network_(model::parameters_of(input.layers)) {}
 
   Plan plan() const {
     const RunShape run = run_shape();
@@ -149,16 +147,14 @@ int fewest_stages(const PlanInput& input, const io::Config& config, const Start&
 
 /// Fewest stages of the unpruned network, for a note to the user.
 std::string unpruned_note(const PlanInput& input) {
-  if (input.config.pruning.method == "none" && !input.start.pruned) {
+  if (!input.config.pruning.prunes() && !input.start.pruned) {
     return {};
   }
   io::Config config = input.config;
   config.pruning = {};
   Start dense{.masks = {}, .kept = {}};
-  for (const auto& layer : input.layers) {
-    for (const sparse::ParameterSpec& spec : layer->parameters()) {
-      dense.kept.push_back(spec.shape.count());
-    }
+  for (const sparse::ParameterSpec& spec : model::parameters_of(input.layers)) {
+    dense.kept.push_back(spec.shape.count());
   }
   const int stages = fewest_stages(input, config, dense);
   return stages == 0 ? fmt::format("; unpruned it would fit no grid of {} ranks", input.ranks)

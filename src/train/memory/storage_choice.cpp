@@ -44,7 +44,7 @@ bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& par
   if (parameter.full()) {
     return blocks;
   }
-  return (blocks || pruning.method == "none") &&
+  return (blocks || !pruning.prunes()) &&
          sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
                              question.store.options().block)
              .has_value();

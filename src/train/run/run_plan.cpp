@@ -6,7 +6,7 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/device_collectives.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/memory/planner.h"
 
 namespace espalier::train {
@@ -97,7 +97,8 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   if (config.parallel.pipeline != 1) {  // "auto" may need stages
     plan.stage_link = choose_stage_link(config, comm, stream);
   }
-  const bool on_device = reduces_on_device(config, comm, stream);
+  const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
+                         device_obstacle(config, comm, stream).empty();
   on_first_rank_first(comm, [&] {
     Plan made = make_plan({.config = config,
                            .problem = sources.problem,
@@ -123,9 +124,7 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
     plan.advice = std::move(made.advice);
   });
   check_stage_link(plan, note);
-  for (const auto& layer : sources.layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(plan.specs));
-  }
+  plan.specs = model::parameters_of(sources.layers);
   const parallel::GridPlace place = plan.layout.grid.place_of(comm.rank());
   plan.parts = plan.layout.parts(place.stage);
   plan.parameters = parameters_of(sources.layers, plan.parts);

@@ -14,20 +14,20 @@
 
 namespace espalier::train {
 
-StepLoop::StepLoop(Run& run, Reporter& reporter, Callbacks callbacks)
-    : run_(run), reporter_(reporter), callbacks_(std::move(callbacks)) {
+StepLoop::StepLoop(Run& run, Reporter& reporter, const TrainerOptions& options)
+    : run_(run), reporter_(reporter), options_(options) {
   const io::Config& config = run.config();
-  if (config.parallel.codec.fallback != "adaprec" || run.plan->layout.grid.data == 1) {
+  if (codec_chooser(config) != CodecChooser::adaprec || run.plan->layout.grid.data == 1) {
     return;
   }
   // a tenth of an evaluation: a trial's curve has several points
   const int64_t batches = std::max<int64_t>(config.train.eval_batches / 10, 1);
-  const AdaPrec::Hands hands{
+  AdaPrec::Callbacks trials{
       .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
       .train = [this](int64_t step) { run_trial_step(step); },
-      .evaluate = [this, batches] { return evaluate(batches); },
-      .copy = [this] { return StateCopy(run_.stage->store()); }};
-  adaprec_ = std::make_unique<AdaPrec>(config, run.comm, hands, run.resumed_step);
+      .evaluate = [this, batches] { return evaluate(batches); }};
+  adaprec_ = std::make_unique<AdaPrec>(config, run.comm, run.stage->store(), std::move(trials),
+                                       run.resumed_step);
 }
 
 void StepLoop::run_to(int64_t last) {
@@ -246,9 +246,9 @@ void StepLoop::report(StepReport report) {
   if (every(config.train.checkpoint_every)) {
     reporter_.checkpoint();
   }
-  reporter_.note_news();
-  if (callbacks_.on_step) {
-    callbacks_.on_step(report);
+  reporter_.note_choices();
+  if (options_.on_step) {
+    options_.on_step(report);
   }
 }
 
@@ -262,7 +262,7 @@ double StepLoop::evaluate(int64_t batches) {
   const int64_t end = samples * (run_.ranks->replica() + 1) / replicas;
   std::array<double, 1> total{run_.pipeline->evaluate(first, end - first)};
   parallel::all_reduce_small(run_.comm, total, parallel::Combine::sum);
-  return total[0] / static_cast<double>(samples * run_.source->rows());
+  return total[0] / static_cast<double>(samples * run_.plan->problem.rows);
 }
 
 double StepLoop::row_scale(double loss_scale) const {

@@ -11,7 +11,6 @@
 // A step with a non-finite loss or gradient norm changes nothing, and neither does a step that was
 // enqueued after it (optim/norm.h). Rows with a non-finite loss have non-finite gradients
 // (kernels.h). So the state afterwards is the state before that step.
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,12 +21,8 @@ namespace espalier::train {
 
 class StepLoop {
  public:
-  struct Callbacks {
-    std::function<bool()> stop_requested;            ///< polled once per step
-    std::function<void(const StepReport&)> on_step;  ///< after each step
-  };
-  /// Both must outlive it.
-  StepLoop(Run& run, Reporter& reporter, Callbacks callbacks);
+  /// All must outlive it.
+  StepLoop(Run& run, Reporter& reporter, const TrainerOptions& options);
 
   /// Steps up to `last`, or until a stop is requested on any rank.
   void run_to(int64_t last);
@@ -51,7 +46,7 @@ class StepLoop {
   /// An enqueued step and its results so far.
   struct PendingStep {
     StepReport report;
-    optim::AskedUpdate update;
+    optim::PendingUpdate update;
     Sent sent;
     double begin = 0;  ///< seconds
   };
@@ -63,7 +58,7 @@ class StepLoop {
   double evaluate(int64_t batches);
   /// The factor of the loss of one row at this loss scale.
   double row_scale(double loss_scale) const;
-  bool stop_requested() const { return callbacks_.stop_requested && callbacks_.stop_requested(); }
+  bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
   template <class Thrown>
   void check_loss(int64_t step, double loss) const;
   template <class Thrown>
@@ -71,7 +66,7 @@ class StepLoop {
 
   Run& run_;
   Reporter& reporter_;
-  Callbacks callbacks_;
+  const TrainerOptions& options_;
   std::unique_ptr<AdaPrec> adaprec_;    ///< with codec "adaprec" only
   std::optional<PendingStep> pending_;  ///< the step that is not finished
   double finished_ = 0;                 ///< time at which the last step was finished
