@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
 #include "src/train/run/source.h"
@@ -77,7 +77,7 @@ int eval(const EvalArguments& arguments) {
     print_json(json);
     return 0;
   }
-  std::vector<std::vector<std::string>> rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
+  Rows rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
   for (const char* key : {"perplexity", "bits_per_byte"}) {
     if (json.contains(key)) {
       rows.push_back({key, fmt::format("{:.4f}", json[key].get<double>())});

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/weights_file.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"

@@ -119,8 +119,8 @@ Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config
   options.dtype = options.gradient = DType::fp32;
   // No passes run on this store, and it must hold any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
-  store = std::make_unique<sparse::Store>(
-      stream, kernels::by_name("cpu"), parameters_of(file.config, file.problem), options);
+  store = std::make_unique<sparse::Store>(stream, kernels::by_name("cpu"),
+                                          parameters_of(file.config, file.problem), options);
   prunable = train::prunable_of(*store, file.config.pruning);
 }
 

@@ -1,5 +1,3 @@
-#include "src/config/validate.h"
-
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"

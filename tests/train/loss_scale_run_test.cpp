@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "src/config/validate.h"
+#include "src/config/parse.h"
 #include "src/train/run/loss_scale.h"
 #include "tests/device/told.h"
 #include "tests/support/failure.h"

@@ -5,6 +5,7 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/registry.h"
+#include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
 namespace espalier {
@@ -169,13 +170,8 @@ TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
 
 TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
   const TempDir dir;
-  auto error_of = [&](const io::Config& config, int ranks) -> std::string {
-    try {
-      run_grid(config, ranks);
-    } catch (const Failure& failure) {
-      return failure.what();
-    }
-    return "no error";
+  const auto error_of = [](const io::Config& config, int ranks) {
+    return failure_of([&] { run_grid(config, ranks); });
   };
   io::Config config = config_for(dir);
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 3), HasSubstr("multiple of 2 ranks"));

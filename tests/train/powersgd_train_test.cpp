@@ -90,11 +90,6 @@ TEST(LowRankRuns, LearnTheBetterTheMoreColumnsTravel) {
   EXPECT_GT(first - losses[0], 0.6 * (first - losses[4]));
 }
 
-TEST(LowRankRuns, OneRankSendsNothingAndChangesNothing) {
-  const TempDir dir;
-  EXPECT_EQ(run(low_rank(dir), 1), run(tiny_config(dir), 1));
-}
-
 TEST(LowRankRuns, SendTheBytesOfTheirFactors) {
   const TempDir dir;
   io::Config config = low_rank(dir);
@@ -265,27 +260,6 @@ TEST(LowRankRuns, VectorsAndMatricesThatWouldNotShrinkTravelAsTheyAre) {
   EXPECT_EQ(rank("head.weight", Shape{28, 28}), 0) << "no fewer bytes";
   EXPECT_EQ(rank("head.weight", Shape{4096}), 0);
   EXPECT_EQ(rank("embedding.token", Shape{4096, 32}), 0);
-}
-
-TEST(LowRankRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
-  const TempDir dir;
-  const io::Config config = low_rank(dir);
-  const std::string message = failure_of([&] {
-    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-      train::Trainer* running = nullptr;
-      train::TrainerOptions options{.resume = "none"};
-      options.on_step = [&](const train::StepReport& report) {
-        sparse::Store& store = running->stage().store();
-        if (comm.rank() == 1 && report.step == 4) {
-          store.part(store.feedback(), store.find(kExpand)).get<float>()[3] = NAN;
-        }
-      };
-      train::Trainer trainer(config, comm, options);
-      running = &trainer;
-      trainer.run();
-    });
-  });
-  EXPECT_THAT(message, HasSubstr(std::string("at step 5, in ") + kExpand));
 }
 
 }  // namespace

@@ -35,13 +35,7 @@ io::Config sharded(io::Config config) {
 
 const std::vector<testing::Way> kWays{
     {"dense", [](io::Config&) {}},
-    {"eight_bits",
-     [](io::Config& config) {
-       testing::prune_sparse(config);
-       config.model.width = 64;  // parameters that are large enough for coded moments
-       config.pruning.sparsity = 0.5;
-       config.optimizer.state_bits = 8;
-     }},
+    {"eight_bits", testing::set_eight_bits},
     {"gradual", testing::prune_gradually},
     {"rigl", testing::move_masks},
     {"sgd",

@@ -225,21 +225,5 @@ TEST(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
   }
 }
 
-TEST(CodedValueTrials, LeaveNoTrace) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.parallel.zero = 1;
-  config.parallel.value_codec.fallback = "maxmin:3";
-  config.parallel.codec.fallback = "maxmin:4";
-  config.parallel.codec_min_size = 64;
-  config.train.steps = 24;
-  const Outcome want = run(config, 2);
-  config.parallel.codec.fallback = "adaprec";
-  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};
-  config.parallel.codec_every = 8;
-  config.parallel.codec_trial = 5;
-  EXPECT_EQ(run(config, 2), want);
-}
-
 }  // namespace
 }  // namespace espalier

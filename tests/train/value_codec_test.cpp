@@ -9,7 +9,6 @@
 #include "parallel/reduction/sra.h"
 #include "parallel/wire/codec.h"
 #include "src/config/parse.h"
-#include "src/config/validate.h"
 #include "src/train/stage/wire_formats.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"

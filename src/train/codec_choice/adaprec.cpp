@@ -94,8 +94,7 @@ bool AdaPrec::due(int64_t step) const {
   const bool moving =
       pruning::method_of(pruning).moving() && step <= pruning.last_move(config_.train.steps);
   const bool masks_change =
-      pruning.prunes() &&
-      (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
+      pruning.prunes() && (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
   return step % config_.parallel.codec_every == 0 && end < config_.train.steps && !masks_change;
 }
 

@@ -60,8 +60,8 @@ std::vector<PrecisionForecast> forecasts_of(const PrecisionRound& round) {
         round.step_now);
   std::vector<CurvePrediction> predicted;
   try {
-    predicted = predict_curves(curves, static_cast<double>(round.step_now + round.phase_steps),
-                               kLeastLoss);
+    predicted =
+        predict_curves(curves, static_cast<double>(round.step_now + round.phase_steps), kLeastLoss);
   } catch (const Failure& failure) {
     fail("candidates of the round at step {}: {}", round.step_now, failure.what());
   }

@@ -26,11 +26,24 @@
 #include "parallel/choice/break_even.h"
 #include "parallel/choice/error_table.h"
 #include "src/train/exchange/gradient_timeline.h"
+#include "src/train/exchange/reduction_timer.h"
 #include "src/train/stage/stage.h"
 #include "src/train/stage/wire_formats.h"
-#include "src/train/exchange/reduction_timer.h"
 
 namespace espalier::train {
+
+/// The candidates of a measured choice; empty if the config's default names a codec. `gradient`:
+/// type of gradients, which uncompressed gradients keep.
+std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient);
+/// Whether the choice times the link.
+bool times_link(const io::Config& config);
+/// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
+struct Timing {
+  kernels::WireFormat format;
+  int64_t elements = 0;
+  bool code = false;
+};
+std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage);
 
 class CodecChoice {
  public:

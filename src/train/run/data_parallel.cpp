@@ -4,8 +4,8 @@
 #include "sparse/store/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/low_rank_codec.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
@@ -130,33 +130,28 @@ optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
 
 /// Sums the norm over the stages of a pipeline and the slices of a sharded optimizer.
 optim::GradientNorm::Sum DataParallel::norm_reduction() {
-  if (!stages_.has_stages() && !shards_) {
+  const bool stages = stages_.has_stages();
+  if (!stages && !shards_) {
     return {};
   }
-  const bool slices_on_device = !shards_ || collectives_->on_device();
-  const bool stages_on_device = !stages_.has_stages() || stages_.on_device();
-  if (slices_on_device && stages_on_device) {
-    return {.on_device = [this](const Tensor& counts) { reduce_counts(counts); }};
+  if ((!shards_ || collectives_->on_device()) && (!stages || stages_.on_device())) {
+    return {.on_device = [this, stages](const Tensor& counts) {
+      if (shards_) {
+        collectives_->all_reduce_counts(counts);
+      }
+      if (stages) {
+        stages_.reduce_counts(counts);
+      }
+    }};
   }
-  return {.on_host = [this](std::span<double> words) { reduce_words(words); }};
-}
-
-void DataParallel::reduce_counts(const Tensor& counts) {
-  if (shards_) {
-    collectives_->all_reduce_counts(counts);
-  }
-  if (stages_.has_stages()) {
-    stages_.reduce_counts(counts);
-  }
-}
-
-void DataParallel::reduce_words(std::span<double> words) {
-  if (shards_) {
-    parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
-  }
-  if (stages_.has_stages()) {
-    stages_.reduce_words(words);
-  }
+  return {.on_host = [this, stages](std::span<double> words) {
+    if (shards_) {
+      parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
+    }
+    if (stages) {
+      stages_.reduce_words(words);
+    }
+  }};
 }
 
 void DataParallel::start_gather() {

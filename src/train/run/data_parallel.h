@@ -63,8 +63,6 @@ class DataParallel {
   void start_gather();
   optim::PendingUpdate sharded_update(int64_t step, double lr);
   optim::GradientNorm::Sum norm_reduction();
-  void reduce_words(std::span<double> words);
-  void reduce_counts(const Tensor& counts);
 
   const io::Config& config_;
   int64_t step_ = 0;

@@ -3,7 +3,6 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/lookout.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/run/pipeline_record.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/run/summary.h"
 
