@@ -45,10 +45,10 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   sum.on_host(words);
   const kernels::Clip found =
       kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_, scale_);
-  const Tensor room = staging_.room(clip);
-  room.get<float>()[0] = found.norm;
-  room.get<float>()[1] = found.factor;
-  staging_.send(room, clip);
+  const Tensor host = staging_.host_memory(clip);
+  host.get<float>()[0] = found.norm;
+  host.get<float>()[1] = found.factor;
+  staging_.send(host, clip);
   return std::isfinite(found.factor);
 }
 

@@ -112,7 +112,7 @@ TEST(Async, UpdatesOfSeveralMicroBatches) {
 
 TEST(Async, ReplicasSumEachStage) {
   const TempDir dir;
-  for (const std::string prediction : predictions()) {
+  for (const std::string& prediction : predictions()) {
     io::Config config = config_for(dir);
     config.parallel.weight_prediction = prediction;
     config.train.global_batch = 4;

@@ -441,9 +441,98 @@ bool inside(const CurveParameters& at) {
 /// Draws of all shapes, fitted to one curve. Predicts curves that have points at the same x.
 class LearningCurve {
  public:
-  LearningCurve(std::span<const CurvePoint> points, double least);
+  LearningCurve(std::span<const CurvePoint> points, double least) : least_(least) {
+    check_points(points);
+    const auto [low, high] = std::ranges::minmax(points, {}, &CurvePoint::y);
+    const double largest = std::max(std::abs(low.y), std::abs(high.y));
+    last_x_ = points.back().x;
+    centre_ = points.back().y;
+    // Lower limit of the range: a curve that is constant in all its digits may still change.
+    range_ = std::max({high.y - low.y, 1e-4 * largest, 1e-300});
+    check(low.y >= least_, "a point of the learning curve has y = {}, below the bound {}", low.y,
+          least_);
+    data_ = standardised(points, centre_, range_);
+    const auto shapes = curve_shapes();
+    std::vector<CurveMinimum> minima;
+    for (const CurveShape& shape : shapes) {
+      minima.push_back(search(data_, shape));
+    }
+    // Repeat while the noise estimate falls: priors are in units of the noise, so an estimate that is
+    // too large distorts the first fits.
+    CurveData plain = data_;
+    double before = 0;
+    for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {
+      plain.noise = before = data_.noise;
+      data_ = adapted(plain, minima);
+      for (size_t s = 0; s < shapes.size(); ++s) {
+        minima[s] = improve(data_, shapes[s], minima[s].square);
+      }
+    }
+    draws_.resize(shapes.size());
+    std::vector<double> log_weights;
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      draw(s, minima[s], log_weights);
+    }
+    const double largest_log = std::ranges::max(log_weights);
+    double sum = 0;
+    for (double& w : log_weights) {
+      w = std::exp(w - largest_log);
+      sum += w;
+    }
+    size_t next = 0;
+    for (auto& draws : draws_) {
+      for (Draw& draw : draws) {
+        draw.weight = log_weights[next++] / sum;
+      }
+    }
+  }
+
   /// Prediction at `x` for `points`: only level and amplitude of each draw are fitted to them.
-  [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> points) const;
+  [[nodiscard]] CurvePrediction at(double x, std::span<const CurvePoint> points) const {
+    check(std::isfinite(x) && x > 0, "a learning curve is continued to an x above 0, not to {}", x);
+    const CurveData data = with_values_of(points);
+    const double log_u = std::log(x / last_x_);
+    const auto shapes = curve_shapes();
+    double mean = 0;
+    double second = 0;
+    double total = 0;   // weight
+    double inside = 0;  // weight of draws above the bound
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      double weight = 0;
+      double first_moment = 0;
+      double second_moment = 0;
+      for (const Draw& draw : draws_[s]) {
+        const LinearFit fit = fit_linear(data, shapes[s], draw.p);
+        const LinearPrediction p = predict_linear(data_, shapes[s], fit, log_u);
+        if (draw.weight == 0 || !fit.valid || !std::isfinite(p.mean)) {
+          continue;
+        }
+        total += draw.weight;
+        if (centre_ + range_ * p.mean < least_) {
+          continue;
+        }
+        weight += draw.weight;
+        first_moment += draw.weight * p.mean;
+        second_moment += draw.weight * (square(p.mean) + variance_of(fit) * (1 + p.spread));
+      }
+      inside += weight;
+      mean += first_moment;
+      second += second_moment;
+    }
+    if (inside < kLeastInside * total) {
+      mean = (least_ - centre_) / range_;
+      second = square(mean);
+    } else if (inside > 0) {
+      mean /= inside;
+      second /= inside;
+    }
+    if (log_u > 0) {
+      const double few = 1 + kFewPoints / static_cast<double>(data_.z.size());
+      second += square(kDiscrepancy * few * log_u / -data_.log_first);
+    }
+    return {.mean = centre_ + range_ * mean,
+            .deviation = range_ * std::sqrt(std::max(second - square(mean), 0.0))};
+  }
 
  private:
   struct Draw {
@@ -451,141 +540,45 @@ class LearningCurve {
     double weight = 0;  ///< the sum over all draws of all shapes is 1
   };
 
-  [[nodiscard]] CurveData with_values_of(std::span<const CurvePoint> points) const;
+  [[nodiscard]] CurveData with_values_of(std::span<const CurvePoint> points) const {
+    check_points(points);
+    CurveData data = data_;
+    for (size_t i = 0; i < points.size(); ++i) {
+      check(std::abs(std::log(points[i].x / last_x_) - data_.log_u[i]) < 1e-9,
+            "point {} of a curve of the same shape has another x, {}", i, points[i].x);
+      data.z[i] = (points[i].y - centre_) / range_;
+    }
+    return data;
+  }
+
   /// s^2, including the factor of Student's t.
-  [[nodiscard]] double variance_of(const LinearFit& fit) const;
-  void draw(size_t shape, const CurveMinimum& minimum, std::vector<double>& log_weights);
+  [[nodiscard]] double variance_of(const LinearFit& fit) const {
+    return (data_.prior_squares + fit.squares) / (data_.prior_count + data_.count - 2);
+  }
+
+  void draw(size_t shape_number, const CurveMinimum& minimum, std::vector<double>& log_weights) {
+    const CurveShape& shape = curve_shapes()[shape_number];
+    const Proposal proposal(data_, shape, minimum);
+    const uint64_t key = mix(kSeed, shape_number);
+    for (int i = 0; i < kDraws; ++i) {
+      const CurveParameters at =
+          proposal.draw(key, static_cast<uint64_t>(i), i < kDraws * kWholeBox);
+      if (!inside(at)) {
+        continue;
+      }
+      const CurveParameters p = shape.at(at, data_.log_first);
+      const LinearFit fit = fit_linear(data_, shape, p);
+      if (fit.valid) {
+        draws_[shape_number].push_back({.p = p});
+        log_weights.push_back(fit.log_evidence + std::log(shape.published / proposal.density(at)));
+      }
+    }
+  }
 
   CurveData data_;
   double last_x_, centre_, range_, least_;
   std::vector<std::vector<Draw>> draws_;  ///< by shape
 };
-
-LearningCurve::LearningCurve(std::span<const CurvePoint> points, double least) : least_(least) {
-  check_points(points);
-  const auto [low, high] = std::ranges::minmax(points, {}, &CurvePoint::y);
-  const double largest = std::max(std::abs(low.y), std::abs(high.y));
-  last_x_ = points.back().x;
-  centre_ = points.back().y;
-  // Lower limit of the range: a curve that is constant in all its digits may still change.
-  range_ = std::max({high.y - low.y, 1e-4 * largest, 1e-300});
-  check(low.y >= least_, "a point of the learning curve has y = {}, below the bound {}", low.y,
-        least_);
-  data_ = standardised(points, centre_, range_);
-  const auto shapes = curve_shapes();
-  std::vector<CurveMinimum> minima;
-  for (const CurveShape& shape : shapes) {
-    minima.push_back(search(data_, shape));
-  }
-  // Repeat while the noise estimate falls: priors are in units of the noise, so an estimate that is
-  // too large distorts the first fits.
-  CurveData plain = data_;
-  double before = 0;
-  for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {
-    plain.noise = before = data_.noise;
-    data_ = adapted(plain, minima);
-    for (size_t s = 0; s < shapes.size(); ++s) {
-      minima[s] = improve(data_, shapes[s], minima[s].square);
-    }
-  }
-  draws_.resize(shapes.size());
-  std::vector<double> log_weights;
-  for (size_t s = 0; s < shapes.size(); ++s) {
-    draw(s, minima[s], log_weights);
-  }
-  const double largest_log = std::ranges::max(log_weights);
-  double sum = 0;
-  for (double& w : log_weights) {
-    w = std::exp(w - largest_log);
-    sum += w;
-  }
-  size_t next = 0;
-  for (auto& draws : draws_) {
-    for (Draw& draw : draws) {
-      draw.weight = log_weights[next++] / sum;
-    }
-  }
-}
-
-void LearningCurve::draw(size_t shape_number, const CurveMinimum& minimum,
-                         std::vector<double>& log_weights) {
-  const CurveShape& shape = curve_shapes()[shape_number];
-  const Proposal proposal(data_, shape, minimum);
-  const uint64_t key = mix(kSeed, shape_number);
-  for (int i = 0; i < kDraws; ++i) {
-    const CurveParameters at = proposal.draw(key, static_cast<uint64_t>(i), i < kDraws * kWholeBox);
-    if (!inside(at)) {
-      continue;
-    }
-    const CurveParameters p = shape.at(at, data_.log_first);
-    const LinearFit fit = fit_linear(data_, shape, p);
-    if (fit.valid) {
-      draws_[shape_number].push_back({.p = p});
-      log_weights.push_back(fit.log_evidence + std::log(shape.published / proposal.density(at)));
-    }
-  }
-}
-
-double LearningCurve::variance_of(const LinearFit& fit) const {
-  return (data_.prior_squares + fit.squares) / (data_.prior_count + data_.count - 2);
-}
-
-CurveData LearningCurve::with_values_of(std::span<const CurvePoint> points) const {
-  check_points(points);
-  CurveData data = data_;
-  for (size_t i = 0; i < points.size(); ++i) {
-    check(std::abs(std::log(points[i].x / last_x_) - data_.log_u[i]) < 1e-9,
-          "point {} of a curve of the same shape has another x, {}", i, points[i].x);
-    data.z[i] = (points[i].y - centre_) / range_;
-  }
-  return data;
-}
-
-CurvePrediction LearningCurve::at(double x, std::span<const CurvePoint> points) const {
-  check(std::isfinite(x) && x > 0, "a learning curve is continued to an x above 0, not to {}", x);
-  const CurveData data = with_values_of(points);
-  const double log_u = std::log(x / last_x_);
-  const auto shapes = curve_shapes();
-  double mean = 0;
-  double second = 0;
-  double total = 0;   // weight
-  double inside = 0;  // weight of draws above the bound
-  for (size_t s = 0; s < shapes.size(); ++s) {
-    double weight = 0;
-    double first_moment = 0;
-    double second_moment = 0;
-    for (const Draw& draw : draws_[s]) {
-      const LinearFit fit = fit_linear(data, shapes[s], draw.p);
-      const LinearPrediction p = predict_linear(data_, shapes[s], fit, log_u);
-      if (draw.weight == 0 || !fit.valid || !std::isfinite(p.mean)) {
-        continue;
-      }
-      total += draw.weight;
-      if (centre_ + range_ * p.mean < least_) {
-        continue;
-      }
-      weight += draw.weight;
-      first_moment += draw.weight * p.mean;
-      second_moment += draw.weight * (square(p.mean) + variance_of(fit) * (1 + p.spread));
-    }
-    inside += weight;
-    mean += first_moment;
-    second += second_moment;
-  }
-  if (inside < kLeastInside * total) {
-    mean = (least_ - centre_) / range_;
-    second = square(mean);
-  } else if (inside > 0) {
-    mean /= inside;
-    second /= inside;
-  }
-  if (log_u > 0) {
-    const double few = 1 + kFewPoints / static_cast<double>(data_.z.size());
-    second += square(kDiscrepancy * few * log_u / -data_.log_first);
-  }
-  return {.mean = centre_ + range_ * mean,
-          .deviation = range_ * std::sqrt(std::max(second - square(mean), 0.0))};
-}
 
 }  // namespace
 

@@ -123,7 +123,7 @@ void DeviceTimedReduction::reduce() {
 void DeviceTimedReduction::encode_decode() {
   const Tensor gradient = context_.stage.store().gradient();
   const size_t begin = (x_.bytes() + parallel::kLine - 1) / parallel::kLine * parallel::kLine;
-  const std::span<std::byte> room =
+  const std::span<std::byte> codes =
       parallel::flat_bytes(gradient).subspan(std::min(begin, gradient.bytes()));
   const std::vector<int64_t> edges = parallel::edges_of({.data = x_}, context_.link.size());
   const int64_t piece =
@@ -131,9 +131,9 @@ void DeviceTimedReduction::encode_decode() {
   for (int64_t first = 0; first < x_.count(); first += piece) {
     const Tensor some = x_.elements(first, std::min(piece, x_.count() - first));
     const size_t bytes = context_.wire.bytes(first, some.count());
-    if (bytes <= room.size()) {
-      context_.wire.encode(some, first, room.first(bytes));
-      context_.wire.decode(room.first(bytes), first, some);
+    if (bytes <= codes.size()) {
+      context_.wire.encode(some, first, codes.first(bytes));
+      context_.wire.decode(codes.first(bytes), first, some);
     }
   }
   context_.link.stream().synchronize();

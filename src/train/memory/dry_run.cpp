@@ -167,18 +167,87 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
 class PlannedReductions {
  public:
   /// For replica `rank` of `ranks`. Both must outlive it. Runs the timed reductions.
-  PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks);
+  PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks)
+      : config_(config),
+        stage_(stage),
+        stream_(stage.store().arena(), 1),
+        link_(rank, ranks, stream_),
+        wire_(stage.kernels(), stream_),
+        value_wire_(stage.kernels(), stream_),
+        low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
+        reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
+        factored_(link_, low_rank_, reduction_) {
+    stage.store().move_codecs_to_device();
+    run_timed();
+  }
 
   /// Runs the reductions for the stage's present masks, with powersgd before and after its warm-up.
   /// Reduces slices if the optimizer is sharded, else whole gradients; in an asynchronous schedule
   /// one part at a time.
-  void run();
+  void run() {
+    run_step(0);
+    if (uses_low_rank(config_)) {
+      run_step(std::max<int64_t>(config_.train.steps - 1, 0));
+    }
+  }
 
  private:
-  void run_timed();
-  void run_step(int64_t step);
-  void run_with(const parallel::WireView& wire);
-  void run_buckets(const parallel::BucketPipeline::Step& step);
+  void run_timed() {
+    if (config_.parallel.error_feedback) {
+      wire_.set_feedback(stage_.store().feedback());
+    }
+    const DeviceTimedReduction::Context context{
+        .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
+    for (const Timing& timing : longest_timings(config_, stage_)) {
+      DeviceTimedReduction reduction(context, timing.format, timing.elements);
+      timing.code ? reduction.encode_decode() : reduction.reduce();
+      reduction.end();
+    }
+  }
+
+  void run_step(int64_t step) {
+    if (uses_low_rank(config_)) {
+      set_low_rank(low_rank_, config_, stage_, step);
+    }
+    if (config_.parallel.error_feedback) {
+      wire_.set_feedback(stage_.store().feedback());
+    }
+    for (Segments& way : ways_to_send(config_, stage_)) {
+      std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
+      wire_.set_segments(std::move(way));
+      run_with({.wire = &wire_});
+    }
+  }
+
+  void run_with(const parallel::WireView& wire) {
+    sparse::Store& store = stage_.store();
+    if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
+      run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
+                                      shards->partition(), wire));
+      if (codes_values(config_)) {
+        value_wire_.set_segments(value_segments(config_, store));
+        run_buckets(parallel::half_step(store.value(), parallel::Phases::gather,
+                                        shards->partition(), {.wire = &value_wire_}));
+      }
+    } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
+      run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
+                                            bucket_bytes(config_), wire));
+    } else {
+      for (size_t part = 0; part < stage_.parts().size(); ++part) {
+        const sparse::ParameterRange range = stage_.parameters_of_part(part);
+        const auto [first, count] = sparse::flat_range(store, range);
+        run_buckets(parallel::all_reduce_step(
+            store.gradient().elements(first, count), sparse::flat_ends(store, range),
+            bucket_bytes(config_), {.wire = wire.wire, .first = first}));
+      }
+    }
+  }
+
+  void run_buckets(const parallel::BucketPipeline::Step& step) {
+    for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
+      factored_.run(step, bucket, "planning");
+    }
+  }
 
   const io::Config& config_;
   Stage& stage_;
@@ -189,84 +258,6 @@ class PlannedReductions {
   parallel::DeviceReduction reduction_;
   parallel::DeviceLowRankReduction factored_;
 };
-
-PlannedReductions::PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks)
-    : config_(config),
-      stage_(stage),
-      stream_(stage.store().arena(), 1),
-      link_(rank, ranks, stream_),
-      wire_(stage.kernels(), stream_),
-      value_wire_(stage.kernels(), stream_),
-      low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
-      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
-      factored_(link_, low_rank_, reduction_) {
-  stage.store().move_codecs_to_device();
-  run_timed();
-}
-
-void PlannedReductions::run_timed() {
-  if (config_.parallel.error_feedback) {
-    wire_.set_feedback(stage_.store().feedback());
-  }
-  const DeviceTimedReduction::Context context{
-      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
-  for (const Timing& timing : longest_timings(config_, stage_)) {
-    DeviceTimedReduction reduction(context, timing.format, timing.elements);
-    timing.code ? reduction.encode_decode() : reduction.reduce();
-    reduction.end();
-  }
-}
-
-void PlannedReductions::run() {
-  run_step(0);
-  if (uses_low_rank(config_)) {
-    run_step(std::max<int64_t>(config_.train.steps - 1, 0));
-  }
-}
-
-void PlannedReductions::run_step(int64_t step) {
-  if (uses_low_rank(config_)) {
-    set_low_rank(low_rank_, config_, stage_, step);
-  }
-  if (config_.parallel.error_feedback) {
-    wire_.set_feedback(stage_.store().feedback());
-  }
-  for (Segments& way : ways_to_send(config_, stage_)) {
-    std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
-    wire_.set_segments(std::move(way));
-    run_with({.wire = &wire_});
-  }
-}
-
-void PlannedReductions::run_with(const parallel::WireView& wire) {
-  sparse::Store& store = stage_.store();
-  if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
-    run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
-                                    shards->partition(), wire));
-    if (codes_values(config_)) {
-      value_wire_.set_segments(value_segments(config_, store));
-      run_buckets(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
-                                      {.wire = &value_wire_}));
-    }
-  } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
-    run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
-                                          bucket_bytes(config_), wire));
-  } else {
-    for (size_t part = 0; part < stage_.parts().size(); ++part) {
-      const sparse::ParameterRange range = stage_.parameters_of_part(part);
-      const auto [first, count] = sparse::flat_range(store, range);
-      run_buckets(parallel::all_reduce_step(store.gradient().elements(first, count),
-                                            sparse::flat_ends(store, range), bucket_bytes(config_),
-                                            {.wire = wire.wire, .first = first}));
-    }
-  }
-}
-
-void PlannedReductions::run_buckets(const parallel::BucketPipeline::Step& step) {
-  for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-    factored_.run(step, bucket, "planning");
-  }
-}
 
 /// A run on a dry arena, with the peak of its heap.
 class DryRun {

@@ -45,10 +45,78 @@ class Planner {
   }
 
  private:
-  RunShape run_shape() const;
-  Layout layout_for(int64_t micro_batches) const;
-  std::vector<StageShape> stages_for(int64_t micro_batches) const;
-  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const;
+  RunShape run_shape() const {
+    const int replica = grid_.place_of(input_.rank).replica;
+    RunShape run{.problem = input_.problem,
+                 .ranks = grid_.data,
+                 .threads = input_.threads,
+                 .place = input_.place,
+                 .start = start_,
+                 .sharding = plan_shards(config_, replica, grid_.data),
+                 .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
+                 .replica = replica};
+    if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
+      run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+    }
+    return run;
+  }
+
+  Layout layout_for(int64_t micro_batches) const {
+    return make_layout(config_, input_.ranks, micro_batches, input_.times);
+  }
+
+  std::vector<StageShape> stages_for(int64_t micro_batches) const {
+    const Layout layout = layout_for(micro_batches);
+    const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
+    const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
+    std::vector<StageShape> stages;
+    for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+      const std::vector<PartShape> parts = layout.parts(rank);
+      const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
+      StageShape stage{.rank = rank,
+                       .layout = layout,
+                       .parts = parts,
+                       .start = start_of_part(start_, numbers),
+                       .messages = messages(layout, rank, samples)};
+      for (const size_t number : numbers) {
+        if (network_[number].prunable && !prunable[number]) {
+          stage.exclude.push_back(network_[number].name);
+        }
+      }
+      stages.push_back(std::move(stage));
+    }
+    return stages;
+  }
+  /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
+
+  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const {
+    const parallel::Schedule& schedule = layout.schedule;
+    StageShape::Messages sum;
+    for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
+      const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
+      const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
+      const kernels::WireFormat wire = activation_format(config_);
+      const size_t bytes = wire == kernels::WireFormat{}
+                               ? flow.bytes()
+                               : kernels::wire_bytes(wire, flow.shape.count());
+      const bool crosses = schedule.crosses(boundary);
+      const bool touches =
+          schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
+      const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
+      const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
+      (through_host ? sum.on_host : sum.beside_kernels) +=
+          touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
+    }
+    const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
+    const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
+    const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
+    if (!tied.empty() && apart && end) {
+      const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
+      sum.beside_kernels += static_cast<size_t>(found->shape.count()) *
+                            size_of(store_options(config_, true).gradient);
+    }
+    return sum;
+  }
 
   const PlanInput& input_;
   const io::Config& config_;
@@ -56,79 +124,6 @@ class Planner {
   parallel::Grid grid_;
   std::vector<sparse::ParameterSpec> network_;  ///< all parameters
 };
-
-RunShape Planner::run_shape() const {
-  const int replica = grid_.place_of(input_.rank).replica;
-  RunShape run{.problem = input_.problem,
-               .ranks = grid_.data,
-               .threads = input_.threads,
-               .place = input_.place,
-               .start = start_,
-               .sharding = plan_shards(config_, replica, grid_.data),
-               .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
-               .replica = replica};
-  if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
-    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
-  }
-  return run;
-}
-
-Layout Planner::layout_for(int64_t micro_batches) const {
-  return make_layout(config_, input_.ranks, micro_batches, input_.times);
-}
-
-std::vector<StageShape> Planner::stages_for(int64_t micro_batches) const {
-  const Layout layout = layout_for(micro_batches);
-  const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
-  const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
-  std::vector<StageShape> stages;
-  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const std::vector<PartShape> parts = layout.parts(rank);
-    const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
-    StageShape stage{.rank = rank,
-                     .layout = layout,
-                     .parts = parts,
-                     .start = start_of_part(start_, numbers),
-                     .messages = messages(layout, rank, samples)};
-    for (const size_t number : numbers) {
-      if (network_[number].prunable && !prunable[number]) {
-        stage.exclude.push_back(network_[number].name);
-      }
-    }
-    stages.push_back(std::move(stage));
-  }
-  return stages;
-}
-
-/// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
-StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t samples) const {
-  const parallel::Schedule& schedule = layout.schedule;
-  StageShape::Messages sum;
-  for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-    const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
-    const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
-    const kernels::WireFormat wire = activation_format(config_);
-    const size_t bytes = wire == kernels::WireFormat{}
-                             ? flow.bytes()
-                             : kernels::wire_bytes(wire, flow.shape.count());
-    const bool crosses = schedule.crosses(boundary);
-    const bool touches =
-        schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
-    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
-    const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
-    (through_host ? sum.on_host : sum.beside_kernels) +=
-        touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
-  }
-  const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
-  const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
-  const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
-  if (!tied.empty() && apart && end) {
-    const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
-    sum.beside_kernels +=
-        static_cast<size_t>(found->shape.count()) * size_of(store_options(config_, true).gradient);
-  }
-  return sum;
-}
 
 io::Config with_stages(io::Config config, int stages) {
   config.parallel.pipeline = stages;

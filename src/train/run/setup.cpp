@@ -151,8 +151,7 @@ void choose_auto_storages(Run& run) {
     budget = plan.fit.budget - plan.fit.plan.needed() + planned_bytes(groups);
   }
   choose_storages(groups, budget);
-  agree_on_storages(groups, run.ranks->data());
-  apply_storages(groups, run.stage->store());
+  apply_storages(groups, run.stage->store(), run.ranks->data());
   if (!groups.empty()) {
     run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }

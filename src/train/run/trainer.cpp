@@ -2,19 +2,21 @@
 
 #include <algorithm>
 
+#include "src/train/run/steps.h"
+
 namespace espalier::train {
 
 Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
     : options_(std::move(options)),
       run_(set_up(config, comm, options_)),
-      reporter_(run_, options_.git),
-      steps_(run_, reporter_, options_) {
+      reporter_(run_, options_.git) {
   reporter_.note_choices();
 }
 
 RunResult Trainer::run() {
   const int64_t steps = run_.config().train.steps;
-  steps_.run_to(options_.stop_after > 0 ? std::min(options_.stop_after, steps) : steps);
+  run_steps(run_, reporter_, options_,
+            options_.stop_after > 0 ? std::min(options_.stop_after, steps) : steps);
   const bool finished = run_.step >= steps;
   reporter_.finish(finished);
   return {.steps = run_.step, .finished = finished};

@@ -6,7 +6,6 @@
 //   reporter.h   metrics, checkpoints, summary, traces, notes
 #include "src/train/run/reporter.h"
 #include "src/train/run/setup.h"
-#include "src/train/run/steps.h"
 
 namespace espalier::train {
 
@@ -37,7 +36,6 @@ class Trainer {
   TrainerOptions options_;
   Run run_;
   Reporter reporter_;
-  StepLoop steps_;
 };
 
 }  // namespace espalier::train
