@@ -177,7 +177,7 @@ void validate_codecs(const io::ParallelConfig& parallel) {
         parallel.device_link);
 }
 
-/// What moves with the loss of earlier steps has to be in the unit of the present ones.
+/// Gradients of several steps can be combined only if they have the same scale.
 void validate_loss_scale(const Config& config) {
   if (config.train.dtype != "fp16" || config.train.loss_scale > 0) {
     return;

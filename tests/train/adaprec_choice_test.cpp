@@ -55,7 +55,7 @@ std::vector<PrecisionCandidate> poster() {
           candidate("table-1", 1, 0.25, 0.0)};
 }
 
-TEST(AdaprecChoice, TakesTheFastHarmlessOneNotTheFastFlatOne) {
+TEST(AdaprecChoice, ChoosesTheLargestGainPerSecond) {
   EXPECT_EQ(chosen(poster()), "fp8");
 }
 
@@ -90,7 +90,7 @@ TEST(AdaprecChoice, NumbersOfTheRecordAgree) {
   EXPECT_DOUBLE_EQ(choice.round_seconds, 20 * (1.0 + 0.4 + 0.25) + kPhase * 0.4);
 }
 
-TEST(AdaprecChoice, TiesGoToTheMorePrecise) {
+TEST(AdaprecChoice, OfEqualCandidatesTheMorePreciseIsChosen) {
   const std::vector<PrecisionCandidate> same{candidate("fp8", 8, 0.5, 1.0),
                                              candidate("fp32", 32, 0.5, 1.0),
                                              candidate("bf16", 16, 0.5, 1.0)};
@@ -122,7 +122,7 @@ TEST(AdaprecChoice, WithoutGainTheFastestOfEqualOnesCounts) {
   EXPECT_EQ(chosen(lost(-0.3)), "fp32");
 }
 
-TEST(AdaprecChoice, DivergedOnesAreOut) {
+TEST(AdaprecChoice, DivergedCandidatesAreRejected) {
   std::vector<PrecisionCandidate> candidates = poster();
   candidates[1].points.back().y = std::numeric_limits<double>::quiet_NaN();
   const PrecisionRound round = round_of(candidates);
@@ -180,7 +180,7 @@ TEST(AdaprecChoice, NoisyRounds) {
   }
 }
 
-TEST(AdaprecChoice, OneLineOfJson) {
+TEST(AdaprecChoice, RecordIsOneLineOfJson) {
   std::vector<PrecisionCandidate> candidates = poster();
   candidates[2].points.back().y = std::numeric_limits<double>::infinity();
   const PrecisionRound round = round_of(candidates);
@@ -198,14 +198,14 @@ TEST(AdaprecChoice, OneLineOfJson) {
   EXPECT_TRUE(read["candidates"][2]["points"].back()[1].is_null());
 }
 
-TEST(AdaprecChoice, RefusesNonsense) {
-  const auto failure = [](const std::function<void(std::vector<PrecisionCandidate>&,
-                                                   PrecisionRound&)>& spoil) {
-    std::vector<PrecisionCandidate> candidates = poster();
-    PrecisionRound round = round_of(candidates);
-    spoil(candidates, round);
-    return failure_of([&] { choose_precision(round); });
-  };
+TEST(AdaprecChoice, RefusesInvalidRounds) {
+  const auto failure =
+      [](const std::function<void(std::vector<PrecisionCandidate>&, PrecisionRound&)>& spoil) {
+        std::vector<PrecisionCandidate> candidates = poster();
+        PrecisionRound round = round_of(candidates);
+        spoil(candidates, round);
+        return failure_of([&] { choose_precision(round); });
+      };
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };

@@ -15,12 +15,8 @@
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
+using namespace testing;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
 
 /// All registered methods; 2bw needs updates of several micro-batches.
 std::vector<std::string> predictions(bool with_previous = false) {

@@ -17,8 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 /// Pruned from the start, with weights large enough for 8-bit moments.
 io::Config small_config(const TempDir& dir, const std::string& method) {
@@ -86,9 +85,9 @@ class Ledger : public ::testing::TestWithParam<Held> {
   TempDir dir_;
 };
 
-TEST_P(Ledger, PlansWhatARunHoldsThatStartsPruned) { expect_planned(config("random")); }
+TEST_P(Ledger, PlanEqualsUseOfARunThatStartsPruned) { expect_planned(config("random")); }
 
-TEST_P(Ledger, PlansWhatARunHoldsThatIsPrunedLater) {
+TEST_P(Ledger, PlanEqualsUseOfARunThatIsPrunedLater) {
   io::Config made = config("magnitude");
   made.pruning.at_step = 2;
   expect_planned(made);
@@ -154,7 +153,7 @@ TEST_P(StartsPruned, HoldsNoMoreThanItsKeptElementsEver) {
 }
 
 /// The masks equal those that the pruner computes for a dense store before the first step.
-TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
+TEST_P(StartsPruned, KeepsTheElementsOfADenseStart) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     io::Config made = config();
     made.train.dtype = dtype;
@@ -276,7 +275,7 @@ TEST(Budget, ThatIsLargeEnoughChangesNothing) {
   EXPECT_EQ(testing::run(made), free);
 }
 
-TEST(Budget, RefusesBeforeTheFirstStepAndSaysWhatToChange) {
+TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
   const TempDir dir;
   io::Config made = small_config(dir, "magnitude");
   made.pruning.scope = "global";

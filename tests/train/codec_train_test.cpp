@@ -16,13 +16,8 @@
 namespace espalier {
 namespace {
 
-using testing::expect_resume_is_no_break;
+using namespace testing;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
 
 const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2", "fp8-e4m3",
                                        "dynamic8", "dynamic8-bnb", "static8",  "mantissa8",
@@ -168,7 +163,7 @@ TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   }
 }
 
-TEST(CodedRuns, SettingsThatDifferAreFoundBeforeAnythingIsSent) {
+TEST(CodedRuns, DifferentSettingsFailBeforeAnythingIsSent) {
   const TempDir dir;
   const std::string message = failure_of([&] {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
@@ -209,7 +204,7 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
 
 /// After trials training continues from the state before them: with the same codec twice the run is
 /// that codec's.
-TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
+TEST(CodedRuns, AdaPrecTrialsChangeNoBit) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const int zero : {0, 1}) {
       SCOPED_TRACE(fmt::format("{} zero {}", dtype, zero));
@@ -241,7 +236,7 @@ TEST(CodedRuns, AdaPrecsTrialsLeaveNoTrace) {
   }
 }
 
-TEST(CodedRuns, AdaPrecGoesOnAfterAResume) {
+TEST(CodedRuns, AdaPrecContinuesAfterAResume) {
   const TempDir dir;
   io::Config config = coded(dir, "adaprec");
   config.parallel.codec_candidates = {"fp32", "table:1", "dynamic8"};
@@ -275,7 +270,7 @@ std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Stor
   return {};
 }
 
-TEST(CodedRuns, OtherRanksShareOutWhatAllKept) {
+TEST(CodedRuns, AnotherNumberOfRanksSharesTheErrorFeedback) {
   const TempDir dir;
   io::Config config = coded(dir, "sign");
   config.parallel.error_feedback = true;
@@ -336,7 +331,7 @@ TEST(CodedRuns, NewMasksCarryErrorsOver) {
   });
 }
 
-TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
+TEST(CodedRuns, NormsBiasesAndSmallParametersAreSentUncompressed) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
   config.parallel.codec.fallback = "maxmin:4";
@@ -354,7 +349,7 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersTravelAsTheyAre) {
 
 /// The message is the sum of gradient and kept error: a NaN in either, as from broken data or
 /// memory.
-TEST(CodedRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
+TEST(CodedRuns, ANonFiniteGradientStopsTheRunNamingTheParameter) {
   for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1", "powersgd:2"}) {
     const TempDir dir;
     io::Config config = coded(dir, codec);
@@ -378,7 +373,7 @@ TEST(CodedRuns, ANotFiniteGradientStopsTheRunWithTheParametersName) {
   }
 }
 
-TEST(CodedRuns, ActivationsBetweenStagesMayBeCoded) {
+TEST(CodedRuns, EncodedActivationsTrainNearlyAsWell) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
   config.parallel.pipeline = 2;

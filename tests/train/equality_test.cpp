@@ -11,11 +11,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::run_with_a_break;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config pruned(io::Config config, double sparsity = 0.75) {
   testing::prune(config);

@@ -12,9 +12,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
+using namespace testing;
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());

@@ -170,7 +170,7 @@ TEST(LearningCurve, StaysAboveItsBound) {
 
 /// Two codecs with almost the same curve, and one with half the gain: noise of a few points changes
 /// the single predictions by more than their differences, but not their order.
-TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
+TEST(LearningCurve, CurvesOfOneStateKeepTheirOrder) {
   const auto loss = [](double x) { return 1.5 + 4 * std::pow(x, -0.3); };
   int ordered = 0;
   double apart = 0;
@@ -205,7 +205,7 @@ TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
   EXPECT_THROW(predict_curves({{one, {one.begin() + 1, one.end()}}}, 30), Failure);
 }
 
-TEST(LearningCurve, RefusesWhatIsNoCurve) {
+TEST(LearningCurve, RefusesInvalidPoints) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto failure = [](std::vector<CurvePoint> points, double x = 9) {
     return failure_of([&] { predict_curve(points, x); });

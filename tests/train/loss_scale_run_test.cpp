@@ -14,10 +14,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::told;
+using namespace testing;
 
 /// Gradients of so few rows are above 1, so the first scale of fp16 overflows.
 io::Config overflowing(const TempDir& dir, int64_t steps) {
@@ -54,7 +51,7 @@ TEST(LossScaleRuns, PowersOfTwoChangeNoBit) {
   }
 }
 
-TEST(LossScaleRuns, AnOverflowLeavesOutTheStep) {
+TEST(LossScaleRuns, AnOverflowSkipsTheStep) {
   const TempDir dir;
   io::Config config = overflowing(dir, 1);
   const Outcome after = run(config);
@@ -68,7 +65,7 @@ TEST(LossScaleRuns, AnOverflowLeavesOutTheStep) {
   }
 }
 
-TEST(LossScaleRuns, GoOnAtHalfTheScale) {
+TEST(LossScaleRuns, AnOverflowHalvesTheScale) {
   const TempDir dir;
   const io::Config config = overflowing(dir, 200);
   std::vector<std::string> notes;
@@ -95,7 +92,7 @@ TEST(LossScaleRuns, GoOnAtHalfTheScale) {
 
 /// AdamW does not count skipped steps: the first step that is not skipped has the moments, and so
 /// the update, of a first step.
-TEST(LossScaleRuns, LeftOutStepsDoNotAge) {
+TEST(LossScaleRuns, SkippedStepsDoNotCountForBiasCorrection) {
   const TempDir dir;
   io::Config config = overflowing(dir, 1);
   config.optimizer.warmup_steps = 0;
@@ -132,7 +129,7 @@ TEST(LossScaleRuns, ResumeIsNoBreak) {
   }
 }
 
-TEST(LossScaleRuns, StagesAndSlicesLeaveOutTheSame) {
+TEST(LossScaleRuns, StagesAndShardsSkipTheSameSteps) {
   const TempDir dir;
   io::Config config = overflowing(dir, 12);
   config.train.global_batch = 2;
@@ -158,7 +155,7 @@ TEST(LossScaleRuns, AFixedOneThatOverflowsEndsTheRun) {
   EXPECT_NE(why.find("train.loss_scale"), std::string::npos) << why;
 }
 
-TEST(LossScaleRuns, WhatKeepsErrorsNeedsAFixedOne) {
+TEST(LossScaleRuns, ErrorFeedbackAndAsyncNeedAFixedScale) {
   const TempDir dir;
   const auto failure = [&](auto change) {
     io::Config config = overflowing(dir, 4);

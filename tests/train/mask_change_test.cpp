@@ -11,10 +11,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config moving(const TempDir& dir, const std::string& method) {
   io::Config config = tiny_config(dir);

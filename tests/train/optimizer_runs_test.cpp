@@ -9,8 +9,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
+using namespace testing;
 
 class OptimizerRuns : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:

@@ -252,7 +252,7 @@ TEST(Part, TiedEmbeddingsSumToTheWhole) {
   }
 }
 
-TEST(Part, MeasuresWhatItsPassesTake) {
+TEST(Part, MeasuredCostsOfPartsSumToTheWhole) {
   const Setting setting;
   const auto costs = measure_pass(config_of(setting), problem_of(setting),
                                   {.micro_batch = kSamples, .parts = {part(0, 2), part(2, 5)}});

@@ -11,12 +11,8 @@
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
+using namespace testing;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);

@@ -14,14 +14,8 @@
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
-using testing::expect_resume_is_no_break;
+using namespace testing;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
 
 constexpr const char* kExpand = "blocks.0.mlp.expand.weight";
 
@@ -73,7 +67,7 @@ TEST(LowRankRuns, KeepReplicasEqualAndBeginAfterTheWarmUp) {
 }
 
 /// In a model this small two columns are a sixteenth of the narrower side.
-TEST(LowRankRuns, LearnTheBetterTheMoreColumnsTravel) {
+TEST(LowRankRuns, MoreColumnsLearnBetter) {
   const TempDir dir;
   io::Config config = low_rank(dir);
   config.train.steps = 60;
@@ -135,7 +129,7 @@ TEST(LowRankRuns, ResumeOverAPipelineIsNoBreak) {
   }
 }
 
-TEST(LowRankRuns, StagesThatStepByThemselvesResumeToo) {
+TEST(LowRankRuns, ResumeOfAnAsynchronousPipelineIsNoBreak) {
   const TempDir dir;
   io::Config config = low_rank(dir);
   config.parallel.schedule = "async";
@@ -197,7 +191,7 @@ TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
 }
 
 /// A newly pruned parameter is sent uncompressed from then on, and keeps its error feedback.
-TEST(LowRankRuns, PrunedParametersLeaveAndOthersKeepTheirs) {
+TEST(LowRankRuns, PrunedParametersLoseTheirFactors) {
   for (const int zero : {0, 1}) {
     const TempDir dir;
     io::Config config = low_rank(dir);
@@ -242,7 +236,7 @@ TEST(LowRankRuns, APatternForPrunedParametersIsRefused) {
   EXPECT_TRUE(std::isfinite(run(config, 2).losses.back()));
 }
 
-TEST(LowRankRuns, VectorsAndMatricesThatWouldNotShrinkTravelAsTheyAre) {
+TEST(LowRankRuns, VectorsAndMatricesThatWouldNotShrinkAreNotFactored) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
   config.parallel.codec.fallback = "powersgd";

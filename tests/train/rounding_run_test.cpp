@@ -11,13 +11,7 @@
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
-using testing::expect_resume_is_no_break;
-using testing::Outcome;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config rounded(const TempDir& dir, const std::string& dtype) {
   io::Config config = tiny_config(dir);
@@ -174,7 +168,7 @@ TEST(RoundedState, ComesFromAnyCheckpoint) {
   }
 }
 
-TEST(RoundedState, StaysWhereAStepIsLeftOut) {
+TEST(RoundedState, ASkippedStepChangesNothing) {
   const TempDir dir;
   io::Config config = rounded(dir, "fp16");
   config.model.context = 2;

@@ -9,18 +9,7 @@
 namespace espalier {
 namespace {
 
-using testing::expect_resume_is_no_break;
-using testing::move_masks;
-using testing::Outcome;
-using testing::prune;
-using testing::prune_expanded;
-using testing::prune_gradually;
-using testing::prune_sparse;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
-using testing::Way;
+using namespace testing;
 
 const std::vector<Way> kWays{
     {"dense", [](io::Config&) {}},
@@ -175,7 +164,7 @@ void expect_common(sparse::Store& store, const std::filesystem::path& file, bool
 }
 
 /// Checkpoints hold the exact master copies and the replicated values, independent of ownership.
-TEST(CodedValueCheckpoints, GoOnAnywhere) {
+TEST(CodedValueCheckpoints, ResumeOnAnyNumberOfRanks) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const TempDir dir;
     io::Config config = tiny_config(dir);

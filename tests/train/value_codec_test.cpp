@@ -17,10 +17,7 @@ namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2",     "fp8-e4m3",
                                        "dynamic8", "dynamic8-bnb", "static8",      "mantissa8",
@@ -137,7 +134,7 @@ class Follower {
 
 /// Sent values plus the remaining lag equal the target: the lag never exceeds the loss of one
 /// encoding, however long targets move, and vanishes when they stop.
-TEST(CodedValues, WhatACodeLosesIsSentLater) {
+TEST(CodedValues, EncodingErrorsAreSentLater) {
   for (const std::string codec : {"linear8", "dynamic8", "maxmin:2", "maxmin:4", "fp8-e4m3"}) {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
       Follower follower(comm, codec);

@@ -14,16 +14,7 @@ namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::move_masks;
-using testing::Outcome;
-using testing::prune;
-using testing::prune_expanded;
-using testing::prune_gradually;
-using testing::prune_sparse;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
-using testing::Way;
+using namespace testing;
 
 io::Config sharded(io::Config config) {
   config.parallel.zero = 1;
@@ -143,8 +134,7 @@ TEST_P(Resumed, OnOtherRanks) {
 
 TEST_P(Resumed, WeightsOfAShardedRunStartAnother) {
   run(sharded(config()), 3);
-  const train::TrainerOptions options{
-      .init = (dir_ / "run/checkpoints/step-000012.h5").string()};
+  const train::TrainerOptions options{.init = (dir_ / "run/checkpoints/step-000012.h5").string()};
   io::Config next = config();
   next.run.out = (dir_ / "next").string();
   const Outcome whole = run(next, 2, options);

@@ -9,7 +9,7 @@
 // and on both branches (not inside attention). Initial weights: normal 0.02; projections into the
 // residual stream 0.02 / sqrt(2 layers).
 //
-// What a block keeps for backward, in bytes a row (e: bytes of the compute type, ratio 4):
+// A block keeps for backward, in bytes a row (e: bytes of the compute type, ratio 4):
 //   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP before and after gelu
 //   selective  8 C + 8 e C: norm outputs and gelu are computed again
 //   full       4 C: its input; the rest is there for one block at a time
@@ -110,7 +110,7 @@ class Cheap {
       drop_.emplace(pass.tape);
     }
   }
-  /// What to save for `pushed`.
+  /// The tensor to save for `pushed`; empty: recomputed.
   Tensor kept(const Tensor& pushed) const { return drop_ ? Tensor() : pushed; }
 
  private:

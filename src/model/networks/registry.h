@@ -13,7 +13,7 @@
 
 namespace espalier::model {
 
-/// What the data determine about a network.
+/// The extents of a network that the data determine.
 struct ProblemShape {
   int64_t classes = 256;  ///< vocabulary, or image classes
   int64_t features = 64;  ///< context, or pixels

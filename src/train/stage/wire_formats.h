@@ -32,7 +32,7 @@ namespace espalier::train {
 
 class Stage;
 
-/// Who chooses the codecs of gradients: the config, or measurements (codec_choice/codec_choice.h).
+/// The origin of the gradients' codecs: the config, or measurements (codec_choice/codec_choice.h).
 enum class CodecChooser : uint8_t { config, adaptive, fastest, adaprec };
 CodecChooser codec_chooser(const io::Config& config);
 
