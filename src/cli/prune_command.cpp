@@ -38,7 +38,8 @@ struct PruneArguments {
 std::string methods_without_training() {
   std::vector<std::string_view> names;
   for (const pruning::Method* method : pruning::methods()) {
-    if (method->without_training()) {
+    const io::PruningConfig config{.method = std::string(method->name)};
+    if (method->without_training() && config.prunes()) {
       names.push_back(method->name);
     }
   }

@@ -53,7 +53,7 @@ StepResult Optimizer::result(const PendingUpdate& update) {
 }
 
 void Optimizer::apply(Stream& stream, const Update& update) {
-  const UpdateStep step{.config = config_, .count = update.step + 1 - left_out_, .lr = update.lr};
+  const UpdateStep step{.config = config_, .count = update.step + 1 - skipped_, .lr = update.lr};
   std::vector<kernels::UpdateArgs> together;
   int64_t elements = 0;
   const auto parameters = store_.parameters();

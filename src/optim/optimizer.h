@@ -55,10 +55,10 @@ class Optimizer {
         norm_(store.stream(), kernels, config_.clip) {}
 
   /// For later updates: gradients are multiplied by `scale`. The bias correction excludes
-  /// `left_out` earlier steps, which changed nothing.
-  void set_scale(double scale, int64_t left_out) {
+  /// `skipped` earlier steps, which changed nothing.
+  void set_scale(double scale, int64_t skipped) {
     norm_.set_scale(scale);
-    left_out_ = left_out;
+    skipped_ = skipped;
   }
 
   /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
@@ -91,7 +91,7 @@ class Optimizer {
   const OptimizerKind& kind_;
   uint64_t seed_;
   GradientNorm norm_;
-  int64_t left_out_ = 0;
+  int64_t skipped_ = 0;
 };
 
 }  // namespace espalier::optim

@@ -26,7 +26,7 @@ io::Config overflowing(const TempDir& dir, int64_t steps) {
   return config;
 }
 
-std::vector<bool> left_out(const io::Config& config) {
+std::vector<bool> skipped(const io::Config& config) {
   std::vector<bool> steps;
   for (const nlohmann::json& line : told(config)) {
     steps.push_back(line.at("grad_norm").is_null());
@@ -55,7 +55,7 @@ TEST(LossScaleRuns, AnOverflowSkipsTheStep) {
   const TempDir dir;
   io::Config config = overflowing(dir, 1);
   const Outcome after = run(config);
-  ASSERT_EQ(left_out(config), std::vector<bool>{true});
+  ASSERT_EQ(skipped(config), std::vector<bool>{true});
   config.optimizer.lr = config.optimizer.min_lr = 0;
   config.train.loss_scale = 1;
   const Outcome before = run(config);
@@ -71,10 +71,10 @@ TEST(LossScaleRuns, AnOverflowHalvesTheScale) {
   std::vector<std::string> notes;
   const Outcome outcome =
       run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
-  const std::vector<bool> steps = left_out(config);
+  const std::vector<bool> steps = skipped(config);
   ASSERT_TRUE(steps.front());
   EXPECT_FALSE(steps.back());
-  EXPECT_NE(notes.front().find("step 1 is left out: gradients overflowed at loss scale 65536, the "
+  EXPECT_NE(notes.front().find("step 1 is skipped: gradients overflowed at loss scale 65536, the "
                                "next is 32768"),
             std::string::npos)
       << notes.front();
@@ -101,7 +101,7 @@ TEST(LossScaleRuns, SkippedStepsDoNotCountForBiasCorrection) {
   config.optimizer.lr = config.optimizer.min_lr = 1e-3;
   const Outcome start = run(config);
   config.train.steps = 8;
-  const std::vector<bool> steps = (run(config), left_out(config));
+  const std::vector<bool> steps = (run(config), skipped(config));
   const auto first = static_cast<int64_t>(std::ranges::find(steps, false) - steps.begin());
   ASSERT_LT(first, 8);
   config.train.steps = first + 1;
@@ -135,11 +135,11 @@ TEST(LossScaleRuns, StagesAndShardsSkipTheSameSteps) {
   config.train.global_batch = 2;
   config.train.micro_batch = 1;
   const Outcome alone = run(config);
-  const std::vector<bool> steps = left_out(config);
+  const std::vector<bool> steps = skipped(config);
   EXPECT_TRUE(steps.front());
   config.parallel.pipeline = 2;
   EXPECT_EQ(run(config, 2).losses, alone.losses);
-  EXPECT_EQ(left_out(config), steps);
+  EXPECT_EQ(skipped(config), steps);
   config.parallel.pipeline = 1;
   const Outcome replicas = run(config, 2);
   config.parallel.zero = 1;

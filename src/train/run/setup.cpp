@@ -177,7 +177,7 @@ void connect(const StartFiles& files, std::shared_ptr<Shards> shards, Run& run) 
       run.loss_scale.restore(saved.loss_scale);
     });
   }
-  run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.left_out());
+  run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.skipped());
   run.pipeline = std::make_unique<Pipeline>(
       plan.config,
       Pipeline::Parts{.layout = plan.layout,

@@ -85,7 +85,7 @@ class StepLoop {
       report(finish_step(*std::exchange(pending_, {})));
     }
     const bool on_device = run_.stage->stream().queue() != nullptr;
-    if (on_device && !run_.loss_scale.moving() && run_.step < last && !stopping_ &&
+    if (on_device && !run_.loss_scale.dynamic() && run_.step < last && !stopping_ &&
         !state_is_read_after(run_.step)) {
       pending_ = std::move(next);
     } else {
@@ -214,7 +214,7 @@ class StepLoop {
     pending.report.step = run_.step + 1;
     pending.report.lr = optim::learning_rate(config.optimizer, run_.step, config.train.steps);
     pending.report.loss_scale = scale.value();
-    run_.stage->set_gradient_scale(scale.value(), scale.left_out());
+    run_.stage->set_gradient_scale(scale.value(), scale.skipped());
     run_.pipeline->train(run_.step, row_scale(scale.value()));
     const double update_begin = now_seconds();
     {
@@ -242,13 +242,13 @@ class StepLoop {
     const auto rows = static_cast<double>(run_.plan->rows_per_step());
     const double loss = sums[0] / rows;
     check_loss<SharedFailure>(step, loss);
-    if (!run_.loss_scale.take(update.applied)) {
+    if (!run_.loss_scale.update(update.applied)) {
       restore_gradients(step);
       fail_norm<SharedFailure>(step, update.gradient_norm);
     }
     if (!update.applied) {
       reporter_.note(
-          fmt::format("step {} is left out: gradients overflowed at loss scale {}, the next is {}",
+          fmt::format("step {} is skipped: gradients overflowed at loss scale {}, the next is {}",
                       step + 1, pending.report.loss_scale, run_.loss_scale.value()));
     }
     stopping_ = stopping_ || sums[1] > 0;

@@ -75,7 +75,7 @@ class Stage {
     return optimizer_.enqueue(stream_, step, lr, parameters_of_part(part));
   }
   /// For the next updates; see Optimizer.
-  void set_gradient_scale(double scale, int64_t left_out) { optimizer_.set_scale(scale, left_out); }
+  void set_gradient_scale(double scale, int64_t skipped) { optimizer_.set_scale(scale, skipped); }
   optim::StepResult result(const optim::PendingUpdate& update) {
     return optimizer_.result(update);
   }
