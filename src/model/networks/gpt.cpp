@@ -220,7 +220,7 @@ class Block final : public Layer {
       const Cheap cheap(pass);
       const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
       norm1_.forward(pass, saved.norm1, normed);
-      qkv_.forward(pass, normed, saved.qkv);
+      qkv_.forward(pass, {.x = normed, .y = saved.qkv});
       saved.normed1 = cheap.kept(normed);
     }
     pass.kernels.attention(pass.stream, {.qkv = saved.qkv,
@@ -239,11 +239,12 @@ class Block final : public Layer {
     norm2_.forward(pass, saved.norm2, normed);
     saved.normed2 = cheap.kept(normed);
     if (!out) {  // a replay: backward computes the rest
-      expand_.forward(pass, normed, saved.expanded);
+      expand_.forward(pass, {.x = normed, .y = saved.expanded});
       return;
     }
     const Tensor activated = pass.tape.push("mlp activated", pass.dtype, wide);
-    expand_.forward(pass, normed, saved.expanded, kGelu, activated);
+    expand_.forward(
+        pass, {.x = normed, .y = saved.expanded, .activation = kGelu, .activated = activated});
     saved.activated = cheap.kept(activated);
     add_branch(pass, contract_, activated, middle, out);
   }
@@ -260,14 +261,15 @@ class Block final : public Layer {
       pass.kernels.activation(pass.stream, {.kind = kGelu, .x = saved.expanded, .y = wide});
     }
     contract_.backward_weight(pass, wide, dout, pass.accumulate);
-    contract_.backward_input(pass, dout, wide, kGelu, saved.expanded);
+    contract_.backward_input(
+        pass, {.dy = dout, .dx = wide, .activation = kGelu, .preactivation = saved.expanded});
     Tensor normed = saved.normed2;
     if (!normed) {
       normed = narrow;
       norm2_.forward(pass, saved.norm2, normed);
     }
     expand_.backward_weight(pass, normed, wide, pass.accumulate);
-    expand_.backward_input(pass, wide, narrow);
+    expand_.backward_input(pass, {.dy = wide, .dx = narrow});
     norm2_.backward(pass, saved.norm2, narrow, gradient, has_copy(pass) ? narrow : Tensor());
   }
 
@@ -276,7 +278,7 @@ class Block final : public Layer {
     const Tape::Scope temporaries(pass.tape);
     const Tensor dout = branch_gradient(pass, projection_, gradient, narrow);
     const Tensor dattention = pass.tape.push("attention gradient", pass.dtype, gradient.shape);
-    projection_.backward_input(pass, dout, dattention);
+    projection_.backward_input(pass, {.dy = dout, .dx = dattention});
     projection_.backward_weight(pass, saved.attention, dout, pass.accumulate);
     const Tensor dqkv = pass.tape.push("qkv gradient", pass.dtype, saved.qkv.shape);
     pass.kernels.attention_backward(pass.stream, {.qkv = saved.qkv,
@@ -291,7 +293,7 @@ class Block final : public Layer {
       norm1_.forward(pass, saved.norm1, normed);
     }
     qkv_.backward_weight(pass, normed, dqkv, pass.accumulate);
-    qkv_.backward_input(pass, dqkv, narrow);
+    qkv_.backward_input(pass, {.dy = dqkv, .dx = narrow});
     norm1_.backward(pass, saved.norm1, narrow, gradient);
   }
 
@@ -299,11 +301,11 @@ class Block final : public Layer {
   void add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
                   const Tensor& out) {
     if (drops(pass)) {
-      linear.forward(pass, branch, out);
+      linear.forward(pass, {.x = branch, .y = out});
       apply_dropout(pass, linear.name(), out, out);
       pass.kernels.cast(pass.stream, {.x = x, .y = out, .accumulate = true});
     } else {
-      linear.forward(pass, branch, out, x);
+      linear.forward(pass, {.x = branch, .y = out, .addend = x});
     }
   }
 
@@ -408,7 +410,7 @@ class Head final : public Layer {
     const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), shape_.vocabulary});
     const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
     norm_.forward(pass, norm_.prepare(pass, x), normed);
-    linear_.forward(pass, normed, out);
+    linear_.forward(pass, {.x = normed, .y = out});
     return out;
   }
 
@@ -421,7 +423,7 @@ class Head final : public Layer {
     const Tensor input = normed.row_range(first, rows);
     const Tensor logits =
         pass.tape.push("logits of a chunk", DType::fp32, shape).column_range(0, vocabulary);
-    linear_.forward(pass, input, logits);
+    linear_.forward(pass, {.x = input, .y = logits});
     Tensor dlogits;
     if (pass.training) {
       dlogits = pass.dtype == DType::fp32
@@ -439,7 +441,7 @@ class Head final : public Layer {
                                 .scale = pass.loss_scale});
     if (pass.training) {
       linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
-      linear_.backward_input(pass, dlogits, input);
+      linear_.backward_input(pass, {.dy = dlogits, .dx = input});
     }
   }
 

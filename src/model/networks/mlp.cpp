@@ -40,7 +40,7 @@ class Hidden final : public Layer {
     }
     const Shape shape{saved.x.rows(), linear_.out()};
     saved.y = pass.tape.push("hidden", pass.dtype, shape);
-    linear_.forward(pass, saved.x, saved.y);
+    linear_.forward(pass, {.x = saved.x, .y = saved.y});
     pass.kernels.activation(pass.stream,
                             {.kind = kernels::Activation::relu, .x = saved.y, .y = saved.y});
     apply_dropout(pass, name_, saved.y, saved.y);
@@ -61,7 +61,7 @@ class Hidden final : public Layer {
       return {};
     }
     const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
-    linear_.backward_input(pass, dy, dx);
+    linear_.backward_input(pass, {.dy = dy, .dx = dx});
     return dx;
   }
 
@@ -106,13 +106,13 @@ class Classifier final : public Layer {
     const auto& saved = pass.tape.saved<Saved>(this);
     linear_.backward_weight(pass, saved.x, saved.dlogits, pass.accumulate);
     const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
-    linear_.backward_input(pass, saved.dlogits, dx);
+    linear_.backward_input(pass, {.dy = saved.dlogits, .dx = dx});
     return dx;
   }
 
   Tensor logits(Pass& pass, const Tensor& x) override {
     const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), linear_.out()});
-    linear_.forward(pass, x, out);
+    linear_.forward(pass, {.x = x, .y = out});
     return out;
   }
 
