@@ -54,7 +54,7 @@ std::vector<float> sums_of(const io::Config& config) {
       return stream.arena().allocate(Memory::scratch, "array", dtype, shape);
     };
     const auto source = train::open_source(config);
-    const train::ProblemShape problem = train::problem_of(*source);
+    const train::ProblemShape problem = source->problem();
     const train::Layout layout =
         train::make_layout(config, 2, 1, train::estimated_times(config, problem));
     train::Ranks ranks(comm, layout.grid);

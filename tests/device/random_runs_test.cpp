@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "src/config/dump.h"
-#include "src/config/validate.h"
+#include "src/config/parse.h"
 #include "src/core/error.h"
 #include "tests/device/late_runs.h"
 #include "tests/support/draw.h"

@@ -1,4 +1,4 @@
-// ZeRO-1's coded new values (src/train/exchange/value_wire.h): ranks hold the same bits, the owner
+// ZeRO-1's coded new values (src/train/stage/wire_formats.h): ranks hold the same bits, the owner
 // keeps coding errors and sends them later, bytes match the formula, and all other features of a
 // run work.
 #include <gmock/gmock.h>
@@ -9,24 +9,16 @@
 #include "parallel/reduction/sra.h"
 #include "parallel/wire/codec.h"
 #include "src/config/parse.h"
-#include "src/config/validate.h"
-#include "src/train/exchange/value_wire.h"
+#include "src/train/stage/wire_formats.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
-
-const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2",     "fp8-e4m3",
-                                       "dynamic8", "dynamic8-bnb", "static8",      "mantissa8",
-                                       "linear8",  "maxmin:2",     "maxmin:4",     "maxmin:8",
-                                       "table:4",  "sign",         "topk:0.1:256", "eden:4"};
+using namespace testing;
 
 io::Config coded(const TempDir& dir, const std::string& codec, const std::string& dtype = "fp32") {
   io::Config config = tiny_config(dir);
@@ -59,7 +51,7 @@ TEST(CodedValues, EveryCodecKeepsReplicasEqualAndLearnsAsWell) {
       return run(config, 3);
     };
     const Outcome plain = outcome("fp32");
-    for (const std::string& codec : kCodecs) {
+    for (const std::string& codec : lossy_codecs({"maxmin:2", "maxmin:8"})) {
       SCOPED_TRACE(dtype + " " + codec);
       const Outcome got = outcome(codec);
       ASSERT_EQ(got.losses.size(), plain.losses.size());
@@ -138,7 +130,7 @@ class Follower {
 
 /// Sent values plus the remaining lag equal the target: the lag never exceeds the loss of one
 /// encoding, however long targets move, and vanishes when they stop.
-TEST(CodedValues, WhatACodeLosesIsSentLater) {
+TEST(CodedValues, EncodingErrorsAreSentLater) {
   for (const std::string codec : {"linear8", "dynamic8", "maxmin:2", "maxmin:4", "fp8-e4m3"}) {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
       Follower follower(comm, codec);

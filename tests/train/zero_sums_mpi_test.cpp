@@ -270,7 +270,7 @@ TEST(ZeroSums, OneSpanForEachBucketThatDoNotOverlap) {
   });
 }
 
-TEST(ZeroSums, RefusesWhatDoesNotFitTogether) {
+TEST(ZeroSums, RefusesMismatchedSizes) {
   on_ranks([](Communicator& comm) {
     const Layout& layout = kLayouts[0];
     Arena arena;
