@@ -31,7 +31,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
     connect(grid_.stage_of(pipeline.rank(), chunk));
   }
   if (shape_.carrier == CarrierKind::nccl) {
-    lookout_.emplace(*stream_.queue(), [this] {
+    wait_hook_.emplace(*stream_.queue(), [this] {
       // Between runs no wait of this rank depends on messages, and the sender may have finished. A
       // rank that unwinds from an exception accepts no messages.
       if (work_ != nullptr && std::uncaught_exceptions() == 0) {
@@ -43,7 +43,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
 
 /// Every run has waited for its sends. Both ends of the channels close them in the same order.
 PipelineRunner::~PipelineRunner() {
-  lookout_.reset();
+  wait_hook_.reset();
   while (!channels_.empty()) {
     channels_.erase(channels_.begin());
   }
@@ -280,7 +280,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
     return;
   }
   const double begin = now_seconds();
-  const Mark asked = stream_.mark();
+  const Mark enqueued = stream_.mark();
   double patient_since = begin;
   comm_->wait_until(
       [&] {
@@ -291,7 +291,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
         // Peers may wait for kernels of this rank that still run. They count as progress, at most
         // twice per timeout: reported at every poll, they would keep the host from idling.
         const double now = now_seconds();
-        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(asked)) {
+        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(enqueued)) {
           patient_since = now;
           return Progress::moved;
         }
@@ -328,7 +328,7 @@ void PipelineRunner::advance() {
 /// With NCCL, checks all links: a lost peer can show up in any of them.
 void PipelineRunner::progress() {
   comm_->progress();
-  lookout_ ? Lookout::look_all() : advance();
+  wait_hook_ ? WaitHook::run_all() : advance();
 }
 
 int needed_local_buffers(const Schedule& schedule) {

@@ -23,7 +23,7 @@
 
 #include "parallel/pipeline/mailbox.h"
 #include "parallel/pipeline/schedule/message_driven.h"
-#include "parallel/transport/device/lookout.h"
+#include "parallel/transport/device/wait_hook.h"
 
 namespace espalier::parallel {
 
@@ -124,7 +124,7 @@ class PipelineRunner {
   uint32_t runs_ = 0;
   Mark computed_ = 0;  ///< of the last compute action
   RunTimes times_;
-  std::optional<Lookout> lookout_;
+  std::optional<WaitHook> wait_hook_;
 };
 
 /// The most messages in flight between two stages of one rank.

@@ -91,6 +91,9 @@ class Request {
   bool sends_ = false;
 };
 
+/// Ranks in ascending order, without duplicates.
+std::vector<int> distinct(std::vector<int> ranks);
+
 /// Result of one call of a state machine.
 enum class Progress : uint8_t { done, moved, stuck };
 
@@ -173,6 +176,7 @@ class Communicator {
   void set_broken() { shared_->broken = true; }
 
  private:
+  /// Empty: the message is complete.
   virtual std::unique_ptr<Operation> start_send(int to, Tag tag,
                                                 std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> start_receive(int from, Tag tag,

@@ -1,6 +1,9 @@
 #include "parallel/transport/mpi_communicator.h"
 
 #include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -309,6 +312,14 @@ std::string mpi_library() {
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
   return {text.data(), std::min(static_cast<size_t>(length), std::strcspn(text.data(), ","))};
+}
+
+std::string mpi_cuda_support() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT  // by Open MPI
+  return MPIX_Query_cuda_support() != 0 ? "yes" : "no";
+#else
+  return "unknown";
+#endif
 }
 
 }  // namespace espalier::parallel

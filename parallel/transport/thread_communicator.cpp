@@ -59,12 +59,6 @@ class ReceiveOperation final : public Operation {
   std::shared_ptr<ThreadReceive> receive_;
 };
 
-/// An eager send: complete at once.
-class DoneOperation final : public Operation {
- public:
-  bool test() override { return true; }
-};
-
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int context, Membership members)
@@ -99,10 +93,9 @@ class ThreadCommunicator final : public Communicator {
   }
   std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
     auto message = world_->send(world_rank(to), key_of(rank(), tag), data);
-    if (message == nullptr) {
-      return std::make_unique<DoneOperation>();
-    }
-    return std::make_unique<SendOperation>(world_, std::move(message), world_rank(to));
+    return message == nullptr
+               ? nullptr
+               : std::make_unique<SendOperation>(world_, std::move(message), world_rank(to));
   }
   std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
     return std::make_unique<ReceiveOperation>(world_, world_rank(rank()), key_of(from, tag), data);
@@ -116,21 +109,21 @@ class ThreadCommunicator final : public Communicator {
 };
 
 std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
-  struct Wish {
+  struct Member {
     int color, key, context;
   };
   // Rank 0 reserves the contexts of all groups; a group takes the one at its first member's index.
-  const Wish mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
-  std::vector<Wish> wishes(static_cast<size_t>(size()));
-  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(wishes)));
+  const Member mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
+  std::vector<Member> all(static_cast<size_t>(size()));
+  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<int> group;
   for (int r = 0; r < size(); ++r) {
-    if (wishes[r].color == color) {
+    if (all[r].color == color) {
       group.push_back(r);
     }
   }
-  const int context = wishes[0].context + group.front();
-  std::ranges::stable_sort(group, {}, [&](int r) { return wishes[r].key; });
+  const int context = all[0].context + group.front();
+  std::ranges::stable_sort(group, {}, [&](int r) { return all[r].key; });
   Membership part;
   for (const int r : group) {
     part.rank = r == rank() ? static_cast<int>(part.world.size()) : part.rank;

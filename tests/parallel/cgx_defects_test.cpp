@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "io/config/config.h"
-#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
@@ -45,9 +45,9 @@ TEST(CgxDefects, LayersAfterAnOversizeOneAndTheLastGroupAreReduced) {
       first = end;
     }
     wire.set_segments(segments);
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 1024});
+    HostBuckets buckets(comm, arena);
     std::vector<float> x(static_cast<size_t>(ends.back()), 1.0F + static_cast<float>(comm.rank()));
-    buckets.begin(flat_of(x), ends, {.wire = &wire});
+    buckets.begin(all_reduce_step(flat_of(x), ends, 1024, {.wire = &wire}));
     buckets.finish();
     EXPECT_EQ(std::ranges::count(x, 6.0F), ends.back());
   });
@@ -129,10 +129,10 @@ TEST(CgxDefects, TwoJobsAtOnceDoNotMeet) {
 TEST(CgxDefects, OtherSumsBetweenBucketsChangeNothing) {
   run_ranks(2, [](Communicator& comm) {
     Arena arena;
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4'000});
+    HostBuckets buckets(comm, arena);
     const std::vector<int64_t> ends{1'000, 2'000, 3'000};
     std::vector<float> x = values(comm.rank(), 4, 3'000);
-    buckets.begin(flat_of(x), ends);
+    buckets.begin(all_reduce_step(flat_of(x), ends, 4'000));
     for (const int64_t end : ends) {
       buckets.ready(end);
       double one = 1;

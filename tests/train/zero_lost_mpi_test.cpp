@@ -2,7 +2,7 @@
 // others get an error with the rank and the cause, and no rank hangs.
 #include <gmock/gmock.h>
 
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "tests/parallel/flat_layout.h"
 #include "tests/parallel/rank_gradients.h"
 #include "tests/support/ranks.h"
@@ -41,15 +41,15 @@ TEST(ZeroLost, NamesTheRankThatDoesNotTakePart) {
     expect_named(comm, "summing gradients", [&](Communicator& part) {
       Arena arena;
       std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-      GradientBuckets buckets(part, arena);
-      buckets.begin(flat_of(flat), partition);
+      HostBuckets buckets(part, arena);
+      buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
       buckets.finish();
     });
     expect_named(comm, "gathering values", [&](Communicator& part) {
       Arena arena;
       std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-      ParameterGather gather(part, arena);
-      gather.begin(flat_of(flat), partition);
+      HostBuckets gather(part, arena, {}, kValueText);
+      gather.begin(half_step(flat_of(flat), Phases::gather, partition));
       gather.finish();
     });
     expect_named(comm, "gathering slices", [&](Communicator& part) {
@@ -76,9 +76,9 @@ TEST(ZeroLost, APeerThatFailsAmidAGatherEndsIt) {
       run_ranks(ranks, [&](Communicator& comm) {
         Arena arena;
         std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-        ParameterGather gather(comm, arena);
-        gather.begin(flat_of(flat), partition);
-        gather.ready(1);
+        HostBuckets gather(comm, arena, {}, kValueText);
+        gather.begin(half_step(flat_of(flat), Phases::gather, partition));
+        gather.ready(partition.ends[1]);
         if (comm.rank() == ranks - 1) {  // its slice of the last bucket is never sent
           fail("no space left on {}", "/scratch");
         }

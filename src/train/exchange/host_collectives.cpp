@@ -1,7 +1,5 @@
 #include "src/train/exchange/host_collectives.h"
 
-#include <algorithm>
-
 #include "parallel/reduction/powersgd/reduction.h"
 #include "parallel/reduction/registry.h"
 #include "src/kernels/backend.h"
@@ -11,16 +9,9 @@
 namespace espalier::train {
 namespace {
 
-parallel::BucketOptions bucket_options(const io::Config& config) {
-  parallel::BucketOptions options;
-  options.bucket_bytes = bucket_bytes(config);
-  options.overlap = config.parallel.overlap;
-  return options;
-}
-
-parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                      parallel::Communicator& comm,
-                                                      parallel::LowRank& low_rank) {
+parallel::HostBuckets::MakeReduction reduction_of(const io::Config& config,
+                                                  parallel::Communicator& comm,
+                                                  parallel::LowRank& low_rank) {
   const bool factors = uses_low_rank(config);
   return [name = reduction_name(config, comm), factors, &low_rank](parallel::Communicator& among,
                                                                    Arena& arena) {
@@ -43,9 +34,11 @@ HostCollectives::HostCollectives(const io::Config& config, parallel::Communicato
       gradient_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
       value_wire_(kernels::beside(stage.kernels()), stage.stream().host()),
       low_rank_(kernels::beside(stage.kernels()), stage.stream().host()),
-      buckets_(replicas, stage.store().arena().host(), bucket_options(config),
-               reduction_of(config, replicas, low_rank_)),
-      gather_(replicas, stage.store().arena().host(), bucket_options(config)),
+      bucket_bytes_(bucket_bytes(config)),
+      buckets_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
+               parallel::kGradientText, reduction_of(config, replicas, low_rank_)),
+      gather_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
+              parallel::kValueText),
       gradient_(stage.stream(), replicas.size() > 1),
       value_(stage.stream(), replicas.size() > 1) {}
 
@@ -56,11 +49,10 @@ void HostCollectives::begin(const Tensor& gradient) {
 
 void HostCollectives::start_reduce(const Buckets& buckets) {
   const parallel::WireView wire{.wire = &gradient_wire_, .first = buckets.first};
-  if (buckets.partition != nullptr) {
-    buckets_.begin(gradient_.host(), *buckets.partition, wire);
-  } else {
-    buckets_.begin(gradient_.host(), buckets.boundaries, wire);
-  }
+  buckets_.begin(
+      buckets.partition != nullptr
+          ? half_step(gradient_.host(), parallel::Phases::scatter, *buckets.partition, wire)
+          : all_reduce_step(gradient_.host(), buckets.boundaries, bucket_bytes_, wire));
   reducing_ = true;
 }
 
@@ -85,16 +77,13 @@ void HostCollectives::finish_reduce() {
 void HostCollectives::start_gather(const Tensor& value, const parallel::Partition& partition,
                                    bool coded) {
   value_.begin(value);
-  partition_ = &partition;
-  gather_.begin(value_.host(), partition, {.wire = coded ? &value_wire_ : nullptr});
+  gather_.begin(half_step(value_.host(), parallel::Phases::gather, partition,
+                          {.wire = coded ? &value_wire_ : nullptr}));
 }
 
 void HostCollectives::value_ready(int64_t end) {
   value_.fetch(end);
-  const auto open = std::ranges::upper_bound(partition_->ends, value_.arrived());
-  if (open != partition_->ends.begin()) {
-    gather_.ready(static_cast<size_t>(open - partition_->ends.begin()) - 1);
-  }
+  gather_.ready(value_.arrived());
 }
 
 void HostCollectives::finish_gather() {

@@ -1,8 +1,7 @@
 #pragma once
 // Collectives over the replicas through the host: the communicator's messages, the host's codecs.
 // On a device each array has a pinned copy on the host (HostCopy).
-#include "parallel/reduction/bucketer.h"
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "src/train/exchange/replica_collectives.h"
 #include "src/train/stage/stage.h"
 
@@ -30,11 +29,10 @@ class HostCollectives final : public ReplicaCollectives {
   HostTimedReduction::Context timing_;
   parallel::Wire gradient_wire_, value_wire_;
   parallel::LowRank low_rank_;
-  parallel::GradientBuckets buckets_;
-  parallel::ParameterGather gather_;
+  size_t bucket_bytes_;
+  parallel::HostBuckets buckets_, gather_;
   HostCopy gradient_, value_;
-  const parallel::Partition* partition_ = nullptr;  ///< of the values
-  bool reducing_ = false;                           ///< `start_reduce` was called for this gradient
+  bool reducing_ = false;  ///< `start_reduce` was called for this gradient
 };
 
 }  // namespace espalier::train
