@@ -10,6 +10,7 @@
 #include "parallel/wire/codec.h"
 #include "src/train/exchange/gradient_wire.h"
 #include "src/train/run/snapshot.h"
+#include "tests/support/codec_samples.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
@@ -24,11 +25,6 @@ using testing::run_grid;
 using testing::TempDir;
 using testing::tiny_config;
 
-const std::vector<std::string> kCodecs{"bf16",     "fp16",         "fp8-e5m2", "fp8-e4m3",
-                                       "dynamic8", "dynamic8-bnb", "static8",  "mantissa8",
-                                       "linear8",  "maxmin:4",     "maxmin:8", "table:4",
-                                       "table:1",  "sign",         "topk:0.1", "eden:2"};
-
 io::Config coded(const TempDir& dir, const std::string& codec) {
   io::Config config = tiny_config(dir);
   config.parallel.codec.fallback = codec;
@@ -41,7 +37,7 @@ TEST(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
   const TempDir dir;
   const Outcome plain = run(tiny_config(dir), 3);
   for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical"}) {
-    for (const std::string& codec : kCodecs) {
+    for (const std::string& codec : testing::lossy_codecs()) {
       SCOPED_TRACE(reduction + " " + codec);
       io::Config config = coded(dir, codec);
       config.parallel.reduction = reduction;

@@ -159,7 +159,7 @@ TEST(ZeroSums, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
     Arena arena;
     HostBuckets buckets(comm, arena);
     HostBuckets gather(comm, arena, {}, kValueText);
-    std::vector<bf16> flat = bf16_values(comm.rank(), 1, kCount);
+    std::vector<bf16> flat = values_of<bf16>(comm.rank(), 1, kCount);
     const auto sent_by_all = [&](const auto& run) {
       const int64_t before = comm.sent(Traffic::allreduce).bytes;
       run();
@@ -181,7 +181,7 @@ TEST(ZeroSums, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
               }),
               once);
     EXPECT_EQ(arena.use(Memory::communication).peak, staging) << "gathering needs none";
-    EXPECT_TRUE(same_bits(flat, expected_bf16_sum(comm.size(), 1, kCount)));
+    EXPECT_TRUE(same_bits(flat, expected_of<bf16>(comm.size(), 1, kCount)));
   });
 }
 
