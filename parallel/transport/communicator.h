@@ -2,7 +2,7 @@
 // A communicator: a group of ranks that send bytes to each other. Its users:
 //
 //   collectives.h            barrier, broadcast, gathers
-//   reduction.h, bucketer.h  sums of arrays
+//   reduction.h, buckets.h   sums of arrays
 //
 // Transport × reduction × codec are three axes: a communicator handles bytes and ranks; sums and
 // codes are separate layers. Transports: mpi_communicator.h (processes), thread_communicator.h
