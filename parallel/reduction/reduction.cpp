@@ -30,13 +30,6 @@ std::vector<int64_t> edges_of(const SliceJob& job, int ranks) {
   return edges;
 }
 
-void reserve(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, int64_t count) {
-  if (!buffer.tensor() || buffer.tensor().dtype != dtype || buffer.tensor().count() < count) {
-    buffer.release();
-    buffer = arena.allocate(Memory::communication, name, dtype, Shape{count});
-  }
-}
-
 int64_t longest_slice(std::span<const int64_t> edges) {
   int64_t longest = 0;
   for (size_t r = 0; r + 1 < edges.size(); ++r) {

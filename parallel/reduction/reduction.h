@@ -62,8 +62,6 @@ constexpr size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine 
 /// The edges of the job, or of even slices: [ranks + 1].
 std::vector<int64_t> edges_of(const SliceJob& job, int ranks);
 int64_t longest_slice(std::span<const int64_t> edges);
-/// At least `count` elements; contents are lost when it grows.
-void reserve(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, int64_t count);
 
 /// The slices of a job, each cut into pieces of `piece_elements` (the last may be smaller).
 class SlicePieces {

@@ -53,23 +53,8 @@ TEST(CgxDefects, LayersAfterAnOversizeOneAndTheLastGroupAreReduced) {
   });
 }
 
-/// 2. The leader of a machine kept its unquantised values, while the others got quantised ones.
-TEST(CgxDefects, LeadersAndFollowersOfAMachineHoldTheSameBits) {
-  run_ranks(6,
-            [](Communicator& comm) {
-              constexpr int64_t kCount = 10'000;
-              Arena arena;
-              Stream stream(arena, 1);
-              Wire wire(kernels::by_name("cpu"), stream,
-                        {{.first = 0, .count = kCount, .format = format("maxmin:3")}});
-              const auto reduction = make_reduction("hierarchical", comm, arena);
-              std::vector<float> x = values(comm.rank(), 1, kCount);
-              reduction->start({.data = flat_of(x), .wire = &wire});
-              reduction->wait(comm);
-              EXPECT_TRUE(equal_everywhere(comm, x));
-            },
-            {.timeout = 60, .ranks_a_node = 2});
-}
+/// 2. The leader of a machine kept its unquantised values, while the others got quantised ones:
+/// reduction_mpi_test.cpp compares the bits of all ranks in every reduction.
 
 /// 3. The build with random rounding wrote its states outside their buffer and seeded them by the
 /// clock, so ranks could share their noise.
