@@ -58,7 +58,7 @@ def products():
 
 def sums():
     out = call("scripts/mpirun.sh", 2, "build/benchmarks/allreduce_benchmark", 8, 15)
-    found = re.search(r"^GradientBuckets.*\s(\d+)$", out, re.M)  # the first array: fp32
+    found = re.search(r"^HostBuckets.*\s(\d+)$", out, re.M)  # the first array: fp32
     yield "all-reduce", float(found.group(1)) / 100
 
 

@@ -5,13 +5,13 @@
 
 namespace espalier::parallel {
 
-Grid make_grid(int ranks, int pipeline, Inner inner) {
+Grid make_grid(int ranks, int pipeline) {
   check(pipeline >= 1, "[parallel] pipeline = {}: at least one stage is needed", pipeline);
   check(ranks >= pipeline && ranks % pipeline == 0,
         "[parallel] pipeline = {} does not divide {} ranks: start a multiple of {} ranks or change "
         "pipeline",
         pipeline, ranks, pipeline);
-  return {.pipeline = pipeline, .data = ranks / pipeline, .inner = inner};
+  return {.pipeline = pipeline, .data = ranks / pipeline};
 }
 
 std::string describe(const Grid& grid, std::span<const int> node) {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/sum.h"
 
 namespace espalier::parallel {

@@ -77,7 +77,7 @@ class Bench {
         setup_(setup),
         array_(comm, static_cast<int64_t>(setup.megabytes * 1e6 / sizeof(T))),
         buckets_(comm, arena_),
-        gather_(comm, arena_) {
+        gather_(comm, arena_, {}, kValueText) {
     std::vector<FlatParameter> parameters;
     for (int64_t at = 0; at < array_.count(); at += kParameter) {
       boundaries_.push_back(at);
@@ -131,8 +131,8 @@ class Bench {
       table.contenders.push_back({fmt::format("SraReduction, pieces of {} KiB", kilobytes),
                                   all_reduce_of(Phases::both, kilobytes << 10U)});
     }
-    table.contenders.push_back({"GradientBuckets of 4 MiB", [this] {
-                                  buckets_.begin(array_.tensor(), boundaries_);
+    table.contenders.push_back({"HostBuckets of 4 MiB", [this] {
+                                  buckets_.begin(all_reduce_step(array_.tensor(), boundaries_));
                                   buckets_.finish();
                                 }});
     return table;
@@ -143,12 +143,13 @@ class Bench {
       table.contenders.push_back(
           {"MPI_Reduce_scatter, Allgather", [this] { rival_->both_halves(); }});
     }
-    table.contenders.push_back({"GradientBuckets, then gather", [this] {
-                                  buckets_.begin(array_.tensor(), partition_);
-                                  buckets_.finish();
-                                  gather_.begin(array_.tensor(), partition_);
-                                  gather_.finish();
-                                }});
+    table.contenders.push_back(
+        {"HostBuckets, then gather", [this] {
+           buckets_.begin(half_step(array_.tensor(), Phases::scatter, partition_));
+           buckets_.finish();
+           gather_.begin(half_step(array_.tensor(), Phases::gather, partition_));
+           gather_.finish();
+         }});
     return table;
   }
   Table scatter() {
@@ -200,8 +201,7 @@ class Bench {
   Setup setup_;
   Arena arena_;
   BenchArray<T> array_;
-  GradientBuckets buckets_;
-  ParameterGather gather_;
+  HostBuckets buckets_, gather_;
   std::vector<int64_t> boundaries_;
   Partition partition_;
   std::optional<MpiRival<T>> rival_;

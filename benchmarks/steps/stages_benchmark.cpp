@@ -18,7 +18,7 @@
 #include <string>
 
 #include "benchmarks/steps/sleeping_work.h"
-#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "src/train/memory/planner.h"
@@ -135,7 +135,7 @@ StepOf measure(const Setting& setting, int count, double latency) {
             {.buffers = layout.buffers(),
              .message_bytes = std::vector<size_t>(boundaries, message)});
         parallel::SleepingWork work(stage_times(setting));
-        parallel::GradientBuckets buckets(ranks.data(), arena);
+        parallel::HostBuckets buckets(ranks.data(), arena);
         const Buffer gradient = arena.allocate(Memory::gradient, "gradient", DType::bf16,
                                                Shape{kept_of(setting, ranks.stage())});
         std::vector<double> whole, waited, collective;
@@ -146,7 +146,7 @@ StepOf measure(const Setting& setting, int count, double latency) {
           const double begin = now_seconds();
           runner.run(layout.schedule, work);
           const double computed = now_seconds();
-          buckets.begin(gradient.tensor(), std::span<const int64_t>());
+          buckets.begin(parallel::all_reduce_step(gradient.tensor(), {}));
           buckets.finish();
           parallel::barrier(comm);
           const double end = now_seconds();

@@ -7,7 +7,6 @@
 // - kNeverPays: it saves no time at the largest size; larger, unmeasured sizes are not
 //   extrapolated.
 // - Equal seconds save nothing.
-// - For a size measured several times, the least seconds count.
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -22,7 +21,7 @@ struct ExchangePair {
 
 inline constexpr int64_t kNeverPays = std::numeric_limits<int64_t>::max();
 
-/// Result in elements. At least one pair, in any order.
-int64_t break_even(std::span<const ExchangePair> measured);
+/// Result in elements. At least one pair; sizes ascend.
+int64_t break_even(std::span<const ExchangePair> pairs);
 
 }  // namespace espalier::parallel

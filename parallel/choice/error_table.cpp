@@ -82,93 +82,91 @@ double relative_error(const Values& values) {
   return error;
 }
 
+/// Measures one gradient. Scratch: a block of values, its message, and a copy for 16 bits.
+class Meter {
+ public:
+  Meter(const kernels::Kernels& kernels, Stream& stream, const ErrorTableOptions& options,
+        const Tensor& gradient)
+      : kernels_(kernels), stream_(stream), options_(options), gradient_(gradient) {
+    int64_t values = 1;
+    size_t wire = 1;
+    for (const Range& layer : options.layers) {
+      for (const WireFormat& format : options.choices) {
+        const int64_t block = block_of(format, layer.count, options.block);
+        values = std::max(values, block);
+        wire = std::max(wire, kernels::wire_bytes(format, block));
+      }
+    }
+    const auto scratch = [&](std::string_view name, DType type, int64_t count) {
+      return stream.arena().allocate(Memory::scratch, name, type, Shape{count});
+    };
+    decoded_ = scratch("decoded gradient", DType::fp32, values);
+    wire_ = scratch("encoded gradient", DType::uint8, static_cast<int64_t>(wire));
+    if (gradient.dtype != DType::fp32) {
+      values_ = scratch("gradient as fp32", DType::fp32, values);
+    }
+  }
+
+  double error_of(const Range& layer, const kernels::EncodeArgs& how) {
+    const int64_t block = block_of(how.format, layer.count, options_.block);
+    const int64_t blocks = (layer.count + block - 1) / block;
+    const int64_t seen = options_.most_blocks > 0 ? std::min(blocks, options_.most_blocks) : blocks;
+    double error = 0;
+    int64_t values = 0;
+    for (int64_t b = 0; b < seen; ++b) {
+      kernels::EncodeArgs encode = how;
+      encode.first = layer.first + b * blocks / seen * block;
+      const int64_t n = std::min(block, layer.end() - encode.first);
+      error += error_of_block(flat_part(gradient_, encode.first, n), encode);
+      values += n;
+    }
+    return seen == blocks ? error
+                          : error * static_cast<double>(layer.count) / static_cast<double>(values);
+  }
+
+ private:
+  double error_of_block(const Tensor& part, kernels::EncodeArgs encode) {
+    const int64_t n = part.count();
+    encode.x = part;
+    if (part.dtype != DType::fp32) {
+      encode.x = flat_part(values_.tensor(), 0, n);
+      kernels_.cast(stream_, {.x = part, .y = encode.x});
+    }
+    encode.wire = flat_bytes(wire_.tensor()).first(kernels::wire_bytes(encode.format, n));
+    kernels_.encode(stream_, encode);
+    const Tensor y = flat_part(decoded_.tensor(), 0, n);
+    kernels_.decode(stream_, {.wire = encode.wire, .y = y, .format = encode.format});
+    const Values values{encode.x.get<float>(), y.get<float>(), n};
+    return options_.scale == ErrorScale::squares ? sums_of(values).lost : relative_error(values);
+  }
+
+  const kernels::Kernels& kernels_;
+  Stream& stream_;
+  const ErrorTableOptions& options_;
+  Tensor gradient_;
+  Buffer values_, decoded_, wire_;
+};
+
 }  // namespace
 
-ErrorTable::ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTableOptions options)
-    : kernels_(kernels), stream_(stream), options_(std::move(options)) {
-  require(kernels.encode != nullptr && kernels.decode != nullptr, "kernels with wire formats",
-          kernels.name);
-  require(is_number(options_.gradient), "a gradient of fp32, bf16 or fp16",
-          name_of(options_.gradient));
-  table_.layers = std::ssize(options_.layers);
-  table_.choices = static_cast<int>(options_.choices.size());
-  table_.fixed = options_.fixed;
-  int64_t values = 0;
-  size_t wire = 0;
-  for (const Range& layer : options_.layers) {
-    require(layer.first >= 0 && layer.count >= 0, "a range of elements", layer.first, layer.count);
-    for (const WireFormat& format : options_.choices) {
-      const int64_t block = block_of(format, layer.count, options_.block);
-      values = std::max(values, block);
-      wire = std::max(wire, kernels::wire_bytes(format, block));
-      table_.bytes.push_back(static_cast<int64_t>(kernels::wire_bytes(format, layer.count)));
+ChoiceTable measure_errors(const kernels::Kernels& kernels, Stream& stream,
+                           const ErrorTableOptions& options, const Tensor& gradient, uint64_t key) {
+  require(is_number(gradient.dtype) && gradient.contiguous(), "a flat gradient of numbers",
+          name_of(gradient.dtype));
+  ChoiceTable table{.layers = std::ssize(options.layers),
+                    .choices = static_cast<int>(options.choices.size())};
+  Meter meter(kernels, stream, options, gradient);
+  for (const Range& layer : options.layers) {
+    require(layer.first >= 0 && layer.count >= 0 && layer.end() <= flat_count(gradient),
+            "layers within the gradient", layer.first, layer.end(), flat_count(gradient));
+    for (const WireFormat& format : options.choices) {
+      table.error.push_back(
+          layer.count == 0 ? 0 : meter.error_of(layer, {.format = format, .key = key}));
+      table.bytes.push_back(static_cast<int64_t>(kernels::wire_bytes(format, layer.count)));
     }
   }
-  clear();
-  table_.check_shape();
-  const auto scratch = [&](std::string_view name, DType type, int64_t count) {
-    return stream.arena().allocate(Memory::scratch, name, type, Shape{std::max<int64_t>(count, 1)});
-  };
-  decoded_ = scratch("decoded gradient", DType::fp32, values);
-  wire_ = scratch("encoded gradient", DType::uint8, static_cast<int64_t>(wire));
-  if (options_.gradient != DType::fp32) {
-    values_ = scratch("gradient as fp32", DType::fp32, values);
-  }
-}
-
-void ErrorTable::clear() { table_.error.assign(table_.bytes.size(), 0); }
-
-void ErrorTable::add(const Tensor& gradient, uint64_t key) {
-  require(gradient.dtype == options_.gradient && gradient.contiguous(), "a flat gradient",
-          name_of(gradient.dtype), name_of(options_.gradient));
-  for (int64_t l = 0; l < table_.layers; ++l) {
-    const Range& layer = options_.layers[static_cast<size_t>(l)];
-    require(layer.end() <= flat_count(gradient), "layers within the gradient", layer.end(),
-            flat_count(gradient));
-    for (int c = 0; c < table_.choices; ++c) {
-      if (layer.count == 0 || table_.allowed(c, l) != c) {
-        continue;
-      }
-      const WireFormat& format = options_.choices[static_cast<size_t>(c)];
-      table_.error[table_.at(l, c)] += error_of(gradient, layer, {.format = format, .key = key});
-    }
-  }
-}
-
-double ErrorTable::error_of(const Tensor& gradient, const Range& layer,
-                            const kernels::EncodeArgs& how) {
-  const int64_t block = block_of(how.format, layer.count, options_.block);
-  const int64_t blocks = (layer.count + block - 1) / block;
-  const int64_t seen = options_.most_blocks > 0 ? std::min(blocks, options_.most_blocks) : blocks;
-  double error = 0;
-  int64_t values = 0;
-  for (int64_t b = 0; b < seen; ++b) {
-    kernels::EncodeArgs encode = how;
-    encode.first = layer.first + b * blocks / seen * block;
-    const int64_t n = std::min(block, layer.end() - encode.first);
-    error += error_of_block(flat_part(gradient, encode.first, n), encode);
-    values += n;
-  }
-  return seen == blocks ? error
-                        : error * static_cast<double>(layer.count) / static_cast<double>(values);
-}
-
-/// Error of one block of the gradient.
-double ErrorTable::error_of_block(const Tensor& part, const kernels::EncodeArgs& how) {
-  const int64_t n = part.count();
-  Tensor x = part;
-  if (part.dtype != DType::fp32) {
-    x = flat_part(values_.tensor(), 0, n);
-    kernels_.cast(stream_, {.x = part, .y = x});
-  }
-  kernels::EncodeArgs encode = how;
-  encode.x = x;
-  encode.wire = flat_bytes(wire_.tensor()).first(kernels::wire_bytes(how.format, n));
-  kernels_.encode(stream_, encode);
-  const Tensor y = flat_part(decoded_.tensor(), 0, n);
-  kernels_.decode(stream_, {.wire = encode.wire, .y = y, .format = how.format});
-  const Values values{x.get<float>(), y.get<float>(), n};
-  return options_.scale == ErrorScale::squares ? sums_of(values).lost : relative_error(values);
+  table.check();
+  return table;
 }
 
 }  // namespace espalier::parallel

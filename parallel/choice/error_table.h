@@ -1,9 +1,9 @@
 #pragma once
-// Error of each wire format on each layer's gradient: fills a ChoiceTable by encoding and decoding
-// a real gradient, block by block.
+// Error of each wire format on each layer's gradient: a ChoiceTable made by encoding and decoding a
+// real gradient, block by block.
 //
-//   error[l][c] += sum over layer l of (x - d)², in double, d = decode(encode(x))       (squares)
-//   error[l][c] += sum over its runs of 64 values of 64 · min(1, sum (x - d)² / sum x²)  (relative)
+//   error[l][c] = sum over layer l of (x - d)², in double, d = decode(encode(x))       (squares)
+//   error[l][c] = sum over its runs of 64 values of 64 · min(1, sum (x - d)² / sum x²)  (relative)
 //   bytes[l][c] = bytes of a message of the layer alone
 //
 // Relative errors suit an optimizer that divides each gradient by its own running magnitude
@@ -15,9 +15,6 @@
 // scratch is bounded: a block of values, its message, and a copy for 16-bit gradients.
 // - With `most_blocks` a long layer is sampled: this many blocks, evenly spread, and their error
 //   times elements / elements seen.
-// - `add` allocates nothing (except encoders of WireCode::table).
-// - Errors of several gradients add up: this reduces noise, and does not affect a relative budget.
-// - NaN and Inf stay in the sums until `clear`.
 //
 // Cost: one encode, decode and pass over the values seen for each choice; no communication.
 #include <cstdint>
@@ -34,35 +31,15 @@ enum class ErrorScale : uint8_t { squares, relative };
 struct ErrorTableOptions {
   std::vector<Range> layers;                 ///< elements of the flat gradient
   std::vector<kernels::WireFormat> choices;  ///< at most 256
-  std::vector<int> fixed;                    ///< as in ChoiceTable; errors of a fixed layer's other
-                                             ///< choices stay 0
-  DType gradient = DType::fp32;              ///< or bf16, fp16
   ErrorScale scale = ErrorScale::squares;
   int64_t block = 65'536;   ///< values encoded at once
   int64_t most_blocks = 0;  ///< sampled blocks of a layer; 0: all
 };
 
-class ErrorTable {
- public:
-  /// Kernels and stream must outlive it.
-  ErrorTable(const kernels::Kernels& kernels, Stream& stream, ErrorTableOptions options);
-
-  /// `gradient`: the flat gradient, contiguous, of the type in the options. `key`: of stochastic
-  /// rounding, as in the exchange; 0: round to nearest.
-  void add(const Tensor& gradient, uint64_t key = 0);
-  void clear();
-  /// For bit_choice.h.
-  const ChoiceTable& table() const { return table_; }
-
- private:
-  double error_of(const Tensor& gradient, const Range& layer, const kernels::EncodeArgs& how);
-  double error_of_block(const Tensor& part, const kernels::EncodeArgs& how);
-
-  const kernels::Kernels& kernels_;
-  Stream& stream_;
-  ErrorTableOptions options_;
-  ChoiceTable table_;
-  Buffer values_, decoded_, wire_;
-};
+/// `gradient`: flat, contiguous, fp32, bf16 or fp16, in memory that `kernels` read. `key`: of
+/// stochastic rounding, as in the exchange; 0: round to nearest.
+ChoiceTable measure_errors(const kernels::Kernels& kernels, Stream& stream,
+                           const ErrorTableOptions& options, const Tensor& gradient,
+                           uint64_t key = 0);
 
 }  // namespace espalier::parallel

@@ -29,7 +29,7 @@ void NcclCarrier::move(std::span<std::byte> data) {
 }
 
 bool NcclCarrier::arrived(size_t slot) {
-  link_.look();
+  link_.poll();
   if (!envelopes_.done(slot)) {
     return false;
   }
@@ -41,7 +41,7 @@ bool NcclCarrier::arrived(size_t slot) {
 void NcclCarrier::follow_transfer(size_t slot) { compute_.follow(link_.stream(), moved_[slot]); }
 
 bool NcclCarrier::can_send() {
-  link_.look();
+  link_.poll();
   return link_.stream().passed(last_);
 }
 
@@ -52,7 +52,7 @@ void NcclCarrier::send(size_t slot, const Envelope& envelope) {
 }
 
 bool NcclCarrier::sent(size_t slot) {
-  link_.look();
+  link_.poll();
   return envelopes_.done(slot) && link_.stream().passed(moved_[slot]);
 }
 

@@ -7,7 +7,7 @@
 // is enqueued when its message is computed and the send before it is complete, so it runs at once,
 // and its kernel waits until the receiver has a buffer and has seen the envelope. A receive is
 // enqueued after its send. The compute stream waits for receives only, so at most for a transfer,
-// and a rank that waits for its GPU still progresses messages (lookout.h).
+// and a rank that waits for its GPU still progresses messages (wait_hook.h).
 #include "parallel/pipeline/carrier.h"
 #include "parallel/transport/device/nccl_link.h"
 

@@ -31,7 +31,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
     connect(grid_.stage_of(pipeline.rank(), chunk));
   }
   if (shape_.carrier == CarrierKind::nccl) {
-    lookout_.emplace(*stream_.queue(), [this] {
+    wait_hook_.emplace(*stream_.queue(), [this] {
       // Between runs no wait of this rank depends on messages, and the sender may have finished. A
       // rank that unwinds from an exception accepts no messages.
       if (work_ != nullptr && std::uncaught_exceptions() == 0) {
@@ -43,7 +43,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
 
 /// Every run has waited for its sends. Both ends of the channels close them in the same order.
 PipelineRunner::~PipelineRunner() {
-  lookout_.reset();
+  wait_hook_.reset();
   while (!channels_.empty()) {
     channels_.erase(channels_.begin());
   }
@@ -95,24 +95,19 @@ std::unique_ptr<Carrier> PipelineRunner::make_carrier(const ChannelShape& shape)
 
 void PipelineRunner::connect(int stage) {
   Stage& mine = stages_[stage];
-  auto make_local_box = [&](int boundary) {
-    return std::make_unique<LocalBox>(
-        stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)], shape_.local_buffers);
-  };
-  if (stage > 0) {
-    if (grid_.crosses(stage - 1)) {
-      mine.activation = channels_.at(channel_of(stage, false)).in.get();
-      mine.next_gradient = channels_.at(channel_of(stage - 1, true)).out.get();
-    } else {
-      mine.local_activation = make_local_box(stage - 1);
+  for (const bool gradient : {false, true}) {
+    const int from = stage + (gradient ? 1 : -1);
+    const int boundary = std::min(stage, from);
+    if (from < 0 || from >= grid_.stages()) {
+      continue;
     }
-  }
-  if (!last(stage)) {
-    if (grid_.crosses(stage)) {
-      mine.gradient = channels_.at(channel_of(stage, true)).in.get();
-      mine.next_activation = channels_.at(channel_of(stage + 1, false)).out.get();
+    if (grid_.crosses(boundary)) {
+      mine.in[gradient] = channels_.at(channel_of(stage, gradient)).in.get();
+      mine.out[!gradient] = channels_.at(channel_of(from, !gradient)).out.get();
     } else {
-      mine.local_gradient = make_local_box(stage);
+      mine.local[gradient] = std::make_unique<LocalBox>(
+          stream_.arena(), shape_.message_bytes[static_cast<size_t>(boundary)],
+          shape_.local_buffers);
     }
   }
 }
@@ -136,11 +131,11 @@ void PipelineRunner::run(const MessageDriven& policy, PipelineWork& work) {
   int forwards = 0;
   int backwards = 0;
   auto backward_ready = [&] {
-    return backwards < forwards && (last(mine) || here.gradient->arrived());
+    return backwards < forwards && (last(mine) || here.in[1]->arrived());
   };
   auto forward_ready = [&] {
     return forwards < policy.micro_batches &&
-           (mine > 0 ? here.activation->arrived() : forwards - backwards < policy.in_flight);
+           (mine > 0 ? here.in[0]->arrived() : forwards - backwards < policy.in_flight);
   };
   begin(work);
   while (backwards < policy.micro_batches) {
@@ -218,18 +213,23 @@ void PipelineRunner::compute(const Action& action) {
   progress();
 }
 
+std::optional<bool> PipelineRunner::passes_gradient(ActionKind kind) {
+  if (kind == ActionKind::forward) {
+    return false;
+  }
+  return makes_input_gradient(kind) ? std::optional(true) : std::nullopt;
+}
+
 /// The buffer for the result of a compute action; waits for a send that occupies it.
 std::span<std::byte> PipelineRunner::output_of(const Action& action) {
-  Stage& mine = stage(action.stage);
-  const bool forward = action.kind == ActionKind::forward;
-  const int to = action.stage + (forward ? 1 : -1);
-  if ((!forward && !makes_input_gradient(action.kind)) || to < 0 || to >= grid_.stages()) {
+  const std::optional<bool> gradient = passes_gradient(action.kind);
+  const int to = action.stage + (gradient.value_or(false) ? -1 : 1);
+  if (!gradient || to < 0 || to >= grid_.stages()) {
     return {};
   }
-  Outbox* box = forward ? mine.next_activation : mine.next_gradient;
+  Outbox* box = stage(action.stage).out[*gradient];
   if (box == nullptr) {
-    Stage& neighbour = stage(to);
-    return (forward ? neighbour.local_activation : neighbour.local_gradient)->push();
+    return stage(to).local[*gradient]->push();
   }
   wait([box] { return box->free(); }, box->peer(),
        fmt::format("sending what was computed before the {}", describe(action)));
@@ -237,42 +237,37 @@ std::span<std::byte> PipelineRunner::output_of(const Action& action) {
 }
 
 std::span<const std::byte> PipelineRunner::input_of(const Action& action) {
-  Stage& mine = stage(action.stage);
-  const bool forward = action.kind == ActionKind::forward;
-  const bool end = forward ? action.stage == 0 : last(action.stage);
-  if ((!forward && !makes_input_gradient(action.kind)) || end) {
+  const std::optional<bool> gradient = passes_gradient(action.kind);
+  if (!gradient || (*gradient ? last(action.stage) : action.stage == 0)) {
     return {};
   }
-  Inbox* box = forward ? mine.activation : mine.gradient;
-  return box != nullptr ? box->content(envelope(!forward, action.stage, action.micro_batch))
-                        : (forward ? mine.local_activation : mine.local_gradient)->front();
+  Inbox* box = stage(action.stage).in[*gradient];
+  return box != nullptr ? box->content(envelope(*gradient, action.stage, action.micro_batch))
+                        : stage(action.stage).local[*gradient]->front();
 }
 
 void PipelineRunner::release_input(const Action& action, Mark read) {
-  Stage& mine = stage(action.stage);
-  const bool forward = action.kind == ActionKind::forward;
-  if (!forward && !makes_input_gradient(action.kind)) {
+  const std::optional<bool> gradient = passes_gradient(action.kind);
+  if (!gradient) {
     return;
   }
-  if (Inbox* box = forward ? mine.activation : mine.gradient; box != nullptr) {
+  if (Inbox* box = stage(action.stage).in[*gradient]; box != nullptr) {
     box->release(read);
-  } else if (LocalBox* local = (forward ? mine.local_activation : mine.local_gradient).get();
-             local != nullptr) {
+  } else if (const auto& local = stage(action.stage).local[*gradient]; local != nullptr) {
     local->pop();
   }
 }
 
 void PipelineRunner::receive(const Action& action) {
-  Stage& mine = stage(action.stage);
-  Inbox* box = action.kind == ActionKind::receive_activation ? mine.activation : mine.gradient;
+  Inbox* box = stage(action.stage).in[action.kind == ActionKind::receive_gradient];
   wait([box] { return box->arrived(); }, box->peer(), describe(action));
 }
 
 void PipelineRunner::send(const Action& action) {
-  Stage& mine = stage(action.stage);
-  const bool ahead = action.kind == ActionKind::send_activation;
-  (ahead ? mine.next_activation : mine.next_gradient)
-      ->send(envelope(!ahead, action.stage + (ahead ? 1 : -1), action.micro_batch), computed_);
+  const bool gradient = action.kind == ActionKind::send_gradient;
+  stage(action.stage)
+      .out[gradient]
+      ->send(envelope(gradient, action.stage + (gradient ? -1 : 1), action.micro_batch), computed_);
 }
 
 void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const std::string& doing) {
@@ -280,7 +275,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
     return;
   }
   const double begin = now_seconds();
-  const Mark asked = stream_.mark();
+  const Mark enqueued = stream_.mark();
   double patient_since = begin;
   comm_->wait_until(
       [&] {
@@ -291,7 +286,7 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
         // Peers may wait for kernels of this rank that still run. They count as progress, at most
         // twice per timeout: reported at every poll, they would keep the host from idling.
         const double now = now_seconds();
-        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(asked)) {
+        if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(enqueued)) {
           patient_since = now;
           return Progress::moved;
         }
@@ -328,7 +323,7 @@ void PipelineRunner::advance() {
 /// With NCCL, checks all links: a lost peer can show up in any of them.
 void PipelineRunner::progress() {
   comm_->progress();
-  lookout_ ? Lookout::look_all() : advance();
+  wait_hook_ ? WaitHook::run_all() : advance();
 }
 
 int needed_local_buffers(const Schedule& schedule) {

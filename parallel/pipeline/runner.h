@@ -23,7 +23,7 @@
 
 #include "parallel/pipeline/mailbox.h"
 #include "parallel/pipeline/schedule/message_driven.h"
-#include "parallel/transport/device/lookout.h"
+#include "parallel/transport/device/wait_hook.h"
 
 namespace espalier::parallel {
 
@@ -87,11 +87,11 @@ class PipelineRunner {
     std::unique_ptr<Inbox> in;
     std::unique_ptr<Outbox> out;
   };
-  /// Channels of an owned stage: sources and destinations of its activations and gradients.
+  /// Channels of an owned stage, [0] of activations and [1] of gradients.
   struct Stage {
-    Inbox *activation = nullptr, *gradient = nullptr;
-    Outbox *next_activation = nullptr, *next_gradient = nullptr;
-    std::unique_ptr<LocalBox> local_activation, local_gradient;  ///< to this stage
+    Inbox* in[2] = {};
+    Outbox* out[2] = {};
+    std::unique_ptr<LocalBox> local[2];  ///< to this stage
   };
 
   void open_channels();
@@ -105,6 +105,8 @@ class PipelineRunner {
   void compute(const Action& action);
   void receive(const Action& action);
   void send(const Action& action);
+  /// Whether the action makes a gradient instead of an activation. Empty: neither.
+  static std::optional<bool> passes_gradient(ActionKind kind);
   std::span<std::byte> output_of(const Action& action);
   std::span<const std::byte> input_of(const Action& action);
   void release_input(const Action& action, Mark read);
@@ -124,7 +126,7 @@ class PipelineRunner {
   uint32_t runs_ = 0;
   Mark computed_ = 0;  ///< of the last compute action
   RunTimes times_;
-  std::optional<Lookout> lookout_;
+  std::optional<WaitHook> wait_hook_;
 };
 
 /// The most messages in flight between two stages of one rank.

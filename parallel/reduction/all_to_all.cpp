@@ -1,33 +1,64 @@
-#include "parallel/reduction/all_to_all.h"
-
+// The sum of an array by direct exchange: every rank sends its whole array to every other rank.
+//
+// Each rank encodes its array once and adds all p codes in rank order, its own included. So each
+// contribution loses precision once, the sum loses none, and all ranks hold the same bits. It sends
+// (p-1) n elements: cheap only for two ranks and for small arrays. Pieces and memory are those of
+// sra.h. Source: Dettmers, ICLR 2016, section 3; clusterNet.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
+#include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {
+namespace {
 
-AllToAllReduction::AllToAllReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
-    : comm_(comm), arena_(arena), options_(options), halves_(comm, arena, options) {}
+class AllToAllReduction final : public Reduction {
+ public:
+  AllToAllReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
+      : comm_(comm), arena_(arena), options_(options) {}
 
-Tensor AllToAllReduction::piece(int64_t index) const {
-  const int64_t begin = index * piece_elements_;
-  return flat_part(job_.data, begin, std::min(piece_elements_, job_.data.count() - begin));
-}
+  void start(const SliceJob& job) override;
+  Progress advance() override;
+  std::vector<int> missing() const override;
 
-/// The code of a rank's piece.
-std::span<std::byte> AllToAllReduction::message(int64_t index, int rank) const {
-  const auto place = static_cast<size_t>(index % kWindow * comm_.size() + rank);
-  const size_t bytes = job_.wire->bytes(job_.first + index * piece_elements_, piece(index).count());
-  return flat_bytes(staging_.tensor()).subspan(place * slot_bytes_, bytes);
-}
+ private:
+  static constexpr int64_t kWindow = 4;
+  /// One piece of the array.
+  struct Slot {
+    std::vector<Request> sends, receives;  ///< by peer
+  };
+
+  /// The code of a rank's piece.
+  std::span<std::byte> message(int64_t index, int rank, size_t bytes) const {
+    const auto place = static_cast<size_t>(index % kWindow * comm_.size() + rank);
+    return flat_bytes(staging_.tensor()).subspan(place * slot_bytes_, bytes);
+  }
+  bool post();
+  bool sum();
+  Slot& slot(int64_t index) { return slots_.at(static_cast<size_t>(index % kWindow)); }
+  bool complete(std::vector<Request>& requests) {
+    std::erase_if(requests, [this](Request& request) { return comm_.test(request); });
+    return requests.empty();
+  }
+
+  Communicator& comm_;
+  Arena& arena_;
+  PieceOptions options_;
+  SliceJob job_;  ///< without data: no job in flight
+  SlicePieces pieces_;
+  size_t slot_bytes_ = 0;
+  int64_t posted_ = 0;  ///< pieces
+  int64_t summed_ = 0;  ///< pieces
+  Buffer sum_;          ///< fp32, of a piece
+  Buffer staging_;      ///< bytes [piece modulo window][rank][slot_bytes_]
+  std::array<Slot, kWindow> slots_;
+};
 
 void AllToAllReduction::start(const SliceJob& job) {
   require(!job_.data && job.wire != nullptr, "one array at a time, and a wire for its codes");
-  half_ = job.phases != Phases::both;
-  if (half_) {
-    return halves_.start(job);
-  }
   if (comm_.size() == 1 || flat_count(job.data) == 0) {
     return;
   }
@@ -36,40 +67,32 @@ void AllToAllReduction::start(const SliceJob& job) {
   const size_t shares = static_cast<size_t>(comm_.size()) * kWindow;
   const size_t bytes =
       std::max(kSmallestPiece, std::min(options_.piece_bytes, options_.staging_bytes / shares));
-  piece_elements_ =
+  const int64_t piece_elements =
       std::min(n, static_cast<int64_t>(bytes / kLine * kLine / size_of(job_.data.dtype)));
-  pieces_ = (n + piece_elements_ - 1) / piece_elements_;
-  slot_bytes_ = 1;
-  for (int64_t index = 0; index < pieces_; ++index) {
-    slot_bytes_ = std::max(
-        slot_bytes_, job_.wire->bytes(job_.first + index * piece_elements_, piece(index).count()));
-  }
+  pieces_ = SlicePieces(job, {0, n}, piece_elements);
+  slot_bytes_ = std::max<size_t>(1, pieces_.longest_message());
   reserve(arena_, staging_, "all-to-all staging", DType::uint8,
-          std::min(kWindow, pieces_) * comm_.size() * static_cast<int64_t>(slot_bytes_));
-  reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
+          std::min(kWindow, pieces_.most()) * comm_.size() * static_cast<int64_t>(slot_bytes_));
+  reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
   posted_ = 0;
   summed_ = 0;
   post();
 }
 
-bool AllToAllReduction::through(std::vector<Request>& requests) {
-  std::erase_if(requests, [this](Request& request) { return comm_.test(request); });
-  return requests.empty();
-}
-
 bool AllToAllReduction::post() {
   bool moved = false;
-  for (; posted_ < pieces_ && posted_ < summed_ + kWindow; ++posted_) {
+  for (; posted_ < pieces_.most() && posted_ < summed_ + kWindow; ++posted_) {
     Slot& free = slot(posted_);
-    if (!through(free.sends)) {
+    if (!complete(free.sends)) {
       break;
     }
-    const std::span<std::byte> mine = message(posted_, comm_.rank());
-    job_.wire->encode(piece(posted_), job_.first + posted_ * piece_elements_, mine);
+    const auto [elements, number, bytes] = pieces_.at(0, posted_);
+    const std::span<std::byte> mine = message(posted_, comm_.rank(), bytes);
+    job_.wire->encode(elements, number, mine);
     const Tag tag{2 * job_.number, Traffic::allreduce};
     for (int step = 1; step < comm_.size(); ++step) {
       const int peer = (comm_.rank() + step) % comm_.size();
-      free.receives.push_back(comm_.irecv(peer, tag, message(posted_, peer)));
+      free.receives.push_back(comm_.irecv(peer, tag, message(posted_, peer, bytes)));
       free.sends.push_back(comm_.isend(peer, tag, mine));
     }
     moved = true;
@@ -79,12 +102,11 @@ bool AllToAllReduction::post() {
 
 bool AllToAllReduction::sum() {
   bool moved = false;
-  for (; summed_ < posted_ && through(slot(summed_).receives); ++summed_) {
-    const Tensor mine = piece(summed_);
-    const int64_t number = job_.first + summed_ * piece_elements_;
+  for (; summed_ < posted_ && complete(slot(summed_).receives); ++summed_) {
+    const auto [mine, number, bytes] = pieces_.at(0, summed_);
     const Tensor sum = flat_part(sum_.tensor(), 0, mine.count());
     for (int rank = 0; rank < comm_.size(); ++rank) {
-      const std::span<const std::byte> code = message(summed_, rank);
+      const std::span<const std::byte> code = message(summed_, rank, bytes);
       rank == 0 ? job_.wire->decode(code, number, sum) : job_.wire->add(code, number, sum);
     }
     job_.wire->copy(sum, mine);
@@ -94,30 +116,23 @@ bool AllToAllReduction::sum() {
 }
 
 Progress AllToAllReduction::advance() {
-  if (half_) {
-    return halves_.advance();
-  }
   if (!job_.data) {
     return Progress::done;
   }
   bool moved = post();
   moved |= sum();
-  if (summed_ < pieces_) {
-    return moved ? Progress::moved : Progress::stuck;
+  bool all = summed_ == pieces_.most();
+  for (size_t i = 0; all && i < slots_.size(); ++i) {
+    all = complete(slots_[i].sends);
   }
-  for (Slot& one : slots_) {
-    if (!through(one.sends)) {
-      return moved ? Progress::moved : Progress::stuck;
-    }
+  if (all) {
+    job_ = {};
+    return Progress::done;
   }
-  job_ = {};
-  return Progress::done;
+  return moved ? Progress::moved : Progress::stuck;
 }
 
 std::vector<int> AllToAllReduction::missing() const {
-  if (half_) {
-    return halves_.missing();
-  }
   std::vector<int> ranks;
   for (const Slot& one : slots_) {
     for (const auto* requests : {&one.sends, &one.receives}) {
@@ -130,5 +145,12 @@ std::vector<int> AllToAllReduction::missing() const {
   }
   return distinct(std::move(ranks));
 }
+
+}  // namespace
+
+extern const ReductionEntry kAllToAll{.name = "all-to-all",
+                                      .help = "each rank sends all of its array to all",
+                                      .stages_all_versions = true,
+                                      .make = make_with_sra_halves<AllToAllReduction>};
 
 }  // namespace espalier::parallel

@@ -3,7 +3,7 @@
 // no elements.
 #include <span>
 
-#include "src/core/tensor.h"
+#include "src/core/arena.h"
 
 namespace espalier::parallel {
 
@@ -17,6 +17,15 @@ inline Tensor flat_part(const Tensor& flat, int64_t first, int64_t count) {
 
 inline std::span<std::byte> flat_bytes(const Tensor& flat) {
   return {static_cast<std::byte*>(flat.data), flat ? flat.bytes() : 0};
+}
+
+/// At least `count` elements; contents are lost when it grows.
+inline void reserve(Arena& arena, Buffer& buffer, std::string_view name, DType dtype,
+                    int64_t count) {
+  if (!buffer.tensor() || buffer.tensor().dtype != dtype || buffer.tensor().count() < count) {
+    buffer.release();
+    buffer = arena.allocate(Memory::communication, name, dtype, Shape{count});
+  }
 }
 
 }  // namespace espalier::parallel

@@ -1,12 +1,26 @@
-#include "parallel/reduction/hierarchical.h"
-
+// The sum of an array in two levels: not encoded within each machine, encoded between machines.
+//
+// k = the fewest ranks on any machine.
+//   1. The ranks of a machine scatter: its first k ranks each get the machine's sum of one of k
+//      slices.
+//   2. Ranks with the same local rank on all machines sum their slices over the slow links (sra.h,
+//      with the job's wire).
+//   3. They send the sums to the ranks of their machine (gather).
+//
+// Between two machines with L ranks each, 2 (m-1)/m n / k elements leave each rank instead of 2
+// (p-1)/p n. A value is encoded at most twice, for any number of ranks per machine. Machines may
+// differ in ranks. On one machine only the scatter and the gather run. The halves are those of
+// sra.h over all ranks. Source: CGX, Middleware 2022, section 4 (each local rank reduces with its
+// peers on other machines).
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
+#include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {
-
 namespace {
 
 int fewest_on_a_machine(const Membership& members) {
@@ -30,32 +44,46 @@ std::vector<int> renumbered(const std::vector<int>& ranks, const Communicator& p
   return result;
 }
 
-}  // namespace
+class HierarchicalReduction final : public Reduction {
+ public:
+  HierarchicalReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
+      : comm_(comm),
+        node_(comm.split(comm.members().node[comm.rank()], comm.rank())),
+        across_(comm.split(node_->rank(), comm.rank())),
+        owners_(fewest_on_a_machine(comm.members())),
+        within_(*node_, arena, options),
+        between_(*across_, arena, options) {}
 
-HierarchicalReduction::HierarchicalReduction(Communicator& comm, Arena& arena,
-                                             const PieceOptions& options)
-    : comm_(comm),
-      node_(comm.split(comm.members().node[comm.rank()], comm.rank())),
-      across_(comm.split(node_->rank(), comm.rank())),
-      owners_(fewest_on_a_machine(comm.members())),
-      halves_(comm, arena, options),
-      within_(std::make_unique<SraReduction>(*node_, arena, options)),
-      between_(std::make_unique<SraReduction>(*across_, arena, options)) {}
+  void start(const SliceJob& job) override;
+  Progress advance() override;
+  std::vector<int> missing() const override;
+
+ private:
+  enum class Stage : uint8_t { none, scatter, across, gather };
+
+  bool owns() const { return node_->rank() < owners_; }
+  SliceJob slice() const;
+  void next();
+
+  Communicator& comm_;
+  std::unique_ptr<Communicator> node_;    ///< the ranks of this machine
+  std::unique_ptr<Communicator> across_;  ///< the ranks with this local rank on all machines
+  int owners_ = 1;                        ///< k
+  SraReduction within_, between_;
+  Stage stage_ = Stage::none;
+  SliceJob job_;
+  std::vector<int64_t> edges_;  ///< [ranks of this machine + 1]; ranks from k on own nothing
+};
 
 void HierarchicalReduction::start(const SliceJob& job) {
   require(stage_ == Stage::none, "one array at a time", job.data.count());
-  if (job.phases != Phases::both) {
-    halves_.start(job);
-    stage_ = Stage::halves;
-    return;
-  }
   if (comm_.size() == 1 || flat_count(job.data) == 0) {
     return;
   }
   job_ = job;
   edges_ = edges_of({.data = job.data}, owners_);
   edges_.resize(static_cast<size_t>(node_->size()) + 1, edges_.back());
-  within_->start(
+  within_.start(
       {.data = job_.data, .phases = Phases::scatter, .edges = edges_, .number = job_.number});
   stage_ = Stage::scatter;
 }
@@ -75,12 +103,12 @@ void HierarchicalReduction::next() {
     case Stage::scatter:
       stage_ = Stage::across;
       if (owns()) {
-        between_->start(slice());
+        between_.start(slice());
       }
       return;
     case Stage::across:
       stage_ = Stage::gather;
-      within_->start(
+      within_.start(
           {.data = job_.data, .phases = Phases::gather, .edges = edges_, .number = job_.number});
       return;
     default:
@@ -91,10 +119,7 @@ void HierarchicalReduction::next() {
 Progress HierarchicalReduction::advance() {
   bool moved = false;
   while (stage_ != Stage::none) {
-    Reduction& now = stage_ == Stage::halves   ? static_cast<Reduction&>(halves_)
-                     : stage_ == Stage::across ? static_cast<Reduction&>(*between_)
-                                               : static_cast<Reduction&>(*within_);
-    const Progress progress = now.advance();
+    const Progress progress = (stage_ == Stage::across ? between_ : within_).advance();
     if (progress != Progress::done) {
       return moved ? Progress::moved : progress;
     }
@@ -105,16 +130,15 @@ Progress HierarchicalReduction::advance() {
 }
 
 std::vector<int> HierarchicalReduction::missing() const {
-  switch (stage_) {
-    case Stage::none:
-      return {};
-    case Stage::halves:
-      return halves_.missing();
-    case Stage::across:
-      return renumbered(between_->missing(), *across_, comm_);
-    default:
-      return renumbered(within_->missing(), *node_, comm_);
-  }
+  return stage_ == Stage::across ? renumbered(between_.missing(), *across_, comm_)
+                                 : renumbered(within_.missing(), *node_, comm_);
 }
+
+}  // namespace
+
+extern const ReductionEntry kHierarchical{.name = "hierarchical",
+                                          .help = "sra within machines, then between them",
+                                          .levels = 2,
+                                          .make = make_with_sra_halves<HierarchicalReduction>};
 
 }  // namespace espalier::parallel

@@ -74,15 +74,6 @@ Range Partition::owned(const FlatParameter& parameter, int rank) const {
   return end > first ? Range{.first = first, .count = end - first} : Range{};
 }
 
-std::vector<Range> Partition::owned(std::span<const FlatParameter> parameters, int rank) const {
-  std::vector<Range> ranges;
-  ranges.reserve(parameters.size());
-  for (const FlatParameter& parameter : parameters) {
-    ranges.push_back(owned(parameter, rank));
-  }
-  return ranges;
-}
-
 Partition make_partition(std::span<const FlatParameter> parameters, int64_t total,
                          const PartitionOptions& options) {
   require(options.ranks >= 1 && options.block >= 1 && options.element_bytes >= 1,

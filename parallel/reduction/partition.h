@@ -34,11 +34,13 @@ struct FlatParameter {
   int64_t kept = 0;
 };
 
+inline constexpr size_t kBucketBytes = size_t{4} << 20U;
+
 struct PartitionOptions {
   int ranks = 1;
-  size_t bucket_bytes = size_t{4} << 20U;  ///< 0: usual_bucket_bytes
-  size_t element_bytes = 4;                ///< of the gradient
-  int64_t block = 256;                     ///< kept elements that are never split
+  size_t bucket_bytes = kBucketBytes;  ///< 0: usual_bucket_bytes
+  size_t element_bytes = 4;            ///< of the gradient
+  int64_t block = 256;                 ///< kept elements that are never split
 };
 
 struct Partition {
@@ -55,8 +57,6 @@ struct Partition {
   /// The part of a parameter that `rank` owns, in kept elements from the parameter's begin; {0, 0}:
   /// none.
   Range owned(const FlatParameter& parameter, int rank) const;
-  /// The owned part of each parameter.
-  std::vector<Range> owned(std::span<const FlatParameter> parameters, int rank) const;
 };
 
 /// `parameters` in flat order (ascending offsets, not overlapping) within `total` elements.

@@ -30,18 +30,33 @@ std::vector<int64_t> edges_of(const SliceJob& job, int ranks) {
   return edges;
 }
 
-void reserve(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, int64_t count) {
-  if (!buffer.tensor() || buffer.tensor().dtype != dtype || buffer.tensor().count() < count) {
-    buffer.release();
-    buffer = arena.allocate(Memory::communication, name, dtype, Shape{count});
+int64_t longest_slice(std::span<const int64_t> edges) {
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < edges.size(); ++r) {
+    longest = std::max(longest, edges[r + 1] - edges[r]);
   }
+  return longest;
 }
 
-std::vector<int> distinct(std::vector<int> ranks) {
-  std::ranges::sort(ranks);
-  const auto repeated = std::ranges::unique(ranks);
-  ranks.erase(repeated.begin(), repeated.end());
-  return ranks;
+SlicePieces::Piece SlicePieces::at(int slice, int64_t index) const {
+  const int64_t end = edges_[slice + 1];
+  const int64_t begin = std::min(end, edges_[slice] + index * piece_elements_);
+  const Tensor elements = flat_part(job_.data, begin, std::min(piece_elements_, end - begin));
+  const int64_t number = job_.first + begin;
+  return {.elements = elements,
+          .number = number,
+          .bytes =
+              job_.wire != nullptr ? job_.wire->bytes(number, elements.count()) : elements.bytes()};
+}
+
+size_t SlicePieces::longest_message() const {
+  size_t longest = 0;
+  for (int slice = 0; slice + 1 < std::ssize(edges_); ++slice) {
+    for (int64_t index = 0; index < count(slice); ++index) {
+      longest = std::max(longest, at(slice, index).bytes);
+    }
+  }
+  return longest;
 }
 
 }  // namespace espalier::parallel

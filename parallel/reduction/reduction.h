@@ -58,11 +58,37 @@ struct PieceOptions {
 
 inline constexpr size_t kLine = 64;             ///< pieces and even slices begin at cache lines
 inline constexpr size_t kSmallestPiece = 4096;  ///< bytes
+constexpr size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 /// The edges of the job, or of even slices: [ranks + 1].
 std::vector<int64_t> edges_of(const SliceJob& job, int ranks);
-/// At least `count` elements; contents are lost when it grows.
-void reserve(Arena& arena, Buffer& buffer, std::string_view name, DType dtype, int64_t count);
-/// Ascending, without duplicates.
-std::vector<int> distinct(std::vector<int> ranks);
+int64_t longest_slice(std::span<const int64_t> edges);
+
+/// The slices of a job, each cut into pieces of `piece_elements` (the last may be smaller).
+class SlicePieces {
+ public:
+  struct Piece {
+    Tensor elements;
+    int64_t number = 0;  ///< of the first element, in the wire's numbering
+    size_t bytes = 0;    ///< of its message
+  };
+
+  SlicePieces() = default;
+  SlicePieces(const SliceJob& job, std::vector<int64_t> edges, int64_t piece_elements)
+      : job_(job), edges_(std::move(edges)), piece_elements_(piece_elements) {}
+
+  /// Number of pieces.
+  int64_t count(int slice) const {
+    return (edges_[slice + 1] - edges_[slice] + piece_elements_ - 1) / piece_elements_;
+  }
+  int64_t most() const { return (longest_slice(edges_) + piece_elements_ - 1) / piece_elements_; }
+  /// Empty past the end of the slice.
+  Piece at(int slice, int64_t index) const;
+  size_t longest_message() const;
+
+ private:
+  SliceJob job_;
+  std::vector<int64_t> edges_;
+  int64_t piece_elements_ = 1;
+};
 
 }  // namespace espalier::parallel

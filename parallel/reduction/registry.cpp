@@ -1,46 +1,69 @@
 #include "parallel/reduction/registry.h"
 
 #include <algorithm>
+#include <array>
 
-#include "parallel/reduction/all_to_all.h"
-#include "parallel/reduction/hierarchical.h"
-#include "parallel/reduction/mpi.h"
-#include "parallel/reduction/ring.h"
+#include "parallel/reduction/flat.h"
 #include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {
 namespace {
 
-template <class Kind>
-std::unique_ptr<Reduction> make(Communicator& comm, Arena& arena, const PieceOptions& options) {
-  return std::make_unique<Kind>(comm, arena, options);
-}
+/// The sum of an array by the transport's own all-reduce (MPI_Iallreduce), for elements that are not
+/// encoded. The library chooses the order of the sum. It does not report its sent bytes, so 2
+/// (p-1)/p n elements are counted.
+class MpiReduction final : public Reduction {
+ public:
+  MpiReduction(Communicator& comm, Arena&, const PieceOptions&) : comm_(comm) {}
+
+  void start(const SliceJob& job) override {
+    require(request_.done(), "one array at a time", job.data.count());
+    check(job.wire == nullptr || job.wire->plain(job.data.dtype),
+          "MPI's own all-reduce knows no codecs; set parallel.reduction = \"sra\", or "
+          "parallel.codec = \"fp32\"");
+    if (comm_.size() > 1 && flat_count(job.data) > 0) {
+      request_ = comm_.iall_reduce(job.data);
+    }
+  }
+  Progress advance() override { return comm_.test(request_) ? Progress::done : Progress::stuck; }
+  /// Only the library knows which rank is late.
+  std::vector<int> missing() const override {
+    std::vector<int> others;
+    for (int rank = 0; !request_.done() && rank < comm_.size(); ++rank) {
+      if (rank != comm_.rank()) {
+        others.push_back(rank);
+      }
+    }
+    return others;
+  }
+
+ private:
+  Communicator& comm_;
+  Request request_;
+};
 
 constexpr ReductionEntry kSra{.name = "sra",
                               .help = "scatter, sum in rank order, gather",
                               .on_device = true,
-                              .make = make<SraReduction>};
-constexpr ReductionEntry kRing{
-    .name = "ring", .help = "partial sums around a ring", .make = make<RingReduction>};
-constexpr ReductionEntry kAllToAll{.name = "all-to-all",
-                                   .help = "each rank sends all of its array to all",
-                                   .make = make<AllToAllReduction>};
-constexpr ReductionEntry kHierarchical{.name = "hierarchical",
-                                       .help = "sra within machines, then between them",
-                                       .make = make<HierarchicalReduction>};
+                              .stages_plain = false,
+                              .make = make_kind<SraReduction>};
 constexpr ReductionEntry kMpi{.name = "mpi",
                               .help = "MPI's all-reduce, without codecs",
                               .takes_codecs = false,
-                              .make = make<MpiReduction>};
+                              .make = make_with_sra_halves<MpiReduction>};
 constexpr ReductionEntry kNccl{.name = "nccl",
                                .help = "NCCL's all-reduce between GPUs, without codecs",
                                .takes_codecs = false,
                                .on_device = true};
-constexpr const ReductionEntry* kAll[] = {&kSra, &kRing, &kAllToAll, &kHierarchical, &kMpi, &kNccl};
 
 }  // namespace
 
-Registry<ReductionEntry> reductions() { return kAll; }
+extern const ReductionEntry kRing, kAllToAll, kHierarchical;
+
+Registry<ReductionEntry> reductions() {
+  static constexpr std::array kAll{&kSra, &kRing, &kAllToAll, &kHierarchical, &kMpi, &kNccl};
+  return kAll;
+}
 
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options) {
@@ -52,7 +75,27 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 std::string_view best_reduction(const Membership& members) {
   const int machines = *std::ranges::max_element(members.node) + 1;
   const auto ranks = static_cast<int>(members.node.size());
-  return machines > 1 && ranks > machines ? "hierarchical" : "sra";
+  return machines > 1 && ranks > machines ? kHierarchical.name : kSra.name;
+}
+
+size_t piece_values_bytes(size_t array_bytes) {
+  return std::min(PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
+                  2 * array_bytes);
+}
+
+size_t workspace_bytes(std::string_view name, size_t array_bytes, int ranks, bool codes) {
+  const ReductionEntry& entry =
+      name == "auto" ? kHierarchical : find(reductions(), "reduction", name);
+  const bool encodes = codes || entry.stages_plain;
+  // An encoded element is staged when sent, received and gathered.
+  const size_t versions =
+      std::max<size_t>(encodes ? 3 : 1, entry.stages_all_versions ? static_cast<size_t>(ranks) : 1);
+  size_t bytes = std::min(PieceOptions{}.staging_bytes, array_bytes * versions);
+  if (encodes) {
+    // The metadata of a codec's buckets can make a message longer than its elements.
+    bytes += bytes / 8 + 2 * piece_values_bytes(array_bytes);
+  }
+  return static_cast<size_t>(entry.levels) * bytes;
 }
 
 }  // namespace espalier::parallel

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "parallel/reduction/reduction.h"
+#include "parallel/reduction/sra.h"
 #include "src/core/registry.h"
 
 namespace espalier::parallel {
@@ -21,10 +22,29 @@ struct ReductionEntry {
   bool takes_codecs = true;
   /// Sums between GPUs (device/reduction.h).
   bool on_device = false;
+
+  // Workspace, for workspace_bytes:
+
+  bool stages_plain = true;          ///< stages elements that are not encoded as if they were
+  bool stages_all_versions = false;  ///< stages the versions of all ranks of a piece at once
+  int levels = 1;                    ///< sums of the whole array that run one after the other
+
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
 };
 Registry<ReductionEntry> reductions();
+
+/// For `ReductionEntry::make`: a kind that runs all phases, and one that runs whole sums only.
+template <class Kind>
+std::unique_ptr<Reduction> make_kind(Communicator& comm, Arena& arena,
+                                     const PieceOptions& options) {
+  return std::make_unique<Kind>(comm, arena, options);
+}
+template <class Kind>
+std::unique_ptr<Reduction> make_with_sra_halves(Communicator& comm, Arena& arena,
+                                                const PieceOptions& options) {
+  return with_sra_halves(comm, arena, options, make_kind<Kind>(comm, arena, options));
+}
 
 /// Collective. Throws Failure that lists the names.
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
@@ -32,5 +52,11 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 
 /// "auto": "hierarchical" where several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
+
+/// Upper bound of the bytes that one reduction (or "auto") of an array allocates: staging, and fp32
+/// values of encoded pieces. `codes`: elements may be encoded.
+size_t workspace_bytes(std::string_view name, size_t array_bytes, int ranks, bool codes);
+/// Upper bound of the fp32 values of one encoded piece of an array.
+size_t piece_values_bytes(size_t array_bytes);
 
 }  // namespace espalier::parallel

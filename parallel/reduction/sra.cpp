@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/reduction/sum.h"
 
 namespace espalier::parallel {
@@ -12,27 +13,13 @@ namespace {
 
 // Pieces of one stream with one peer that are posted at once.
 constexpr size_t kWindow = 4;
-constexpr size_t kLanesOfAPeer = 3;  // take, give, fetch; a gather has only fetch
+constexpr size_t kLanesOfAPeer = 3;  // scatter in and out, gather in; a gather has only the last
 
 // A pair of ranks exchanges two streams in each direction; messages of a stream arrive in order.
 Tag scatter_tag(int number) { return {2 * number, Traffic::allreduce}; }
 Tag gather_tag(int number) { return {2 * number + 1, Traffic::allreduce}; }
 
 size_t lanes_of(Phases phases) { return phases == Phases::gather ? 1 : kLanesOfAPeer; }
-
-int64_t longest_slice(std::span<const int64_t> edges) {
-  int64_t longest = 0;
-  for (size_t r = 0; r + 1 < edges.size(); ++r) {
-    longest = std::max(longest, edges[r + 1] - edges[r]);
-  }
-  return longest;
-}
-
-bool open(const std::deque<Request>& requests) {
-  return std::ranges::any_of(requests, [](const Request& r) { return !r.done(); });
-}
-
-size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 }  // namespace
 
@@ -49,11 +36,12 @@ int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bo
   return static_cast<int64_t>(bytes / element);
 }
 
+bool SraReduction::Messages::can_post() const { return posted < total && open.size() < kWindow; }
+
 SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
     : comm_(comm),
       arena_(arena),
       options_(options),
-      edges_(static_cast<size_t>(comm.size()) + 1),
       inputs_(static_cast<size_t>(comm.size())),
       peers_(static_cast<size_t>(comm.size() - 1)) {
   // Each rank starts with the next rank, so that the ranks do not all send to the same rank first.
@@ -63,61 +51,32 @@ SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions&
   }
 }
 
-void SraReduction::choose_pieces() {
-  lanes_ = lanes_of(phases_);
-  piece_elements_ = sra_piece(edges_, data_.dtype, phases_, wire_ != nullptr, options_);
-  slot_bytes_ = static_cast<size_t>(piece_elements_) * size_of(data_.dtype);
-  const int64_t count = (longest_slice(edges_) + piece_elements_ - 1) / piece_elements_;
-  window_ = std::min(kWindow, static_cast<size_t>(count));
-  if (wire_ != nullptr || phases_ != Phases::gather) {
-    allocate_staging();
-  }
-}
-
-void SraReduction::allocate_staging() {
+void SraReduction::allocate_staging(int64_t piece_elements) {
+  lanes_ = lanes_of(job_.phases);
+  window_ = std::min(kWindow, static_cast<size_t>(pieces_.most()));
+  slot_bytes_ = static_cast<size_t>(piece_elements) * size_of(job_.data.dtype);
   size_t slots = peers_.size() * window_;
   if (wire_ != nullptr) {
     slots = (peers_.size() * lanes_ + 1) * window_;
-    size_t longest = 0;
-    for (int rank = 0; rank < comm_.size(); ++rank) {
-      for (int64_t index = 0; index < pieces(rank); ++index) {
-        longest =
-            std::max(longest, wire_->bytes(number_of(rank, index), piece(rank, index).count()));
-      }
+    slot_bytes_ = whole_lines(pieces_.longest_message());
+    if (job_.phases != Phases::gather) {
+      reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
     }
-    slot_bytes_ = whole_lines(longest);
-    if (phases_ != Phases::gather) {
-      reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements_);
-    }
-  } else if (pieces(comm_.rank()) == 0) {
+  } else if (job_.phases == Phases::gather || my_pieces_ == 0) {
     return;
   }
   reserve(arena_, staging_, "all-reduce staging", DType::uint8,
           static_cast<int64_t>(slots * slot_bytes_));
 }
 
-int64_t SraReduction::pieces(int rank) const {
-  return (edges_[rank + 1] - edges_[rank] + piece_elements_ - 1) / piece_elements_;
-}
-
-Tensor SraReduction::piece(int rank, int64_t index) const {
-  const int64_t begin = edges_[rank] + index * piece_elements_;
-  return flat_part(data_, begin, std::min(piece_elements_, edges_[rank + 1] - begin));
-}
-
-/// The piece's first element, in the wire's numbering.
-int64_t SraReduction::number_of(int rank, int64_t index) const {
-  return first_ + edges_[rank] + index * piece_elements_;
-}
-
-/// Position of a message with `peer` about a piece of `rank`'s slice.
-std::span<std::byte> SraReduction::room(Lane lane, size_t peer, int rank, int64_t index) const {
-  const size_t number = lane == Lane::fetch ? lanes_ - 1 : static_cast<size_t>(lane);
-  const size_t lane_peer = peers_.size() * (lane == Lane::spread ? lanes_ : number) + peer;
-  const size_t slot = lane_peer * window_ + static_cast<size_t>(index) % window_;
-  const Tensor elements = piece(rank, index);
-  const size_t bytes =
-      wire_ != nullptr ? wire_->bytes(number_of(rank, index), elements.count()) : elements.bytes();
+/// Memory of a message with `peer` about piece `index` of a slice.
+std::span<std::byte> SraReduction::staged(Lane lane, size_t peer, int64_t index,
+                                          size_t bytes) const {
+  const size_t number = lane == Lane::gather_in    ? lanes_ - 1
+                        : lane == Lane::gather_out ? lanes_
+                                                   : static_cast<size_t>(lane);
+  const size_t slot =
+      (peers_.size() * number + peer) * window_ + static_cast<size_t>(index) % window_;
   return flat_bytes(staging_.tensor()).subspan(slot * slot_bytes_, bytes);
 }
 
@@ -128,78 +87,85 @@ void SraReduction::start(const SliceJob& job) {
   if (peers_.empty() || flat_count(job.data) == 0) {
     return;
   }
-  edges_ = edges_of(job, comm_.size());
-  data_ = job.data;
-  phases_ = job.phases;
-  number_ = job.number;
-  const bool coded = job.wire != nullptr && !job.wire->plain(job.data.dtype);
-  wire_ = coded ? job.wire : nullptr;
-  first_ = job.first;
-  choose_pieces();
-  my_pieces_ = pieces(comm_.rank());
-  const bool scatters = phases_ != Phases::gather;
-  // Counters of a phase that does not run start at their ends.
+  job_ = job;
+  if (job.wire != nullptr && job.wire->plain(job.data.dtype)) {
+    job_.wire = nullptr;
+  }
+  wire_ = job_.wire;
+  std::vector<int64_t> edges = edges_of(job, comm_.size());
+  const int64_t piece_elements =
+      sra_piece(edges, job.data.dtype, job.phases, wire_ != nullptr, options_);
+  pieces_ = SlicePieces(job_, std::move(edges), piece_elements);
+  my_pieces_ = pieces_.count(comm_.rank());
+  allocate_staging(piece_elements);
+  const bool scatters = job.phases != Phases::gather;
+  const bool gathers = job.phases != Phases::scatter;
   final_ = scatters || wire_ != nullptr ? 0 : my_pieces_;
   for (Peer& peer : peers_) {
-    peer.pieces = pieces(peer.rank);
-    peer.given = scatters ? 0 : peer.pieces;
-    peer.taken = scatters ? 0 : my_pieces_;
-    peer.sent = phases_ == Phases::scatter ? my_pieces_ : 0;
-    peer.fetched = phases_ == Phases::scatter ? peer.pieces : 0;
+    const int64_t theirs = pieces_.count(peer.rank);
+    peer.scatter_out = {.total = scatters ? theirs : 0};
+    peer.scatter_in = {.total = scatters ? my_pieces_ : 0};
+    peer.gather_out = {.total = gathers ? my_pieces_ : 0};
+    peer.gather_in = {.total = gathers ? theirs : 0};
   }
   for (size_t i = 0; i < peers_.size(); ++i) {
-    post_takes(i);
+    post_scatter_in(i);
     if (!scatters) {
-      post_fetches(i);
+      post_gather_in(i);
     }
   }
   for (size_t i = 0; i < peers_.size(); ++i) {
-    post_gives(i);
-    post_spreads(peers_[i]);
+    post_scatter_out(i);
+    post_gather_out(peers_[i]);
   }
 }
 
-void SraReduction::post_takes(size_t at) {
+void SraReduction::post_scatter_in(size_t at) {
   Peer& peer = peers_[at];
-  for (; peer.taken < my_pieces_ && peer.take.size() < kWindow; ++peer.taken) {
-    peer.take.push_back(comm_.irecv(peer.rank, scatter_tag(number_),
-                                    room(Lane::take, at, comm_.rank(), peer.taken)));
+  for (Messages& in = peer.scatter_in; in.can_post(); ++in.posted) {
+    const size_t bytes = pieces_.at(comm_.rank(), in.posted).bytes;
+    in.open.push_back(comm_.irecv(peer.rank, scatter_tag(job_.number),
+                                  staged(Lane::scatter_in, at, in.posted, bytes)));
   }
 }
 
-void SraReduction::post_gives(size_t at) {
+void SraReduction::post_scatter_out(size_t at) {
   Peer& peer = peers_[at];
-  for (; peer.given < peer.pieces && peer.give.size() < kWindow; ++peer.given) {
-    const Tensor mine = piece(peer.rank, peer.given);
+  for (Messages& out = peer.scatter_out; out.can_post(); ++out.posted) {
+    const auto [mine, number, bytes] = pieces_.at(peer.rank, out.posted);
     std::span<const std::byte> message = flat_bytes(mine);
     if (wire_ != nullptr) {
-      const std::span<std::byte> coded = room(Lane::give, at, peer.rank, peer.given);
-      wire_->encode(mine, number_of(peer.rank, peer.given), coded);
+      const std::span<std::byte> coded = staged(Lane::scatter_out, at, out.posted, bytes);
+      wire_->encode(mine, number, coded);
       message = coded;
     }
-    peer.give.push_back(comm_.isend(peer.rank, scatter_tag(number_), message));
+    out.open.push_back(comm_.isend(peer.rank, scatter_tag(job_.number), message));
   }
 }
 
-void SraReduction::post_spreads(Peer& peer) {
-  for (; peer.sent < final_ && peer.spread.size() < kWindow; ++peer.sent) {
-    const std::span<const std::byte> message = wire_ != nullptr
-                                                   ? room(Lane::spread, 0, comm_.rank(), peer.sent)
-                                                   : flat_bytes(piece(comm_.rank(), peer.sent));
-    peer.spread.push_back(comm_.isend(peer.rank, gather_tag(number_), message));
+void SraReduction::post_gather_out(Peer& peer) {
+  for (Messages& out = peer.gather_out; out.posted < final_ && out.can_post(); ++out.posted) {
+    const SlicePieces::Piece mine = pieces_.at(comm_.rank(), out.posted);
+    const std::span<const std::byte> message =
+        wire_ != nullptr ? staged(Lane::gather_out, 0, out.posted, mine.bytes)
+                         : flat_bytes(mine.elements);
+    out.open.push_back(comm_.isend(peer.rank, gather_tag(job_.number), message));
   }
 }
 
-void SraReduction::post_fetches(size_t at) {
+void SraReduction::post_gather_in(size_t at) {
   Peer& peer = peers_[at];
+  Messages& in = peer.gather_in;
   // The sum of a piece replaces this rank's version of it, which must have been sent before.
-  const int64_t gone =
-      wire_ != nullptr ? peer.given : peer.given - static_cast<int64_t>(peer.give.size());
-  for (; peer.fetched < gone && peer.fetch.size() < kWindow; ++peer.fetched) {
+  const int64_t replaceable = job_.phases == Phases::gather ? in.total
+                              : wire_ != nullptr            ? peer.scatter_out.posted
+                                                            : peer.scatter_out.complete();
+  for (; in.posted < replaceable && in.can_post(); ++in.posted) {
+    const SlicePieces::Piece theirs = pieces_.at(peer.rank, in.posted);
     const std::span<std::byte> message = wire_ != nullptr
-                                             ? room(Lane::fetch, at, peer.rank, peer.fetched)
-                                             : flat_bytes(piece(peer.rank, peer.fetched));
-    peer.fetch.push_back(comm_.irecv(peer.rank, gather_tag(number_), message));
+                                             ? staged(Lane::gather_in, at, in.posted, theirs.bytes)
+                                             : flat_bytes(theirs.elements);
+    in.open.push_back(comm_.irecv(peer.rank, gather_tag(job_.number), message));
   }
 }
 
@@ -211,17 +177,17 @@ bool SraReduction::drain(std::deque<Request>& requests) {
   return requests.size() < before;
 }
 
-bool SraReduction::drain_fetches(size_t at) {
-  if (wire_ == nullptr) {
-    return drain(peers_[at].fetch);
-  }
+bool SraReduction::drain_gather_in(size_t at) {
   Peer& peer = peers_[at];
+  Messages& in = peer.gather_in;
+  if (wire_ == nullptr) {
+    return drain(in.open);
+  }
   bool moved = false;
-  while (!peer.fetch.empty() && comm_.test(peer.fetch.front())) {
-    const int64_t index = peer.fetched - static_cast<int64_t>(peer.fetch.size());
-    wire_->decode(room(Lane::fetch, at, peer.rank, index), number_of(peer.rank, index),
-                  piece(peer.rank, index));
-    peer.fetch.pop_front();
+  for (; !in.open.empty() && comm_.test(in.open.front()); in.open.pop_front()) {
+    const int64_t index = in.complete();
+    const auto [theirs, number, bytes] = pieces_.at(peer.rank, index);
+    wire_->decode(staged(Lane::gather_in, at, index, bytes), number, theirs);
     moved = true;
   }
   return moved;
@@ -229,43 +195,42 @@ bool SraReduction::drain_fetches(size_t at) {
 
 bool SraReduction::exchange(size_t at) {
   Peer& peer = peers_[at];
-  bool moved = drain(peer.give);
-  post_gives(at);
-  moved |= drain(peer.spread);
-  post_spreads(peer);
-  moved |= drain_fetches(at);
-  post_fetches(at);
+  bool moved = drain(peer.scatter_out.open);
+  post_scatter_out(at);
+  moved |= drain(peer.gather_out.open);
+  post_gather_out(peer);
+  moved |= drain_gather_in(at);
+  post_gather_in(at);
   return moved;
 }
 
-/// Space for encoded sums, which all peers read from one place.
-bool SraReduction::spread_has_room() const {
-  return wire_ == nullptr || phases_ == Phases::scatter ||
+/// Whether staging has a free slot for an encoded sum, which all peers read from one place.
+bool SraReduction::can_stage_sum() const {
+  return wire_ == nullptr || job_.phases == Phases::scatter ||
          std::ranges::all_of(peers_, [this](const Peer& peer) {
-           const int64_t through = peer.sent - static_cast<int64_t>(peer.spread.size());
-           return final_ - through < static_cast<int64_t>(kWindow);
+           return final_ - peer.gather_out.complete() < static_cast<int64_t>(kWindow);
          });
 }
 
 bool SraReduction::sum_arrived() {
-  if (final_ == my_pieces_ || !spread_has_room()) {
+  if (final_ == my_pieces_ || !can_stage_sum()) {
     return false;
   }
   bool arrived = true;
   for (Peer& peer : peers_) {
-    arrived &= phases_ == Phases::gather || comm_.test(peer.take.front());
+    arrived &= job_.phases == Phases::gather || comm_.test(peer.scatter_in.open.front());
   }
   if (!arrived) {
     return false;
   }
-  const Tensor mine = piece(comm_.rank(), final_);
-  wire_ != nullptr ? sum_coded(mine) : sum_plain(mine);
+  const SlicePieces::Piece mine = pieces_.at(comm_.rank(), final_);
+  wire_ != nullptr ? sum_coded(mine) : sum_plain(mine.elements);
   ++final_;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    post_spreads(peers_[i]);
-    if (phases_ != Phases::gather) {
-      peers_[i].take.pop_front();
-      post_takes(i);
+    post_gather_out(peers_[i]);
+    if (job_.phases != Phases::gather) {
+      peers_[i].scatter_in.open.pop_front();
+      post_scatter_in(i);
     }
   }
   return true;
@@ -274,16 +239,16 @@ bool SraReduction::sum_arrived() {
 void SraReduction::sum_plain(const Tensor& mine) {
   inputs_[comm_.rank()] = mine;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    inputs_[peers_[i].rank] =
-        Tensor(room(Lane::take, i, comm_.rank(), final_).data(), mine.dtype, Shape{mine.count()});
+    inputs_[peers_[i].rank] = Tensor(staged(Lane::scatter_in, i, final_, mine.bytes()).data(),
+                                     mine.dtype, Shape{mine.count()});
   }
   sum_in_order(inputs_, mine);
 }
 
-void SraReduction::sum_coded(const Tensor& mine) {
-  const int64_t number = number_of(comm_.rank(), final_);
+void SraReduction::sum_coded(const SlicePieces::Piece& piece) {
+  const auto& [mine, number, bytes] = piece;
   Tensor sum = mine;
-  if (phases_ != Phases::gather) {
+  if (job_.phases != Phases::gather) {
     sum = flat_part(sum_.tensor(), 0, mine.count());
     for (int rank = 0; rank < comm_.size(); ++rank) {
       if (rank == comm_.rank()) {
@@ -292,14 +257,14 @@ void SraReduction::sum_coded(const Tensor& mine) {
       }
       // Peers are stored in ring order, starting after this rank.
       const auto at = static_cast<size_t>((rank - comm_.rank() - 1 + comm_.size()) % comm_.size());
-      const std::span<const std::byte> message = room(Lane::take, at, comm_.rank(), final_);
+      const std::span<const std::byte> message = staged(Lane::scatter_in, at, final_, bytes);
       rank == 0 ? wire_->decode(message, number, sum) : wire_->add(message, number, sum);
     }
   }
-  if (phases_ == Phases::scatter) {
+  if (job_.phases == Phases::scatter) {
     return wire_->copy(sum, mine);
   }
-  wire_->encode(sum, number, room(Lane::spread, 0, comm_.rank(), final_), mine);
+  wire_->encode(sum, number, staged(Lane::gather_out, 0, final_, bytes), mine);
 }
 
 Progress SraReduction::advance() {
@@ -311,31 +276,59 @@ Progress SraReduction::advance() {
     moved |= exchange(i);
   }
   if (finished()) {
-    data_ = {};
+    job_ = {};
     return Progress::done;
   }
   return moved ? Progress::moved : Progress::stuck;
 }
 
 bool SraReduction::finished() const {
-  if (!data_) {
-    return true;
-  }
-  return final_ == my_pieces_ && std::ranges::all_of(peers_, [this](const Peer& peer) {
-           return peer.given == peer.pieces && peer.sent == my_pieces_ &&
-                  peer.fetched == peer.pieces && peer.give.empty() && peer.spread.empty() &&
-                  peer.fetch.empty();
-         });
+  return !job_.data ||
+         (final_ == my_pieces_ && std::ranges::all_of(peers_, [](const Peer& peer) {
+            return peer.scatter_out.done() && peer.gather_out.done() && peer.gather_in.done();
+          }));
 }
 
 std::vector<int> SraReduction::missing() const {
   std::vector<int> ranks;
   for (const Peer& peer : peers_) {
-    if (open(peer.give) || open(peer.take) || open(peer.spread) || open(peer.fetch)) {
-      ranks.push_back(peer.rank);
+    for (const Messages* messages :
+         {&peer.scatter_out, &peer.scatter_in, &peer.gather_out, &peer.gather_in}) {
+      if (!std::ranges::all_of(messages->open, &Request::done)) {
+        ranks.push_back(peer.rank);
+      }
     }
   }
   return distinct(std::move(ranks));
+}
+
+namespace {
+
+class WithSraHalves final : public Reduction {
+ public:
+  WithSraHalves(Communicator& comm, Arena& arena, const PieceOptions& options,
+                std::unique_ptr<Reduction> whole)
+      : halves_(comm, arena, options), whole_(std::move(whole)) {}
+
+  void start(const SliceJob& job) override {
+    current_ = job.phases == Phases::both ? whole_.get() : &halves_;
+    current_->start(job);
+  }
+  Progress advance() override { return current_->advance(); }
+  std::vector<int> missing() const override { return current_->missing(); }
+
+ private:
+  SraReduction halves_;
+  std::unique_ptr<Reduction> whole_;
+  Reduction* current_ = &halves_;
+};
+
+}  // namespace
+
+std::unique_ptr<Reduction> with_sra_halves(Communicator& comm, Arena& arena,
+                                           const PieceOptions& options,
+                                           std::unique_ptr<Reduction> whole) {
+  return std::make_unique<WithSraHalves>(comm, arena, options, std::move(whole));
 }
 
 }  // namespace espalier::parallel

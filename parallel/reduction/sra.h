@@ -20,6 +20,7 @@
 // operations", ICCS 2004 (the two phases); direct exchange instead of halving keeps the order. With
 // codes: Markov and others, "CGX", Middleware 2022.
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -43,62 +44,61 @@ class SraReduction final : public Reduction {
   void wait() { wait(comm_); }
 
  private:
-  /// Messages with one peer; pieces are counted in order.
+  /// Messages with one peer in one direction, a piece each, in order.
+  struct Messages {
+    std::deque<Request> open;  ///< posted, not yet complete (or summed)
+    int64_t posted = 0;
+    int64_t total = 0;
+
+    bool can_post() const;
+    int64_t complete() const { return posted - std::ssize(open); }
+    bool done() const { return posted == total && open.empty(); }
+  };
   struct Peer {
     int rank = 0;
-    int64_t pieces = 0;          ///< of the peer's slice
-    std::deque<Request> give;    ///< this rank's version of the peer's slice: sent, not yet
-                                 ///< complete
-    std::deque<Request> take;    ///< the peer's version of this rank's slice, into staging
-    std::deque<Request> spread;  ///< this rank's slice
-    std::deque<Request> fetch;   ///< the peer's slice
-    int64_t given = 0;           ///< pieces posted in `give`
-    int64_t taken = 0;           ///< posted in `take`
-    int64_t sent = 0;            ///< posted in `spread`
-    int64_t fetched = 0;         ///< posted in `fetch`
+    Messages scatter_out;  ///< this rank's version of the peer's slice
+    Messages scatter_in;   ///< the peer's version of this rank's slice, into staging
+    Messages gather_out;   ///< this rank's slice
+    Messages gather_in;    ///< the peer's slice
   };
-  /// Staging areas of a peer; a gather needs only `fetch`. All peers share one `spread`.
-  enum class Lane : uint8_t { take, give, fetch, spread };
+  /// Staging areas of a peer; a gather needs only `gather_in`. All peers share one `gather_out`.
+  enum class Lane : uint8_t { scatter_in, scatter_out, gather_in, gather_out };
 
-  void choose_pieces();
-  void allocate_staging();
-  int64_t pieces(int rank) const;
-  Tensor piece(int rank, int64_t index) const;
-  int64_t number_of(int rank, int64_t index) const;
-  std::span<std::byte> room(Lane lane, size_t peer, int rank, int64_t index) const;
-  void post_takes(size_t peer);
-  void post_gives(size_t peer);
-  void post_spreads(Peer& peer);
-  void post_fetches(size_t peer);
+  void allocate_staging(int64_t piece_elements);
+  std::span<std::byte> staged(Lane lane, size_t peer, int64_t index, size_t bytes) const;
+  void post_scatter_in(size_t peer);
+  void post_scatter_out(size_t peer);
+  void post_gather_out(Peer& peer);
+  void post_gather_in(size_t peer);
   bool drain(std::deque<Request>& requests);
-  bool drain_fetches(size_t peer);
+  bool drain_gather_in(size_t peer);
   bool exchange(size_t peer);
-  bool spread_has_room() const;
+  bool can_stage_sum() const;
   bool sum_arrived();
   void sum_plain(const Tensor& mine);
-  void sum_coded(const Tensor& mine);
+  void sum_coded(const SlicePieces::Piece& mine);
   bool finished() const;
 
   Communicator& comm_;
   Arena& arena_;
   PieceOptions options_;
-  Tensor data_;  ///< empty: no job in flight
-  Phases phases_ = Phases::both;
-  int number_ = 0;
-  Wire* wire_ = nullptr;
-  int64_t first_ = 0;           ///< of data_, in the wire's numbering
-  std::vector<int64_t> edges_;  ///< of the slices, in elements
-  int64_t piece_elements_ = 1;
+  SliceJob job_;          ///< without data: no job in flight
+  Wire* wire_ = nullptr;  ///< empty: elements are sent plain
+  SlicePieces pieces_;
   size_t window_ = 1;      ///< slots of a stream with one peer
   size_t lanes_ = 1;       ///< of a peer in staging, with a wire
   size_t slot_bytes_ = 0;  ///< of a message in staging
   int64_t my_pieces_ = 0;
   int64_t final_ = 0;           ///< pieces of this rank's slice that hold their final values
   std::vector<Tensor> inputs_;  ///< of one sum, by rank
-  Buffer sum_;                  ///< fp32 [piece_elements_], of coded pieces
-  // Declared after the peers, whose posted receives point into it.
-  Buffer staging_;  ///< bytes [lane][peer][piece modulo window][slot_bytes_]
-  std::vector<Peer> peers_;
+  Buffer sum_;                  ///< fp32, of a coded piece
+  Buffer staging_;              ///< bytes [lane][peer][piece modulo window][slot_bytes_]
+  std::vector<Peer> peers_;     ///< destroyed first: posted receives point into staging_
 };
+
+/// A reduction whose halves are those of sra, and whose whole sums are those of `whole`.
+std::unique_ptr<Reduction> with_sra_halves(Communicator& comm, Arena& arena,
+                                           const PieceOptions& options,
+                                           std::unique_ptr<Reduction> whole);
 
 }  // namespace espalier::parallel

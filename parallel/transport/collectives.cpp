@@ -52,10 +52,7 @@ class Exchange {
     for (const Open& open : open_) {
       ranks.push_back(open.peer);
     }
-    std::ranges::sort(ranks);
-    const auto repeated = std::ranges::unique(ranks);
-    ranks.erase(repeated.begin(), repeated.end());
-    return ranks;
+    return distinct(std::move(ranks));
   }
 
   Communicator& comm_;

@@ -124,6 +124,13 @@ void Communicator::wait_until(const std::function<Progress()>& step,
   throw;
 }
 
+std::vector<int> distinct(std::vector<int> ranks) {
+  std::ranges::sort(ranks);
+  const auto repeated = std::ranges::unique(ranks);
+  ranks.erase(repeated.begin(), repeated.end());
+  return ranks;
+}
+
 void Communicator::check_peers() try { progress(); } catch (const PeerLost&) {
   set_broken();
   throw;

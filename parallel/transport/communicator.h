@@ -2,7 +2,7 @@
 // A communicator: a group of ranks that send bytes to each other. Its users:
 //
 //   collectives.h            barrier, broadcast, gathers
-//   reduction.h, bucketer.h  sums of arrays
+//   reduction.h, buckets.h   sums of arrays
 //
 // Transport × reduction × codec are three axes: a communicator handles bytes and ranks; sums and
 // codes are separate layers. Transports: mpi_communicator.h (processes), thread_communicator.h
@@ -91,6 +91,9 @@ class Request {
   bool sends_ = false;
 };
 
+/// Ranks in ascending order, without duplicates.
+std::vector<int> distinct(std::vector<int> ranks);
+
 /// Result of one call of a state machine.
 enum class Progress : uint8_t { done, moved, stuck };
 
@@ -173,6 +176,7 @@ class Communicator {
   void set_broken() { shared_->broken = true; }
 
  private:
+  /// Empty: the message is complete.
   virtual std::unique_ptr<Operation> start_send(int to, Tag tag,
                                                 std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> start_receive(int from, Tag tag,

@@ -1,6 +1,9 @@
 #include "parallel/transport/mpi_communicator.h"
 
 #include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -15,12 +18,171 @@
 
 #include "parallel/reduction/reduction.h"
 #include "parallel/transport/collectives.h"
-#include "parallel/transport/mpi_message.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
 
 namespace {
+
+/// Throws Failure with MPI's own text unless the call succeeded.
+void check_mpi(int code, std::string_view call) {
+  if (code == MPI_SUCCESS) {
+    return;
+  }
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  fail("{} failed: {}", call, std::string_view(text.data(), static_cast<size_t>(length)));
+}
+
+/// MPI's number of a tag. Every MPI library supports at least 0 … 32767; these end below
+/// kPoisonTag.
+constexpr int mpi_tag(Tag tag) { return static_cast<int>(tag.kind) * kTagNumbers + tag.number; }
+inline constexpr int kPoisonTag = 32766;
+
+/// Source or destination of a message.
+struct MpiAddress {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int peer = 0;
+  int tag = 0;
+  size_t part_bytes = 0;  ///< a longer message is sent in parts of this size
+};
+
+/// One message, in parts.
+class MpiOperation final : public Operation {
+ public:
+  /// A send reads `data` only.
+  MpiOperation(const MpiAddress& at, std::span<std::byte> data, bool receives)
+      : peer_(at.peer), receives_(receives) {
+    do {  // an empty message has one empty part
+      Part& part = parts_.emplace_back();
+      part.bytes = static_cast<int>(std::min(at.part_bytes, data.size()));
+      check_mpi(receives ? MPI_Irecv(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm,
+                                     &part.request)
+                         : MPI_Isend(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm,
+                                     &part.request),
+                receives ? "MPI_Irecv" : "MPI_Isend");
+      data = data.subspan(static_cast<size_t>(part.bytes));
+    } while (!data.empty());
+  }
+
+  ~MpiOperation() override {
+    // After an error no rank calls MPI again except to abort. Only calls make progress, so MPI no
+    // longer writes to the buffer. Waiting for the cancellation could hang on the lost peer.
+    for (Part& part : parts_) {
+      if (part.request != MPI_REQUEST_NULL) {
+        if (receives_) {
+          MPI_Cancel(&part.request);
+        }
+        MPI_Request_free(&part.request);
+      }
+    }
+  }
+
+  bool test() override {
+    for (; done_ < parts_.size(); ++done_) {
+      int flag = 0;
+      MPI_Status status{};
+      const int code = MPI_Test(&parts_[done_].request, &flag, &status);
+      if (code != MPI_SUCCESS) {
+        int kind = MPI_SUCCESS;
+        MPI_Error_class(code, &kind);
+        check(kind != MPI_ERR_TRUNCATE,
+              "rank {} sent more than the {} bytes that were expected: ranks must run the same "
+              "program "
+              "and config",
+              peer_, parts_[done_].bytes);
+        check_mpi(code, "MPI_Test");
+      }
+      if (flag == 0) {
+        return false;
+      }
+      if (receives_) {
+        check_size(parts_[done_], status);
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Part {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int bytes = 0;
+  };
+  void check_size(const Part& part, const MPI_Status& status) const {
+    int bytes = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    check(
+        bytes == part.bytes,
+        "rank {} sent {} bytes where {} were expected: ranks must run the same program and config",
+        peer_, bytes, part.bytes);
+  }
+
+  std::vector<Part> parts_;
+  size_t done_ = 0;  ///< parts
+  int peer_;
+  bool receives_;
+};
+
+// MPI prescribes this signature.
+template <class Half>
+void add_halves(void* in, void* in_out, int* count, MPI_Datatype*) {
+  const auto* x = static_cast<const Half*>(in);
+  auto* y = static_cast<Half*>(in_out);
+  for (int i = 0; i < *count; ++i) {
+    y[i] = from_float<Half>(to_float(x[i]) + to_float(y[i]));
+  }
+}
+
+/// Created once, and freed with MPI.
+template <class Half>
+MPI_Op sum_of_halves() {
+  static const MPI_Op op = [] {
+    MPI_Op made = MPI_OP_NULL;
+    check_mpi(MPI_Op_create(&add_halves<Half>, 1, &made), "MPI_Op_create");
+    return made;
+  }();
+  return op;
+}
+
+MPI_Op sum_of(DType dtype) {
+  return dtype == DType::fp32   ? MPI_SUM
+         : dtype == DType::bf16 ? sum_of_halves<bf16>()
+                                : sum_of_halves<fp16>();
+}
+
+/// All-reduce by MPI itself; fp32, or 16 bits added in fp32 and rounded at each step. MPI cannot
+/// cancel a collective: one in flight is abandoned (the job then ends).
+class MpiAllReduce final : public Operation {
+ public:
+  MpiAllReduce(MPI_Comm comm, const Tensor& data) {
+    constexpr int64_t kPart = int64_t{1} << 28;  // elements; MPI counts in int
+    const bool wide = data.dtype == DType::fp32;
+    require(is_number(data.dtype), "fp32, bf16 or fp16", name_of(data.dtype));
+    auto* memory = static_cast<std::byte*>(data.data);
+    for (int64_t at = 0; at < data.count(); at += kPart) {
+      const auto count = static_cast<int>(std::min(kPart, data.count() - at));
+      check_mpi(MPI_Iallreduce(MPI_IN_PLACE, memory + static_cast<size_t>(at) * size_of(data.dtype),
+                               count, wide ? MPI_FLOAT : MPI_UINT16_T, sum_of(data.dtype), comm,
+                               &parts_.emplace_back()),
+                "MPI_Iallreduce");
+    }
+  }
+
+  bool test() override {
+    for (MPI_Request& part : parts_) {
+      int flag = 0;
+      check_mpi(MPI_Test(&part, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+      if (flag == 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::vector<MPI_Request> parts_;
+};
 
 /// The reason that a failed rank sends to the others; short, so that it is sent eagerly.
 using Notice = std::array<char, 1024>;
@@ -161,10 +323,11 @@ class MpiCommunicator final : public Communicator {
             .part_bytes = std::min(most, world_->part_bytes)};
   }
   std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
-    return std::make_unique<MpiOperation>(address(to, tag), data);
+    const std::span<std::byte> bytes(const_cast<std::byte*>(data.data()), data.size());
+    return std::make_unique<MpiOperation>(address(to, tag), bytes, false);
   }
   std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
-    return std::make_unique<MpiOperation>(address(from, tag), data);
+    return std::make_unique<MpiOperation>(address(from, tag), data, true);
   }
   std::unique_ptr<Operation> start_all_reduce(const Tensor& data) override {
     return std::make_unique<MpiAllReduce>(comm_, data);
@@ -309,6 +472,14 @@ std::string mpi_library() {
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
   return {text.data(), std::min(static_cast<size_t>(length), std::strcspn(text.data(), ","))};
+}
+
+std::string mpi_cuda_support() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT  // by Open MPI
+  return MPIX_Query_cuda_support() != 0 ? "yes" : "no";
+#else
+  return "unknown";
+#endif
 }
 
 }  // namespace espalier::parallel

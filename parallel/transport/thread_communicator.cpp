@@ -1,17 +1,293 @@
 #include "parallel/transport/thread_communicator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
-#include <numeric>
+#include <optional>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include "parallel/transport/collectives.h"
-#include "parallel/transport/thread_world.h"
+#include "src/core/trace.h"
 
 namespace espalier::parallel {
 
 namespace {
+
+struct ThreadMessage {
+  int from = 0;
+  double arrival = 0;                  ///< seconds; the receiver may not read earlier
+  std::vector<std::byte> copy;         ///< of an eager message
+  std::span<const std::byte> content;  ///< of `copy` or the sender's buffer
+  bool reading = false;                ///< the receiver is copying
+  bool read = false;
+  bool withdrawn = false;  ///< the sender abandoned it
+};
+
+struct ThreadReceive {
+  std::span<std::byte> data;
+  std::shared_ptr<ThreadMessage> message;  ///< once bound
+  bool done = false;                       ///< only the receiver's thread accesses it
+};
+
+/// State shared by the ranks of one thread world: one mailbox a rank.
+///
+/// Matching: the later of a message and a receive binds the two, in posting order within one
+/// (context, sender, tag). The receiver's thread then copies, outside the lock, whenever it drives
+/// any request. So "send, then receive, then wait for both" never deadlocks, in either order of the
+/// waits. One mutex guards all bookkeeping.
+class ThreadWorld {
+ public:
+  /// (context, sender, kind, number); ranks of the world.
+  using Key = std::tuple<int, int, int, int>;
+
+  ThreadWorld(int ranks, const ThreadOptions& options)
+      : options_(options), boxes_(static_cast<size_t>(ranks)) {}
+
+  int size() const { return static_cast<int>(boxes_.size()); }
+  /// Whether messages may lie in any memory: true if `options.copy` is set.
+  bool copies_anything() const { return static_cast<bool>(options_.copy); }
+
+  /// Copies small messages; these complete at once, and the result is null.
+  std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data) {
+    auto message = std::make_shared<ThreadMessage>();
+    message->from = std::get<1>(key);
+    message->arrival = options_.latency > 0 ? now_seconds() + options_.latency : 0;
+    const bool eager = data.size() <= options_.eager_bytes;
+    if (eager) {
+      message->copy.resize(data.size());
+      copy(data, message->copy.data());
+      message->content = message->copy;
+    } else {
+      message->content = data;
+    }
+    const std::scoped_lock lock(mutex_);
+    auto& channels = boxes_[to].channels;
+    Channel& channel = channels[key];
+    if (channel.receives.empty()) {
+      channel.messages.push_back(message);
+    } else {
+      bind(to, std::move(channel.receives.front()), message);
+      channel.receives.pop_front();
+      if (channel.receives.empty()) {
+        channels.erase(key);
+      }
+    }
+    return eager ? nullptr : message;
+  }
+
+  std::shared_ptr<ThreadReceive> receive(int to, const Key& key, std::span<std::byte> data) {
+    auto receive = std::make_shared<ThreadReceive>();
+    receive->data = data;
+    const std::scoped_lock lock(mutex_);
+    auto& channels = boxes_[to].channels;
+    Channel& channel = channels[key];
+    if (channel.messages.empty()) {
+      channel.receives.push_back(receive);
+    } else {
+      bind(to, receive, std::move(channel.messages.front()));
+      channel.messages.pop_front();
+      if (channel.messages.empty()) {
+        channels.erase(key);
+      }
+    }
+    return receive;
+  }
+
+  /// Throws PeerLost when a rank has failed.
+  void throw_if_poisoned() {
+    const std::scoped_lock lock(mutex_);
+    throw_poison();
+  }
+
+  /// Copies the messages that have arrived for `rank`; called on that rank's thread.
+  void progress(int rank) {
+    Box& box = boxes_[rank];
+    std::unique_lock lock(mutex_);
+    while (const std::shared_ptr<ThreadReceive> receive = next_bound(box)) {
+      ThreadMessage& message = *receive->message;
+      lock.unlock();
+      copy(message.content, receive->data.data());
+      receive->done = true;
+      lock.lock();
+      message.reading = false;
+      message.read = true;
+      notify(message.from);
+      copied_.notify_all();
+    }
+  }
+
+  /// Whether the message has been read; throws PeerLost when it never will be.
+  bool sent(const ThreadMessage& message, int to) {
+    const std::scoped_lock lock(mutex_);
+    if (message.read) {
+      return true;
+    }
+    throw_poison();
+    if (boxes_[to].gone) {
+      throw PeerLost({to}, fmt::format("rank {} has ended without receiving {} bytes from rank {}",
+                                       to, message.content.size(), message.from));
+    }
+    return false;
+  }
+
+  /// Throws PeerLost or Failure when the receive can never complete.
+  void check_receive(const ThreadReceive& receive, int from) {
+    const std::scoped_lock lock(mutex_);
+    throw_poison();
+    const ThreadMessage* message = receive.message.get();
+    // A sender that withdraws is about to poison the world with its reason, or to leave.
+    if (message != nullptr && !message->withdrawn) {
+      check(message->content.size() == receive.data.size(),
+            "rank {} sent {} bytes where {} were expected: ranks must run the same program and "
+            "config",
+            from, message->content.size(), receive.data.size());
+    } else if (boxes_[from].gone) {
+      throw PeerLost(
+          {from}, fmt::format("rank {} has ended without sending {} bytes that are awaited", from,
+                              receive.data.size()));
+    }
+  }
+
+  void withdraw(ThreadMessage& message) {
+    std::unique_lock lock(mutex_);
+    copied_.wait(lock, [&] { return !message.reading; });
+    if (!message.read) {
+      message.withdrawn = true;
+      message.content = {};
+    }
+  }
+
+  void withdraw(const std::shared_ptr<ThreadReceive>& receive, int to, const Key& key) {
+    const std::scoped_lock lock(mutex_);
+    auto& channels = boxes_[to].channels;
+    if (const auto found = channels.find(key); found != channels.end()) {
+      std::erase(found->second.receives, receive);
+      if (found->second.receives.empty() && found->second.messages.empty()) {
+        channels.erase(found);
+      }
+    }
+    std::erase(boxes_[to].bound, receive);
+  }
+
+  /// Waits, for at most `seconds`, until an event for `rank` since its last call. The wait is
+  /// shorter with `while_waiting`, or when a bound message arrives earlier.
+  void wait_for_event(int rank, double seconds) {
+    if (options_.while_waiting) {
+      options_.while_waiting();
+      seconds = std::min(seconds, 1e-3);
+    }
+    std::unique_lock lock(mutex_);
+    Box& box = boxes_[rank];
+    for (const auto& receive : box.bound) {  // bound messages wait for their arrival time
+      seconds = std::clamp(receive->message->arrival - now_seconds(), 0.0, seconds);
+    }
+    box.changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                         [&] { return box.events != box.seen; });
+    // An event during the caller's own checks must not be lost: it ends the next wait at once.
+    box.seen = box.events;
+  }
+
+  void poison(int rank, std::string_view why) {
+    const std::scoped_lock lock(mutex_);
+    if (!failed_) {
+      failed_ = rank;
+      why_ = why;
+    }
+    for (int r = 0; r < size(); ++r) {
+      notify(r);
+    }
+  }
+
+  void leave(int rank) {
+    const std::scoped_lock lock(mutex_);
+    boxes_[rank].gone = true;
+    for (int r = 0; r < size(); ++r) {
+      notify(r);
+    }
+  }
+
+  /// Reserves new context numbers, for `split`.
+  int reserve_contexts(int count) {
+    const std::scoped_lock lock(mutex_);
+    const int first = contexts_;
+    contexts_ += count;
+    return first;
+  }
+
+ private:
+  struct Channel {
+    std::deque<std::shared_ptr<ThreadMessage>> messages;
+    std::deque<std::shared_ptr<ThreadReceive>> receives;
+  };
+  struct Box {
+    std::map<Key, Channel> channels;                   ///< only non-empty channels
+    std::deque<std::shared_ptr<ThreadReceive>> bound;  ///< to be copied
+    std::condition_variable changed;
+    uint64_t events = 0;
+    uint64_t seen = 0;
+    bool gone = false;
+  };
+
+  void bind(int to, std::shared_ptr<ThreadReceive> receive,
+            std::shared_ptr<ThreadMessage> message) {
+    receive->message = std::move(message);
+    boxes_[to].bound.push_back(std::move(receive));
+    notify(to);
+  }
+
+  std::shared_ptr<ThreadReceive> next_bound(Box& box) const {
+    const double now = options_.latency > 0 ? now_seconds() : 0;
+    for (auto at = box.bound.begin(); at != box.bound.end();) {
+      ThreadMessage& message = *(*at)->message;
+      if (message.arrival > now) {
+        ++at;
+        continue;
+      }
+      const std::shared_ptr<ThreadReceive> receive = std::move(*at);
+      at = box.bound.erase(at);
+      if (!message.withdrawn && message.content.size() == receive->data.size()) {
+        message.reading = true;
+        return receive;
+      }
+    }
+    return nullptr;
+  }
+
+  void notify(int rank) {
+    Box& box = boxes_[rank];
+    ++box.events;
+    box.changed.notify_one();
+  }
+
+  void throw_poison() const {
+    if (failed_) {
+      throw PeerLost({*failed_}, fmt::format("rank {} has failed: {}", *failed_, why_));
+    }
+  }
+
+  void copy(std::span<const std::byte> from, std::byte* to) const {
+    if (options_.copy) {
+      options_.copy(to, from.data(), from.size());
+    } else {
+      std::ranges::copy(from, to);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable copied_;
+  ThreadOptions options_;
+  std::deque<Box> boxes_;
+  int contexts_ = 1;
+  std::optional<int> failed_;
+  std::string why_;
+};
 
 class SendOperation final : public Operation {
  public:
@@ -59,12 +335,6 @@ class ReceiveOperation final : public Operation {
   std::shared_ptr<ThreadReceive> receive_;
 };
 
-/// An eager send: complete at once.
-class DoneOperation final : public Operation {
- public:
-  bool test() override { return true; }
-};
-
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int context, Membership members)
@@ -99,10 +369,9 @@ class ThreadCommunicator final : public Communicator {
   }
   std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
     auto message = world_->send(world_rank(to), key_of(rank(), tag), data);
-    if (message == nullptr) {
-      return std::make_unique<DoneOperation>();
-    }
-    return std::make_unique<SendOperation>(world_, std::move(message), world_rank(to));
+    return message == nullptr
+               ? nullptr
+               : std::make_unique<SendOperation>(world_, std::move(message), world_rank(to));
   }
   std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
     return std::make_unique<ReceiveOperation>(world_, world_rank(rank()), key_of(from, tag), data);
@@ -116,21 +385,21 @@ class ThreadCommunicator final : public Communicator {
 };
 
 std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
-  struct Wish {
+  struct Member {
     int color, key, context;
   };
   // Rank 0 reserves the contexts of all groups; a group takes the one at its first member's index.
-  const Wish mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
-  std::vector<Wish> wishes(static_cast<size_t>(size()));
-  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(wishes)));
+  const Member mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
+  std::vector<Member> all(static_cast<size_t>(size()));
+  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<int> group;
   for (int r = 0; r < size(); ++r) {
-    if (wishes[r].color == color) {
+    if (all[r].color == color) {
       group.push_back(r);
     }
   }
-  const int context = wishes[0].context + group.front();
-  std::ranges::stable_sort(group, {}, [&](int r) { return wishes[r].key; });
+  const int context = all[0].context + group.front();
+  std::ranges::stable_sort(group, {}, [&](int r) { return all[r].key; });
   Membership part;
   for (const int r : group) {
     part.rank = r == rank() ? static_cast<int>(part.world.size()) : part.rank;

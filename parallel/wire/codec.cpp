@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ranges>
 #include <vector>
 
 #include "src/core/error.h"
@@ -53,16 +54,6 @@ int64_t whole_number(std::string_view text, std::string_view word, std::string_v
   return value;
 }
 
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(':', at), text.size());
-    words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
-}
-
 /// Names of the numbers that may follow a codec's name.
 std::vector<std::string_view> numbers_of(WireNumbers numbers) {
   switch (numbers) {
@@ -111,8 +102,11 @@ Registry<Codec> codecs() {
 CodecKind CodecSpec::kind() const { return find(codecs(), "codec", name).kind; }
 
 CodecSpec parse_codec(std::string_view text) {
-  const std::vector<std::string_view> words = split(text);
-  const Codec& codec = find(codecs(), "codec", words[0]);
+  std::vector<std::string_view> words;
+  for (const auto word : std::views::split(text, ':')) {
+    words.emplace_back(word.begin(), word.end());
+  }
+  const Codec& codec = find(codecs(), "codec", words.empty() ? text : words[0]);
   const std::vector<std::string_view> numbers = numbers_of(codec.numbers);
   check(words.size() <= numbers.size() + 1, "codec \"{}\" has too many numbers; write {}{}{}", text,
         codec.name, numbers.empty() ? "" : ":", fmt::join(numbers, ":"));

@@ -75,14 +75,6 @@ double seconds_of(const Body& body) {
   return now_seconds() - begin;
 }
 
-}  // namespace
-
-double CodecErrors::bits() const {
-  return 8 * static_cast<double>(bytes) / static_cast<double>(values);
-}
-
-namespace {
-
 /// NaN if no value was compared; 0 for zero over zero.
 double share(const CodecErrors& sums, double part, double whole) {
   if (sums.compared() == 0) {
@@ -93,6 +85,9 @@ double share(const CodecErrors& sums, double part, double whole) {
 
 }  // namespace
 
+double CodecErrors::bits() const {
+  return 8 * static_cast<double>(bytes) / static_cast<double>(values);
+}
 double CodecErrors::relative_l2() const { return std::sqrt(share(*this, error_squares, squares)); }
 double CodecErrors::mean_relative() const {
   return share(*this, relative_sum, static_cast<double>(nonzero));

@@ -7,12 +7,8 @@
 
 namespace espalier::parallel {
 
-namespace {
-
 using kernels::WireCode;
 using kernels::WireFormat;
-
-}  // namespace
 
 WireFormat plain_format(DType dtype) {
   require(is_number(dtype), "fp32, bf16 or fp16", name_of(dtype));
@@ -69,11 +65,7 @@ size_t Wire::bytes(int64_t first, int64_t count) const {
 }
 
 Tensor Wire::scratch(Buffer& buffer, int64_t count) {
-  if (!buffer.tensor() || buffer.tensor().count() < count) {
-    buffer.release();
-    buffer = stream_.arena().allocate(Memory::communication, "values of a message", DType::fp32,
-                                      Shape{count});
-  }
+  reserve(stream_.arena(), buffer, "values of a message", DType::fp32, count);
   return flat_part(buffer.tensor(), 0, count);
 }
 
@@ -126,7 +118,7 @@ void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
     if (!part.segment->change) {
       return;
     }
-    require(part.segment->target.data != nullptr, "who encodes a change knows its target",
+    require(part.segment->target.data != nullptr, "the target of an encoded change",
             first + part.begin);
     const Tensor target =
         flat_part(part.segment->target, first + part.begin - part.segment->first, part.count);

@@ -90,7 +90,7 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
     const bool coded = codec != "fp32";  // fp32 is sent uncompressed
     for (const int ranks : arguments.ranks) {
       const ExchangeModel model{.ranks = ranks,
-                                .reduction = reduction_by_name(arguments.reduction),
+                                .reduction = arguments.reduction,
                                 .link = {.latency_s = arguments.latency_us / 1e6,
                                          .bytes_per_s = gbit_bytes(arguments.link_gbit)},
                                 .encode_per_s = rate(coded ? arguments.encode_gb : 0),

@@ -41,29 +41,19 @@ struct Arrival {
 
 }  // namespace
 
-ReductionKind reduction_by_name(std::string_view name) {
-  if (name == "sra") {
-    return ReductionKind::sra;
-  }
-  if (name == "ring") {
-    return ReductionKind::ring;
-  }
-  check(name == "all-to-all", "reduction \"{}\" is unknown; available: sra, ring, all-to-all",
-        name);
-  return ReductionKind::all_to_all;
-}
-
-ReductionCost cost_of(ReductionKind reduction, int ranks) {
+ReductionCost cost_of(std::string_view reduction, int ranks) {
   check(ranks >= 1, "{} ranks: at least 1 is needed", ranks);
   const double p = ranks;
   if (ranks == 1) {
     return {};
   }
-  if (reduction == ReductionKind::all_to_all) {
+  if (reduction == "all-to-all") {
     return {.link = p - 1, .latencies = 1, .encoded = 1, .decoded = p};
   }
+  check(reduction == "sra" || reduction == "ring",
+        "reduction \"{}\" is unknown; available: sra, ring, all-to-all", reduction);
   return {.link = 2 * (p - 1) / p,
-          .latencies = reduction == ReductionKind::ring ? 2 * (p - 1) : 2,
+          .latencies = reduction == "ring" ? 2 * (p - 1) : 2,
           .encoded = 1,
           .decoded = (2 * p - 1) / p};
 }

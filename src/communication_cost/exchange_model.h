@@ -35,10 +35,6 @@
 
 namespace espalier::cost {
 
-enum class ReductionKind : uint8_t { sra, ring, all_to_all };
-/// "sra", "ring", "all-to-all"; throws Failure for other names.
-ReductionKind reduction_by_name(std::string_view name);
-
 /// The work of a rank for a bucket, as multiples of its bytes (link), a latency, and its values.
 struct ReductionCost {
   double link = 0;
@@ -46,7 +42,8 @@ struct ReductionCost {
   double encoded = 0;
   double decoded = 0;
 };
-ReductionCost cost_of(ReductionKind reduction, int ranks);
+/// `reduction`: "sra", "ring" or "all-to-all"; throws Failure for other names.
+ReductionCost cost_of(std::string_view reduction, int ranks);
 
 /// A slice of the gradient that is reduced by one collective.
 struct GradientBucket {
@@ -76,7 +73,7 @@ struct ComputeTimes {
 
 struct ExchangeModel {
   int ranks = 2;
-  ReductionKind reduction = ReductionKind::sra;
+  std::string_view reduction = "sra";
   Link link = {};
   double encode_per_s = std::numeric_limits<double>::infinity();  ///< values
   double decode_per_s = std::numeric_limits<double>::infinity();  ///< values, added to a sum

@@ -69,19 +69,19 @@ class Queue {
 
   /// Callback that runs repeatedly while the host waits for any queue of the device. It may throw
   /// to abort the wait, after it has aborted work that would never finish.
-  void set_lookout(std::function<void()> lookout) { *lookout_ = std::move(lookout); }
+  void set_wait_hook(std::function<void()> hook) { *wait_hook_ = std::move(hook); }
 
  protected:
-  explicit Queue(const Queue* first) : lookout_(first->lookout_) {}  ///< of `beside`
-  bool has_lookout() const { return static_cast<bool>(*lookout_); }
-  void look() const {
-    if (*lookout_) {
-      (*lookout_)();
+  explicit Queue(const Queue* first) : wait_hook_(first->wait_hook_) {}  ///< of `beside`
+  bool has_wait_hook() const { return static_cast<bool>(*wait_hook_); }
+  void run_wait_hook() const {
+    if (*wait_hook_) {
+      (*wait_hook_)();
     }
   }
 
  private:
-  std::shared_ptr<std::function<void()>> lookout_ = std::make_shared<std::function<void()>>();
+  std::shared_ptr<std::function<void()>> wait_hook_ = std::make_shared<std::function<void()>>();
 };
 
 class Device {

@@ -19,12 +19,7 @@ Number settled(const RunData& run, double StepRecord::*member) {
       values.push_back(run.steps[i].*member);
     }
   }
-  if (values.empty()) {
-    return std::nullopt;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 Number last_validation(const RunData& run) {
@@ -44,11 +39,6 @@ Number best_validation(const RunData& run) {
     }
   }
   return best;
-}
-
-Number summary_or(const RunData& run, const char* key, const Number& fallback) {
-  const Number known = number_at(run.summary, key);
-  return known ? known : fallback;
 }
 
 Cell cell(const Number& value, const std::function<std::string(double)>& text) {
@@ -95,90 +85,76 @@ Number peak_rss(const RunData& run) {
   return known ? number_at(*memory, "peak_rss") : std::nullopt;
 }
 
-Number seconds_of(const RunData& run) {
-  return run.steps.empty() ? std::nullopt : Number(run.steps.back().seconds);
+using CellOf = std::function<Cell(const RunData&)>;
+
+/// A number of summary.json, or one computed from the steps.
+CellOf number(const char* key, std::string (*text)(double),
+              std::function<Number(const RunData&)> computed = {}) {
+  return [=](const RunData& run) {
+    const Number known = number_at(run.summary, key);
+    return cell(known || !computed ? known : computed(run), text);
+  };
 }
 
-Number steps_of(const RunData& run) {
-  return run.steps.empty() ? std::nullopt : Number(static_cast<double>(run.steps.back().step));
+CellOf text(const char* key) {
+  return [key](const RunData& run) { return text_cell(run, key); };
+}
+
+template <class T>
+CellOf last_step(T StepRecord::*member, std::string (*text)(double)) {
+  return [=](const RunData& run) {
+    return run.steps.empty() ? Cell{} : cell(static_cast<double>(run.steps.back().*member), text);
+  };
 }
 
 struct Row {
   const char* label;
   const char* hint;
-  Better better;
-  bool major;
-  std::function<Cell(const RunData&)> of;
+  CellOf of;
+  Better better = Better::neither;
+  bool major = false;
 };
 
-std::vector<Row> result_rows() {
+std::vector<Row> rows() {
+  const auto settled_tokens = [](const RunData& run) {
+    return settled(run, &StepRecord::tokens_per_s);
+  };
   return {
-      {"Validation loss", "At the last evaluation; nats a token.", Better::lower, true,
-       [](const RunData& run) {
-         return cell(summary_or(run, "final_val_loss", last_validation(run)), loss_text);
-       }},
-      {"Best validation loss", "Lowest of all evaluations.", Better::lower, false,
-       [](const RunData& run) {
-         return cell(summary_or(run, "best_val_loss", best_validation(run)), loss_text);
-       }},
-      {"Tokens/s", "Median over the steps, all ranks together.", Better::higher, true,
-       [](const RunData& run) {
-         return cell(summary_or(run, "tokens_per_s", settled(run, &StepRecord::tokens_per_s)),
-                     grouped);
-       }},
+      {"Validation loss", "At the last evaluation; nats a token.",
+       number("final_val_loss", loss_text, last_validation), Better::lower, true},
+      {"Best validation loss", "Lowest of all evaluations.",
+       number("best_val_loss", loss_text, best_validation), Better::lower},
+      {"Tokens/s", "Median over the steps, all ranks together.",
+       number("tokens_per_s", grouped, settled_tokens), Better::higher, true},
       {"Model state per parameter",
        "Weights, gradients, master copy, moments and index that the arena holds at the end, "
        "divided "
        "by all parameters, pruned ones included.",
-       Better::lower, true,
-       [](const RunData& run) {
-         return cell(number_at(run.summary, "model_state_bytes_per_parameter"), two_digits);
-       }},
-      {"All-reduce per step", "Bytes that rank 0 sends in one step's all-reduces.", Better::lower,
-       true,
-       [](const RunData& run) {
-         return cell(summary_or(run, "allreduce_bytes_per_step",
-                                settled(run, &StepRecord::allreduce_bytes)),
-                     bytes_text);
-       }},
+       number("model_state_bytes_per_parameter", two_digits), Better::lower, true},
+      {"All-reduce per step", "Bytes that rank 0 sends in one step's all-reduces.",
+       [](const RunData& run) { return cell(allreduce_bytes(run), bytes_text); }, Better::lower,
+       true},
       {"Peak memory of the processes", "Resident set size at its highest, summed over the ranks.",
-       Better::lower, false, [](const RunData& run) { return cell(peak_rss(run), bytes_text); }},
-      {"Time in steps", "Sum of step times, without evaluation and checkpoints.", Better::lower,
-       false, [](const RunData& run) { return cell(seconds_of(run), duration_text); }},
-  };
-}
-
-std::vector<Row> identity_rows() {
-  return {
-      {"Steps", "Last step in metrics.jsonl.", Better::neither, false,
-       [](const RunData& run) { return cell(steps_of(run), grouped); }},
-      {"Parameters", "All, pruned ones included.", Better::neither, false,
-       [](const RunData& run) { return cell(number_at(run.summary, "parameters"), grouped); }},
-      {"Kept parameters", "Stored and updated.", Better::neither, false,
-       [](const RunData& run) { return cell(number_at(run.summary, "kept_parameters"), grouped); }},
-      {"Sparsity", "Zeros divided by prunable parameters.", Better::neither, false,
-       [](const RunData& run) { return cell(number_at(run.summary, "sparsity"), percent); }},
-      {"Ranks", "Processes.", Better::neither, false,
-       [](const RunData& run) { return cell(number_at(run.summary, "ranks"), grouped); }},
-      {"Grid", "Pipeline stages and data-parallel copies.", Better::neither, false,
-       [](const RunData& run) { return text_cell(run, "grid"); }},
-      {"Data type", "Of weights and activations.", Better::neither, false,
-       [](const RunData& run) { return text_cell(run, "dtype"); }},
-      {"Backend", "Kernels that computed.", Better::neither, false,
-       [](const RunData& run) { return text_cell(run, "backend"); }},
-      {"Commit", "Of the program.", Better::neither, false,
-       [](const RunData& run) { return text_cell(run, "git"); }},
+       [](const RunData& run) { return cell(peak_rss(run), bytes_text); }, Better::lower},
+      {"Time in steps", "Sum of step times, without evaluation and checkpoints.",
+       last_step(&StepRecord::seconds, duration_text), Better::lower},
+      {"Steps", "Last step in metrics.jsonl.", last_step(&StepRecord::step, grouped)},
+      {"Parameters", "All, pruned ones included.", number("parameters", grouped)},
+      {"Kept parameters", "Stored and updated.", number("kept_parameters", grouped)},
+      {"Sparsity", "Zeros divided by prunable parameters.", number("sparsity", percent)},
+      {"Ranks", "Processes.", number("ranks", grouped)},
+      {"Grid", "Pipeline stages and data-parallel copies.", text("grid")},
+      {"Data type", "Of weights and activations.", text("dtype")},
+      {"Backend", "Kernels that computed.", text("backend")},
+      {"Commit", "Of the program.", text("git")},
   };
 }
 
 }  // namespace
 
 std::vector<Headline> headlines(std::span<const RunData> runs) {
-  std::vector<Row> rows = result_rows();
-  const std::vector<Row> identity = identity_rows();
-  rows.insert(rows.end(), identity.begin(), identity.end());
   std::vector<Headline> out;
-  for (const Row& row : rows) {
+  for (const Row& row : rows()) {
     Headline line{.label = row.label,
                   .hint = row.hint,
                   .better = row.better,
@@ -190,6 +166,20 @@ std::vector<Headline> headlines(std::span<const RunData> runs) {
     out.push_back(std::move(line));
   }
   return out;
+}
+
+std::optional<double> allreduce_bytes(const RunData& run) {
+  const Number known = number_at(run.summary, "allreduce_bytes_per_step");
+  return known ? known : settled(run, &StepRecord::allreduce_bytes);
+}
+
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) {
+    return std::nullopt;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 std::string grouped(double value) {

@@ -1,6 +1,7 @@
 #pragma once
-// The numbers that describe a run, most important first; one list for the page and the terminal. Where summary.json is missing, what metrics.jsonl allows is computed from it
-// (final loss so far, median tokens/s and all-reduce bytes over the second half of the steps).
+// The numbers that describe a run, most important first; one list for the page and the terminal.
+// Without summary.json they are computed from metrics.jsonl as far as possible (final loss so far,
+// median tokens/s and all-reduce bytes over the second half of the steps).
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +27,11 @@ struct Headline {
 };
 
 std::vector<Headline> headlines(std::span<const RunData> runs);
+
+/// Bytes of all-reduces that rank 0 sends in a step, if known.
+std::optional<double> allreduce_bytes(const RunData& run);
+/// The upper median; nothing without values.
+std::optional<double> median(std::vector<double> values);
 
 /// 1234567.0 -> "1,234,567".
 std::string grouped(double value);

@@ -58,22 +58,17 @@ json pruned_at(const RunData& run) {
   return during ? json(first->step) : json();
 }
 
+json number_or_null(const std::optional<double>& number) { return number ? json(*number) : json(); }
+
 json bytes_of(const RunData& run) {
-  const std::vector<Headline> lines = headlines(std::span(&run, 1));
-  const auto allreduce = std::find_if(lines.begin(), lines.end(), [](const Headline& line) {
-    return line.label == "All-reduce per step";
-  });
   std::vector<double> p2p;
   for (const StepRecord& record : run.steps) {
     if (record.p2p_bytes >= 0) {
       p2p.push_back(record.p2p_bytes);
     }
   }
-  const auto middle = p2p.begin() + static_cast<std::ptrdiff_t>(p2p.size() / 2);
-  std::nth_element(p2p.begin(), middle, p2p.end());
-  const auto& known = allreduce->cells[0].value;
-  return {{"allreduce", known ? json(*known) : json()},
-          {"p2p", p2p.empty() ? json() : json(*middle)}};
+  return {{"allreduce", number_or_null(allreduce_bytes(run))},
+          {"p2p", number_or_null(median(std::move(p2p)))}};
 }
 
 /// Pictures of one pipeline step, with their summary.
@@ -106,7 +101,7 @@ json headline_json(const Headline& line) {
   json values = json::array();
   json texts = json::array();
   for (const Cell& cell : line.cells) {
-    values.push_back(cell.value ? json(*cell.value) : json());
+    values.push_back(number_or_null(cell.value));
     texts.push_back(cell.text);
   }
   const char* better = line.better == Better::lower    ? "lower"

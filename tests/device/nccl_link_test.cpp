@@ -244,7 +244,7 @@ void lose_rank_1(const testing::FakeNccl& fake, const ::testing::Matcher<std::st
     EXPECT_GE(fake.aborts(), aborts + 2) << "with all groups that this rank is in";
     EXPECT_THAT(([&] { link.group("more", give); }), ThrowsMessage<PeerLost>(message));
     EXPECT_THAT(([&] { beside.group("more", give); }), ThrowsMessage<PeerLost>(message));
-    me.queue().set_lookout({});
+    me.queue().set_wait_hook({});
     me.stream().synchronize();  // the aborted work has ended
   };
   try {

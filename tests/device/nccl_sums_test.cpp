@@ -6,9 +6,7 @@
 
 #include <cmath>
 
-#include "parallel/reduction/bucketer.h"
 #include "parallel/reduction/device/buckets.h"
-#include "parallel/reduction/parameter_gather.h"
 #include "parallel/reduction/sra.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"

@@ -22,8 +22,7 @@ void on_small_tables(const Test& test) {
     const ChoiceTable table = random_table(draw, layers, choices, kind);
     const std::vector<double> alphas{0, 0.3, 0.9, 1, 1, 1.7, 1000};
     const ErrorBudget budget{.uniform = static_cast<int>(draw.below(choices)),
-                             .alpha = alphas[static_cast<size_t>(draw.below(7))],
-                             .sum = draw.below(3) == 0 ? ErrorSum::norms : ErrorSum::squares};
+                             .alpha = alphas[static_cast<size_t>(draw.below(7))]};
     test(table, budget, draw);
   }
 }
@@ -140,7 +139,6 @@ TEST(BitChoice, NeverWorseThanUniform) {
     const ChoiceTable table = random_table(draw, 60, 6, Errors::smooth);
     const ExchangeTimes times = random_times(draw, table);
     const ErrorBudget budget{.uniform = static_cast<int>(draw.below(6)),
-                             .sum = seed % 2 == 0 ? ErrorSum::squares : ErrorSum::norms,
                              .states = 2 + draw.below(300)};
     const BitChoice uniform = uniform_choice(table, budget.uniform);
     const BitChoice fewest = least_bytes(table, budget);
@@ -148,10 +146,8 @@ TEST(BitChoice, NeverWorseThanUniform) {
     EXPECT_TRUE(fewest.within_budget && soonest.within_budget);
     EXPECT_LE(fewest.bytes, uniform.bytes);
     EXPECT_LE(soonest.exposed, exposed_seconds(table, times, uniform.choice));
-    if (budget.sum == ErrorSum::squares) {
-      EXPECT_LE(fewest.error, uniform.error);
-      EXPECT_LE(soonest.error, uniform.error);
-    }
+    EXPECT_LE(fewest.error, uniform.error);
+    EXPECT_LE(soonest.error, uniform.error);
   }
 }
 

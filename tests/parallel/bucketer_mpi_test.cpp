@@ -5,7 +5,7 @@
 #include <limits>
 #include <thread>
 
-#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/flat.h"
 #include "parallel/reduction/sum.h"
 #include "src/core/trace.h"
@@ -24,16 +24,17 @@ TEST(Buckets, AreCutAtParametersAndNotTooSmall) {
   on_ranks(
       [](Communicator& comm) {
         Arena arena;
-        GradientBuckets buckets(comm, arena, {.bucket_bytes = 4 * 5'001});
+        HostBuckets buckets(comm, arena);
+        constexpr size_t kBytes = 4 * 5'001;
         std::vector<float> flat = values(comm.rank(), 0, 61'234);
-        buckets.begin(flat_of(flat), kBoundaries);
+        buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, kBytes));
         if (comm.size() == 1) {
-          EXPECT_TRUE(buckets.bucket_ends().empty());
+          EXPECT_TRUE(buckets.step().ends.empty());
         } else {
-          EXPECT_THAT(buckets.bucket_ends(), ElementsAre(5'001, 30'000, 45'000, 61'234));
+          EXPECT_THAT(buckets.step().ends, ElementsAre(5'001, 30'000, 45'000, 61'234));
         }
         if (comm.size() > 1) {
-          EXPECT_THROW(buckets.begin(flat_of(flat), kBoundaries), Bug)
+          EXPECT_THROW(buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, kBytes)), Bug)
               << "the step is not finished";
         }
         buckets.ready(5'000);
@@ -49,11 +50,11 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
     for (const bool overlap : {true, false}) {
       for (const size_t bytes : {size_t{4}, size_t{20'000}, size_t{1} << 30U}) {
         Arena arena;
-        GradientBuckets buckets(comm, arena, {.bucket_bytes = bytes, .overlap = overlap});
+        HostBuckets buckets(comm, arena, {.overlap = overlap});
         for (int step = 0; step < 3; ++step) {
           const std::vector<float> gradient = values(comm.rank(), step, 61'234);
           std::vector<float> flat(gradient.size(), std::numeric_limits<float>::quiet_NaN());
-          buckets.begin(flat_of(flat), kBoundaries);
+          buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, bytes));
           int64_t begin = 0;
           for (const int64_t end : kBoundaries) {  // backward fills the gradient step by step
             std::copy(gradient.begin() + begin, gradient.begin() + end, flat.begin() + begin);
@@ -77,9 +78,9 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
 TEST(Buckets, AloneTheyDoNothing) {
   const auto self = self_communicator();
   Arena arena;
-  GradientBuckets buckets(*self, arena);
+  HostBuckets buckets(*self, arena);
   std::vector<float> flat = values(0, 0, 1000);
-  buckets.begin(flat_of(flat), std::span<const int64_t>{});
+  buckets.begin(all_reduce_step(flat_of(flat), {}));
   buckets.ready(500);
   buckets.finish();
   EXPECT_TRUE(same_bits(flat, values(0, 0, 1000)));
@@ -90,9 +91,9 @@ TEST(Buckets, AloneTheyDoNothing) {
 TEST(Buckets, EmptyGradient) {
   on_ranks([](Communicator& comm) {
     Arena arena;
-    GradientBuckets buckets(comm, arena);
+    HostBuckets buckets(comm, arena);
     const int64_t before = comm.sent().messages;
-    buckets.begin(Tensor{}, std::span<const int64_t>{});
+    buckets.begin(all_reduce_step(Tensor{}, {}));
     buckets.ready(0);
     buckets.finish();
     EXPECT_EQ(comm.sent().messages, before);
@@ -104,12 +105,12 @@ TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
     Trace trace;
     Trace* previous = Trace::install(&trace);
     Arena arena;
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4});
+    HostBuckets buckets(comm, arena);
     std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat_of(flat), kBoundaries);
+    buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, 4));
     buckets.finish();
     Trace::install(previous);
-    ASSERT_EQ(trace.events().size(), buckets.bucket_ends().size());
+    ASSERT_EQ(trace.events().size(), buckets.step().ends.size());
     EXPECT_EQ(trace.events().size(), comm.size() == 1 ? 0U : 7U);
     double last = 0;
     for (const TraceEvent& event : trace.events()) {
@@ -145,10 +146,10 @@ class Naive final : public Reduction {
 TEST(Buckets, TakeAnotherReduction) {
   on_ranks([](Communicator& comm) {
     Arena arena;
-    GradientBuckets buckets(comm, arena, {.bucket_bytes = 4, .in_flight = 1},
-                            [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
+    HostBuckets buckets(comm, arena, {.in_flight = 1}, kGradientText,
+                        [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
     std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(flat_of(flat), kBoundaries);
+    buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, 4));
     buckets.ready(40'000);
     buckets.finish();
     EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));

@@ -33,8 +33,8 @@ class Draw {
 /// Kinds of error values.
 enum class Errors { smooth, ties, awkward };
 
-/// Choices from few bits to many. `awkward`: zeros, infinities, NaN, fixed layers, errors that do
-/// not decrease with more bytes.
+/// Choices from few bits to many. `awkward`: zeros, infinities, NaN, errors that do not decrease
+/// with more bytes.
 inline ChoiceTable random_table(Draw& draw, int64_t layers, int choices, Errors errors) {
   ChoiceTable table{.layers = layers, .choices = choices};
   for (int64_t l = 0; l < layers; ++l) {
@@ -50,10 +50,6 @@ inline ChoiceTable random_table(Draw& draw, int64_t layers, int choices, Errors 
       }
       table.error.push_back(error);
       table.bytes.push_back(errors == Errors::smooth ? size * (c + 1) : draw.below(6));
-    }
-    if (errors == Errors::awkward) {
-      table.fixed.push_back(
-          static_cast<int>(std::max<int64_t>(-1, draw.below(3 * choices) - 2 * choices)));
     }
   }
   return table;
@@ -91,18 +87,16 @@ class Exhaustive {
   Exhaustive(const ChoiceTable& table, const ErrorBudget& budget) : table_(table), budget_(budget) {
     double uniform = 0;
     for (int64_t l = 0; l < table.layers; ++l) {
-      const int wanted = table.allowed(budget.uniform, l);
-      double error = table.error[table.at(l, wanted)];
+      double error = table.error[table.at(l, budget.uniform)];
       if (!std::isfinite(error)) {
         error = kInfinite;
-        for (int c = 0; c < table.choices && !table.is_fixed(l); ++c) {
+        for (int c = 0; c < table.choices; ++c) {
           error = std::fmin(error, table.error[table.at(l, c)]);
         }
       }
       uniform += measure(error);
     }
-    limit_ = budget.sum == ErrorSum::squares ? budget.alpha * budget.alpha * uniform
-                                             : budget.alpha * uniform;
+    limit_ = budget.alpha * budget.alpha * uniform;
   }
 
   double limit() const { return limit_; }
@@ -111,7 +105,7 @@ class Exhaustive {
     double sum = 0;
     for (int64_t l = 0; l < table_.layers; ++l) {
       const double one = table_.error[table_.at(l, choice[static_cast<size_t>(l)])];
-      const bool allowed = std::isfinite(one) || table_.is_fixed(l) ||
+      const bool allowed = std::isfinite(one) ||
                            (!any_finite(l) && choice[static_cast<size_t>(l)] == budget_.uniform);
       sum += allowed ? measure(one) : kInfinite;
     }
@@ -137,11 +131,7 @@ class Exhaustive {
   }
 
  private:
-  double measure(double squared) const {
-    return !std::isfinite(squared)            ? 0
-           : budget_.sum == ErrorSum::squares ? squared
-                                              : std::sqrt(squared);
-  }
+  static double measure(double error) { return std::isfinite(error) ? error : 0; }
   bool any_finite(int64_t layer) const {
     for (int c = 0; c < table_.choices; ++c) {
       if (std::isfinite(table_.error[table_.at(layer, c)])) {
@@ -156,10 +146,8 @@ class Exhaustive {
       return;
     }
     for (int c = 0; c < table_.choices; ++c) {
-      if (table_.allowed(c, layer) == c) {
-        choice[static_cast<size_t>(layer)] = c;
-        visit(choice, layer + 1, leaf);
-      }
+      choice[static_cast<size_t>(layer)] = c;
+      visit(choice, layer + 1, leaf);
     }
   }
 

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstring>
 #include <memory>
 
 #include "parallel/reduction/flat.h"
@@ -12,32 +11,11 @@
 #include "parallel/wire/codec.h"
 #include "tests/parallel/low_rank_array.h"
 #include "tests/parallel/rank_gradients.h"
+#include "tests/parallel/silent_rank.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel {
 namespace {
-
-using testing::HasSubstr;
-
-/// Values within (-1, 1), different on each rank and in each step.
-std::vector<float> gradient(int rank, int step, int64_t count) {
-  std::vector<float> x = values(rank, step, count);
-  for (float& one : x) {
-    one *= 0x1p-24F;
-  }
-  return x;
-}
-
-template <class T>
-bool equal_everywhere(Communicator& comm, const std::vector<T>& x) {
-  std::vector<T> all(x.size() * static_cast<size_t>(comm.size()));
-  all_gather(comm, std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(all)));
-  bool equal = true;
-  for (size_t at = 0; at < all.size() && !x.empty(); at += x.size()) {
-    equal &= std::memcmp(x.data(), all.data() + at, x.size() * sizeof(T)) == 0;
-  }
-  return equal;
-}
 
 /// State of one rank that reduces an array of `count` elements.
 struct Reducer {
@@ -368,24 +346,11 @@ TEST(LowRankSum, WhatIsNoMatrixAnyLongerGivesBackWhatWasKept) {
 
 TEST(LowRankSum, NamesTheRankThatDoesNotTakePart) {
   on_ranks([](Communicator& comm) {
-    if (comm.size() == 1) {
-      return;
-    }
-    const auto copy = comm.split(0, comm.rank());
-    const int silent = comm.size() - 1;
-    Reducer reducer(*copy, 600, {{.rows = 30, .cols = 20, .rank = 2, .key = 2}});
-    if (comm.rank() != silent) {
-      copy->set_timeout(0.3);
+    expect_silent_rank_named(comm, "summing gradients", [](Communicator& part) {
+      Reducer reducer(part, 600, {{.rows = 30, .cols = 20, .rank = 2, .key = 2}});
       std::vector<float> x(600, 1.0F);
-      try {
-        reducer.run(x);
-        ADD_FAILURE() << "it cannot be done";
-      } catch (const PeerLost& error) {
-        EXPECT_THAT(error.what(), HasSubstr("while summing gradients"));
-        EXPECT_THAT(error.ranks(), testing::Contains(silent));
-      }
-    }
-    barrier(comm);
+      reducer.run(x);
+    });
   });
 }
 

@@ -1,14 +1,13 @@
 #pragma once
 // Gradients for distributed tests, and the sum in rank order, which every rank can compute alone.
 // Results are compared with it bit for bit, so all transports agree with each other.
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <span>
-#include <type_traits>
 #include <vector>
 
+#include "parallel/transport/collectives.h"
 #include "src/core/rng.h"
 #include "src/core/tensor.h"
 
@@ -23,61 +22,42 @@ inline float value(int rank, int step, int64_t i) {
                     static_cast<int>(bits % 24));
 }
 
-inline std::vector<float> values(int rank, int step, int64_t count) {
-  std::vector<float> x(static_cast<size_t>(count));
+/// A rank's values, rounded to T.
+template <class T>
+std::vector<T> values_of(int rank, int step, int64_t count) {
+  std::vector<T> x(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    x[i] = value(rank, step, i);
+    x[i] = from_float<T>(value(rank, step, i));
+  }
+  return x;
+}
+inline std::vector<float> values(int rank, int step, int64_t count) {
+  return values_of<float>(rank, step, count);
+}
+/// Values within (-1, 1).
+inline std::vector<float> gradient(int rank, int step, int64_t count) {
+  std::vector<float> x = values(rank, step, count);
+  for (float& one : x) {
+    one *= 0x1p-24F;
   }
   return x;
 }
 
-inline std::vector<float> expected_sum(int ranks, int step, int64_t count) {
-  std::vector<float> sum = values(0, step, count);
-  for (int r = 1; r < ranks; ++r) {
-    for (int64_t i = 0; i < count; ++i) {
-      sum[i] = sum[i] + value(r, step, i);
-    }
-  }
-  return sum;
-}
-
-inline bool same_bits(std::span<const float> a, std::span<const float> b) {
-  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
-  return std::ranges::equal(a, b, {}, bits, bits);
-}
-
-/// The sum in 16 bits: every rank's values are rounded, added in fp32 in rank order, then rounded
-/// once.
-template <class Half = bf16>
-std::vector<Half> rounded(std::span<const float> x) {
-  std::vector<Half> y;
-  for (const float one : x) {
-    y.push_back(from_float<Half>(one));
-  }
-  return y;
-}
-
-template <class Half>
-std::vector<Half> half_values(int rank, int step, int64_t count) {
-  return rounded<Half>(values(rank, step, count));
-}
-inline std::vector<bf16> bf16_values(int rank, int step, int64_t count) {
-  return half_values<bf16>(rank, step, count);
-}
-
-template <class Half>
-std::vector<Half> expected_half_sum(int ranks, int step, int64_t count) {
-  std::vector<float> sum(static_cast<size_t>(count));
+/// Their sum over ranks: added in fp32 in rank order, then rounded once.
+template <class T>
+std::vector<T> expected_of(int ranks, int step, int64_t count) {
+  std::vector<T> sums(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    sum[i] = to_float(from_float<Half>(value(0, step, i)));
+    float sum = to_float(from_float<T>(value(0, step, i)));
     for (int r = 1; r < ranks; ++r) {
-      sum[i] = sum[i] + to_float(from_float<Half>(value(r, step, i)));
+      sum += to_float(from_float<T>(value(r, step, i)));
     }
+    sums[i] = from_float<T>(sum);
   }
-  return rounded<Half>(sum);
+  return sums;
 }
-inline std::vector<bf16> expected_bf16_sum(int ranks, int step, int64_t count) {
-  return expected_half_sum<bf16>(ranks, step, count);
+inline std::vector<float> expected_sum(int ranks, int step, int64_t count) {
+  return expected_of<float>(ranks, step, count);
 }
 
 template <class T>
@@ -85,29 +65,22 @@ Tensor flat_of(std::vector<T>& x) {
   return {x.data(), dtype_of<T>(), Shape{static_cast<int64_t>(x.size())}};
 }
 
-/// Values and sums by element type, for tests templated on the type.
-template <class T>
-std::vector<T> values_of(int rank, int step, int64_t count) {
-  if constexpr (std::is_same_v<T, float>) {
-    return values(rank, step, count);
-  } else {
-    return half_values<T>(rank, step, count);
-  }
-}
-template <class T>
-std::vector<T> expected_of(int ranks, int step, int64_t count) {
-  if constexpr (std::is_same_v<T, float>) {
-    return expected_sum(ranks, step, count);
-  } else {
-    return expected_half_sum<T>(ranks, step, count);
-  }
+inline bool same_bits(const auto& a, const auto& b) {
+  const auto x = std::as_bytes(std::span(a));
+  const auto y = std::as_bytes(std::span(b));
+  return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size()) == 0);
 }
 
-inline bool same_bits(std::span<const bf16> a, std::span<const bf16> b) {
-  return std::ranges::equal(a, b);
-}
-inline bool same_bits(std::span<const fp16> a, std::span<const fp16> b) {
-  return std::ranges::equal(a, b);
+/// Whether all ranks hold the same bits. Collective.
+template <class T>
+bool equal_everywhere(Communicator& comm, const std::vector<T>& x) {
+  std::vector<T> all(x.size() * static_cast<size_t>(comm.size()));
+  all_gather(comm, std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(all)));
+  bool equal = true;
+  for (size_t at = 0; at < all.size() && !x.empty(); at += x.size()) {
+    equal &= same_bits(x, std::span(all).subspan(at, x.size()));
+  }
+  return equal;
 }
 
 }  // namespace espalier::parallel

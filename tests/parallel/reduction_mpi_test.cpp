@@ -9,44 +9,26 @@
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "tests/parallel/rank_gradients.h"
+#include "tests/support/codec_samples.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel {
 namespace {
 
-using testing::HasSubstr;
+using espalier::testing::codec_samples;
+using espalier::testing::lossy_codecs;
+using ::testing::HasSubstr;
 
-const std::vector<std::string> kReductions{"sra", "ring", "all-to-all", "hierarchical"};
-/// Codecs, and the largest error of one encoding of values up to 1.
-const std::vector<std::pair<std::string, double>> kCodecs{{"fp32", 0},
-                                                          {"bf16", 0x1p-9},
-                                                          {"fp16", 0x1p-12},
-                                                          {"fp8-e5m2", 0x1p-3},
-                                                          {"fp8-e4m3", 0x1p-4},
-                                                          {"dynamic8", 0.01},
-                                                          {"dynamic8-bnb", 0.01},
-                                                          {"static8", 0.06},
-                                                          {"mantissa8", 0.06},
-                                                          {"linear8", 0.5 / 127},
-                                                          {"maxmin:1", 1},
-                                                          {"maxmin:3:100", 1.0 / 7},
-                                                          {"maxmin:4", 1.0 / 15},
-                                                          {"maxmin:8:37", 1.0 / 255},
-                                                          {"table:1", 1},
-                                                          {"table:6", 1},
-                                                          {"sign:64", 1},
-                                                          {"eden:4:512", 0.5},
-                                                          {"topk:0.1:1000", 1},
-                                                          {"topk:1:500", 0x1p-9}};
-
-/// Values within (-1, 1), different on each rank.
-std::vector<float> gradient(int rank, int step, int64_t count) {
-  std::vector<float> x = values(rank, step, count);
-  for (float& one : x) {
-    one *= 0x1p-24F;
+/// Reductions that encode elements, on any transport.
+const std::vector<std::string> kReductions = [] {
+  std::vector<std::string> found;
+  for (const ReductionEntry* entry : reductions()) {
+    if (entry->takes_codecs) {
+      found.emplace_back(entry->name);
+    }
   }
-  return x;
-}
+  return found;
+}();
 
 std::vector<double> exact_sum(int ranks, int step, int64_t count) {
   std::vector<double> sum(static_cast<size_t>(count));
@@ -74,16 +56,6 @@ std::vector<WireSegment> segments_of(const std::string& codec, int64_t count) {
 bool within(const std::vector<WireSegment>& segments, int64_t i) {
   return std::ranges::any_of(segments,
                              [&](const auto& s) { return i >= s.first && i < s.first + s.count; });
-}
-
-bool equal_everywhere(Communicator& comm, const std::vector<float>& x) {
-  std::vector<float> all(x.size() * static_cast<size_t>(comm.size()));
-  all_gather(comm, std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(all)));
-  bool equal = true;
-  for (size_t at = 0; at < all.size() && !x.empty(); at += x.size()) {
-    equal &= same_bits(x, std::span(all).subspan(at, x.size()));
-  }
-  return equal;
 }
 
 /// Error bound: the largest number of encodings of one value, applied to sums of up to p values.
@@ -114,10 +86,19 @@ struct Reducer {
   Communicator& comm;
 };
 
+TEST(CodecSamples, HaveARowForEachValueCodec) {
+  std::vector<std::string> sampled;
+  for (const auto& sample : codec_samples()) {
+    sampled.push_back(parse_codec(sample.text).name);
+  }
+  sampled.erase(std::ranges::unique(sampled).begin(), sampled.end());
+  EXPECT_THAT(sampled, ::testing::UnorderedElementsAreArray(names(kernels::wire_codecs())));
+}
+
 void table_of_all(Communicator& comm) {
   int step = 0;
   for (const std::string& name : kReductions) {
-    for (const auto& [codec, loss] : kCodecs) {
+    for (const auto& [codec, loss] : codec_samples()) {
       for (const int64_t count : {0, 1, 7, 131, 30'011}) {
         SCOPED_TRACE(fmt::format("{} {} {}", name, codec, count));
         const auto segments = segments_of(codec, count);
@@ -157,34 +138,28 @@ TEST(Reductions, UncompressedSumsAreExactInRankOrder) {
   });
 }
 
-/// A wire of plain elements changes no bit compared with no wire.
+/// Plain elements beside encoded ones have the bits of a sum without a wire.
+template <class T>
+void plain_beside_encoded(Communicator& comm) {
+  constexpr int64_t kCount = 40'009;
+  std::vector<T> x = values_of<T>(comm.rank(), 9, kCount);
+  Arena arena;
+  Stream stream(arena, 1);
+  Wire wire(kernels::by_name("cpu"), stream,
+            {{.first = 0, .count = kCount - 1, .format = plain_format(dtype_of<T>())},
+             {.first = kCount - 1, .count = 1, .format = format_of({.name = "sign"})}});
+  const auto reduction = make_reduction("sra", comm, arena, {});
+  reduction->start({.data = flat_of(x), .wire = &wire});
+  reduction->wait(comm);
+  std::vector<T> want = expected_of<T>(comm.size(), 9, kCount);
+  x.pop_back();
+  want.pop_back();
+  EXPECT_TRUE(same_bits(x, want));
+}
+
 TEST(Reductions, APlainWireChangesNoBit) {
-  on_ranks([](Communicator& comm) {
-    constexpr int64_t kCount = 40'009;
-    for (const bool narrow : {false, true}) {
-      std::vector<bf16> with = bf16_values(comm.rank(), 9, kCount);
-      std::vector<float> wide = values(comm.rank(), 9, kCount);
-      Arena arena;
-      Stream stream(arena, 1);
-      // Only the last element is encoded, so that the wire as a whole is not plain.
-      const DType dtype = narrow ? DType::bf16 : DType::fp32;
-      Wire wire(kernels::by_name("cpu"), stream,
-                {{.first = 0, .count = kCount - 1, .format = plain_format(dtype)},
-                 {.first = kCount - 1, .count = 1, .format = format_of({.name = "sign"})}});
-      const auto reduction = make_reduction("sra", comm, arena, {});
-      reduction->start({.data = narrow ? flat_of(with) : flat_of(wide), .wire = &wire});
-      reduction->wait(comm);
-      if (narrow) {
-        auto want = expected_bf16_sum(comm.size(), 9, kCount);
-        EXPECT_TRUE(same_bits(std::span<const bf16>(with).first(kCount - 1),
-                              std::span<const bf16>(want).first(kCount - 1)));
-      } else {
-        auto want = expected_sum(comm.size(), 9, kCount);
-        EXPECT_TRUE(same_bits(std::span<const float>(wide).first(kCount - 1),
-                              std::span<const float>(want).first(kCount - 1)));
-      }
-    }
-  });
+  on_ranks(plain_beside_encoded<float>);
+  on_ranks(plain_beside_encoded<bf16>);
 }
 
 /// Sent values plus error feedback equal the input over several steps, for any distribution of
@@ -195,8 +170,7 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
         constexpr int64_t kCount = 10'007;
         constexpr int kSteps = 4;
         for (const std::string& name : kReductions) {
-          for (const std::string codec :
-               {"maxmin:2", "sign", "topk:0.05", "dynamic8", "table:1", "eden:1:512"}) {
+          for (const std::string& codec : lossy_codecs()) {
             SCOPED_TRACE(name + " " + codec);
             Reducer reducer(
                 comm, name,
@@ -350,7 +324,7 @@ TEST(Reductions, NotFiniteValuesAreLoudEverywhereAndForgottenByFeedback) {
     }
     constexpr int64_t kCount = 5'000;
     for (const std::string& name : kReductions) {
-      for (const auto& [codec, loss] : kCodecs) {
+      for (const auto& [codec, loss] : codec_samples()) {
         for (const float bad : {NAN, INFINITY, -INFINITY}) {
           Reducer reducer(
               comm, name,
@@ -393,7 +367,8 @@ TEST(Reductions, MpiSumsWhatTravelsAsItIs) {
     Arena arena;
     const auto reduction = make_reduction("mpi", comm, arena);
     std::vector<float> x = gradient(comm.rank(), 8, 20'000);
-    std::vector<bf16> y = rounded(x);
+    std::vector<bf16> y;
+    std::ranges::transform(x, std::back_inserter(y), to_bf16);
     if (comm.size() > 1 && comm.name() != "mpi") {
       EXPECT_THROW(reduction->start({.data = flat_of(x)}), Failure);
       return;
@@ -411,19 +386,14 @@ TEST(Reductions, MpiSumsWhatTravelsAsItIs) {
   });
 }
 
-TEST(Reductions, NameTheRankThatDoesNotTakePart) {
+TEST(Reductions, NameMissingRanksWhereOneDoesNotTakePart) {
   on_ranks([](Communicator& comm) {
-    if (comm.size() == 1) {
-      return;
-    }
-    const auto part = comm.split(0, comm.rank());
-    const int silent = comm.size() - 1;
     for (const std::string& name : kReductions) {
-      const auto copy = part->split(0, comm.rank());
-      Reducer reducer(*copy, name,
+      const auto part = comm.split(0, comm.rank());
+      Reducer reducer(*part, name,
                       {{.first = 0, .count = 50'000, .format = format_of({.name = "linear8"})}});
-      if (comm.rank() != silent) {
-        copy->set_timeout(0.3);
+      if (comm.size() > 1 && comm.rank() != comm.size() - 1) {
+        part->set_timeout(0.3);
         std::vector<float> x(50'000, 1.0F);
         try {
           reducer.run(x);

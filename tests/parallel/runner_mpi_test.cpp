@@ -7,6 +7,7 @@
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "tests/parallel/pipeline_ledger.h"
+#include "tests/support/failure.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel {
@@ -131,14 +132,23 @@ TEST(Runner, RecordsWhatItDid) {
   });
 }
 
-/// Runs two ranks and tampers with rank 0's traffic; returns the error.
-std::string error_of(const std::function<void(Communicator&)>& body, double timeout = 20) {
-  try {
-    run_ranks(2, body, {.timeout = timeout});
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "no error";
+using Hook = std::function<void(Communicator&, PipelineRunner&, const Action&)>;
+
+/// The error of `runs` runs of a schedule on two ranks, with `hook` before each action.
+std::string error_of(const Schedule& schedule, const Hook& hook, int runs = 1,
+                     double timeout = 20) {
+  const auto body = [&](Communicator& comm) {
+    Arena arena;
+    Stream stream(arena, 1);
+    PipelineRunner runner(comm, stream, shape_of(schedule));
+    LedgerWork work(2, ledger_bytes(2), 0);
+    work.before = [&](const Action& action) { hook(comm, runner, action); };
+    for (int run = 0; run < runs; ++run) {
+      runner.run(schedule, work);
+    }
+    barrier(comm);
+  };
+  return failure_of([&] { run_ranks(2, body, {.timeout = timeout}); });
 }
 
 /// Sends an activation for stage 1 again, with the envelope that its sender uses in run 1.
@@ -152,76 +162,50 @@ void send_again(PipelineRunner& runner, uint32_t micro_batch) {
 }
 
 TEST(Runner, ADoubledMessageIsNoticed) {
-  const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
-  const std::string error = error_of([&](Communicator& comm) {
-    Arena arena;
-    Stream stream(arena, 1);
-    PipelineRunner runner(comm, stream, shape_of(schedule));
-    LedgerWork work(2, ledger_bytes(2), 0);
-    work.before = [&](const Action& action) {
-      if (comm.rank() == 0 && action == Action{ActionKind::forward, 0, 2}) {
-        send_again(runner, 1);
-      }
-    };
-    runner.run(schedule, work);
-    barrier(comm);
-  });
+  const std::string error =
+      error_of(make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
+               [](Communicator&, PipelineRunner& runner, const Action& action) {
+                 if (action == Action{ActionKind::forward, 0, 2}) {
+                   send_again(runner, 1);
+                 }
+               });
   EXPECT_THAT(error, HasSubstr("rank 0 sent the activation of micro-batch 1 for stage 1 in run 1"));
   EXPECT_THAT(error, HasSubstr("the activation of micro-batch 2"));
 }
 
 TEST(Runner, AMessageOfAnEarlierRunIsNoticed) {
-  const Schedule schedule = make_schedule("gpipe", {.ranks = 2, .micro_batches = 2});
-  const std::string error = error_of([&](Communicator& comm) {
-    Arena arena;
-    Stream stream(arena, 1);
-    PipelineRunner runner(comm, stream, shape_of(schedule));
-    LedgerWork work(2, ledger_bytes(2), 0);
-    runner.run(schedule, work);
-    if (comm.rank() == 0) {
-      send_again(runner, 0);
-    }
-    runner.run(schedule, work);
-    barrier(comm);
-  });
+  const std::string error = error_of(
+      make_schedule("gpipe", {.ranks = 2, .micro_batches = 2}),
+      [](Communicator&, PipelineRunner& runner, const Action& action) {
+        if (runner.runs() == 2 && action == Action{ActionKind::forward, 0, 0}) {
+          send_again(runner, 0);
+        }
+      },
+      2);
   EXPECT_THAT(error, HasSubstr("in run 1 where the activation of micro-batch 0 for stage 1 in run "
                                "2 was expected"));
 }
 
 TEST(Runner, AStageThatFailsEndsAll) {
   for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::reduce}) {
-    const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
-    const std::string error = error_of([&](Communicator& comm) {
-      Arena arena;
-      Stream stream(arena, 1);
-      PipelineRunner runner(comm, stream, shape_of(schedule));
-      LedgerWork work(2, ledger_bytes(2), 0);
-      work.before = [&](const Action& action) {
-        check(comm.rank() == 0 || action.kind != kind, "out of memory");
-      };
-      runner.run(schedule, work);
-      barrier(comm);
-    });
+    const std::string error =
+        error_of(make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
+                 [&](Communicator& comm, PipelineRunner&, const Action& action) {
+                   check(comm.rank() == 0 || action.kind != kind, "out of memory");
+                 });
     EXPECT_THAT(error, HasSubstr("out of memory"));
   }
 }
 
 TEST(Runner, ASilentStageIsNamed) {
-  const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 4});
   const std::string error = error_of(
-      [&](Communicator& comm) {
-        Arena arena;
-        Stream stream(arena, 1);
-        PipelineRunner runner(comm, stream, shape_of(schedule));
-        LedgerWork work(2, ledger_bytes(2), 0);
-        work.before = [&](const Action& action) {
-          if (comm.rank() == 1 && action == Action{ActionKind::backward, 1, 1}) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-          }
-        };
-        runner.run(schedule, work);
+      make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
+      [](Communicator&, PipelineRunner&, const Action& action) {
+        if (action == Action{ActionKind::backward, 1, 1}) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        }
       },
-      0.4);
+      1, 0.4);
   EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while receiving the "
                                "gradient of micro-batch 1 at stage 0"));
 }

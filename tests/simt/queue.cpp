@@ -139,7 +139,7 @@ void Queue::run_until(int64_t count) {
   // Each attempt opens and closes the device's pages, which delays other ranks of the process.
   std::chrono::microseconds pause(50);
   while (!advance(count)) {
-    look();
+    run_wait_hook();
     require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(kPatience),
             "what a queue waits for comes some time", done_, count);
     std::this_thread::sleep_for(pause);

@@ -2,9 +2,10 @@
 // others get an error with the rank and the cause, and no rank hangs.
 #include <gmock/gmock.h>
 
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "tests/parallel/flat_layout.h"
 #include "tests/parallel/rank_gradients.h"
+#include "tests/parallel/silent_rank.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel {
@@ -12,47 +13,26 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The others' errors name the missing rank and their own action.
-void expect_named(Communicator& comm, const std::string& doing,
-                  const std::function<void(Communicator&)>& body) {
-  if (comm.size() == 1) {
-    return;
-  }
-  const auto part = comm.split(0, comm.rank());
-  const int silent = comm.size() - 1;
-  if (comm.rank() != silent) {
-    part->set_timeout(0.3);
-    try {
-      body(*part);
-      ADD_FAILURE() << "it cannot be done";
-    } catch (const PeerLost& error) {
-      EXPECT_THAT(error.ranks(), testing::Contains(silent));
-      EXPECT_THAT(error.what(), HasSubstr("while " + doing));
-    }
-  }
-  barrier(comm);
-}
-
 TEST(ZeroLost, NamesTheRankThatDoesNotTakePart) {
   on_ranks([](Communicator& comm) {
     const Layout layout = layout_of({5'000, 0, 25'000, 100});
     const Partition partition =
         make_partition(layout.parameters, layout.total, {.ranks = comm.size()});
-    expect_named(comm, "summing gradients", [&](Communicator& part) {
+    expect_silent_rank_named(comm, "summing gradients", [&](Communicator& part) {
       Arena arena;
       std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-      GradientBuckets buckets(part, arena);
-      buckets.begin(flat_of(flat), partition);
+      HostBuckets buckets(part, arena);
+      buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
       buckets.finish();
     });
-    expect_named(comm, "gathering values", [&](Communicator& part) {
+    expect_silent_rank_named(comm, "gathering values", [&](Communicator& part) {
       Arena arena;
       std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-      ParameterGather gather(part, arena);
-      gather.begin(flat_of(flat), partition);
+      HostBuckets gather(part, arena, {}, kValueText);
+      gather.begin(half_step(flat_of(flat), Phases::gather, partition));
       gather.finish();
     });
-    expect_named(comm, "gathering slices", [&](Communicator& part) {
+    expect_silent_rank_named(comm, "gathering slices", [&](Communicator& part) {
       std::vector<std::byte> whole(static_cast<size_t>(part.size()));
       std::vector<Range> ranges;
       for (int r = 0; r < part.size(); ++r) {
@@ -76,9 +56,9 @@ TEST(ZeroLost, APeerThatFailsAmidAGatherEndsIt) {
       run_ranks(ranks, [&](Communicator& comm) {
         Arena arena;
         std::vector<float> flat(static_cast<size_t>(layout.total), 1.0F);
-        ParameterGather gather(comm, arena);
-        gather.begin(flat_of(flat), partition);
-        gather.ready(1);
+        HostBuckets gather(comm, arena, {}, kValueText);
+        gather.begin(half_step(flat_of(flat), Phases::gather, partition));
+        gather.ready(partition.ends[1]);
         if (comm.rank() == ranks - 1) {  // its slice of the last bucket is never sent
           fail("no space left on {}", "/scratch");
         }

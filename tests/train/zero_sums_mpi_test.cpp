@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/sra.h"
 #include "src/core/trace.h"
 #include "tests/parallel/flat_layout.h"
@@ -42,7 +42,7 @@ T stepped(T sum) {
 
 /// Backward fills the gradient step by step, at a different pace on every rank.
 template <class T>
-void reduce_as_backward_does(Communicator& comm, GradientBuckets& buckets, const Layout& layout,
+void reduce_as_backward_does(Communicator& comm, HostBuckets& buckets, const Layout& layout,
                              int step, std::vector<T>& flat) {
   const std::vector<T> gradient = values_of<T>(comm.rank(), step, layout.total);
   int64_t begin = 0;
@@ -64,30 +64,30 @@ void reduce_as_backward_does(Communicator& comm, GradientBuckets& buckets, const
 
 template <class T>
 void one_step_is_that_of_the_all_reduce(Communicator& comm, const Layout& layout,
-                                        const BucketOptions& options) {
+                                        const BucketOptions& options, size_t bucket_bytes) {
   const T garbage = from_float<T>(std::numeric_limits<float>::quiet_NaN());
   Arena arena;
-  GradientBuckets buckets(comm, arena, options);
-  ParameterGather gather(comm, arena, options);
+  HostBuckets buckets(comm, arena, options);
+  HostBuckets gather(comm, arena, options, kValueText);
   const Partition partition = make_partition(
       layout.parameters, layout.total,
-      {.ranks = comm.size(), .bucket_bytes = options.bucket_bytes, .element_bytes = sizeof(T)});
+      {.ranks = comm.size(), .bucket_bytes = bucket_bytes, .element_bytes = sizeof(T)});
   for (int step = 0; step < 3; ++step) {
     std::vector<T> flat(static_cast<size_t>(layout.total), garbage);
-    buckets.begin(flat_of(flat), partition);
+    buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
     reduce_as_backward_does(comm, buckets, layout, step, flat);
     const std::vector<T> expected = expected_of<T>(comm.size(), step, layout.total);
     EXPECT_TRUE(same_bits(owned_part(flat, partition, comm.rank()),
                           owned_part(expected, partition, comm.rank())));
 
     std::vector<T> value(flat.size(), garbage);
-    gather.begin(flat_of(value), partition);
+    gather.begin(half_step(flat_of(value), Phases::gather, partition));
     for (size_t b = 0; b < partition.buckets(); ++b) {
       const Range slice = partition.slice(b, comm.rank());
       std::transform(flat.begin() + slice.first, flat.begin() + slice.end(),
                      value.begin() + slice.first, stepped<T>);
       if ((b + static_cast<size_t>(comm.rank())) % 3 != 2) {
-        gather.ready(b);
+        gather.ready(partition.ends[b]);
       }
       gather.progress();
     }
@@ -103,9 +103,9 @@ TEST(ZeroSums, AStepHasTheBitsOfTheAllReduce) {
     for (const Layout& layout : kLayouts) {
       for (const bool overlap : {true, false}) {
         for (const size_t bytes : {size_t{4}, size_t{20'000}, size_t{1} << 30U}) {
-          const BucketOptions options{.bucket_bytes = bytes, .overlap = overlap};
-          one_step_is_that_of_the_all_reduce<float>(comm, layout, options);
-          one_step_is_that_of_the_all_reduce<bf16>(comm, layout, options);
+          const BucketOptions options{.overlap = overlap};
+          one_step_is_that_of_the_all_reduce<float>(comm, layout, options, bytes);
+          one_step_is_that_of_the_all_reduce<bf16>(comm, layout, options, bytes);
         }
       }
     }
@@ -157,9 +157,9 @@ TEST(ZeroSums, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
     const Partition partition =
         make_partition(parameters, kCount, {.ranks = comm.size(), .element_bytes = 2});
     Arena arena;
-    GradientBuckets buckets(comm, arena);
-    ParameterGather gather(comm, arena);
-    std::vector<bf16> flat = bf16_values(comm.rank(), 1, kCount);
+    HostBuckets buckets(comm, arena);
+    HostBuckets gather(comm, arena, {}, kValueText);
+    std::vector<bf16> flat = values_of<bf16>(comm.rank(), 1, kCount);
     const auto sent_by_all = [&](const auto& run) {
       const int64_t before = comm.sent(Traffic::allreduce).bytes;
       run();
@@ -169,19 +169,19 @@ TEST(ZeroSums, SendsTheBytesOfTheFormulaAndNeedsLittleMemory) {
     };
     const double once = 2.0 * (comm.size() - 1) * kCount;
     EXPECT_EQ(sent_by_all([&] {
-                buckets.begin(flat_of(flat), partition);
+                buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
                 buckets.finish();
               }),
               once);
     const size_t staging = arena.use(Memory::communication).peak;
     EXPECT_LE(staging, PieceOptions{}.staging_bytes);
     EXPECT_EQ(sent_by_all([&] {
-                gather.begin(flat_of(flat), partition);
+                gather.begin(half_step(flat_of(flat), Phases::gather, partition));
                 gather.finish();
               }),
               once);
     EXPECT_EQ(arena.use(Memory::communication).peak, staging) << "gathering needs none";
-    EXPECT_TRUE(same_bits(flat, expected_bf16_sum(comm.size(), 1, kCount)));
+    EXPECT_TRUE(same_bits(flat, expected_of<bf16>(comm.size(), 1, kCount)));
   });
 }
 
@@ -190,20 +190,19 @@ TEST(ZeroSums, TheNextBackwardMayBeginWhileAPeerStillGathers) {
   on_ranks([](Communicator& comm) {
     const Layout& layout = kLayouts[0];
     Arena arena;
-    const BucketOptions options{.bucket_bytes = 4'000, .in_flight = 3};
-    GradientBuckets buckets(comm, arena, options);
-    ParameterGather gather(comm, arena, options);
-    const Partition partition =
-        make_partition(layout.parameters, layout.total,
-                       {.ranks = comm.size(), .bucket_bytes = options.bucket_bytes});
+    const BucketOptions options{.in_flight = 3};
+    HostBuckets buckets(comm, arena, options);
+    HostBuckets gather(comm, arena, options, kValueText);
+    const Partition partition = make_partition(layout.parameters, layout.total,
+                                               {.ranks = comm.size(), .bucket_bytes = 4'000});
     for (int step = 0; step < 20; ++step) {
       std::vector<float> flat = values(comm.rank(), step, layout.total);
-      buckets.begin(flat_of(flat), partition);
+      buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
       buckets.finish();
       if (step % comm.size() == comm.rank()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
-      gather.begin(flat_of(flat), partition);
+      gather.begin(half_step(flat_of(flat), Phases::gather, partition));
       gather.finish();
       EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), step, layout.total)));
     }
@@ -215,14 +214,14 @@ TEST(ZeroSums, AloneItDoesNothing) {
   const Layout& layout = kLayouts[0];
   const Partition partition = make_partition(layout.parameters, layout.total, {});
   Arena arena;
-  GradientBuckets buckets(*self, arena);
-  ParameterGather gather(*self, arena);
+  HostBuckets buckets(*self, arena);
+  HostBuckets gather(*self, arena, {}, kValueText);
   std::vector<float> flat = values(0, 0, layout.total);
-  buckets.begin(flat_of(flat), partition);
+  buckets.begin(half_step(flat_of(flat), Phases::scatter, partition));
   buckets.ready(100);
   buckets.finish();
-  gather.begin(flat_of(flat), partition);
-  gather.ready(0);
+  gather.begin(half_step(flat_of(flat), Phases::gather, partition));
+  gather.ready(partition.ends[0]);
   gather.finish();
   EXPECT_TRUE(same_bits(flat, values(0, 0, layout.total)));
   EXPECT_EQ(self->sent().messages, 0);
@@ -233,12 +232,12 @@ TEST(ZeroSums, NothingToReduce) {
   on_ranks([](Communicator& comm) {
     const Partition partition = make_partition({}, 0, {.ranks = comm.size()});
     Arena arena;
-    GradientBuckets buckets(comm, arena);
-    ParameterGather gather(comm, arena);
+    HostBuckets buckets(comm, arena);
+    HostBuckets gather(comm, arena, {}, kValueText);
     const int64_t before = comm.sent().messages;
-    buckets.begin(Tensor{}, partition);
+    buckets.begin(half_step(Tensor{}, Phases::scatter, partition));
     buckets.finish();
-    gather.begin(Tensor{}, partition);
+    gather.begin(half_step(Tensor{}, Phases::gather, partition));
     gather.finish();
     EXPECT_EQ(comm.sent().messages, before);
   });
@@ -255,9 +254,9 @@ TEST(ZeroSums, OneSpanForEachBucketThatDoNotOverlap) {
     Trace trace;
     Trace* previous = Trace::install(&trace);
     Arena arena;
-    ParameterGather gather(comm, arena);
+    HostBuckets gather(comm, arena, {}, kValueText);
     std::vector<float> flat = values(comm.rank(), 0, layout.total);
-    gather.begin(flat_of(flat), partition);
+    gather.begin(half_step(flat_of(flat), Phases::gather, partition));
     gather.finish();
     Trace::install(previous);
     ASSERT_EQ(trace.events().size(), partition.buckets());
@@ -274,18 +273,18 @@ TEST(ZeroSums, RefusesMismatchedSizes) {
   on_ranks([](Communicator& comm) {
     const Layout& layout = kLayouts[0];
     Arena arena;
-    ParameterGather gather(comm, arena);
-    GradientBuckets buckets(comm, arena);
+    HostBuckets gather(comm, arena, {}, kValueText);
+    HostBuckets buckets(comm, arena);
     std::vector<float> flat(static_cast<size_t>(layout.total));
     std::vector<float> shorter(static_cast<size_t>(layout.total - 1));
     const Partition partition =
         make_partition(layout.parameters, layout.total, {.ranks = comm.size()});
     const Partition other =
         make_partition(layout.parameters, layout.total, {.ranks = comm.size() + 1});
-    EXPECT_THROW(gather.begin(flat_of(flat), other), Bug);
-    EXPECT_THROW(buckets.begin(flat_of(shorter), partition), Bug);
-    gather.begin(flat_of(flat), partition);
-    EXPECT_THROW(gather.ready(partition.buckets()), Bug);
+    EXPECT_THROW(gather.begin(half_step(flat_of(flat), Phases::gather, other)), Bug);
+    EXPECT_THROW(buckets.begin(half_step(flat_of(shorter), Phases::scatter, partition)), Bug);
+    gather.begin(half_step(flat_of(flat), Phases::gather, partition));
+    EXPECT_THROW(gather.ready(layout.total + 1), Bug);
     gather.finish();
   });
 }

@@ -52,7 +52,9 @@ Schedule asynchronous(const ScheduleShape& shape) {
   schedule.synchronous = false;
   schedule.every = shape.every;
   if (shape.chunks == 1) {
-    return warmed_up_by_depth(std::move(schedule));
+    return complete(schedule, [&](int rank) {
+      return forwards_first(rank, shape.micro_batches, warm_up(schedule, rank));
+    });
   }
   require(shape.ranks == 1, "chunks stand for the ranks of a pipeline", shape.ranks, shape.chunks);
   schedule.chunks = shape.chunks;

@@ -66,15 +66,19 @@ bool VProgram::weight_due(int chunk) const {
   return std::ranges::find(waiting_, stage_[chunk], &Action::stage) != waiting_.end();
 }
 
-std::vector<Action> forwards_first(int stage, int micro_batches, int warm) {
+std::vector<Action> forwards_first(int stage, int micro_batches, int warm, int deferred) {
   Program program;
   program.next(ActionKind::forward, stage, warm);
   for (int i = 0; i < micro_batches; ++i) {
     if (warm + i < micro_batches) {
       program.next(ActionKind::forward, stage);
     }
-    program.next(ActionKind::backward, stage);
+    program.next(deferred < 0 ? ActionKind::backward : ActionKind::backward_input, stage);
+    if (deferred >= 0 && i >= deferred) {
+      program.next(ActionKind::backward_weight, stage);
+    }
   }
+  program.next(ActionKind::backward_weight, stage, std::min(deferred, micro_batches));
   return program.take();
 }
 
@@ -93,12 +97,17 @@ Schedule v_shaped(std::string_view name, const ScheduleShape& shape) {
   return schedule;
 }
 
-Schedule warmed_up_by_depth(Schedule schedule) {
-  for (int rank = 0; rank < schedule.ranks; ++rank) {
-    const int warm = std::min(schedule.ranks - 1 - rank, schedule.micro_batches);
-    schedule.programs.push_back(forwards_first(rank, schedule.micro_batches, warm));
-  }
-  return complete(std::move(schedule));
+Schedule placed_as(const Schedule& like, std::string_view name, int micro_batches) {
+  return {.name = std::string(name),
+          .ranks = like.ranks,
+          .chunks = like.chunks,
+          .micro_batches = micro_batches,
+          .placement = like.placement,
+          .programs = {}};
+}
+
+int warm_up(const Schedule& schedule, int rank) {
+  return std::min(schedule.ranks - 1 - rank, schedule.micro_batches);
 }
 
 Schedule complete(Schedule schedule) {

@@ -84,18 +84,28 @@ void repeat(int times, const auto& body) {
 }
 
 /// Program of one stage: `warm` forwards, then pairs of a forward and a backward, then the
-/// remaining backwards.
-std::vector<Action> forwards_first(int stage, int micro_batches, int warm);
+/// remaining backwards. With `deferred` >= 0 weight gradients are separate, each that many backwards
+/// after its backward.
+std::vector<Action> forwards_first(int stage, int micro_batches, int warm, int deferred = -1);
 
-/// Schedules without programs: one stage a rank, and two in V-shaped placement.
+/// Schedules without programs: one stage a rank, two in V-shaped placement, and the stages of
+/// another schedule.
 Schedule one_stage_a_rank(std::string_view name, const ScheduleShape& shape);
 Schedule v_shaped(std::string_view name, const ScheduleShape& shape);
+Schedule placed_as(const Schedule& like, std::string_view name, int micro_batches);
 
-/// Each rank warms up with as many forwards as there are later stages (1F1B).
-Schedule warmed_up_by_depth(Schedule schedule);
+/// Warm-up of 1F1B: as many forwards as there are later stages.
+int warm_up(const Schedule& schedule, int rank);
 
 /// Completes programs of compute actions: adds messages around them, `reduce` after a stage's last
 /// gradient, `step` at the end (synchronous) or after each `every` backwards.
 Schedule complete(Schedule schedule);
+/// The same for a schedule without programs: that of each rank is program_of(rank).
+Schedule complete(Schedule schedule, const auto& program_of) {
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    schedule.programs.push_back(program_of(rank));
+  }
+  return complete(std::move(schedule));
+}
 
 }  // namespace espalier::parallel

@@ -96,18 +96,15 @@ class Checker {
 
   const std::vector<Action>& program(size_t rank) const { return schedule_.programs[rank]; }
 
-  [[noreturn]] void fail(size_t rank, const Action& action, std::string_view why) const {
-    throw Failure(
-        fmt::format("schedule {}, rank {}: {} {}", schedule_.name, rank, describe(action), why));
+  void demand_of(size_t rank, const Action& action, bool ok, std::string_view why) const {
+    if (!ok) {
+      fail("schedule {}, rank {}: {} {}", schedule_.name, rank, describe(action), why);
+    }
   }
 
   /// False: the action has to wait.
   bool perform(size_t rank, const Action& action) {
-    auto demand = [&](bool ok, std::string_view why) {
-      if (!ok) {
-        fail(rank, action, why);
-      }
-    };
+    const auto demand = [&](bool ok, std::string_view why) { demand_of(rank, action, ok, why); };
     demand(action.stage >= 0 && action.stage < schedule_.stages() &&
                schedule_.rank_of(action.stage) == static_cast<int>(rank),
            "belongs to another rank");
@@ -124,7 +121,7 @@ class Checker {
     if (computes(action.kind)) {
       compute(rank, action, stage, work);
     } else if (action.kind == ActionKind::reduce) {
-      demand(stage.weight_gradients == due(stage.reductions) && work.weight,
+      demand(stage.weight_gradients == (stage.reductions + 1) * an_update() && work.weight,
              "does not follow the gradient it sums");
       ++stage.reductions;
     } else {
@@ -139,11 +136,7 @@ class Checker {
   }
 
   void compute(size_t rank, const Action& action, StageState& stage, Work& work) {
-    auto demand = [&](bool ok, std::string_view why) {
-      if (!ok) {
-        fail(rank, action, why);
-      }
-    };
+    const auto demand = [&](bool ok, std::string_view why) { demand_of(rank, action, ok, why); };
     if (action.kind == ActionKind::forward) {
       demand(!work.forward, "happens twice");
       demand(action.stage == 0 || std::exchange(work.activation, false),
@@ -170,8 +163,6 @@ class Checker {
     }
   }
 
-  /// Weight gradients that must be complete before all-reduce number `reductions`.
-  int due(int reductions) const { return (reductions + 1) * an_update(); }
   /// Micro-batches of an update.
   int an_update() const {
     return schedule_.synchronous ? schedule_.micro_batches : schedule_.every;
@@ -183,7 +174,7 @@ class Checker {
       held->activations += activations;
       held->weight_parts += weight_parts;
     }
-    auto raise = [](int& peak, int now) { peak = std::max(peak, now); };
+    const auto raise = [](int& peak, int now) { peak = std::max(peak, now); };
     raise(facts_.activations[rank], held_[rank].activations);
     raise(facts_.tapes[rank], held_[rank].activations + held_[rank].weight_parts);
     raise(facts_.weight_parts[rank], held_[rank].weight_parts);
@@ -202,11 +193,9 @@ class Checker {
   bool send(size_t rank, const Action& action, const Work& work) {
     const bool ahead = action.kind == ActionKind::send_activation;
     const int to = action.stage + (ahead ? 1 : -1);
-    const bool made = ahead ? work.forward : work.input;
-    if (!made || to < 0 || to >= schedule_.stages() ||
-        !schedule_.crosses(std::min(action.stage, to))) {
-      fail(rank, action, made ? "leads to no other rank" : "comes before it is computed");
-    }
+    demand_of(rank, action, ahead ? work.forward : work.input, "comes before it is computed");
+    demand_of(rank, action, to >= 0 && schedule_.crosses(std::min(action.stage, to)),
+              "leads to no other rank");
     std::deque<int>& channel = (ahead ? activations_ : gradients_)[static_cast<size_t>(to)];
     if (channel.size() >= static_cast<size_t>(buffers_)) {
       return false;
@@ -223,8 +212,8 @@ class Checker {
     if (channel.empty()) {
       return false;
     }
-    if (channel.front() != action.micro_batch) {
-      fail(rank, action, fmt::format("finds that of micro-batch {}", channel.front()));
+    if (const int found = channel.front(); found != action.micro_batch) {
+      demand_of(rank, action, false, fmt::format("finds that of micro-batch {}", found));
     }
     channel.pop_front();
     bool& here = ahead ? work.activation : work.gradient;

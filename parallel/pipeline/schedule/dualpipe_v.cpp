@@ -55,11 +55,8 @@ Schedule dualpipe_v(const ScheduleShape& shape) {
       "schedule dualpipe-v fills {0} pipeline ranks with at least {1} micro-batches, and there are "
       "{2}: use {1} or more, or schedule zb-v",
       shape.ranks, 2 * shape.ranks, shape.micro_batches);
-  Schedule schedule = v_shaped("dualpipe-v", shape);
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedule.programs.push_back(program_of(schedule, rank));
-  }
-  return complete(std::move(schedule));
+  const Schedule empty = v_shaped("dualpipe-v", shape);
+  return complete(empty, [&](int rank) { return program_of(empty, rank); });
 }
 
 }  // namespace

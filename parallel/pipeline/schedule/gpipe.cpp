@@ -6,11 +6,9 @@ namespace espalier::parallel {
 namespace {
 
 Schedule gpipe(const ScheduleShape& shape) {
-  Schedule schedule = one_stage_a_rank("gpipe", shape);
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedule.programs.push_back(forwards_first(rank, shape.micro_batches, shape.micro_batches));
-  }
-  return complete(std::move(schedule));
+  return complete(one_stage_a_rank("gpipe", shape), [&](int rank) {
+    return forwards_first(rank, shape.micro_batches, shape.micro_batches);
+  });
 }
 
 }  // namespace

@@ -34,14 +34,14 @@ Schedule interleaved(const ScheduleShape& shape) {
       "of {0}: use {2} or {3} micro-batches, or another schedule",
       ranks, micro_batches, std::max(micro_batches / ranks * ranks, ranks),
       (micro_batches / ranks + 1) * ranks);
-  Schedule schedule{.name = "interleaved",
-                    .ranks = ranks,
-                    .chunks = chunks,
-                    .micro_batches = micro_batches,
-                    .programs = {}};
+  const Schedule schedule{.name = "interleaved",
+                          .ranks = ranks,
+                          .chunks = chunks,
+                          .micro_batches = micro_batches,
+                          .programs = {}};
   const std::vector<Visit> forwards = visits(shape, false);
   const std::vector<Visit> backwards = visits(shape, true);
-  for (int rank = 0; rank < ranks; ++rank) {
+  return complete(schedule, [&](int rank) {
     Program program;
     auto add = [&](ActionKind kind, const Visit& visit) {
       program.add(kind, schedule.stage_of(rank, visit.chunk), visit.micro_batch);
@@ -57,9 +57,8 @@ Schedule interleaved(const ScheduleShape& shape) {
       }
       add(ActionKind::backward, backwards[i]);
     }
-    schedule.programs.push_back(program.take());
-  }
-  return complete(std::move(schedule));
+    return program.take();
+  });
 }
 
 }  // namespace

@@ -72,10 +72,7 @@ class ArrivalSimulator {
   void act(size_t rank) {
     Arrivals& arrived = arrivals_[rank];
     const double begin = begin_of(rank);
-    const bool backward = policy_.order == MessageDriven::Order::backward_first
-                              ? arrived.gradient_at() <= begin
-                              : arrived.gradient_at() < arrived.activation_at();
-    if (backward) {
+    if (arrived.gradient_at() <= begin) {
       run_backward(rank, arrived.gradients[arrived.next_gradient++].micro_batch, begin);
       return;
     }

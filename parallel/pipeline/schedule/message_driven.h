@@ -12,7 +12,6 @@ struct MessageDriven {
   int ranks = 1;
   int micro_batches = 1;
   int in_flight = 1;
-  enum class Order : uint8_t { backward_first, arrival } order = Order::backward_first;
 };
 
 /// The schedule that results from these times. Cost: n log n for n actions.

@@ -7,7 +7,10 @@ namespace espalier::parallel {
 namespace {
 
 Schedule one_forward_one_backward(const ScheduleShape& shape) {
-  return warmed_up_by_depth(one_stage_a_rank("1f1b", shape));
+  const Schedule empty = one_stage_a_rank("1f1b", shape);
+  return complete(empty, [&](int rank) {
+    return forwards_first(rank, shape.micro_batches, warm_up(empty, rank));
+  });
 }
 
 }  // namespace

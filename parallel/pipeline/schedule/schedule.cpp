@@ -30,50 +30,37 @@ std::string describe(const Action& action) {
                      action.stage);
 }
 
-/// Groups of p micro-batches pass a rank's chunks one after the other.
 Schedule forward_only(const Schedule& like, int micro_batches) {
-  Schedule schedule{.name = "evaluation",
-                    .ranks = like.ranks,
-                    .chunks = like.chunks,
-                    .micro_batches = micro_batches,
-                    .placement = like.placement,
-                    .programs = {}};
-  for (int rank = 0; rank < like.ranks; ++rank) {
+  const Schedule empty = placed_as(like, "evaluation", micro_batches);
+  return complete(empty, [&](int rank) {
     Program program;
     for (int group = 0; group < micro_batches; group += like.ranks) {
       for (int chunk = 0; chunk < like.chunks; ++chunk) {
         for (int i = group; i < std::min(group + like.ranks, micro_batches); ++i) {
-          program.add(ActionKind::forward, schedule.stage_of(rank, chunk), i);
+          program.add(ActionKind::forward, empty.stage_of(rank, chunk), i);
         }
       }
     }
-    schedule.programs.push_back(program.take());
-  }
-  return complete(std::move(schedule));
+    return program.take();
+  });
 }
 
 Schedule one_micro_batch(const Schedule& like) {
-  Schedule schedule{.name = "one micro-batch",
-                    .ranks = like.ranks,
-                    .chunks = like.chunks,
-                    .micro_batches = 1,
-                    .placement = like.placement,
-                    .programs = {}};
-  for (int rank = 0; rank < like.ranks; ++rank) {
+  const Schedule empty = placed_as(like, "one micro-batch", 1);
+  return complete(empty, [&](int rank) {
     Program program;
-    for (int stage = 0; stage < schedule.stages(); ++stage) {
-      if (schedule.rank_of(stage) == rank) {
+    for (int stage = 0; stage < empty.stages(); ++stage) {
+      if (empty.rank_of(stage) == rank) {
         program.next(ActionKind::forward, stage);
       }
     }
-    for (int stage = schedule.stages() - 1; stage >= 0; --stage) {
-      if (schedule.rank_of(stage) == rank) {
+    for (int stage = empty.stages() - 1; stage >= 0; --stage) {
+      if (empty.rank_of(stage) == rank) {
         program.next(ActionKind::backward, stage);
       }
     }
-    schedule.programs.push_back(program.take());
-  }
-  return complete(std::move(schedule));
+    return program.take();
+  });
 }
 
 }  // namespace espalier::parallel

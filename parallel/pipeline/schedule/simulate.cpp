@@ -6,6 +6,50 @@
 #include "src/core/error.h"
 
 namespace espalier::parallel {
+
+double Costs::of(const Action& action) const {
+  const StageTimes& times = stages[static_cast<size_t>(action.stage)];
+  switch (action.kind) {
+    case ActionKind::forward:
+      return times.forward;
+    case ActionKind::backward:
+      return times.backward();
+    case ActionKind::backward_input:
+      return times.backward_input;
+    case ActionKind::backward_weight:
+      return times.backward_weight;
+    default:
+      return 0;
+  }
+}
+
+Links::Links(int ranks, int stages, int micro_batches, const Costs& costs)
+    : costs_(costs),
+      ranks_(static_cast<size_t>(ranks)),
+      micro_batches_(static_cast<size_t>(micro_batches)),
+      free_(ranks_ * ranks_, 0.0),
+      activation_(static_cast<size_t>(stages) * micro_batches_, kNever),
+      gradient_(activation_.size(), kNever) {}
+
+double Links::send(const Action& action, int from, int to, double now) {
+  const bool ahead = action.kind == ActionKind::send_activation;
+  double& link = free_[static_cast<size_t>(from) * ranks_ + static_cast<size_t>(to)];
+  link = std::max(link, now) + costs_.transfer;
+  const double arrival = link + costs_.latency;
+  at(ahead ? activation_ : gradient_, action.stage + (ahead ? 1 : -1), action.micro_batch) =
+      arrival;
+  return arrival;
+}
+
+double Links::arrival(const Action& action) {
+  return at(action.kind == ActionKind::receive_activation ? activation_ : gradient_, action.stage,
+            action.micro_batch);
+}
+
+double& Links::at(std::vector<double>& of, int stage, int micro_batch) const {
+  return of[static_cast<size_t>(stage) * micro_batches_ + static_cast<size_t>(micro_batch)];
+}
+
 namespace {
 
 class Simulator {
@@ -42,8 +86,6 @@ class Simulator {
  private:
   const std::vector<Action>& program(size_t rank) const { return schedule_.programs[rank]; }
 
-  double time_of(const Action& action) const { return costs_.of(action); }
-
   /// Index after the backward of a pair that begins at `first`, including the actions between.
   size_t end_of_pair(size_t rank, size_t first) const {
     size_t i = first + 1;
@@ -65,7 +107,7 @@ class Simulator {
       if (receives(action.kind)) {
         start = std::max(start, links_.arrival(action));
       }
-      total += time_of(action);
+      total += costs_.of(action);
     }
     if (start == kNever) {
       return false;
@@ -77,8 +119,8 @@ class Simulator {
         const int to = action.stage + (action.kind == ActionKind::send_activation ? 1 : -1);
         links_.send(action, static_cast<int>(rank), schedule_.rank_of(to), start + total);
       } else if (computes(action.kind)) {
-        timeline_.ranks[rank].push_back({action, from, from + time_of(action)});
-        from += time_of(action);
+        timeline_.ranks[rank].push_back({action, from, from + costs_.of(action)});
+        from += costs_.of(action);
       }
     }
     now_[rank] = start + total;
@@ -112,22 +154,6 @@ double Timeline::busy(size_t rank) const {
 double Timeline::bubble(size_t rank) const {
   const auto& actions = ranks[rank];
   return actions.empty() ? 0 : actions.back().end - actions.front().begin - busy(rank);
-}
-
-double Timeline::most_idle() const {
-  double most = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    most = std::max(most, idle(rank));
-  }
-  return most;
-}
-
-double Timeline::largest_bubble() const {
-  double largest = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    largest = std::max(largest, bubble(rank));
-  }
-  return largest;
 }
 
 Timeline simulate(const Schedule& schedule, const Costs& costs) {

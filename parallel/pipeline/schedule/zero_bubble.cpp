@@ -16,32 +16,12 @@
 namespace espalier::parallel {
 namespace {
 
-std::vector<Action> program_of(int stage, int micro_batches, int warm, int deferred) {
-  Program program;
-  program.next(ActionKind::forward, stage, warm);
-  for (int i = 0; i < micro_batches; ++i) {
-    if (warm + i < micro_batches) {
-      program.next(ActionKind::forward, stage);
-    }
-    program.next(ActionKind::backward_input, stage);
-    if (i >= deferred) {
-      program.next(ActionKind::backward_weight, stage);
-    }
-  }
-  for (int i = std::max(0, micro_batches - deferred); i < micro_batches; ++i) {
-    program.next(ActionKind::backward_weight, stage);
-  }
-  return program.take();
-}
-
 /// `warm` and `deferred` of rank k are factor · (p - 1 - k) and factor · k.
 Schedule zero_bubble(std::string_view name, const ScheduleShape& shape, int factor) {
-  Schedule schedule = one_stage_a_rank(name, shape);
-  for (int rank = 0; rank < shape.ranks; ++rank) {
+  return complete(one_stage_a_rank(name, shape), [&](int rank) {
     const int warm = std::min(factor * (shape.ranks - 1 - rank), shape.micro_batches);
-    schedule.programs.push_back(program_of(rank, shape.micro_batches, warm, factor * rank));
-  }
-  return complete(std::move(schedule));
+    return forwards_first(rank, shape.micro_batches, warm, factor * rank);
+  });
 }
 
 Schedule h1(const ScheduleShape& shape) { return zero_bubble("zb-h1", shape, 1); }

@@ -58,11 +58,8 @@ std::vector<Action> program_of(const Schedule& schedule, int rank) {
 }
 
 Schedule zero_bubble_v(const ScheduleShape& shape) {
-  Schedule schedule = v_shaped("zb-v", shape);
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedule.programs.push_back(program_of(schedule, rank));
-  }
-  return complete(std::move(schedule));
+  const Schedule empty = v_shaped("zb-v", shape);
+  return complete(empty, [&](int rank) { return program_of(empty, rank); });
 }
 
 }  // namespace

@@ -7,24 +7,24 @@
 
 namespace espalier::parallel {
 
-void DeviceBuckets::begin(BucketPipeline::Step step) {
-  require(asked_ == step_.ends.size(), "finish the step before beginning another", asked_,
+void DeviceBuckets::begin(BucketStep step) {
+  require(enqueued_ == step_.ends.size(), "finish the step before beginning another", enqueued_,
           step_.ends.size());
   require((step.ends.empty() ? 0 : step.ends.back()) == flat_count(step.flat),
           "buckets cover the flat array", step.ends.size(), flat_count(step.flat));
   step_ = std::move(step);
-  asked_ = 0;
+  enqueued_ = 0;
 }
 
 void DeviceBuckets::ready(int64_t end) {
-  while (overlap_ && asked_ < step_.ends.size() && step_.ends[asked_] <= end) {
-    run(asked_++);
+  while (overlap_ && enqueued_ < step_.ends.size() && step_.ends[enqueued_] <= end) {
+    run(enqueued_++);
   }
 }
 
 void DeviceBuckets::finish() {
-  while (asked_ < step_.ends.size()) {
-    run(asked_++);
+  while (enqueued_ < step_.ends.size()) {
+    run(enqueued_++);
   }
   link_.lead_compute();
 }

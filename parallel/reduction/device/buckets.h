@@ -1,9 +1,9 @@
 #pragma once
-// GradientBuckets and ParameterGather (bucketer.h, parameter_gather.h) for GPU memory: enqueues
-// each bucket of a flat array as soon as the kernels that fill it are enqueued. The bucket follows
-// them in the link's queue, so the host waits neither for kernels nor for messages nor for sums.
-// Emits the spans of BucketPipeline, with the times of NcclLink::trace.
-#include "parallel/reduction/bucket_pipeline.h"
+// HostBuckets (reduction/buckets.h) for GPU memory: enqueues each bucket of a flat array as soon as
+// the kernels that fill it are enqueued. The bucket follows them in the link's queue, so the host
+// waits neither for kernels nor for messages nor for sums. Emits the same spans, with the times of
+// NcclLink::trace.
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/device/reduction.h"
 #include "parallel/transport/device/nccl_link.h"
 
@@ -11,12 +11,12 @@ namespace espalier::parallel {
 
 class DeviceBuckets {
  public:
-  /// `overlap` = false: `finish` enqueues everything. `text`: see BucketPipeline.
-  DeviceBuckets(NcclLink& link, DeviceSum& reduction, bool overlap, const PipelineText& text)
+  /// `overlap` = false: `finish` enqueues everything.
+  DeviceBuckets(NcclLink& link, DeviceSum& reduction, bool overlap, const BucketText& text)
       : link_(link), reduction_(reduction), overlap_(overlap), text_(text) {}
 
   /// The previous step must be finished.
-  void begin(BucketPipeline::Step step);
+  void begin(BucketStep step);
   /// The kernels that make elements [0, end) final are enqueued. `end` never decreases.
   void ready(int64_t end);
   /// As `ready`, for the whole array. Kernels enqueued from now on see the results.
@@ -28,9 +28,9 @@ class DeviceBuckets {
   NcclLink& link_;
   DeviceSum& reduction_;
   bool overlap_;
-  PipelineText text_;
-  BucketPipeline::Step step_;
-  size_t asked_ = 0;  ///< enqueued buckets
+  BucketText text_;
+  BucketStep step_;
+  size_t enqueued_ = 0;  ///< buckets
 };
 
 }  // namespace espalier::parallel

@@ -6,34 +6,14 @@
 #include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {
-namespace {
-
-int64_t whole_lines(int64_t bytes) {
-  constexpr auto kBytes = static_cast<int64_t>(kLine);
-  return (bytes + kBytes - 1) / kBytes * kBytes;
-}
-
-}  // namespace
 
 DeviceReduction::Order order_of(std::string_view reduction) {
   return reduction == "nccl" ? DeviceReduction::Order::by_nccl : DeviceReduction::Order::by_rank;
 }
 
-void DeviceSum::run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing) {
-  const int64_t from = bucket == 0 ? 0 : step.ends[bucket - 1];
-  std::vector<int64_t> edges;
-  if (!step.edges.empty()) {
-    const size_t width = step.edges.size() / step.ends.size();
-    for (const int64_t edge : std::span(step.edges).subspan(bucket * width, width)) {
-      edges.push_back(edge - from);
-    }
-  }
-  run({.data = step.flat.elements(from, step.ends[bucket] - from),
-       .phases = step.phases,
-       .edges = edges,
-       .wire = step.wire.wire,
-       .first = step.wire.first + from},
-      doing);
+void DeviceSum::run(const BucketStep& step, size_t bucket, std::string_view doing) {
+  std::vector<int64_t> slices;
+  run(step.job(bucket, slices), doing);
 }
 
 void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
@@ -48,7 +28,8 @@ void DeviceReduction::run(const SliceJob& job, std::string_view doing) {
   edges_ = edges_of(job, link_.size());
   link_.follow_compute();
   if (coded) {
-    piece_elements_ = sra_piece(edges_, job.data.dtype, job.phases, true, pieces_);
+    pieces_ =
+        SlicePieces(job, edges_, sra_piece(edges_, job.data.dtype, job.phases, true, options_));
     if (job.phases != Phases::gather) {
       sum_coded();
     }
@@ -85,12 +66,12 @@ void DeviceReduction::sum_by_nccl() {
 
 void DeviceReduction::sum_by_rank() {
   const Tensor mine = slice(link_.rank());
-  const auto element = static_cast<int64_t>(size_of(mine.dtype));
-  const int64_t stride = whole_lines(mine.count() * element) / element;
+  const size_t element = size_of(mine.dtype);
+  const auto stride = static_cast<int64_t>(whole_lines(mine.bytes()) / element);
   Tensor versions;
   if (mine.count() > 0) {
     reserve(link_.stream().arena(), staging_, "slices of other ranks", DType::uint8,
-            link_.size() * stride * element);
+            link_.size() * stride * static_cast<int64_t>(element));
     versions = staging_.tensor().as(mine.dtype, Shape{link_.size(), mine.count()});
     versions.stride = stride;
   }
@@ -123,14 +104,9 @@ void DeviceReduction::gather() {
 std::vector<DeviceReduction::Piece> DeviceReduction::cut(int rank) const {
   std::vector<Piece> pieces;
   size_t at = 0;
-  for (int64_t begin = edges_[rank]; begin < edges_[rank + 1]; begin += piece_elements_) {
-    const int64_t count = std::min(piece_elements_, edges_[rank + 1] - begin);
-    const size_t bytes = job_.wire->bytes(job_.first + begin, count);
-    pieces.push_back({.elements = job_.data.elements(begin, count),
-                      .number = job_.first + begin,
-                      .at = at,
-                      .bytes = bytes});
-    at += bytes;
+  for (int64_t index = 0; index < pieces_.count(rank); ++index) {
+    pieces.push_back({pieces_.at(rank, index), at});
+    at += pieces.back().bytes;
   }
   return pieces;
 }
@@ -141,21 +117,21 @@ size_t DeviceReduction::message_bytes(int rank) const {
 }
 
 /// Memory for messages of these sizes, each aligned to a cache line.
-std::vector<std::span<std::byte>> DeviceReduction::rooms(Buffer& buffer, std::string_view name,
-                                                         const std::vector<size_t>& bytes) {
-  int64_t total = 0;
+std::vector<std::span<std::byte>> DeviceReduction::staged(Buffer& buffer, std::string_view name,
+                                                          const std::vector<size_t>& bytes) {
+  size_t total = 0;
   for (const size_t some : bytes) {
-    total += whole_lines(static_cast<int64_t>(some));
+    total += whole_lines(some);
   }
   std::vector<std::span<std::byte>> made(bytes.size());
   if (total == 0) {
     return made;
   }
-  reserve(link_.stream().arena(), buffer, name, DType::uint8, total);
+  reserve(link_.stream().arena(), buffer, name, DType::uint8, static_cast<int64_t>(total));
   auto* at = static_cast<std::byte*>(buffer.tensor().data);
   for (size_t i = 0; i < bytes.size(); ++i) {
     made[i] = {at, bytes[i]};
-    at += whole_lines(static_cast<int64_t>(bytes[i]));
+    at += whole_lines(bytes[i]);
   }
   return made;
 }
@@ -175,8 +151,8 @@ void DeviceReduction::sum_coded() {
   const int me = link_.rank();
   std::vector<size_t> incoming(static_cast<size_t>(link_.size()), message_bytes(me));
   incoming[me] = 0;
-  const auto out = rooms(messages_, "codes of slices", bytes_of_slices());
-  const auto in = rooms(staging_, "slices of other ranks", incoming);
+  const auto out = staged(messages_, "codes of slices", bytes_of_slices());
+  const auto in = staged(staging_, "slices of other ranks", incoming);
   for (int r = 0; r < link_.size(); ++r) {
     for (const Piece& piece : r == me ? std::vector<Piece>() : cut(r)) {
       wire.encode(piece.elements, piece.number, out[r].subspan(piece.at, piece.bytes));
@@ -215,8 +191,8 @@ void DeviceReduction::sum_coded() {
 void DeviceReduction::gather_coded() {
   Wire& wire = *job_.wire;
   const int me = link_.rank();
-  const auto out = rooms(sent_, "codes of a slice", {message_bytes(me)});
-  const auto in = rooms(messages_, "codes of slices", bytes_of_slices());
+  const auto out = staged(sent_, "codes of a slice", {message_bytes(me)});
+  const auto in = staged(messages_, "codes of slices", bytes_of_slices());
   int64_t done = 0;
   for (const Piece& piece : cut(me)) {
     const Tensor sum = job_.phases == Phases::gather

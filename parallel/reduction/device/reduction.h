@@ -11,8 +11,7 @@
 // Memory: the other versions of this rank's slice; with a Wire also codes of all slices, codes of
 // those versions, and fp32 sums of the slice. It grows with the largest array so far; the host
 // waits only when it grows.
-#include "parallel/reduction/bucket_pipeline.h"
-#include "parallel/reduction/reduction.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/transport/device/link.h"
 
 namespace espalier::parallel {
@@ -29,7 +28,7 @@ class DeviceSum {
   /// "summing gradients".
   virtual void run(const SliceJob& job, std::string_view doing) = 0;
   /// One bucket of a step.
-  void run(const BucketPipeline::Step& step, size_t bucket, std::string_view doing);
+  void run(const BucketStep& step, size_t bucket, std::string_view doing);
 };
 
 class DeviceReduction final : public DeviceSum {
@@ -39,7 +38,7 @@ class DeviceReduction final : public DeviceSum {
   /// Both must outlive it. `pieces`: the options of the CPU reduction with the same bytes.
   DeviceReduction(DeviceLink& link, const kernels::Kernels& kernels, Order order,
                   const PieceOptions& pieces = {})
-      : link_(link), kernels_(kernels), order_(order), pieces_(pieces) {}
+      : link_(link), kernels_(kernels), order_(order), options_(pieces) {}
 
   using DeviceSum::run;
   void run(const SliceJob& job, std::string_view doing) override;
@@ -53,26 +52,23 @@ class DeviceReduction final : public DeviceSum {
   Tensor slice(int rank) const;
 
   /// A piece of an encoded slice.
-  struct Piece {
-    Tensor elements;
-    int64_t number = 0;  ///< in the wire's numbering
-    size_t at = 0;       ///< bytes from the message's begin
-    size_t bytes = 0;
+  struct Piece : SlicePieces::Piece {
+    size_t at = 0;  ///< bytes from the message's begin
   };
   std::vector<Piece> cut(int rank) const;
   size_t message_bytes(int rank) const;
-  std::vector<std::span<std::byte>> rooms(Buffer& buffer, std::string_view name,
-                                          const std::vector<size_t>& bytes);
+  std::vector<std::span<std::byte>> staged(Buffer& buffer, std::string_view name,
+                                           const std::vector<size_t>& bytes);
   std::vector<size_t> bytes_of_slices() const;
 
   DeviceLink& link_;
   const kernels::Kernels& kernels_;
   Order order_;
-  PieceOptions pieces_;
+  PieceOptions options_;
   SliceJob job_;  ///< the current one
   std::string_view doing_;
   std::vector<int64_t> edges_;
-  int64_t piece_elements_ = 1;
+  SlicePieces pieces_;  ///< of coded slices
   Buffer staging_;      ///< versions of this rank's slice: elements, or codes
   Buffer messages_;     ///< codes of the other slices
   Buffer sums_, sent_;  ///< of this rank's slice: fp32, and its codes

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/reduction.h"
+#include "parallel/reduction/flat.h"
 
 namespace espalier::parallel {
 

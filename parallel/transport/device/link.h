@@ -23,8 +23,8 @@ class DeviceLink {
   virtual Stream& stream() = 0;
   /// Orders the following messages after all work enqueued on the compute stream so far.
   virtual void follow_compute() = 0;
-  /// Groups the calls that `ask` makes. `doing` is text for PeerLost, as in "summing gradients".
-  virtual void group(std::string_view doing, const std::function<void()>& ask) = 0;
+  /// Groups the messages that `calls` starts. `doing` is text for PeerLost, as in "summing gradients".
+  virtual void group(std::string_view doing, const std::function<void()>& calls) = 0;
   virtual void send(int to, std::span<const std::byte> data) = 0;
   virtual void receive(int from, std::span<std::byte> data) = 0;
   /// In place, summed in an order that all ranks share; fp32, bf16 or fp16.
@@ -41,7 +41,7 @@ class PlannedLink final : public DeviceLink {
   int size() const override { return size_; }
   Stream& stream() override { return stream_; }
   void follow_compute() override {}
-  void group(std::string_view, const std::function<void()>& ask) override { ask(); }
+  void group(std::string_view, const std::function<void()>& calls) override { calls(); }
   void send(int, std::span<const std::byte>) override {}
   void receive(int, std::span<std::byte>) override {}
   void all_reduce(const Tensor&) override {}

@@ -115,7 +115,7 @@ NcclLink::NcclLink(Communicator& comm, Stream& compute, std::vector<int> members
   rank_ = static_cast<int>(mine - members_.begin());
   join();
   links().push_back(this);
-  lookout_.emplace(*queue_, [this] { look(); });
+  wait_hook_.emplace(*queue_, [this] { poll(); });
 }
 
 NcclLink::~NcclLink() {
@@ -239,14 +239,14 @@ void NcclLink::follow_compute() {
 
 void NcclLink::lead_compute() { compute_.queue()->follow(*queue_, queue_->mark()); }
 
-void NcclLink::group(std::string_view doing, const std::function<void()>& ask) {
+void NcclLink::group(std::string_view doing, const std::function<void()>& calls) {
   if (failure_) {
     std::rethrow_exception(failure_);
   }
   forget_arrived();
   check_call(nccl_.call.GroupStart(), doing);
   try {
-    ask();
+    calls();
   } catch (...) {
     static_cast<void>(nccl_.call.GroupEnd());
     throw;
@@ -331,7 +331,7 @@ void NcclLink::end_spans() {
 }
 
 /// Called while the host waits for a queue of the device, or for a message.
-void NcclLink::look() {
+void NcclLink::poll() {
   if (failure_) {
     std::rethrow_exception(failure_);
   }

@@ -12,7 +12,7 @@
 // Messages of a group run together; between two ranks, messages of one direction match in order.
 // `comm` counts sent bytes.
 //
-// Lost peers: while the host waits for a queue of the device, a callback (lookout.h) checks NCCL
+// Lost peers: while the host waits for a queue of the device, a callback (wait_hook.h) checks NCCL
 // and `comm`. The link aborts the group, which ends work that its GPU still waits for, and throws
 // PeerLost with `doing` after any of:
 // - `comm.timeout()` seconds without an answer; time spent waiting for kernels does not count
@@ -30,8 +30,8 @@
 
 #include "parallel/transport/communicator.h"
 #include "parallel/transport/device/link.h"
-#include "parallel/transport/device/lookout.h"
 #include "parallel/transport/device/nccl_library.h"
+#include "parallel/transport/device/wait_hook.h"
 #include "src/core/stream.h"
 #include "src/core/trace.h"
 
@@ -59,7 +59,7 @@ class NcclLink final : public DeviceLink {
   void follow_compute() override;
   void lead_compute();
 
-  void group(std::string_view doing, const std::function<void()>& ask) override;
+  void group(std::string_view doing, const std::function<void()>& calls) override;
   void send(int to, std::span<const std::byte> data) override { send(to, data, traffic_); }
   void send(int to, std::span<const std::byte> data, Traffic traffic);
   void receive(int from, std::span<std::byte> data) override;
@@ -79,7 +79,7 @@ class NcclLink final : public DeviceLink {
 
   /// Throws if waiting for this link is useless, after ending work in flight. For callers that wait
   /// without a queue.
-  void look();
+  void poll();
 
  private:
   struct UnderWay {
@@ -126,7 +126,7 @@ class NcclLink final : public DeviceLink {
   double last_span_ = 0;        ///< seconds, end of the last span
   std::exception_ptr failure_;  ///< the reason of the abort
   int exceptions_;
-  std::optional<Lookout> lookout_;
+  std::optional<WaitHook> wait_hook_;
 };
 
 }  // namespace espalier::parallel

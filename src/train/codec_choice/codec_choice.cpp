@@ -273,7 +273,6 @@ bool CodecChoice::due(int64_t step) const {
 void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key) {
   const sparse::Store& store = stage_.store();
   parallel::ErrorTableOptions options{.choices = candidates_,
-                                      .gradient = gradient.dtype,
                                       .scale = scale_of(config_),
                                       .block = kBlock,
                                       .most_blocks = kBlocksSeen};
@@ -288,10 +287,8 @@ void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timelin
   if (open.empty()) {
     return;
   }
-  parallel::ErrorTable measured(kernels::beside(stage_.kernels()), stage_.stream().host(),
-                                std::move(options));
-  measured.add(gradient, key);
-  parallel::ChoiceTable table = measured.table();
+  parallel::ChoiceTable table = parallel::measure_errors(
+      kernels::beside(stage_.kernels()), stage_.stream().host(), options, gradient, key);
   parallel::all_reduce_small(replicas_, table.error, parallel::Combine::sum);
   const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = config_.parallel.codec_budget};
   parallel::BitChoice made;

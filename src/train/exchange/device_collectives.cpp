@@ -42,10 +42,8 @@ class DeviceCollectives final : public ReplicaCollectives {
         low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
         reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
         factored_(link_, low_rank_, reduction_),
-        gradients_(link_, factored_, config.parallel.overlap,
-                   {.span = "bucket", .doing = "summing gradients over all ranks"}),
-        values_(link_, reduction_, config.parallel.overlap,
-                {.span = "gather", .doing = "gathering values from all ranks"}),
+        gradients_(link_, factored_, config.parallel.overlap, parallel::kGradientText),
+        values_(link_, reduction_, config.parallel.overlap, parallel::kValueText),
         copy_(stage.stream(), true) {}
 
   parallel::Wire& gradient_wire() override { return gradient_wire_; }

@@ -1,9 +1,6 @@
 // Collectives over the replicas through the host: the communicator's messages, the host's codecs.
 // On a device each array has a pinned copy on the host (HostCopy).
-#include <algorithm>
-
-#include "parallel/reduction/bucketer.h"
-#include "parallel/reduction/parameter_gather.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/powersgd/reduction.h"
 #include "parallel/reduction/registry.h"
 #include "src/kernels/backend.h"
@@ -14,22 +11,15 @@
 namespace espalier::train {
 namespace {
 
-parallel::BucketOptions bucket_options(const io::Config& config) {
-  parallel::BucketOptions options;
-  options.bucket_bytes = bucket_bytes(config);
-  options.overlap = config.parallel.overlap;
-  return options;
-}
-
 /// The reduction that `parallel.reduction` selects for these ranks.
 std::string reduction_name(const io::Config& config, const parallel::Communicator& comm) {
   const std::string& wanted = config.parallel.reduction;
   return wanted == "auto" ? std::string(parallel::best_reduction(comm.members())) : wanted;
 }
 
-parallel::GradientBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                      parallel::Communicator& comm,
-                                                      parallel::LowRank& low_rank) {
+parallel::HostBuckets::MakeReduction reduction_of(const io::Config& config,
+                                                  parallel::Communicator& comm,
+                                                  parallel::LowRank& low_rank) {
   const bool factors = uses_low_rank(config);
   return [name = reduction_name(config, comm), factors, &low_rank](parallel::Communicator& among,
                                                                    Arena& arena) {
@@ -95,9 +85,11 @@ class HostCollectives final : public ReplicaCollectives {
         gradient_wire_(timing_.kernels, timing_.stream),
         value_wire_(timing_.kernels, timing_.stream),
         low_rank_(timing_.kernels, timing_.stream),
-        buckets_(replicas, stage.store().arena().host(), bucket_options(config),
-                 reduction_of(config, replicas, low_rank_)),
-        gather_(replicas, stage.store().arena().host(), bucket_options(config)),
+        bucket_bytes_(bucket_bytes(config)),
+        buckets_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
+                 parallel::kGradientText, reduction_of(config, replicas, low_rank_)),
+        gather_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
+                parallel::kValueText),
         gradient_(stage.stream(), replicas.size() > 1),
         value_(stage.stream(), replicas.size() > 1) {}
 
@@ -112,11 +104,10 @@ class HostCollectives final : public ReplicaCollectives {
 
   void start_reduce(const Buckets& buckets) override {
     const parallel::WireView wire{.wire = &gradient_wire_, .first = buckets.first};
-    if (buckets.partition != nullptr) {
-      buckets_.begin(gradient_.host(), *buckets.partition, wire);
-    } else {
-      buckets_.begin(gradient_.host(), buckets.boundaries, wire);
-    }
+    buckets_.begin(
+        buckets.partition != nullptr
+            ? half_step(gradient_.host(), parallel::Phases::scatter, *buckets.partition, wire)
+            : all_reduce_step(gradient_.host(), buckets.boundaries, bucket_bytes_, wire));
     reducing_ = true;
   }
 
@@ -141,16 +132,13 @@ class HostCollectives final : public ReplicaCollectives {
   void start_gather(const Tensor& value, const parallel::Partition& partition,
                     bool coded) override {
     value_.begin(value);
-    partition_ = &partition;
-    gather_.begin(value_.host(), partition, {.wire = coded ? &value_wire_ : nullptr});
+    gather_.begin(half_step(value_.host(), parallel::Phases::gather, partition,
+                            {.wire = coded ? &value_wire_ : nullptr}));
   }
 
   void value_ready(int64_t end) override {
     value_.fetch(end);
-    const auto open = std::ranges::upper_bound(partition_->ends, value_.arrived());
-    if (open != partition_->ends.begin()) {
-      gather_.ready(static_cast<size_t>(open - partition_->ends.begin()) - 1);
-    }
+    gather_.ready(value_.arrived());
   }
 
   void finish_gather() override {
@@ -168,11 +156,10 @@ class HostCollectives final : public ReplicaCollectives {
   HostTimedReduction::Context timing_;
   parallel::Wire gradient_wire_, value_wire_;
   parallel::LowRank low_rank_;
-  parallel::GradientBuckets buckets_;
-  parallel::ParameterGather gather_;
+  size_t bucket_bytes_;
+  parallel::HostBuckets buckets_, gather_;
   HostCopy gradient_, value_;
-  const parallel::Partition* partition_ = nullptr;  ///< of the values
-  bool reducing_ = false;                           ///< `start_reduce` was called for this gradient
+  bool reducing_ = false;  ///< `start_reduce` was called for this gradient
 };
 
 }  // namespace

@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
-#include "parallel/reduction/bucketer.h"
+#include "parallel/reduction/buckets.h"
 #include "parallel/reduction/powersgd/device.h"
+#include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "pruning/registry.h"
 #include "sparse/store/value_copy.h"
@@ -43,29 +44,9 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
   return static_cast<size_t>(longest) * element;
 }
 
-/// Bytes of the fp32 values of one encoded piece.
-size_t piece_values_bytes(size_t array_bytes) {
-  return std::min(
-      parallel::PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
-      2 * array_bytes);
-}
-
-/// Bytes to stage the reduction of an array, and the fp32 values of encoded pieces.
-size_t staging_bytes(const io::Config& config, size_t array_bytes, int ranks) {
-  const parallel::PieceOptions pieces;
-  const std::string& reduction = config.parallel.reduction;
-  const bool coded = loses(config) || reduction != "sra";
-  // Copies of an element held at a time: all-to-all one per rank, else sent, received and gathered.
-  size_t versions = coded ? 3 : 1;
-  if (reduction == "all-to-all") {
-    versions = std::max(versions, static_cast<size_t>(ranks));
-  }
-  size_t bytes = std::min(pieces.staging_bytes, array_bytes * versions);
-  if (coded) {
-    // The metadata of a codec's buckets can make a message longer than its elements.
-    bytes += bytes / 8 + 2 * piece_values_bytes(array_bytes);
-  }
-  return reduction == "hierarchical" || reduction == "auto" ? 2 * bytes : bytes;
+/// Bytes that the reduction of an array allocates.
+size_t reduction_bytes(const io::Config& config, size_t array_bytes, int ranks) {
+  return parallel::workspace_bytes(config.parallel.reduction, array_bytes, ranks, loses(config));
 }
 
 /// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
@@ -74,7 +55,7 @@ size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
   const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
   const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
                                  bucket_bytes + static_cast<size_t>(ranks) * block);
-  return in_flight * (slices + slices / 8) + 2 * piece_values_bytes(bucket_bytes);
+  return in_flight * (slices + slices / 8) + 2 * parallel::piece_values_bytes(bucket_bytes);
 }
 
 /// Bytes for the buckets in flight and for timed reductions (reduction_timer.h).
@@ -86,9 +67,9 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
                      codec_chooser(config) == CodecChooser::fastest;
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
   const size_t bucket = longest_bucket_bytes(config, stage);
-  return in_flight * staging_bytes(config, bucket, ranks) +
+  return in_flight * reduction_bytes(config, bucket, ranks) +
          (codes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
-         (timed ? staging_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
+         (timed ? reduction_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
 /// Bytes of the state in one arena that AdaPrec's trials copy and restore (codec_choice/adaprec.h).
@@ -243,7 +224,7 @@ class PlannedReductions {
     }
   }
 
-  void run_buckets(const parallel::BucketPipeline::Step& step) {
+  void run_buckets(const parallel::BucketStep& step) {
     for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
       factored_.run(step, bucket, "planning");
     }

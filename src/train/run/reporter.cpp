@@ -1,7 +1,7 @@
 #include "src/train/run/reporter.h"
 
 #include "parallel/transport/collectives.h"
-#include "parallel/transport/device/lookout.h"
+#include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/run/summary.h"
@@ -71,12 +71,12 @@ void Reporter::note_choices() {
 }
 
 void Reporter::trace_step(int64_t step) {
-  parallel::Lookout::look_all();  // reductions that have ended are in the trace
+  parallel::WaitHook::run_all();  // reductions that have ended are in the trace
   Trace::install(traced(run_.config(), step) ? &trace_ : nullptr);
 }
 
 void Reporter::finish(bool finished) {
-  parallel::Lookout::look_all();
+  parallel::WaitHook::run_all();
   Trace::install(nullptr);
   if (last_saved_ != run_.step && run_.config().train.checkpoint_every >= 0) {
     checkpoint();

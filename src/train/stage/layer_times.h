@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "io/config/config.h"
-#include "parallel/pipeline/schedule/costs.h"
+#include "parallel/pipeline/schedule/simulate.h"
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
 #include "src/train/stage/part.h"

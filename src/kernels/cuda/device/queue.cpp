@@ -66,7 +66,7 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 void CudaQueue::synchronize() {
   refuse_recording("waiting for a queue");
   use_device();
-  if (has_lookout()) {
+  if (has_wait_hook()) {
     // The callback may enqueue more work, which may wait for another host. Wait only for work so
     // far.
     const Mark so_far = last_mark_;
@@ -81,12 +81,12 @@ void CudaQueue::synchronize() {
 }
 
 void CudaQueue::wait_for(const CudaEvent& event) const {
-  if (!has_lookout()) {
+  if (!has_wait_hook()) {
     event.synchronize();
     return;
   }
   while (!event.passed()) {
-    look();
+    run_wait_hook();
     std::this_thread::yield();
   }
 }

@@ -1,0 +1,152 @@
+#include "parallel/reduction/buckets.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/reduction/flat.h"
+#include "parallel/reduction/registry.h"
+#include "src/core/trace.h"
+
+namespace espalier::parallel {
+
+SliceJob BucketStep::job(size_t bucket, std::vector<int64_t>& slices) const {
+  const int64_t from = bucket == 0 ? 0 : ends[bucket - 1];
+  const size_t width = edges.size() / ends.size();
+  slices.clear();
+  for (const int64_t edge : std::span(edges).subspan(bucket * width, width)) {
+    slices.push_back(edge - from);
+  }
+  return {.data = flat.elements(from, ends[bucket] - from),
+          .phases = phases,
+          .edges = slices,
+          .number = static_cast<int>(bucket % kReductionNumbers),
+          .wire = wire.wire,
+          .first = wire.first + from};
+}
+
+BucketStep all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
+                           size_t bucket_bytes, const WireView& wire) {
+  const size_t bytes =
+      bucket_bytes > 0 ? bucket_bytes : usual_bucket_bytes(flat ? flat.bytes() : 0);
+  const auto least = static_cast<int64_t>(bytes / size_of(flat.dtype));
+  return {.flat = flat,
+          .ends = cut_buckets(boundaries, flat_count(flat), least),
+          .edges = {},
+          .wire = wire};
+}
+
+BucketStep half_step(const Tensor& flat, Phases phases, const Partition& partition,
+                     const WireView& wire) {
+  return {.flat = flat,
+          .phases = phases,
+          .ends = partition.ends,
+          .edges = partition.edges,
+          .wire = wire};
+}
+
+HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options,
+                         const BucketText& text, const MakeReduction& make)
+    : comm_(comm), overlap_(options.overlap), text_(text) {
+  require(options.in_flight >= 1, "at least one bucket at a time", options.in_flight);
+  for (int i = 0; comm.size() > 1 && i < options.in_flight; ++i) {
+    slots_.push_back({.reduction = make ? make(comm, arena)
+                                        : make_reduction("sra", comm, arena, options.pieces)});
+  }
+}
+
+void HostBuckets::begin(BucketStep step) {
+  require(completed_ == step_.ends.size(), "finish the step before beginning another", completed_,
+          step_.ends.size());
+  const int64_t count = flat_count(step.flat);
+  require((step.ends.empty() ? 0 : step.ends.back()) == count, "buckets cover the flat array",
+          step.ends.size(), count);
+  require(step.edges.empty() ||
+              step.edges.size() == step.ends.size() * (static_cast<size_t>(comm_.size()) + 1),
+          "slices for this number of ranks", step.edges.size(), step.ends.size(), comm_.size());
+  step_ = std::move(step);
+  if (comm_.size() == 1) {
+    step_.ends.clear();
+  }
+  final_ = 0;
+  allowed_ = 0;
+  started_ = 0;
+  completed_ = 0;
+  last_end_ = 0;
+}
+
+void HostBuckets::ready(int64_t end) {
+  require(end >= final_ && end <= flat_count(step_.flat), "the final prefix only grows", end,
+          final_);
+  if (overlap_) {
+    final_ = end;
+    const auto complete = std::ranges::upper_bound(step_.ends, end);
+    allowed_ = static_cast<size_t>(complete - step_.ends.begin());
+    progress();
+  }
+}
+
+void HostBuckets::start(Slot& slot) {
+  slot.bucket = started_++;
+  slot.begin = now_seconds();
+  slot.busy = true;
+  slot.reduction->start(step_.job(slot.bucket, slices_));
+}
+
+void HostBuckets::complete(Slot& slot) {
+  slot.busy = false;
+  ++completed_;
+  if (Trace* trace = Trace::current(); trace != nullptr) {
+    const double end = now_seconds();
+    trace->add(Track::allreduce, fmt::format("{} {}", text_.span, slot.bucket),
+               std::max(slot.begin, last_end_), end);
+    last_end_ = end;
+  }
+}
+
+Progress HostBuckets::advance() {
+  bool moved = false;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    // A bucket uses the same slot on all ranks: a reduction may have its own communicators.
+    const bool next = started_ % slots_.size() == i;
+    if (!slot.busy && next && started_ < allowed_) {
+      start(slot);
+      moved = true;
+    }
+    if (slot.busy) {
+      const Progress progress = slot.reduction->advance();
+      moved |= progress != Progress::stuck;
+      if (progress == Progress::done) {
+        complete(slot);
+      }
+    }
+  }
+  if (completed_ == step_.ends.size()) {
+    return Progress::done;
+  }
+  return moved ? Progress::moved : Progress::stuck;
+}
+
+void HostBuckets::progress() {
+  while (advance() == Progress::moved) {
+  }
+}
+
+void HostBuckets::finish() {
+  final_ = flat_count(step_.flat);
+  allowed_ = step_.ends.size();
+  comm_.wait_until([this] { return advance(); }, [this] { return missing(); }, text_.doing);
+}
+
+std::vector<int> HostBuckets::missing() const {
+  std::vector<int> ranks;
+  for (const Slot& slot : slots_) {
+    if (slot.busy) {
+      const std::vector<int> more = slot.reduction->missing();
+      ranks.insert(ranks.end(), more.begin(), more.end());
+    }
+  }
+  return distinct(std::move(ranks));
+}
+
+}  // namespace espalier::parallel
