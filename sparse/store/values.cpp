@@ -8,6 +8,7 @@
 #include "sparse/store/store.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/master.h"
 
 namespace espalier::sparse {
 namespace {
@@ -101,7 +102,7 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
     std::vector<float> low(packed.size());
     with_halves(stored.host(), [&]<class Half>(Half* high) {
       for (size_t k = 0; k < packed.size(); ++k) {
-        const auto halves = split<Half>(packed[k]);
+        const auto halves = kernels::split<Half>(packed[k]);
         high[k] = halves.high;
         low[k] = static_cast<float>(halves.low);
       }
@@ -155,7 +156,7 @@ std::vector<float> Store::master(const Parameter& parameter) {
   const Mirror mirror(stream_, part(value(), parameter));
   with_halves(mirror.read().host(), [&](const auto* high) {
     for (size_t k = 0; k < packed.size(); ++k) {
-      packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
+      packed[k] = kernels::join(high[k], static_cast<uint16_t>(packed[k]));
     }
   });
   return packed;

@@ -32,17 +32,17 @@ std::string visit_operands(ColumnSumArgs& a, Fn&& fn) {
   return "column_sum";
 }
 template <class Fn>
-std::string visit_operands(LayerNormArgs& a, Fn&& fn) {
+std::string visit_operands(NormArgs& a, Fn&& fn) {
   fn("x", Use::in, a.x);
   fn("weight", Use::in, a.weight);
   fn("bias", Use::in, a.bias);
   fn("y", Use::out, a.y);
   fn("mean", Use::out, a.mean);
   fn("rstd", Use::out, a.rstd);
-  return "layernorm";
+  return "norm";
 }
 template <class Fn>
-std::string visit_operands(LayerNormBackwardArgs& a, Fn&& fn) {
+std::string visit_operands(NormBackwardArgs& a, Fn&& fn) {
   fn("dy", Use::in, a.dy);
   fn("x", Use::in, a.x);
   fn("weight", Use::in, a.weight);
@@ -52,26 +52,7 @@ std::string visit_operands(LayerNormBackwardArgs& a, Fn&& fn) {
   fn("dweight", sum_of(a.accumulate), a.dweight);
   fn("dbias", sum_of(a.accumulate), a.dbias);
   fn("rounded", Use::out, a.rounded);
-  return "layernorm_backward";
-}
-template <class Fn>
-std::string visit_operands(RmsNormArgs& a, Fn&& fn) {
-  fn("x", Use::in, a.x);
-  fn("weight", Use::in, a.weight);
-  fn("y", Use::out, a.y);
-  fn("rstd", Use::out, a.rstd);
-  return "rmsnorm";
-}
-template <class Fn>
-std::string visit_operands(RmsNormBackwardArgs& a, Fn&& fn) {
-  fn("dy", Use::in, a.dy);
-  fn("x", Use::in, a.x);
-  fn("weight", Use::in, a.weight);
-  fn("rstd", Use::in, a.rstd);
-  fn("dx", Use::both, a.dx);
-  fn("dweight", sum_of(a.accumulate), a.dweight);
-  fn("rounded", Use::out, a.rounded);
-  return "rmsnorm_backward";
+  return "norm_backward";
 }
 template <class Fn>
 std::string visit_operands(ActivationArgs& a, Fn&& fn) {

@@ -1,14 +1,14 @@
 #pragma once
-// Compares a table's random rounding with the rule (core/random_rounding.h), on fp32 numbers of all
+// Compares a table's random rounding with the rule (rules/master.h), on fp32 numbers of all
 // kinds.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "src/core/mirror.h"
-#include "src/core/random_rounding.h"
 #include "src/core/rng.h"
 #include "src/kernels/kernels.h"
+#include "src/kernels/rules/master.h"
 
 namespace espalier::testing {
 

@@ -20,6 +20,11 @@ inline void is_beside(const char* name, const Tensor& t, const Tensor& other) {
           "a call mixes bf16 and fp16", name, name_of(t.dtype), name_of(other.dtype));
 }
 
+inline void is_same_type(const char* name, const Tensor& t, const Tensor& other) {
+  require(t.dtype == other.dtype, "tensor must have the type of another operand", name,
+          name_of(t.dtype), name_of(other.dtype));
+}
+
 inline void is_int32(const char* name, const Tensor& t) {
   require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
 }

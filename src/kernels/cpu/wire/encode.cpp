@@ -26,8 +26,7 @@ struct BucketEncoder {
 
   void prepare(const WireFormat& format, const std::byte* wire, int64_t carried_bytes) {
     const Carried carried = get_carried(wire, carried_bytes);
-    const float first =
-        format.half_meta ? wire::from_half(carried.word[0] & 0xffffU) : carried.scale();
+    const float first = format.half_meta ? from_half(carried.word[0] & 0xffffU) : carried.scale();
     bad = first != first;
     if (!bad) {
       encoder = typename Codec::Encoder(format, carried, wire::wire_tables());
