@@ -1,7 +1,11 @@
 #include "pruning/selection.h"
 
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace espalier::pruning {
 namespace {
@@ -35,6 +39,24 @@ Group group_of(std::span<const Candidate> members, size_t first, const Settings&
 }
 
 }  // namespace
+
+RandomKeys::RandomKeys(uint64_t seed, std::string_view name, uint64_t counter)
+    : key_(mix(seed, XXH3_64bits(name.data(), name.size()))), counter_(counter) {}
+
+bool has_nan(std::span<const float> values) {
+  uint32_t largest = 0;  // over the bits: this loop vectorises
+  for (const float value : values) {
+    largest = std::max(largest, magnitude_key(value));
+  }
+  return largest > magnitude_key(HUGE_VALF);
+}
+
+size_t number_of(std::span<const std::string_view> names, std::string_view what,
+                 std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  check(found != names.end(), "{} \"{}\": use one of {}", what, name, fmt::join(names, ", "));
+  return static_cast<size_t>(found - names.begin());
+}
 
 Histogram::Found Histogram::kth_largest(int64_t k) const {
   int64_t rest = k;

@@ -13,12 +13,37 @@
 
 #include "pruning/pruning.h"
 #include "src/core/error.h"
+#include "src/core/rng.h"
 
 namespace espalier::pruning {
 
 /// |value| as a key: a larger magnitude gives a larger key. The key of a NaN would exceed infinity;
 /// check_candidate rejects NaN.
 inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
+
+/// Random keys of the elements of a parameter, a function of (seed, name, counter, position); for
+/// ascending positions, of which four share a draw.
+class RandomKeys {
+ public:
+  RandomKeys(uint64_t seed, std::string_view name, uint64_t counter);
+  uint32_t operator()(int64_t position) {
+    if (position / 4 != drawn_) {
+      drawn_ = position / 4;
+      words_ = philox(key_, counter_, static_cast<uint64_t>(drawn_));
+    }
+    return words_[static_cast<size_t>(position % 4)];
+  }
+
+ private:
+  uint64_t key_, counter_;
+  int64_t drawn_ = -1;
+  Philox words_{};
+};
+
+bool has_nan(std::span<const float> values);
+/// The place of `name` in `names`; throws Failure that begins with `what` and lists them.
+size_t number_of(std::span<const std::string_view> names, std::string_view what,
+                 std::string_view name);
 
 /// Throws Bug for an inconsistent candidate, Failure for a NaN in its values or scores.
 void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores = false);

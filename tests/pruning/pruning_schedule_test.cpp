@@ -13,6 +13,10 @@
 namespace espalier::pruning {
 namespace {
 
+Timing one_shot(int64_t step, double sparsity) {
+  return {.from_step = step, .to_step = step, .final_sparsity = sparsity};
+}
+
 TEST(Schedule, OneShot) {
   const Timing timing = one_shot(500, 0.9);
   check_timing(timing);
