@@ -214,18 +214,13 @@ Vocabulary characters_of(const DataConfig& data) {
 
 }  // namespace
 
-TokenDataset::TokenDataset(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TokenDataset::TokenDataset(TokenDataset&&) noexcept = default;
-TokenDataset& TokenDataset::operator=(TokenDataset&&) noexcept = default;
-TokenDataset::~TokenDataset() = default;
-
 TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Options& options) {
   check(data.kind != "images", "data.kind = \"images\" holds no tokens");
   check(!data.train.empty(), "data.train is empty; name at least one file");
   check_disjoint(data);
   const bool own_files = !data.validation.empty();
   const bool validation = split == Split::validation;
-  auto state = std::make_unique<State>(
+  auto state = std::make_shared<State>(
       State{.files = TokenFiles(data, validation && own_files ? data.validation : data.train),
             .characters = {}});
   const int64_t all = state->files.size();

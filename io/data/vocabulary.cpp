@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "io/data/tokens.h"
 #include "src/core/error.h"
@@ -10,12 +11,6 @@ namespace {
 std::string shown(unsigned char byte) {
   return std::isprint(byte) != 0 ? fmt::format("'{}' (0x{:02x})", static_cast<char>(byte), byte)
                                  : fmt::format("0x{:02x}", byte);
-}
-
-int digit(char c) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const size_t at = kDigits.find(c);
-  return at == std::string_view::npos ? -1 : static_cast<int>(at);
 }
 
 bool byte_less(char a, char b) {
@@ -47,16 +42,14 @@ std::string Vocabulary::text() const {
 
 Vocabulary Vocabulary::from_text(std::string_view text) {
   std::string bytes;
-  bool valid = text.size() % 2 == 0;
-  for (size_t i = 0; valid && i < text.size(); i += 2) {
-    const int high = digit(text[i]);
-    const int low = digit(text[i + 1]);
-    valid = high >= 0 && low >= 0;
-    bytes += static_cast<char>(16 * high + low);
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    unsigned char byte = 0;
+    std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
+    bytes += static_cast<char>(byte);
   }
   Vocabulary out(bytes);
-  check(valid && out.bytes_ == bytes,
-        "\"{}\" is no vocabulary: expected two hex digits a byte, ascending", text);
+  check(out.text() == text, "\"{}\" is no vocabulary: expected two hex digits a byte, ascending",
+        text);
   return out;
 }
 

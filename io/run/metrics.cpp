@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -59,28 +58,15 @@ MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
   std::error_code missing;
   const bool resumes = resumed_step >= 0 && std::filesystem::exists(path_, missing);
   write_text_atomically(path_, resumes ? lines_up_to(slurp(path_), resumed_step) : "");
-  file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  check(file_ >= 0, "{} cannot be opened: {}", path_.string(), cause());
-}
-
-MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
-
-MetricsWriter::~MetricsWriter() {
-  if (file_ >= 0) {
-    ::close(file_);
-  }
+  file_.open(path_, std::ios::app);
+  check(file_.good(), "{} cannot be opened: {}", path_.string(), cause());
 }
 
 void MetricsWriter::write(const nlohmann::ordered_json& line) {
   require(line.is_object() && line.contains("step") && line["step"].is_number_integer(),
           "a metrics line has a step");
-  const std::string text = dump(line, -1) + "\n";
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t put = ::write(file_, text.data() + done, text.size() - done);
-    check(put > 0 || errno == EINTR, "{} cannot be written: {}", path_.string(), cause());
-    done += static_cast<size_t>(std::max<ssize_t>(put, 0));
-  }
+  file_ << dump(line, -1) << std::endl;
+  check(file_.good(), "{} cannot be written: {}", path_.string(), cause());
 }
 
 std::vector<json> read_metrics(const std::filesystem::path& path) {
@@ -99,14 +85,6 @@ std::vector<json> read_metrics(const std::filesystem::path& path) {
     }
   }
   return out;
-}
-
-json read_json(const std::filesystem::path& path) {
-  try {
-    return json::parse(slurp(path));
-  } catch (const json::parse_error& error) {
-    fail("{} is not valid JSON at byte {}: {}", path.string(), error.byte, error.what());
-  }
 }
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
