@@ -58,13 +58,16 @@ size_t number_of(std::span<const std::string_view> names, std::string_view what,
   return static_cast<size_t>(found - names.begin());
 }
 
-Histogram::Found Histogram::kth_largest(int64_t k) const {
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition) {
+  if (competition != nullptr) {
+    competition->sum(counts);
+  }
   int64_t rest = k;
-  for (size_t bin = counts_.size(); bin-- > 0;) {
-    if (counts_[bin] >= rest) {
+  for (size_t bin = counts.size(); bin-- > 0;) {
+    if (counts[bin] >= rest) {
       return {static_cast<uint32_t>(bin), rest};
     }
-    rest -= counts_[bin];
+    rest -= counts[bin];
   }
   throw_bug("no more keys are kept than there are", fmt::format(" {} {}", k, k - rest));
 }

@@ -54,45 +54,28 @@ struct Threshold {
   int64_t ties = 0;
 };
 
-/// Counts of 16-bit values; finds the value that holds the k-th largest.
-class Histogram {
- public:
-  Histogram() : counts_(size_t{1} << 16, 0) {}
-  void add(uint32_t bin) { ++counts_[bin]; }
-
-  struct Found {
-    uint32_t bin = 0;
-    int64_t rest = 0;  ///< k minus the number of keys above the bin: 1 .. its count
-  };
-  /// 1 <= k <= number of counted keys.
-  Found kth_largest(int64_t k) const;
-  /// Adds the histograms of all ranks.
-  void sum(const Competition* competition) {
-    if (competition != nullptr) {
-      competition->sum(counts_);
-    }
-  }
-
- private:
-  std::vector<int64_t> counts_;
+/// The bin of the k-th largest key, and k minus the number of keys in bins above it.
+struct Bin {
+  uint32_t bin = 0;
+  int64_t rest = 0;
 };
+/// 1 <= k <= sum of `counts`, which are keys by bin; first adds those of all ranks.
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition);
 
 /// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of them, over
 /// all ranks of a competition.
 template <class Visit>
 Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
-  Histogram upper;
-  visit([&upper](uint32_t key) { upper.add(key >> 16); });
-  upper.sum(competition);
-  const auto high = upper.kth_largest(k);
-  Histogram lower;
+  std::vector<int64_t> upper(size_t{1} << 16);
+  visit([&upper](uint32_t key) { ++upper[key >> 16]; });
+  const Bin high = kth_largest(k, upper, competition);
+  std::vector<int64_t> lower(size_t{1} << 16);
   visit([&lower, bin = high.bin](uint32_t key) {
     if (key >> 16 == bin) {
-      lower.add(key & 0xffffU);
+      ++lower[key & 0xffffU];
     }
   });
-  lower.sum(competition);
-  const auto low = lower.kth_largest(high.rest);
+  const Bin low = kth_largest(high.rest, lower, competition);
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
 

@@ -47,6 +47,14 @@ inline void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
   is_flat(name, t, n);
 }
 
+/// Element-wise operands of one type: x, and y of as many elements.
+inline void is_elementwise(const Tensor& x, const char* name, const Tensor& y) {
+  is_any("x", x);
+  is_flat("x", x, x.count());
+  is_same_type(name, y, x);
+  is_flat(name, y, x.count());
+}
+
 inline void is_positions(const Positions& positions) {
   require(positions.list == nullptr || positions.bitmap == nullptr, "positions have one form");
   require(positions.count >= 0 && positions.count <= positions.size, "kept must be within size",
