@@ -57,7 +57,7 @@ void expect_rounds_by_the_rule(const kernels::Kernels& table, Stream& stream) {
     const int64_t e = kDraw.first + k;
     const float w = 0.0F + given.host().get<float>()[k];
     const uint32_t word = philox(kDraw.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
-    ASSERT_EQ(got.host().get<Half>()[k].bits, round_at_random<Half>(w, word).bits)
+    ASSERT_EQ(got.host().get<Half>()[k].bits, kernels::round_at_random<Half>(w, word).bits)
         << table.name << " " << k << " " << w;
     special += std::isfinite(w) ? 0 : 1;
   }
