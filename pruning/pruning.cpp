@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 
+#include "io/config/patterned.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
-#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
@@ -103,7 +103,7 @@ std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
                            std::span<const std::string> exclude) {
   for (const std::string& pattern : exclude) {
     const bool used = std::ranges::any_of(parameters, [&pattern](const ParameterInfo& parameter) {
-      return glob_match(pattern, parameter.name);
+      return io::glob_match(pattern, parameter.name);
     });
     check(used, "pruning: the pattern \"{}\" matches no parameter; names look like \"{}\"", pattern,
           parameters.empty() ? "" : parameters.front().name);
@@ -113,7 +113,7 @@ std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
   for (const ParameterInfo& parameter : parameters) {
     flags.push_back(parameter.prunable &&
                     std::ranges::none_of(exclude, [&parameter](const std::string& pattern) {
-                      return glob_match(pattern, parameter.name);
+                      return io::glob_match(pattern, parameter.name);
                     }));
   }
   return flags;

@@ -1,13 +1,17 @@
 #pragma once
 // One setting that may differ by parameter: a default and an ordered list of (glob, value). In TOML
-// either a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}. `*`
-// matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
+// either a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}. The last
+// pattern that matches wins.
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace espalier::io {
+
+/// `*` matches any run of characters (also an empty one, and dots), `?` any one character. The whole
+/// name must match. O(pattern × name).
+bool glob_match(std::string_view pattern, std::string_view name);
 
 struct Patterned {
   std::string fallback{};  ///< the value where no pattern matches

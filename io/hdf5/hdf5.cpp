@@ -167,6 +167,22 @@ struct File::State {
   void walk(const std::string& group, int depth, std::vector<std::string>& out) const;
 };
 
+/// An attribute to read; lives within one Visit.
+struct File::Attribute {
+  std::string action;
+  Id id, kind, space;
+  hssize_t count;
+
+  Attribute(const State& state, const std::string& path, const std::string& name)
+      : action("read attribute " + name + " of"),
+        id(H5Aopen_by_name(state.id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT)),
+        kind(id >= 0 ? H5Aget_type(id) : hid_t{-1}),
+        space(id >= 0 ? H5Aget_space(id) : hid_t{-1}),
+        count(space >= 0 ? H5Sget_simple_extent_npoints(space) : -1) {
+    state.expect(kind >= 0 && space >= 0, action, path);
+  }
+};
+
 std::string library() {
   const std::lock_guard lock(library_lock);
   unsigned major = 0;
@@ -420,38 +436,28 @@ std::vector<std::string> File::attributes(const std::string& path) const {
 
 std::string File::text(const std::string& path, const std::string& name) const {
   const Visit visit;
-  const std::string action = "read attribute " + name + " of";
-  const Id attribute(
-      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
-  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
-  state_->expect(kind >= 0, action, path);
-  const Id space(H5Aget_space(attribute));
-  check(H5Tget_class(kind) == H5T_STRING && H5Sget_simple_extent_npoints(space) == 1,
+  const Attribute attribute(*state_, path, name);
+  check(H5Tget_class(attribute.kind) == H5T_STRING && attribute.count == 1,
         "{}: attribute {} of {} is not one text", state_->label, name, path);
   std::string text;
-  if (H5Tis_variable_str(kind) > 0) {
-    state_->expect(read_variable(attribute, kind, text), action, path);
+  if (H5Tis_variable_str(attribute.kind) > 0) {
+    state_->expect(read_variable(attribute.id, attribute.kind, text), attribute.action, path);
     return text;
   }
-  text.resize(H5Tget_size(kind));
-  state_->expect(H5Aread(attribute, kind, text.data()) >= 0, action, path);
+  text.resize(H5Tget_size(attribute.kind));
+  state_->expect(H5Aread(attribute.id, attribute.kind, text.data()) >= 0, attribute.action, path);
   return text.c_str();  // up to the padding
 }
 
 std::vector<int64_t> File::integers(const std::string& path, const std::string& name) const {
   const Visit visit;
-  const std::string action = "read attribute " + name + " of";
-  const Id attribute(
-      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
-  const Id space(attribute >= 0 ? H5Aget_space(attribute) : hid_t{-1});
-  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
-  state_->expect(space >= 0 && kind >= 0, action, path);
-  const hssize_t count = H5Sget_simple_extent_npoints(space);
-  check(H5Tget_class(kind) == H5T_INTEGER && count >= 0 && count <= 64,
+  const Attribute attribute(*state_, path, name);
+  const hssize_t count = attribute.count;
+  check(H5Tget_class(attribute.kind) == H5T_INTEGER && count >= 0 && count <= 64,
         "{}: attribute {} of {} is no short list of integers", state_->label, name, path);
   std::vector<int64_t> out(static_cast<size_t>(count));
-  const bool read = out.empty() || H5Aread(attribute, H5T_NATIVE_INT64, out.data()) >= 0;
-  state_->expect(read, action, path);
+  const bool read = out.empty() || H5Aread(attribute.id, H5T_NATIVE_INT64, out.data()) >= 0;
+  state_->expect(read, attribute.action, path);
   return out;
 }
 

@@ -72,6 +72,7 @@ class File {
 
  private:
   struct State;
+  struct Attribute;
   explicit File(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
