@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "io/config/config.h"
-#include "src/kernels/wire_codec.h"
 
 namespace espalier::testing {
 
