@@ -6,10 +6,11 @@
 namespace espalier::parallel {
 
 Grid make_grid(int ranks, int pipeline) {
-  check(pipeline >= 1, "[parallel] pipeline = {}: at least one stage is needed", pipeline);
+  check(pipeline >= 1, "parallel.pipeline = {} is below 1; set 1 (no pipeline) or more stages",
+        pipeline);
   check(ranks >= pipeline && ranks % pipeline == 0,
-        "[parallel] pipeline = {} does not divide {} ranks: start a multiple of {} ranks or change "
-        "pipeline",
+        "parallel.pipeline = {} does not divide {} ranks; start a multiple of {} ranks, or change "
+        "parallel.pipeline",
         pipeline, ranks, pipeline);
   return {.pipeline = pipeline, .data = ranks / pipeline};
 }

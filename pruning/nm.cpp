@@ -66,8 +66,12 @@ sparse::IndexShape shape(const io::PruningConfig& config) {
 }
 
 void check_config(const io::PruningConfig& config) {
-  check(config.n < config.m, "pruning.n = {} must be below pruning.m = {}", config.n, config.m);
-  check(!config.gradual(), "pruning.method = \"nm\" has one sparsity, 1 - n/m; use at_step");
+  check(config.n < config.m,
+        "pruning.n = {} is not below pruning.m = {}; set a smaller n, such as 2 of 4", config.n,
+        config.m);
+  check(!config.gradual(),
+        "pruning.method = \"nm\" cannot prune gradually, because its sparsity is always 1 - n/m; "
+        "set pruning.at_step instead of from_step and to_step");
 }
 
 Result nm(std::span<const Candidate> candidates, const Settings& settings) {
@@ -77,9 +81,9 @@ Result nm(std::span<const Candidate> candidates, const Settings& settings) {
   }
   const double implied = 1 - static_cast<double>(settings.n) / settings.m;
   if (settings.sparsity != 0 && std::abs(settings.sparsity - implied) > 0.005) {
-    result.warnings.push_back(
-        fmt::format("method nm prunes to {}:{} (sparsity {}), whatever sparsity = {} says",
-                    settings.n, settings.m, implied, settings.sparsity));
+    result.warnings.push_back(fmt::format(
+        "pruning.method = \"nm\" prunes to {}:{} (sparsity {}) and ignores pruning.sparsity = {}",
+        settings.n, settings.m, implied, settings.sparsity));
   }
   return result;
 }

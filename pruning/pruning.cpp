@@ -17,9 +17,10 @@ constexpr std::array<std::string_view, 2> kScopes{"global", "layer"};
 void check_settings(const Settings& settings) {
   check_sparsity(settings.sparsity);
   check(settings.n >= 1 && settings.m >= settings.n && settings.m <= 1024,
-        "pruning: {}:{} must keep at least 1 and at most m of m <= 1024", settings.n, settings.m);
+        "pruning: {}:{} is not a valid N:M pattern; set 1 <= n < m <= 1024", settings.n,
+        settings.m);
   check(settings.block >= 1 && settings.block <= 4096,
-        "pruning: a block of {} is outside [1, 4096]", settings.block);
+        "pruning: block = {} is out of range; set 1 to 4096", settings.block);
 }
 
 void check_numbers(std::string_view name, std::span<const float> values) {
@@ -66,10 +67,10 @@ Scope scope_by_name(std::string_view name) {
 }
 
 void check_sparsity(double sparsity) {
-  check(
-      sparsity >= 0 && sparsity < 1,
-      "pruning: sparsity {} is outside [0, 1): it is the share of elements to remove, such as 0.9",
-      sparsity);
+  check(sparsity >= 0 && sparsity < 1,
+        "pruning: sparsity = {} is out of range; set the share of zeros, at least 0 and below 1, "
+        "such as 0.9",
+        sparsity);
 }
 
 Result prune(std::span<const Candidate> candidates, const Settings& settings) {

@@ -28,7 +28,8 @@ constexpr Method kFile{
     .check_config =
         [](const io::PruningConfig& config) {
           check(!config.gradual(),
-                "pruning.method = \"file\" takes its masks as they are; use at_step");
+                "pruning.method = \"file\" cannot prune gradually, because its masks are fixed; "
+                "set pruning.at_step instead of from_step and to_step");
         },
 };
 

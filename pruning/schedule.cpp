@@ -23,13 +23,17 @@ Timing timing_of(const io::PruningConfig& config) {
 
 void check_timing(const Timing& timing) {
   check(timing.from_step >= 0, "pruning: step {} is negative", timing.from_step);
-  check(timing.to_step >= timing.from_step, "pruning: to_step = {} comes before from_step = {}",
+  check(timing.to_step >= timing.from_step,
+        "pruning: to_step = {} is before from_step = {}; set a later pruning.to_step",
         timing.to_step, timing.from_step);
-  check(timing.every >= 1, "pruning: every = {} must be at least one step", timing.every);
+  check(timing.every >= 1,
+        "pruning: every = {} is below 1; set the number of steps between two changes",
+        timing.every);
   check_sparsity(timing.initial_sparsity);
   check_sparsity(timing.final_sparsity);
   check(timing.initial_sparsity <= timing.final_sparsity,
-        "pruning: sparsity starts at {} and would fall to {}, but pruned elements do not come back",
+        "pruning: sparsity would fall from {} to {}, but pruned elements never return; set a "
+        "higher pruning.sparsity",
         timing.initial_sparsity, timing.final_sparsity);
 }
 
@@ -72,14 +76,15 @@ Moves moves_of(const io::PruningConfig& config, int64_t steps) {
 
 void check_moves(const Moves& moves) {
   check(moves.from_step >= 0, "pruning: step {} is negative", moves.from_step);
-  check(
-      moves.to_step > moves.from_step,
-      "pruning: masks are to move between step {} and step {}: set pruning.to_step to a later one",
-      moves.from_step, moves.to_step);
-  check(moves.every >= 1, "pruning: every = {} must be at least one step", moves.every);
+  check(moves.to_step > moves.from_step,
+        "pruning: masks would move from step {} to step {}, which is not later; set a later "
+        "pruning.to_step",
+        moves.from_step, moves.to_step);
+  check(moves.every >= 1,
+        "pruning: every = {} is below 1; set the number of steps between two changes", moves.every);
   check(moves.fraction >= 0 && moves.fraction < 1,
-        "pruning: drop_fraction = {} is outside [0, 1): it is the share of a layer's kept elements "
-        "that one change may replace, such as 0.3",
+        "pruning: drop_fraction = {} is out of range; set the share of a layer's kept elements "
+        "that one change replaces, at least 0 and below 1, such as 0.3",
         moves.fraction);
 }
 

@@ -33,7 +33,8 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   }
   std::vector<std::pair<int64_t, fs::path>> found;
   fs::directory_iterator entries(folder, error);
-  check(!error, "folder {} cannot be read: {}", folder.string(), error.message());
+  check(!error, "folder {} cannot be read: {}; check the path and its permissions", folder.string(),
+        error.message());
   for (const auto& entry : entries) {
     if (const auto step = checkpoint_step(entry.path())) {
       found.emplace_back(*step, entry.path());
@@ -58,7 +59,8 @@ void prune_checkpoints(const fs::path& folder, int64_t keep) {
   std::error_code error;
   for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
     fs::remove(all[i], error);
-    check(!error, "old checkpoint {} cannot be removed: {}", all[i].string(), error.message());
+    check(!error, "old checkpoint {} cannot be removed: {}; check the permissions of its folder",
+          all[i].string(), error.message());
   }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const int64_t owner = temporary_owner(entry.path());

@@ -30,7 +30,10 @@ PlainReader::PlainReader(std::filesystem::path path)
 
 const std::string& PlainReader::place(const std::string& name) const {
   const auto found = places_.find(name);
-  check(found != places_.end(), "{} has no floating-point dataset for {}", path_.string(), name);
+  check(found != places_.end(),
+        "{} has no floating-point dataset for {}; compare names with `espalier inspect` ('/' "
+        "counts as '.')",
+        path_.string(), name);
   return found->second;
 }
 
@@ -44,7 +47,8 @@ std::vector<std::string> PlainReader::names() const {
 
 Shape PlainReader::shape(const std::string& name) const {
   const auto extents = file_.describe(place(name)).extents;
-  check(extents.size() <= Shape::kMaxRank, "{}: {} has {} dimensions, at most {} are known",
+  check(extents.size() <= Shape::kMaxRank,
+        "{}: {} has {} dimensions, but at most {} are supported; reshape the dataset",
         path_.string(), name, extents.size(), Shape::kMaxRank);
   return Shape(extents);
 }
@@ -55,7 +59,8 @@ std::vector<float> PlainReader::read(const std::string& name) const {
   try {
     out.resize(static_cast<size_t>(count));
   } catch (const std::bad_alloc&) {
-    fail("{}: {} has {} elements, more than memory holds", path_.string(), name, count);
+    fail("{}: {} has {} elements, too many for the free memory; use a machine with more memory",
+         path_.string(), name, count);
   }
   file_.read(place(name), hdf5::Type::fp32, std::as_writable_bytes(std::span(out)));
   return out;

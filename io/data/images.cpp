@@ -31,10 +31,13 @@ struct Idx {
     check(bytes.size() < 2 || bytes[0] != 0x1f || bytes[1] != 0x8b,
           "data file {} is compressed; unpack it with gunzip", path);
     check(bytes.size() >= 16 || (bytes.size() >= 8 && big_endian(bytes, 0) == kLabels),
-          "data file {} is too short for an IDX file ({} bytes)", path, bytes.size());
+          "data file {} is too short for an IDX file ({} bytes); download or unpack it again", path,
+          bytes.size());
     magic = big_endian(bytes, 0);
     check(magic == kImages || magic == kLabels,
-          "data file {} is no IDX file of images or labels (magic 0x{:08x})", path, magic);
+          "data file {} is not an IDX file of images or labels (magic 0x{:08x}, expected 0x803 or "
+          "0x801); name other files in data.train and data.validation",
+          path, magic);
     count = big_endian(bytes, 4);
     if (magic == kImages) {
       header = 16;
@@ -45,8 +48,9 @@ struct Idx {
     const double wanted =
         static_cast<double>(header) + static_cast<double>(count) * static_cast<double>(pixels);
     check(static_cast<double>(bytes.size()) == wanted && count > 0 && pixels > 0,
-          "data file {} has {} bytes, its header says {} × {} and {} more: truncated?", path,
-          bytes.size(), count, pixels, header);
+          "data file {} has {} bytes, but its header describes {} items of {} bytes after {} bytes "
+          "of header; download or unpack it again",
+          path, bytes.size(), count, pixels, header);
   }
   const uint8_t* item(int64_t i) const { return file.bytes().data() + header + i * pixels; }
 };
@@ -66,10 +70,13 @@ struct Collection {
           "the data has {} files of images and {} of labels; name them in pairs", images.size(),
           labels.size());
     for (size_t k = 0; k < images.size(); ++k) {
-      check(images[k].count == labels[k].count, "{} holds {} images but {} holds {} labels",
+      check(images[k].count == labels[k].count,
+            "{} holds {} images but {} holds {} labels; name matching files, in pairs and in order",
             images[k].file.path().string(), images[k].count, labels[k].file.path().string(),
             labels[k].count);
-      check(images[k].pixels == images[0].pixels, "{} holds images of {} pixels, {} of {}",
+      check(images[k].pixels == images[0].pixels,
+            "{} holds images of {} pixels, but {} holds images of {}; use files with images of one "
+            "size",
             images[0].file.path().string(), images[0].pixels, images[k].file.path().string(),
             images[k].pixels);
       size += images[k].count;
@@ -96,7 +103,8 @@ struct ImageDataset::State {
 };
 
 ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
-  check(data.kind == "images", "data.kind = \"{}\" holds no images", data.kind);
+  check(data.kind == "images", "data.kind = \"{}\" holds no images; set data.kind = \"images\"",
+        data.kind);
   check(!data.train.empty(), "data.train is empty; name a file of images and one of labels");
   const bool own_files = !data.validation.empty();
   Collection train(data.train);
@@ -107,8 +115,9 @@ ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
   std::shared_ptr<State> state;
   if (split == Split::validation && own_files) {
     check(train.images[0].pixels == validation.images[0].pixels,
-          "training images have {} pixels, validation images {}", train.images[0].pixels,
-          validation.images[0].pixels);
+          "training images have {} pixels, but validation images have {}; name files with images "
+          "of one size",
+          train.images[0].pixels, validation.images[0].pixels);
     const int64_t size = validation.size;
     state = std::make_shared<State>(State{std::move(validation), 0, size, classes});
   } else {

@@ -49,8 +49,8 @@ Layout layout_of(const MappedFile& file, const DataConfig& data) {
         name, start[1], known->version);
   const size_t tokens = (file.bytes().size() - kHeaderBytes) / static_cast<size_t>(known->width);
   check(static_cast<size_t>(start[2]) == tokens,
-        "data file {} should hold {} tokens by its header but has {}: truncated?", name, start[2],
-        tokens);
+        "data file {} should hold {} tokens by its header, but it holds {}; write or copy it again",
+        name, start[2], tokens);
   return {.header = kHeaderBytes, .width = known->width};
 }
 
@@ -286,7 +286,9 @@ Vocabulary characters_of(const DataConfig& data) {
 }  // namespace
 
 TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Options& options) {
-  check(data.kind != "images", "data.kind = \"images\" holds no tokens");
+  check(data.kind != "images",
+        "data.kind = \"images\" holds no tokens; set data.kind to \"bytes\", \"chars\" or "
+        "\"tokens\"");
   check(!data.train.empty(), "data.train is empty; name at least one file");
   check_disjoint(data);
   const bool own_files = !data.validation.empty();
@@ -347,8 +349,8 @@ void TokenDataset::read(int64_t offset, std::span<int32_t> out) const {
     if (out[i] < 0 || out[i] >= state_->vocabulary) [[unlikely]] {
       const std::string place = state_->files.place(first + static_cast<int64_t>(i));
       check(!state_->chars,
-            "{}: character 0x{:02x} is not in the vocabulary of {} characters that this model was "
-            "trained with",
+            "{}: character 0x{:02x} is not in the vocabulary of {} characters that the model was "
+            "trained with; remove it from the text, or train a new model with this text",
             place, raw, state_->vocabulary);
       fail(
           "{}: token {} is outside the vocabulary of {}; set model.vocabulary higher, or check "

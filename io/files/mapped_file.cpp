@@ -24,7 +24,8 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
       ordinary && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   const std::string why = cause();
   ::close(file);
-  check(ordinary, "data file {} is not an ordinary file", path_.string());
+  check(ordinary, "data file {} is not an ordinary file; name a file, not a folder, pipe or device",
+        path_.string());
   check(size > 0, "data file {} is empty", path_.string());
   check(memory != MAP_FAILED, "data file {} cannot be mapped: {}", path_.string(), why);
   bytes_ = {static_cast<const uint8_t*>(memory), size};

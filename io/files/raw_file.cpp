@@ -24,7 +24,8 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 RawFile RawFile::create(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  check(file >= 0, "{} cannot be created: {}", path.string(), cause(errno));
+  check(file >= 0, "{} cannot be created: {}; check the path, permissions and free space",
+        path.string(), cause(errno));
   return {file, 0};
 }
 
@@ -34,7 +35,8 @@ RawFile RawFile::open(const std::filesystem::path& path) {
   RawFile out(file, 0);
   struct stat status {};
   check(::fstat(file, &status) == 0, "{} cannot be examined: {}", path.string(), cause(errno));
-  check(S_ISREG(status.st_mode), "{} is not an ordinary file", path.string());
+  check(S_ISREG(status.st_mode),
+        "{} is not an ordinary file; name a file, not a folder, pipe or device", path.string());
   out.size_ = static_cast<uint64_t>(status.st_size);
   return out;
 }
@@ -132,7 +134,9 @@ void AtomicFile::append(std::string_view text) {
 
 void AtomicFile::commit() {
   file_.finish();
-  check(file_.error() == 0, "{} cannot be written: {}", path_.string(), cause(file_.error()));
+  check(file_.error() == 0,
+        "{} cannot be written: {}; free space or fix the cause, then repeat the command",
+        path_.string(), cause(file_.error()));
   publish(temporary_name(path_), path_);
   committed_ = true;
 }
@@ -171,7 +175,8 @@ void make_folder_of(const std::filesystem::path& path) {
   }
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  check(!error, "folder {} cannot be made: {}", path.parent_path().string(), error.message());
+  check(!error, "folder {} cannot be created: {}; check the path and its permissions",
+        path.parent_path().string(), error.message());
 }
 
 }  // namespace espalier::io

@@ -214,7 +214,7 @@ void File::State::expect(bool ok, std::string_view action, std::string_view path
   const bool system = raw->error() != 0;
   fail("{}: cannot {}{}{}: {}{}", label, action, path.empty() ? "" : " ", path,
        system ? std::generic_category().message(raw->error()) : library_cause(),
-       writing || system ? "" : "; it is cut off, damaged or of another kind: use another file");
+       writing || system ? "" : "; the file is truncated, damaged or not HDF5, use another file");
 }
 
 File::File(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -293,7 +293,8 @@ Dataset File::describe(const std::string& path) const {
   // Half of the address space: sums of sizes then cannot overflow either.
   double product = 8;
   std::ranges::for_each(sizes, [&](hsize_t size) { product *= static_cast<double>(size); });
-  check(product < 0x1p62 && out.count >= 0, "{}: dataset {} claims an impossible size",
+  check(product < 0x1p62 && out.count >= 0,
+        "{}: dataset {} has an impossible size; the file is damaged, use another file",
         state_->label, path);
   return out;
 }
@@ -364,8 +365,10 @@ std::vector<std::string> File::children(const std::string& group) const {
 
 void File::State::walk(const std::string& group, int depth, std::vector<std::string>& out) const {
   // Hard links may form cycles; no sane file is that deep or that large.
-  check(depth < 64 && out.size() < 1'000'000, "{}: too many levels or datasets (at {})", label,
-        group);
+  check(depth < 64 && out.size() < 1'000'000,
+        "{}: more than 64 levels or 1,000,000 datasets (at {}); the file is damaged or has "
+        "circular links, use another file",
+        label, group);
   for (const std::string& name : children(group)) {
     const std::string path = (group == "/" ? "" : group) + "/" + name;
     H5L_info_t link{};
@@ -438,7 +441,8 @@ std::string File::text(const std::string& path, const std::string& name) const {
   const Visit visit;
   const Attribute attribute(*state_, path, name);
   check(H5Tget_class(attribute.kind) == H5T_STRING && attribute.count == 1,
-        "{}: attribute {} of {} is not one text", state_->label, name, path);
+        "{}: attribute {} of {} is not a single string; the file is damaged, use another file",
+        state_->label, name, path);
   std::string text;
   if (H5Tis_variable_str(attribute.kind) > 0) {
     state_->expect(read_variable(attribute.id, attribute.kind, text), attribute.action, path);
@@ -454,7 +458,9 @@ std::vector<int64_t> File::integers(const std::string& path, const std::string& 
   const Attribute attribute(*state_, path, name);
   const hssize_t count = attribute.count;
   check(H5Tget_class(attribute.kind) == H5T_INTEGER && count >= 0 && count <= 64,
-        "{}: attribute {} of {} is no short list of integers", state_->label, name, path);
+        "{}: attribute {} of {} is not a short list of integers; the file is damaged, use another "
+        "file",
+        state_->label, name, path);
   std::vector<int64_t> out(static_cast<size_t>(count));
   const bool read = out.empty() || H5Aread(attribute.id, H5T_NATIVE_INT64, out.data()) >= 0;
   state_->expect(read, attribute.action, path);

@@ -27,7 +27,7 @@ std::string dump(const nlohmann::ordered_json& value, int indent) {
 
 std::string slurp(const std::filesystem::path& path) {
   std::error_code error;
-  check(!std::filesystem::is_directory(path, error), "{} is a directory, not a file",
+  check(!std::filesystem::is_directory(path, error), "{} is a directory; name a file",
         path.string());
   std::ifstream file(path, std::ios::binary);
   check(file.good(), "{} cannot be read: {}", path.string(), cause());
@@ -107,7 +107,8 @@ std::vector<json> read_metrics(const std::filesystem::path& path) {
     if (has_step(parsed)) {
       out.push_back(std::move(parsed));
     } else {
-      check(torn, "{}:{}: no JSON object with a step; remove the line", path.string(), number);
+      check(torn, "{}:{}: the line is not a JSON object with a step; remove the line",
+            path.string(), number);
     }
   }
   return out;

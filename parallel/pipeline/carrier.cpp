@@ -51,7 +51,9 @@ std::span<std::byte> Carrier::content(size_t slot) const { return whole(slot).fi
 
 void Carrier::accept(size_t slot, const Envelope& expected) {
   const Envelope found = envelope(slot);
-  check(found == expected, "rank {} sent {} where {} was expected: messages were lost or doubled",
+  check(found == expected,
+        "rank {} sent {} where {} was expected: a message was lost or duplicated; resume from the "
+        "last checkpoint, and check the network",
         comm_.members().world[static_cast<size_t>(shape_.peer)], describe(found),
         describe(expected));
   follow_transfer(slot);

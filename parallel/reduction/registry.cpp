@@ -68,7 +68,8 @@ Registry<ReductionEntry> reductions() {
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options) {
   const ReductionEntry& entry = find(reductions(), "reduction", name);
-  check(entry.make != nullptr, "reduction \"{}\" sums between GPUs only", name);
+  check(entry.make != nullptr,
+        "reduction \"{}\" sums only between GPUs; set parallel.reduction = \"sra\"", name);
   return entry.make(comm, arena, options);
 }
 

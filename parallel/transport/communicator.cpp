@@ -150,8 +150,8 @@ void Communicator::give_up(std::vector<int> ranks, std::string_view doing) {
   const std::string who =
       fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(in_world, ", "));
   lose(std::move(ranks),
-       fmt::format("{} did not answer rank {} within {:g} s while {}: it has died or hangs, or "
-                   "needs a longer timeout; its own output tells which",
+       fmt::format("{} did not answer rank {} within {:g} s while {}: it died, hangs or is slow; "
+                   "see its own output, and raise parallel.timeout_s if it is slow",
                    who, members_.world[rank()], timeout_, doing));
 }
 

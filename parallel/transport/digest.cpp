@@ -64,8 +64,8 @@ void compare_digests(Communicator& comm, std::span<const std::string> names,
   }
   const auto by_count = minority(comm.size(), [&](int r) { return summaries[r].count; });
   check(by_count.empty(),
-        "ranks hold different numbers of parameters (not the same on rank {}): all "
-        "must run the same program and config",
+        "ranks hold different numbers of parameters (not the same on rank {}); start all ranks "
+        "with the same program and config",
         fmt::join(by_count, ", "));
   const auto [entry, ranks] = first_difference(comm, digests);
   require(entry >= 0, "digests differ where their combination does");

@@ -42,7 +42,8 @@ Number number_in(std::string_view text, std::string_view word) {
   Number value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   check(error == std::errc() && end == word.data() + word.size(),
-        "codec \"{}\": \"{}\" is not a number", text, word);
+        "codec \"{}\": \"{}\" is not a number; write NAME, NAME:NUMBER or NAME:NUMBER:BUCKET", text,
+        word);
   return value;
 }
 
@@ -122,7 +123,9 @@ CodecSpec parse_codec(std::string_view text) {
     } else {
       spec.share = number_in<double>(text, words[i]);
       check(spec.share > 0 && spec.share <= 1,
-            "codec \"{}\": the share of values kept must be above 0 and at most 1", text);
+            "codec \"{}\": the share of kept values is out of range; set a number above 0 and at "
+            "most 1",
+            text);
     }
   }
   return spec;
@@ -157,13 +160,14 @@ WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults) {
   }
   if (entry.numbers == WireNumbers::bits) {
     format.bits = static_cast<int>(first_given(codec.bits, defaults.bits, kBits));
-    check(format.bits <= entry.most_bits, "codec \"{}\": a code has at most {} bits, not {}",
-          entry.name, entry.most_bits, format.bits);
+    check(format.bits <= entry.most_bits,
+          "codec \"{}\": a value takes at most {} bits, not {}; set fewer bits", entry.name,
+          entry.most_bits, format.bits);
   }
   format.bucket = first_given(codec.bucket, defaults.bucket, entry.usual_bucket(format.bits));
   check(entry.most_bucket == 0 || format.bucket <= entry.most_bucket,
-        "codec \"{}\": a bucket has at most {} values, not {}", entry.name, entry.most_bucket,
-        format.bucket);
+        "codec \"{}\": a bucket holds at most {} values, not {}; set a smaller bucket", entry.name,
+        entry.most_bucket, format.bucket);
   if (entry.numbers == WireNumbers::share) {
     const double share = codec.share > 0 ? codec.share : kShare;
     format.kept = std::max<int64_t>(1, std::llround(share * static_cast<double>(format.bucket)));

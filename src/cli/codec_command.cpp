@@ -209,10 +209,10 @@ std::string text_of(const Found& found, bool by_parameter) {
 
 int run_codec(const CodecArguments& arguments) {
   if (arguments.file.empty() && arguments.checkpoint.empty() && arguments.synthetic.empty()) {
-    throw Usage("nothing to encode: add --file, --checkpoint or --synthetic");
+    throw Usage("there is nothing to encode; add --file, --checkpoint or --synthetic");
   }
   if (arguments.by_parameter && arguments.codecs.empty()) {
-    throw Usage("--by-parameter makes a column for each codec: name some with --codec");
+    throw Usage("--by-parameter prints a column for each codec, and none is named; add --codec");
   }
   std::vector<WireFormat> formats;
   as_usage([&] {

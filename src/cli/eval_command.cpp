@@ -70,7 +70,8 @@ int eval(const EvalArguments& arguments) {
                                                                 : file.config.train.global_batch;
   Inference network(file, source->problem(), micro_batch);
   const Evaluation result = evaluate(network.stage, *source, file.config, micro_batch);
-  check(std::isfinite(result.loss), "{}: the validation loss is {}: these weights have diverged",
+  check(std::isfinite(result.loss),
+        "{}: the validation loss is {}: training has diverged; use an earlier checkpoint",
         arguments.file, result.loss);
   const nlohmann::ordered_json json = json_of(result, file, network.stage.store());
   if (arguments.json) {

@@ -114,7 +114,7 @@ void plan_link(const LinkArguments& arguments, bool as_json) {
   std::vector<LinkSample> samples;
   for (const std::string& text : arguments.samples) {
     const std::vector<double> parts = numbers(text, "BYTES:MS");
-    check(parts.size() == 2, "\"{}\" is not of the form BYTES:MS", text);
+    check(parts.size() == 2, "\"{}\" is not of the form BYTES:MS; write for example 1e6:8.1", text);
     samples.push_back({.bytes = parts[0], .seconds = parts[1] / 1e3});
   }
   const LinkFit fit = fit_link(samples);

@@ -88,7 +88,9 @@ std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
     const Shape shape = reader.shape(name);
     specs.push_back({.name = name, .shape = shape, .prunable = looks_prunable(name, shape)});
   }
-  check(!specs.empty(), "{} holds no array of floating-point numbers", path.string());
+  check(!specs.empty(),
+        "{} holds no floating-point array; name a checkpoint or an HDF5 file of weights",
+        path.string());
   auto weights = std::make_unique<Weights>();
   weights->store =
       std::make_unique<sparse::Store>(weights->stream, kernels::by_name("cpu"), std::move(specs),
@@ -107,7 +109,7 @@ Loaded load(const PruneArguments& arguments) {
   Loaded loaded;
   if (!io::is_checkpoint(arguments.in) && arguments.config.file.empty()) {
     if (!arguments.config.overrides.empty()) {
-      throw Usage("--set changes a config: give the file with --config, too");
+      throw Usage("--set changes a config, and none is given; add --config CONFIG.toml");
     }
     loaded.weights = weights_without_config(arguments.in);
   } else {
@@ -147,9 +149,8 @@ int prune(const PruneArguments& arguments) {
   sparse::Store& store = *loaded.weights->store;
   const std::vector<bool> prunable = train::prunable_of(store, config);
   check(std::ranges::find(prunable, true) != prunable.end(),
-        "{} holds nothing to prune: matrices of linear layers are; embeddings, heads, norms and "
-        "biases "
-        "are not",
+        "{} holds no prunable matrix (embeddings, heads, norms and biases are not pruned); rename "
+        "the matrices of its linear layers, or describe the network with --config CONFIG.toml",
         arguments.in);
   train::load_weights(arguments.in, store, prunable);
   const auto seed =

@@ -17,7 +17,8 @@ int report(const ReportArguments& arguments) {
   const std::vector<std::filesystem::path> runs(arguments.runs.begin(), arguments.runs.end());
   if (!arguments.table_only) {
     if (arguments.out.empty() && runs.size() > 1) {
-      throw Usage("several runs share no directory: name the page with -o report.html");
+      throw Usage(
+          "several runs have no common directory for the page; name it with -o report.html");
     }
     const std::filesystem::path page =
         arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);

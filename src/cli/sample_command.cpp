@@ -74,8 +74,8 @@ std::vector<int32_t> token_numbers(std::string prompt, const WeightsFile& file) 
     const int64_t token = digits ? std::stoll(word) : -1;
     if (token < 0 || token >= file.problem.classes) {
       throw Usage(
-          fmt::format("--prompt: \"{}\" is no token of {}: data of kind \"tokens\" take "
-                      "numbers from 0 to {}",
+          fmt::format("--prompt: \"{}\" is not a token of {}; data of kind \"tokens\" take numbers "
+                      "from 0 to {}",
                       word, file.path.string(), file.problem.classes - 1));
     }
     tokens.push_back(static_cast<int32_t>(token));
@@ -86,10 +86,11 @@ std::vector<int32_t> token_numbers(std::string prompt, const WeightsFile& file) 
 /// The vocabulary of text; empty for data of token numbers.
 io::Vocabulary vocabulary_of(const WeightsFile& file) {
   const std::string& kind = file.config.data.kind;
-  check(kind != "images", "{} classifies images: there is nothing to sample", file.path.string());
+  check(kind != "images", "{} classifies images and cannot write text; use a checkpoint of a GPT",
+        file.path.string());
   check(kind != "chars" || file.characters.size() > 0,
-        "{} does not hold the characters of its vocabulary: prune or import it with --config, "
-        "where the data of kind \"chars\" are at hand",
+        "{} does not hold the characters of its vocabulary; repeat `espalier prune` or `espalier "
+        "import` with --config CONFIG.toml, where the files of data.train exist",
         file.path.string());
   return kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
 }
@@ -113,7 +114,8 @@ int sample(const SampleArguments& arguments) {
                         network.stage.predict(std::span(tokens).last(seen)));
     const auto row = logits.read().host().span<const float>();
     check(std::ranges::all_of(row, [](float x) { return std::isfinite(x); }),
-          "{}: the predictions are not finite: these weights have diverged", file.path.string());
+          "{}: the predictions are not finite: training has diverged; use an earlier checkpoint",
+          file.path.string());
     tokens.push_back(draw(row, arguments, number));
     print(text ? vocabulary.decode({&tokens.back(), 1}) : fmt::format(" {}", tokens.back()));
   }

@@ -93,7 +93,7 @@ void train_on(parallel::Communicator& comm, const io::Config& config,
   const bool asked = g_stop != 0;
   progress.note(
       result.finished ? fmt::format("finished: {}/summary.json", config.run.out)
-      : asked ? fmt::format("stopped at step {} as asked; --resume auto continues", result.steps)
+      : asked ? fmt::format("stopped at step {} by a signal; --resume auto continues", result.steps)
               : fmt::format("ended after step {}; --resume auto continues", result.steps));
 }
 

@@ -19,7 +19,9 @@ train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path
                                         const ShapeOf& shape_of) {
   auto matrix = [&](const std::string& name) {
     const Shape shape = shape_of(name);
-    check(shape.rank() == 2, "{}: \"{}\" has shape {}, model.kind = \"{}\" needs a matrix",
+    check(shape.rank() == 2,
+          "{}: \"{}\" has shape {}, but model.kind = \"{}\" needs a matrix; use a file of that "
+          "kind of network, or change model.kind in --config",
           path.string(), name, shape.text(), config.model.kind);
     return shape;
   };
@@ -31,8 +33,8 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
     return config::load(source.file, source.overrides);
   }
   check(!file.meta.config.empty(),
-        "{} does not say which network it is of ({}): add --config CONFIG.toml", file.path.string(),
-        file.checkpoint ? "it was pruned without a config" : "it is no Espalier checkpoint");
+        "{} does not describe its network ({}); add --config CONFIG.toml", file.path.string(),
+        file.checkpoint ? "it was pruned without a config" : "it is not an Espalier checkpoint");
   return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
@@ -89,14 +91,16 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
   const io::PlainReader reader(path);
   file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
     check(reader.has(name),
-          "{} has no dataset \"{}\", which the model in --config has ('/' counts as '.')",
+          "{} has no dataset \"{}\", which the model in --config has; rename the file's dataset "
+          "('/' counts as '.'), or correct the config",
           path.string(), name);
     return reader.shape(name);
   });
   file.characters = characters_of(file.config);
   check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
-        "{} is of a network with {} characters, the data of the config hold {}", path.string(),
-        file.problem.classes, file.characters.size());
+        "{} belongs to a network with {} characters, but the data of the config hold {}; name the "
+        "data that the network was trained with",
+        path.string(), file.problem.classes, file.characters.size());
   return file;
 }
 

@@ -11,12 +11,12 @@ namespace {
 constexpr int64_t kMostBuckets = 10'000'000;
 
 void check_time(double seconds, std::string_view what) {
-  check(std::isfinite(seconds) && seconds >= 0, "{} = {} s is no time: give a number >= 0", what,
-        seconds);
+  check(std::isfinite(seconds) && seconds >= 0,
+        "{} = {} s is not a duration; set a number of at least 0", what, seconds);
 }
 
 void check_rate(double rate, std::string_view what) {
-  check(rate > 0, "{} = {} a second: give a number > 0", what, rate);
+  check(rate > 0, "{} = {} per second is not a rate; set a number above 0", what, rate);
 }
 
 void check_model(const ComputeTimes& compute, const ExchangeModel& model) {
@@ -24,7 +24,7 @@ void check_model(const ComputeTimes& compute, const ExchangeModel& model) {
   check_time(compute.backward_s, "backward");
   check_time(compute.optimizer_s, "optimizer");
   check(compute.forward_s + compute.backward_s + compute.optimizer_s > 0,
-        "a step computes nothing: give the times of forward and backward");
+        "forward and backward take 0 ms; set --forward-ms and --backward-ms");
   check_time(model.link.latency_s, "latency");
   check_rate(model.link.bytes_per_s, "bytes over the link");
   check_rate(model.encode_per_s, "values encoded");
@@ -60,7 +60,9 @@ ReductionCost cost_of(std::string_view reduction, int ranks) {
 
 std::vector<GradientBucket> cut(const EvenBuckets& gradient,
                                 const std::function<double(int64_t values)>& bytes) {
-  check(gradient.values >= 0, "a gradient of {} values", gradient.values);
+  check(gradient.values >= 0,
+        "a gradient of {} values is impossible; set --parameters and --density above 0",
+        gradient.values);
   check(gradient.bucket_values >= 1, "buckets of {} values: at least 1 is needed",
         gradient.bucket_values);
   check(gradient.values / gradient.bucket_values < kMostBuckets,

@@ -33,13 +33,17 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
   double largest = 0;
   double smallest = std::numeric_limits<double>::infinity();
   for (const auto& [bytes, seconds] : samples) {
-    check(std::isfinite(bytes) && bytes >= 0, "a message of {} bytes was measured", bytes);
-    check(std::isfinite(seconds) && seconds > 0, "a message of {} bytes took {} s", bytes, seconds);
+    check(std::isfinite(bytes) && bytes >= 0,
+          "{} bytes is not a message size; write BYTES:MS with at least 0 bytes", bytes);
+    check(std::isfinite(seconds) && seconds > 0,
+          "a message of {} bytes cannot take {} s; write BYTES:MS with a time above 0", bytes,
+          seconds);
     largest = std::max(largest, bytes);
     smallest = std::min(smallest, bytes);
   }
   check(smallest < largest,
-        "messages of one size tell no bandwidth ({} measured): measure two sizes or more",
+        "all {} messages have one size, which does not determine the bandwidth; measure two or "
+        "more sizes",
         samples.size());
   const Sums sums =
       weighted_sums(samples, largest);  // sizes relative to the largest avoid overflow
@@ -51,7 +55,7 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
     slope = sums.bt / sums.bb;
   }
   check(slope > 0,
-        "longer messages did not take longer: the bandwidth cannot be told; measure longer "
+        "longer messages did not take longer, so the bandwidth is not determined; measure longer "
         "messages, and more of them");
   LinkFit fit{.link = {.latency_s = latency, .bytes_per_s = largest / slope}};
   for (const auto& [bytes, seconds] : samples) {

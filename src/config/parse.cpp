@@ -130,7 +130,10 @@ toml::table override_value(const std::string& text, bool wants_string) {
     return bare;
   } catch (const toml::parse_error&) {
     const bool meant_as_toml = text.find_first_of("\"'[{") == 0;
-    check(!meant_as_toml, "--set: {} is not a TOML value", text);
+    check(!meant_as_toml,
+          "--set: {} is not a TOML value; quote strings and lists for the shell, for example --set "
+          "'data.train=[\"a.txt\"]'",
+          text);
     return bare;
   }
 }
@@ -195,7 +198,7 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
 
 Config load(const std::filesystem::path& path, std::span<const std::string> overrides) {
   std::error_code error;
-  check(!std::filesystem::is_directory(path, error), "config {} is a directory, not a file",
+  check(!std::filesystem::is_directory(path, error), "config {} is a directory; name a file",
         path.string());
   std::ifstream file(path, std::ios::binary);
   check(file.good(), "config {} cannot be read: {}", path.string(),

@@ -34,8 +34,9 @@ void validate_data(const Config& config) {
 void validate_train(const Config& config) {
   const io::TrainConfig& train = config.train;
   check(train.micro_batch == 0 || train.global_batch % train.micro_batch == 0,
-        "train.global_batch = {} is not divisible by train.micro_batch = {}", train.global_batch,
-        train.micro_batch);
+        "train.global_batch = {} is not divisible by train.micro_batch = {}; set a divisor, or 0 "
+        "for automatic",
+        train.global_batch, train.micro_batch);
   check(train.gradient_dtype == "auto" || train.gradient_dtype == "fp32" ||
             train.gradient_dtype == train.dtype,
         "train.gradient_dtype = \"{}\" beside train.dtype = \"{}\": gradients are fp32 or of that "
@@ -52,7 +53,8 @@ void validate_train(const Config& config) {
   }
   const io::OptimizerConfig& optimizer = config.optimizer;
   check(optimizer.schedule == "constant" || optimizer.min_lr <= optimizer.lr,
-        "optimizer.min_lr = {} is above optimizer.lr = {}", optimizer.min_lr, optimizer.lr);
+        "optimizer.min_lr = {} is above optimizer.lr = {}; set a smaller optimizer.min_lr",
+        optimizer.min_lr, optimizer.lr);
 }
 
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
@@ -60,8 +62,8 @@ void validate_moving(const io::PruningConfig& config, int64_t steps) {
   const bool given = config.to_step >= 0;
   const int64_t from = std::max({config.at_step, config.from_step, int64_t{0}});
   check(config.last_move(steps) > from,
-        "the masks of config.method = \"{}\" would move from step {} to step {}{}; set "
-        "pruning.to_step to a later one",
+        "the masks of pruning.method = \"{}\" would move from step {} to step {}{}, which is not "
+        "later; set a later pruning.to_step",
         config.method, from, config.last_move(steps),
         given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
 }
@@ -76,17 +78,18 @@ void validate_pruning(const io::PruningConfig& config, int64_t steps) {
   }
   const bool ends_alone = method.moving() && config.from_step < 0;
   check(ends_alone || (config.from_step >= 0) == (config.to_step >= 0),
-        "gradual pruning needs both config.from_step (now {}) and config.to_step (now {})",
+        "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {}); set "
+        "both, or neither",
         config.from_step, config.to_step);
   check(!config.gradual() || config.from_step < config.to_step,
-        "pruning.from_step = {} must be below config.to_step = {}", config.from_step,
-        config.to_step);
+        "pruning.from_step = {} is not below pruning.to_step = {}; set a later pruning.to_step",
+        config.from_step, config.to_step);
   check(!config.gradual() || config.at_step < 0,
         "pruning.at_step = {} (once) and from_step, to_step (gradual) exclude each other; set one",
         config.at_step);
   check(method.from_file() == !config.file.empty(),
-        "pruning.file = \"{}\" and config.method = \"{}\" do not belong together; method \"file\" "
-        "needs a file and no other method takes one",
+        "pruning.file = \"{}\" and pruning.method = \"{}\" do not match; set a file with method "
+        "\"file\", and none with any other method",
         config.file, config.method);
 }
 
@@ -113,7 +116,7 @@ void validate_asynchronous(const Config& config) {
   const bool predicts = parallel.weight_prediction != "none";
   if (is_synchronous(parallel)) {
     check(!predicts,
-          "parallel.weight_prediction = \"{}\" is for stages that step by themselves; set "
+          "parallel.weight_prediction = \"{}\" works only with asynchronous stages; set "
           "parallel.schedule = \"async\"",
           parallel.weight_prediction);
     check(parallel.delay_stages == 1,
@@ -123,15 +126,16 @@ void validate_asynchronous(const Config& config) {
     return;
   }
   check(parallel.delay_stages == 1 || parallel.pipeline == 1,
-        "parallel.delay_stages = {} stands for a pipeline, and parallel.pipeline = {} is one; set "
-        "one of them to 1",
+        "parallel.delay_stages = {} and parallel.pipeline = {} cannot both be above 1: "
+        "delay_stages simulates a pipeline on one rank; set one of them to 1",
         parallel.delay_stages, parallel.pipeline);
   check(parallel.zero == 0,
-        "parallel.schedule = \"async\" steps each stage alone; set parallel.zero = 0");
+        "parallel.schedule = \"async\" updates each stage separately, and ZeRO-1 updates all at "
+        "once; set parallel.zero = 0");
   const bool stages = parallel.pipeline != 1 || parallel.delay_stages > 1;
   check(!stages || model::network_of(config.model).tied_parameter(config.model).empty(),
-        "parallel.schedule = \"async\" steps the first and the last stage at different times, and "
-        "they share tied embeddings; set model.tie_embeddings = false");
+        "parallel.schedule = \"async\" updates the first and the last stage at different times, "
+        "and tied embeddings belong to both; set model.tie_embeddings = false");
   const bool needs_momentum = optim::prediction_entry(parallel.weight_prediction).predicts;
   const optim::OptimizerKind& optimizer = optim::optimizer_of(config.optimizer);
   check(!needs_momentum || optimizer.predict != nullptr,
@@ -159,17 +163,17 @@ void validate_codecs(const io::ParallelConfig& parallel) {
         "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
         codec);
   check(codec != "adaprec" || parallel.codec_candidates.size() >= 2,
-        "parallel.codec = \"adaprec\" needs two or more parallel.codec_candidates, not {}",
+        "parallel.codec = \"adaprec\" has {} parallel.codec_candidates to choose from; name two or "
+        "more",
         parallel.codec_candidates.size());
   const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
   const auto* reduction = find_or_null(parallel::reductions(), parallel.reduction);
   const bool takes_codecs = reduction == nullptr || reduction->takes_codecs;  // null: "auto"
-  check(
-      plain || takes_codecs,
-      "parallel.reduction = \"{0}\" leaves sums to {0}, which knows no codecs and keeps no errors "
-      "(now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set parallel.reduction = "
-      "\"sra\"",
-      parallel.reduction, parallel.codec.fallback, parallel.error_feedback);
+  check(plain || takes_codecs,
+        "parallel.reduction = \"{0}\" uses the sums of {0}, which support neither codecs nor error "
+        "feedback (now parallel.codec = \"{1}\", parallel.error_feedback = {2}); set "
+        "parallel.reduction = \"sra\"",
+        parallel.reduction, parallel.codec.fallback, parallel.error_feedback);
   const bool other_link = parallel.device_link == "host" || parallel.device_link == "mpi";
   check(parallel.reduction != "nccl" || !other_link,
         "parallel.reduction = \"nccl\" sums from GPU to GPU, and parallel.device_link = \"{}\" "
@@ -189,8 +193,8 @@ void validate_loss_scale(const Config& config) {
   };
   const bool low_rank = parallel.codec.any(is_powersgd);
   check(is_synchronous(parallel),
-        "train.dtype = \"fp16\" leaves out steps whose gradients overflow, which stages of "
-        "parallel.schedule = \"async\" cannot agree on; {}",
+        "train.dtype = \"fp16\" skips steps whose gradients overflow, and the stages of "
+        "parallel.schedule = \"async\" cannot skip a step together; {}",
         kFix);
   check(!parallel.error_feedback && !low_rank,
         "train.dtype = \"fp16\" changes the scale of gradients between steps, and {} keeps errors "
@@ -202,12 +206,12 @@ void validate_value_codec(const Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
   const bool plain = parallel.value_codec.fallback == "fp32" && parallel.value_codec.uniform();
   check(plain || parallel.zero == 1,
-        "parallel.value_codec = \"{}\" is for the new values that ranks send each other when they "
-        "share out the optimizer; set parallel.zero = 1, or leave value_codec at \"fp32\"",
+        "parallel.value_codec = \"{}\" encodes the values that ranks send with a sharded optimizer "
+        "state; set parallel.zero = 1, or leave value_codec at \"fp32\"",
         parallel.value_codec.fallback);
   check(plain || config.train.master_copy,
-        "parallel.value_codec = \"{}\" sends what values lack of their owner's master copy, and "
-        "train.master_copy = false leaves none; set one of them back to its default",
+        "parallel.value_codec = \"{}\" encodes differences to the owner's master copy, and "
+        "train.master_copy = false keeps none; set one of them back to its default",
         parallel.value_codec.fallback);
 }
 

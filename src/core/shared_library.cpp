@@ -26,7 +26,9 @@ bool SharedLibrary::has(const char* name) const { return dlsym(handle_, name) !=
 
 void* SharedLibrary::address(const char* name) const {
   void* found = dlsym(handle_, name);
-  check(found != nullptr, "{} has no {}: it is not the version that this program was built for",
+  check(found != nullptr,
+        "{} lacks the function {}: it is not the version that this program was built for; install "
+        "that version",
         name_, name);
   return found;
 }

@@ -11,7 +11,7 @@ namespace {
 
 const Kernels& named(std::string_view name, std::string_view asked_by) {
   if (name == "cuda" && !cuda::absence().empty()) {
-    fail("{} asks for backend 'cuda', but {}; or use auto or cpu", asked_by, cuda::absence());
+    fail("{} requests backend 'cuda', but {}; or use auto or cpu", asked_by, cuda::absence());
   }
   std::string known;
   for (const Kernels* table : available()) {
@@ -22,7 +22,7 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
     known += table->name;
   }
   fail(
-      "{} asks for backend '{}', which this build or this machine does not have; use auto, cpu, {}",
+      "{} requests backend '{}', which this build or this machine does not have; use auto, cpu, {}",
       asked_by, name, known);
 }
 

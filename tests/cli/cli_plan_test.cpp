@@ -75,14 +75,14 @@ TEST(PlanCommand, WrongUsageIsTwo) {
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"bogus", "bogus"},
            {"node", "--compute-ms is required"},
-           {"node --compute-ms 1 --fc-ms 2 --parallel-fc-ms 1", "longer than the whole"},
+           {"node --compute-ms 1 --fc-ms 2 --parallel-fc-ms 1", "exceeds --compute-ms"},
            {"node " + parts + "--parallel-fc-ms 1 --fc-sync 1", "SYNC:UNDER"},
            {"node " + parts + "--parallel-fc-ms 1 --fc-sync 1:2:1.5", "SYNC:UNDER"},
            {"cluster " + parts + "--sync-ms -1", "--sync-ms: -1 is not a number >= 0"},
            {"cluster " + parts + "--sync-ms nan", "nan is not a number >= 0"},
            {"cluster --compute-ms 0 --fc-ms 0 --sync-ms 1", "--compute-ms: 0 is not a number > 0"},
            {"cluster " + parts + "--sync-ms 1 --batch 100", "a sub-batch of 128"},
-           {"link 5:1", "two sizes"},
+           {"link 5:1", "two or more sizes"},
            {"link 1:2 5:1", "did not take longer"},
            {"link 5", "BYTES:MS"}}) {
     expect_error(here.run("plan-communication " + arguments), 2, words);

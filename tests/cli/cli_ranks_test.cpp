@@ -175,7 +175,7 @@ TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
            {"train c.toml --set train.global_batch=7",
             "train.global_batch = 7 cannot be divided among 2 ranks"},
            {"train c.toml --set parallel.pipeline=3",
-            "parallel] pipeline = 3 does not divide 2 ranks"},
+            "parallel.pipeline = 3 does not divide 2 ranks"},
            {"train c.toml --set train.stepz=3", "did you mean \"steps\""},
            {"train c.toml --set 'data.train=[\"none.txt\"]'", "none.txt cannot be opened"},
            {"train c.toml --resume none.h5", "none.h5"}}) {

@@ -211,7 +211,7 @@ TEST(Config, RulesAcrossFields) {
   expect_parts(failure_of_toml("[model]\nwidth = 100\nheads = 3\n"), {"100", "3", "divisible"});
   expect_parts(failure_of_toml("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), {"10", "4"});
   expect_parts(failure_of_toml("[pruning]\nfrom_step = 5\n"), {"both"});
-  expect_parts(failure_of_toml("[pruning]\nfrom_step = 5\nto_step = 5\n"), {"must be below"});
+  expect_parts(failure_of_toml("[pruning]\nfrom_step = 5\nto_step = 5\n"), {"is not below"});
   expect_parts(failure_of_toml("[pruning]\nat_step = 1\nfrom_step = 5\nto_step = 9\n"),
                {"exclude each other"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\nn = 4\nm = 4\n"), {"below"});
@@ -220,10 +220,11 @@ TEST(Config, RulesAcrossFields) {
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\n[sparse]\n"
                                "index = {default = \"nm\", \"blocks.*\" = \"block\"}\n"),
                {"sparse.index = \"block\"", "which is \"nm\""});
-  expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"needs a file"});
+  expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"set a file"});
   const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
   expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
-  expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"), {"step 9 to step 9;"});
+  expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"),
+               {"step 9 to step 9, which is not later;"});
   expect_parts(failure_of_toml(rigl + "from_step = 9\n"), {"both"});
   expect_parts(failure_of_toml(rigl + "drop_fraction = 1.0\n"), {">= 0 and < 1"});
   expect_parts(failure_of_toml(rigl + "distribution = \"er\"\n"), {"available: erk, uniform"});

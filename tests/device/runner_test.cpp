@@ -261,7 +261,7 @@ TEST_P(Carriers, NoticeADoubledMessage) {
     }
   });
   EXPECT_THAT(error, HasSubstr("rank 0 sent the activation of micro-batch"));
-  EXPECT_THAT(error, HasSubstr("was expected: messages were lost or doubled"));
+  EXPECT_THAT(error, HasSubstr("was expected: a message was lost or duplicated"));
 }
 
 TEST_P(Carriers, NoticeAMessageOfAnEarlierRun) {

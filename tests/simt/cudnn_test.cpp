@@ -194,9 +194,9 @@ TEST_F(Cudnn, says_why_it_is_not_taken_where_it_is_demanded) {
   EXPECT_EQ(failure_of([&] {
               run(attention_backward_case({2, 70, 3, 16}, kBf16));
             }),
-            "ESPALIER_ATTENTION is cudnn, which does not take attention's gradient of 2x70 "
+            "ESPALIER_ATTENTION is cudnn, which does not support attention's gradient of 2x70 "
             "positions and 3 heads of 16: cuDNN, run of engine 1: not supported (a width that is "
-            "broken)");
+            "broken); set ESPALIER_ATTENTION=auto");
   expect_right(attention_case({1, 64, 2, 8}, kFp32));
   const AttentionWay other("flash");
   EXPECT_EQ(failure_of([&] {

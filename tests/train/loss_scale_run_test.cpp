@@ -74,8 +74,8 @@ TEST(LossScaleRuns, AnOverflowHalvesTheScale) {
   const std::vector<bool> steps = skipped(config);
   ASSERT_TRUE(steps.front());
   EXPECT_FALSE(steps.back());
-  EXPECT_NE(notes.front().find("step 1 is skipped: gradients overflowed at loss scale 65536, the "
-                               "next is 32768"),
+  EXPECT_NE(notes.front().find("step 1 was skipped: gradients overflowed at loss scale 65536; the "
+                               "next loss scale is 32768"),
             std::string::npos)
       << notes.front();
   double scale = 65536;

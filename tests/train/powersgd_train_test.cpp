@@ -229,7 +229,7 @@ TEST(LowRankRuns, APatternForPrunedParametersIsRefused) {
   config.pruning.sparsity = 0.7;
   config.pruning.at_step = 3;
   const std::string message = failure_of([&] { run(config, 2); });
-  EXPECT_THAT(message, HasSubstr("\"powersgd:2\" is for matrices of full masks"));
+  EXPECT_THAT(message, HasSubstr("\"powersgd:2\" supports only unpruned matrices"));
   EXPECT_THAT(message, HasSubstr("blocks.0.mlp."));
   EXPECT_THAT(message, HasSubstr("pruning.exclude"));
   config.pruning.exclude = {"*.mlp.*"};

@@ -50,11 +50,10 @@ std::vector<Action> program_of(const Schedule& schedule, int rank) {
 }
 
 Schedule dualpipe_v(const ScheduleShape& shape) {
-  check(
-      shape.micro_batches >= 2 * shape.ranks,
-      "schedule dualpipe-v fills {0} pipeline ranks with at least {1} micro-batches, and there are "
-      "{2}: use {1} or more, or schedule zb-v",
-      shape.ranks, 2 * shape.ranks, shape.micro_batches);
+  check(shape.micro_batches >= 2 * shape.ranks,
+        "schedule dualpipe-v needs at least {1} micro-batches for {0} pipeline ranks, not {2}; use "
+        "{1} or more, or schedule zb-v",
+        shape.ranks, 2 * shape.ranks, shape.micro_batches);
   const Schedule empty = v_shaped("dualpipe-v", shape);
   return complete(empty, [&](int rank) { return program_of(empty, rank); });
 }

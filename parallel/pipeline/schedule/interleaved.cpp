@@ -28,12 +28,11 @@ Schedule interleaved(const ScheduleShape& shape) {
   const int ranks = shape.ranks;
   const int micro_batches = shape.micro_batches;
   const int chunks = shape.chunks;
-  check(
-      micro_batches % ranks == 0,
-      "schedule interleaved takes groups of {0} micro-batches, one a stage, and {1} is no multiple "
-      "of {0}: use {2} or {3} micro-batches, or another schedule",
-      ranks, micro_batches, std::max(micro_batches / ranks * ranks, ranks),
-      (micro_batches / ranks + 1) * ranks);
+  check(micro_batches % ranks == 0,
+        "schedule interleaved needs a multiple of {0} micro-batches, one per stage, not {1}; use "
+        "{2} or {3} micro-batches, or another schedule",
+        ranks, micro_batches, std::max(micro_batches / ranks * ranks, ranks),
+        (micro_batches / ranks + 1) * ranks);
   const Schedule schedule{.name = "interleaved",
                           .ranks = ranks,
                           .chunks = chunks,

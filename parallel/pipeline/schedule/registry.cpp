@@ -23,8 +23,8 @@ const ScheduleEntry& schedule_entry(std::string_view name) {
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
   const ScheduleEntry& entry = schedule_entry(name);
   check(shape.ranks >= 1 && shape.micro_batches >= 1 && shape.chunks >= 1,
-        "a schedule needs at least one stage, one micro-batch and one chunk a rank, not {}, {} and "
-        "{}",
+        "a schedule of {} stages, {} micro-batches and {} chunks per rank is empty; set each to at "
+        "least 1",
         shape.ranks, shape.micro_batches, shape.chunks);
   require(!entry.by_arrival(), "a schedule whose order does not depend on arrival times", name);
   ScheduleShape fixed = shape;

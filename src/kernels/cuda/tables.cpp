@@ -45,7 +45,8 @@ std::string find_absence() {
       return {};
     }
   }
-  return fmt::format("none of {} GPUs has compute capability 8.0 or later", count);
+  return fmt::format("none of {} GPUs has compute capability 8.0 or later: use another machine",
+                     count);
 }
 
 int attribute(cudaDeviceAttr which, int device) {

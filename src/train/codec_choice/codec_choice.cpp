@@ -210,8 +210,8 @@ void CodecChoice::decide_whether_to_compress() {
   notes_ =
       pays_from == parallel::kNeverPays
           ? fmt::format(
-                "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} "
-                "elements): gradients travel as they are",
+                "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} elements); "
+                "gradients are sent unencoded",
                 name, 1e3 * pairs.back().compressed, 1e3 * pairs.back().plain,
                 pairs.back().elements)
           : fmt::format("codec {} pays from {} elements on ({:.2f} ms against {:.2f} ms for {})",

@@ -43,7 +43,7 @@ std::string kind_of(const io::CheckpointReader& reader, const std::vector<std::s
     return without == names.end() ? "moment1" : "values";
   }
   check(asked != "moment1" || without == names.end(),
-        "{} holds no moment1 of \"{}\": take its values, or a checkpoint of a training run",
+        "{} holds no moment1 of \"{}\"; use --what values, or a checkpoint of a training run",
         reader.path().string(), without == names.end() ? "" : *without);
   return asked;
 }
@@ -55,8 +55,8 @@ CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dt
   const io::MappedFile file(path);
   const std::span<const uint8_t> bytes = file.bytes();
   check(bytes.size() % size_of(dtype) == 0,
-        "{} has {} bytes, no multiple of the {} of a number of type {}: another type, or a "
-        "truncated file",
+        "{} has {} bytes, not a multiple of {}, the size of a number of type {}; set --dtype to "
+        "the file's type, or use a complete file",
         path.string(), bytes.size(), size_of(dtype), name_of(dtype));
   const auto count = static_cast<int64_t>(bytes.size() / size_of(dtype));
   Buffer values = flat_floats(arena, count);
@@ -88,7 +88,7 @@ CodecValues checkpoint_values(Arena& arena, const std::filesystem::path& path,
     }
   }
   check(!names.empty(),
-        "{} has no parameter \"{}\" with kept elements; espalier inspect shows names",
+        "{} has no parameter \"{}\" with kept elements; `espalier inspect` lists the names",
         path.string(), choice.pattern);
   found.kind = kind_of(reader, names, choice.what);
   found.values = flat_floats(arena, count);
@@ -106,8 +106,8 @@ CodecValues checkpoint_values(Arena& arena, const std::filesystem::path& path,
 
 CodecValues synthetic_values(Arena& arena, const std::string& kind, int64_t count, uint64_t seed) {
   check(kind == "normal" || kind == "heavy" || kind == "uniform",
-        "there are no numbers \"{}\"; available: normal, heavy, uniform", kind);
-  check(count >= 1, "{} numbers are none to encode", count);
+        "unknown distribution \"{}\"; use one of normal, heavy, uniform", kind);
+  check(count >= 1, "--count = {} leaves nothing to encode; set at least 1", count);
   Buffer values = flat_floats(arena, count);
   const std::span<float> out = values.tensor().span<float>();
   for (int64_t i = 0; i < count; ++i) {

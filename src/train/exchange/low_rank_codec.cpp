@@ -103,8 +103,8 @@ void check_low_rank(const io::Config& config, const sparse::Store& store,
     const std::string& name = parameter.spec.name;
     const bool pruned = !parameter.full() || (prunes && prunable[p]);
     check(!pruned || !codec.matches(name) || !is_low_rank(codec.for_name(name)),
-          "parallel.codec = \"{}\" is for matrices of full masks, and {} is pruned: add it to "
-          "pruning.exclude, or give it another codec",
+          "parallel.codec = \"{}\" supports only unpruned matrices, and {} is pruned; add it to "
+          "pruning.exclude, or set another codec for it",
           codec.for_name(name), name);
   }
 }

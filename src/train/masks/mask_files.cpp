@@ -17,8 +17,9 @@ void check_same_parameters(const io::PlainReader& reader, const std::filesystem:
           "('/' counts as '.')",
           path.string(), spec.name);
     check(reader.shape(spec.name) == spec.shape,
-          "{}: dataset \"{}\" has shape {}, the model needs {}", path.string(), spec.name,
-          reader.shape(spec.name).text(), spec.shape.text());
+          "{}: dataset \"{}\" has shape {}, but the model needs {}; reshape the dataset, or "
+          "correct [model] in the config",
+          path.string(), spec.name, reader.shape(spec.name).text(), spec.shape.text());
   }
 }
 

@@ -53,7 +53,9 @@ void LossScale::restore(const std::string& state) {
   int64_t skipped = -1;
   in >> value >> good >> skipped;
   check(!in.fail() && value >= kLeast && value <= kMost && good >= 0 && skipped >= 0,
-        "the checkpoint's loss scale is '{}': it should be a scale and two counts", state);
+        "the checkpoint's loss scale is '{}', not a scale and two counts; the file is damaged, use "
+        "another checkpoint",
+        state);
   value_ = value;
   good_ = good;
   skipped_ = skipped;

@@ -78,7 +78,7 @@ void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
   file.close();
-  check(file.good(), "{} cannot be written: is the disk full?", path.string());
+  check(file.good(), "{} cannot be written; check free space and permissions", path.string());
 }
 
 Json numbers_of(const Timeline& timeline) {

@@ -260,7 +260,7 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
 Progress progress_of(const io::CheckpointReader& reader) {
   const io::CheckpointMeta meta = reader.meta();
   check(!meta.config.empty(),
-        "{} holds weights without a config, it cannot be resumed: start from it with --init",
+        "{} holds weights without a config and cannot be resumed; start from it with --init",
         reader.path().string());
   const auto text = [&](const char* name) {
     const auto found = meta.extra.find(name);

@@ -247,9 +247,9 @@ class StepLoop {
       fail_norm<SharedFailure>(step, update.gradient_norm);
     }
     if (!update.applied) {
-      reporter_.note(
-          fmt::format("step {} is skipped: gradients overflowed at loss scale {}, the next is {}",
-                      step + 1, pending.report.loss_scale, run_.loss_scale.value()));
+      reporter_.note(fmt::format(
+          "step {} was skipped: gradients overflowed at loss scale {}; the next loss scale is {}",
+          step + 1, pending.report.loss_scale, run_.loss_scale.value()));
     }
     stopping_ = stopping_ || sums[1] > 0;
     StepReport report = pending.report;
@@ -332,9 +332,8 @@ class StepLoop {
   void check_loss(int64_t step, double loss) const {
     if (!std::isfinite(loss)) {
       throw Thrown(fmt::format(
-          "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. "
-          "Lower "
-          "optimizer.lr, set optimizer.clip, or look at the data",
+          "the loss is {} at step {}: training has diverged, stopped before the update; lower "
+          "optimizer.lr, set optimizer.clip, or check the data. Newest checkpoint: {}",
           std::isnan(loss) ? "NaN" : "infinite", step + 1, reporter_.newest_checkpoint()));
     }
   }

@@ -49,12 +49,11 @@ Schedule segment_of(std::string_view name, int ranks, int chunks, int every, int
 /// The weights before the last update must be old enough for all stages.
 void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int delay) {
   if (optim::prediction_entry(config.weight_prediction).previous) {
-    check(
-        delay <= 1,
-        "parallel.weight_prediction = \"{}\" keeps two weights: with {} stages an update takes at "
-        "least {} micro-batches of each replica, and has {}; make train.micro_batch smaller, or "
-        "train.global_batch larger",
-        config.weight_prediction, schedule.stages(), schedule.stages() - 1, schedule.every);
+    check(delay <= 1,
+          "parallel.weight_prediction = \"{}\" keeps two versions of the weights, so with {} "
+          "stages an update needs at least {} micro-batches per replica, not {}; set a smaller "
+          "train.micro_batch or a larger train.global_batch",
+          config.weight_prediction, schedule.stages(), schedule.stages() - 1, schedule.every);
   }
 }
 

@@ -209,8 +209,8 @@ bool library_attention(Stream& stream, const LibraryAttention& call, bool backwa
   const std::string why_not =
       enqueue_parts(stream, call, backward, reinterpret_cast<std::byte*>(begin * kAlignment));
   check(why_not.empty() || chosen_way() != Way::cudnn,
-        "ESPALIER_ATTENTION is cudnn, which does not take attention{} of {}x{} positions and "
-        "{} heads of {}: {}",
+        "ESPALIER_ATTENTION is cudnn, which does not support attention{} of {}x{} positions and {} "
+        "heads of {}: {}; set ESPALIER_ATTENTION=auto",
         backward ? "'s gradient" : "", call.sequences, call.tokens, call.heads, call.width,
         why_not);
   return why_not.empty();

@@ -186,7 +186,9 @@ Launch shape_of(const char* name, const Shapes& s, size_t rows_kept) {
 }
 
 void check_width(const Shapes& s) {
-  check(s.width <= 32 * kColumnsEach, "attention on a GPU has heads of at most {} columns, not {}",
+  check(s.width <= 32 * kColumnsEach,
+        "attention on a GPU supports heads of at most {} columns, not {}; set more model.heads or "
+        "a smaller model.width",
         32 * kColumnsEach, s.width);
 }
 

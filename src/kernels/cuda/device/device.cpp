@@ -97,8 +97,8 @@ std::unique_ptr<Device> open_device(int local_rank) {
   check_cuda(cudaGetDeviceCount(&count), "number of devices");
   const int device = local_rank / ranks_per_gpu();
   check(device < count,
-        "run.backend = \"cuda\" gives each rank of a machine a GPU of its own, and there {} {} for "
-        "rank {} (counted from 0): start fewer ranks here, or let n of them share a GPU, with "
+        "run.backend = \"cuda\" gives each rank of a machine its own GPU, and there {} {} for rank "
+        "{} (counted from 0); start fewer ranks here, or let n of them share a GPU with "
         "ESPALIER_RANKS_PER_GPU=n",
         count == 1 ? "is" : "are", count, local_rank);
   check(is_new_enough(device),
