@@ -112,7 +112,7 @@ inline void add_block_tile_cases(Cases& cases, DType half) {
     add(std::make_shared<const BlockPattern>(Shape{101, 328}, block, 0.6), 70);
   }
   const auto narrow = std::make_shared<const BlockPattern>(Shape{80, 72}, Shape{32, 16}, 0.5);
-  add(narrow, 600);
+  add(narrow, 600);  // divided into parts
   add(narrow, 1);
 }
 
@@ -121,14 +121,16 @@ inline void add_block_cases(Cases& cases) {
   const Shape blocks[] = {{32, 32}, {16, 16}, {64, 64}, {4, 4},  {1, 16}, {16, 1}, {4, 1},
                           {1, 8},   {3, 5},   {24, 40}, {17, 2}, {1, 1},  {8, 8},  {48, 6}};
   for (const Shape& block : blocks) {
-    for (const Shape& shape : {Shape{96, 64}, Shape{70, 101}}) {
-      const auto w = std::make_shared<const BlockPattern>(shape, block, 0.3);
-      add_block_verbs(cases, w, 1, variant++);
-      add_block_verbs(cases, w, 37, variant++);
+    // Each block with one token or several, in a matrix that it divides or not.
+    const bool whole = variant % 2 == 0;
+    for (const int64_t tokens : {1, 37}) {
+      const Shape shape = whole == (tokens == 1) ? Shape{96, 64} : Shape{70, 101};
+      add_block_verbs(cases, std::make_shared<const BlockPattern>(shape, block, 0.3), tokens,
+                      variant++);
     }
     // Chunks of tokens, and enough work for several threads.
     const auto large = std::make_shared<const BlockPattern>(Shape{200, 130}, block, 0.3);
-    add_block_verbs(cases, large, 301, variant++);
+    add_block_verbs(cases, large, 131, variant++);
   }
   for (const double density : {0.0, 1.0}) {
     const auto w = std::make_shared<const BlockPattern>(Shape{64, 128}, Shape{16, 32}, density);

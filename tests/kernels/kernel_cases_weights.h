@@ -24,8 +24,21 @@ struct WeightPattern {
   virtual Tolerance tolerance(int64_t terms) const = 0;
 
   int64_t kept() const { return static_cast<int64_t>(positions.size()); }
-  int64_t row(size_t k) const { return positions[k] / cols; }
-  int64_t column(size_t k) const { return positions[k] % cols; }
+  /// Row and column of each value.
+  struct Place {
+    int32_t row, column;
+  };
+  std::vector<Place> places() const {
+    std::vector<Place> all;
+    for (const int64_t position : positions) {
+      all.push_back({static_cast<int32_t>(position / cols), static_cast<int32_t>(position % cols)});
+    }
+    return all;
+  }
+  /// Of the first value; for a call that computes nothing, the corner.
+  Place first(int64_t tokens) const {
+    return kept() > 0 && tokens > 0 ? places().front() : Place{0, 0};
+  }
 };
 template <class Matrix>
 using PatternPointer = std::shared_ptr<const WeightPattern<Matrix>>;
@@ -91,7 +104,7 @@ Case spmm_case_of(const PatternPointer<Matrix>& w, const WeightCall& call) {
   const bool works = w->kept() > 0 && call.tokens > 0;
   Case made;
   made.name = weight_case_name("spmm", *w, call);
-  made.operands = {input(call.in, {w->kept()}), x.input(call.in, works ? w->column(0) : 0),
+  made.operands = {input(call.in, {w->kept()}), x.input(call.in, w->first(call.tokens).column),
                    y.output(call.out, tolerance, call.accumulate)};
   if (call.bias) {
     made.operands.push_back(input(kFp32, {w->rows}));
@@ -115,13 +128,14 @@ Case spmm_case_of(const PatternPointer<Matrix>& w, const WeightCall& call) {
     }
   };
   made.reference = [=](std::vector<Values>& t) {
+    const auto places = w->places();
     for (int64_t r = 0; r < call.tokens; ++r) {
       for (int64_t n = 0; n < w->rows; ++n) {
         double& to = t[2][y.at(r, n)];
         to = (call.accumulate ? to : 0) + (call.bias ? t[3][static_cast<size_t>(n)] : 0);
       }
-      for (size_t k = 0; k < w->positions.size(); ++k) {
-        t[2][y.at(r, w->row(k))] += t[0][k] * t[1][x.at(r, w->column(k))];
+      for (size_t k = 0; k < places.size(); ++k) {
+        t[2][y.at(r, places[k].row)] += t[0][k] * t[1][x.at(r, places[k].column)];
       }
       for (int64_t n = 0; call.extra && n < w->rows; ++n) {
         t.back()[y.at(r, n)] =
@@ -140,7 +154,7 @@ Case spmm_transposed_case_of(const PatternPointer<Matrix>& w, const WeightCall& 
   const bool works = w->kept() > 0 && call.tokens > 0;
   Case made;
   made.name = weight_case_name("spmm_transposed", *w, call);
-  made.operands = {input(call.in, {w->kept()}), dy.input(call.in, works ? w->row(0) : 0),
+  made.operands = {input(call.in, {w->kept()}), dy.input(call.in, w->first(call.tokens).row),
                    dx.output(call.out, w->tolerance(w->rows), call.accumulate)};
   if (call.extra) {
     made.operands.push_back(dx.input(call.in, 0, -3, 3));
@@ -160,10 +174,11 @@ Case spmm_transposed_case_of(const PatternPointer<Matrix>& w, const WeightCall& 
     }
   };
   made.reference = [=](std::vector<Values>& t) {
+    const auto places = w->places();
     for (int64_t r = 0; r < call.tokens; ++r) {
       Values product(static_cast<size_t>(w->cols), 0);
-      for (size_t k = 0; k < w->positions.size(); ++k) {
-        product[static_cast<size_t>(w->column(k))] += t[0][k] * t[1][dy.at(r, w->row(k))];
+      for (size_t k = 0; k < places.size(); ++k) {
+        product[static_cast<size_t>(places[k].column)] += t[0][k] * t[1][dy.at(r, places[k].row)];
       }
       for (int64_t c = 0; c < w->cols; ++c) {
         const size_t at = dx.at(r, c);
@@ -186,8 +201,8 @@ Case sddmm_case_of(const PatternPointer<Matrix>& w, const WeightCall& call) {
   Case made;
   made.name = weight_case_name("sddmm", *w, call);
   made.operands = {in_out_if(call.accumulate, call.out, {w->kept()}, w->tolerance(call.tokens)),
-                   dy.input(call.in, works ? w->row(0) : 0),
-                   x.input(call.in, works ? w->column(0) : 0)};
+                   dy.input(call.in, w->first(call.tokens).row),
+                   x.input(call.in, w->first(call.tokens).column)};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     std::unique_ptr<Prepared> prepared;
     const SddmmOf<Matrix> args{.weight = w->matrix(stream, t[0], prepared),
@@ -201,10 +216,11 @@ Case sddmm_case_of(const PatternPointer<Matrix>& w, const WeightCall& call) {
     }
   };
   made.reference = [=](std::vector<Values>& t) {
+    const auto places = w->places();
     for (size_t k = 0; k < t[0].size(); ++k) {
       double sum = call.accumulate ? t[0][k] : 0;
       for (int64_t r = 0; r < call.tokens; ++r) {
-        sum += t[1][dy.at(r, w->row(k))] * t[2][x.at(r, w->column(k))];
+        sum += t[1][dy.at(r, places[k].row)] * t[2][x.at(r, places[k].column)];
       }
       t[0][k] = sum;
     }

@@ -125,10 +125,11 @@ class WireTables : public ::testing::Test {
   }
 };
 
+/// Sizes of a part of a group, of several, and more than a block of threads has at once.
 TEST_F(WireTables, have_the_bytes_and_values_of_the_cpu) {
   unsigned seed = 0;
-  for (const WireFormat& format : all_formats({0, 1, 7, 64, 100, 512, 5003})) {
-    for (const size_t n : {0, 1, 7, 64, 513, 6007}) {
+  for (const WireFormat& format : all_formats({0, 1, 7, 64, 100, 512, 2100})) {
+    for (const size_t n : {0, 1, 7, 513, 4500}) {
       ++seed;
       expect_same(format, some_numbers(n, seed),
                   {.key = seed % 2 == 0 ? uint64_t{0} : 77 + seed, .first = seed % 5},

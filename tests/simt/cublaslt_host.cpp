@@ -8,6 +8,7 @@
 
 #include "src/kernels/kernels.h"
 #include "src/kernels/rules/wire/codecs.h"
+#include "tests/kernels/kernel_memory.h"
 
 namespace espalier::simt::blas {
 namespace {
@@ -179,9 +180,8 @@ Tensor decoded(const void* data, const LayoutDescriptor& layout, std::vector<flo
   const Tensor made(numbers.data(), DType::fp32, {rows, cols});
   Arena arena;
   Stream stream(arena, 1);
-  kernels::by_name("cpu-portable")
-      .decode(stream,
-              {.wire = wire,
+  kernels::computing_tables().back()->decode(
+      stream, {.wire = wire,
                .y = made.reshaped({rows * cols}),
                .format = {.code = layout.type == CUDA_R_8F_E4M3 ? kernels::WireCode::fp8_e4m3
                                                                 : kernels::WireCode::fp8_e5m2,
@@ -217,14 +217,14 @@ std::vector<float> multiply(const Call& call) {
   Stream stream(arena, 1);
   std::vector<float> sums(call.d_layout.rows * call.d_layout.cols);
   std::vector<float> rounded_a, rounded_b;
-  kernels::by_name("cpu-portable")
-      .gemm(stream, {.a = factor(call, call.b, call.b_layout, rounded_b),
-                     .b = factor(call, call.a, call.a_layout, rounded_a),
-                     .c = Tensor(sums.data(), DType::fp32,
-                                 {static_cast<int64_t>(call.d_layout.cols),
-                                  static_cast<int64_t>(call.d_layout.rows)}),
-                     .transpose_a = call.transposed(CUBLASLT_MATMUL_DESC_TRANSB),
-                     .transpose_b = call.transposed(CUBLASLT_MATMUL_DESC_TRANSA)});
+  kernels::computing_tables().back()->gemm(
+      stream, {.a = factor(call, call.b, call.b_layout, rounded_b),
+               .b = factor(call, call.a, call.a_layout, rounded_a),
+               .c = Tensor(sums.data(), DType::fp32,
+                           {static_cast<int64_t>(call.d_layout.cols),
+                            static_cast<int64_t>(call.d_layout.rows)}),
+               .transpose_a = call.transposed(CUBLASLT_MATMUL_DESC_TRANSB),
+               .transpose_b = call.transposed(CUBLASLT_MATMUL_DESC_TRANSA)});
   return sums;
 }
 

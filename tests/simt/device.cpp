@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 
 namespace espalier::simt {
 namespace {
@@ -69,12 +70,27 @@ void on_fault(int, siginfo_t* about, void* context) {
   sigaction(SIGSEGV, &watch().before, nullptr);  // the access is repeated and crashes
 }
 
+/// A stack for the handler of faults: kernels of libraries may point the stack register elsewhere.
+struct FaultStack {
+  static constexpr size_t kBytes = size_t{1} << 18;
+  std::unique_ptr<std::byte[]> memory = std::make_unique<std::byte[]>(kBytes);
+  stack_t before = {};
+
+  FaultStack() {
+    stack_t own = {};
+    own.ss_sp = memory.get();
+    own.ss_size = kBytes;
+    sigaltstack(&own, &before);
+  }
+  ~FaultStack() { sigaltstack(&before, nullptr); }
+};
+
 void add_to_watch(PretendedDevice* device) {
   const std::lock_guard lock(watch().mutex);
   if (watch().devices.empty()) {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     sigaction(SIGSEGV, &action, &watch().before);
   }
@@ -486,6 +502,7 @@ int64_t PretendedDevice::number_of(const void* address) const {
 }
 
 void PretendedDevice::begin_work() {
+  thread_local const FaultStack stack;
   if (at_work_++ == 0) {
     memory_.set_open(true);
     pinned_.set_open(true);
