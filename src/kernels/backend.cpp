@@ -9,9 +9,9 @@
 namespace espalier::kernels {
 namespace {
 
-const Kernels& named(std::string_view name, std::string_view asked_by) {
+const Kernels& named(std::string_view name, std::string_view requested_by) {
   if (name == "cuda" && !cuda::absence().empty()) {
-    fail("{} asks for backend 'cuda', but {}; or use auto or cpu", asked_by, cuda::absence());
+    fail("{} requests backend 'cuda', but {}; or use auto or cpu", requested_by, cuda::absence());
   }
   std::string known;
   for (const Kernels* table : available()) {
@@ -22,8 +22,8 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
     known += table->name;
   }
   fail(
-      "{} asks for backend '{}', which this build or this machine does not have; use auto, cpu, {}",
-      asked_by, name, known);
+      "{} requests backend '{}', which this build or this machine does not have; use auto, cpu, {}",
+      requested_by, name, known);
 }
 
 }  // namespace
