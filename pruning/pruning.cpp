@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "io/config/patterned.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"

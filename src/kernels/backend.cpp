@@ -9,9 +9,9 @@
 namespace espalier::kernels {
 namespace {
 
-const Kernels& named(std::string_view name, std::string_view asked_by) {
+const Kernels& named(std::string_view name, std::string_view requested_by) {
   if (name == "cuda" && !cuda::absence().empty()) {
-    fail("{} requests backend 'cuda', but {}; or use auto or cpu", asked_by, cuda::absence());
+    fail("{} requests backend 'cuda', but {}; or use auto or cpu", requested_by, cuda::absence());
   }
   std::string known;
   for (const Kernels* table : available()) {
@@ -23,7 +23,7 @@ const Kernels& named(std::string_view name, std::string_view asked_by) {
   }
   fail(
       "{} requests backend '{}', which this build or this machine does not have; use auto, cpu, {}",
-      asked_by, name, known);
+      requested_by, name, known);
 }
 
 }  // namespace

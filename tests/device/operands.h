@@ -33,11 +33,11 @@ inline NamedOperands operands(GemmArgs& a) {
 inline NamedOperands operands(ColumnSumArgs& a) {
   return {{"x", Use::in, a.x}, {"out", sum_of(a.accumulate), a.out}};
 }
-inline NamedOperands operands(LayerNormArgs& a) {
+inline NamedOperands operands(NormArgs& a) {
   return {{"x", Use::in, a.x},  {"weight", Use::in, a.weight}, {"bias", Use::in, a.bias},
           {"y", Use::out, a.y}, {"mean", Use::out, a.mean},    {"rstd", Use::out, a.rstd}};
 }
-inline NamedOperands operands(LayerNormBackwardArgs& a) {
+inline NamedOperands operands(NormBackwardArgs& a) {
   return {{"dy", Use::in, a.dy},
           {"x", Use::in, a.x},
           {"weight", Use::in, a.weight},
@@ -46,18 +46,6 @@ inline NamedOperands operands(LayerNormBackwardArgs& a) {
           {"dx", Use::both, a.dx},
           {"dweight", sum_of(a.accumulate), a.dweight},
           {"dbias", sum_of(a.accumulate), a.dbias},
-          {"rounded", Use::out, a.rounded}};
-}
-inline NamedOperands operands(RmsNormArgs& a) {
-  return {{"x", Use::in, a.x},
-          {"weight", Use::in, a.weight},
-          {"y", Use::out, a.y},
-          {"rstd", Use::out, a.rstd}};
-}
-inline NamedOperands operands(RmsNormBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy},           {"x", Use::in, a.x},
-          {"weight", Use::in, a.weight},   {"rstd", Use::in, a.rstd},
-          {"dx", Use::both, a.dx},         {"dweight", sum_of(a.accumulate), a.dweight},
           {"rounded", Use::out, a.rounded}};
 }
 inline NamedOperands operands(ActivationArgs& a) {

@@ -76,7 +76,7 @@ class CodeTable {
       values_[code] = Lines::value(static_cast<int>(code));
     }
     if (threadIdx.x < kOctaves) {
-      fill_octave(threadIdx.x);
+      fill_octave(threadIdx.x, std::make_integer_sequence<int, 7>{});
     }
   }
 
@@ -127,9 +127,11 @@ class CodeTable {
                                                       : border;
     borders_[octave] = {border, kFirstOfDecade - 0.5F};
   }
-  __device__ __forceinline__ void fill_octave(unsigned octave) {
+  template <int... kDecades>
+  __device__ __forceinline__ void fill_octave(unsigned octave,
+                                              std::integer_sequence<int, kDecades...>) {
     const float end = __uint_as_float((kFirst + octave + 1) << 23);
-    for_decades([&]<int kDecade>() { fill_from<kDecade>(octave, end); });
+    (fill_from<kDecades>(octave, end), ...);
   }
 
   /// x is relative to the scale. NaN gives an unspecified code.
