@@ -39,7 +39,7 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
     smallest = std::min(smallest, bytes);
   }
   check(smallest < largest,
-        "messages of one size tell no bandwidth ({} measured): measure two sizes or more",
+        "messages of one size determine no bandwidth ({} measured): measure two sizes or more",
         samples.size());
   const Sums sums =
       weighted_sums(samples, largest);  // sizes relative to the largest avoid overflow
@@ -51,8 +51,9 @@ LinkFit fit_link(std::span<const LinkSample> samples) {
     slope = sums.bt / sums.bb;
   }
   check(slope > 0,
-        "longer messages did not take longer: the bandwidth cannot be told; measure longer "
-        "messages, and more of them");
+        "longer messages did not take longer, so no bandwidth fits: measure longer messages, and "
+        "more "
+        "of them");
   LinkFit fit{.link = {.latency_s = latency, .bytes_per_s = largest / slope}};
   for (const auto& [bytes, seconds] : samples) {
     fit.worst = std::max(fit.worst, std::abs(fit.link.seconds(bytes) - seconds) / seconds);

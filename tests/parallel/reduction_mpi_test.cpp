@@ -164,7 +164,7 @@ TEST(Reductions, APlainWireChangesNoBit) {
 
 /// Sent values plus error feedback equal the input over several steps, for any distribution of
 /// encoding among ranks: nothing is lost.
-TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
+TEST(Reductions, ErrorFeedbackKeepsTheErrorOfTheSums) {
   on_ranks(
       [](Communicator& comm) {
         constexpr int64_t kCount = 10'007;
@@ -206,7 +206,7 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
 }
 
 /// Kept errors of a codec are sent with the next gradient, even if that is sent uncompressed.
-TEST(Reductions, WhatIsKeptIsSentByPlainSumsToo) {
+TEST(Reductions, UncompressedSumsSendKeptErrors) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -268,7 +268,7 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
 
 /// Combined savings of sparsity and codecs, compared with a dense gradient in 16 bits around a
 /// ring.
-TEST(Reductions, KeptElementsInFewBitsAreATinyShareOfADenseGradient) {
+TEST(Reductions, SparseGradientsInFewBitsSendASmallShareOfTheDenseBytes) {
   on_ranks([](Communicator& comm) {
     const auto sent = [&](const std::string& name, const std::string& codec, int64_t count) {
       Reducer reducer(
@@ -317,7 +317,7 @@ TEST(Reductions, HierarchicalSendsEncodedBytesBetweenMachinesOnly) {
       {.timeout = 60, .ranks_a_node = 2});
 }
 
-TEST(Reductions, NotFiniteValuesAreLoudEverywhereAndForgottenByFeedback) {
+TEST(Reductions, NonFiniteValuesReachAllRanksButNotTheFeedback) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -362,7 +362,7 @@ TEST(Reductions, AreRefusedByNameAndWhereTheyCannotWork) {
   });
 }
 
-TEST(Reductions, MpiSumsWhatTravelsAsItIs) {
+TEST(Reductions, MpiSumsUncompressedElements) {
   on_ranks([](Communicator& comm) {
     Arena arena;
     const auto reduction = make_reduction("mpi", comm, arena);
