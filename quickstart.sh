@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs the packages that are missing, builds,
-# makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, compares them, and
-# lets the sparse one write. About 10 minutes on two cores; what is there already is used again.
+# quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs missing packages,
+# builds, makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, compares
+# them, and samples text from the sparse one. About 10 minutes on two cores; a second call reuses the
+# results of the first.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -19,10 +20,10 @@ fi
 
 say() { printf '\n== %s (%d:%02d)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-# Open MPI talks about hardware that a container hides, and about ways it did not take: not of interest here.
+# Silences Open MPI's warnings about hardware that a container hides and about unused transports.
 export OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_btl_vader_single_copy_mechanism=none
 export HWLOC_HIDE_ERRORS=2 PMIX_MCA_psec=native PMIX_MCA_gds=hash
-# A rank's standard error is a pipe to mpirun: this tells it that a terminal shows the lines in the end.
+# A rank's standard error is a pipe to mpirun. This variable tells the rank that a terminal shows it.
 if [ -t 2 ]; then
   export ESPALIER_TERMINAL=1
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [--slow]: installs the packages that are missing, builds the program and the tests, runs the tests
-# (--slow: the slow ones too).
-# The last line is "N passed, N failed"; exit code 0 when none failed. Skipped tests are listed and count as neither.
+# test.sh [--slow]: installs missing packages, builds the program and the tests, and runs the tests
+# (--slow: the slow ones too). The last line is "N passed, N failed"; exit code 0 when none failed.
+# Skipped tests are listed and count as neither.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -16,11 +16,11 @@ case "${1-}" in
   ;;
 esac
 
-# Whatever stops the script before the tests are counted is a failure.
+# An error before the tests are counted is a failure.
 trap 'echo "0 passed, 1 failed"' EXIT
 
 scripts/install-packages.sh --tests
-# With a CUDA toolkit the backend for it is compiled, too; its tests on a device skip where there is none.
+# With a CUDA toolkit the CUDA backend is compiled too; its tests skip on machines without a GPU.
 cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_CUDA=AUTO -DESPALIER_CPU_TABLES=all \
   "-DESPALIER_BENCHMARKS=${ESPALIER_BENCHMARKS:-OFF}"
 cmake --build $build
@@ -30,8 +30,8 @@ rm -f "$results"
 code=0
 ctest --test-dir $build -j "$(nproc)" --output-on-failure --output-junit "$results" "${selection[@]}" || code=$?
 
-# One <testcase ... status="run|fail|disabled|notrun"> a test. "notrun" with the message SKIP_... skipped itself;
-# any other is a test that could not start, a failure.
+# Each test is one <testcase ... status="run|fail|disabled|notrun">. "notrun" with a message SKIP_... is a
+# test that skipped itself; any other "notrun" is a test that could not start, which is a failure.
 counts=$(awk '
   /<testcase / {
     name = $0

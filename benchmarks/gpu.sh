@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Proves and times the CUDA backend on a machine with a GPU, from a bundle that was packed on one without.
+# Tests and times the CUDA backend on a machine with a GPU, from a bundle packed on a machine without one.
 #
 #   benchmarks/gpu.sh pack [OUT]            OUT: a folder to make (default build-gpu/bundle); beside it OUT.tar.xz
 #   benchmarks/gpu.sh run BUNDLE RESULTS    BUNDLE: that folder, or OUT.tar.xz; RESULTS: a folder for three files
 #
-# pack needs what the CUDA build needs (CMake preset cuda). It builds for the architectures in ARCHITECTURES
-# (default 90a-real) in BUILD (default build-gpu), collects programs, tests, benchmarks, every shared library
-# that a bare machine lacks, mpirun with its plugins and the peer's scripts, and prints the sizes. Not
-# in it: libc, the driver, and cuBLASLt, cuSPARSE and cuDNN, which are loaded where it runs, from CUBLAS_DIR, the
+# pack has the requirements of the CUDA build (CMake preset cuda). It builds for ARCHITECTURES (default
+# 90a-real) in BUILD (default build-gpu), collects programs, tests, benchmarks, the shared libraries that a
+# bare machine lacks, mpirun with its plugins and the peer's scripts, and prints the sizes. The bundle lacks
+# libc, the driver, cuBLASLt, cuSPARSE and cuDNN: programs load them on the target from CUBLAS_DIR, the
 # system's folders, a CUDA toolkit or Python's nvidia packages.
 #
-# run needs python3; PyTorch for the peer; nothing else of the repository, and no network. It takes at most
-# 9 minutes (TOTAL_S), each step at most its own limit; what fails or is not there is recorded, and the rest goes on.
-# All steps take longer than one such call: STEPS=first, second, third, fourth and rest are parts of them, STEPS="NAME …" single
-# ones (gpu/plan.py). Without a GPU, steps that need one say so. It ends with 0 when no step failed; results:
-# summary.md, results.jsonl, logs.txt, complete after each step.
+# run needs python3, and PyTorch for the peer; no other file of the repository, and no network. It takes at
+# most TOTAL_S (9 minutes), and each step at most its own limit. A failed or impossible step is recorded, and
+# the rest continues. Because all steps take longer than one call, STEPS names a group (first, second, third,
+# fourth, rest) or single steps (gpu/plan.py). The exit code is 0 if no step failed. Results: summary.md,
+# results.jsonl and logs.txt, complete after each step.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -28,7 +28,7 @@ programs="src/cli/espalier tests/cuda/cuda_tests tests/cuda/cuda_whole_run_tests
 # Libraries that every machine with a driver has: libc and its parts, the driver.
 leave_out='^(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|cuda))\.so'
 
-# copy_libraries FILE…: what they need and what that needs, into $out/lib.
+# copy_libraries FILE…: copies the libraries that they need, directly or not, into $out/lib.
 copy_libraries() {
   ldd "$@" 2>/dev/null | awk '/=> \//{ print $1, $3 }' | sort -u | while read -r name path; do
     [[ $name =~ $leave_out ]] || [ -e "$out/lib/$name" ] || install -m 755 "$(readlink -f "$path")" "$out/lib/$name"
@@ -36,7 +36,7 @@ copy_libraries() {
   if ldd "$@" 2>/dev/null | grep 'not found' >&2; then die "libraries are missing here"; fi
 }
 
-# mpirun finds its plugins and texts below OPAL_PREFIX, at the paths that they have below /usr here.
+# mpirun finds its plugins and texts below OPAL_PREFIX, at their paths below /usr.
 copy_mpi() {
   local mpirun plugins data
   mpirun=$(readlink -f "$(command -v mpirun)") || die "mpirun is missing; on Debian: apt-get install openmpi-bin"
@@ -44,7 +44,7 @@ copy_mpi() {
   data=$(ompi_info --path pkgdatadir | sed 's/.*: *//')
   install -m 755 "$mpirun" "$out/bin/mpirun"
   mkdir -p "$out/${plugins#/usr/}" "$out/${data#/usr/}"
-  # Those of one machine with shared memory; networks' plugins bring libraries of drivers with them.
+  # Copies the plugins for shared memory. Plugins for networks need libraries of drivers.
   local plugin
   for plugin in "$plugins"/mca_*.so; do
     case ${plugin##*/} in
@@ -60,7 +60,7 @@ copy_mpi() {
 pack() {
   local build=${BUILD:-$here/../build-gpu} names=() files=() name
   out=$(realpath -m "${1:-$here/../build-gpu/bundle}")
-  [ ! -e "$out" ] || [ -e "$out/with" ] || die "$out exists and is no bundle: name another folder"
+  [ ! -e "$out" ] || [ -e "$out/with" ] || die "$out exists and is not a bundle: name another folder"
   for name in $programs; do names+=("${name##*/}") files+=("$build/$name"); done
   cmake --preset cuda -S "$here/.." -B "$build" "-DCMAKE_CUDA_ARCHITECTURES=${ARCHITECTURES:-90a-real}" >&2
   cmake --build "$build" --target "${names[@]}" -- "-j${JOBS:-2}" >&2
@@ -81,7 +81,7 @@ pack() {
   check_size
 }
 
-# What travels to the machine is the working tree (without what git ignores) and the bundle, together at most 64 MiB.
+# At most 64 MiB are sent to the machine: the working tree (without ignored files) and the bundle.
 check_size() {
   local bundle tree
   bundle=$(stat -c %s "$out.tar.xz")
@@ -103,7 +103,7 @@ run() {
       python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$bundle" "$unpacked"
     bundle=$(dirname "$(find "$unpacked" -maxdepth 2 -name with)")
   fi
-  [ -x "$bundle/with" ] || die "$bundle is no bundle of \`$0 pack\`"
+  [ -x "$bundle/with" ] || die "$bundle is not a bundle of \`$0 pack\`"
   mkdir -p "$results"
   python3 "$bundle/gpu/steps.py" "$bundle" "$results"
 }

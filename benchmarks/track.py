@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """track.py [--dry]: the measurements of benchmarks/track.sh; needs the programs in build/.
 
-Each metric is a speed divided by that of a reference in the same process, so that a machine's clock and
+Each metric is a speed divided by that of a reference in the same process, so that the machine's clock and
 load cancel:
 
   step-dense, step-sparse   tokens/s over the rate of a dense product of 1,024^3, tokens a GFLOP
@@ -9,7 +9,7 @@ load cancel:
   all-reduce                time of MPI_Sendrecv of the bytes plus the additions, over that of the sum
   checkpoint                time of a plain write of the bytes over that of the checkpoint
 
-Rounds go over all metrics in turn; a metric's value is the median of its rounds.
+Each round measures all metrics once; the value of a metric is the median of its rounds.
 """
 import collections
 import datetime
@@ -116,8 +116,8 @@ def main():
         change = ratio / before - 1 if before else 0.0
         if abs(change) > MOVED:
             moved.append(f"{metric} {change:+.0%}")
-        told = f"{before:9.3f}{change:+9.1%}" if before else f"{'-':>9}{'-':>9}"
-        print(f"{metric:14}{ratio:9.3f}{told}   {' '.join(f'{one:.3f}' for one in found)}")
+        compared = f"{before:9.3f}{change:+9.1%}" if before else f"{'-':>9}{'-':>9}"
+        print(f"{metric:14}{ratio:9.3f}{compared}   {' '.join(f'{one:.3f}' for one in found)}")
         lines.append(json.dumps({"commit": commit, "date": str(datetime.date.today()), "machine": machine(),
                                  "metric": metric, "ratio": round(ratio, 4)}))
     if "--dry" not in sys.argv:

@@ -5,8 +5,8 @@
 #   benchmarks/track.sh [--dry]      at most three minutes on an idle machine; --dry writes no result
 #
 # Builds the programs in build/. Appends a line for each metric to benchmarks/results/track.jsonl:
-# commit, date, machine, metric, ratio. Prints what moved by more than 10 % against the median of the
-# earlier lines of this class of machine (CPU model and number of cores).
+# commit, date, machine, metric, ratio. Prints the metrics that moved by more than 10 % from the median
+# of the earlier lines of this class of machine (CPU model and number of cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset release -DESPALIER_BENCHMARKS=ON >/dev/null

@@ -1,5 +1,5 @@
-# oneDNN as DNNL::dnnl. Debian's own dnnl-config.cmake insists on OpenCL's development files, which nothing
-# here needs, so header and library are looked up directly.
+# Finds oneDNN as DNNL::dnnl. Debian's dnnl-config.cmake requires OpenCL's development files, which are not
+# used here, so this module searches header and library directly.
 find_path(oneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 find_library(oneDNN_LIBRARY dnnl)
 include(FindPackageHandleStandardArgs)

@@ -1,5 +1,5 @@
-# The CUDA backend: nvcc and the toolkit's libraries. Without a choice of architectures code is made for
-# the A100 (and, as PTX, for what is newer), the H100 and H200, and the B200.
+# The CUDA backend: nvcc and the toolkit's libraries. Default architectures: A100 (and, as PTX, later ones),
+# H100 and H200, B200.
 if(ESPALIER_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
   check_language(CUDA)
@@ -21,10 +21,10 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   endif()
 endif()
 enable_language(CUDA)
-if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc speaks C++20
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know nvcc's C++20 flag
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 
-# nvcc takes a gigabyte and more: one at a time, beside whatever else is compiled.
+# nvcc takes a gigabyte and more, so only one runs at a time.
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS espalier_nvcc=1)

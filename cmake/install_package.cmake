@@ -1,5 +1,5 @@
-# `cmake --install build --prefix P` puts the program, the libraries, the headers and a CMake package
-# there: another project then says find_package(espalier) and links espalier::train (see examples/).
+# `cmake --install build --prefix P` installs the program, libraries, headers and a CMake package below P.
+# Another project calls find_package(espalier) and links espalier::train (see examples/).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -1,9 +1,9 @@
-# One folder, one library, one direction.
+# Each folder is one library, and includes only folders of lower layers.
 #
 #   espalier_layer(NAME [DEPENDS layer …] [LINKS target …] [EXCLUDE regex] [SOURCES file …] [PRECOMPILE header …])
-#     the static library espalier_NAME, exported as espalier::NAME, of all *.cpp files below the folder
-#     (but for paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. PRECOMPILE: headers
-#     of others that most sources include and that are slow to read.
+#     Defines the static library espalier_NAME, exported as espalier::NAME, of all *.cpp files below the
+#     folder (except paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. PRECOMPILE: slow
+#     headers of other projects that most sources include.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -22,7 +22,7 @@ target_compile_options(espalier_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
   -Woverloaded-virtual -Wno-missing-field-initializers $<$<BOOL:${ESPALIER_WERROR}>:-Werror>)
 
-# For code that computes little (command line, config, pages, tests): compiles in half the time.
+# For code that needs no speed (command line, config, reports, tests): -O1 compiles in half the time.
 add_library(espalier_quick INTERFACE)
 target_compile_options(espalier_quick INTERFACE $<$<CONFIG:Release>:-O1>)
 

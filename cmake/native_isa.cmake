@@ -1,4 +1,4 @@
-# Sets native_isa to the first of avx512bf16, avx512, avx2 and portable that this machine can run, by the
+# Sets native_isa to the first of avx512bf16, avx512, avx2 and portable that this machine supports, by the
 # rule of src/kernels/cpu/tables_x86.cpp.
 set(native_isa portable)
 set(source ${CMAKE_BINARY_DIR}/native_isa.cpp)

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """clang_check.py BUILD [PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
 
-Checks syntax and types only (-fsyntax-only): no objects. A source that is compiled several times is checked
-once, with the last of its commands. Precompiled headers are left out, so that a source also proves to
-include what it uses. Sources of nvcc are left out. PATTERN: a regular expression that paths must match.
-$CLANGXX names the compiler, 16 or later (default clang++-16, else clang++). Exit code 1: a source has a
-mistake.
+Checks syntax and types (-fsyntax-only) and writes no objects. A source that is compiled several times is checked
+once, with its last command. Precompiled headers are left out, so a source must include what it uses. Sources of
+nvcc are left out. PATTERN: a regular expression that paths must match. $CLANGXX names the compiler, 16 or later
+(default clang++-16, else clang++). Exit code 1: a source has a warning or an error.
 """
 import concurrent.futures
 import json
@@ -18,8 +17,6 @@ import subprocess
 import sys
 
 GCC_ONLY = re.compile(r"-fpch-preprocess|-Winvalid-pch")
-
-
 GCC_HEADERS = subprocess.run(["g++", "-print-file-name=include"], text=True, capture_output=True).stdout.strip()
 
 
@@ -29,7 +26,7 @@ def clang_command(clang, command, source):
     left_out = {"-c"} if "#pragma omp" in pathlib.Path(source).read_text() else {"-c", "-fopenmp"}
     while not re.search(r"(\+\+|cc|clang)[-\d.]*$", words[0]):
         words.pop(0)  # a launcher
-    # <omp.h> is GCC's: only the pragmas are checked.
+    # <omp.h> comes from GCC, since only the syntax of pragmas is checked.
     kept = [clang, "-fsyntax-only", "-Wno-unknown-warning-option", "-Wno-unknown-pragmas", "-idirafter", GCC_HEADERS]
     rest = iter(words[1:])
     for word in rest:

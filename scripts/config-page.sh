@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/config-page.sh [PROGRAM]: puts the output of `espalier info --config-help` into docs/config.md.
+# scripts/config-page.sh [PROGRAM]: writes the output of `espalier info --config-help` into docs/config.md.
 set -e
 cd "$(dirname "$0")/.."
 help=$(mktemp)

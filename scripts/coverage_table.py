@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""coverage_table.py BUILD OUT.md: lines of production code that the tests of a build with --coverage ran, by folder.
+"""coverage_table.py BUILD OUT.md: lines of production code that tests ran, by folder, in a build with --coverage.
 
-Reads the .gcda files below BUILD with gcov (GCC's; $GCOV names another). A line that several objects have, as the
-kernels of each instruction set do, counts once: it was run if one of them ran it.
+Reads the .gcda files below BUILD with gcov ($GCOV names another program). A line that was compiled several times, as
+kernels are for each instruction set, counts once, and as run if any of its objects ran it.
 """
 import collections
 import datetime

@@ -1,14 +1,14 @@
 #!/bin/sh
-# install-packages.sh [--tests|--ci]: installs the Debian packages that are missing, with apt, as root or by sudo.
-# Nothing missing: needs neither root nor network. Neither root nor sudo: prints the line to run, exit code 1.
-# --tests adds what only the tests need, --ci also what .ci/run needs. Made for Debian 12 (bookworm); newer ones have the same packages.
+# install-packages.sh [--tests|--ci]: installs missing Debian packages with apt, as root or by sudo. If
+# none is missing, it needs neither root nor network. Without root and sudo it prints the command to
+# run; exit code 1. --tests adds the packages of the tests, --ci also those of .ci/run. For Debian 12
+# (bookworm) and later.
 set -eu
 
 program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
-
 ci="clang-16"
 
 case "${1-}" in
@@ -49,7 +49,7 @@ fi
 
 echo "Installing: $missing"
 run_apt() {
-  # The environment is set behind sudo, which would drop it; apt's own lines are kept for a failure.
+  # `env` comes after sudo, which drops variables. The log is shown only on failure.
   $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
     echo "apt-get $1 failed (its last lines are above): is there a network, and a free disk?" >&2

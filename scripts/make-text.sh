@@ -11,7 +11,7 @@ out=$1
 perl_dir=${2:-/usr/share/perl}
 export LC_ALL=C
 
-# The pages in Chinese, Japanese and Korean, and the table of contents, are no English prose.
+# Leaves out the pages in Chinese, Japanese and Korean, and the table of contents.
 pages=$(find "$perl_dir/" -path '*/pod/perl*.pod' ! -name perlcn.pod ! -name perljp.pod \
   ! -name perlko.pod ! -name perltw.pod ! -name perltoc.pod 2>/dev/null | sort)
 if [ "$(echo "$pages" | wc -l)" -lt 100 ]; then
@@ -25,7 +25,7 @@ fi
 mkdir -p "$(dirname "$out")"
 temporary=$out.tmp.$$
 trap 'rm -f "$temporary"' EXIT
-# Paths hold no blanks: they are those of a Debian package.
+# Paths have no blanks: they belong to a Debian package.
 # shellcheck disable=SC2086
 awk '
 BEGIN {
@@ -34,7 +34,7 @@ BEGIN {
   for (i = 1; i in words; i += 2) entity[words[i]] = words[i + 1]
 }
 
-# What stands for one innermost code such as B<text>; "<" and ">" that stay are held back as \001, \002.
+# The text of one innermost code such as B<text>. Literal "<" and ">" become \001 and \002 meanwhile.
 function plain(letter, text) {
   if (letter == "X" || letter == "Z") return ""
   if (letter == "E") {

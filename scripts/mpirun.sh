@@ -1,7 +1,7 @@
 #!/bin/sh
-# mpirun.sh N PROGRAM [ARGS…]: PROGRAM on N ranks of this machine, for tests and benchmarks.
-# More ranks than cores are fine: ranks are not bound and give up their core while they wait.
-# Works as root in a container. The exit code is that of the first rank that failed.
+# mpirun.sh N PROGRAM [ARGS…]: runs PROGRAM on N ranks of this machine, for tests and benchmarks.
+# N may exceed the cores: ranks are not bound, and yield their core while they wait. Works as root in
+# a container. The exit code is that of the first rank that failed.
 set -eu
 if [ $# -lt 2 ]; then
   echo "usage: $0 N PROGRAM [ARGS...]" >&2
@@ -13,12 +13,12 @@ if ! command -v mpirun >/dev/null; then
   echo "$0: mpirun is missing; on Debian: apt-get install openmpi-bin" >&2
   exit 1
 fi
-# Waiting ranks offer their core to others only where there are fewer cores than ranks: whoever takes it may
-# keep it for milliseconds.
+# Waiting ranks yield their core only if there are more ranks than cores, because the process that
+# takes it may keep it for milliseconds.
 if [ "$ranks" -gt "$(nproc)" ]; then yield=1; else yield=0; fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Messages between ranks go through shared memory: reading the other process directly (CMA) is forbidden
-# in many containers, and slower where the kernel must pin pages of a virtual machine (docs/collectives.md).
+# Messages go through shared memory. Reading the memory of another process directly (CMA) is forbidden
+# in many containers, and slower on virtual machines (docs/collectives.md).
 # shellcheck disable=SC2086  # the flags are several words
 exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle $yield \
   --mca btl_vader_single_copy_mechanism none ${ESPALIER_MPIRUN_FLAGS:-} "$@"

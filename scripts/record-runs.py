@@ -1,10 +1,14 @@
 #!/usr/bin/python3
-"""Records what the program computes: a diff of the files of two builds shows every bit that a change of the code has changed.
+"""Records the results of PROGRAM in the file OUT. A `diff` of the files of two builds shows every changed bit.
 
-Runs short trainings and other subcommands of PROGRAM in a temporary folder, on data made here. OUT gets losses, gradient norms and bytes
-sent of each step; results of summary.json, its memory in lines that begin with "memory"; a digest of each dataset (not of attributes) of
-the last checkpoint and of other HDF5 files; what other subcommands print. Numbers are exact, times are left out: a program writes the same
-file again, on the same kind of processor. Exit code 1: a run FAILED. Needs mpirun and python3-h5py.
+Runs short trainings and other subcommands in a temporary folder, on generated data. OUT holds:
+- losses, gradient norms and bytes sent of each step;
+- results of summary.json (memory in lines that begin with "memory");
+- a digest of each dataset (not of attributes) of the last checkpoint and of other HDF5 files;
+- the output of other subcommands.
+
+Numbers are exact and times are left out, so a program writes the same file again on the same kind of processor. Exit
+code 1: a run FAILED. Needs mpirun and python3-h5py.
 """
 import argparse
 import concurrent.futures
@@ -39,16 +43,16 @@ model = {kind = "gpt", layers = 2, heads = 3, width = 96, context = 32}
 data = {kind = "bytes", train = ["../text.txt"]}""", "mlp": COMMON + """
 model = {kind = "mlp", hidden = [96, 64, 64]}
 data = {kind = "images", train = ["../train-x", "../train-y"], validation = ["../val-x", "../val-y"]}"""}
-SECTIONS = {  # of the keys in RUNS that go without
+SECTIONS = {  # for keys that RUNS names without a section
     "model": "layers width tie_embeddings dropout", "sparse": "storage index file_index", "optimizer": "lr clip state_bits weight_decay",
     "train": "steps global_batch micro_batch dtype gradient_dtype master_copy loss_scale recompute fp8",
     "pruning": "method at_step from_step to_step every distribution scope exclude file",
     "parallel": "pipeline weight_prediction drain_every delay_stages partition bucket_mb overlap zero value_codec reduction codec codec_meta "
                 "codec_every rounding error_feedback powersgd_warmup activation_codec"}
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
-CUTS = {2: "[3, 3]", 3: "[2, 2, 2]", 4: "[2, 1, 1, 2]"}  # layers of each stage; cuts by measured times would not repeat
-# NAME CALL [; CALL]...: calls one after the other in a folder. A call is any subcommand, "espalier ...", or a training: its settings and
-# options, mlp for that network, x2 for two ranks, 1f1b@2 for a schedule of two stages. A|B makes a run with each.
+CUTS = {2: "[3, 3]", 3: "[2, 2, 2]", 4: "[2, 1, 1, 2]"}  # layers per stage; a partition by measured times would not repeat
+# NAME CALL [; CALL]...: runs the calls in order in one folder. A call is a subcommand ("espalier ...") or a training, given by its settings
+# and options: mlp selects that network, x2 two ranks, 1f1b@2 a schedule of two stages. A|B makes one run with A and one with B.
 RUNS = """
 unpruned method=none steps=20 micro_batch=4 gradient_dtype=fp32 dtype=fp32|bf16 optimizer.schedule=constant
 fp32 storage=dense|expanded|sparse index=int32 file_index=same scope=layer
@@ -117,7 +121,7 @@ def runs():
 
 
 def command_of(line):
-    """Of a call: arguments, ranks and environment."""
+    """(arguments, ranks, environment) of a call."""
     words = shlex.split(line.replace("LAST", LAST).replace("CONFIGS", str(ROOT / "configs")))
     ranks, options, settings, environment = 1, ["train", "../gpt.toml"] if words[0] != "espalier" else [], [], {}
     for word in words[1:] if words[0] == "espalier" else words:
@@ -142,7 +146,7 @@ def command_of(line):
 
 
 def make_data(folder):
-    """Configs, and text, tokens and images of which a network learns something; always the same ones."""
+    """Writes configs, and text, tokens and images that a network can learn from; the same in every call."""
     for name, text in CONFIGS.items():
         (folder / f"{name}.toml").write_text(text)
     draw = random.Random(5)
@@ -159,7 +163,7 @@ def make_data(folder):
 
 
 def run_lines(run):
-    """Of a run directory: steps, results, memory."""
+    """Lines about a run directory: steps, results, memory."""
     for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
         keys = "step loss grad_norm val_loss loss_scale sparsity comm_bytes_sent allreduce_bytes p2p_bytes".split()
         yield " ".join(f"{key}={line[key]!r}" for key in keys if key in line)
@@ -174,7 +178,7 @@ def run_lines(run):
 
 
 def file_lines(path):
-    """Of an HDF5 file: a line a group, with a digest of each of its datasets."""
+    """Lines about an HDF5 file: one per group, with a digest of each dataset."""
     names, lines = [], {}
     with h5py.File(path) as file:
         file.visit(names.append)
@@ -187,16 +191,16 @@ def file_lines(path):
 
 
 def call(line, program, folder, cores):
-    """What a call of the program prints; RuntimeError: it failed."""
+    """Lines about the output of a call; raises RuntimeError if it fails."""
     arguments, ranks, environment = command_of(line)
     launcher = [ROOT / "scripts/mpirun.sh", str(ranks)] if ranks > 1 else []
     done = subprocess.run(["timeout", "120", "taskset", "-c", cores, *launcher, program, *arguments], cwd=folder, text=True,
                           env={**os.environ, **ENVIRONMENT, **environment}, capture_output=True, errors="backslashreplace")
     if done.returncode != 0:
-        said = ["nothing said", *re.findall(r".*\w.*", done.stderr)]
+        said = ["no output", *re.findall(r".*\w.*", done.stderr)]
         raise RuntimeError(f"{line}: exit code {done.returncode}: {([s for s in said if 'espalier: error' in s] or said)[-1]}")
     if not line.startswith("espalier") or arguments[0] == "report":
-        return []  # what they print has times
+        return []  # their output has times
     if "--json" not in arguments:
         return [f"--- {line}", done.stdout.rstrip()]
     timeless = json.loads(done.stdout, object_pairs_hook=lambda pairs: {k: v for k, v in pairs if not re.search("(_mb_s|seconds)$", k)})
@@ -204,7 +208,7 @@ def call(line, program, folder, cores):
 
 
 def record(name, calls, program, base, free):
-    """All lines of a run, and whether it went well."""
+    """(lines, True if all calls succeeded) of a run."""
     folder, lines, cores = base / name, [f"=== {name}"], free.get()
     try:
         folder.mkdir()
@@ -228,10 +232,10 @@ def main():
     parser.add_argument("program", type=pathlib.Path, help="the espalier binary")
     parser.add_argument("out", type=pathlib.Path, help="the text file to write")
     parser.add_argument("--only", default="*", help="pattern of names of runs, e.g. 'pipe*'")
-    parser.add_argument("--jobs", type=int, default=1, choices=range(1, len(cores) + 1), help="runs at once, on a share of the cores each")
+    parser.add_argument("--jobs", type=int, default=1, choices=range(1, len(cores) + 1), help="parallel runs; each gets its share of the cores")
     given = parser.parse_args()
     chosen = {name: calls for name, calls in runs().items() if fnmatch.fnmatch(name, given.only)}
-    free, failed = queue.Queue(), 0  # sets of cores; mpirun.sh looks at how many there are
+    free, failed = queue.Queue(), 0  # sets of cores; mpirun.sh counts those of its set
     for job in range(given.jobs):
         free.put(",".join(map(str, cores[job::given.jobs])))
     with tempfile.TemporaryDirectory(prefix="espalier-record-") as folder, open(given.out, "w", encoding="utf-8") as out, \

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Two hosts on one machine, with a slow link between them: a program whose ranks run on both.
+# Runs a program on two hosts that are namespaces of this machine, with a slow link between them.
 #
 #   scripts/two_hosts.sh [--rate 1gbit|200mbit|…|none] [--ranks-per-host K] mpirun   PROGRAM   [ARGS…]
 #   scripts/two_hosts.sh [--rate …]                    [--ranks-per-host K] torchrun SCRIPT.py [ARGS…]
 #
-# A host is a network namespace; a pair of virtual interfaces (link0 in each) joins them, and a token bucket on
-# both ends lets RATE bits a second through in each direction. Rate "none" (default) leaves the link unshaped.
-# Ranks of different hosts speak TCP over it; host A has ranks 0…K−1 (K = 1 by default) and the first half of the cores, host B the
-# rest. "torchrun" starts the ranks itself, with the environment that torchrun would give them; PEERS_PYTHON
-# names the python. The last line of standard output counts, at the interfaces, what each host sent:
+# - A host is a network namespace. A pair of virtual interfaces (link0 in each) joins the two, and a token
+#   bucket on both ends limits each direction to RATE bits per second. Rate "none" (default): no limit.
+# - Ranks of different hosts use TCP over the link. Host A has ranks 0 to K-1 (default K = 1) and the first
+#   half of the cores, host B the rest.
+# - "torchrun" starts the ranks with the environment that torchrun would set; PEERS_PYTHON names the python.
+# - The last line of standard output has the bytes that each host sent, counted at the interfaces:
 #
 #   link rate=200mbit ranks=2 seconds=9.31 bytes_a=64210930 bytes_b=64208118 exit=0
 #
-# (Frames as the kernel hands them over: up to 64 KiB with one header of 66 bytes; acknowledgements count too.)
-# The exit code is the program's; 77: this machine cannot do it (the reason is said); 128 + n: signal n came.
+# (Frames as the kernel counts them: up to 64 KiB with one header of 66 bytes; acknowledgements included.)
+# Exit code: that of the program; 77: not possible on this machine (a message states the reason); 128 + n:
+# ended by signal n.
 #
-# All of it, processes too, lives in namespaces without a name, which the kernel removes with the last process
-# in them, and these die with this script, however it ends. Two calls at a time do not meet. Needs root, or a
+# Interfaces and processes live in unnamed namespaces, which the kernel removes with their last process. The
+# processes die with this script, however it ends. Concurrent calls do not affect each other. Needs root, or a
 # kernel that lets users make namespaces; ip and tc (Debian: iproute2), unshare and nsenter (util-linux).
 set -euo pipefail
 self=$(realpath "$0")
@@ -42,7 +44,7 @@ done
 [[ $# -ge 2 && $1 =~ ^(mpirun|torchrun)$ ]] || usage
 [[ $per_host =~ ^[1-9][0-9]*$ && $rate =~ ^(none|[0-9]+[kmg]bit)$ ]] || usage
 
-# ---- Outside: go into namespaces of our own, with everything that will run there in the hand of this process.
+# ---- Outside: starts this script again in new namespaces, whose processes all end with this one.
 if [ -z "${TWO_HOSTS_INSIDE:-}" ]; then
   for tool in ip tc unshare nsenter setpriv taskset "$1"; do
     [ "$tool" = torchrun ] || command -v "$tool" >/dev/null || skip "$tool is missing"
@@ -54,9 +56,9 @@ if [ -z "${TWO_HOSTS_INSIDE:-}" ]; then
   TWO_HOSTS_INSIDE=1 setpriv --pdeathsig KILL unshare "${namespaces[@]}" \
     "$self" --rate "$rate" --ranks-per-host "$per_host" "$@" <&0 &
   inside=$!
-  # --kill-child: when unshare goes, its child goes, and with this first process of theirs all others.
+  # --kill-child: when unshare ends, its child ends, and with that first process all others.
   for signal in HUP:1 INT:2 TERM:15; do
-    # shellcheck disable=SC2064  # the number is for now
+    # shellcheck disable=SC2064  # expands $inside now
     trap "exec 2>/dev/null; kill -KILL $inside; wait $inside || true; exit $((128 + ${signal#*:}))" "${signal%:*}"
   done
   wait $inside
@@ -64,9 +66,9 @@ if [ -z "${TWO_HOSTS_INSIDE:-}" ]; then
 fi
 unset TWO_HOSTS_INSIDE
 
-# ---- Inside, as process 1 of host A. Host B is the namespace of a process that sleeps.
-mount -t tmpfs tmpfs /dev/shm # process numbers start again from 1 here: no file of another call may be met
-# A name of its own: Open MPI takes ranks of one name for ranks of one host.
+# ---- Inside, as process 1 of host A. Host B is the namespace of a sleeping process.
+mount -t tmpfs tmpfs /dev/shm # private: process numbers, which name its files, start from 1 here
+# Open MPI treats ranks with one host name as ranks of one host, so host B gets another name.
 unshare --net --uts sh -c 'echo host-b >/proc/sys/kernel/hostname; exec sleep infinity' &
 other=$!
 until [ "$(nsenter --target $other --uts cat /proc/sys/kernel/hostname)" = host-b ]; do sleep 0.01; done
@@ -81,7 +83,7 @@ if [ "$rate" != none ]; then
   why=$({ "${shape[@]}" && on_b "${shape[@]}"; } 2>&1) || skip "no token bucket in this kernel: $why"
 fi
 
-# The cores that may be used, halved; one core: both hosts share it.
+# Each host gets half of the available cores; with one core both share it.
 cores=()
 IFS=, read -ra ranges <<<"$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
 for range in "${ranges[@]}"; do
@@ -95,7 +97,7 @@ threads=$((half / per_host > 1 ? half / per_host : 1))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
 
 run_mpirun() {
-  # How mpirun starts its helper on the other host: "agent HOST COMMAND LINE".
+  # mpirun starts its helper on the other host by "agent HOST COMMAND LINE".
   cat >/dev/shm/agent <<AGENT
 #!/bin/sh
 shift
@@ -106,7 +108,7 @@ AGENT
     --mca plm_rsh_agent /dev/shm/agent --mca orte_tmpdir_base /dev/shm --mca pml ob1
     --mca btl "tcp,self,vader" --mca btl_vader_single_copy_mechanism none
     --mca btl_tcp_if_include "$net.0/24" --mca oob_tcp_if_include "$net.0/24")
-  # Waiting ranks offer their core to others only where there are more ranks than cores.
+  # Waiting ranks yield their core only if there are more ranks than cores.
   [ "$per_host" -le "$half" ] || flags+=(--mca mpi_yield_when_idle 1)
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   # shellcheck disable=SC2086  # the flags are several words
@@ -129,12 +131,12 @@ run_torchrun() {
     running[$!]=$!
   done
   while [ ${#running[@]} -gt 0 ]; do
-    wait -n -p ended "${running[@]}" || return # the first that fails ends all: they die with this process
+    wait -n -p ended "${running[@]}" || return # the first failure ends all: they die with this process
     unset "running[$ended]"
   done
 }
 
-# sent PROCESS: bytes that left through link0 of the host that PROCESS is on.
+# sent PROCESS: bytes sent through link0 by the host of PROCESS.
 sent() { awk -F '[: ]+' '$2 == "link0" { print $11 }' "/proc/$1/net/dev"; }
 
 before_a=$(sent self) before_b=$(sent $other) start=$EPOCHREALTIME

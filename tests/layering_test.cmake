@@ -23,6 +23,9 @@ set(allow_src/report src/core io)
 set(allow_src/cli ${layers})
 set(largest_file 800)
 
+# The folders of src/train: each may include itself and those before it.
+set(train_folders masks stage exchange codec_choice memory run)
+
 set(mistakes "")
 set(edges 0)
 
@@ -46,6 +49,14 @@ function(check_edge file layer included)
     set(problem "includes \"${included}\", which is no path from the root")
   elseif(target STREQUAL "")
     set(problem "includes \"${included}\", which is in no layer")
+  elseif(layer STREQUAL "src/train" AND target STREQUAL layer)
+    string(REGEX REPLACE "^src/train/([^/]+)/.*" "\\1" from "${file}")
+    string(REGEX REPLACE "^src/train/([^/]+)/.*" "\\1" to "${included}")
+    list(FIND train_folders "${from}" from_place)
+    list(FIND train_folders "${to}" to_place)
+    if(to_place GREATER from_place)
+      set(problem "includes \"${included}\": ${from} must not see ${to} (train_folders has the order)")
+    endif()
   elseif(target STREQUAL layer)
     # its own
   elseif(included MATCHES "^src/kernels/(cpu|cuda|dry)/")

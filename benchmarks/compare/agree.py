@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Do two comparisons rank the systems alike? agree.py A/comparison.json B/comparison.json
+"""agree.py A/comparison.json B/comparison.json: do two comparisons rank the systems alike?
 
-Of every pair of systems: in the same order by median tokens/s in both; swapped, but within the seeds' ranges of one of
-them; or contradictory, each comparison sure of its order. Exit code 1 when a pair is contradictory.
+Each pair of systems is in the same order by median tokens/s in both comparisons; or swapped, with overlapping ranges of
+the seeds in one of them; or contradictory, with separate ranges in both. Exit code 1 if a pair is contradictory.
 """
 import itertools
 import json

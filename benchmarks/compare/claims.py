@@ -1,7 +1,7 @@
 """SAMO's claims (Singh and Bhatele, IPDPS 2023) beside the same quotients here.
 
-The paper's speed-up is (t of the other - t of SAMO) / t of the other, on up to 2,048 V100s and models of 1.3 to 13
-billion parameters; here it is that of a small model on this machine, so a row compares quotients, not results.
+The paper's speed-up is (t of the other - t of SAMO) / t of the other, on up to 2,048 V100s with models of 1.3 to 13
+billion parameters. Here the model is small and the machine one, so only quotients are comparable.
 """
 
 
@@ -27,7 +27,7 @@ def _step(rows, base, other):
 
 
 def _waiting(rows, base, other):
-    """Seconds of a step in which rank 0 waits for others, saved, as a share of the base's step: the paper's quotient."""
+    """The saving in the time of a step that rank 0 waits for others, as a share of the base's step (the paper's quotient)."""
     shares = [median(rows, name, "waiting_share") for name in (base, other)]
     steps = [median(rows, name, "step_ms") for name in (base, other)]
     if None in shares or None in steps:

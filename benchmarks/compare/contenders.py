@@ -1,8 +1,8 @@
-"""The systems of a comparison, in the order of their rows, and how each is started.
+"""The systems of a comparison, in the order of their rows, and their commands.
 
-A contender is Espalier with settings of its own, or a rival: a program that takes --work and --out
-(benchmarks/peers/rival.py). `curve` names the contenders that compute the same numbers: "dense", or "masked" (the same
-pruned weights and masks); None: something is rounded or left out on purpose.
+A contender is Espalier with certain settings, or a rival: a program with the options --work and --out
+(benchmarks/peers/rival.py). Contenders with the same `curve` compute the same numbers: "dense", or "masked" (the same
+pruned weights and masks). None: rounds or omits values on purpose.
 """
 import dataclasses
 import pathlib
@@ -15,13 +15,13 @@ PEERS = ROOT / "benchmarks" / "peers"
 class Contender:
     name: str
     title: str
-    needs: str               # "espalier", "torch", "deepspeed"; "" for a command of the user's own
+    needs: str               # "espalier", "torch", "deepspeed"; "" for a command of the user
     curve: str | None
     settings: dict = dataclasses.field(default_factory=dict)  # of Espalier
-    command: tuple = ()      # of a rival, less --work and --out; a .py file is run by the rivals' python
+    command: tuple = ()      # of a rival, without --work and --out; the rivals' python runs a .py file
     masked: bool = False     # starts from the pruned weights
     pipeline: bool = False   # ranks are stages
-    apart: tuple = ()        # types in which it computes other numbers than those of its curve
+    apart: tuple = ()        # dtypes in which it differs from the others of its curve
 
 
 SPARSE = {"sparse.storage": "sparse"}
@@ -54,7 +54,7 @@ CONTENDERS = [
     _torch("ddp-fp16", "DDP, fp16 hook", None, "--hook", "fp16"),
     _torch("ddp-powersgd", "DDP, PowerSGD hook", None, "--hook", "powersgd"),
     _torch("ddp-masked", "DDP, dense masked", "masked", "--masked", masked=True),
-    # Stage 0 in bf16 makes its fp32 copies of weights that are bf16 already: first small updates are lost to rounding.
+    # In bf16, stage 0 makes fp32 copies of weights that are rounded already, so small first updates are lost.
     _deepspeed("zero-0", "ZeRO-0", "rival_zero.py", "--stage", "0", apart=("bf16",)),
     _deepspeed("zero-1", "ZeRO-1", "rival_zero.py", "--stage", "1"),
     _deepspeed("zero-2", "ZeRO-2", "rival_zero.py", "--stage", "2"),
@@ -63,15 +63,15 @@ CONTENDERS = [
 
 
 def own(text):
-    """NAME=COMMAND of the user's, a rival like the others."""
+    """The rival of an option --rival NAME=COMMAND."""
     name, _, command = text.partition("=")
     if not name or not command:
-        raise ValueError(f"--rival {text!r}: want NAME=COMMAND")
+        raise ValueError(f"--rival {text!r} is not of the form NAME=COMMAND")
     return Contender(name, name, "", None, command=tuple(command.split()))
 
 
 def micro_batch(contender, preset):
-    """Sequences of one forward. Without a pipeline all of a rank's share fit at once."""
+    """Sequences of one forward. Without a pipeline, a rank's whole share."""
     return preset["pipeline_micro_batch"] if contender.pipeline else preset["global_batch"] // preset["ranks"]
 
 

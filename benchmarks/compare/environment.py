@@ -1,6 +1,6 @@
-"""What a comparison finds on the machine, or makes: the built program, the rivals' Python, text, rights, free memory.
+"""The environment of a comparison, found or made: the built program, the rivals' Python, text, rights, free memory.
 
-Whatever is missing is a sentence that stands in the table instead of numbers; only Espalier itself must be there.
+If a part other than Espalier is missing, the table states the reason instead of numbers.
 """
 import contextlib
 import json
@@ -14,17 +14,17 @@ import subprocess
 from contenders import ROOT, model_settings, optimizer_settings
 from inputs import empty_config, settings_arguments
 
-# Of a rank, beyond model and activations: interpreter, libraries, compiler (measured: 0.7 GB with PyTorch 2.15, 0.8 with
-# DeepSpeed 0.19, 0.9 with torch.compile).
+# Memory of a rank beyond model and activations: interpreter, libraries, compiler (measured: 0.7 GB with PyTorch 2.15, 0.8
+# with DeepSpeed 0.19, 0.9 with torch.compile).
 RIVAL_BYTES = 10**9
 
 
 def build(say):
-    """The program; ESPALIER names one that is built already."""
+    """Path of the program, built here unless the environment variable ESPALIER names one."""
     if os.environ.get("ESPALIER"):
         program = pathlib.Path(os.environ["ESPALIER"]).resolve()
         if not os.access(program, os.X_OK):
-            raise RuntimeError(f"ESPALIER={os.environ['ESPALIER']} is no program")
+            raise RuntimeError(f"ESPALIER={os.environ['ESPALIER']} is not a program")
         return str(program)
     say("building Espalier")
     subprocess.run([ROOT / "scripts" / "install-packages.sh"], check=True)
@@ -38,7 +38,7 @@ def build(say):
 
 
 def text(preset_name, say):
-    """The default text: prose of a Debian package, as quickstart.sh trains on."""
+    """The default text, that of quickstart.sh: prose of a Debian package."""
     path = ROOT / "data" / "text.txt"
     if not path.exists():
         say(f"making {path.relative_to(ROOT)}")
@@ -49,7 +49,7 @@ def text(preset_name, say):
 
 
 class Peers:
-    """The rivals' Python: `python`, and for each of "torch" and "deepspeed" its version or why it cannot be used."""
+    """The rivals' Python: `python`, and for each of "torch" and "deepspeed" its version or its problem."""
 
     PROBE = """
 import importlib, importlib.metadata, json
@@ -71,7 +71,7 @@ print(json.dumps(found))
 
     @classmethod
     def installed(cls):
-        """Whether both are there already."""
+        """True if both are installed."""
         try:
             probe = subprocess.run([cls.path(), "-c", cls.PROBE], capture_output=True, text=True)
         except OSError:
@@ -97,36 +97,36 @@ print(json.dumps(found))
 
     @staticmethod
     def _set_up(arguments):
-        """Why it failed, or None."""
+        """Runs setup.sh; returns the cause of a failure, or None."""
         command = [str(ROOT / "benchmarks" / "peers" / "setup.sh"), *arguments]
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    start_new_session=True)
         try:
             _, errors = running.communicate()
         finally:
-            end(running)  # an interrupted one leaves no pip behind
+            end(running)  # an interrupted call leaves no pip running
         return None if running.returncode == 0 else last_lines(errors, 2)
 
 
-# How launchers tell that a rank has ended, which is not why: torchrun from its first line on, Open MPI in boxes.
+# Messages of launchers about a rank that ended, which hide its own: torchrun's from its first line on, Open MPI's in boxes.
 LAUNCHERS = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic(.|\n)*|^-{40,}\n(.*\n)*?-{40,}\n|^\[\w+:\d+\] .*\n", re.M)
 
 
 def last_lines(output, count):
-    """What a program said last, on one line, less colours and what launchers say."""
+    """The last lines of a program's output as one line, without colours and messages of launchers."""
     output = re.sub("\x1b\\[[0-9;]*m", "", output)
     ranks = LAUNCHERS.sub("", output)
     lines = [line.strip() for line in (ranks if ranks.strip() else output).splitlines() if line.strip()]
-    return " / ".join(list(dict.fromkeys(lines))[-count:])  # ranks often say the same
+    return " / ".join(list(dict.fromkeys(lines))[-count:])  # ranks often print the same line
 
 
 def counting_namespace():
-    """Words before a command that put it into a network namespace of its own, where it alone uses `lo`, and end it with
-    its parent; and why that is not possible here (then None)."""
+    """(words, None): a command after these words runs in its own network namespace, where it alone uses `lo`, and ends with
+    its parent. ([], reason) if that is not possible here."""
     spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         spaces = ["--map-root-user", *spaces]
-    # Process numbers start again from 1 in there: no file of shared memory may be met by two.
+    # Process numbers, which name files of shared memory, start from 1 there, so /dev/shm must be private.
     enter = 'mount -t tmpfs tmpfs /dev/shm && ip link set lo up && exec "$@"'
     words = ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "sh", "-c", enter, "sh"]
     try:
@@ -137,20 +137,20 @@ def counting_namespace():
 
 
 def link_problem(rate):
-    """Why there can be no link of this rate between two hosts of one machine, or None."""
+    """The reason why a link of this rate between two hosts of this machine is impossible, or None."""
     tried = subprocess.run([ROOT / "scripts" / "two_hosts.sh", "--rate", rate, "mpirun", "true"], capture_output=True,
                            text=True)
     return None if tried.returncode == 0 else last_lines(tried.stderr, 1) or f"exit code {tried.returncode}"
 
 
 def memory_needed(program, preset, inputs, contender):
-    """Bytes of all ranks, as Espalier's ledger foresees them for dense training, the case that needs most."""
+    """Bytes of all ranks, from Espalier's plan of dense training, which needs the most memory."""
     settings = {**model_settings(preset, inputs), **optimizer_settings(preset), "train.dtype": preset["dtype"],
                 "train.global_batch": preset["global_batch"] // preset["ranks"]}
     plan = subprocess.run([program, "train", str(empty_config(inputs.folder)), "--dry-run", "--json",
                            *settings_arguments(settings)], capture_output=True, text=True)
     if plan.returncode != 0:
-        raise RuntimeError("the memory of a run could not be foreseen:\n" + plan.stderr.strip())
+        raise RuntimeError("espalier train --dry-run failed:\n" + plan.stderr.strip())
     own = json.loads(plan.stdout)["process"]
     return preset["ranks"] * (own + (RIVAL_BYTES if contender.needs in ("torch", "deepspeed") else 0))
 
@@ -163,7 +163,7 @@ def memory_free():
 
 
 def machine():
-    """What the report says about the machine."""
+    """The machine, for the report."""
     model = "unknown processor"
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -179,14 +179,15 @@ def commit():
 
 
 def espalier_version(program):
-    """Version and commit that the program was built from."""
+    """Version and commit of the program."""
     said = subprocess.run([program, "info"], capture_output=True, text=True).stdout
     fields = dict(line.split(None, 1) for line in said.splitlines() if len(line.split(None, 1)) == 2)
     return f"Espalier {fields.get('version', '?').strip()} ({fields.get('git', '?').strip()})"
 
 
 def end(process):
-    """Ends a process and all that it started: gently first, then by its session; namespaces die with their first process."""
+    """Ends a process and all its children: first by SIGTERM, then its whole session by SIGKILL. A namespace dies with its
+    first process."""
     with contextlib.suppress(ProcessLookupError):
         if process.poll() is None and process.args[0] != "setpriv":
             process.terminate()

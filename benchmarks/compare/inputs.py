@@ -1,8 +1,8 @@
-"""What all systems of a comparison start from, made once and kept under OUT/inputs: tokens, the sequences of every step,
-and initial weights, dense and pruned, from one Espalier checkpoint each.
+"""The common inputs of all systems of a comparison, made once and kept under OUT/inputs: tokens, the sequences of each
+step, and initial weights, dense and pruned, from one Espalier checkpoint each.
 
-Which sequence a step reads is Espalier's rule (src/core/rng.h: Philox 4x32-10 of Salmon et al. 2011, keyed by seed and
-stream, counted by step and place in the batch), drawn here again; that loss curves coincide proves it.
+Sequences follow Espalier's rule (src/core/rng.h: Philox 4x32-10 of Salmon et al. 2011, keyed by seed and stream,
+counter: step and place in the batch), implemented again here. Equal loss curves verify it.
 """
 import array
 import json
@@ -37,7 +37,7 @@ def mix(seed, stream):
 
 
 def window_start(seed, step, place, bound):
-    """Below bound: the first token of sequence `place` of the batch of `step`."""
+    """The first token, below `bound`, of sequence `place` of the batch of `step`."""
     draw = philox(mix(seed, DATA_ORDER), step, place)
     return ((draw[1] << 32 | draw[0]) * bound) >> 64
 
@@ -65,7 +65,7 @@ def _numbers(kind, values, path):
 
 
 class Inputs:
-    """tokens (uint16 file), vocabulary, count; `seed(n)` makes the rest. A failure is a RuntimeError."""
+    """tokens (uint16 file), vocabulary, count; `windows`, `weights` and `order` make the rest. Raises RuntimeError."""
 
     def __init__(self, folder, preset, text, program):
         self.folder, self.preset, self.program = pathlib.Path(folder), preset, program
@@ -88,7 +88,7 @@ class Inputs:
         windows = preset["eval_batches"] * preset["global_batch"]
         if self.training <= preset["context"] or (self.count - self.training - 1) // preset["context"] < windows:
             raise RuntimeError(f"{text}: {self.count} tokens are too few for sequences of {preset['context']} and "
-                               f"{windows} of them to validate by")
+                               f"{windows} validation sequences; give a longer text")
 
     def windows(self, seed):
         path = self.folder / f"windows-{seed}.bin"
@@ -99,7 +99,7 @@ class Inputs:
         return path
 
     def weights(self, seed, masked):
-        """(checkpoint, its arrays as plain HDF5): a training of one step with learning rate 0 leaves the start as it is."""
+        """(checkpoint, its arrays as plain HDF5), from one training step with learning rate 0, which changes no weight."""
         stem = self.folder / f"weights-{seed}-{'masked' if masked else 'dense'}"
         checkpoint, arrays = stem.with_suffix(".checkpoint.h5"), stem.with_suffix(".h5")
         if arrays.exists() and checkpoint.exists():
@@ -123,7 +123,7 @@ class Inputs:
     def _call(self, *arguments):
         done = subprocess.run([self.program, *map(str, arguments)], capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError("the initial weights could not be made:\n" + done.stderr.strip())
+            raise RuntimeError("espalier failed to make the initial weights:\n" + done.stderr.strip())
 
     def order(self, contender, seed, threads, path):
         """The work order of a rival (docs/comparison.md)."""
@@ -141,7 +141,7 @@ class Inputs:
 
 
 def empty_config(folder):
-    """A config file in which every key has its default: `espalier train` wants one."""
+    """The config file that `espalier train` requires, with the default of every key."""
     path = pathlib.Path(folder) / "empty.toml"
     path.write_text("")
     return path

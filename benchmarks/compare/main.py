@@ -1,8 +1,8 @@
-"""compare.sh: trains the same network by Espalier, PyTorch DDP and DeepSpeed, in turns, and writes one table.
+"""compare.sh: trains the same network by Espalier, PyTorch DDP and DeepSpeed, alternating, and writes one table.
 
-Results are kept run by run, so that a stopped comparison goes on with the next call, and one whose runs are all there
-is only written again. Exit code 0: table written (systems that could not run are in it, with the reason); 1: Espalier
-could not run, or systems that should compute the same did not; 2: usage; 130: interrupted.
+Results are kept run by run: the next call continues an interrupted comparison, and only writes the table of a complete
+one. Exit code 0: table written (with the reason for systems that could not run); 1: Espalier could not run, or equal
+systems computed different results; 2: usage; 130: interrupted.
 """
 import argparse
 import fcntl
@@ -48,7 +48,7 @@ def options():
     if not a.contenders:
         p.error(f"--only {a.only}: no system has such a name; --list shows them")
     if a.seeds < 1 or (a.link and not re.fullmatch(r"none|[0-9]+[kmg]bit", a.link)):
-        p.error("--seeds wants a number from 1 on, --link a rate such as 1gbit")
+        p.error("--seeds takes a number from 1 on, --link a rate such as 1gbit")
     a.settings = dict(presets.PRESETS[a.preset])
     for key in ("steps", "ranks", "target", "limit_s", "dtype"):
         if getattr(a, key) is not None:
@@ -65,7 +65,7 @@ def say(text):
 
 
 class Comparison:
-    """A call: what was asked, what is known, what is left."""
+    """A call of compare.sh: its options, the results so far, the runs that are left."""
 
     def __init__(self, a):
         self.a, self.notes = a, []
@@ -102,7 +102,7 @@ class Comparison:
             self.notes.append(f"--link {self.a.link} was skipped, all ran on one machine: {problem}")
             say(self.notes[-1])
         if self.a.settings["device"] == "cuda":
-            return None, []  # what GPUs send each other, no interface sees
+            return None, []  # no interface counts the messages between GPUs
         words, problem = environment.counting_namespace()
         if problem:
             self.notes.append("No network namespace for rivals: bytes that other programs sent on this machine count as "
@@ -110,16 +110,16 @@ class Comparison:
         return None, words
 
     def _check_settings(self, text):
-        """Results of other settings must not stand in one table."""
-        asked = {**{k: v for k, v in self.a.settings.items() if k not in ("target", "limit_s")}, "link": self.link,
+        """Refuses a folder with results of other settings: they must not share a table."""
+        settings = {**{k: v for k, v in self.a.settings.items() if k not in ("target", "limit_s")}, "link": self.link,
                  "text": hashlib.sha256(text.read_bytes()).hexdigest()}
         file = self.out / "settings.json"
-        if file.exists() and json.loads(file.read_text()) != asked:
+        if file.exists() and json.loads(file.read_text()) != settings:
             raise RuntimeError(f"{self.out} holds a comparison with other settings: name another --out, or remove it")
-        file.write_text(json.dumps(asked))
+        file.write_text(json.dumps(settings))
 
     def _kept(self):
-        """Whole lines: a call that was killed may have left half of one."""
+        """Complete lines of runs.jsonl; a killed call may have left a partial one, which is removed."""
         file = self.out / "runs.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         whole = [line for line in lines if line.endswith("\n")]
@@ -128,7 +128,7 @@ class Comparison:
         return whole
 
     def result(self, contender, seed):
-        """The latest, of this version of the system; None: still to run."""
+        """The latest result of this version of the system; None: not run yet."""
         for result in reversed(self.results):
             if (result["name"], result["seed"]) == (contender.name, seed):
                 return result if result["version"] == self._version(contender) else None
@@ -138,7 +138,7 @@ class Comparison:
         return self.versions.get(contender.needs) or " ".join(contender.command)
 
     def skipped(self, contender):
-        """Why a system cannot run here and now, or None."""
+        """The reason why a system cannot run here, or None."""
         if contender.needs in self.peers.problems:
             return self.peers.problems[contender.needs]
         if contender.pipeline and self.a.settings["ranks"] < 2:
@@ -213,7 +213,7 @@ def main():
         comparison.run()
     except KeyboardInterrupt:
         kept = len(comparison.current()) if comparison else 0
-        say(f"interrupted: {kept} of {a.seeds * len(a.contenders)} runs are kept; the same call goes on")
+        say(f"interrupted: {kept} of {a.seeds * len(a.contenders)} runs are kept; the same call continues")
         if kept:
             comparison.write()
         return 130

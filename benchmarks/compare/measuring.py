@@ -1,4 +1,4 @@
-"""One run of one contender: started, watched, ended, and its result in one form for all of them.
+"""One run of one contender: starts it, waits for it, ends it, and reads its result, in one form for all contenders.
 
 A result: {"name", "seed", "system", "status": "ok" | "failed" | "skipped", "why"} and, when ok, step_seconds, losses,
 evaluations [[step, loss]], peak_rss (bytes of each rank), device_peak, state_bytes (of the rank that holds most),
@@ -20,12 +20,12 @@ STATE = ("weight", "gradient", "master", "moment", "index")  # categories of the
 
 
 def steady(values):
-    """Without the steps in which a system allocates, tunes, compiles: the first fifth, at least three."""
+    """Without the first fifth of the steps (at least three), in which systems allocate, tune and compile."""
     return values[min(max(3, len(values) // 5), len(values) - 1):]
 
 
 class Bench:
-    """How this comparison runs things. link: a rate, or None for one machine; namespace: see environment."""
+    """Runs contenders. link: a rate, or None for one machine; namespace: see environment.counting_namespace."""
 
     def __init__(self, *, program, peers, preset, inputs, link, namespace, cores):
         self.program, self.peers, self.preset, self.inputs = program, peers, preset, inputs
@@ -69,7 +69,7 @@ class Bench:
         work = self.scratch / "work.json"
         self.inputs.order(contender, seed, self.threads, work)
         arguments = [*contender.command, "--work", str(work), "--out", str(self.scratch / "result.json")]
-        if contender.needs == "":  # the user's own starts its ranks itself
+        if contender.needs == "":  # a command of the user starts its ranks itself
             return [*self.namespace, *arguments]
         ranks = self.preset["ranks"]
         if self.link:
@@ -95,7 +95,7 @@ class Bench:
     # ---- Watching
 
     def _watch(self, command):
-        """(exit code or None after the limit, output, errors). Whatever happens, nothing is left running."""
+        """(exit code, or None after the limit; output; errors). Leaves no process running."""
         out, err = self.scratch / "output", self.scratch / "errors"
         with out.open("w") as output, err.open("w") as errors:
             running = subprocess.Popen(command, stdout=output, stderr=errors, stdin=subprocess.DEVNULL,
@@ -130,7 +130,7 @@ class Bench:
             "state_bytes": max(sum(rank[part]["bytes"] for part in STATE) for rank in summary["memory"]["ranks"]),
             "sent_bytes": statistics.median(steady([row["comm_bytes_sent"] for row in rows])),
             "sent_counted": "transport", "sent_bytes_run": sum(row["comm_bytes_sent"] for row in rows),
-            # Rank 0: waiting for other ranks, beyond what went on beside computing.
+            # Time that rank 0 waited for other ranks without computing.
             "waiting_seconds": [(row["wait_ms"] + row["collective_ms"]) / 1e3 for row in rows]}
 
     def _read_rival(self):

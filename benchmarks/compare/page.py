@@ -1,9 +1,9 @@
-"""comparison.html: one file that needs no network, in the looks of `espalier report`."""
+"""comparison.html: one file that needs no network, in the style of `espalier report`."""
 import html
 import sys
 
 from contenders import ROOT
-from report import cells, columns, equality_sentences, number, quotient, setting, trouble
+from report import all_notes, cells, columns, number, quotient, setting
 
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import plot  # noqa: E402
@@ -14,7 +14,7 @@ TREE = ('<svg viewBox="0 0 24 24" width="22" height="22" aria-hidden="true"><pat
 
 
 def bars(rows, key, digits, unit=1.0):
-    """A bar a system, as long as its median; with a line's end for least and most."""
+    """A bar per system, as long as its median; the tooltip has the least and the most."""
     shown = [row for row in rows if row["status"] == "ok" and row[key]]
     if not shown:
         return '<p class="empty">No system has this number.</p>'
@@ -72,14 +72,11 @@ def section(title, quiet, body):
 def page(comparison):
     rows, preset = comparison["rows"], comparison["preset"]
     css = (ROOT / "src" / "report" / "report.css").read_text()
-    notes = [sentence for _, sentence in equality_sentences(comparison)] + comparison["notes"]
-    notes += [f"{row['title']}: {row['seeds']} of {comparison['seeds']} seeds; {trouble(row)}"
-              for row in rows if row["status"] == "ok" and row.get("trouble")]
     memory = "of the GPU" if preset["device"] == "cuda" else "resident, of the rank that takes most, with program and libraries"
     body = [
         f'<header><p class="brand">{TREE} Espalier</p><h1>Comparison: {html.escape(comparison["preset_name"])}</h1>'
         f'<p class="quiet">{html.escape(setting(comparison))}</p></header><main>',
-        '<section id="notes">' + "".join(f"<p>{html.escape(note)}</p>" for note in notes) + "</section>",
+        '<section id="notes">' + "".join(f"<p>{html.escape(note)}</p>" for note in all_notes(comparison)) + "</section>",
         section("All systems", f"<code>{html.escape(comparison['command'])}</code><br>Medians over seeds (least … most); loss: "
                 "mean ± standard deviation over seeds.", table(comparison)),
         section("Tokens a second", "Longer is better. Median step of each seed, median over seeds.",
@@ -90,7 +87,7 @@ def page(comparison):
         section("Model state", "Bytes a parameter on the rank that holds most; shorter is better.",
                 bars(rows, "state_bytes_per_parameter", 2)),
         section("Peak memory", f"MiB, {memory}; shorter is better.", bars(rows, "peak_bytes", 0, 2**20)),
-        section("SAMO’s claims", "What the paper saves against the base, and the same quotient here.",
+        section("SAMO’s claims", "The paper's saving against its baseline, and the same quotient here.",
                 claims_table(comparison)),
         "</main>"]
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '

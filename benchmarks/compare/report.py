@@ -1,6 +1,7 @@
 """comparison.md and comparison.json; page.py makes the HTML of the same rows."""
 import json
 import pathlib
+import textwrap
 
 from claims import claims
 from rows import TOLERANCE
@@ -93,21 +94,32 @@ def setting(comparison):
             f"parameters; {preset['global_batch']} sequences a step, {preset['ranks']} ranks, {preset['dtype']}, AdamW; "
             f"pruned: {preset['sparsity']:.0%} of the blocks' weights, at random, from the start. {link}; "
             f"{here['processor']}, {here['cores']} cores. {systems}; commit {comparison['commit']}. "
-            f"{comparison['seeds']} seed{'s' * (comparison['seeds'] > 1)}, systems in turns.")
+            f"{comparison['seeds']} seed{'s' * (comparison['seeds'] > 1)}, systems alternating.")
+
+
+def all_notes(comparison):
+    """Loss curves, runs that failed, and the notes of the comparison."""
+    failed = [f"{row['title']}: {row['seeds']} of {comparison['seeds']} seeds; {trouble(row)}"
+              for row in comparison["rows"] if row["status"] == "ok" and row.get("trouble")]
+    return [sentence for _, sentence in equality_sentences(comparison)] + failed + comparison["notes"]
+
+
+def wrapped(text, bullet=""):
+    """Markdown lines of at most 100 columns."""
+    return textwrap.fill(bullet + text, 100, subsequent_indent=" " * len(bullet), break_long_words=False,
+                         break_on_hyphens=False)
 
 
 def markdown(comparison):
     heads = [head for head, _ in columns(comparison)]
-    out = [f"# Comparison: {comparison['preset_name']}", "", setting(comparison), "", f"    {comparison['command']}", "",
+    out = [f"# Comparison: {comparison['preset_name']}", "", wrapped(setting(comparison)), "",
+           f"    {comparison['command']}", "",
            "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in comparison["rows"]:
         texts = [text.replace("|", "\\|") for text in cells(row, comparison)]
         out.append("| " + " | ".join(texts + [""] * (len(heads) - len(texts))) + " |")
     out += ["", "tokens/s, seconds: median (least … most) over seeds; loss: mean ± standard deviation over seeds.", ""]
-    out += ["- " + sentence for _, sentence in equality_sentences(comparison)]
-    out += [f"- {row['title']}: {row['seeds']} of {comparison['seeds']} seeds; {trouble(row)}"
-            for row in comparison["rows"] if row["status"] == "ok" and row.get("trouble")]
-    out += ["- " + note for note in comparison["notes"]]
+    out += [wrapped(note, "- ") for note in all_notes(comparison)]
     out += ["", "## SAMO's claims", "", "| saved | paper | here | |", "|---|---|---|---|"]
     for claim in comparison["claims"]:
         here = "; ".join(f"{what}: {quotient(value)}" for what, value in claim["parts"])

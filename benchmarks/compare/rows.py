@@ -5,14 +5,14 @@ import statistics
 from measuring import steady
 
 EQUAL_STEPS = 50  # of the loss curves that must coincide
-# By which difference, and how large it may be. Measured over 50 steps: fp32 7e-7 at most between any two systems; bf16
-# 7e-3 at most between Espalier and PyTorch, but DeepSpeed, which rounds weights and activations to bf16 everywhere, is
-# 0.01 off on average and 0.2 in a step in which all losses jump. So bf16 is a coarse check, fp32 the sharp one.
+# Measure and limit of the difference between loss curves, in nats. Measured over 50 steps: in fp32 at most 7e-7 between any
+# two systems; in bf16 at most 7e-3 between Espalier and PyTorch, but 0.01 on average to DeepSpeed, which rounds weights
+# and activations to bf16 everywhere, and 0.2 in a step in which all losses jump. So the check is sharp in fp32 only.
 TOLERANCE = {"fp32": ("largest", 1e-4), "bf16": ("mean", 0.02)}
 
 
 def step_seconds(result):
-    """Each step's time, start-up left out: a step of over five times the median (compiling, tuning) counts as a median."""
+    """Time of each step without start-up: a step of over five times the median (compiling, tuning) counts as the median."""
     median = statistics.median(result["step_seconds"])
     return [s if s <= 5 * median else median for s in result["step_seconds"]]
 
@@ -31,7 +31,8 @@ def seconds_at(result):
 
 
 def seconds_to(result, target):
-    """Seconds of training until the validation loss is at most target, a line between two evaluations; None: never."""
+    """Seconds of training until the validation loss is at most target, interpolated linearly between evaluations; None:
+    never."""
     before = None
     for seconds, _, loss in seconds_at(result):
         if loss <= target:
@@ -44,7 +45,7 @@ def seconds_to(result, target):
 
 
 def spread(values):
-    """{"median", "low", "high", "mean", "deviation", "count"} of numbers, or None of none."""
+    """{"median", "low", "high", "mean", "deviation", "count"} of the finite numbers, or None without one."""
     values = [v for v in values if v is not None and math.isfinite(v)]
     if not values:
         return None
@@ -53,7 +54,7 @@ def spread(values):
 
 
 def row(contender, results, preset, parameters):
-    """The row of a contender from its results, one a seed; `status` says what is in it."""
+    """The row of a contender from its results, one per seed. `status`: "ok" with numbers, else the reason without."""
     done = [r for r in results if r["status"] == "ok"]
     base = {"name": contender.name, "title": contender.title, "curve": contender.curve,
             "system": next((r["system"] for r in done), None), "seeds": len(done)}
@@ -72,7 +73,7 @@ def row(contender, results, preset, parameters):
         "state_bytes_per_parameter": spread([(r["state_bytes"] or math.nan) / parameters for r in done]),
         "sent_bytes": spread([r["sent_bytes"] for r in done]),
         "sent_counted": done[0]["sent_counted"],
-        # At the interface of the first host, over the whole run, start and evaluations too; beside it Espalier's own count.
+        # Over the whole run with start and evaluations: at the first host's interface, and Espalier's own count.
         "link_bytes": spread([r.get("link_bytes") for r in done]),
         "sent_bytes_run": spread([r.get("sent_bytes_run") for r in done]),
         "waiting_share": spread([sum(steady(r["waiting_seconds"])) / sum(steady(r["step_seconds"])) for r in done
@@ -87,9 +88,8 @@ def row(contender, results, preset, parameters):
 
 
 def coincidence(contenders, results, preset):
-    """For each group of contenders that compute the same numbers: how far their training losses lie apart in the first
-    steps. [{"curve", "seed", "reference", "name", "steps", "largest", "mean", "equal"}], the first of a group the
-    reference."""
+    """Differences of training losses in the first steps, for each group of contenders that compute the same numbers:
+    [{"curve", "seed", "reference", "name", "steps", "largest", "mean", "equal"}]; the first of a group is the reference."""
     measure, limit = TOLERANCE[preset["dtype"]]
     found = []
     for curve in ("dense", "masked"):

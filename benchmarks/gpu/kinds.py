@@ -7,15 +7,15 @@ import statistics
 import sys
 import time
 
-# tokens/s are of these, sequences of 1,024 tokens; batches that fit an 80 GB device, ours and PyTorch's.
+# Networks whose tokens/s are measured, with sequences of 1,024 tokens; batches fit an 80 GB device.
 SHAPES = {"124m": dict(layers=12, heads=12, width=768, batch=16),
           "1.5b": dict(layers=48, heads=25, width=1600, batch=4)}
 
-LARGE_DEVICE = 110 * 2**30  # free bytes from which on batches are four times as large
+LARGE_DEVICE = 110 * 2**30  # bytes; with at least as many free, batches are four times as large
 
 
 def batch_of(bundle, shape):
-    """Sequences of a step, all in one micro-batch. An update takes as long for few as for many, and users have many."""
+    """Sequences of a step, all in one micro-batch. Large batches, as users have, hide the constant time of the update."""
     return shape["batch"] * (4 if bundle.device_free >= LARGE_DEVICE else 1)
 
 
@@ -33,9 +33,11 @@ STORAGES = {"dense": {},
 
 
 class Step:
-    """`device`: needs a GPU. `least`: seconds that must be left for it to begin. `watched`: the device's memory is,
-    which takes a context of the driver's there. A reader adds to the line of results what it found, and may set
-    `status` and `why`."""
+    """One step of the plan.
+
+    device: needs a GPU. least: seconds that must be left for it to begin. watched: the peak of the device's memory is
+    measured, which needs a context of the driver. `read` returns entries for the line of results, and may set `status`
+    and `why`."""
     device, environment, least, watched = True, {}, 2.0, True
 
     def __init__(self, name, what, limit):
@@ -45,15 +47,14 @@ class Step:
         return ""
 
     def prepare(self, bundle, end):
-        """`end`: of all steps, by the monotonic clock."""
+        """end: of all steps, by the monotonic clock."""
 
     def read(self, bundle, code, log, state):
         return {}
 
 
 class Facts(Step):
-    """Starts `espalier info`; finds out whether a device answers. Where it tells nothing, nvidia-smi says whether to
-    try the rest."""
+    """Runs `espalier info` to see whether a device answers. If its output is not understood, nvidia-smi decides."""
     device, watched = False, False
     FIELDS = ("name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,"
               "power.limit")
@@ -73,7 +74,7 @@ class Facts(Step):
         except (ValueError, KeyError, TypeError) as error:
             answers = driver == 0
             if code == 0:
-                found.update(status="failed", why=f"what espalier info says is not understood: {error}")
+                found.update(status="failed", why=f"the output of espalier info is not understood: {error}")
         state["no_device"] = "" if answers else "no GPU answers on this machine"
         return found
 
@@ -108,7 +109,7 @@ class Cpu(Step):
 
 
 class OneDevice(Cpu):
-    """Ranks that share the first GPU."""
+    """The same with ranks that share the first GPU."""
     device = True
 
     @property
@@ -120,7 +121,7 @@ class OneDevice(Cpu):
 
 
 class Tests(Step):
-    """A test program; it skips by itself where there is no device."""
+    """A test program, which skips itself where there is no device."""
     device = False
 
     def __init__(self, name, what, limit, program, filters="*"):
@@ -131,7 +132,7 @@ class Tests(Step):
         return bundle.command(self.program, "--gtest_filter=" + self.filters)
 
     def read(self, bundle, code, log, state):
-        # A failed one of a parameter is "NAME, where GetParam() = … (12 ms)".
+        # A failed test with a parameter prints "NAME, where GetParam() = … (12 ms)".
         names = {word: re.findall(r"^\[ +%s +\] ([^\s,]+).* \(\d+ ms\)$" % word, log, re.M)
                  for word in ("OK", "FAILED", "SKIPPED")}
         found = {"passed": names["OK"], "failed": names["FAILED"], "skipped": names["SKIPPED"]}
@@ -143,12 +144,12 @@ class Tests(Step):
 
 
 class Sanitizer(Tests):
-    """The kernel tests under one tool of compute-sanitizer, a group of kernels at a time, so that at the limit what was
-    found in those before is known."""
+    """The kernel tests under one tool of compute-sanitizer, one group of kernels at a time, so that the findings of
+    finished groups are kept at the time limit."""
     device = True
     FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-    GROUPS = ("DeviceWire.has_the_bytes*", *(f"*agree_with_the_reference/{group}"
-                                             for group in ("block", "math", "fp8", "sparse", "memory")))
+    GROUPS = ("WireTables.have_the_bytes*", *(f"*agree_with_the_reference/{group}"
+                                              for group in ("block", "math", "fp8", "sparse", "memory")))
     EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):
@@ -163,7 +164,7 @@ class Sanitizer(Tests):
 
     def command(self, bundle):
         start, test = bundle.command(self.program)
-        # -f: the shell takes the groups' stars for no files' names.
+        # -f: the shell must not expand the stars of the groups.
         return ["sh", "-fc", self.EACH, "sh", start, self.program_of_the_toolkit(), "--tool", self.tool,
                 "--error-exitcode", "9", test]
 
@@ -177,7 +178,7 @@ class Sanitizer(Tests):
 
 
 class Benchmark(Step):
-    """A program of Google Benchmark's; keeps each name's counters."""
+    """A program of Google Benchmark; keeps the counters of each row."""
 
     def __init__(self, name, what, limit, program, filters, environment=None):
         super().__init__(name, what, limit)
@@ -192,7 +193,7 @@ class Benchmark(Step):
         text = path.read_text() if path.exists() else ""
         try:
             rows = json.loads(text)["benchmarks"]
-        except (ValueError, KeyError):  # cut off at the limit: the rows that are whole
+        except (ValueError, KeyError):  # cut off at the time limit: keeps the complete rows
             rows = [json.loads(part) for part in re.findall(r"^    \{.*?^    \}", text, re.M | re.S)]
         skipped = {"name", "family_index", "per_family_instance_index", "run_name", "run_type", "repetitions",
                    "repetition_index", "threads", "iterations", "time_unit", "cpu_time", "real_time"}
@@ -215,7 +216,7 @@ class Codecs(Step):
 
 
 class Steps(Step):
-    """tokens/s of `espalier train` on random tokens, also of a run that was stopped at its limit."""
+    """tokens/s of `espalier train` on random tokens, also of a run that was stopped at its time limit."""
 
     def __init__(self, name, limit, shape, storage, steps):
         super().__init__(name, f"GPT-2 {shape}, {storage}" + ("" if storage in ("fp16", "fp8") else ", bf16"), limit)
@@ -256,11 +257,11 @@ class Steps(Step):
 
 
 class Largest(Step):
-    """The largest GPT at 90 % whose plan fits the memory that the device has free: heads of 128 at 96 layers, doubled
-    and then halved in, by `train --dry-run` with that budget. That one then takes 3 steps. With `offload` the
-    optimizer's state is the host's, whose free memory is a limit, too."""
+    """The largest GPT at 90 % whose plan fits the free memory of the device, trained for 3 steps. The number of heads (of
+    128 columns, at 96 layers) is doubled and then bisected, by `train --dry-run` with that budget. With `offload` the
+    optimizer's state is in host memory, whose free bytes are a second limit."""
     LAYERS, HEAD, STEPS = 96, 128, 3
-    LEFT = 2**30  # bytes for the driver, cuBLASLt and code, which the plan does not count
+    LEFT = 2**30  # bytes for the driver, cuBLASLt and code, which plans do not count
     least, watched = 120.0, False
 
     def __init__(self, name, limit, storage, offload):
@@ -279,7 +280,7 @@ class Largest(Step):
                 "run.out": self.name, "run.trace": False, "run.backend": "cuda"}
 
     def plan(self, bundle, heads, end):
-        """Of so many heads, where that fits the device and the host; else nothing."""
+        """The plan of a GPT with that many heads if it fits the device and the host, else None."""
         command = train_command(bundle, self.settings(heads, self.budget), "--dry-run", "--json")
         code, log, seconds = bundle.run(command, min(60, end - time.monotonic()))
         if code is None:
@@ -327,7 +328,7 @@ class Largest(Step):
 
 
 class Peer(Step):
-    """The same steps in PyTorch, in each of the `ways` in turn; the fastest that was done by the limit counts."""
+    """The same steps in PyTorch, in each of the `ways` in turn; reports the fastest that finished within the limit."""
 
     def __init__(self, name, limit, shape, steps, ways):
         super().__init__(name, f"GPT-2 {shape}, PyTorch: compile, SDPA, fused AdamW, bf16", limit)
@@ -351,7 +352,7 @@ class Peer(Step):
 
 
 class AttentionPeer(Peer):
-    """The attention of those shapes in PyTorch."""
+    """Attention of the same shapes in PyTorch."""
 
     def __init__(self, name, limit):
         Step.__init__(self, name, "causal attention of GPT-2, PyTorch: the fastest backend of SDPA, bf16", limit)
@@ -362,18 +363,18 @@ class AttentionPeer(Peer):
 
     def read(self, bundle, code, log, state):
         found = {"rows": {}}
-        for line in json_lines(log):  # one a shape
+        for line in json_lines(log):  # one per shape
             found = {**line, "rows": {**found["rows"], **line["rows"]}}
         return found
 
 
 def json_in(log):
-    """The first object in what a program wrote, whatever comes after it."""
+    """The first JSON object in the output of a program."""
     return json.JSONDecoder().raw_decode(log[log.index("{"):])[0]
 
 
 def json_lines(text):
-    """The objects that are a line each; not one that was cut off."""
+    """The JSON objects of complete lines."""
     found = []
     for line in text.splitlines():
         try:
@@ -384,7 +385,7 @@ def json_lines(text):
 
 
 def host_bytes():
-    """That the host's memory has available."""
+    """Available bytes of the host's memory."""
     with open("/proc/meminfo") as table:
         return next(1024 * int(line.split()[1]) for line in table if line.startswith("MemAvailable:"))
 
@@ -397,7 +398,7 @@ def train_command(bundle, settings, *more):
 
 
 def metrics(folder):
-    """Rows of a run, also of one that was stopped while it wrote the last."""
+    """Complete rows of a run, also of one that was stopped while it wrote."""
     path = folder / "metrics.jsonl"
     return json_lines(path.read_text()) if path.exists() else []
 

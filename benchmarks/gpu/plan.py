@@ -1,5 +1,5 @@
-"""What benchmarks/gpu.sh does where a GPU may be: groups of steps, the most wanted first, each of which a call of 9
-minutes is enough for. A step's time limit is generous: together they need less than the limits' sum.
+"""The steps of benchmarks/gpu.sh run, in groups that fit a call of 9 minutes each, the most important first. Time
+limits are generous: the steps of a group together take less than the sum of their limits.
 """
 from kinds import (AttentionPeer, Benchmark, Codecs, Cpu, Facts, Largest, OneDevice, Peer, Sanitizer, Steps,
                    Tests)
@@ -7,14 +7,14 @@ from small import SmallSteps
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
                 "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize|orthonormalise|keep_factor)/")
-KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # suites of tests/cuda/kernels_test.cpp
-    "DeviceKernels", "DeviceRandomKernels", "DeviceAttention", "DeviceWire", "DeviceRounding", "DeviceQueues"))
+KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # tests/kernels/tested_tables.h
+    "KernelCases", "RandomKernels", "DeviceAttention", "WireTables", "RandomRounding", "DeviceQueues"))
 FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, not its fastest), ours, expanded", 100,
             "sparse_benchmark")
 
 
 def first():
-    """Is it right, and how fast does it train."""
+    """Correctness, and training speed."""
     return [
         Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_tests",
               KERNEL_TESTS + ":-*/fp8"),
@@ -35,7 +35,7 @@ def first():
 
 
 def second():
-    """The larger model, other storages, and the kernels by themselves."""
+    """The larger model, other storages, and single kernels."""
     return [
         Steps("train-1.5b-dense", 90, "1.5b", "dense", 6),
         Steps("train-1.5b-fast", 90, "1.5b", "dense, not deterministic", 6),
@@ -53,7 +53,7 @@ def second():
 
 
 def third():
-    """Ranks, what compute-sanitizer finds, the largest model."""
+    """Ranks, compute-sanitizer, the largest model."""
     return [
         OneDevice("cuda-1-rank", "one rank under mpirun", 30, 1),
         OneDevice("cuda-2-ranks", "two ranks that share the GPU", 30, 2),
@@ -63,12 +63,12 @@ def third():
 
 
 def fourth():
-    """What graphs save, products in 8 bits, networks in fp16."""
+    """Gain of graphs, products in 8 bits, fp16."""
     return [
         SmallSteps("train-small", 30, "dense", 30),
         SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
         Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
-        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*DeviceKernels.*/fp8"),
+        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*KernelCases.*/fp8"),
         Steps("train-124m-fp8", 45, "124m", "fp8", 12),
         Steps("train-124m-fp16", 45, "124m", "fp16", 12),
         Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
@@ -78,15 +78,15 @@ def fourth():
 
 
 def rest():
-    """For single calls: some take all of one."""
+    """Steps for single calls; some take a whole call."""
     return [
         Cpu("cpu", "tiny training on the CPU", 20, 1),
         Cpu("cpu-2-ranks", "the same on 2 ranks of the bundle's mpirun", 30, 2),
         Sanitizer("racecheck", 250),
         Benchmark("figure-1-small", *FIGURE_1, "^spmm/0.1/bitmap/bf16/(128|256|512)/.*/576/"),
-        Benchmark("slabs", "gradients of bf16 weights on either side of the density from which they go by slabs", 100,
+        Benchmark("slabs", "gradients of bf16 weights below and above the density from which slabs compute them", 100,
                   "sparse_benchmark", "^sddmm/0.0.*/4096/4096/8192"),
-        Benchmark("gemms-tuned", "dense products, algorithms chosen by the clock", 130, "kernels_benchmark",
+        Benchmark("gemms-tuned", "dense products, algorithms chosen by time", 130, "kernels_benchmark",
                   "^gemm/.*/bf16/", {"ESPALIER_TUNE_PRODUCTS": "1"}),
         Largest("largest-gpt-offload", 500, "expanded", True),
         Largest("largest-gpt-sparse", 500, "sparse", False),
@@ -98,5 +98,5 @@ def groups():
 
 
 def facts():
-    """What every call begins with."""
+    """The first step of every call."""
     return Facts("facts", "device, driver, clocks, libraries", 120)

@@ -3,8 +3,8 @@ from kinds import Steps, write_text
 
 
 class SmallSteps(Steps):
-    """A model so small that the host's calls take longer than the kernels: 6 layers of 384 columns, 8 micro-batches
-    of 8 x 256 bytes a step."""
+    """A model so small that the host's calls take longer than the kernels: 6 layers of 384 columns, 8 micro-batches of
+    8 x 256 bytes per step."""
 
     def __init__(self, name, limit, storage, steps):
         super().__init__(name, limit, "6x384", storage, steps)

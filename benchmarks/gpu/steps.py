@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the plan (plan.py): each step within its own limit and all within TOTAL_S seconds; what fails is recorded
-and the rest goes on. STEPS names groups and steps; without it all are run, in order. Writes RESULTS/results.jsonl (a
-line a step), logs.txt and summary.md, each after every step: who is killed leaves what was done before.
+"""Runs the plan (plan.py): each step within its own limit, all within TOTAL_S seconds. A failed step is recorded, and
+the rest continues. STEPS names groups and steps; without it all run, in order. Writes RESULTS/results.jsonl (a line per
+step), logs.txt and summary.md after every step, so a killed call keeps the results of finished steps.
 
     steps.py BUNDLE RESULTS
 """
@@ -24,7 +24,7 @@ TAIL = 20_000  # characters of a log that are kept
 
 
 class Bundle:
-    """Where the programs are, what the machine has, and how a command is run."""
+    """The folder of programs, the free memory of the device, and the way to run a command."""
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = pathlib.Path(folder).resolve(), pathlib.Path(scratch)
@@ -35,7 +35,7 @@ class Bundle:
         return [str(self.folder / "with"), str(self.folder / "bin" / program), *map(str, arguments)]
 
     def run(self, command, limit, environment=None):
-        """(exit code, None where it ran past its limit; output; seconds). Ends everything that the command started."""
+        """(exit code, or None past the limit; output; seconds). Ends all processes that the command started."""
         begin = time.monotonic()
         with tempfile.TemporaryFile() as output:
             try:
@@ -60,9 +60,9 @@ class Bundle:
 
 
 class DeviceMemory:
-    """Bytes that a device has in use, by all processes, beyond those at the start: the most seen while it is entered.
-    Asks the driver, every 50 ms, in a context of its own (about 0.5 GiB) that it gives back at the end; `peak` stays
-    None where there is no driver, or nothing is `wanted`."""
+    """The largest number of bytes that all processes together use on a device, beyond those at the start, within a `with`
+    block. Polls the driver every 50 ms in its own context (about 0.5 GiB), released at the end. `peak` stays None without
+    a driver, or if `wanted` is false."""
 
     def __init__(self, wanted=True, driver="libcuda.so.1"):
         self.peak, self.context, self.ended = None, None, threading.Event()
@@ -102,12 +102,12 @@ class DeviceMemory:
 
 
 def perform(step, bundle, end, state):
-    """One line of the results, and the log. `end` is that of all steps."""
+    """(line of results, log) of a step. end: of all steps, by the monotonic clock."""
     line, log = {"step": step.name, "what": step.what, "seconds": 0}, ""
     limit = min(step.limit, end - time.monotonic())
     why = step.device and state["no_device"] or step.missing(bundle)
     if not why and limit < step.least:
-        why = f"no time was left: {max(0, limit):.0f} s, and it wants {step.least:.0f}"
+        why = f"no time was left: {max(0, limit):.0f} s of the {step.least:.0f} s that it needs"
     if why:
         return {**line, "status": "skipped", "why": why}, log
     try:
@@ -120,7 +120,7 @@ def perform(step, bundle, end, state):
         if memory.peak is not None:
             line["device_bytes_peak"] = memory.peak
         line.update(step.read(bundle, code, log, state))
-    except Exception as error:  # what a step wrote is not what its reader expects
+    except Exception as error:  # the output of a step is not as its reader expects
         return {**line, "status": "failed", "why": f"{type(error).__name__}: {error}"}, log
     if code is None:
         line.update(status="timed out", why=f"stopped after {limit:.0f} s")
@@ -137,7 +137,7 @@ def last_line(log):
 
 
 def chosen(wanted):
-    """The steps of those names of groups and steps, in the plan's order; without names all."""
+    """The steps that the names of groups and steps select, in the plan's order; without names all."""
     groups = plan.groups()
     steps = [step for group in groups.values() for step in group]
     unknown = set(wanted) - set(groups) - {step.name for step in steps} - {"facts"}
@@ -155,7 +155,7 @@ def main():
     steps = chosen(os.environ.get("STEPS", "").split())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the step's processes on the way
     scratch = tempfile.mkdtemp(prefix="gpu-")
-    lines, state, told = [], {"no_device": "the first step did not look for a device"}, ""
+    lines, state, text = [], {"no_device": "the first step did not look for a device"}, ""
     try:
         bundle = Bundle(folder, scratch)
         version = (bundle.folder / "version").read_text().strip()
@@ -167,12 +167,12 @@ def main():
                 out.flush()
                 logs.write(f"===== {step.name}: {line['status']}\n{log[-TAIL:]}\n")
                 logs.flush()
-                told = summary.summary(lines, version)
-                (results / "summary.md").write_text(told)
+                text = summary.summary(lines, version)
+                (results / "summary.md").write_text(text)
                 print(f"{step.name:24} {line['status']:10} {line['seconds']:7.1f} s  {line.get('why', '')}", flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(told)
+    print(text)
     sys.exit(1 if any(line["status"] in ("failed", "timed out") for line in lines) else 0)
 
 

@@ -1,4 +1,4 @@
-"""The results for people. Numbers that were not measured are not there."""
+"""summary.md: the results as tables, without numbers that were not measured."""
 from kinds import SHAPES
 from peaks import mfu, peak_flops
 
@@ -36,19 +36,19 @@ def giga(value, unit=2**30):
 
 
 def device_name(lines):
-    """Of the first device that `espalier info` lists; empty without one."""
+    """Name of the first device that `espalier info` lists; empty without one."""
     return next((line["info"]["devices"][0] for line in lines if line.get("info", {}).get("devices")), "")
 
 
 def peak_text(device):
     peak = peak_flops(device)
-    told = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
-    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {told}.",
+    rate = f"{peak / 1e12:.0f} TFLOP/s" if peak else "not known, so no MFU"
+    return ["", f"MFU: 6 N + 12 L C T flops a token (benchmarks/gpu/peaks.py) over dense bf16 of the device: {rate}.",
             "Device's peak: ours by the driver, with its context; PyTorch's what its allocator took."]
 
 
 def largest(lines):
-    """The largest models that were planned for the device, and how far they came."""
+    """Table of the largest models: their plans, and the steps that they took."""
     rows = [line for line in lines if line.get("largest")]
     text = ["", "| " + " | ".join(LARGEST_COLUMNS) + " |", "|---" * len(LARGEST_COLUMNS) + "|"] if rows else []
     for line in rows:

@@ -5,10 +5,9 @@
 //                  encodings of random masks; bytes/H is the ratio to it
 //   ns/kept, ns/elem   CPU time per kept element and per element of the matrix
 //
-//   encode   mask -> index          decode   index -> positions, the first half of the kept
-//   elements
-//   view     index -> input of kernels (bitmap words and ranks, where they do not read the
-//   encoding)
+//   encode   mask -> index
+//   decode   index -> positions of the first half of the kept elements
+//   view     index -> input of kernels: bitmap words and ranks, unless kernels read the encoding
 //   gather   packed = dense[positions], fp32, view included
 //   file     entropy code: mask -> bytes, bytes -> mask
 //

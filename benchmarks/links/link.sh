@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Training over a slow link between two hosts, Espalier beside PyTorch DDP, in turns: tokens/s, bytes and loss.
-#   benchmarks/links/link.sh TEXT [ROUNDS [LINES]]     3 rounds; needs ./build, and PyTorch by benchmarks/peers/setup.sh or
-#                                                PEERS_PYTHON; lines go to standard output and to the end of LINES
-# GPT of 6 layers, 384 wide, context 256, characters of TEXT, 2 ranks of one core, 4 sequences each, bf16, no dropout;
-# scripts/two_hosts.sh shapes the link. RATES (none 1gbit 200mbit 100mbit), STEPS (20) and ONLY (a regular expression
-# of contenders' names) choose. Each line is one run:
+# Training over a slow link between two hosts, Espalier and PyTorch DDP alternating: tokens/s, bytes, loss.
+#
+#   benchmarks/links/link.sh TEXT [ROUNDS [LINES]]     3 rounds; appends its lines to the file LINES
+#
+# Needs build/src/cli/espalier, and PyTorch by benchmarks/peers/setup.sh or PEERS_PYTHON. GPT of 6 layers,
+# 384 wide, context 256, characters of TEXT, 2 ranks of one core, 4 sequences each, bf16, no dropout;
+# scripts/two_hosts.sh shapes the link. RATES (none 1gbit 200mbit 100mbit), STEPS (20) and ONLY (a regular
+# expression of contenders' names) choose. Each line is one run:
+#
 #   round= rate= contender= tokens_per_s= slowest= fastest= bytes_a_step= link_bytes= train_loss= val_loss=
-# tokens/s: median, slowest and fastest step after the first fifth. bytes_a_step: what rank 0 sent in such a step, for
-# DDP counted at the interface, for Espalier at its transport. link_bytes: what the first host sent in the whole run,
-# counted at the interface. Losses after STEPS steps. Exit code 77: the link cannot be made on this machine.
+#
+# - tokens_per_s, slowest, fastest: median and extremes of the steps after the first fifth
+# - bytes_a_step: sent by rank 0 in such a step; DDP: counted at the interface, Espalier: at its transport
+# - link_bytes: sent by the first host in the whole run, counted at the interface
+# - train_loss, val_loss: after STEPS steps
+#
+# Exit code 77: no such link on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -61,7 +68,7 @@ ddp() {
   scripts/two_hosts.sh --rate "$rate" torchrun benchmarks/peers/ddp_link.py --data "$text" --steps "$steps" "$@"
 }
 
-# One line of results from what a contender left in $work.
+# result KIND: the line of results of the contender that just ran in $work.
 result() {
   python3 - "$work" "$1" <<'P'
 import json, pathlib, statistics, sys

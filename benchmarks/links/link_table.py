@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The lines of benchmarks/links/link.sh as Markdown tables: link_table.py LINES [MORE LINES…], any number of calls.
+"""link_table.py LINES…: Markdown tables of lines of benchmarks/links/link.sh, from one or several calls.
 
-Medians over the rounds. The share of a contender's own speed without a limit says what the link costs it.
+Values are medians over the rounds. The share in brackets is relative to the contender's own speed without a limit.
 """
 import collections
 import statistics
@@ -37,7 +37,7 @@ def speed(name, rate):
 
 
 def over_rates(name, key):
-    """Losses and bytes do not depend on the link: all runs together."""
+    """Median over all runs: losses and bytes do not depend on the link."""
     return statistics.median(value for rate in rates for value in cells[name, rate][key])
 
 

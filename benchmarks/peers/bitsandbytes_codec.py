@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """bitsandbytes on the CPU, one thread: quantize_blockwise and dequantize_blockwise of normal numbers.
 
-Prints a JSON line for each block size: GB of fp32 a second each way (of the fastest of many repeats; it has no
-CPU form that writes into given arrays, so a result is allocated each time), the relative error in L2, and torch's copy of the same array.
+Prints a JSON line for each block size: GB of fp32 per second in each direction (the fastest of many repeats; its CPU
+functions allocate their results), the relative L2 error, and the speed of torch's copy of the same array. Needs the
+packages torch and bitsandbytes.
 
-    bitsandbytes_codec.py [--mib 4] [--seconds 1]
+    bitsandbytes_codec.py
 """
-import argparse
 import json
 import time
 
+import bitsandbytes
+import bitsandbytes.functional as bnb
 import torch
 
+MIB, SECONDS = 4, 1  # size of the array, duration of each measurement
 
-def rate(action, bytes_, seconds):
+
+def rate(action, bytes_):
     action()
     best = float("inf")
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         begin = time.perf_counter()
         action()
@@ -25,16 +29,9 @@ def rate(action, bytes_, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=float, default=4)
-    parser.add_argument("--seconds", type=float, default=1)
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    import bitsandbytes
-    import bitsandbytes.functional as bnb
-
     torch.manual_seed(1)
-    x = 1e-3 * torch.randn(int(options.mib * 2**18))
+    x = 1e-3 * torch.randn(MIB * 2**18)
     y = torch.empty_like(x)
     bytes_ = 4 * x.numel()
     for block in (256, 512, 4096):
@@ -42,10 +39,10 @@ def main():
         quantize = lambda: bnb.quantize_blockwise(x, code=map_, blocksize=block)
         codes, state = quantize()
         dequantize = lambda: bnb.dequantize_blockwise(codes, state)
-        line = {"bitsandbytes": bitsandbytes.__version__, "mib": options.mib, "block": block,
-                "encode": rate(quantize, bytes_, options.seconds),
-                "decode": rate(dequantize, bytes_, options.seconds),
-                "copy": rate(lambda: y.copy_(x), bytes_, options.seconds)}
+        line = {"bitsandbytes": bitsandbytes.__version__, "mib": MIB, "block": block,
+                "encode": rate(quantize, bytes_),
+                "decode": rate(dequantize, bytes_),
+                "copy": rate(lambda: y.copy_(x), bytes_)}
         line["error"] = round(float((dequantize() - x).norm() / x.norm()), 5)
         print(json.dumps(line), flush=True)
 

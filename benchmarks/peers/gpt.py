@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The GPT of `espalier train`, in PyTorch: the speed and the loss to compare with.
+"""The GPT of `espalier train` in PyTorch, the reference for speed and loss.
 
 Layout of GPT-2 as nanoGPT writes it: pre-norm, learned positions, GELU (tanh), biases in every linear layer
 and norm, a head without bias, no dropout. Text is read as bytes; batches are random windows of the first
 90 % of it; validation reads the last 10 % in order. AdamW decays matrices only, gradients are clipped, the
 rate warms up and then follows a cosine. Pruning is one-shot and global, by magnitude, over the linear
-weights of the blocks. Under torchrun each rank takes its part of every batch (DDP over gloo), so that any
-number of ranks sees the same data.
+weights of the blocks. Under torchrun each rank takes its part of every batch (DDP over gloo), so any number of
+ranks reads the same data.
 
     gpt.py --data TEXT --layers 4 --heads 4 --width 128 --context 64 --batch 12 --steps 60
     torchrun --nproc-per-node 2 gpt.py --data TEXT --threads 1 …
@@ -46,7 +46,7 @@ class Block(nn.Module):
         return x + self.contract(F.gelu(self.expand(self.norm2(x)), approximate="tanh"))
 
     def linear_weights(self):
-        """What pruning may touch."""
+        """The prunable weights."""
         return [m.weight for m in (self.qkv, self.projection, self.expand, self.contract)]
 
 
@@ -63,7 +63,7 @@ class GPT(nn.Module):
                 nn.init.normal_(m.weight, std=0.02)
             if isinstance(m, nn.Linear) and m.bias is not None:
                 nn.init.zeros_(m.bias)
-        # What adds to the residual stream starts smaller, so that its variance does not grow with depth.
+        # Weights that add to the residual stream start smaller, so that its variance does not grow with depth.
         for b in self.blocks:
             nn.init.normal_(b.projection.weight, std=0.02 / math.sqrt(2 * layers))
             nn.init.normal_(b.contract.weight, std=0.02 / math.sqrt(2 * layers))
@@ -80,8 +80,37 @@ class GPT(nn.Module):
         return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
     def loss(self, x, targets):
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return cross_entropy(self.head(self.norm(x)), targets)
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+class FirstLayer(nn.Module):
+    """Embeddings of a GPT, as a layer of DeepSpeed's pipeline engine."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.token, self.position = net.token, net.position
+
+    def forward(self, tokens):
+        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+
+
+class LastLayer(nn.Module):
+    """Final norm and head of a GPT, likewise."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.norm, self.head = net.norm, net.head
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+def pipeline_layers(net):
+    return [FirstLayer(net), *net.blocks, LastLayer(net)]
 
 
 def make_optimizer(model, lr, beta1, beta2, weight_decay):
@@ -104,7 +133,7 @@ def learning_rate(step, a):
 
 @torch.no_grad()
 def prune(weights, optimizer, sparsity):
-    """One threshold for all weights. Returns [(weight, mask)]; Adam forgets what was cut."""
+    """Prunes by one threshold for all weights, and zeroes their moments. Returns [(weight, mask)]."""
     magnitudes = torch.cat([w.abs().flatten() for w in weights])
     cut = magnitudes.kthvalue(round(sparsity * magnitudes.numel())).values
     masks = [(w, (w.abs() > cut).to(w.dtype)) for w in weights]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Causal attention on a GPU as PyTorch has it: scaled_dot_product_attention of bf16 heads that lie in one array
-[B, T, 3 C], as kernels_benchmark's rows attention/NAME/… have them. Forward, and gradients of q, k and v, by each
-backend that takes them; the fastest counts and is named. Flops are those of the products of T (T + 1) / 2 scores: 2
-forward, 5 backward. Prints a line of JSON for each shape: the fastest of several tries.
+"""Causal attention of PyTorch on a GPU: scaled_dot_product_attention of bf16 heads in one array [B, T, 3 C], the layout of
+kernels_benchmark's rows attention/NAME/…. Times forward and the gradients of q, k and v with each backend that
+supports them, and names the fastest. Flops are those of the products of T (T + 1) / 2 scores: 2 in forward, 5 in
+backward. Prints a line of JSON for each shape, with the fastest of several tries.
 
     gpu_attention.py NAME:BxTxHxD …
 """
@@ -14,12 +14,12 @@ import time
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-TOGETHER, TRIES = 20, 10  # calls that are waited for together, as bench::seconds_of does
+TOGETHER, TRIES = 20, 10  # calls per synchronization, as in bench::seconds_of
 
 
 def backends():
-    """{name: a function that makes a context of that one alone}. PyTorch's own choice is FlashAttention, also where
-    cuDNN's kernels are faster, as on Hopper. Versions that cannot be told (before 2.5) have that choice alone."""
+    """{name: a function that returns a context with only that backend}. PyTorch's own choice is FlashAttention, even on
+    Hopper, where cuDNN's kernels are faster. Versions before 2.5 cannot select cuDNN and have only that choice."""
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         named = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
@@ -30,7 +30,7 @@ def backends():
 
 
 def fastest_backends():
-    """A context of all, cuDNN's first from compute capability 9 on; the order can be told from 2.6 on."""
+    """A context of all backends, cuDNN first on compute capability 9 and later; needs PyTorch 2.6 for the order."""
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -42,7 +42,7 @@ def fastest_backends():
 
 
 def fastest(body):
-    """Seconds of a call."""
+    """Seconds per call."""
     best = 1e9
     for _ in range(TRIES):
         torch.cuda.synchronize()
@@ -55,7 +55,7 @@ def fastest(body):
 
 
 def seconds_of(q, k, v, dout):
-    """Of forward and of backward, by the backend that is chosen."""
+    """(forward, backward) with the selected backend."""
     with torch.no_grad():
         forward = fastest(lambda: scaled_dot_product_attention(q, k, v, is_causal=True))
     out = scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -72,10 +72,10 @@ def measure(name, sequences, tokens, heads, width):
         try:
             with alone():
                 found[backend] = seconds_of(q, k, v, dout)
-        except RuntimeError as error:  # this one does not take the shape, or is not in this build
+        except RuntimeError as error:  # the backend does not support the shape, or is not in this build
             print(f"{name}: {backend}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
     if not found:
-        raise SystemExit(f"{name}: no backend takes it")
+        raise SystemExit(f"{name}: no backend supports it")
     product = sequences * heads * tokens * (tokens + 1) * width
     rows = {}
     for verb, at, products in (("forward", 0, 2), ("backward", 1, 5)):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps of gpt.py's GPT on a GPU as PyTorch is fastest: torch.compile, scaled_dot_product_attention by the
-backend that is fastest there (gpu_attention.py), fused AdamW, bf16 autocast, TF32 for what stays fp32. Random tokens.
-Prints a line of JSON for each way as soon as it is done, with tokens/s of the median step; whoever stops it keeps
-those. Ways:
+"""Training steps of gpt.py's GPT on a GPU with PyTorch's fastest settings: torch.compile, the fastest backend of
+scaled_dot_product_attention (gpu_attention.py), fused AdamW, bf16 autocast, TF32 for fp32 products. Random tokens.
+Prints a line of JSON for each way as soon as it finishes, with tokens/s of the median step, so a stopped call keeps
+the lines of finished ways. Ways:
 
-    eager    nothing is compiled: a few steps, so that there is a number at once
-    blocks   the blocks, whose code is compiled once for all of them, and the loss with the layer before it
-    model    all in one: what lies between two blocks is fused as well, but compiling takes longer with each block
-             (1.5B: minutes)
+    eager    compiles nothing; few steps, for an early result
+    blocks   compiles the code of a block once for all blocks, and the head with the loss
+    model    compiles the whole model, and so fuses operations between blocks; takes longer with each block (1.5B:
+             minutes)
 
     gpu_step.py --layers 12 --heads 12 --width 768 --context 1024 --batch 16 --steps 12 eager blocks model
 """
@@ -25,7 +25,7 @@ import gpt
 from gpu_attention import fastest_backends
 
 EAGER_STEPS = 4
-# What does not run with the first, one of cuDNN's limits say, may with the second.
+# If a shape exceeds a limit of the first, for example of cuDNN, the second is tried.
 ATTENTION = {"fastest first": fastest_backends, "PyTorch's choice": contextlib.nullcontext}
 
 
@@ -40,7 +40,7 @@ def compiled(net, way):
 
 
 def measure(a, way, attention):
-    """A line about a new model."""
+    """Trains a new model; returns its line of results."""
     on_gpu = a.device == "cuda"
     wait = torch.cuda.synchronize if on_gpu else lambda: None
     torch.manual_seed(1)
@@ -70,17 +70,17 @@ def measure(a, way, attention):
             "parameters": sum(q.numel() for q in net.parameters()), "steps": steps, "loss": round(loss.item(), 4),
             "first_step_s": round(seconds[0], 2), "step_ms": round(1e3 * median, 3),
             "tokens_per_s": round(a.batch * a.context / median, 1)}
-    if on_gpu:  # what the allocator took from the driver; the context is not in it
+    if on_gpu:  # memory that the allocator took from the driver, without the context
         line["device_bytes_peak"] = torch.cuda.max_memory_reserved()
     return line
 
 
 def attempt(a, way, attention):
-    """Prints its line, and leaves nothing for the next; empty, or why it failed."""
+    """Prints the line of one way and frees its memory. Returns the reason of a failure, or an empty string."""
     failed = ""
     try:
         print(json.dumps(measure(a, way, attention)), flush=True)
-    except Exception as error:  # the compiler's, say
+    except Exception as error:  # for example of the compiler
         failed = f"{way}, {attention}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         print(failed, file=sys.stderr, flush=True)
     torch.compiler.reset()

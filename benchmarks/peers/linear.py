@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""One linear layer, forward + backward, one thread: PyTorch dense, SparseProp, torch.sparse (MKL).
+"""Forward and backward of one linear layer, one thread: PyTorch dense, SparseProp, torch.sparse (MKL).
 
-Prints a JSON line for each shape, density and system: the minimum and median seconds of a forward and a
-backward (gradients of input, weight and bias). SparseProp wants the batch before the features, as
-PyTorch does; torch.sparse has no gradient for the values of a CSR weight, so its line is forward and
-backward-input, each a product of the CSR matrix (or its transpose) with the activations.
+Prints a JSON line for each system: the least and the median seconds of a forward and a backward (gradients of
+input, weight and bias). torch.sparse has no gradient for the values of a CSR weight, so its line covers forward
+and the gradient of the input, each a product of the CSR matrix (or its transpose) with the activations.
 
-    linear.py [--shape 768x3072] [--rows 2048] [--density 0.1] [--repeats 7]
+    linear.py [--shape 768x3072] [--rows 2048] [--density 0.1]
 """
 import argparse
 import json
@@ -15,12 +14,15 @@ import time
 import warnings
 
 import torch
+from sparseprop.modules import SparseLinear
+
+REPEATS = 7
 
 
-def timed(action, repeats):
+def timed(action):
     action()
     seconds = []
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         begin = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - begin)
@@ -54,8 +56,6 @@ def main():
     parser.add_argument("--shape", default="768x3072", help="outputs x inputs")
     parser.add_argument("--rows", type=int, default=2048, help="tokens")
     parser.add_argument("--density", type=float, default=0.1)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--systems", default="dense,sparseprop,torch.sparse")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -65,17 +65,11 @@ def main():
     dense = torch.nn.Linear(inputs, outputs)
     with torch.no_grad():
         dense.weight.mul_(torch.rand(outputs, inputs) < options.density)
-    for system in options.systems.split(","):
-        if system == "dense":
-            action = layer_action(dense, x, dy)
-        elif system == "sparseprop":
-            from sparseprop.modules import SparseLinear
-
-            action = layer_action(SparseLinear.from_dense(dense), x, dy)
-        else:
-            action = csr_action(dense.weight.detach(), x, dy)
+    actions = {"dense": layer_action(dense, x, dy), "sparseprop": layer_action(SparseLinear.from_dense(dense), x, dy),
+               "torch.sparse": csr_action(dense.weight.detach(), x, dy)}
+    for system, action in actions.items():
         line = {"system": system, "shape": options.shape, "rows": options.rows, "density": options.density}
-        print(json.dumps(line | timed(action, options.repeats)), flush=True)
+        print(json.dumps(line | timed(action)), flush=True)
 
 
 if __name__ == "__main__":

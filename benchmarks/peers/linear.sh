@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# A linear layer, forward + backward, one thread: Espalier, PyTorch dense, SparseProp and torch.sparse in turns.
-#   benchmarks/peers/linear.sh [ROUNDS]      needs ./build and benchmarks/peers/setup.sh (or PEERS_PYTHON)
-# SHAPES="768x768 …" (outputs x inputs), TOKENS=2048, DENSITIES="0.2 0.1 0.05". Milliseconds are medians over the
-# rounds of each round's fastest (Espalier: mean) call; ratios are SparseProp / Espalier and dense PyTorch / Espalier.
+# Forward and backward of a linear layer, one thread: Espalier, PyTorch dense, SparseProp, torch.sparse.
+#
+#   benchmarks/peers/linear.sh [ROUNDS]      3 rounds, systems alternating; needs ./build with benchmarks
+#
+# Needs a python with torch and sparseprop (benchmarks/peers/setup.sh installs only torch): PEERS_PYTHON,
+# or benchmarks/peers/.venv.
+#
+# SHAPES="768x768 …" (outputs x inputs), TOKENS (2048) and DENSITIES ("0.2 0.1 0.05") choose. Milliseconds
+# are medians over the rounds of the fastest call of a round (Espalier: the mean call). The ratios are
+# SparseProp / Espalier and dense PyTorch / Espalier.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}

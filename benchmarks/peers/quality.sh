@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The loss to reach: PyTorch, case A for 2,000 steps on a text by characters, dense and pruned to 90 % at step
-# 500, seeds 1, 2, 3. Prints one line of JSON a run; val_loss is over the first 100 batches of the last 10 %.
+# The reference loss: PyTorch, case A for 2,000 steps on a text by characters, dense and pruned to 90 % at
+# step 500, seeds 1, 2, 3. Prints a line of JSON per run; val_loss is that of the first 100 batches of the
+# last 10 % of the text.
 #
-#   benchmarks/peers/quality.sh --data TEXT          (about 80 s a run on 2 cores)
+#   benchmarks/peers/quality.sh --data TEXT          (about 80 s per run on 2 cores)
 #
-# PEERS_PYTHON names another python than the one setup.sh makes; SEEDS and STEPS change the list.
+# PEERS_PYTHON names a python other than that of setup.sh; SEEDS and STEPS change the runs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PEERS_PYTHON:-$here/.venv/bin/python}

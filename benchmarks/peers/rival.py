@@ -1,12 +1,12 @@
-"""What the rivals of compare.sh share: the work they are given, and the record of it that they hand back.
+"""Shared by the rivals of compare.sh: the work order that they read, and the record that they write.
 
 A rival is a program: RIVAL --work WORK.json --out RESULT.json [options], started once a rank, by torchrun or with its
 environment. WORK.json names the model, the initial weights (dense arrays of `espalier export`), the tokens, the first
 token of every training sequence of every step, and the learning rate of every step, so that all systems compute the
 same numbers up to rounding (docs/comparison.md lists its keys). Rank 0 writes RESULT.json.
 
-Timed is what a user waits for in each step: picking the batch, forward, backward, communication, update. Evaluations,
-and the one look at memory, lie between steps.
+The time of a step covers reading the batch, forward, backward, communication and update; evaluations and the measurement
+of memory do not count.
 """
 import argparse
 import contextlib
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+import ddp
 import gpt
 
 
@@ -32,25 +33,15 @@ def parser(description):
     return p
 
 
-def sent_bytes(interface):
-    """What the kernel counted so far on an interface of this network namespace."""
-    with open("/proc/self/net/dev") as lines:
-        for line in lines:
-            name, _, counters = line.partition(":")
-            if name.strip() == interface:
-                return int(counters.split()[8])
-    raise SystemExit(f"no interface {interface!r}: GLOO_SOCKET_IFNAME must name the one that gloo uses")
-
-
 def torch_name(name):
-    """Of a parameter of Espalier in gpt.GPT."""
+    """Name in gpt.GPT of a parameter of Espalier."""
     if name.startswith("embedding."):
         return name.removeprefix("embedding.") + ".weight"
     return name.replace(".attention.", ".").replace(".mlp.", ".")
 
 
 class Work:
-    """The work order, and what a rank needs for its part of it."""
+    """The work order, and a rank's part of it."""
 
     def __init__(self, path):
         with open(path) as file:
@@ -81,7 +72,7 @@ class Work:
             yield self._rows("training", starts[first:first + self.micro_batch])
 
     def validation_batch(self, number, rank, ranks):
-        """The same of validation batch `number`: windows side by side."""
+        """The same for validation batch `number`, whose windows are adjacent."""
         part = self.global_batch // ranks
         first = number * self.global_batch + rank * part
         for i in range(first, first + part, self.micro_batch):
@@ -111,8 +102,8 @@ class Work:
 
 
 def state_bytes():
-    """Floating-point numbers (and masks) alive between backward and update, each storage once: weights, gradients,
-    master copies, moments, what hooks and engines keep. Activations are gone by then; tokens are integers."""
+    """Bytes of all floating-point and mask tensors, each storage once: weights, gradients, master copies, moments, buffers
+    of hooks and engines. Call it between backward and update, when activations are freed."""
     storages, seen = {}, []
     for found in gc.get_objects():
         if type(found) in (torch.Tensor, torch.nn.Parameter):  # others are stand-ins of torch.compile
@@ -127,8 +118,8 @@ def state_bytes():
 
 
 class Record:
-    """What a rank notes while it trains. In each step: `with record.step(i):` around the work, `record.loss(…)` with the
-    mean over what the rank computed, and `record.look()` between backward and update."""
+    """Measurements of a rank. In each step call `with record.step(i):` around the work, `record.look()` between backward and
+    update, and `record.loss(…)` with the mean over the rank's part."""
 
     def __init__(self, work):
         self.work = work
@@ -136,26 +127,26 @@ class Record:
         self.counted = work.ranks > 1 and work.backend == "gloo"
         self.seconds, self.losses, self.evaluations, self.sent = [], [], [], []
         self.state, self.looking = None, 0.0
-        # Moments are there, PowerSGD has begun (rival_ddp.py).
+        # Steps with moments, after PowerSGD has begun (rival_ddp.py).
         self.looks = {min(work.steps // 10 + i, work.steps - 1) for i in (2, 3, 4)}
 
     @contextlib.contextmanager
     def step(self, number):
         self.number, self.looking = number, 0.0
-        before = sent_bytes(self.interface) if self.counted else 0
+        before = ddp.sent_bytes(self.interface) if self.counted else 0
         start = time.perf_counter()
         yield
         if self.work.device == "cuda":
             torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - start - self.looking)
         if self.counted:
-            self.sent.append(sent_bytes(self.interface) - before)
+            self.sent.append(ddp.sent_bytes(self.interface) - before)
 
     def loss(self, value):
         self.losses.append(value.detach().float().reshape(()))
 
     def look(self):
-        """The least of three steps, among those that count for no speed: now and then a message's copy is not gone yet."""
+        """Takes the least state of three steps, because the copy of a message is occasionally still alive."""
         if self.number in self.looks:
             start = time.perf_counter()
             found = state_bytes()
@@ -163,14 +154,14 @@ class Record:
             self.looking = time.perf_counter() - start
 
     def evaluate(self, number, mean_loss):
-        """After step `number`, where the order wants it: mean_loss(batch number) over the validation batches."""
+        """After each step `number` with an evaluation: the mean of mean_loss(batch) over the validation batches."""
         if (number + 1) % self.work.eval_every == 0 or number + 1 == self.work.steps:
             with torch.no_grad():
                 losses = [float(mean_loss(i)) for i in range(self.work.eval_batches)]
             self.evaluations.append([number + 1, sum(losses) / len(losses)])
 
     def write(self, path, system, average=True):
-        """Collective. `average`: losses and evaluations differ between ranks, and their means are meant."""
+        """Collective. average: losses and evaluations are those of a rank's part, and their means are written."""
         work = self.work
         curve = torch.stack(self.losses).to(work.device)
         values = torch.tensor([value for _, value in self.evaluations], device=work.device)
@@ -190,7 +181,7 @@ class Record:
         result = {
             "system": system, "step_seconds": self.seconds, "losses": curve.tolist(),
             "evaluations": [[step, value] for (step, _), value in zip(self.evaluations, values.tolist())],
-            # Of the interface: on a host of its own what a rank sent, else what all sent.
+            # Counted at the interface: on a rank's own host its bytes, else those of all ranks.
             "sent_bytes": self.sent if self.counted else None,
             "sent_by": work.ranks if self.interface == "lo" else 1,
             "peak_rss": [m["rss"] for m in everyone], "device_peak": max(m["device"] for m in everyone),
@@ -201,7 +192,7 @@ class Record:
 
 
 def finish(work):
-    """Ends the rank at once: engines leave threads behind that may hang or talk at the interpreter's end."""
+    """Ends the rank without finalizers: engines leave threads that may hang or print at the interpreter's end."""
     if work.ranks > 1:
         dist.barrier()
     sys.stdout.flush()

@@ -2,18 +2,16 @@
 """PyTorch DDP for compare.sh: eager or compiled, with torch's communication hooks, dense or pruned with fixed masks.
 
 Pruning is torch's own (torch.nn.utils.prune): the mask is a second array beside the weight, products stay dense.
-PowerSGD takes all gradients as one bucket: with more, torch's callbacks start the sums of two buckets in an order that
-differs between ranks now and then (seen with 2.15). It begins after a tenth of the steps, as its documentation advises;
-torch allows no fewer than 2 plain steps before it.
+PowerSGD begins after a tenth of the steps, as its documentation advises.
 """
 import contextlib
 
 import torch
 import torch.distributed as dist
 import torch.nn.utils.prune
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import ddp
 import rival
 
 
@@ -21,18 +19,8 @@ def options():
     p = rival.parser(__doc__)
     p.add_argument("--compile", action="store_true")
     p.add_argument("--masked", action="store_true", help="start from the pruned weights, keep their zeros")
-    p.add_argument("--hook", choices=["none", "fp16", "bf16", "powersgd"], default="none")
-    p.add_argument("--matrix-rank", type=int, default=1, help="of what powersgd sends")
+    ddp.add_options(p)
     return p.parse_args()
-
-
-def register(model, hook, matrix_rank, steps):
-    if hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=matrix_rank,
-                                            start_powerSGD_iter=max(2, steps // 10))
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif hook != "none":
-        model.register_comm_hook(None, getattr(default_hooks, hook + "_compress_hook"))
 
 
 def main():
@@ -49,8 +37,8 @@ def main():
     if work.ranks > 1:
         # Without broadcast_buffers the masks, which never change, are not sent in every step.
         model = DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False,
-                                        bucket_cap_mb=1024 if a.hook == "powersgd" else None)
-        register(model, a.hook, a.matrix_rank, work.steps)
+                                        bucket_cap_mb=ddp.bucket_megabytes(a.hook))
+        ddp.register(model, a.hook, a.matrix_rank, max(2, work.steps // 10))
     plain = model
     if a.compile:
         model = torch.compile(model)
@@ -68,7 +56,7 @@ def main():
                 group["lr"] = work.learning_rates[step]
             total = 0
             for i, (x, y) in enumerate(work.batch(step, work.rank, work.ranks)):
-                last = i + 1 == micro_batches  # gradients of the others add up without being sent
+                last = i + 1 == micro_batches  # earlier micro-batches accumulate without communication
                 with contextlib.nullcontext() if last or work.ranks == 1 else plain.no_sync():
                     with work.autocast():
                         loss = model(x, y) / micro_batches

@@ -1,34 +1,10 @@
 #!/usr/bin/env python3
-"""DeepSpeed's pipeline engine for compare.sh: every rank is a stage."""
+"""DeepSpeed's pipeline engine for compare.sh; each rank is a stage."""
 import deepspeed
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
 from deepspeed.pipe import PipelineModule
 
+import gpt
 import rival
-
-
-class Embedding(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.token, self.position = net.token, net.position
-
-    def forward(self, tokens):
-        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
-
-
-class Head(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.norm, self.head = net.norm, net.head
-
-    def forward(self, x):
-        return self.head(self.norm(x))
-
-
-def cross_entropy(logits, targets):
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 def main():
@@ -38,11 +14,11 @@ def main():
         raise SystemExit("this script pipelines untied embeddings only")
     deepspeed.init_distributed(work.backend)
     net, _ = work.network()
-    module = PipelineModule(layers=[Embedding(net), *net.blocks, Head(net)], loss_fn=cross_entropy,
+    module = PipelineModule(layers=gpt.pipeline_layers(net), loss_fn=gpt.cross_entropy,
                             num_stages=work.ranks, partition_method="parameters")
     del net  # the stage keeps its own layers
     for parameter in module.parameters():
-        parameter.model_parallel = True  # else the norm that fp32 gradients are clipped by is that of the first stage
+        parameter.model_parallel = True  # otherwise fp32 gradients are clipped by the norm of the first stage
     config = {
         "train_batch_size": work.global_batch, "train_micro_batch_size_per_gpu": work.micro_batch,
         "gradient_clipping": work.clip, "steps_per_print": 10**9, "bf16": {"enabled": work.dtype == "bf16"}}

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Training speed of PyTorch on this machine: one line of text and one of JSON for each case.
+# Training speed of PyTorch on this machine: a line of text and a line of JSON for each case.
 #
 #   benchmarks/peers/run.sh --data TEXT [--only A|B]
 #
-# A = 4 layers, 4 heads, 128 wide, context 64, 12 sequences; B = 6, 6, 384, 256, 8; vocabulary: the characters
-# of TEXT. Each as one process of 2 threads and as DDP of 2 ranks of 1 thread. PEERS_PYTHON names another
-# python than the one setup.sh makes; A_STEPS and B_STEPS change how long a case runs.
+# A = 4 layers, 4 heads, 128 wide, context 64, 12 sequences; B = 6, 6, 384, 256, 8; vocabulary: the
+# characters of TEXT. Each runs as one process of 2 threads and as DDP of 2 ranks of 1 thread. PEERS_PYTHON
+# names a python other than that of setup.sh; A_STEPS and B_STEPS set the number of steps.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PEERS_PYTHON:-$here/.venv/bin/python}
-data= only=
+data="" only=""
 while [ $# -gt 0 ]; do
   case $1 in
     --data) data=$2; shift 2 ;;
@@ -26,7 +26,7 @@ two_ranks() {
     "$here/gpt.py" --data "$data" --json --threads 1 "$@"
 }
 
-# report NAME COMMAND…: a case that fails is said and does not stop the others.
+# report NAME COMMAND…: prints the results of a case, or its failure, and continues.
 failed=0
 report() {
   local name=$1 line; shift

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Makes benchmarks/peers/.venv with PyTorch, numpy, h5py and DeepSpeed from PyPI. Running it again changes nothing.
+# Makes benchmarks/peers/.venv with PyTorch, numpy, h5py and DeepSpeed from PyPI. A second call changes nothing.
 #
 #   benchmarks/peers/setup.sh [--for-gpu]
 #
-# PEERS_PYTHON names a python that has them already: then it is only checked, and nothing is installed. PEERS_VENV names
-# another folder than benchmarks/peers/.venv. Without --for-gpu the much smaller build of PyTorch for CPUs is taken
-# where its index can be reached. DeepSpeed alone missing: exit code 1, and what needs only PyTorch works.
+# - PEERS_PYTHON names a python that has them: it is only checked, and nothing is installed.
+# - PEERS_VENV names a folder other than benchmarks/peers/.venv.
+# - Without --for-gpu it takes the smaller build of PyTorch for CPUs, where its index can be reached.
+# - If only DeepSpeed cannot be installed, the exit code is 1, and scripts that need only PyTorch work.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 venv=${PEERS_VENV:-$here/.venv}
@@ -34,7 +35,7 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
 fi
 fetch numpy
 fetch h5py
-# Its setup looks at the torch that is installed; its operators are compiled when they are first used (here: none).
+# Its setup reads the installed torch. Operators would be compiled at their first use; none is used here.
 fetch setuptools
 fetch wheel
 DS_BUILD_OPS=0 fetch --no-build-isolation deepspeed

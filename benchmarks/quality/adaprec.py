@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Validation loss over time on a slow link: fixed codecs beside those that choose (AdaPrec's poster, Oyama 2017).
+"""Validation loss over time on a slow link: fixed codecs beside codecs that are chosen (AdaPrec's poster, Oyama 2017).
 
 nanoGPT's CPU setting (4 layers, 128 wide, context 64, 12 sequences, characters of TEXT), 2 ranks of one core on two
-hosts (scripts/two_hosts.sh), dense, no error feedback, as in the poster. float: fp32; fp8: fp8-e5m2; table-1; fastest;
-adaprec: a round every third of the steps, trials of 100 steps with each of fp32, fp8-e5m2, table:1. Time is that of
-steps and, with adaprec, of its trials; evaluations for the curve are not counted.
+hosts (scripts/two_hosts.sh), dense, no error feedback, as in the poster. Contenders: float (fp32), fp8 (fp8-e5m2),
+table-1, fastest, and adaprec with a round every third of the steps and trials of 100 steps with each of fp32,
+fp8-e5m2 and table:1. Time is that of steps and, with adaprec, of its trials, without evaluations.
 
   benchmarks/quality/adaprec.py run OUT.jsonl TEXT [--rate 1gbit] [--steps 1200] [--seeds 1 2 3] [--program P]
   benchmarks/quality/adaprec.py table OUT.jsonl [SVG]      Markdown; a chart of the first seed
 
-Standard library only. `run` goes on where OUT.jsonl ends. Exit code 77: the link cannot be made on this machine.
+Standard library only. `run` continues after the last line of OUT.jsonl. Exit code 77: no link on this machine.
 """
-import argparse
 import pathlib
 import statistics
 import sys
@@ -25,7 +24,7 @@ SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_batches": 30, "parallel.cod
 
 
 def curve(rows):
-    """[minutes of training, validation loss]."""
+    """[[minutes of training, validation loss], …]"""
     seconds, points = 0.0, []
     for row in rows:
         seconds += (row["step_ms"] + row.get("trial_ms", 0)) / 1e3
@@ -55,7 +54,7 @@ def run_all(arguments):
 
 
 def loss_at(points, minutes):
-    """The last one evaluated by then."""
+    """The last loss evaluated within these minutes."""
     return next((loss for at, loss in reversed(points) if at <= minutes), None)
 
 
@@ -92,24 +91,8 @@ def table(arguments):
         pathlib.Path(arguments.svg).write_text(svg)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run")
-    run.add_argument("out")
-    run.add_argument("text")
-    run.add_argument("--rate", default="1gbit")
-    run.add_argument("--steps", type=int, default=1200)
-    run.add_argument("--seeds", type=int, nargs="+", default=runs.SEEDS)
-    run.add_argument("--program", default=runs.PROGRAM)
-    run.set_defaults(action=run_all)
-    show = commands.add_parser("table")
-    show.add_argument("out")
-    show.add_argument("svg", nargs="?")
-    show.set_defaults(action=table)
-    arguments = parser.parse_args()
-    arguments.action(arguments)
-
-
 if __name__ == "__main__":
-    main()
+    runs.main(__doc__, run=(run_all, {
+        "out": {}, "text": {}, "--rate": {"default": "1gbit"}, "--steps": {"type": int, "default": 1200},
+        "--seeds": {"type": int, "nargs": "+", "default": runs.SEEDS}, "--program": {"default": runs.PROGRAM}}),
+        table=(table, {"out": {}, "svg": {"nargs": "?"}}))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What asynchronous pipelines cost in loss, and how far weight prediction brings it back.
+"""The loss that asynchronous pipelines cost, and the part of it that weight prediction recovers.
 
 Each run is one rank with the delays of p stages (parallel.delay_stages), which equals a pipeline of p ranks to
 the bit. Networks: a GPT of 8 layers, 64 wide, context 32, on characters of TEXT; a perceptron of 7 hidden layers on IDX
@@ -7,14 +7,13 @@ images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The
 seeds 1, 2, 3, minus that of the synchronous run of the same seed. --longer adds nanoGPT's CPU setting (4 layers,
 128 wide, 2,000 steps) at p = 4, with updates of 1 and of 4 micro-batches.
 
-  benchmarks/quality/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    goes on where OUT.jsonl ends
+  benchmarks/quality/async_quality.py run OUT.jsonl TEXT IMAGES-DIR [--jobs 2]    continues after the last line
   benchmarks/quality/async_quality.py table OUT.jsonl                             Markdown
   benchmarks/quality/async_quality.py picture OUT.jsonl SVG                       the GPT with AdamW, dense
-  benchmarks/quality/async_quality.py csv OUT.jsonl                               one short line a run
+  benchmarks/quality/async_quality.py csv OUT.jsonl                               one short line per run
 
 IMAGES-DIR holds train-images, train-labels, val-images, val-labels. Standard library only.
 """
-import argparse
 import collections
 import concurrent.futures
 import itertools
@@ -57,7 +56,7 @@ OPTIMIZERS = {
 
 
 def all_runs(longer):
-    """By seeds, so that a table with one seed is there early."""
+    """Seed after seed, so that a table with one seed is available early."""
     for seed, network, sparsity, optimizer in itertools.product(SEEDS, ["gpt", "mlp"], [0, 0.9], ["adamw", "sgd"]):
         yield dict(zip(KEYS, [network, optimizer, sparsity, "synchronous", 1, 1, seed]))
         for stages, prediction in itertools.product(STAGES, PREDICTIONS):
@@ -124,7 +123,7 @@ def table(arguments):
         spread = statistics.stdev(base) if len(base) > 1 else 0
         print(f"\n**{network}, {'90 % sparse' if sparsity else 'dense'}, {optimizer}**: synchronous "
               f"{statistics.mean(base):.3f} ± {spread:.3f}\n")
-        # 2bw takes several micro-batches whatever the others do.
+        # 2bw always takes several micro-batches per update.
         columns = sorted({(run["stages"], run["micro_batches"]) for run in mine
                           if run["prediction"] not in ("synchronous", "2bw")})
         print("| weights | " + " | ".join(f"p = {stages}" + (f", {several} micro-batches" if several > 1 else "")
@@ -152,7 +151,7 @@ def picture(arguments):
                   for stages in STAGES]
         series[prediction] = (points, prediction == "none")
     pathlib.Path(arguments.svg).write_text(plot.chart(
-        "What asynchronous stages cost: GPT of 8 layers, AdamW, 800 steps", "stages p",
+        "Loss of asynchronous stages: GPT of 8 layers, AdamW, 800 steps", "stages p",
         "validation loss minus that of synchronous training", series, STAGES, True, 0))
 
 
@@ -163,29 +162,7 @@ def csv(arguments):
         print(",".join([str(run[key]) for key in KEYS] + [loss]))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run")
-    run.add_argument("out")
-    run.add_argument("text")
-    run.add_argument("images")
-    run.add_argument("--jobs", type=int, default=2)
-    run.add_argument("--longer", action="store_true")
-    run.set_defaults(action=run_all)
-    show = commands.add_parser("table")
-    show.add_argument("out")
-    show.set_defaults(action=table)
-    draw = commands.add_parser("picture")
-    draw.add_argument("out")
-    draw.add_argument("svg")
-    draw.set_defaults(action=picture)
-    lines = commands.add_parser("csv")
-    lines.add_argument("out")
-    lines.set_defaults(action=csv)
-    arguments = parser.parse_args()
-    arguments.action(arguments)
-
-
 if __name__ == "__main__":
-    main()
+    runs.main(__doc__, run=(run_all, {
+        "out": {}, "text": {}, "images": {}, "--jobs": {"type": int, "default": 2}, "--longer": {"action": "store_true"}}),
+        table=(table, {"out": {}}), picture=(picture, {"out": {}, "svg": {}}), csv=(csv, {"out": {}}))

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""What compressed gradients and activations cost in loss.
+"""The loss that compressed gradients and activations cost.
 
 nanoGPT's CPU setting (4 layers, 128 wide, context 64, 12 sequences, 2,000 steps, characters of TEXT) on 2 ranks:
 dense, and pruned to 90 % by magnitude after a quarter of the steps; every codec with and without error feedback; the
 validation loss at the end minus that of codec fp32 with the same seed, over seeds 1, 2, 3. `activations`: 2 stages of
 a pipeline, whose activations and their gradients travel in the codec.
 
-  benchmarks/quality/codec_quality.py run OUT.jsonl TEXT [--program P] [--steps 2000]   goes on where OUT.jsonl ends
+  benchmarks/quality/codec_quality.py run OUT.jsonl TEXT [--program P] [--steps 2000]   continues after the last line
   benchmarks/quality/codec_quality.py table OUT.jsonl                                   Markdown
 
 Standard library only.
 """
-import argparse
 import itertools
 import json
 import pathlib
@@ -23,17 +22,17 @@ from runs import SEEDS
 CODECS = ["bf16", "fp16", "fp8-e5m2", "fp8-e4m3", "dynamic8", "dynamic8-bnb", "static8", "mantissa8", "linear8",
           "maxmin:8", "maxmin:4:512", "maxmin:4:128", "maxmin:3:512", "maxmin:3:128", "adaptive", "maxmin:2:512", "table:4",
           "table:1", "sign", "topk:0.1", "topk:0.01"]
-WITHOUT_FEEDBACK = ["maxmin:3:512", "maxmin:3:128", "adaptive"]  # alone: bits beside bits that are chosen
+WITHOUT_FEEDBACK = ["maxmin:3:512", "maxmin:3:128", "adaptive"]  # for comparison with adaptive
 ACTIVATIONS = ["bf16", "dynamic8", "maxmin:8", "fp8-e4m3"]
 KEYS = ["where", "sparsity", "codec", "feedback", "seed"]
 SETTING = {**runs.NANOGPT, **runs.QUIET, "train.eval_every": 0, "train.eval_batches": 100}
 
-# What users choose between comes first, then what only completes the table.
+# Codecs that users choose between run first; the others complete the table.
 FIRST = ["maxmin:4:512", "dynamic8", "maxmin:4:128", "maxmin:8", "table:4", "fp8-e4m3", "sign", "topk:0.1", "maxmin:2:512"]
 
 
 def all_runs():
-    """One seed of all, then the others, so that a table is there early."""
+    """First one seed of all, then the other seeds, so that a table is available early."""
     for seeds, codecs, activations in [(SEEDS[:1], CODECS, ACTIVATIONS), (SEEDS[1:], FIRST, ACTIVATIONS),
                                        (SEEDS[1:], [codec for codec in CODECS if codec not in FIRST], [])]:
         for seed, sparsity in itertools.product(seeds, [0.9, 0]):
@@ -95,21 +94,7 @@ def table(arguments):
         print(f"| `{codec}` | {' | '.join(difference('activations', sparsity, codec, False) for sparsity in [0, 0.9])} |")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run")
-    run.add_argument("out")
-    run.add_argument("text")
-    run.add_argument("--program", default=runs.PROGRAM)
-    run.add_argument("--steps", type=int, default=2000)
-    run.set_defaults(action=run_all)
-    show = commands.add_parser("table")
-    show.add_argument("out")
-    show.set_defaults(action=table)
-    arguments = parser.parse_args()
-    arguments.action(arguments)
-
-
 if __name__ == "__main__":
-    main()
+    runs.main(__doc__, run=(run_all, {
+        "out": {}, "text": {}, "--program": {"default": runs.PROGRAM}, "--steps": {"type": int, "default": 2000}}),
+        table=(table, {"out": {}}))

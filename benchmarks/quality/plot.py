@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tables and line charts (SVG, no packages needed) of what the benchmark scripts print.
+"""Tables and line charts (SVG, without packages) of the lines that benchmark scripts print.
 
     plot.py density LINES [SVG] ["NAME=TOKENS_PER_S" …]   tokens/s over density (benchmarks/steps/density.sh)
     plot.py time LINES [SVG]                              validation loss over minutes (benchmarks/quality/equal_time.sh)
 
-LINES holds rows of key=value. Of equal points the median is drawn.
+LINES holds rows of key=value. Several rows for one point of a density count as their median.
 """
 import collections
 import math

@@ -1,7 +1,9 @@
-"""Many short trainings whose results are lines of a file: what codec_quality.py, async_quality.py and adaprec.py share.
+"""Shared by codec_quality.py, async_quality.py and adaprec.py: many short trainings whose results are lines of a file.
 
-A run is a dictionary that says what is trained. A call goes on where the file ends, so it may be stopped at any time.
+A run is a dictionary that describes one training. A call continues after the last line of the file, so it may be
+stopped at any time.
 """
+import argparse
 import contextlib
 import json
 import math
@@ -22,14 +24,13 @@ NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters
 }
 QUIET = {"run.threads": 1, "run.trace": False, "train.checkpoint_every": -1}
 
-
-DIVERGED = "stopped before the update"  # what a run says whose loss or gradient is not finite
+DIVERGED = "stopped before the update"  # in the message of a run whose loss or gradient is not finite
 
 
 @contextlib.contextmanager
 def trained(launcher, settings):
-    """Trains; yields the run directory, which goes when the block ends, or None if the run diverged. Any other failure
-    (a run that was killed, too) ends the script: it must never look like a result."""
+    """Trains; yields the run directory, which is removed when the block ends, or None if the run diverged. Any other
+    failure, a killed run too, ends the script, because it must never look like a result."""
     with tempfile.TemporaryDirectory() as scratch:
         config = pathlib.Path(scratch) / "empty.toml"
         config.write_text("")
@@ -44,13 +45,13 @@ def trained(launcher, settings):
 
 
 def lines(path):
-    """Of a file of JSON lines, which need not be there."""
+    """The objects of a file of JSON lines; none if the file is missing."""
     path = pathlib.Path(path)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def left(path, wanted):
-    """Those of the wanted runs that the file does not hold, each once."""
+    """The wanted runs that the file does not hold, each once."""
     keys, known = None, set()
     for run in wanted:
         if keys is None:
@@ -69,7 +70,7 @@ def write(path, results):
 
 
 def mean_and_spread(values, digits, sign=""):
-    """Over the seeds that ran; a run without a loss has diverged."""
+    """Of the seeds that ran, as text; a run without a loss has diverged."""
     if not values:
         return ""
     if any(value is None or math.isnan(value) for value in values):
@@ -77,3 +78,16 @@ def mean_and_spread(values, digits, sign=""):
     if len(values) == 1:
         return f"{values[0]:{sign}.{digits}f} (one seed)"
     return f"{statistics.mean(values):{sign}.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def main(description, **commands):
+    """Runs the subcommand of the command line. commands: NAME=(action, {argument: options of add_argument})."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = parser.add_subparsers(required=True)
+    for name, (action, arguments) in commands.items():
+        command = subparsers.add_parser(name)
+        command.set_defaults(action=action)
+        for argument, options in arguments.items():
+            command.add_argument(argument, **options)
+    given = parser.parse_args()
+    given.action(given)

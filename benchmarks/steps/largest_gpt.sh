@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The largest GPT that trains within a memory budget, dense and 90 % sparse: bf16, AdamW, recompute full, one sequence
-# of 64 bytes at a time. Dense: fp32 states (16-bit weights and gradients, low halves of the master copy, two fp32
-# moments). Sparse: random masks from the start, storage sparse, 8-bit moments. Widths rise in steps of 64 (heads of
-# 64) at fixed layers, as far as the ledger says that the process fits; that one then runs for real. Prints a
-# table, and per model a line of JSON: the ledger (before the run) beside what the arena and the system counted.
+# The largest GPT that trains within a memory budget, dense and 90 % sparse: bf16, AdamW, recompute full,
+# one sequence of 64 bytes at a time. Dense: 16-bit weights and gradients, low halves of the master copy,
+# two fp32 moments. Sparse: random masks from the start, storage sparse, 8-bit moments. The script finds
+# the largest width (in steps of 64, one head each) whose plan fits, and trains it. Prints a table, and per
+# model a line of JSON: the plan beside the bytes that the arena and the system counted.
 #
-#   benchmarks/steps/largest_gpt.sh [BUDGET [STEPS]]        16GiB, 3 steps; 0 steps: ledger only
+#   benchmarks/steps/largest_gpt.sh [BUDGET [STEPS]]        16GiB, 3 steps; 0 steps: plans only
 #
-# Needs build/src/cli/espalier, python3, and as much free memory as the budget. WAYS="dense sparse" chooses, LAYERS sets
-# the depth (24). The big sparse one takes minutes to draw its masks.
+# Needs build/src/cli/espalier, python3, and as much free memory as the budget. WAYS="dense sparse" chooses;
+# LAYERS sets the depth (24). The sparse model takes minutes to draw its masks.
 set -euo pipefail
 export OMP_WAIT_POLICY=passive  # bytes are measured, not time
 budget=${1:-16GiB}
@@ -50,7 +50,9 @@ check_every = 0
 out = "run"
 trace = false
 TOML
+# shellcheck disable=SC2034  # `settings` reads them by name
 dense=()
+# shellcheck disable=SC2034
 sparse=(--set 'pruning.method="random"' --set 'pruning.scope="layer"' --set 'sparse.storage="sparse"'
   --set optimizer.state_bits=8)
 
@@ -60,11 +62,11 @@ settings() {  # WAY HEADS -> the program's arguments
 }
 fits() {
   mapfile -t arguments < <(settings "$1" "$2")
-  "$program" train "${arguments[@]}" --dry-run --json >ledger.json
-  python3 -c "import json, sys; sys.exit(not json.load(open('ledger.json'))['fits'])"
+  "$program" train "${arguments[@]}" --dry-run --json >plan.json
+  python3 -c "import json, sys; sys.exit(not json.load(open('plan.json'))['fits'])"
 }
 
-echo "| way | width | parameters | kept | ledger: state, process | arena peak | peak RSS | s a step |"
+echo "| way | width | parameters | kept | plan: state, process | arena peak | peak RSS | s a step |"
 echo "|---|---|---|---|---|---|---|---|"
 for way in ${WAYS:-dense sparse}; do
   low=1 high=2
@@ -82,12 +84,12 @@ for way in ${WAYS:-dense sparse}; do
   python3 - "$way" "$((64 * low))" <<'PYTHON' | tee -a rows
 import json, os, sys
 way, width = sys.argv[1:]
-ledger = json.load(open('ledger.json'))
+plan = json.load(open('plan.json'))
 GiB = 2.0 ** 30
-state = ledger.get('pruned', ledger['dense'])['model_state']
-row = {'way': way, 'width': int(width), 'parameters': ledger['parameters'],
-       'kept': ledger.get('kept_parameters', ledger['parameters']), 'ledger_state': state,
-       'ledger_process': ledger['process']}
+state = plan.get('pruned', plan['dense'])['model_state']
+row = {'way': way, 'width': int(width), 'parameters': plan['parameters'],
+       'kept': plan.get('kept_parameters', plan['parameters']), 'planned_state': state,
+       'planned_process': plan['process']}
 arena = rss = seconds = '-'
 if os.path.exists('run/summary.json'):
     summary = json.load(open('run/summary.json'))
@@ -100,7 +102,7 @@ if os.path.exists('run/summary.json'):
     arena, rss = f"{row['arena_peak'] / GiB:.2f} GiB", f"{row['peak_rss'] / GiB:.2f} GiB"
     seconds = f"{min(row['seconds']):.1f}"
 print(f"| {way} | {width} | {row['parameters'] / 1e9:.3f} G | {row['kept'] / 1e9:.3f} G "
-      f"| {state / GiB:.2f}, {row['ledger_process'] / GiB:.2f} GiB | {arena} | {rss} | {seconds} |")
+      f"| {state / GiB:.2f}, {row['planned_process'] / GiB:.2f} GiB | {arena} | {rss} | {seconds} |")
 print(json.dumps(row))
 PYTHON
 done

@@ -1,39 +1,30 @@
 #!/usr/bin/env bash
-# SAMO's argument, measured: the state of a pruned model is smaller, so it takes fewer pipeline stages, so fewer bubbles
-# and messages. One global batch, RANKS ranks, one memory budget a rank; parallel.pipeline = "auto" takes as few stages
-# as fit. The budget lies between what the dense model needs in one stage and in RANKS.
-#   benchmarks/steps/stages.sh TEXT [RANKS [BUDGET]]     2, 260MiB; needs ./build and a machine left alone
-# Prints for dense and 90 % pruned: stages, tokens/s, and where a step of rank 0 goes, in ms: compute, bubble (what the
-# schedule predicts with the measured times), point-to-point (waiting beyond that), collective, update. Medians of the
-# second half of STEPS steps (40), ROUNDS rounds (3) in turns.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-text=$(realpath "$1")
+# Does a pruned model need fewer pipeline stages (SAMO's argument)? Its state is smaller, so it fits
+# fewer stages, with fewer bubbles and messages. One global batch, RANKS ranks and one memory budget
+# per rank; parallel.pipeline = "auto" takes as few stages as fit. Choose a budget between the needs
+# of the dense model in one stage and in RANKS stages.
+#
+#   benchmarks/steps/stages.sh TEXT [RANKS [BUDGET]]     2, 260MiB; needs build/src/cli/espalier
+#
+# Prints, dense and 90 % pruned, the stages, tokens/s, and the parts of a step of rank 0 in ms:
+# compute, bubble (predicted by the schedule from the measured times), point-to-point (waiting beyond
+# that), collective, update. Values are medians of the second half of STEPS steps (40); ROUNDS rounds
+# (3), alternating. Run it on an idle machine.
+# shellcheck source=benchmarks/training.sh
+. "$(dirname "$0")/../training.sh"
 ranks=${2:-2}
 budget=${3:-260MiB}
-program=${ESPALIER:-build/src/cli/espalier}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+launcher=(scripts/mpirun.sh "$ranks")
 
-# train NAME settings…
-train() {
-  local name=$1
-  shift
-  local settings=()
-  for setting in "$@"; do settings+=(--set "$setting"); done
-  scripts/mpirun.sh "$ranks" "$program" train configs/shakespeare-char.toml --resume none --out "$work/$name" \
-    --set "data.train=[\"$text\"]" --set model.layers=6 --set model.heads=6 --set model.width=384 --set model.context=256 \
-    --set model.tie_embeddings=false --set train.global_batch=16 --set train.micro_batch=1 --set train.dtype=bf16 \
-    --set "train.steps=${STEPS:-40}" --set train.eval_every=0 --set train.eval_batches=1 --set train.checkpoint_every=-1 \
-    --set run.trace=false --set parallel.pipeline=auto --set "train.memory_budget=$budget" "${settings[@]}" \
-    >/dev/null 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
-}
-
-for round in $(seq "${ROUNDS:-3}"); do
-  train dense pruning.method=none
-  train pruned pruning.method=random pruning.at_step=0 pruning.sparsity=0.9 sparse.storage=sparse
-  for name in dense pruned; do
-    python3 - "$round" "$name" "$work/$name" <<'P'
+# measure ROUND NAME KEY=VALUE…
+measure() {
+  local number=$1 name=$2
+  shift 2
+  train model.layers=6 model.heads=6 model.width=384 model.context=256 model.tie_embeddings=false \
+    train.global_batch=16 train.micro_batch=1 train.dtype=bf16 "train.steps=${STEPS:-40}" \
+    train.eval_every=0 train.eval_batches=1 train.checkpoint_every=-1 parallel.pipeline=auto \
+    "train.memory_budget=$budget" "$@"
+  python3 - "$number" "$name" "$run" <<'P'
 import json, statistics, sys
 number, name, run = sys.argv[1:]
 rows = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
@@ -51,5 +42,10 @@ print(f"round={number} run={name} stages={summary['grid']['pipeline']} replicas=
       f"p2p_bytes={median('p2p_bytes'):.0f} allreduce_bytes={median('allreduce_bytes'):.0f} "
       f"rank_peak_mib={max(rank['all']['peak'] for rank in summary['memory']['ranks']) / 2**20:.1f}", flush=True)
 P
-  done
+}
+
+for round in $(seq "${ROUNDS:-3}"); do
+  measure "$round" dense pruning.method=none
+  measure "$round" pruned pruning.method=random pruning.at_step=0 pruning.sparsity=0.9 \
+    sparse.storage=sparse
 done

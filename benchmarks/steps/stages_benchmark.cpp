@@ -61,7 +61,7 @@ struct Setting {
 
 Setting setting_of(bool pruned, int ranks, const std::string& budget) {
   Setting made{.name = pruned ? "pruned" : "dense", .config = config_of(pruned, budget)};
-  const auto layers = make_layers(made.config, kProblem);
+  const auto layers = model::make_layers(made.config.model, kProblem);
   for (const auto& layer : layers) {
     for (const sparse::ParameterSpec& spec : layer->parameters()) {
       const int64_t size = spec.shape.count();
@@ -100,7 +100,7 @@ std::vector<parallel::StageTimes> stage_times(const Setting& setting) {
 
 /// Kept elements of a pipeline rank.
 int64_t kept_of(const Setting& setting, int rank) {
-  const auto layers = make_layers(setting.config, kProblem);
+  const auto layers = model::make_layers(setting.config.model, kProblem);
   int64_t kept = 0;
   for (const size_t number : parameters_of(layers, setting.plan.layout.parts(rank), false)) {
     kept += setting.start.kept[number];

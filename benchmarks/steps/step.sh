@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Dense, sparse and PyTorch training steps on one machine, alternating in one run: tokens/s and ratios.
-#   benchmarks/steps/step.sh TEXT [ROUNDS]      needs ./build/espalier and benchmarks/peers/setup.sh (or PEERS_PYTHON)
-# Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8, C = 12/12/768/512/4; fp32 and bf16; one
-# process with 2 threads and two ranks with 1 thread. Espalier dense, at 90 % and at 95 % random sparsity (STORAGE,
-# default sparse); PyTorch eager and compiled. CASES, DTYPES, RANKS choose among them.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-text=$(realpath "$1")
+# Training steps of Espalier, dense and sparse, and of PyTorch on one machine: tokens/s and ratios.
+#
+#   benchmarks/steps/step.sh TEXT [ROUNDS]      3 rounds, systems alternating; needs
+#       build/src/cli/espalier, and benchmarks/peers/setup.sh or PEERS_PYTHON
+#
+# Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8, C = 12/12/768/512/4; in
+# fp32 and bf16; as one process with 2 threads and as two ranks with 1 thread. Espalier dense, and at
+# 90 % and 95 % random sparsity (STORAGE, default sparse); PyTorch eager and compiled. CASES, DTYPES
+# and RANKS choose among them.
+# shellcheck source=benchmarks/training.sh
+. "$(dirname "$0")/../training.sh"
 rounds=${2:-3}
 python=${PEERS_PYTHON:-benchmarks/peers/.venv/bin/python}
-program=${ESPALIER:-build/src/cli/espalier}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 # layers heads width context batch, steps of Espalier and of PyTorch
 shape() { case $1 in
@@ -20,27 +20,21 @@ shape() { case $1 in
   C) echo "12 12 768 512 4 6 4" ;;
 esac; }
 
-# espalier CASE DTYPE RANKS SPARSITY → median tokens/s of the second half of the steps
+# espalier CASE DTYPE RANKS SPARSITY: tokens/s
 espalier() {
   read -r layers heads width context batch steps _ <<<"$(shape "$1")"
-  local prune=()
-  [ "$4" = 0 ] || prune=(--set pruning.method=random --set "pruning.sparsity=$4" --set pruning.at_step=0
-    --set "sparse.storage=${STORAGE:-sparse}")
-  local launch=()
-  [ "$3" = 1 ] || launch=(scripts/mpirun.sh "$3")
-  "${launch[@]}" "$program" train configs/shakespeare-char.toml --resume none --out "$work/run" \
-    --set "data.train=[\"$text\"]" --set "model.layers=$layers" --set "model.heads=$heads" \
-    --set "model.width=$width" --set "model.context=$context" --set "train.global_batch=$batch" \
-    --set "train.steps=$steps" --set "train.dtype=$2" --set "run.threads=$((2 / $3))" \
-    --set train.eval_every=0 --set train.eval_batches=1 --set optimizer.warmup_steps=10 \
-    --set run.trace=false "${prune[@]}" >/dev/null 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
-  "$python" -c "
-import json, statistics, sys
-rows = [json.loads(line)['tokens_per_s'] for line in open(sys.argv[1])]
-print(round(statistics.median(rows[len(rows) // 2:]), 1))" "$work/run/metrics.jsonl"
+  local pruning=()
+  [ "$4" = 0 ] || pruning=(pruning.method=random "pruning.sparsity=$4" pruning.at_step=0
+    "sparse.storage=${STORAGE:-sparse}")
+  launcher=()
+  [ "$3" = 1 ] || launcher=(scripts/mpirun.sh "$3")
+  train "model.layers=$layers" "model.heads=$heads" "model.width=$width" "model.context=$context" \
+    "train.global_batch=$batch" "train.steps=$steps" "train.dtype=$2" "run.threads=$((2 / $3))" \
+    train.eval_every=0 train.eval_batches=1 optimizer.warmup_steps=10 "${pruning[@]}"
+  median tokens_per_s
 }
 
-# peer CASE DTYPE RANKS [--compile] → median tokens/s
+# peer CASE DTYPE RANKS [--compile]: tokens/s
 peer() {
   read -r layers heads width context batch _ steps <<<"$(shape "$1")"
   local command=("$python")

@@ -86,6 +86,7 @@ struct PruningConfig {
   int64_t score_batches = 4;  ///< of methods that score elements by gradients
   std::string file{};         ///< of method "file"
 
+  bool prunes() const { return method != "none"; }
   bool gradual() const { return from_step >= 0 && to_step >= 0; }
   /// The step after which moving masks stay, in a run of `steps`.
   int64_t last_move(int64_t steps) const { return to_step >= 0 ? to_step : steps / 4 * 3; }

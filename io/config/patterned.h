@@ -2,6 +2,7 @@
 // One setting that may differ by parameter: a default and an ordered list of (glob, value). In TOML
 // either a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}. `*`
 // matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,12 @@ struct Patterned {
   /// Whether a pattern, not the default, decides for it.
   bool matches(std::string_view parameter) const;
   bool uniform() const { return patterns.empty(); }
+  /// Whether `predicate` holds for the default or for the value of a pattern.
+  template <class Predicate>
+  bool any(const Predicate& predicate) const {
+    return predicate(fallback) ||
+           std::ranges::any_of(patterns, [&](const auto& one) { return predicate(one.second); });
+  }
   bool operator==(const Patterned&) const = default;
 };
 

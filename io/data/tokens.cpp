@@ -12,8 +12,8 @@
 namespace espalier::io {
 namespace {
 
-/// The header of llm.c: 256 int32, of which the first three are magic, version and number of
-/// tokens.
+/// llm.c's file header: 256 int32. The first three are a magic number, the version and the number
+/// of tokens; the rest is unused.
 struct Header {
   int32_t magic;
   int32_t version;

@@ -4,7 +4,7 @@
 
 #include "parallel/wire/codec.h"
 #include "parallel/wire/codec_report.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/plan_parts.h"
 #include "src/core/error.h"
 #include "src/train/codec_choice/codec_values.h"
@@ -143,9 +143,8 @@ std::string number(double value) { return std::isnan(value) ? "-" : fmt::format(
 std::string speed(double bytes) { return grouped(std::llround(mb(bytes))); }
 
 std::string codec_table(const Found& found, bool lost) {
-  std::vector<std::vector<std::string>> lines{{"codec", "bits a value", "relative L2",
-                                               "mean relative", "largest", "cosine", "bias",
-                                               "encode, MB/s", "decode, MB/s"}};
+  Rows lines{{"codec", "bits a value", "relative L2", "mean relative", "largest", "cosine", "bias",
+              "encode, MB/s", "decode, MB/s"}};
   for (const auto& [codec, report] : found.rows) {
     const CodecErrors& all = report.all;
     const double cosine = all.cosine();
@@ -165,7 +164,7 @@ std::string codec_table(const Found& found, bool lost) {
 
 std::string parameter_table(const Found& found) {
   const auto values = found.values.values.tensor().span<float>();
-  std::vector<std::vector<std::string>> lines{{"relative L2", "values", "root mean square"}};
+  Rows lines{{"relative L2", "values", "root mean square"}};
   for (const auto& [codec, report] : found.rows) {
     lines.front().push_back(codec);
   }

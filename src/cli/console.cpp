@@ -1,11 +1,16 @@
 #include "src/cli/console.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
+#include "src/core/error.h"
 #include "src/core/trace.h"
+#include "src/train/run/reporter.h"
 
 namespace espalier::cli {
 namespace {
@@ -23,11 +28,76 @@ const char* launcher_rank_text() {
   return nullptr;
 }
 
+/// "1 min 05 s", "3 h 12 min".
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) {
+    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  }
+  if (whole >= 60) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  return fmt::format("{} s", whole);
+}
+
+/// Columns of UTF-8 text on a terminal, one per character (no wide characters occur here).
+size_t columns(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) {
+    count += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
 
+void print(std::string_view text) {
+  const bool ok =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  check(ok, "standard output cannot be written: {}", std::generic_category().message(errno));
+}
+
+void print_json(const nlohmann::ordered_json& object) {
+  // File names may contain bytes that are not UTF-8.
+  print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+std::string table(const Rows& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) {
+      widths[c] = std::max(widths[c], columns(row[c]));
+    }
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - columns(row[c]), ' ');
+      line += c == 0 ? row[c] + padding : "  " + padding + row[c];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string grouped(int64_t number) {
+  std::string text = fmt::format("{}", number);
+  const size_t first = number < 0 ? 1 : 0;
+  for (size_t at = text.size(); at > first + 3;) {
+    at -= 3;
+    text.insert(at, 1, ',');
+  }
+  return text;
+}
+
+std::string percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
+
 bool on_terminal() {
-  const char* told = std::getenv("ESPALIER_TERMINAL");
-  return told != nullptr ? std::string_view(told) == "1" : isatty(STDERR_FILENO) != 0;
+  const char* set = std::getenv("ESPALIER_TERMINAL");
+  return set != nullptr ? std::string_view(set) == "1" : isatty(STDERR_FILENO) != 0;
 }
 
 int launched_rank() {
@@ -40,17 +110,6 @@ void print_error(const std::string& message) {
   const std::string where = rank == nullptr ? "" : fmt::format(" (rank {})", rank);
   fmt::print(stderr, "espalier: error{}: {}\n", where, message);
   std::fflush(stderr);
-}
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  if (whole >= 3600) {
-    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
-  }
-  if (whole >= 60) {
-    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  }
-  return fmt::format("{} s", whole);
 }
 
 std::string bytes_text(double bytes) {

@@ -1,12 +1,34 @@
 #pragma once
-// The terminal: errors, notes, and the progress of a long run. If standard error is a terminal, a
-// progress bar with rate, loss and remaining time; else plain lines, at most one every few seconds.
+// Standard output: text, one JSON object, tables. Text groups digits of numbers; programs use
+// --json. Standard error: errors, notes, and the progress of a long run: on a terminal a bar with
+// rate, loss and remaining time; else plain lines, at most one every few seconds.
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "src/train/run/trainer.h"
+namespace espalier::train {
+struct StepReport;
+}
 
 namespace espalier::cli {
+
+/// Writes and flushes. Throws Failure if standard output cannot be written (a full disk).
+void print(std::string_view text);
+/// Prints the object of --json and a newline.
+void print_json(const nlohmann::ordered_json& object);
+
+/// Columns two spaces apart, the first left-aligned, the others right-aligned; one line per row.
+using Rows = std::vector<std::vector<std::string>>;
+std::string table(const Rows& rows);
+
+/// "1,234,567"
+std::string grouped(int64_t number);
+/// "90.00 %"
+std::string percent(double share);
+/// "4.3 MB", "812 B": powers of ten.
+std::string bytes_text(double bytes);
 
 /// "espalier: error: …" on standard error, with the rank if there are several.
 void print_error(const std::string& message);
@@ -17,11 +39,6 @@ bool on_terminal();
 
 /// The rank that a launcher gave this process, before MPI starts; 0 without a launcher.
 int launched_rank();
-
-/// "1 min 05 s", "3 h 12 min".
-std::string duration_text(double seconds);
-/// "4.3 MB", "812 B": powers of ten.
-std::string bytes_text(double bytes);
 
 /// Shows the progress of a run on standard error. Prints on rank 0 only.
 class Progress {

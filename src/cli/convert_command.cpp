@@ -3,7 +3,6 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/train/masks/mask_files.h"

@@ -4,7 +4,6 @@
 #include "io/files/raw_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -96,7 +95,7 @@ int inspect(const DataArguments& arguments) {
     print_json(json);
     return 0;
   }
-  std::vector<std::vector<std::string>> rows{{"split", "tokens", "windows of context + 1"}};
+  Rows rows{{"split", "tokens", "windows of context + 1"}};
   for (const char* split : {"train", "validation"}) {
     if (json[split].is_object()) {
       rows.push_back({split, grouped(json[split]["tokens"].get<int64_t>()),

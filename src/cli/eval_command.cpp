@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
 #include "src/train/run/source.h"
@@ -37,7 +37,7 @@ Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::
     source.validation(at, stage.inputs(n), stage.targets(n));
     sum += stage.evaluate(n);
   }
-  result.predictions = result.samples * source.rows();
+  result.predictions = result.samples * source.problem().rows;
   result.loss = sum / static_cast<double>(result.predictions);
   result.seconds = now_seconds() - begin;
   return result;
@@ -68,7 +68,7 @@ int eval(const EvalArguments& arguments) {
       train::open_source(file.config, file.characters.size() > 0 ? &file.characters : nullptr);
   const int64_t micro_batch = file.config.train.micro_batch > 0 ? file.config.train.micro_batch
                                                                 : file.config.train.global_batch;
-  Inference network(file, train::problem_of(*source), micro_batch);
+  Inference network(file, source->problem(), micro_batch);
   const Evaluation result = evaluate(network.stage, *source, file.config, micro_batch);
   check(std::isfinite(result.loss), "{}: the validation loss is {}: these weights have diverged",
         arguments.file, result.loss);
@@ -77,7 +77,7 @@ int eval(const EvalArguments& arguments) {
     print_json(json);
     return 0;
   }
-  std::vector<std::vector<std::string>> rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
+  Rows rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
   for (const char* key : {"perplexity", "bits_per_byte"}) {
     if (json.contains(key)) {
       rows.push_back({key, fmt::format("{:.4f}", json[key].get<double>())});

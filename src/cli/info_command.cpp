@@ -7,7 +7,7 @@
 #include "parallel/transport/device/nccl_library.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/config/dump.h"
 #include "src/kernels/backend.h"
 

@@ -6,7 +6,6 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/core/error.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/run/snapshot.h"
@@ -164,8 +163,7 @@ std::vector<std::string> row_of(const Json& array, bool checkpoint) {
 
 std::string text_of(const Json& found) {
   const bool checkpoint = found["kind"] == "checkpoint";
-  std::vector<std::vector<std::string>> rows{
-      {"parameter", "shape", "elements", "kept", "sparsity"}};
+  Rows rows{{"parameter", "shape", "elements", "kept", "sparsity"}};
   if (checkpoint) {
     for (const char* head : {"index", "type", "values", "positions", "optimizer"}) {
       rows.front().emplace_back(head);

@@ -7,7 +7,6 @@
 
 #include "pruning/registry.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/planner.h"
@@ -108,7 +107,7 @@ int64_t count_prunable(const std::vector<sparse::ParameterSpec>& specs,
 }
 
 /// Lines of "name  value", names padded.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+std::string aligned(const Rows& rows) {
   size_t width = 0;
   for (const auto& row : rows) {
     width = std::max(width, row[0].size());
@@ -123,7 +122,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 /// Table of bytes by category: dense, pruned, per parameter of the last state, peak.
 std::string memory_text(const Json& found) {
   const bool prunes = found.contains("pruned");
-  std::vector<std::vector<std::string>> rows{{"", "dense"}};
+  Rows rows{{"", "dense"}};
   if (prunes) {
     rows.front().push_back(fmt::format("at {}", percent(found["sparsity"].get<double>())));
   }
@@ -147,7 +146,7 @@ std::string memory_text(const Json& found) {
 
 /// The model state after the last change of masks.
 std::string parts_text(const Json& found) {
-  std::vector<std::vector<std::string>> rows{{"model state by part", "bytes", "a parameter"}};
+  Rows rows{{"model state by part", "bytes", "a parameter"}};
   for (const auto& [part, bytes] : found["parts"].items()) {
     rows.push_back(
         {part, bytes_text(bytes.get<double>()),
@@ -173,9 +172,9 @@ std::string pipeline_text(const Json& pipeline) {
 std::string listing_text(const Json& found, const io::Config& config) {
   auto number = [&](const char* key) { return found[key].get<int64_t>(); };
   auto grouped_of = [&](const char* key) { return grouped(number(key)); };
-  std::vector<std::vector<std::string>> head{{"network", found["network"].get<std::string>()},
-                                             {"parameters", grouped_of("parameters")},
-                                             {"prunable", grouped_of("prunable_parameters")}};
+  Rows head{{"network", found["network"].get<std::string>()},
+            {"parameters", grouped_of("parameters")},
+            {"prunable", grouped_of("prunable_parameters")}};
   if (found.contains("pruned")) {
     head.push_back({fmt::format("kept at {}", percent(found["sparsity"].get<double>())),
                     grouped_of("kept_parameters")});
@@ -240,6 +239,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
               : "");
 }
 
+namespace {
+
 /// Memory of the pipeline rank that needs most.
 Json pipeline_json(const io::Config& config, const train::RunShape& run,
                    std::span<const std::unique_ptr<model::Layer>> layers) {
@@ -268,18 +269,14 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run,
 
 Json listing(const io::Config& given) {
   io::Config config = given;
-  const bool prunes =
-      config.pruning.method != "none" && !pruning::method_of(config.pruning).from_file();
+  const bool prunes = config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
     config.pruning.method = "none";  // a mask file is not read
     config.pruning.file.clear();
   }
   const AssumedProblem problem = assume_problem(config);
-  const auto layers = train::make_layers(config, problem.shape);
-  std::vector<sparse::ParameterSpec> specs;
-  for (const auto& layer : layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(specs));
-  }
+  const model::Layers layers = model::make_layers(config.model, problem.shape);
+  const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
@@ -336,6 +333,8 @@ Json listing(const io::Config& given) {
   }
   return found;
 }
+
+}  // namespace
 
 void print_listing(const io::Config& config, bool json) {
   const Json found = listing(config);

@@ -1,6 +1,5 @@
 #pragma once
 // Describes a run before it starts: parameters, memory by category, ranks.
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "io/config/config.h"
@@ -13,13 +12,11 @@ namespace espalier::cli {
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// The requirements of a run with one rank, from a dry run without memory (memory/budget.h). No
-/// data is read, and the run need not fit this machine. Bytes by category: dense, after pruning,
-/// and at the peak of the run; flops of a whole step. With train.memory_budget, micro_batch and
-/// recompute are those that fit it, or the note states why none does.
-nlohmann::ordered_json listing(const io::Config& config);
-
-/// Prints `listing` as text; with `json`, as one object.
-void print_listing(const io::Config& config, bool json = false);
+/// Prints the requirements of a run with one rank as text; with `json`, as one object. They come
+/// from a dry run without memory (memory/budget.h): no data is read, and the run need not fit this
+/// machine. Bytes by category: dense, after pruning, and at the peak of the run; flops of a whole
+/// step. With train.memory_budget, micro_batch and recompute are those that fit it, or the note
+/// states why none does.
+void print_listing(const io::Config& config, bool json);
 
 }  // namespace espalier::cli

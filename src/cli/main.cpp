@@ -31,7 +31,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) {
       return app.exit(error);  // --help
     }
-    cli::print_error(fmt::format("{} (espalier --help tells how)", error.what()));
+    cli::print_error(fmt::format("{} (see espalier --help)", error.what()));
     return 2;
   }
   if (!chosen) {

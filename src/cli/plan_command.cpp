@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/plan_parts.h"
 #include "src/communication_cost/communication_model.h"
 #include "src/communication_cost/link.h"
@@ -89,7 +89,7 @@ void plan_cluster(const ClusterArguments& arguments, bool as_json) {
             {"batch", times.batch},
             {"sub_batch", times.sub_batch},
             {"predictions", Json::array()}};
-  std::vector<std::vector<std::string>> rows{{"sync, ms", "step, ms", "exposed, ms", "speedup"}};
+  Rows rows{{"sync, ms", "step, ms", "exposed, ms", "speedup"}};
   for (const double sync : arguments.sync_ms) {
     times.sync_ms = sync;
     const Prediction found = predict(times);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/communication_cost/alexnet.h"
 
 namespace espalier::cli {
@@ -49,7 +49,7 @@ Json paper_json() {
 }
 
 std::string node_table() {
-  std::vector<std::vector<std::string>> rows{
+  Rows rows{
       {"kernels", "one GPU, ms", "exposed 32-bit, ms", "exposed 8-bit, ms", "32-bit", "8-bit"}};
   for (const ConvKernels kernels : kKernels) {
     const Prediction wide = predict(alexnet_node(kernels, 32));
@@ -64,9 +64,8 @@ std::string node_table() {
 }
 
 std::string cluster_table() {
-  std::vector<std::vector<std::string>> rows{{"sub-batch", "sync, ms", "exposed 32-bit, ms",
-                                              "exposed 8-bit, ms", "NervanaGPU 32-bit", "8-bit",
-                                              "convnet2 32-bit", "8-bit"}};
+  Rows rows{{"sub-batch", "sync, ms", "exposed 32-bit, ms", "exposed 8-bit, ms",
+             "NervanaGPU 32-bit", "8-bit", "convnet2 32-bit", "8-bit"}};
   for (const int64_t size : alexnet_sub_batches()) {
     const ClusterTimes wide = alexnet_cluster(ConvKernels::nervana, 32, size);
     const ClusterTimes narrow = alexnet_cluster(ConvKernels::nervana, 8, size);

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "parallel/wire/codec.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/plan_parts.h"
 #include "src/communication_cost/exchange_model.h"
 #include "src/core/error.h"
@@ -125,9 +125,8 @@ void plan_ranks(const RanksArguments& arguments, bool as_json) {
     print_json(json);
     return;
   }
-  std::vector<std::vector<std::string>> lines{{"codec", "ranks", "bits a value", "sent, MB",
-                                               "link, ms", "codec, ms", "waiting, ms", "step, ms",
-                                               "speedup", "efficiency"}};
+  Rows lines{{"codec", "ranks", "bits a value", "sent, MB", "link, ms", "codec, ms", "waiting, ms",
+              "step, ms", "speedup", "efficiency"}};
   for (const auto& [ranks, codec, bits, found] : rows) {
     auto ms = [](double seconds) { return fmt::format("{:.2f}", seconds * 1e3); };
     lines.push_back({codec, fmt::format("{}", ranks), fmt::format("{:.3f}", bits),

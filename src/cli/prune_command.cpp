@@ -5,6 +5,8 @@
 // - without a config (plain file only): every matrix whose name does not contain embed, wte, wpe,
 //   head, classifier, norm or bias.
 // OUT holds weights and masks, no optimizer state, step 0.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -13,7 +15,6 @@
 #include "pruning/registry.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/train/masks/pruner.h"
@@ -34,14 +35,24 @@ struct PruneArguments {
   int64_t seed = -1;
 };
 
+std::string methods_without_training() {
+  std::vector<std::string_view> names;
+  for (const pruning::Method* method : pruning::methods()) {
+    const io::PruningConfig config{.method = std::string(method->name)};
+    if (method->without_training() && config.prunes()) {
+      names.push_back(method->name);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 /// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
   config.method = arguments.method;
   const pruning::Method& method = pruning::method_of(config);
   check(method.without_training(),
-        "pruning method \"{}\" needs training; use it in a config, or magnitude, random, nm or "
-        "block here",
-        method.name);
+        "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
+        methods_without_training());
   if (!arguments.sparsity && method.sparsity == nullptr) {
     throw Usage("--sparsity is missing: the share of zeros to reach, e.g. --sparsity 0.9");
   }
@@ -110,7 +121,7 @@ Loaded load(const PruneArguments& arguments) {
 }
 
 std::string density_table(sparse::Store& store, const std::vector<bool>& prunable) {
-  std::vector<std::vector<std::string>> rows{{"parameter", "elements", "kept", "density"}};
+  Rows rows{{"parameter", "elements", "kept", "density"}};
   const auto add = [&rows](const std::string& name, int64_t size, int64_t kept) {
     const double density = size == 0 ? 1 : static_cast<double>(kept) / static_cast<double>(size);
     rows.push_back({name, grouped(size), grouped(kept), percent(density)});
@@ -172,7 +183,7 @@ void register_prune(CLI::App& app, Action& chosen) {
       "or wpe.");
   command->add_option("file", arguments->in, "checkpoint or plain HDF5")->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
-  command->add_option("--method", arguments->method, "magnitude, random, nm or block")->required();
+  command->add_option("--method", arguments->method, methods_without_training())->required();
   command->add_option("--sparsity", arguments->sparsity,
                       "zeros / prunable elements, 0 <= S < 1 (not for nm: 1 - n/m)");
   command->add_option("--scope", arguments->scope, "where elements compete: global or layer");

@@ -1,7 +1,6 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
 

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/cli/weights_file.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
@@ -63,65 +64,43 @@ int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t 
   return order[place];
 }
 
-/// Converts a prompt to tokens and tokens to text, by kind of data.
-class Codec {
- public:
-  explicit Codec(const WeightsFile& file) : file_(file), text_(file.config.data.kind != "tokens") {
-    check(file.config.data.kind != "images", "{} classifies images: there is nothing to sample",
-          file.path.string());
-    if (text_) {
-      vocabulary_ =
-          file.config.data.kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
-      check(vocabulary_.size() > 0,
-            "{} does not hold the characters of its vocabulary: prune or import it with --config, "
-            "where the data of kind \"chars\" are at hand",
-            file.path.string());
+/// Token numbers of a prompt, separated by blanks or commas.
+std::vector<int32_t> token_numbers(std::string prompt, const WeightsFile& file) {
+  std::ranges::replace(prompt, ',', ' ');
+  std::istringstream words(prompt);
+  std::vector<int32_t> tokens;
+  for (std::string word; words >> word;) {
+    const bool digits = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
+    const int64_t token = digits ? std::stoll(word) : -1;
+    if (token < 0 || token >= file.problem.classes) {
+      throw Usage(
+          fmt::format("--prompt: \"{}\" is no token of {}: data of kind \"tokens\" take "
+                      "numbers from 0 to {}",
+                      word, file.path.string(), file.problem.classes - 1));
     }
+    tokens.push_back(static_cast<int32_t>(token));
   }
-  std::vector<int32_t> encode(const std::string& prompt) const {
-    return text_ ? vocabulary_.encode(prompt) : numbers(prompt);
-  }
-  std::string decode(int32_t token) const {
-    return text_ ? vocabulary_.decode({&token, 1}) : fmt::format(" {}", token);
-  }
-  const char* end() const { return "\n"; }
+  return tokens;
+}
 
- private:
-  std::vector<int32_t> numbers(const std::string& prompt) const {
-    std::vector<int32_t> tokens;
-    std::string word;
-    for (const char c : prompt + " ") {
-      if (c != ' ' && c != ',') {
-        word += c;
-        continue;
-      }
-      if (word.empty()) {
-        continue;
-      }
-      const bool digits = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
-      const int64_t token = digits ? std::stoll(word) : -1;
-      if (token < 0 || token >= file_.problem.classes) {
-        throw Usage(
-            fmt::format("--prompt: \"{}\" is no token of {}: data of kind \"tokens\" take "
-                        "numbers from 0 to {}",
-                        word, file_.path.string(), file_.problem.classes - 1));
-      }
-      tokens.push_back(static_cast<int32_t>(token));
-      word.clear();
-    }
-    return tokens;
-  }
-
-  const WeightsFile& file_;
-  bool text_;
-  io::Vocabulary vocabulary_;
-};
+/// The vocabulary of text; empty for data of token numbers.
+io::Vocabulary vocabulary_of(const WeightsFile& file) {
+  const std::string& kind = file.config.data.kind;
+  check(kind != "images", "{} classifies images: there is nothing to sample", file.path.string());
+  check(kind != "chars" || file.characters.size() > 0,
+        "{} does not hold the characters of its vocabulary: prune or import it with --config, "
+        "where the data of kind \"chars\" are at hand",
+        file.path.string());
+  return kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
+}
 
 int sample(const SampleArguments& arguments) {
   const WeightsFile file =
       open_weights(arguments.file, {.file = arguments.config, .overrides = {}});
-  const Codec codec(file);
-  std::vector<int32_t> tokens = codec.encode(arguments.prompt);
+  const io::Vocabulary vocabulary = vocabulary_of(file);
+  const bool text = file.config.data.kind != "tokens";
+  std::vector<int32_t> tokens =
+      text ? vocabulary.encode(arguments.prompt) : token_numbers(arguments.prompt, file);
   if (tokens.empty()) {
     throw Usage("--prompt is empty: give at least one character");
   }
@@ -136,9 +115,9 @@ int sample(const SampleArguments& arguments) {
     check(std::ranges::all_of(row, [](float x) { return std::isfinite(x); }),
           "{}: the predictions are not finite: these weights have diverged", file.path.string());
     tokens.push_back(draw(row, arguments, number));
-    print(codec.decode(tokens.back()));
+    print(text ? vocabulary.decode({&tokens.back(), 1}) : fmt::format(" {}", tokens.back()));
   }
-  print(codec.end());
+  print("\n");
   return 0;
 }
 

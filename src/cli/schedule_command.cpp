@@ -6,7 +6,7 @@
 #include "parallel/pipeline/schedule/message_driven.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/console.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -76,9 +76,8 @@ double idle_share(const Drawn& drawn) {
 }
 
 std::string facts_table(const Drawn& drawn) {
-  std::vector<std::vector<std::string>> rows{{"rank", "stages", "busy", "idle", "idle share",
-                                              "own bubble", "activations", "weight parts",
-                                              "weight versions", "delay", "messages"}};
+  Rows rows{{"rank", "stages", "busy", "idle", "idle share", "own bubble", "activations",
+             "weight parts", "weight versions", "delay", "messages"}};
   const Schedule& schedule = drawn.schedule;
   for (size_t rank = 0; rank < drawn.timeline.ranks.size(); ++rank) {
     std::vector<int> stages;

@@ -1,6 +1,5 @@
 #include "src/cli/weights_file.h"
 
-#include <functional>
 #include <thread>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -14,9 +13,8 @@
 namespace espalier::cli {
 namespace {
 
-using ShapeOf = std::function<Shape(const std::string&)>;
-
 /// The extents that depend on the data, from the shapes of the weights.
+template <class ShapeOf>
 train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path& path,
                                         const ShapeOf& shape_of) {
   auto matrix = [&](const std::string& name) {
@@ -26,26 +24,6 @@ train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path
     return shape;
   };
   return model::network_of(config.model).problem_of(config.model, matrix);
-}
-
-ShapeOf shapes_in_checkpoint(std::shared_ptr<io::CheckpointReader> reader, std::string kind) {
-  return [reader = std::move(reader), kind = std::move(kind)](const std::string& name) {
-    check(reader->has(name),
-          "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = "
-          "\"{}\" "
-          "has (compare with `espalier inspect`)",
-          reader->path().string(), name, kind);
-    return reader->info(name).shape;
-  };
-}
-
-ShapeOf shapes_in_plain_file(std::shared_ptr<io::PlainReader> reader, const fs::path& path) {
-  return [reader = std::move(reader), path](const std::string& name) {
-    check(reader->has(name),
-          "{} has no dataset \"{}\", which the model in --config has ('/' counts as '.')",
-          path.string(), name);
-    return reader->shape(name);
-  };
 }
 
 io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
@@ -65,10 +43,15 @@ io::Vocabulary characters_of(const io::Config& config) {
                                        : io::Vocabulary();
 }
 
+std::vector<sparse::ParameterSpec> parameters_of(const io::Config& config,
+                                                 const train::ProblemShape& problem) {
+  return model::parameters_of(model::make_layers(config.model, problem));
+}
+
 /// A stage laid out for the masks of the file.
 train::Stage::Options options_for(const WeightsFile& file, const train::ProblemShape& problem,
                                   int64_t micro_batch) {
-  auto specs = train::make_network(file.config, problem).parameters();
+  auto specs = parameters_of(file.config, problem);
   auto prunable = train::prunable_of(specs, file.config.pruning);
   return {.micro_batch = micro_batch,
           .training = false,
@@ -85,27 +68,35 @@ int threads_of(const io::Config& config) {
 
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
   WeightsFile file{.path = path, .checkpoint = io::is_checkpoint(path)};
-  ShapeOf shape_of;
   if (file.checkpoint) {
-    const auto reader = std::make_shared<io::CheckpointReader>(path);
-    file.meta = reader->meta();
+    const io::CheckpointReader reader(path);
+    file.meta = reader.meta();
     const auto vocabulary = file.meta.extra.find("vocabulary");
     if (vocabulary != file.meta.extra.end()) {
       file.characters = io::Vocabulary::from_text(vocabulary->second);
     }
     file.config = config_of(file, source);
-    shape_of = shapes_in_checkpoint(reader, file.config.model.kind);
-  } else {
-    file.config = config_of(file, source);
-    shape_of = shapes_in_plain_file(std::make_shared<io::PlainReader>(path), path);
+    file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
+      check(reader.has(name),
+            "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = "
+            "\"{}\" has (compare with `espalier inspect`)",
+            path.string(), name, file.config.model.kind);
+      return reader.info(name).shape;
+    });
+    return file;
   }
-  file.problem = problem_from_shapes(file.config, path, shape_of);
-  if (!file.checkpoint) {
-    file.characters = characters_of(file.config);
-    check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
-          "{} is of a network with {} characters, the data of the config hold {}", path.string(),
-          file.problem.classes, file.characters.size());
-  }
+  file.config = config_of(file, source);
+  const io::PlainReader reader(path);
+  file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
+    check(reader.has(name),
+          "{} has no dataset \"{}\", which the model in --config has ('/' counts as '.')",
+          path.string(), name);
+    return reader.shape(name);
+  });
+  file.characters = characters_of(file.config);
+  check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
+        "{} is of a network with {} characters, the data of the config hold {}", path.string(),
+        file.problem.classes, file.characters.size());
   return file;
 }
 
@@ -114,9 +105,8 @@ Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config
   options.dtype = options.gradient = DType::fp32;
   // No passes run on this store, and it must hold any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
-  store = std::make_unique<sparse::Store>(
-      stream, kernels::by_name("cpu"), train::make_network(file.config, file.problem).parameters(),
-      options);
+  store = std::make_unique<sparse::Store>(stream, kernels::by_name("cpu"),
+                                          parameters_of(file.config, file.problem), options);
   prunable = train::prunable_of(*store, file.config.pruning);
 }
 

@@ -100,13 +100,9 @@ std::string field_help(const Field& field, const Config& defaults) {
   return out;
 }
 
-}  // namespace
-
-std::string toml_value(const Field& field, const Config& config) {
-  return std::visit(ToToml{field.limits.automatic}, field.read(config));
-}
-
-std::string to_toml(const Config& config) {
+/// line(field) of all fields, below the names of their sections.
+template <class Line>
+std::string by_section(const Line& line) {
   std::string out;
   std::string section;
   for (const Field& field : fields()) {
@@ -114,9 +110,21 @@ std::string to_toml(const Config& config) {
       section = field.section;
       out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
     }
-    out += fmt::format("{} = {}\n", field.name, toml_value(field, config));
+    out += line(field);
   }
   return out;
+}
+
+}  // namespace
+
+std::string toml_value(const Field& field, const Config& config) {
+  return std::visit(ToToml{field.limits.automatic}, field.read(config));
+}
+
+std::string to_toml(const Config& config) {
+  return by_section([&](const Field& field) {
+    return fmt::format("{} = {}\n", field.name, toml_value(field, config));
+  });
 }
 
 nlohmann::json to_json(const Config& config) {
@@ -128,17 +136,8 @@ nlohmann::json to_json(const Config& config) {
 }
 
 std::string help() {
-  const Config defaults;
-  std::string out;
-  std::string section;
-  for (const Field& field : fields()) {
-    if (field.section != section) {
-      section = field.section;
-      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
-    }
-    out += field_help(field, defaults);
-  }
-  return out;
+  return by_section(
+      [defaults = Config()](const Field& field) { return field_help(field, defaults); });
 }
 
 }  // namespace espalier::config

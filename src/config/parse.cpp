@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "src/config/schema.h"
-#include "src/config/validate.h"
 #include "src/core/error.h"
 
 namespace espalier::config {

@@ -16,6 +16,9 @@ io::Config load(const std::filesystem::path& path, std::span<const std::string> 
 /// The same from text; `name` is the file's name in messages.
 io::Config parse(std::string_view text, std::string_view name,
                  std::span<const std::string> overrides = {});
+/// Rules across fields, which the limits of one field cannot express (width divisible by heads,
+/// from_step < to_step, ...). Throws Failure: the cause and the fix.
+void validate(const io::Config& config);
 /// "section.key=value": a TOML value, or a bare word, which is a string. Checks the field's limits;
 /// does not validate across fields.
 void apply_override(io::Config& config, std::string_view assignment);

@@ -64,9 +64,7 @@ Choices operator+(Choices first, const Choices& second) {
 const Choices kAuto{{.name = "auto"}};
 
 /// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
-Limits value_codecs() {  // their help stands below parallel.codec
-  return {.choices = named(names(kernels::wire_codecs())), .codec = true};
-}
+Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
 Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .codec = true}; }
 
 void add_model(std::vector<Field>& out) {

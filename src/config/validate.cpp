@@ -1,5 +1,3 @@
-#include "src/config/validate.h"
-
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -94,19 +92,16 @@ void validate_pruning(const io::PruningConfig& config, int64_t steps) {
 
 /// Encodings of groups and of blocks are of masks that have them.
 void validate_index(const Config& config) {
-  const std::string& method = config.pruning.method;
   const auto check_encoding = [&](const std::string& encoding) {
     const sparse::Encoding* entry = find_or_null(sparse::encodings(), encoding);
     const bool regular = entry != nullptr && entry->rules != nullptr;
-    check(!regular || method == encoding || method == "none",
+    check(!regular || config.pruning.method == encoding || !config.pruning.prunes(),
           "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
           "set \"auto\"",
-          encoding, method);
+          encoding, config.pruning.method);
+    return false;
   };
-  check_encoding(config.sparse.index.fallback);
-  for (const auto& [glob, encoding] : config.sparse.index.patterns) {
-    check_encoding(encoding);
-  }
+  config.sparse.index.any(check_encoding);
 }
 
 bool is_synchronous(const io::ParallelConfig& config) {
@@ -182,7 +177,7 @@ void validate_codecs(const io::ParallelConfig& parallel) {
         parallel.device_link);
 }
 
-/// What moves with the loss of earlier steps has to be in the unit of the present ones.
+/// Gradients of several steps can be combined only if they have the same scale.
 void validate_loss_scale(const Config& config) {
   if (config.train.dtype != "fp16" || config.train.loss_scale > 0) {
     return;
@@ -192,10 +187,7 @@ void validate_loss_scale(const Config& config) {
   const auto is_powersgd = [](const std::string& codec) {
     return parse_codec(codec).kind() == parallel::CodecKind::matrices;
   };
-  const bool low_rank = is_powersgd(parallel.codec.fallback) ||
-                        std::ranges::any_of(parallel.codec.patterns, [&](const auto& pattern) {
-                          return is_powersgd(pattern.second);
-                        });
+  const bool low_rank = parallel.codec.any(is_powersgd);
   check(is_synchronous(parallel),
         "train.dtype = \"fp16\" leaves out steps whose gradients overflow, which stages of "
         "parallel.schedule = \"async\" cannot agree on; {}",

@@ -4,7 +4,7 @@
 
 namespace espalier {
 
-Tensor Staging::room(const Tensor& to) {
+Tensor Staging::host_memory(const Tensor& to) {
   if (!to.on_device) {
     return to;
   }
@@ -20,13 +20,13 @@ Tensor Staging::room(const Tensor& to) {
   return found->memory.tensor().as(to.dtype, to.shape);
 }
 
-void Staging::send(const Tensor& room, const Tensor& to) {
-  stream_.copy(room, to);
-  give_back(room, stream_.mark());
+void Staging::send(const Tensor& host, const Tensor& to) {
+  stream_.copy(host, to);
+  give_back(host, stream_.mark());
 }
 
 Staging::Arrival Staging::fetch(const Tensor& from) {
-  const Tensor host = room(from);
+  const Tensor host = host_memory(from);
   stream_.copy(from, host);
   return {.host = host, .mark = stream_.mark()};
 }

@@ -15,8 +15,8 @@ class Staging {
 
   /// Pinned memory of the type and shape of `to`, for the host to fill and `send`; without a
   /// device, `to` itself.
-  Tensor room(const Tensor& to);
-  void send(const Tensor& room, const Tensor& to);
+  Tensor host_memory(const Tensor& to);
+  void send(const Tensor& host, const Tensor& to);
 
   /// Result of `fetch`: `host` holds the contents of `from` once `mark` has passed; the host then
   /// calls `done`. Without a device `host` is `from` itself, at once.
@@ -25,7 +25,7 @@ class Staging {
     Mark mark = 0;
   };
   Arrival fetch(const Tensor& from);
-  /// Releases a fetched tensor, or memory from `room` that will not be sent.
+  /// Releases a fetched tensor, or memory from `host_memory` that will not be sent.
   void done(const Tensor& host);
 
  private:

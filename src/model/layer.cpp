@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace espalier::model {
 namespace {
@@ -35,6 +36,14 @@ void Layer::replay(Pass& /*pass*/, const Tensor& /*x*/) {
 
 Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
   throw Bug(fmt::format("layer {} is not the last one: it has no logits", name()));
+}
+
+std::vector<sparse::ParameterSpec> parameters_of(std::span<const std::unique_ptr<Layer>> layers) {
+  std::vector<sparse::ParameterSpec> all;
+  for (const auto& layer : layers) {
+    std::ranges::move(layer->parameters(), std::back_inserter(all));
+  }
+  return all;
 }
 
 }  // namespace espalier::model

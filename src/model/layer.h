@@ -99,4 +99,8 @@ class Layer {
   virtual Tensor logits(Pass& pass, const Tensor& x);
 };
 
+using Layers = std::vector<std::unique_ptr<Layer>>;
+/// Parameters of all layers, in forward order.
+std::vector<sparse::ParameterSpec> parameters_of(std::span<const std::unique_ptr<Layer>> layers);
+
 }  // namespace espalier::model

@@ -14,35 +14,16 @@ void after_layer(const Pass& pass) {
 
 }  // namespace
 
-Network::Network(std::vector<std::unique_ptr<Layer>> layers) : layers_(std::move(layers)) {
+Network::Network(Layers layers) : layers_(std::move(layers)) {
   for (const auto& layer : layers_) {
     backward_names_.push_back(std::string(layer->name()) + " backward");
   }
-}
-
-std::vector<sparse::ParameterSpec> Network::parameters() const {
-  std::vector<sparse::ParameterSpec> all;
-  for (const auto& layer : layers_) {
-    for (auto& spec : layer->parameters()) {
-      all.push_back(std::move(spec));
-    }
-  }
-  return all;
 }
 
 void Network::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   for (const auto& layer : layers_) {
     layer->bind(store, kernels);
   }
-}
-
-Network Network::part(std::vector<std::unique_ptr<Layer>> layers, size_t first, size_t end) {
-  require(first < end && end <= layers.size(), "a part has layers", first, end, layers.size());
-  std::vector<std::unique_ptr<Layer>> mine;
-  for (size_t i = first; i < end; ++i) {
-    mine.push_back(std::move(layers[i]));
-  }
-  return Network(std::move(mine));
 }
 
 /// Runs layers [0, end). With full recompute, layers with `replay` run as in inference and only

@@ -11,15 +11,11 @@ namespace espalier::model {
 
 class Network {
  public:
-  explicit Network(std::vector<std::unique_ptr<Layer>> layers);
-  /// Layers [first, end) of `layers`; the others are dropped.
-  static Network part(std::vector<std::unique_ptr<Layer>> layers, size_t first, size_t end);
+  explicit Network(Layers layers);
 
-  /// Parameters of all layers, in forward order.
-  std::vector<sparse::ParameterSpec> parameters() const;
   /// Call once, before the first pass; store and kernels outlive the network.
   void bind(sparse::Store& store, const kernels::Kernels& kernels);
-  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  const Layers& layers() const { return layers_; }
 
   /// `x`: the output of the layer before, on the tape; empty if these layers begin the network.
   /// Returns the output; if they end the network, writes pass.losses and returns {}. With
@@ -39,7 +35,7 @@ class Network {
   Tensor run(Pass& pass, Tensor x, size_t end) const;
   bool replays(const Pass& pass, size_t layer) const;
 
-  std::vector<std::unique_ptr<Layer>> layers_;
+  Layers layers_;
   std::vector<std::string> backward_names_;  ///< for the timeline
 };
 

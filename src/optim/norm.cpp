@@ -16,7 +16,7 @@ GradientNorm::GradientNorm(Stream& stream, const kernels::Kernels& kernels, doub
 bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange& range,
                         const Sum& sum) {
   const Tensor counts = counts_.tensor();
-  // Excludes the last word: it marks a non-finite gradient until `told` clears it.
+  // Excludes the last word: it marks a non-finite gradient until `result` clears it.
   kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});
   std::vector<kernels::SumSquaresArgs> squares;
   for (const sparse::Parameter& parameter :
@@ -45,14 +45,14 @@ bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange
   sum.on_host(words);
   const kernels::Clip found =
       kernels::clip_of(std::sqrt(ExactSum::of(words).value()), most_, scale_);
-  const Tensor room = staging_.room(clip);
-  room.get<float>()[0] = found.norm;
-  room.get<float>()[1] = found.factor;
-  staging_.send(room, clip);
+  const Tensor host = staging_.host_memory(clip);
+  host.get<float>()[0] = found.norm;
+  host.get<float>()[1] = found.factor;
+  staging_.send(host, clip);
   return std::isfinite(found.factor);
 }
 
-kernels::Clip GradientNorm::told(const Staging::Arrival& arrival) {
+kernels::Clip GradientNorm::result(const Staging::Arrival& arrival) {
   stream_.wait(arrival.mark);
   const auto* found = arrival.host.get<float>();
   const kernels::Clip clip{.norm = found[0], .factor = found[1]};

@@ -7,7 +7,7 @@
 // The host waits for the exact sum (568 bytes) only if it adds the sums of other ranks itself.
 //
 // A non-finite gradient has a factor for which an update changes nothing. The factors of all updates
-// enqueued after it are the same until `told` reports it, so a pending update never changes weights
+// enqueued after it are the same until `result` reports it, so a pending update never changes weights
 // after a failed one.
 #include <functional>
 #include <span>
@@ -40,9 +40,9 @@ class GradientNorm {
   bool take(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
   Tensor factor() const { return clip_.tensor().elements(1, 1); }
 
-  /// Copies norm and factor to the host; `told` waits for the copy. Once for each, in any order.
+  /// Copies norm and factor to the host; `result` waits for the copy. Once for each, in any order.
   Staging::Arrival fetch() { return staging_.fetch(clip_.tensor()); }
-  kernels::Clip told(const Staging::Arrival& arrival);
+  kernels::Clip result(const Staging::Arrival& arrival);
 
  private:
   Stream& stream_;

@@ -38,7 +38,7 @@ kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
 
 }  // namespace
 
-AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
+PendingUpdate Optimizer::enqueue(Stream& stream, int64_t step, double lr,
                            const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
   if (norm_.take(store_, range, hooks.sum)) {
@@ -47,13 +47,13 @@ AskedUpdate Optimizer::ask(Stream& stream, int64_t step, double lr,
   return norm_.fetch();
 }
 
-StepResult Optimizer::result(const AskedUpdate& asked) {
-  const kernels::Clip clip = norm_.told(asked);
+StepResult Optimizer::result(const PendingUpdate& update) {
+  const kernels::Clip clip = norm_.result(update);
   return {.gradient_norm = clip.norm, .applied = std::isfinite(clip.factor)};
 }
 
 void Optimizer::apply(Stream& stream, const Update& update) {
-  const UpdateStep step{.config = config_, .count = update.step + 1 - left_out_, .lr = update.lr};
+  const UpdateStep step{.config = config_, .count = update.step + 1 - skipped_, .lr = update.lr};
   std::vector<kernels::UpdateArgs> together;
   int64_t elements = 0;
   const auto parameters = store_.parameters();

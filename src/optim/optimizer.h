@@ -11,7 +11,7 @@
 // element is a pure function of (seed, step, parameter name, number of the element among the kept
 // ones): the same bits for any sharding, and after a checkpoint.
 //
-// Calls are asynchronous: `ask` enqueues an update, `result` waits for its norm. Several updates
+// Calls are asynchronous: `enqueue` enqueues an update, `result` waits for its norm. Several updates
 // may be pending.
 //
 // With a sharded store (ZeRO-1) a rank updates the elements that it owns, in flat order; hooks sum
@@ -31,7 +31,7 @@ struct StepResult {
 };
 
 /// A pending update.
-using AskedUpdate = Staging::Arrival;
+using PendingUpdate = Staging::Arrival;
 
 /// Collectives within a step.
 struct StepHooks {
@@ -55,23 +55,23 @@ class Optimizer {
         norm_(store.stream(), kernels, config_.clip) {}
 
   /// For later updates: gradients are multiplied by `scale`. The bias correction excludes
-  /// `left_out` earlier steps, which changed nothing.
-  void set_scale(double scale, int64_t left_out) {
+  /// `skipped` earlier steps, which changed nothing.
+  void set_scale(double scale, int64_t skipped) {
     norm_.set_scale(scale);
-    left_out_ = left_out;
+    skipped_ = skipped;
   }
 
   /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
   /// gradient. A sharded store needs hooks; the call is then collective.
-  AskedUpdate ask(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
+  PendingUpdate enqueue(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
                   const StepHooks& hooks = {});
   /// Factor of the last enqueued update, fp32 [1], in kernels' memory.
   Tensor clip_factor() const { return norm_.factor(); }
-  /// Waits for a pending update. Once for each, in the order of `ask`.
-  StepResult result(const AskedUpdate& asked);
+  /// Waits for a pending update. Once for each, in the order of `enqueue`.
+  StepResult result(const PendingUpdate& update);
   /// Both, for all parameters.
   StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {}) {
-    return result(ask(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
+    return result(enqueue(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
   }
 
  private:
@@ -91,7 +91,7 @@ class Optimizer {
   const OptimizerKind& kind_;
   uint64_t seed_;
   GradientNorm norm_;
-  int64_t left_out_ = 0;
+  int64_t skipped_ = 0;
 };
 
 }  // namespace espalier::optim

@@ -6,7 +6,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kLast = "run/checkpoints/step-000020.h5";
 const std::string kQuick = " --seconds 0 ";
 
 /// The row of a codec; null if missing.

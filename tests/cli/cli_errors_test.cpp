@@ -7,8 +7,6 @@
 namespace espalier {
 namespace {
 
-const std::string kLast = "run/checkpoints/step-000020.h5";
-
 TEST(CliErrors, WrongUsageIsTwo) {
   const Workplace here;
   for (const auto& [arguments, words] :

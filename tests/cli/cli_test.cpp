@@ -11,8 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kLast = "run/checkpoints/step-000020.h5";
-
 /// All arrays of two files of dense arrays are the same, bit for bit up to the sign of zero.
 void expect_same_arrays(const std::filesystem::path& a, const std::filesystem::path& b) {
   const io::PlainReader left(a);

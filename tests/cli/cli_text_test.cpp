@@ -8,8 +8,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kLast = "run/checkpoints/step-000020.h5";
-
 TEST(CliText, SampleIsAFunctionOfTheSeed) {
   const Workplace here;
   expect_code(here.run("train c.toml"), 0);

@@ -124,7 +124,7 @@ TEST(Config, UnknownKeysNameTheNearestAndThePlace) {
   expect_parts(failure_of_override("steps"), {"section.key=value"});
 }
 
-TEST(Config, WrongTypesNameTheValueAndWhatIsExpected) {
+TEST(Config, WrongTypesNameTheValueAndTheExpectedType) {
   expect_parts(failure_of_toml("[train]\n\nsteps = \"many\"\n"),
                {"run.toml:3", "train.steps", "many", "string", "expected an integer"});
   expect_parts(failure_of_toml("[train]\nsteps = 1.5\n"), {"1.5", "expected an integer"});
@@ -135,7 +135,7 @@ TEST(Config, WrongTypesNameTheValueAndWhatIsExpected) {
   expect_parts(failure_of_override("train.steps=many"), {"--set", "expected an integer"});
 }
 
-TEST(Config, LimitsNameTheValueAndWhatIsAllowed) {
+TEST(Config, LimitsNameTheValueAndTheRange) {
   expect_parts(failure_of_toml("[pruning]\nsparsity = 1.0\n"),
                {"run.toml:2", "pruning.sparsity = 1", ">= 0 and < 1"});
   expect_parts(failure_of_toml("[pruning]\nsparsity = -0.5\n"), {"-0.5", ">= 0 and < 1"});
@@ -158,7 +158,7 @@ TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
                {"train.gradient_dtype = \"bf16\"", "train.dtype = \"fp16\"", "\"auto\""});
 }
 
-TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
+TEST(Config, NoMasterCopyNeeds16BitsAndUncodedValues) {
   for (const std::string type : {"bf16", "fp16"}) {
     const std::string text = fmt::format("[train]\ndtype = \"{}\"\nmaster_copy = false\n", type);
     EXPECT_FALSE(parse(text, "run.toml").train.master_copy);
@@ -170,7 +170,7 @@ TEST(Config, ValuesAloneAreOf16BitsAndNobodysTarget) {
                {"parallel.value_codec = \"linear8\"", "train.master_copy = false"});
 }
 
-TEST(Config, UnknownChoicesListWhatIsAvailable) {
+TEST(Config, UnknownChoicesListTheChoices) {
   expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
                {"run.toml:2: model.kind = \"conv\" is unknown; available: gpt, mlp"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),

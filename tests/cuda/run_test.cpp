@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tests/cuda/place.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {
@@ -43,45 +43,20 @@ void expect_near(const Outcome& a, const Outcome& b, const io::Config& config) {
   EXPECT_NEAR(a.val_loss, b.val_loss, allowed);
 }
 
-std::vector<testing::Way> ways(const std::string& dtype) {
-  std::vector<testing::Way> all{
-      {"dense", [](io::Config&) {}},
-      {"masked", testing::prune},
-      {"sparse",
-       [](io::Config& config) {
-         testing::prune_sparse(config);
-         config.train.recompute = "selective";
-       }},
-      {"expanded",
-       [](io::Config& config) {
-         testing::prune_expanded(config);
-         config.sparse.index.fallback = "int32";
-       }},
-      {"block",
-       [](io::Config& config) {
-         testing::prune(config);
-         config.pruning.method = "block";
-         config.pruning.scope = "layer";
-         config.pruning.block = 16;
-         config.sparse.storage.fallback = "block";
-       }},
-      {"gradual", testing::prune_gradually},
-      {"8 bits, offload, dropout, micro-batches",
-       [](io::Config& config) {
-         config.optimizer.state_bits = 8;
-         config.optimizer.offload = true;
-         config.model.dropout = 0.1;
-         config.train.micro_batch = 3;
-       }},
-      {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
-      {"updates rounded at random",
-       [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }},
+std::vector<std::string> ways(const std::string& dtype) {
+  std::vector<std::string> all{
+      "",
+      "prune",
+      "prune_sparse train.recompute=selective",
+      "prune_expanded sparse.index=int32",
+      "blocks pruning.scope=layer",
+      "prune_gradually",
+      "optimizer.state_bits=8 optimizer.offload=true model.dropout=0.1 train.micro_batch=3",
+      "optimizer.kind=sgd",
+      "random_rounding",
   };
   if (dtype != "fp16") {
-    all.push_back({"products in 8 bits", [](io::Config& config) {
-                     testing::prune_expanded(config);
-                     config.train.fp8 = true;
-                   }});
+    all.emplace_back("prune_expanded train.fp8=true");
   }
   return all;
 }
@@ -89,11 +64,11 @@ std::vector<testing::Way> ways(const std::string& dtype) {
 class DeviceRuns : public testing::OnDevice, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(DeviceRuns, StayNearTheCpuFor100StepsAndRepeatTheirBits) {
-  for (const testing::Way& way : ways(GetParam())) {
-    SCOPED_TRACE(way.name);
+  for (const std::string& settings : ways(GetParam())) {
+    SCOPED_TRACE(settings);
     const TempDir dir;
     io::Config config = config_of(dir, GetParam());
-    way.apply(config);
+    testing::apply_settings(config, settings);
     const Outcome first = run_on_device(config);
     EXPECT_EQ(run_on_device(config), first) << "the same again";
     config.run.graphs = false;
@@ -118,11 +93,11 @@ TEST_P(DeviceRuns, StayNearTheCpuWhereBitsNeedNotRepeat) {
 /// The device runs recorded passes: all are replayed, except those with dropout.
 TEST_P(DeviceRuns, AreReplayed) {
   constexpr int64_t kFew = 12;
-  for (const testing::Way& way : ways(GetParam())) {
-    SCOPED_TRACE(way.name);
+  for (const std::string& settings : ways(GetParam())) {
+    SCOPED_TRACE(settings);
     const TempDir dir;
     io::Config config = config_of(dir, GetParam());
-    way.apply(config);
+    testing::apply_settings(config, settings);
     config.train.steps = kFew;
     config.model.dropout = 0;
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
@@ -146,14 +121,11 @@ TEST_P(DeviceRuns, GoOnFromCheckpointsOfTheCpuAndBack) {
   config.optimizer.state_bits = 8;
   const Outcome whole = run(config);
   for (const bool device_first : {false, true}) {
-    train::TrainerOptions first;
-    first.stop_after = kSteps / 2;
-    first.kernels = device_first ? device_table() : nullptr;
-    run(config, 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    second.kernels = device_first ? nullptr : device_table();
-    Outcome resumed = run(config, 1, second);
+    const auto run_part = [&](bool device, const train::TrainerOptions& part) {
+      return device ? run_on_device(config, part) : run(config, 1, part);
+    };
+    run_part(device_first, {.stop_after = kSteps / 2});
+    Outcome resumed = run_part(!device_first, {.resume = "auto"});
     resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(),
                           whole.losses.begin() + kSteps / 2);
     expect_near(resumed, whole, config);
@@ -166,12 +138,8 @@ TEST_P(DeviceRuns, ResumeIsNoBreak) {
   io::Config config = config_of(dir, GetParam());
   testing::prune_sparse(config);
   const Outcome whole = run_on_device(config);
-  train::TrainerOptions first;
-  first.stop_after = kSteps / 2;
-  run_on_device(config, first);
-  train::TrainerOptions second;
-  second.resume = "auto";
-  Outcome resumed = run_on_device(config, second);
+  run_on_device(config, {.stop_after = kSteps / 2});
+  Outcome resumed = run_on_device(config, {.resume = "auto"});
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
 }

@@ -1,4 +1,4 @@
-"""Writes plain_hdf5.h5 beside this file: what an h5py user's dense, partly pruned arrays look like.
+"""Writes plain_hdf5.h5 beside this file: dense, partly pruned arrays, as an h5py user writes them.
 
 Run with Python 3, numpy and h5py; tests/io/checkpoint_test.cpp reads the result.
 """

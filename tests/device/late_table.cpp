@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/device/visit_args.h"
+#include "tests/device/operands.h"
 #include "tests/simt/device.h"
 
 namespace espalier::testing {
@@ -33,23 +33,28 @@ simt::Touch touch(const char* name, kernels::Use use) {
   return {.operand = name, .reads = use != kernels::Use::out, .writes = use != kernels::Use::in};
 }
 
+GuardedQueue& queue_of(Stream& stream) {
+  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
+  require(queue != nullptr, "a stream with a queue of this kind of device");
+  return *queue;
+}
+
 /// Arguments for the CPU's kernels. All addresses must be the device's; the queue records the
-/// call's reads and writes.
+/// reads and writes of operation `name`.
 template <class Args>
-Args opened(GuardedQueue& queue, Args args) {
+Args opened(GuardedQueue& queue, const char* name, Args args) {
   std::vector<simt::Touch> touches;
-  const std::string name =
-      visit_operands(args, [&](const char* of, kernels::Use use, Tensor& tensor) {
-        queue.require_known(tensor.data, of);
-        if (tensor) {
-          tensor.on_device = false;
-          simt::Touch& made = touches.emplace_back(touch(of, use));
-          made.data = tensor.data;
-          made.rows = static_cast<size_t>(tensor.rows());
-          made.bytes = static_cast<size_t>(tensor.cols()) * size_of(tensor.dtype);
-          made.stride = static_cast<size_t>(tensor.stride) * size_of(tensor.dtype);
-        }
-      });
+  for (const auto& [of, use, tensor] : operands(args)) {
+    queue.require_known(tensor.data, of);
+    if (tensor) {
+      tensor.on_device = false;
+      simt::Touch& made = touches.emplace_back(touch(of, use));
+      made.data = tensor.data;
+      made.rows = static_cast<size_t>(tensor.rows());
+      made.bytes = static_cast<size_t>(tensor.cols()) * size_of(tensor.dtype);
+      made.stride = static_cast<size_t>(tensor.stride) * size_of(tensor.dtype);
+    }
+  }
   visit_arrays(args, [&](const char* of, kernels::Use use, const void* data, size_t bytes) {
     queue.require_known(data, of);
     simt::Touch& made = touches.emplace_back(touch(of, use));
@@ -61,49 +66,42 @@ Args opened(GuardedQueue& queue, Args args) {
 }
 
 template <class Args>
-void keep(Stream& stream, const Args& args, kernels::Op<Args> Kernels::*row) {
-  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
-  require(queue != nullptr, "a stream with a queue of this kind of device");
-  queue->enqueue([call = opened(*queue, args), row, threads = stream.threads()] {
+void enqueue(Stream& stream, const char* name, const Args& args, kernels::Op<Args> Kernels::*row) {
+  GuardedQueue& queue = queue_of(stream);
+  queue.enqueue([call = opened(queue, name, args), row, threads = stream.threads()] {
     (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
   });
 }
 
 /// Terms belong to the caller and are read during the call.
-void keep(Stream& stream, const kernels::PredictArgs& args,
-          kernels::Op<kernels::PredictArgs> Kernels::*row) {
-  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
-  require(queue != nullptr, "a stream with a queue of this kind of device");
+void enqueue(Stream& stream, const char* name, const kernels::PredictArgs& args,
+             kernels::Op<kernels::PredictArgs> Kernels::*row) {
+  GuardedQueue& queue = queue_of(stream);
   const std::vector<kernels::PredictArgs::Term> terms(args.terms, args.terms + args.term_count);
-  queue->enqueue([call = opened(*queue, args), terms, row, threads = stream.threads()]() mutable {
-    call.terms = terms.data();
-    (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
-  });
+  queue.enqueue(
+      [call = opened(queue, name, args), terms, row, threads = stream.threads()]() mutable {
+        call.terms = terms.data();
+        (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
+      });
 }
 
 /// The arrays of one call may run in any order; the CPU's run one after the other.
 template <class Args>
-void keep(Stream& stream, const kernels::Each<Args>& all,
-          kernels::Op<kernels::Each<Args>> Kernels::*row) {
-  auto* queue = dynamic_cast<GuardedQueue*>(stream.queue());
-  require(queue != nullptr, "a stream with a queue of this kind of device");
+void enqueue(Stream& stream, const char* name, const kernels::Each<Args>& all,
+             kernels::Op<kernels::Each<Args>> Kernels::*row) {
+  GuardedQueue& queue = queue_of(stream);
   for (const Args& args : all) {
-    queue->enqueue([call = opened(*queue, args), row, threads = stream.threads()] {
+    queue.enqueue([call = opened(queue, name, args), row, threads = stream.threads()] {
       (kernels::by_name("cpu").*row)(stream_of_cpu(threads), call);
     });
   }
 }
 
-template <class Args, kernels::Op<Args> Kernels::*kRow>
-void late(Stream& stream, const Args& args) {
-  keep(stream, args, kRow);
-}
-
 std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened from now on
-std::atomic<size_t> told_memory = SIZE_MAX;
+std::atomic<size_t> reported_memory = SIZE_MAX;
 
 std::unique_ptr<Device> open_device(int) {
-  return std::make_unique<simt::PretendedDevice>(memory, told_memory);
+  return std::make_unique<simt::PretendedDevice>(memory, reported_memory);
 }
 
 constexpr Kernels make_table() {
@@ -111,7 +109,10 @@ constexpr Kernels make_table() {
   return {
       .name = "cpu-late",
       .open = open_device,
-#define ESPALIER_OPERATION(row, Args, on_cpu) .row = late<Args, &Kernels::row>,
+#define ESPALIER_OPERATION(row, Args, on_cpu)                      \
+  .row = [](Stream& stream, const Args& args) {                    \
+    espalier::testing::enqueue(stream, #row, args, &Kernels::row); \
+  },
 #include "src/kernels/operations.def"
   };
 }
@@ -119,12 +120,12 @@ constexpr Kernels kTable = make_table();
 
 }  // namespace
 
-LittleMemory::LittleMemory(size_t bytes, size_t told) {
+LittleMemory::LittleMemory(size_t bytes, size_t reported) {
   memory = bytes;
-  told_memory = told;
+  reported_memory = reported;
 }
 
-LittleMemory::~LittleMemory() { memory = told_memory = SIZE_MAX; }
+LittleMemory::~LittleMemory() { memory = reported_memory = SIZE_MAX; }
 
 const kernels::Kernels& late_table() { return kTable; }
 

@@ -9,12 +9,12 @@ namespace espalier::testing {
 
 const kernels::Kernels& late_table();
 
-/// During its lifetime devices of that table have `bytes` of memory and report `told` of it as
+/// During its lifetime devices of that table have `bytes` of memory and report `reported` of it as
 /// free.
 class LittleMemory {
  public:
   explicit LittleMemory(size_t bytes) : LittleMemory(bytes, bytes) {}
-  LittleMemory(size_t bytes, size_t told);
+  LittleMemory(size_t bytes, size_t reported);
   ~LittleMemory();
   LittleMemory(const LittleMemory&) = delete;
   LittleMemory& operator=(const LittleMemory&) = delete;

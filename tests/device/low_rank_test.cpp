@@ -9,6 +9,7 @@
 #include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/powersgd/reduction.h"
 #include "parallel/reduction/registry.h"
+#include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
@@ -18,14 +19,11 @@
 #include "tests/parallel/low_rank_array.h"
 #include "tests/parallel/rank_gradients.h"
 #include "tests/simt/device.h"
-#include "tests/support/grid.h"
 
 namespace espalier {
 namespace {
 
 using namespace parallel;
-using testing::Outcome;
-using testing::TempDir;
 
 struct Sum {
   int ranks = 2;
@@ -195,17 +193,15 @@ void expect_equal(const Sum& sum) {
 }
 
 TEST(DeviceLowRankSums, HaveTheBitsAndTheBytesOfTheCpu) {
-  for (const int ranks : {2, 3}) {
-    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-      for (const Phases phases : {Phases::both, Phases::scatter}) {
-        expect_equal({.ranks = ranks, .dtype = dtype, .phases = phases});
-        expect_equal({.ranks = ranks,
-                      .dtype = dtype,
-                      .codec = "maxmin:4",
-                      .feedback = true,
-                      .phases = phases,
-                      .key = 5});
-      }
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    for (const Phases phases : {Phases::both, Phases::scatter}) {
+      expect_equal({.ranks = 2, .dtype = dtype, .phases = phases});
+      expect_equal({.ranks = 3,
+                    .dtype = dtype,
+                    .codec = "maxmin:4",
+                    .feedback = true,
+                    .phases = phases,
+                    .key = 5});
     }
   }
 }
@@ -223,7 +219,7 @@ TEST(DeviceLowRankSums, BeginAndLeave) {
 
 /// Sums of 16 bits are computed in panels of some rows, or one; bits do not depend on the panels.
 TEST(DeviceLowRankSums, BySomeRows) {
-  for (const int64_t panel : {1, 300, 1000}) {
+  for (const int64_t panel : {1, 300}) {
     expect_equal({.ranks = 2, .dtype = DType::bf16, .panel = panel});
   }
 }
@@ -261,9 +257,11 @@ TEST(DeviceLowRankSums, ByKernelsOfCuda) {
     run_ranks(2, [&](Communicator& comm) {
       const Result want = on_cpu(sum, comm);
       const Result got = on_device(sum, comm, kernels::cuda_simt::table());
-      const Result again = on_device(sum, comm, kernels::cuda_simt::table());
       EXPECT_EQ(got.bytes, want.bytes);
-      EXPECT_TRUE(same_bits(got.data, again.data) && same_bits(got.error, again.error));
+      if (dtype == DType::bf16) {
+        const Result again = on_device(sum, comm, kernels::cuda_simt::table());
+        EXPECT_TRUE(same_bits(got.data, again.data) && same_bits(got.error, again.error));
+      }
       double worst = 0;
       for (size_t i = 0; i < want.data.size(); ++i) {
         worst = std::max(worst, std::abs(double{got.data[i]} - double{want.data[i]}));

@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/device/late_table.h"
+#include "tests/device/late_runs.h"
 #include "tests/support/failure.h"
-#include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier {
 namespace {
@@ -16,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LittleMemory;
 using ::testing::Not;
-using testing::run;
+using testing::run_late;
 using testing::TempDir;
 
 io::Config config_of(const TempDir& dir) {
@@ -26,18 +24,10 @@ io::Config config_of(const TempDir& dir) {
   return config;
 }
 
-testing::Outcome run_late(const io::Config& config, train::TrainerOptions options = {}) {
-  options.kernels = &testing::late_table();
-  return run(config, 1, options);
-}
-
 size_t planned(const io::Config& config) {
   size_t bytes = 0;
-  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &testing::late_table();
-    bytes = train::Trainer(config, comm, options).fit().plan.needed();
+  testing::on_ranks(1, [&](parallel::Communicator& comm) {
+    bytes = train::Trainer(config, comm, testing::late_options()).fit().plan.needed();
   });
   return bytes;
 }
@@ -100,22 +90,22 @@ TEST(LittleDevice, RunsOutAndTheLastCheckpointLoads) {
   const testing::Outcome whole = run_late(config);
   train::TrainerOptions options;
   options.stop_after = 6;
-  run_late(config, options);
+  run_late(config, 1, options);
   options.stop_after = 0;
   options.resume = "auto";
   {
     const LittleMemory device(needs / 2, 2 * needs);
-    EXPECT_THAT(failure_of([&] { run_late(config, options); }),
+    EXPECT_THAT(failure_of([&] { run_late(config, 1, options); }),
                 AllOf(HasSubstr("no memory on the device for "), HasSubstr("weight "),
                       HasSubstr("something else takes the device's memory")));
   }
   {
     const LittleMemory device(needs / 2, needs + needs / 10);
     EXPECT_THAT(
-        failure_of([&] { run_late(config, options); }),
+        failure_of([&] { run_late(config, 1, options); }),
         AllOf(HasSubstr("no memory on the device for "), HasSubstr("optimizer.offload = true (")));
   }
-  testing::Outcome resumed = run_late(config, options);
+  testing::Outcome resumed = run_late(config, 1, options);
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
 }

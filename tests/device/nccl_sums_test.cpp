@@ -13,6 +13,7 @@
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
 #include "src/kernels/cuda/table.h"
+#include "src/kernels/wire_codec.h"
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/parallel/rank_gradients.h"
@@ -70,15 +71,13 @@ struct Result {
 
 std::vector<float> floats(Stream& stream, const Tensor& tensor) {
   const Mirror mirror(stream, tensor);
+  const Tensor& host = mirror.read().host();
   std::vector<float> all;
-  for (int64_t i = 0; i < tensor.count(); ++i) {
-    const Tensor& host = mirror.host();
-    if (i == 0) {
-      mirror.read();
+  with_number(host.dtype, [&]<class Number>(Number) {
+    for (const Number one : host.span<Number>()) {
+      all.push_back(to_float(one));
     }
-    with_number(host.dtype,
-                [&]<class Number>(Number) { all.push_back(to_float(host.get<Number>()[i])); });
-  }
+  });
   return all;
 }
 
@@ -216,9 +215,8 @@ TEST(DeviceSums, OfSlicesOfAnySize) {
 }
 
 TEST(DeviceSums, InEveryCode) {
-  for (const char* codec : {"bf16", "fp8-e4m3", "dynamic8", "static8", "linear8", "maxmin:3:64",
-                            "table:2:512", "sign", "topk:0.1"}) {
-    expect_equal({.codec = codec, .ranks = 3}, testing::late_table());
+  for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
+    expect_equal({.codec = std::string(codec->name), .ranks = 3}, testing::late_table());
   }
   for (const Phases phases : {Phases::scatter, Phases::gather}) {
     expect_equal({.codec = "maxmin:4", .ranks = 2, .dtype = DType::bf16, .phases = phases},
@@ -248,12 +246,14 @@ void changes_are_equal(Sum sum, const kernels::Kernels& table) {
 }
 
 TEST(DeviceSums, OfChanges) {
-  for (const char* codec : {"fp32", "bf16", "fp8-e4m3", "dynamic8", "static8", "linear8",
-                            "maxmin:3:64", "table:2:512", "sign", "topk:0.1:256"}) {
+  for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-      changes_are_equal(
-          {.codec = codec, .ranks = 3, .dtype = dtype, .count = 1000, .edges = {0, 700, 700, 1000}},
-          testing::late_table());
+      changes_are_equal({.codec = std::string(codec->name),
+                         .ranks = 3,
+                         .dtype = dtype,
+                         .count = 1000,
+                         .edges = {0, 700, 700, 1000}},
+                        testing::late_table());
     }
   }
 }

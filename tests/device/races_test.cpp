@@ -4,10 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "src/kernels/backend.h"
-#include "tests/device/late_table.h"
-#include "tests/simt/device.h"
-#include "tests/support/support.h"
-#include "tests/support/ways.h"
+#include "tests/device/late_runs.h"
 
 namespace espalier {
 namespace {
@@ -200,12 +197,7 @@ struct Pruned {
     config.train.steps = steps;
     config.train.eval_every = 0;
   }
-  testing::Outcome run() const {
-    train::TrainerOptions options;
-    options.kernels = &testing::late_table();
-    options.resume = "none";
-    return testing::run(config, 1, options);
-  }
+  testing::Outcome run() const { return testing::run_late(config); }
 };
 
 /// Minimum number of waits, of `waits` removed one by one, whose removal must be found.

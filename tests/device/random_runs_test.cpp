@@ -7,11 +7,9 @@
 #include <cstdio>
 
 #include "src/config/dump.h"
-#include "src/config/validate.h"
+#include "src/config/parse.h"
 #include "src/core/error.h"
-#include "tests/device/fake_nccl.h"
-#include "tests/device/late_table.h"
-#include "tests/simt/device.h"
+#include "tests/device/late_runs.h"
 #include "tests/support/draw.h"
 #include "tests/support/grid.h"
 
@@ -206,8 +204,7 @@ std::string compare(uint64_t number) {
 }
 
 TEST(RandomRuns, HaveTheBitsOfTheCpu) {
-  const testing::FakeNccl nccl;
-  testing::while_ranks_wait() = simt::drive_queues;
+  const testing::LinkedDevices linked;
   const testing::Numbers numbers(1, 13);
   uint64_t trained = 0;
   for (uint64_t number = numbers.from; number < numbers.to; ++number) {
@@ -218,7 +215,6 @@ TEST(RandomRuns, HaveTheBitsOfTheCpu) {
     }
   }
   EXPECT_GT(trained, (numbers.to - numbers.from) / 3);
-  testing::while_ranks_wait() = {};
 }
 
 }  // namespace

@@ -2,143 +2,105 @@
 // state, and the values in metrics.jsonl of each step.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
 
 #include "src/core/mirror.h"
-#include "tests/device/late_table.h"
-#include "tests/device/told.h"
-#include "tests/simt/queue.h"
-#include "tests/support/support.h"
-#include "tests/support/ways.h"
+#include "tests/device/late_runs.h"
 
 namespace espalier {
 namespace {
 
+using testing::late_options;
 using testing::late_table;
 using testing::Outcome;
 using testing::run;
+using testing::run_late;
 using testing::TempDir;
 using testing::tiny_config;
 
-Outcome run_late(const io::Config& config, int ranks = 1, train::TrainerOptions options = {}) {
-  options.kernels = &late_table();
-  return run(config, ranks, options);
-}
-
-const std::vector<testing::Way>& ways() {
-  static const std::vector<testing::Way> all{
-      {"dense", [](io::Config&) {}},
-      {"masked", testing::prune},
-      {"sparse", testing::prune_sparse},
-      {"expanded", testing::prune_expanded},
-      {"gradual", testing::prune_gradually},
-      {"rigl", testing::move_masks},
-      {"int32",
-       [](io::Config& config) {
-         testing::prune_sparse(config);
-         config.sparse.index.fallback = "int32";
-       }},
-      {"block",
-       [](io::Config& config) {
-         testing::prune(config);
-         config.pruning.method = "block";
-         config.pruning.block = 16;
-         config.sparse.storage.fallback = "block";
-       }},
-      {"8 bits", [](io::Config& config) { config.optimizer.state_bits = 8; }},
-      {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
-      {"updates rounded at random",
-       [](io::Config& config) {
-         testing::prune_gradually(config);
-         config.train.master_copy = config.train.dtype == "fp32";
-         config.optimizer.offload = true;
-       }},
-      {"offload",
-       [](io::Config& config) {
-         testing::prune_gradually(config);
-         config.optimizer.offload = true;
-       }},
-      {"offload, 8 bits",
-       [](io::Config& config) {
-         testing::prune_sparse(config);
-         config.optimizer.offload = true;
-         config.optimizer.state_bits = 8;
-       }},
-      {"products in 8 bits",
-       [](io::Config& config) {
-         testing::prune_expanded(config);
-         config.train.fp8 = true;
-         config.train.recompute = "selective";
-       }},
-      {"recompute",
-       [](io::Config& config) {
-         testing::prune_sparse(config);
-         config.train.recompute = "full";
-       }},
-      {"evaluations of other sizes",
-       [](io::Config& config) {
-         testing::prune_expanded(config);
-         config.train.micro_batch = 4;
-         config.train.eval_every = 2;
-       }},
-      {"micro-batches",
-       [](io::Config& config) {
-         config.train.micro_batch = 3;
-         config.model.dropout = 0.1;
-         config.train.eval_every = 4;
-       }},
-      {"seen after each step",
-       [](io::Config& config) {
-         testing::prune_gradually(config);
-         config.pruning.every = 1;
-         config.train.eval_every = 1;
-         config.train.checkpoint_every = 1;
-       }},
+const std::vector<testing::RanksWay>& ways() {
+  static const std::vector<testing::RanksWay> all{
+      {1, ""},
+      {1, "prune"},
+      {1, "prune_sparse"},
+      {1, "prune_expanded"},
+      {1, "prune_gradually"},
+      {1, "move_masks"},
+      {1, "prune_sparse sparse.index=int32"},
+      {1, "blocks"},
+      {1, "optimizer.state_bits=8"},
+      {1, "optimizer.kind=sgd"},
+      {1, "prune_gradually random_rounding optimizer.offload=true"},
+      {1, "prune_gradually optimizer.offload=true"},
+      {1, "prune_sparse optimizer.offload=true optimizer.state_bits=8"},
+      {1, "prune_expanded train.fp8=true train.recompute=selective"},
+      {1, "prune_sparse train.recompute=full"},
+      {1, "prune_expanded train.micro_batch=4 train.eval_every=2"},
+      {1, "train.micro_batch=3 model.dropout=0.1 train.eval_every=4"},
+      {1, "prune_gradually pruning.every=1 train.eval_every=1 train.checkpoint_every=1"},
   };
   return all;
 }
 
-class LateRuns : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(LateRuns, HaveTheBitsOfTheCpu) {
-  for (const testing::Way& way : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
-    const Outcome late = run_late(config);
-    const auto told = testing::told(config);
-    EXPECT_EQ(late, run(config));
-    EXPECT_EQ(told, testing::told(config));
+/// Eight steps: masks change at steps 2, 3, 4, 5, 6 and 8.
+TEST(LateRuns, HaveTheBitsAndMetricsOfTheCpu) {
+  for (const std::string& dtype : testing::late_dtypes()) {
+    const auto body = [](const io::Config& config, int) {
+      const Outcome want = run(config);
+      const auto metrics = testing::metrics_without_times(config);
+      EXPECT_EQ(run_late(config), want);
+      EXPECT_EQ(testing::metrics_without_times(config), metrics);
+    };
+    testing::for_ways(ways(), 8, body, {dtype});
   }
 }
 
-using Part = std::function<Outcome(const io::Config&, const train::TrainerOptions&)>;
+/// The plan equals the use of the device's arena, and a budget limits the device's memory.
+TEST(LateRuns, FitTheirPlan) {
+  testing::for_ways(ways(), 12, [](io::Config config, int) {
+    config.train.memory_budget = "64MiB";
+    testing::train_late(config, 1, [](train::Trainer& trainer, const auto&) {
+      const train::MemoryPlan& plan = trainer.fit().plan;
+      EXPECT_EQ(plan.beside, 0U);
+      EXPECT_EQ(trainer.arena().use(Memory::activation).peak,
+                plan.peak.at(static_cast<size_t>(Memory::activation)));
+      // Masks are chosen globally: the number of kept elements of each matrix is known in advance
+      // to one percent, including padding.
+      constexpr double kSlack = 1.02;
+      EXPECT_LE(static_cast<double>(trainer.arena().total().peak),
+                kSlack * static_cast<double>(plan.needed()));
+      for (const Memory kind : {Memory::weight, Memory::gradient, Memory::master, Memory::moment}) {
+        const auto planned = static_cast<double>(plan.last.at(static_cast<size_t>(kind)));
+        EXPECT_NEAR(static_cast<double>(trainer.arena().use(kind).now), planned,
+                    (kSlack - 1) * planned)
+            << name_of(kind);
+      }
+      EXPECT_EQ(trainer.arena().use(Memory::communication).peak, 0U);
+      EXPECT_GT(trainer.arena().host().total().peak, 0U);
+    });
+  });
+}
 
 /// Kernels, copies and replays that the host enqueues in the last step but one, which has no
 /// evaluation, and replays of the run.
-struct Asked {
+struct Enqueued {
   int64_t calls = 0, replays = 0;
   std::vector<std::string> notes;
 };
-Asked asked_by(const io::Config& config) {
-  Asked asked;
-  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &late_table();
-    options.on_note = [&](const std::string& note) { asked.notes.push_back(note); };
+Enqueued enqueued_by(const io::Config& config) {
+  Enqueued enqueued;
+  testing::on_ranks(1, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options = late_options();
+    options.on_note = [&](const std::string& note) { enqueued.notes.push_back(note); };
     const simt::Queue* queue = nullptr;
     const simt::Queue* side = nullptr;
     int64_t before = 0;
     options.on_step = [&](const train::StepReport& report) {
       const int64_t now = queue->calls() + side->calls();
       const int64_t calls = now - std::exchange(before, now);
-      asked.calls = report.step < config.train.steps ? calls : asked.calls;
+      enqueued.calls = report.step < config.train.steps ? calls : enqueued.calls;
     };
     train::Trainer trainer(config, comm, options);
     Stream& stream = trainer.stage().stream();
@@ -146,130 +108,117 @@ Asked asked_by(const io::Config& config) {
     side = dynamic_cast<const simt::Queue*>(stream.side()->queue());
     trainer.run();
     for (const auto& part : trainer.stage().parts()) {
-      asked.replays += part->replayed();
+      enqueued.replays += part->replayed();
     }
-    EXPECT_EQ(queue->replays(), asked.replays);
+    EXPECT_EQ(queue->replays(), enqueued.replays);
   });
-  return asked;
+  return enqueued;
 }
 
 /// Cost of one more micro-batch in a step: a forward and a backward, two feeds, a copy of losses.
-TEST_P(LateRuns, AskForAMicroBatchInFiveCalls) {
-  for (const testing::Way& way : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
+TEST(LateRuns, EnqueueAMicroBatchInFiveCalls) {
+  testing::for_ways(ways(), 12, [](io::Config config, int) {
     if (config.model.dropout > 0) {
-      continue;
+      return;
     }
     config.train.eval_every = 0;
     config.pruning.to_step = config.pruning.gradual() ? 5 : config.pruning.to_step;  // not the last
     config.train.micro_batch = 12;
-    const Asked whole = asked_by(config);
+    const Enqueued whole = enqueued_by(config);
     config.train.micro_batch = 3;
-    const Asked parts = asked_by(config);
+    const Enqueued parts = enqueued_by(config);
     EXPECT_EQ(parts.calls - whole.calls, 3 * 5);
     EXPECT_GT(whole.replays, 0);
     EXPECT_GT(parts.replays, whole.replays);
     config.run.graphs = false;
-    const Asked plain = asked_by(config);
+    const Enqueued plain = enqueued_by(config);
     EXPECT_EQ(plain.replays, 0);
     EXPECT_GT(plain.calls, parts.calls + 100);
-  }
+  });
 }
 
 /// Several micro-batches in flight, in one part or more, each in its own memory.
-TEST_P(LateRuns, ReplayPartsThatStepByThemselves) {
-  for (const char* prediction : {"none", "stash", "spectrain"}) {
+TEST(LateRuns, ReplayPartsThatStepByThemselves) {
+  for (const auto& [prediction, dtype] :
+       {std::pair{"none", "fp32"}, {"stash", "bf16"}, {"spectrain", "bf16"}}) {
     SCOPED_TRACE(prediction);
     const TempDir dir;
     io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
+    config.train.dtype = dtype;
     config.train.micro_batch = 3;
     testing::prune_expanded(config);
     config.parallel.schedule = "async";
     config.parallel.delay_stages = 3;
     config.parallel.weight_prediction = prediction;
     EXPECT_EQ(run_late(config), run(config));
-    EXPECT_GT(asked_by(config).replays, 100);
+    EXPECT_GT(enqueued_by(config).replays, 100);
   }
 }
 
 /// Dropout masks differ in each step.
-TEST(Dropout, IsAskedForCallByCall) {
+TEST(Dropout, IsEnqueuedCallByCall) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
   config.model.dropout = 0.1;
-  EXPECT_EQ(asked_by(config).replays, 0);
+  EXPECT_EQ(enqueued_by(config).replays, 0);
 }
 
 /// Wherever the device refuses to record, results stay the same, and one note reports it.
-TEST_P(LateRuns, GoOnWhereNothingIsRecorded) {
+TEST(LateRuns, GoOnWhereNothingIsRecorded) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
+  config.train.dtype = "bf16";
   config.train.micro_batch = 4;
+  config.train.steps = 6;
   testing::prune_expanded(config);
   const Outcome whole = run(config);
   for (const int64_t call : {0, 1, 17, 60, 1'000'000}) {
     SCOPED_TRACE(call);
     simt::refuse_recordings(call);
     EXPECT_EQ(run_late(config), whole);
-    const Asked asked = asked_by(config);
+    const Enqueued enqueued = enqueued_by(config);
     simt::refuse_recordings(-1);
-    EXPECT_EQ(asked.replays, 0);
+    EXPECT_EQ(enqueued.replays, 0);
     EXPECT_EQ(std::ranges::count_if(
-                  asked.notes, [](const auto& note) { return note.starts_with("run.graphs"); }),
+                  enqueued.notes, [](const auto& note) { return note.starts_with("run.graphs"); }),
               1);
   }
 }
 
-/// A run that ends after half of its steps, and the run that resumes its checkpoint.
-void goes_on(const std::string& dtype, const Part& first, const Part& second) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.dtype = dtype;
-  config.optimizer.state_bits = 8;
-  testing::prune_sparse(config);
-  const Outcome whole = run(config);
-  train::TrainerOptions half;
-  half.stop_after = 6;
-  first(config, half);
-  train::TrainerOptions rest;
-  rest.resume = "auto";
-  Outcome resumed = second(config, rest);
-  resumed.losses = whole.losses;
-  EXPECT_EQ(resumed, whole);
-}
-
-Outcome run_here(const io::Config& config, const train::TrainerOptions& options) {
-  return run(config, 1, options);
-}
-Outcome run_there(const io::Config& config, const train::TrainerOptions& options) {
-  return run_late(config, 1, options);
-}
-Outcome run_offloaded(io::Config config, const train::TrainerOptions& options) {
-  config.optimizer.offload = true;
-  return run_late(config, 1, options);
-}
-
-/// A checkpoint does not depend on the memory that holds the state.
-TEST_P(LateRuns, GoOnWithStateInOtherMemory) {
-  goes_on(GetParam(), run_here, run_there);
-  goes_on(GetParam(), run_there, run_here);
-  goes_on(GetParam(), run_there, run_offloaded);
-  goes_on(GetParam(), run_offloaded, run_there);
+/// A checkpoint does not depend on the memory that holds the state: one run in parts, on the CPU, on
+/// the device, offloaded, on the device, and on the CPU.
+TEST(LateRuns, GoOnWithStateInOtherMemory) {
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    SCOPED_TRACE(dtype);
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = dtype;
+    config.train.steps = 10;
+    config.optimizer.state_bits = 8;
+    testing::prune_sparse(config);
+    const Outcome whole = run(config);
+    Outcome resumed;
+    int64_t stop = 0;
+    for (const std::string place : {"cpu", "device", "offloaded", "device", "cpu"}) {
+      stop += 2;
+      const train::TrainerOptions part{.resume = stop == 2 ? "none" : "auto",
+                                       .stop_after = stop < 10 ? stop : 0};
+      config.optimizer.offload = place == "offloaded";
+      resumed = place == "cpu" ? run(config, 1, part) : run_late(config, 1, part);
+    }
+    resumed.losses = whole.losses;
+    EXPECT_EQ(resumed, whole);
+  }
 }
 
 /// Offloaded state is in pinned memory, all of it, and planned to the byte. The size of the model
 /// state does not change.
-TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
-  for (const int64_t bits : {32, 8}) {
+TEST(LateRuns, OffloadWhatTheOptimizerKeeps) {
+  for (const auto& [bits, dtype] : {std::pair{32, "fp32"}, {32, "bf16"}, {8, "bf16"}}) {
     const TempDir dir;
     io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
+    config.train.dtype = dtype;
+    config.train.steps = 4;
     config.model.width = 128;
     config.pruning.method = "random";
     config.pruning.scope = "layer";
@@ -277,18 +226,13 @@ TEST_P(LateRuns, OffloadWhatTheOptimizerKeeps) {
     size_t state = 0;
     for (const bool offload : {false, true}) {
       config.optimizer.offload = offload;
-      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-        train::TrainerOptions options;
-        options.resume = "none";
-        options.kernels = &late_table();
-        train::Trainer trainer(config, comm, options);
-        trainer.run();
+      testing::train_late(config, 1, [&](train::Trainer& trainer, const auto&) {
         Arena& device = trainer.arena();
         for (const Memory kind : {Memory::master, Memory::moment}) {
           const auto k = static_cast<size_t>(kind);
           const Arena& holds = offload ? device.host() : device;
           EXPECT_EQ((offload ? device : device.host()).use(kind).peak, 0U) << name_of(kind);
-          const bool none = kind == Memory::master && GetParam() == "fp32";
+          const bool none = kind == Memory::master && config.train.dtype == "fp32";
           EXPECT_EQ(holds.use(kind).now > 0, !none) << name_of(kind);
           EXPECT_EQ(holds.use(kind).now,
                     offload ? trainer.fit().plan.pinned.at(k) : trainer.fit().plan.last.at(k));
@@ -311,13 +255,8 @@ TEST(Expanded, IsRebuiltAhead) {
   io::Config config = tiny_config(dir);
   testing::prune_expanded(config);
   config.pruning.at_step = 0;
-  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &late_table();
-    train::Trainer trainer(config, comm, options);
+  testing::train_late(config, 1, [&](train::Trainer& trainer, const auto&) {
     Stream& stream = trainer.stage().stream();
-    trainer.run();
     const auto* side = dynamic_cast<const simt::Queue*>(stream.side()->queue());
     int64_t weights = 0;
     for (const sparse::Parameter& parameter : trainer.stage().store().parameters()) {
@@ -329,42 +268,6 @@ TEST(Expanded, IsRebuiltAhead) {
     const size_t largest = static_cast<size_t>(3 * config.model.width * config.model.width) * 4;
     EXPECT_GE(trainer.arena().use(Memory::scratch).now, 2 * largest);
   });
-}
-
-/// The plan equals the use of the device's arena, and a budget limits the device's memory.
-TEST_P(LateRuns, FitTheirPlan) {
-  for (const testing::Way& way : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
-    config.train.memory_budget = "64MiB";
-    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-      train::TrainerOptions options;
-      options.resume = "none";
-      options.kernels = &late_table();
-      train::Trainer trainer(config, comm, options);
-      trainer.run();
-      const train::MemoryPlan& plan = trainer.fit().plan;
-      EXPECT_EQ(plan.beside, 0U);
-      EXPECT_EQ(trainer.arena().use(Memory::activation).peak,
-                plan.peak.at(static_cast<size_t>(Memory::activation)));
-      // Masks are chosen globally: the number of kept elements of each matrix is known in advance
-      // to one percent, including padding.
-      constexpr double kSlack = 1.02;
-      EXPECT_LE(static_cast<double>(trainer.arena().total().peak),
-                kSlack * static_cast<double>(plan.needed()));
-      for (const Memory kind : {Memory::weight, Memory::gradient, Memory::master, Memory::moment}) {
-        const auto planned = static_cast<double>(plan.last.at(static_cast<size_t>(kind)));
-        EXPECT_NEAR(static_cast<double>(trainer.arena().use(kind).now), planned,
-                    (kSlack - 1) * planned)
-            << name_of(kind);
-      }
-      EXPECT_EQ(trainer.arena().use(Memory::communication).peak, 0U);
-      EXPECT_GT(trainer.arena().host().total().peak, 0U);
-    });
-  }
 }
 
 /// Uses of a network without training: predictions, and the loss of a micro-batch.
@@ -390,24 +293,24 @@ std::vector<float> answers(const io::Config& config, const kernels::Kernels& tab
   return all;
 }
 
-TEST_P(LateRuns, AnswerAsTheCpu) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
-  EXPECT_EQ(answers(config, late_table()), answers(config, kernels::by_name("cpu")));
+TEST(LateRuns, AnswerAsTheCpu) {
+  for (const std::string& dtype : testing::late_dtypes()) {
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.dtype = dtype;
+    EXPECT_EQ(answers(config, late_table()), answers(config, kernels::by_name("cpu")));
+  }
 }
 
 /// The fastest storage may differ from run to run; a choice is always made.
-TEST_P(LateRuns, TimeTheirStorages) {
+TEST(LateRuns, TimeTheirStorages) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.train.dtype = GetParam();
+  config.train.dtype = "bf16";
   testing::prune(config);
   config.sparse.storage.fallback = "auto";
   EXPECT_EQ(run_late(config).losses.size(), static_cast<size_t>(config.train.steps));
 }
-
-INSTANTIATE_TEST_SUITE_P(DTypes, LateRuns, ::testing::Values("fp32", "bf16"));
 
 TEST(LateRunsInFp16, HaveTheBitsOfTheCpu) {
   const TempDir dir;
@@ -416,10 +319,6 @@ TEST(LateRunsInFp16, HaveTheBitsOfTheCpu) {
   testing::prune_expanded(config);
   config.optimizer.state_bits = 8;
   EXPECT_EQ(run_late(config), run(config));
-}
-TEST(LateRunsInFp16, GoOnWithStateInOtherMemory) {
-  goes_on("fp16", run_here, run_there);
-  goes_on("fp16", run_there, run_offloaded);
 }
 
 }  // namespace

@@ -2,14 +2,11 @@
 // the CPU's, two runs have the same bits, and each resumes the other's checkpoint.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "src/kernels/cuda/table.h"
-#include "tests/simt/queue.h"
-#include "tests/support/support.h"
-#include "tests/support/ways.h"
+#include "tests/device/late_runs.h"
 
 namespace espalier {
 namespace {
@@ -26,7 +23,7 @@ io::Config small_config(const TempDir& dir) {
   config.model.context = 8;
   config.train.global_batch = 4;
   config.train.micro_batch = 2;
-  config.train.steps = 6;
+  config.train.steps = 4;  // the last two replay
   config.train.eval_batches = 1;
   config.optimizer.lr = 1e-3;
   return config;
@@ -74,117 +71,76 @@ void expect_near(const Outcome& a, const Outcome& b, const io::Config& config) {
   }
 }
 
-const std::vector<testing::Way>& ways() {
-  static const std::vector<testing::Way> all{
-      {"dense", [](io::Config&) {}},
-      {"masked",
-       [](io::Config& config) {
-         testing::prune(config);
-         config.pruning.at_step = 2;
-       }},
-      {"sparse",
-       [](io::Config& config) {
-         testing::prune_sparse(config);
-         config.pruning.at_step = 0;
-         config.train.recompute = "selective";
-       }},
-      {"expanded",
-       [](io::Config& config) {
-         testing::prune_expanded(config);
-         config.pruning.at_step = 0;
-         config.sparse.index.fallback = "int32";
-       }},
-      {"block",
-       [](io::Config& config) {
-         testing::prune(config);
-         config.pruning.at_step = 0;
-         config.pruning.method = "block";
-         config.pruning.scope = "layer";
-         config.pruning.block = 16;
-         config.sparse.storage.fallback = "block";
-       }},
-      {"heads of 64 columns and two tiles of rows",
-       [](io::Config& config) {
-         config.model.width = 64;
-         config.model.heads = 1;
-         config.model.context = 72;
-         config.train.global_batch = 2;
-         config.train.micro_batch = 1;
-       }},
-      {"heads of 64 columns, bits that need not repeat",
-       [](io::Config& config) {
-         config.model.width = 64;
-         config.model.heads = 1;
-         config.model.context = 72;
-         config.train.global_batch = 2;
-         config.train.micro_batch = 1;
-         config.run.deterministic = false;
-       }},
-      {"updates rounded at random",
-       [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }},
-      {"8 bits and dropout",
-       [](io::Config& config) {
-         config.optimizer.state_bits = 8;
-         config.optimizer.offload = true;
-         config.model.dropout = 0.1;
-       }},
+const std::string kTwoTiles =
+    "model.width=64 model.heads=1 model.context=72 train.global_batch=2 train.micro_batch=1";
+
+const std::vector<std::string>& ways() {
+  static const std::vector<std::string> all{
+      "",
+      "prune pruning.at_step=2",
+      "prune_sparse pruning.at_step=0 train.recompute=selective",
+      "prune_expanded pruning.at_step=0 sparse.index=int32",
+      "blocks pruning.at_step=0 pruning.scope=layer",
+      kTwoTiles,
+      kTwoTiles + " run.deterministic=false",
+      "random_rounding",
+      "optimizer.state_bits=8 optimizer.offload=true model.dropout=0.1",
   };
   return all;
 }
 
-void is_near_the_cpu(const std::string& dtype, const testing::Way& way) {
-  SCOPED_TRACE(way.name);
-  const TempDir dir;
-  io::Config config = small_config(dir);
-  testing::take_type(config, dtype);
-  way.apply(config);
-  const Outcome simt = run_simt(config);
-  expect_near(simt, run(config), config);
-  if (way.name == "sparse") {
-    EXPECT_EQ(run_simt(config), simt) << "the same again";
-  }
-  config.run.graphs = false;
-  EXPECT_EQ(run_simt(config), simt) << "call by call";
-}
-
-class SimtRuns : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(SimtRuns, AreNearTheCpu) {
-  for (const testing::Way& way : ways()) {
-    is_near_the_cpu(GetParam(), way);
+/// Calls body(config) for each way, with the types in turn: products of fp16 have own kernels.
+template <class Body>
+void for_all_ways(const std::vector<std::string>& all, const Body& body) {
+  const std::string dtypes[] = {"fp32", "bf16", "fp8", "fp16"};
+  size_t turn = 0;
+  for (const std::string& settings : all) {
+    const TempDir dir;
+    io::Config config = small_config(dir);
+    testing::take_type(config, dtypes[turn++ % std::size(dtypes)]);
+    SCOPED_TRACE(fmt::format("\"{}\" in {}", settings, config.train.dtype));
+    testing::apply_settings(config, settings);
+    body(config);
   }
 }
 
-/// Storages with their own kernels for each 16-bit type.
-TEST(SimtRunsInFp16, AreNearTheCpu) {
-  for (const testing::Way& way : ways()) {
-    if (way.name == "expanded" || way.name == "block" || way.name.starts_with("heads of 64")) {
-      is_near_the_cpu("fp16", way);
-    }
+/// Near the CPU, with the same bits again, call by call.
+TEST(SimtRuns, AreNearTheCpu) {
+  for_all_ways(ways(), [](io::Config config) {
+    const Outcome simt = run_simt(config);
+    expect_near(simt, run(config), config);
+    config.run.graphs = false;
+    EXPECT_EQ(run_simt(config), simt);
+  });
+}
+
+/// In both types of 16 bits, where kernels differ by type.
+TEST(SimtRuns, AreNearTheCpuIn16Bits) {
+  for (const size_t way : {2, 3, 4, 5}) {
+    const std::string& settings = ways()[way];
+    const auto body = [](const io::Config& config) {
+      if (config.train.dtype != "fp32" && !config.train.fp8) {
+        expect_near(run_simt(config), run(config), config);
+      }
+    };
+    for_all_ways(std::vector<std::string>(4, settings), body);
   }
 }
 
 /// One call launches the kernels of a pass: a step with four times the micro-batches has as many
 /// launches.
-TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
-  for (const testing::Way& way : ways()) {
-    if (way.name == "8 bits and dropout") {
-      continue;
+TEST(SimtRuns, LaunchNoKernelsInReplays) {
+  for_all_ways(ways(), [](io::Config config) {
+    if (config.model.dropout > 0) {
+      return;  // nothing is recorded
     }
-    SCOPED_TRACE(way.name);
     std::vector<size_t> launches;
     for (const int64_t micro_batch : {4, 1}) {
-      const TempDir dir;
-      io::Config config = small_config(dir);
-      testing::take_type(config, GetParam());
-      way.apply(config);
       config.train.global_batch = 4;
       config.train.micro_batch = micro_batch;
       config.train.steps = 8;
-      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-        train::TrainerOptions options;
-        options.resume = "none";
-        options.kernels = &kernels::cuda_simt::table();
+      testing::on_ranks(1, [&](parallel::Communicator& comm) {
+        train::TrainerOptions options{.resume = "none", .kernels = &kernels::cuda_simt::table()};
         const simt::Queue* queue = nullptr;
         size_t before = 0;
         size_t last = 0;
@@ -199,16 +155,14 @@ TEST_P(SimtRuns, LaunchNoKernelsInReplays) {
       });
     }
     EXPECT_EQ(launches[0], launches[1]);
-  }
+  });
 }
 
 /// The plan equals the arena's peak, to the byte: workspace, activations, state.
 void expect_planned(const io::Config& config) {
-  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &kernels::cuda_simt::table();
-    train::Trainer trainer(config, comm, options);
+  testing::on_ranks(1, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm,
+                           {.resume = "none", .kernels = &kernels::cuda_simt::table()});
     trainer.run();
     const train::MemoryPlan& plan = trainer.fit().plan;
     const Arena& arena = trainer.arena();
@@ -220,13 +174,15 @@ void expect_planned(const io::Config& config) {
   });
 }
 
-/// For masks known in advance.
-TEST_P(SimtRuns, HoldWhatWasPlanned) {
+/// For masks known in advance; types in turn.
+TEST(SimtRuns, HoldWhatWasPlanned) {
+  const std::string dtypes[] = {"fp32", "bf16", "fp8"};
+  size_t turn = 0;
   for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
     for (const bool later : {false, true}) {
       const TempDir dir;
       io::Config config = small_config(dir);
-      testing::take_type(config, GetParam());
+      testing::take_type(config, dtypes[turn++ % std::size(dtypes)]);
       config.train.steps = 3;
       config.train.recompute = later ? "selective" : "none";
       config.optimizer.offload = later;
@@ -260,28 +216,23 @@ TEST(SimtRunsByCudnn, HoldWhatWasPlanned) {
   }
 }
 
-TEST_P(SimtRuns, GoOnWhereTheCpuStopped) {
-  const TempDir dir;
-  io::Config config = small_config(dir);
-  testing::take_type(config, GetParam());
-  testing::prune_sparse(config);
-  config.pruning.at_step = 2;
-  const Outcome whole = run(config);
-  for (const bool simt_first : {false, true}) {
-    train::TrainerOptions first;
-    first.stop_after = 3;
-    first.kernels = simt_first ? &kernels::cuda_simt::table() : nullptr;
-    run(config, 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    second.kernels = simt_first ? nullptr : &kernels::cuda_simt::table();
-    Outcome resumed = run(config, 1, second);
-    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 3);
+/// One run in parts: on the CPU, on the device, on the CPU.
+TEST(SimtRuns, GoOnWhereTheCpuStopped) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const TempDir dir;
+    io::Config config = small_config(dir);
+    testing::take_type(config, dtype);
+    testing::prune_sparse(config);
+    config.train.steps = 6;
+    config.pruning.at_step = 2;
+    const Outcome whole = run(config);
+    run(config, 1, {.stop_after = 2});
+    run_simt(config, {.resume = "auto", .stop_after = 4});
+    Outcome resumed = run(config, 1, {.resume = "auto"});
+    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 4);
     expect_near(resumed, whole, config);
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(DTypes, SimtRuns, ::testing::Values("fp32", "bf16", "fp8"));
 
 }  // namespace
 }  // namespace espalier

@@ -7,11 +7,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "tests/device/fake_nccl.h"
-#include "tests/device/late_table.h"
-#include "tests/device/told.h"
-#include "tests/simt/device.h"
-#include "tests/support/ways.h"
+#include "tests/device/late_runs.h"
 
 namespace espalier {
 namespace {
@@ -20,28 +16,16 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::Outcome;
+using testing::RanksWay;
 using ::testing::SizeIs;
 using testing::TempDir;
-
-/// Ranks with NCCL between their devices.
-struct Linked {
-  testing::FakeNccl nccl;
-  Linked() { testing::while_ranks_wait() = simt::drive_queues; }
-  ~Linked() { testing::while_ranks_wait() = {}; }
-};
-
-void run_ranks(int ranks, const std::function<void(parallel::Communicator&)>& body) {
-  parallel::run_ranks(ranks, body, {.while_waiting = testing::while_ranks_wait()});
-}
 
 /// Tasks of the newest enqueued step that the host has waited for when the step before is reported:
 /// by step from the third to the last but one, summed over all queues of a rank's device.
 std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_rank = 0) {
   std::vector<int64_t> waits;
-  run_ranks(ranks, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.kernels = &testing::late_table();
+  testing::on_ranks(ranks, [&](parallel::Communicator& comm) {
+    train::TrainerOptions options = testing::late_options();
     simt::PretendedDevice* device = nullptr;
     std::map<const simt::Queue*, int64_t> asked;  // up to the step before the last
     options.on_step = [&](const train::StepReport& report) {
@@ -61,147 +45,64 @@ std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_ran
   return waits;
 }
 
-struct RanksWay {
-  int ranks = 1;
-  testing::Way way;
-};
-
-/// The first step does all timing.
-void time_codecs(io::Config& config, const std::string& codec) {
-  config.parallel.codec.fallback = codec;
-  config.parallel.codec_min_size = 64;
-  config.parallel.codec_goal = "time";
-  config.parallel.codec_trial = 5;
-}
+/// The first step does all timing of codecs.
+constexpr const char* kTimed = " parallel.codec_goal=time parallel.codec_trial=5";
 
 const std::vector<RanksWay>& ways() {
   static const std::vector<RanksWay> all{
-      {1, {"dense", [](io::Config&) {}}},
-      {1, {"sparse", testing::prune_sparse}},
-      {1, {"expanded", testing::prune_expanded}},
-      {1,
-       {"block",
-        [](io::Config& config) {
-          testing::prune(config);
-          config.pruning.method = "block";
-          config.pruning.block = 16;
-          config.sparse.storage.fallback = "block";
-        }}},
-      {1,
-       {"offload, 8 bits, sgd",
-        [](io::Config& config) {
-          testing::prune_sparse(config);
-          config.optimizer.kind = "sgd";
-          config.optimizer.offload = true;
-          config.optimizer.state_bits = 8;
-        }}},
-      {1,
-       {"micro-batches",
-        [](io::Config& config) {
-          config.train.micro_batch = 3;
-          config.model.dropout = 0.1;
-          config.train.recompute = "full";
-        }}},
-      {2, {"replicas", [](io::Config&) {}}},
-      {2,
-       {"updates rounded at random",
-        [](io::Config& config) { config.train.master_copy = config.train.dtype == "fp32"; }}},
-      {3,
-       {"codes",
-        [](io::Config& config) {
-          testing::prune_expanded(config);
-          config.parallel.codec.fallback = "maxmin:4";
-          config.parallel.codec_min_size = 64;
-          config.parallel.error_feedback = true;
-          config.parallel.rounding = "stochastic";
-        }}},
-      {2,
-       {"factors beside codes",
-        [](io::Config& config) {
-          config.parallel.codec.fallback = "powersgd:2";
-          config.parallel.codec.patterns = {{"*.mlp.*", "maxmin:4"}};
-          config.parallel.codec_min_size = 64;
-          config.parallel.powersgd_warmup = 0;
-          config.parallel.error_feedback = true;
-        }}},
-      {2, {"NCCL's sums", [](io::Config& config) { config.parallel.reduction = "nccl"; }}},
-      {2, {"fastest codecs", [](io::Config& config) { time_codecs(config, "fastest"); }}},
-      {3, {"codecs by time", [](io::Config& config) { time_codecs(config, "adaptive"); }}},
-      {2, {"codecs by trials", [](io::Config& config) { time_codecs(config, "adaprec"); }}},
-      {2,
-       {"codecs where they pay",
-        [](io::Config& config) {
-          time_codecs(config, "maxmin:4");
-          config.parallel.reduction = "auto";
-        }}},
-      {3,
-       {"zero",
-        [](io::Config& config) {
-          testing::prune_sparse(config);
-          config.parallel.zero = 1;
-        }}},
-      {2,
-       {"zero, codes, not overlapped",
-        [](io::Config& config) {
-          config.parallel.zero = 1;
-          config.parallel.overlap = false;
-          config.parallel.codec.fallback = "maxmin:8";
-          config.parallel.codec_min_size = 64;
-        }}},
-      {3,
-       {"zero, values in codes",
-        [](io::Config& config) {
-          testing::prune_sparse(config);
-          config.parallel.zero = 1;
-          config.parallel.value_codec.fallback = "maxmin:4";
-          config.parallel.codec_min_size = 64;
-        }}},
+      {1, ""},
+      {1, "prune_sparse"},
+      {1, "prune_expanded"},
+      {1, "blocks"},
+      {1, "prune_sparse optimizer.kind=sgd optimizer.offload=true optimizer.state_bits=8"},
+      {1, "train.micro_batch=3 model.dropout=0.1 train.recompute=full"},
+      {2, ""},
+      {2, "random_rounding"},
+      {3, R"(prune_expanded codec:maxmin:4 parallel.error_feedback=true
+             parallel.rounding=stochastic)"},
+      {2, R"(codec:powersgd:2 parallel.codec={default="powersgd:2","*.mlp.*"="maxmin:4"}
+             parallel.powersgd_warmup=0 parallel.error_feedback=true)"},
+      {2, "parallel.reduction=nccl"},
+      {2, std::string("codec:fastest") + kTimed},
+      {3, std::string("codec:adaptive") + kTimed},
+      {2, std::string("codec:adaprec") + kTimed},
+      {2, std::string("codec:maxmin:4 parallel.reduction=auto") + kTimed},
+      {3, "prune_sparse parallel.zero=1"},
+      {2, "codec:maxmin:8 parallel.zero=1 parallel.overlap=false"},
+      {3, "prune_sparse parallel.zero=1 parallel.value_codec=maxmin:4 parallel.codec_min_size=64"},
   };
   return all;
 }
 
-class Steps : public ::testing::TestWithParam<std::string> {};
+class Steps : public ::testing::Test {
+ protected:
+  const testing::LinkedDevices linked_;
+};
 
-TEST_P(Steps, WaitForNothingOfTheirOwn) {
-  const Linked linked;
-  for (const auto& [ranks, way] : ways()) {
-    SCOPED_TRACE(way.name);
-    const TempDir dir;
-    io::Config config = testing::tiny_config(dir);
-    config.train.dtype = GetParam();
-    way.apply(config);
+TEST_F(Steps, WaitForNothingOfTheirOwn) {
+  testing::for_ways(ways(), 9, [](io::Config config, int ranks) {
     config.train.eval_every = 0;
     config.pruning.at_step = 0;
     config.parallel.check_every = 0;
-    EXPECT_THAT(young_waits(config, ranks), AllOf(SizeIs(9), Each(0)));
-  }
+    EXPECT_THAT(young_waits(config, ranks), AllOf(SizeIs(6), Each(0)));
+  });
 }
 
 struct PipelineWay {
   std::string schedule;
   int ranks = 2;
-  void (*apply)(io::Config& config) = [](io::Config&) {};
+  std::string settings{};
 };
 
 /// Pipelines of two stages.
 const std::vector<PipelineWay>& pipelines() {
   static const std::vector<PipelineWay> all{
-      {.schedule = "1f1b"},
-      {.schedule = "gpipe",
-       .apply = [](io::Config& config) { config.model.tie_embeddings = true; }},
-      {.schedule = "zb-h1", .ranks = 4, .apply = testing::prune_sparse},
-      {.schedule = "interleaved",
-       .ranks = 4,
-       .apply =
-           [](io::Config& config) {
-             config.model.tie_embeddings = true;
-             config.train.micro_batch = 1;
-             config.parallel.zero = 1;
-             config.parallel.codec.fallback = "maxmin:8";
-             config.parallel.codec_min_size = 64;
-           }},
-      {.schedule = "message-driven",
-       .apply = [](io::Config& config) { config.parallel.activation_codec = "maxmin:8"; }},
+      {"1f1b"},
+      {"gpipe", 2, "model.tie_embeddings=true"},
+      {"zb-h1", 4, "prune_sparse"},
+      {"interleaved", 4,
+       "model.tie_embeddings=true train.micro_batch=1 parallel.zero=1 codec:maxmin:8"},
+      {"message-driven", 2, "parallel.activation_codec=maxmin:8"},
   };
   return all;
 }
@@ -209,36 +110,37 @@ const std::vector<PipelineWay>& pipelines() {
 io::Config pipeline_config(const TempDir& dir, const std::string& dtype, const PipelineWay& way) {
   io::Config config = testing::tiny_config(dir);
   config.train.dtype = dtype;
+  config.train.steps = 9;
   config.train.micro_batch = 3;
   config.parallel.pipeline = 2;
   config.parallel.schedule = way.schedule;
   config.parallel.partition =
       way.schedule == "interleaved" ? std::vector<int64_t>{1, 1, 1, 1} : std::vector<int64_t>{2, 2};
   config.parallel.check_every = 0;
-  way.apply(config);
+  testing::apply_settings(config, way.settings);
   config.pruning.at_step = 0;
   return config;
 }
 
-TEST_P(Steps, OfPipelinesWaitForNothingOfTheirOwn) {
-  const Linked linked;
+TEST_F(Steps, OfPipelinesWaitForNothingOfTheirOwn) {
+  size_t turn = 0;
   for (const PipelineWay& way : pipelines()) {
-    SCOPED_TRACE(way.schedule);
+    const std::string& dtype = testing::late_dtypes()[turn++ % 2];
+    SCOPED_TRACE(way.schedule + " in " + dtype);
     const TempDir dir;
     for (const int rank : {0, way.ranks - 1}) {
-      EXPECT_THAT(young_waits(pipeline_config(dir, GetParam(), way), way.ranks, rank),
-                  AllOf(SizeIs(9), Each(0)));
+      EXPECT_THAT(young_waits(pipeline_config(dir, dtype, way), way.ranks, rank),
+                  AllOf(SizeIs(6), Each(0)));
     }
   }
 }
 
 /// Settings whose norm the host must sum: the test detects these waits.
-TEST_P(Steps, WaitForTheNormWhereStagesHaveNoNccl) {
-  const Linked linked;
+TEST_F(Steps, WaitForTheNormWhereStagesHaveNoNccl) {
   const TempDir dir;
-  io::Config config = pipeline_config(dir, GetParam(), {.schedule = "1f1b"});
+  io::Config config = pipeline_config(dir, "fp32", {.schedule = "1f1b"});
   config.parallel.device_link = "host";
-  EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(9), Each(::testing::Gt(0))));
+  EXPECT_THAT(young_waits(config, 2), AllOf(SizeIs(6), Each(::testing::Gt(0))));
 }
 
 /// The fault, and the calls for a gradient of the loss that it affects, counted as they run on each
@@ -314,7 +216,7 @@ struct End {
   std::string message;
   Outcome state;
   std::vector<std::vector<float>> common;  ///< values that compute reads, by parameter
-  std::vector<nlohmann::json> told;
+  std::vector<nlohmann::json> metrics;
   std::vector<std::string> checkpoints;
   int64_t calls = 0;  ///< of the last rank
   bool operator==(const End&) const = default;
@@ -324,13 +226,10 @@ struct End {
 End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
            int64_t stop_after = 0) {
   End end;
-  run_ranks(ranks, [&](parallel::Communicator& comm) {
+  testing::on_ranks(ranks, [&](parallel::Communicator& comm) {
     plan = comm.rank() + 1 == ranks ? wrong : Plan();
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.stop_after = stop_after;
-    options.kernels = &table_of(late);
-    train::Trainer trainer(config, comm, options);
+    train::Trainer trainer(
+        config, comm, {.resume = "none", .stop_after = stop_after, .kernels = &table_of(late)});
     std::string message;
     try {
       trainer.run();
@@ -350,7 +249,7 @@ End end_of(const io::Config& config, int ranks, bool late, const Plan& wrong,
       end.calls = plan.begun;
     }
   });
-  end.told = testing::told(config);
+  end.metrics = testing::metrics_without_times(config);
   for (const auto& file :
        std::filesystem::directory_iterator(std::filesystem::path(config.run.out) / "checkpoints")) {
     end.checkpoints.push_back(file.path().filename());
@@ -382,7 +281,7 @@ void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& 
     EXPECT_THAT(here.message, HasSubstr("step-000003.h5"));
     EXPECT_EQ(here.state, before.state);
     EXPECT_EQ(here.common, before.common);
-    EXPECT_THAT(here.told, SizeIs(kStep - 1));
+    EXPECT_THAT(here.metrics, SizeIs(kStep - 1));
     EXPECT_THAT(here.checkpoints, ::testing::ElementsAre("step-000003.h5"));
     EXPECT_EQ(here.calls, kStep * a_step);
     EXPECT_EQ(there.calls, (kStep + (what == Wrong::loss ? 1 : 2)) * a_step);
@@ -393,82 +292,64 @@ void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& 
 }
 
 void save_at_three(io::Config& config) {
+  config.train.steps = 8;
   config.train.checkpoint_every = 3;
   config.parallel.check_every = 0;
 }
 
-TEST_P(Steps, ThatGoWrongChangeNothing) {
-  for (const testing::Way& way :
-       std::vector<testing::Way>{{"dense", [](io::Config&) {}},
-                                 {"sparse, micro-batches, 8 bits",
-                                  [](io::Config& config) {
-                                    testing::prune_sparse(config);
-                                    config.pruning.at_step = 2;
-                                    config.train.micro_batch = 3;
-                                    config.optimizer.state_bits = 8;
-                                  }},
-                                 {"expanded, bitmap, sgd", [](io::Config& config) {
-                                    testing::prune_expanded(config);
-                                    config.pruning.at_step = 2;
-                                    config.sparse.index.fallback = "bitmap";
-                                    config.optimizer.kind = "sgd";
-                                    config.optimizer.clip = 0;
-                                  }}}) {
-    SCOPED_TRACE(way.name);
+TEST_F(Steps, ThatGoWrongChangeNothing) {
+  const std::vector<RanksWay> wrong{
+      {1, ""},
+      {1, "prune_sparse pruning.at_step=2 train.micro_batch=3 optimizer.state_bits=8"},
+      {1, R"(prune_expanded pruning.at_step=2 sparse.index=bitmap optimizer.kind=sgd
+             optimizer.clip=0.0)"}};
+  testing::for_ways(wrong, 8, [](io::Config config, int) {
+    save_at_three(config);
+    ends_as_on_the_cpu(config, 1);
+  });
+}
+
+TEST_F(Steps, ThatGoWrongOnOneRankChangeNothingOnAny) {
+  for (const auto& [zero, values, dtype, link] : {std::tuple{0, "fp32", "fp32", "nccl"},
+                                                  {0, "fp32", "bf16", "host"},
+                                                  {1, "fp32", "bf16", "nccl"},
+                                                  {1, "maxmin:2", "fp32", "nccl"},
+                                                  {1, "maxmin:2", "bf16", "host"}}) {
+    SCOPED_TRACE(fmt::format("zero {}, values in {}, {} by {}", zero, values, dtype, link));
     const TempDir dir;
     io::Config config = testing::tiny_config(dir);
-    config.train.dtype = GetParam();
+    config.train.dtype = dtype;
     save_at_three(config);
-    way.apply(config);
-    ends_as_on_the_cpu(config, 1);
+    config.parallel.zero = zero;
+    config.parallel.value_codec.fallback = values;
+    ends_as_on_the_cpu(config, 2, link);
   }
 }
 
-TEST_P(Steps, ThatGoWrongOnOneRankChangeNothingOnAny) {
-  const Linked linked;
-  for (const auto& [zero, values] : {std::pair{0, "fp32"}, {1, "fp32"}, {1, "maxmin:2"}}) {
-    for (const char* link : {"nccl", "host"}) {
-      SCOPED_TRACE(fmt::format("zero {}, values in {}, by {}", zero, values, link));
-      const TempDir dir;
-      io::Config config = testing::tiny_config(dir);
-      config.train.dtype = GetParam();
-      save_at_three(config);
-      config.parallel.zero = zero;
-      config.parallel.value_codec.fallback = values;
-      ends_as_on_the_cpu(config, 2, link);
-    }
-  }
-}
-
-TEST_P(Steps, ThatGoWrongInAPipelineChangeNothingOnAny) {
-  const Linked linked;
-  for (const bool tied : {false, true}) {
-    for (const char* link : {"nccl", "host"}) {
-      SCOPED_TRACE(fmt::format("tied {} by {}", tied, link));
-      const TempDir dir;
-      io::Config config = pipeline_config(dir, GetParam(), {.schedule = "1f1b", .ranks = 4});
-      save_at_three(config);
-      config.model.tie_embeddings = tied;
-      config.parallel.zero = tied ? 1 : 0;
-      ends_as_on_the_cpu(config, 4, link);
-    }
+TEST_F(Steps, ThatGoWrongInAPipelineChangeNothingOnAny) {
+  for (const auto& [tied, dtype, link] :
+       {std::tuple{false, "fp32", "nccl"}, {true, "bf16", "nccl"}, {false, "bf16", "host"}}) {
+    SCOPED_TRACE(fmt::format("tied {}, {} by {}", tied, dtype, link));
+    const TempDir dir;
+    io::Config config = pipeline_config(dir, dtype, {.schedule = "1f1b", .ranks = 4});
+    save_at_three(config);
+    config.model.tie_embeddings = tied;
+    config.parallel.zero = tied ? 1 : 0;
+    ends_as_on_the_cpu(config, 4, link);
   }
 }
 
 /// A requested end comes one step later at most, with that step's checkpoint.
-TEST_P(Steps, EndWhenTheyAreAskedTo) {
+TEST_F(Steps, EndOnRequest) {
   const TempDir dir;
-  io::Config config = testing::tiny_config(dir);
-  config.train.dtype = GetParam();
+  const io::Config config = testing::tiny_config(dir);
   std::atomic<bool> stop = false;
-  train::TrainerOptions options;
-  options.kernels = &testing::late_table();
+  train::TrainerOptions options = testing::late_options();
   options.stop_requested = [&] { return stop.load(); };
   options.on_step = [&](const train::StepReport& report) { stop = report.step >= 4; };
-  options.resume = "none";
   int64_t steps = 0;
   Outcome late;
-  run_ranks(1, [&](parallel::Communicator& comm) {
+  testing::on_ranks(1, [&](parallel::Communicator& comm) {
     train::Trainer trainer(config, comm, options);
     const train::RunResult result = trainer.run();
     EXPECT_FALSE(result.finished);
@@ -477,18 +358,14 @@ TEST_P(Steps, EndWhenTheyAreAskedTo) {
   });
   EXPECT_GE(steps, 5);
   EXPECT_LE(steps, 6);
-  EXPECT_THAT(testing::told(config), SizeIs(steps));
+  EXPECT_THAT(testing::metrics_without_times(config), SizeIs(steps));
   EXPECT_TRUE(
       std::filesystem::exists(dir / "run" / "checkpoints" / fmt::format("step-{:06d}.h5", steps)));
-  train::TrainerOptions to_there;
-  to_there.stop_after = steps;
-  Outcome here = testing::run(config, 1, to_there);
+  Outcome here = testing::run(config, 1, {.stop_after = steps});
   here.losses.clear();
   here.val_loss = 0;
   EXPECT_EQ(late, here);
 }
-
-INSTANTIATE_TEST_SUITE_P(DTypes, Steps, ::testing::Values("fp32", "bf16"));
 
 }  // namespace
 }  // namespace espalier

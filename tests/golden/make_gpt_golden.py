@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes gpt_small.h5 and gpt_small_tied.h5: loss, gradients and ten AdamW steps of a tiny GPT, by PyTorch.
 
-Everything is computed in float64, from parameters that float32 holds exactly, and stored as float32: the
-error of the file is one rounding, so a test may take its own dtype's error as tolerance.
+All values are computed in float64 from parameters that are exact in float32, and stored as float32. The file's
+error is one rounding, so a test needs no tolerance beyond the error of its own dtype.
 
   /tokens, /targets   int32 [B, T]
   /params/NAME        float32, the parameters at the start; Espalier's names, dots and all, in a flat group

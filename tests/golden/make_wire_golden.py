@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes wire.h5: what PyTorch and bitsandbytes make of floats, for the wire codes.
+"""Writes wire.h5: codes of floats by PyTorch and bitsandbytes, references for the wire codes.
 
 Groups fp8_e5m2, fp8_e4m3, fp16 and bf16, by PyTorch's casts; all datasets float32 (codes are whole numbers):
 

@@ -120,6 +120,11 @@ inline Operand in_out(DType dtype, const Shape& shape, Tolerance tolerance, doub
   return made;
 }
 
+/// An output that the call adds to, or overwrites.
+inline Operand in_out_if(bool adds, DType dtype, const Shape& shape, Tolerance tolerance) {
+  return adds ? in_out(dtype, shape, tolerance) : output(dtype, shape, tolerance);
+}
+
 /// Arrays that a case's calls point to, at an address valid for kernels of a stream: the host array
 /// itself, or on a device a copy made by the first call. A case is destroyed before the arenas of
 /// its streams.
@@ -261,6 +266,27 @@ inline std::string mismatch(const Operand& operand, const Tensor& got, const Val
     const bool same = value == right || (std::isnan(value) && std::isnan(right));
     if (!same && !(std::fabs(value - right) <= allowed)) {
       return fmt::format("element {}: {} instead of {}, allowed {}", i, value, right, allowed);
+    }
+  }
+  return "";
+}
+
+/// Values of all operands after the call.
+inline std::vector<Values> expected(const Case& one) {
+  std::vector<Values> values;
+  for (const Operand& operand : one.operands) {
+    values.push_back(operand.values);
+  }
+  one.reference(values);
+  return values;
+}
+
+/// Describes the first wrong element of any operand; empty: none. Inputs must not have changed.
+inline std::string mismatch(const Case& one, const Tensors& got, const std::vector<Values>& want) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const std::string wrong = mismatch(one.operands[i], got[i], want[i]);
+    if (!wrong.empty()) {
+      return fmt::format("operand {}, {}", i, wrong);
     }
   }
   return "";

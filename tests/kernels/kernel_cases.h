@@ -15,8 +15,7 @@ inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumu
   made.name =
       fmt::format("column_sum_{}x{}_{}_{}_acc{:d}", rows, cols, text(dtype), text(out), accumulate);
   const Tolerance tolerance{1e-5 + 6e-8 * static_cast<double>(rows), 1e-5};
-  made.operands = {input(dtype, {rows, cols}),
-                   accumulate ? in_out(out, {cols}, tolerance) : output(out, {cols}, tolerance)};
+  made.operands = {input(dtype, {rows, cols}), in_out_if(accumulate, out, {cols}, tolerance)};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.column_sum(stream, {.x = t[0], .out = t[1], .accumulate = accumulate});
   };
@@ -50,9 +49,7 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
   made.name = fmt::format("layernorm_backward_{}x{}_{}_{}_acc{:d}", rows, cols, text(dtype),
                           text(out), accumulate);
   const Tolerance sum{2e-5 + 6e-8 * static_cast<double>(rows), 1e-5};
-  const auto total = [&] {
-    return accumulate ? in_out(out, {cols}, sum) : output(out, {cols}, sum);
-  };
+  const auto total = [&] { return in_out_if(accumulate, out, {cols}, sum); };
   made.operands = {input(dtype, {rows, cols}),
                    input(kFp32, {rows, cols}),
                    input(kFp32, {cols}),
@@ -119,7 +116,7 @@ inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool 
                    input(kFp32, {cols}),
                    input(kFp32, {rows}, 1, 2),
                    in_out(kFp32, {rows, cols}, {1e-5, 1e-5}),
-                   accumulate ? in_out(out, {cols}, sum) : output(out, {cols}, sum)};
+                   in_out_if(accumulate, out, {cols}, sum)};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.rmsnorm_backward(stream, {.dy = t[0],
                                       .x = t[1],

@@ -59,9 +59,8 @@ inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   }
   Case made;
   made.name = s.name();
-  made.operands = {
-      input(s.in, s.a_shape()), input(s.in, s.b_shape()),
-      s.accumulate ? in_out(s.out, {s.m, s.n}, tolerance) : output(s.out, {s.m, s.n}, tolerance)};
+  made.operands = {input(s.in, s.a_shape()), input(s.in, s.b_shape()),
+                   in_out_if(s.accumulate, s.out, {s.m, s.n}, tolerance)};
   made.operands[0].nan_at = s.before;
   if (s.bias) {
     made.operands.push_back(input(kFp32, {s.n}));

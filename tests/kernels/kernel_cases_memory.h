@@ -124,8 +124,7 @@ inline Case cast_case(int64_t n, DType from, DType to, bool accumulate) {
   Case made;
   made.name = fmt::format("cast_{}_{}_{}_acc{:d}", n, text(from), text(to), accumulate);
   const Tolerance tolerance{1e-7, 1e-7};
-  made.operands = {input(from, {n}),
-                   accumulate ? in_out(to, {n}, tolerance) : output(to, {n}, tolerance)};
+  made.operands = {input(from, {n}), in_out_if(accumulate, to, {n}, tolerance)};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.cast(stream, {t[0], t[1], accumulate});
   };
@@ -291,9 +290,8 @@ inline Case gather_case(const KeptPointer& kept, DType dtype, bool accumulate,
   Case made;
   made.name = fmt::format("gather_{}_{}_acc{:d}", suffix(*kept, dtype), text(packed), accumulate);
   const Tolerance tolerance{1e-7, 1e-7};
-  made.operands = {input(dtype, {kept->size}), accumulate
-                                                   ? in_out(packed, {kept->count()}, tolerance)
-                                                   : output(packed, {kept->count()}, tolerance)};
+  made.operands = {input(dtype, {kept->size}),
+                   in_out_if(accumulate, packed, {kept->count()}, tolerance)};
   made.operands[0].nan_at = kept->first();
   made.passes_nan = kept->count() > 0;
   made.run = [kept, accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {

@@ -39,8 +39,7 @@ inline Case gemm_case(const GemmArgs& flags, int64_t m, int64_t n, int64_t k, DT
   const Tolerance tolerance = of_product(out, bias);
   made.operands = {input(in, s.transpose_a ? Shape{k, m} : Shape{m, k}),
                    input(in, s.transpose_b ? Shape{n, k} : Shape{k, n}),
-                   s.accumulate ? in_out(out, {m, n}, tolerance) : output(out, {m, n}, tolerance),
-                   input(kFp32, {n})};
+                   in_out_if(s.accumulate, out, {m, n}, tolerance), input(kFp32, {n})};
   if (!bias) {
     made.operands.pop_back();
   }
@@ -75,10 +74,8 @@ inline Case gemm_addend_case(const GemmShape& s, bool bias, int64_t gap = 0) {
   const Shape with_gap{s.m, s.n + gap};
   Case made;
   made.name = s.name("addend") + fmt::format("_bias{:d}_gap{}", bias, gap);
-  made.operands = {
-      input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, with_gap),
-      gap > 0 ? in_out(s.out, with_gap, tolerance) : output(s.out, with_gap, tolerance),
-      input(kFp32, {s.n})};
+  made.operands = {input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(s.out, with_gap),
+                   in_out_if(gap > 0, s.out, with_gap, tolerance), input(kFp32, {s.n})};
   made.operands[3].nan_at = s.n;  // in the gap: the call reads nothing else of c
   if (!bias) {
     made.operands.pop_back();
@@ -111,10 +108,9 @@ inline Case gemm_activated_case(const GemmShape& s, Activation f, bool accumulat
   const Tolerance tolerance = of_product(s.out, true);
   Case made;
   made.name = s.name("activated") + fmt::format("_{}_acc{:d}", name_of(f), accumulate);
-  made.operands = {
-      input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(kFp32, {s.n}),
-      accumulate ? in_out(s.out, {s.m, s.n}, tolerance) : output(s.out, {s.m, s.n}, tolerance),
-      output(s.out, {s.m, s.n}, of_stored(s.out, tolerance))};
+  made.operands = {input(s.in, {s.m, s.k}), input(s.in, {s.n, s.k}), input(kFp32, {s.n}),
+                   in_out_if(accumulate, s.out, {s.m, s.n}, tolerance),
+                   output(s.out, {s.m, s.n}, of_stored(s.out, tolerance))};
   made.run = [f, accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.gemm(stream, {.a = t[0],
                           .b = t[1],
@@ -167,10 +163,9 @@ inline Case gemm_sums_case(const GemmShape& s, DType sums, bool accumulate) {
       2e-5 + (twice ? rounding_of(sums) * 4 * std::sqrt(static_cast<double>(s.k)) : 0), 1e-5};
   Case made;
   made.name = s.name("sums") + fmt::format("_{}_acc{:d}", text(sums), accumulate);
-  made.operands = {
-      input(s.in, {s.k, s.m}), input(s.in, {s.k, s.n}),
-      accumulate ? in_out(s.out, {s.m, s.n}, tolerance) : output(s.out, {s.m, s.n}, tolerance),
-      accumulate ? in_out(sums, {s.m}, of_sums) : output(sums, {s.m}, of_sums)};
+  made.operands = {input(s.in, {s.k, s.m}), input(s.in, {s.k, s.n}),
+                   in_out_if(accumulate, s.out, {s.m, s.n}, tolerance),
+                   in_out_if(accumulate, sums, {s.m}, of_sums)};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.gemm(stream, {.a = t[0],
                           .b = t[1],

@@ -1,177 +1,110 @@
-// Backward kernels against central differences of the forward formulas in double.
+// References of backward kernels against central differences of the forward references, in double.
+// kernels_test.cpp compares all tables with the references.
 #include <gtest/gtest.h>
 
-#include "tests/kernels/all_kernel_cases.h"
-#include "tests/kernels/kernel_memory.h"
+#include "tests/kernels/kernel_cases.h"
+#include "tests/kernels/kernel_cases_memory.h"
 
 namespace espalier::kernels {
 namespace {
 
-/// d sum(weights * f(x)) / dx by central differences; f maps inputs to outputs in double.
-Values numeric_gradient(Values x, const Values& weights,
-                        const std::function<Values(const Values&)>& f) {
+/// d sum(weights * output) / d input of a case, by central differences.
+Values differences(const Case& forward, size_t input, size_t output, const Values& weights) {
   const double step = 1e-5;
-  const auto loss = [&](const Values& at) {
+  Case at = forward;
+  const auto loss = [&] {
+    const Values y = expected(at)[output];
     double sum = 0;
-    const Values y = f(at);
     for (size_t i = 0; i < y.size(); ++i) {
       sum += weights[i] * y[i];
     }
     return sum;
   };
-  Values gradient(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double centre = x[i];
-    x[i] = centre + step;
-    const double above = loss(x);
-    x[i] = centre - step;
-    gradient[i] = (above - loss(x)) / (2 * step);
-    x[i] = centre;
+  Values gradient;
+  for (double& x : at.operands[input].values) {
+    const double centre = x;
+    x = centre + step;
+    const double above = loss();
+    x = centre - step;
+    gradient.push_back((above - loss()) / (2 * step));
+    x = centre;
   }
   return gradient;
 }
 
-Values values_of(const Tensor& t) {
-  Values all;
-  for (int64_t i = 0; i < t.count(); ++i) {
-    all.push_back(read(t, i));
+void expect_close(const Values& got, const Values& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i], want[i], 2e-7 + 2e-7 * std::fabs(want[i])) << what << " " << i;
   }
-  return all;
 }
 
-/// fp32 kernels against differences of the forward reference: rounding of sums of about 100 terms.
-void expect_close(const Values& got, const Values& want, const std::string& what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(got[i], want[i], 2e-5 + 2e-5 * std::fabs(want[i])) << what << " " << i;
+/// Results of a backward case, with some operands replaced; operands that it adds to begin at zero.
+std::vector<Values> backward_of(Case backward, const std::map<size_t, Values>& operands) {
+  for (Operand& operand : backward.operands) {
+    if (operand.input && operand.output) {
+      operand.values.assign(operand.values.size(), 0);
+    }
   }
+  for (const auto& [number, values] : operands) {
+    backward.operands[number].values = values;
+  }
+  return expected(backward);
 }
+
+constexpr int64_t kRows = 3, kCols = 21;
 
 TEST(Gradients, layernorm) {
-  const int64_t rows = 3;
-  const int64_t cols = 21;
-  Case one = layernorm_backward_case(rows, cols, kFp32, false);
-  const Values& dy = one.operands[0].values;
-  const Values& x = one.operands[1].values;
-  const Values& weight = one.operands[2].values;
-  const Values bias(cols, 0.5);
-  const auto forward = [&](const Values& at, const Values& w, const Values& b) {
-    Values y(x.size()), mean(rows), rstd(rows);
-    reference::layernorm(at, w, b, y, mean, rstd);
-    return y;
-  };
-  Values y(x.size()), mean(rows), rstd(rows);
-  reference::layernorm(x, weight, bias, y, mean, rstd);
-  one.operands[3].values = mean;
-  one.operands[4].values = rstd;
-  one.operands[5].values.assign(x.size(), 0);
-  for (const Kernels* table : computing_tables()) {
-    const Memories memories(one);
-    run(one, *table, 2, memories);
-    const Tensors& t = memories.tensors();
-    const auto by = [&](const Values& at, auto f) { return numeric_gradient(at, dy, f); };
-    expect_close(values_of(t[5]), by(x, [&](const Values& v) { return forward(v, weight, bias); }),
-                 "dx");
-    expect_close(values_of(t[6]), by(weight, [&](const Values& v) { return forward(x, v, bias); }),
-                 "dweight");
-    expect_close(values_of(t[7]), by(bias, [&](const Values& v) { return forward(x, weight, v); }),
-                 "dbias");
-  }
+  const Case forward = layernorm_case(kRows, kCols, kFp32, kFp32);
+  const std::vector<Values> f = expected(forward);
+  const std::vector<Values> b = backward_of(layernorm_backward_case(kRows, kCols, kFp32, false),
+                                            {{1, f[0]}, {2, f[1]}, {3, f[4]}, {4, f[5]}});
+  expect_close(b[5], differences(forward, 0, 3, b[0]), "dx");
+  expect_close(b[6], differences(forward, 1, 3, b[0]), "dweight");
+  expect_close(b[7], differences(forward, 2, 3, b[0]), "dbias");
 }
 
 TEST(Gradients, rmsnorm) {
-  const int64_t rows = 3;
-  const int64_t cols = 21;
-  Case one = rmsnorm_backward_case(rows, cols, kFp32, false, kFp32);
-  const Values& dy = one.operands[0].values;
-  const Values& x = one.operands[1].values;
-  const Values& weight = one.operands[2].values;
-  const auto forward = [&](const Values& at, const Values& w) {
-    Values y(x.size()), rstd(rows);
-    reference::rmsnorm(at, w, y, rstd);
-    return y;
-  };
-  Values y(x.size()), rstd(rows);
-  reference::rmsnorm(x, weight, y, rstd);
-  one.operands[3].values = rstd;
-  one.operands[4].values.assign(x.size(), 0);
-  for (const Kernels* table : computing_tables()) {
-    const Memories memories(one);
-    run(one, *table, 2, memories);
-    const auto by = [&](const Values& at, auto f) { return numeric_gradient(at, dy, f); };
-    expect_close(values_of(memories.tensors()[4]),
-                 by(x, [&](const Values& v) { return forward(v, weight); }), "dx");
-    expect_close(values_of(memories.tensors()[5]),
-                 by(weight, [&](const Values& v) { return forward(x, v); }), "dweight");
-  }
+  const Case forward = rmsnorm_case(kRows, kCols, kFp32, kFp32);
+  const std::vector<Values> f = expected(forward);
+  const std::vector<Values> b = backward_of(
+      rmsnorm_backward_case(kRows, kCols, kFp32, false, kFp32), {{1, f[0]}, {2, f[1]}, {3, f[3]}});
+  expect_close(b[4], differences(forward, 0, 2, b[0]), "dx");
+  expect_close(b[5], differences(forward, 1, 2, b[0]), "dweight");
 }
 
 TEST(Gradients, activation) {
   for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
-    const Case one = activation_backward_case(kind, 100, kFp32, 8);
-    const auto forward = [&](const Values& x) {
-      Values y;
-      for (const double value : x) {
-        y.push_back(reference::activation(kind, value));
-      }
-      return y;
-    };
-    const Values want = numeric_gradient(one.operands[0].values, one.operands[1].values, forward);
-    for (const Kernels* table : computing_tables()) {
-      const Memories memories(one);
-      run(one, *table, 2, memories);
-      expect_close(values_of(memories.tensors()[1]), want, name_of(kind));
-    }
+    const Case forward = activation_case(kind, 101, kFp32, 8);
+    const std::vector<Values> b = backward_of(activation_backward_case(kind, 101, kFp32, 8),
+                                              {{0, forward.operands[0].values}});
+    expect_close(b[2], differences(forward, 0, 1, b[1]), name_of(kind));
   }
 }
 
 TEST(Gradients, attention) {
-  const reference::Attention shape{2, 37, 2, 6};
-  const Case one = attention_backward_case(shape, kFp32);
-  const auto forward = [&](const Values& qkv) {
-    Values out(qkv.size() / 3), lse(qkv.size());
-    reference::attention(shape, qkv, out, lse);
-    return out;
-  };
-  const Values want = numeric_gradient(one.operands[0].values, one.operands[3].values, forward);
-  for (const Kernels* table : computing_tables()) {
-    const Memories memories(one);
-    run(one, *table, 2, memories);
-    expect_close(values_of(memories.tensors()[4]), want, "dqkv");
-  }
+  const reference::Attention shape{2, 17, 2, 6};
+  const Case forward = attention_case(shape, kFp32);
+  const std::vector<Values> f = expected(forward);
+  const std::vector<Values> b =
+      backward_of(attention_backward_case(shape, kFp32), {{0, f[0]}, {1, f[1]}, {2, f[2]}});
+  expect_close(b[4], differences(forward, 0, 1, b[3]), "dqkv");
 }
 
 TEST(Gradients, cross_entropy) {
-  const Case one = cross_entropy_case(7, 33, kFp32, Gradient::in_place);
-  const auto forward = [&](const Values& logits) {
-    Values losses(7);
-    reference::cross_entropy(logits, one.operands[1].values, 1, losses, nullptr);
-    return losses;
-  };
-  const Values want = numeric_gradient(one.operands[0].values, Values(7, 0.25), forward);
-  for (const Kernels* table : computing_tables()) {
-    const Memories memories(one);
-    run(one, *table, 2, memories);
-    expect_close(values_of(memories.tensors()[0]), want, "dlogits");
-  }
+  const Case forward = cross_entropy_case(7, 33, kFp32, Gradient::absent);
+  const std::vector<Values> b =
+      backward_of(cross_entropy_case(7, 33, kFp32, Gradient::beside),
+                  {{0, forward.operands[0].values}, {1, forward.operands[1].values}});
+  expect_close(b[3], differences(forward, 0, 2, Values(7, 0.25)), "dlogits");
 }
 
 TEST(Gradients, embedding) {
-  Case one = embedding_backward_case({2, 3, 5}, 4);
-  one.operands[2].values.assign(one.operands[2].values.size(), 0);
-  one.operands[3].values.assign(one.operands[3].values.size(), 0);
-  const Case forward_case = embedding_case({2, 3, 5}, 4, kFp32);
-  const auto forward = [&](const Values& token) {
-    std::vector<Values> v{one.operands[0].values, token, Values(25), Values(30)};
-    forward_case.reference(v);
-    return v[3];
-  };
-  const Values want = numeric_gradient(Values(20), one.operands[1].values, forward);
-  for (const Kernels* table : computing_tables()) {
-    const Memories memories(one);
-    run(one, *table, 2, memories);
-    expect_close(values_of(memories.tensors()[2]), want, "dtoken");
-  }
+  const Case forward = embedding_case({2, 3, 5}, 4, kFp32);
+  const std::vector<Values> b =
+      backward_of(embedding_backward_case({2, 3, 5}, 4), {{0, forward.operands[0].values}});
+  expect_close(b[2], differences(forward, 1, 3, b[1]), "dtoken");
+  expect_close(b[3], differences(forward, 2, 3, b[1]), "dposition");
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ inline void add_random_sparse(Cases& cases, testing::Draw& draw) {
                     .bias = draw.once_in(2),
                     .strided = draw.once_in(2),
                     .lists = draw.once_in(2)});
-  cases.push_back(csr_case({shape, {.form = draw.of<Form>({Form::list, Form::bitmap})}}));
+  cases.push_back(csr_case(shape, draw.of<Form>({Form::list, Form::bitmap})));
 }
 
 inline void add_random_blocks(Cases& cases, testing::Draw& draw) {
@@ -152,16 +152,16 @@ inline void add_random_blocks(Cases& cases, testing::Draw& draw) {
   const auto pattern = std::make_shared<const BlockPattern>(
       Shape{draw_extent(draw, 260), draw_extent(draw, 260)}, block, draw.of<double>({0.1, 0.3, 1}));
   const DType in = draw_number(draw);
-  const BlockCall call{.tokens = draw_extent(draw, 140),
-                       .in = in,
-                       .out = draw.once_in(2) ? kFp32 : in,
-                       .activation = draw_activation(draw),
-                       .extra = draw.once_in(2),
-                       .accumulate = draw.once_in(2),
-                       .margin = draw.of<int64_t>({0, 3, 8})};
-  cases.push_back(block_spmm_case(pattern, call));
-  cases.push_back(block_spmm_transposed_case(pattern, call));
-  cases.push_back(block_sddmm_case(pattern, call));
+  const bool extra = draw.once_in(2);
+  const WeightCall call{.tokens = draw_extent(draw, 140),
+                        .in = in,
+                        .out = draw.once_in(2) ? kFp32 : in,
+                        .activation = draw_activation(draw),
+                        .extra = extra,
+                        .bias = extra,
+                        .accumulate = draw.once_in(2),
+                        .margin = draw.of<int64_t>({0, 3, 8})};
+  add_weight_products<BlockMatrix>(cases, pattern, call);
 }
 
 inline void add_random_factors(Cases& cases, testing::Draw& draw) {

@@ -19,6 +19,9 @@ using Bytes = std::vector<std::byte>;
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+/// The table that defines messages in tests: all others have its bytes (wire_tables_test.cpp).
+inline const Kernels& first_table() { return *computing_tables().front(); }
+
 inline WireFormat wire_format(WireCode code, int64_t bucket = 0, int bits = 0) {
   const WireCodec& codec = codec_of(code);
   WireFormat format{.code = code, .bits = bits == 0 ? codec.bits : bits, .bucket = bucket};

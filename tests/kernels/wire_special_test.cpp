@@ -1,5 +1,6 @@
 // Special numbers through every wire code: zeros, constants, NaN and infinities, the smallest and
-// the largest; bytes that no encoder produces.
+// the largest; bytes that no encoder produces. All tables produce the same bytes and values
+// (wire_tables_test.cpp).
 #include <gtest/gtest.h>
 
 #include "src/kernels/backend.h"
@@ -10,35 +11,33 @@ namespace {
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-/// body(table, format)
+/// body(format)
 template <class Body>
 void for_all(const std::vector<int64_t>& buckets, const Body& body) {
-  for (const Kernels* table : computing_tables()) {
-    for (const WireFormat& format : all_formats(buckets)) {
-      SCOPED_TRACE(fmt::format("{} {}", table->name, text(format)));
-      body(*table, format);
-      if (testing::Test::HasFatalFailure()) {
-        return;
-      }
+  for (const WireFormat& format : all_formats(buckets)) {
+    SCOPED_TRACE(text(format));
+    body(format);
+    if (testing::Test::HasFatalFailure()) {
+      return;
     }
   }
 }
 
-Floats sent(const Kernels& table, const WireFormat& format, const Floats& x) {
-  return decode(table, format, encode(table, format, x), x.size());
+Floats sent(const WireFormat& format, const Floats& x) {
+  return decode(first_table(), format, encode(first_table(), format, x), x.size());
 }
 
 TEST(WireSpecial, zeros_stay_zeros) {
-  for_all({0, 64, 100}, [](const Kernels& table, const WireFormat& format) {
+  for_all({0, 64, 100}, [](const WireFormat& format) {
     Floats x(1003, 0.0F);
     x[5] = x[700] = -0.0F;
-    for (const float value : sent(table, format, x)) {
+    for (const float value : sent(format, x)) {
       ASSERT_EQ(value, 0);
     }
     if (format.bucket == 100) {  // one bucket of zeros among others
       Floats some = normal_numbers(1003, 1);
       std::fill(some.begin() + 300, some.begin() + 400, 0.0F);
-      const Floats y = sent(table, format, some);
+      const Floats y = sent(format, some);
       ASSERT_EQ(Floats(y.begin() + 300, y.begin() + 400), Floats(100, 0.0F));
     }
   });
@@ -46,13 +45,13 @@ TEST(WireSpecial, zeros_stay_zeros) {
 
 TEST(WireSpecial, constants_stay_what_they_are) {
   for (const float constant : {1.0F, -3.25F, 1e-40F, -2e38F}) {
-    for_all({0, 100}, [=](const Kernels& table, const WireFormat& format) {
+    for_all({0, 100}, [=](const WireFormat& format) {
       const bool exact = format.code == WireCode::maxmin
                              ? !format.half_meta || std::fabs(std::fabs(constant) - 2) <= 1.25F
                              : format.code == WireCode::linear8 || format.code == WireCode::table ||
                                    format.code == WireCode::fp32 || format.code == WireCode::sign ||
                                    format.code == WireCode::dynamic8;
-      for (const float value : sent(table, format, Floats(333, constant))) {
+      for (const float value : sent(format, Floats(333, constant))) {
         ASSERT_TRUE(!exact || value == constant) << value << " instead of " << constant;
       }
     });
@@ -60,14 +59,14 @@ TEST(WireSpecial, constants_stay_what_they_are) {
 }
 
 TEST(WireSpecial, a_bucket_with_nan_or_infinity_is_nan) {
-  for_all({100}, [](const Kernels& table, const WireFormat& format) {
+  for_all({100}, [](const WireFormat& format) {
     const Floats clean = normal_numbers(1003, 2);
-    const Floats want = sent(table, format, clean);
+    const Floats want = sent(format, clean);
     for (const float odd : {kInf, -kInf, kNan, -kNan}) {
       for (const size_t place : {size_t{500}, size_t{567}, size_t{599}, size_t{1002}}) {
         Floats x = clean;
         x[place] = odd;
-        const Floats y = sent(table, format, x);
+        const Floats y = sent(format, x);
         const bool plain = format.code <= WireCode::fp16;
         for (size_t i = 0; i < x.size(); ++i) {
           if (plain ? i == place : i / 100 == place / 100) {
@@ -79,18 +78,6 @@ TEST(WireSpecial, a_bucket_with_nan_or_infinity_is_nan) {
       }
     }
   });
-}
-
-TEST(WireSpecial, bytes_of_broken_buckets_do_not_depend_on_the_table) {
-  for (const WireFormat& format : all_formats({0, 100})) {
-    Floats x = normal_numbers(1003, 3);
-    x[150] = -kNan;
-    x[250] = kInf;
-    const Bytes wire = encode(*computing_tables().front(), format, x);
-    for (const Kernels* table : computing_tables()) {
-      EXPECT_TRUE(encode(*table, format, x) == wire) << table->name << " " << text(format);
-    }
-  }
 }
 
 /// Bound on the error of a value, relative to the bucket's largest value.
@@ -152,62 +139,31 @@ TEST(WireSpecial, any_finite_numbers_keep_the_bound) {
     sets.push_back(sets.back());
     sets.back()[4] = -most;
   }
-  for_all({0, 100}, [&](const Kernels& table, const WireFormat& format) {
+  for_all({0, 100}, [&](const WireFormat& format) {
     if (format.code == WireCode::fp16 || format.half_meta || format.code == WireCode::bf16) {
       return;  // other ranges are tested below
     }
     for (const Floats& x : sets) {
-      expect_bound(format, x, sent(table, format, x));
+      expect_bound(format, x, sent(format, x));
     }
   });
 }
 
 TEST(WireSpecial, what_16_bits_cannot_hold) {
-  for (const Kernels* table : computing_tables()) {
-    EXPECT_EQ(sent(*table, wire_format(WireCode::fp16), {65519, 65520, -1e9F, 6e-8F, 2e-8F}),
-              (Floats{65504, kInf, -kInf, 0x1p-24F, 0}));
-    EXPECT_EQ(sent(*table, wire_format(WireCode::bf16), {kLargest, -kLargest}),
-              (Floats{kInf, -kInf}));
-    const WireFormat top{.code = WireCode::topk, .bits = 0, .bucket = 4, .kept = 1};
-    EXPECT_EQ(sent(*table, top, {1, kLargest, 2, 3}), (Floats{0, 0x1.fep127F, 0, 0}));
-    WireFormat half = wire_format(WireCode::maxmin, 0, 4);
-    half.half_meta = true;
-    for (const Floats& wide : {Floats{0, 1e7F}, Floats{-70000, 0}, Floats{70000, 70001}}) {
-      EXPECT_TRUE(std::isnan(sent(*table, half, wide)[0]));
-      EXPECT_TRUE(std::isnan(sent(*table, half, wide)[1]));
-    }
-    const Floats y = sent(*table, half, {1e-9F, -1e-9F, 3e-9F});  // below what half precision knows
-    for (const float value : y) {
-      EXPECT_NEAR(value, 0, 6e-8);
-    }
+  EXPECT_EQ(sent(wire_format(WireCode::fp16), {65519, 65520, -1e9F, 6e-8F, 2e-8F}),
+            (Floats{65504, kInf, -kInf, 0x1p-24F, 0}));
+  EXPECT_EQ(sent(wire_format(WireCode::bf16), {kLargest, -kLargest}), (Floats{kInf, -kInf}));
+  const WireFormat top{.code = WireCode::topk, .bits = 0, .bucket = 4, .kept = 1};
+  EXPECT_EQ(sent(top, {1, kLargest, 2, 3}), (Floats{0, 0x1.fep127F, 0, 0}));
+  WireFormat half = wire_format(WireCode::maxmin, 0, 4);
+  half.half_meta = true;
+  for (const Floats& wide : {Floats{0, 1e7F}, Floats{-70000, 0}, Floats{70000, 70001}}) {
+    EXPECT_TRUE(std::isnan(sent(half, wide)[0]));
+    EXPECT_TRUE(std::isnan(sent(half, wide)[1]));
   }
-}
-
-/// The same bits, or both NaN.
-bool same(float a, float b) {
-  return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b));
-}
-
-TEST(WireSpecial, any_bytes_can_be_decoded) {
-  std::mt19937 random(13);
-  for (const WireFormat& format : all_formats({0, 1, 7, 100, 512})) {
-    for (const size_t n : {size_t{1}, size_t{63}, size_t{1003}, size_t{5000}}) {
-      Bytes wire(wire_bytes(format, static_cast<int64_t>(n)));
-      for (std::byte& byte : wire) {
-        byte = static_cast<std::byte>(random());
-      }
-      for (const bool accumulate : {false, true}) {
-        const Floats want =
-            decode(*computing_tables().back(), format, wire, Floats(n, 0.5F), accumulate);
-        for (const Kernels* table : computing_tables()) {
-          const Floats y = decode(*table, format, wire, Floats(n, 0.5F), accumulate, 2);
-          for (size_t i = 0; i < n; ++i) {
-            ASSERT_TRUE(same(y[i], want[i]))
-                << table->name << " " << text(format) << " " << y[i] << " " << want[i];
-          }
-        }
-      }
-    }
+  const Floats y = sent(half, {1e-9F, -1e-9F, 3e-9F});  // below what half precision knows
+  for (const float value : y) {
+    EXPECT_NEAR(value, 0, 6e-8);
   }
 }
 
@@ -225,7 +181,7 @@ TEST(WireSpecial, plans_have_the_workspace) {
   for (const int64_t bucket : {0, 8193, 12289, 65537, 70000}) {
     for (const int64_t n : {1, 8194, 65536, 65537, 140001, 500009}) {
       const WireFormat format = wire_format(WireCode::linear8, bucket);
-      const Kernels& table = *computing_tables().front();
+      const Kernels& table = first_table();
       const size_t planned = workspace_of(*planning(table).kernels, format, n, true);
       EXPECT_EQ(planned, workspace_of(table, format, n, false)) << bucket << " " << n;
     }
@@ -235,20 +191,18 @@ TEST(WireSpecial, plans_have_the_workspace) {
 TEST(WireSpecial, places_that_cannot_be_make_their_bucket_nan) {
   const WireFormat format{.code = WireCode::topk, .bits = 0, .bucket = 100, .kept = 5};
   const Floats x = normal_numbers(150, 14);
-  for (const Kernels* table : computing_tables()) {
-    const Bytes sound = encode(*table, format, x);
-    const Floats want = decode(*table, format, sound, x.size());
-    for (const uint16_t place : {uint16_t{50}, uint16_t{99}, uint16_t{100}, uint16_t{65535}}) {
-      Bytes wire = sound;
-      std::memcpy(wire.data() + 36, &place, 2);  // the last of the second bucket, of 50 values
-      const Floats y = decode(*table, format, wire, x.size());
-      EXPECT_EQ(Floats(y.begin(), y.begin() + 100), Floats(want.begin(), want.begin() + 100));
-      EXPECT_TRUE(std::all_of(y.begin() + 100, y.end(), [](float v) { return std::isnan(v); }));
-    }
-    Bytes twice = sound;
-    std::memcpy(twice.data() + 4, twice.data(), 2);
-    EXPECT_TRUE(std::isnan(decode(*table, format, twice, x.size())[0]));
+  const Bytes sound = encode(first_table(), format, x);
+  const Floats want = decode(first_table(), format, sound, x.size());
+  for (const uint16_t place : {uint16_t{50}, uint16_t{99}, uint16_t{100}, uint16_t{65535}}) {
+    Bytes wire = sound;
+    std::memcpy(wire.data() + 36, &place, 2);  // the last of the second bucket, of 50 values
+    const Floats y = decode(first_table(), format, wire, x.size());
+    EXPECT_EQ(Floats(y.begin(), y.begin() + 100), Floats(want.begin(), want.begin() + 100));
+    EXPECT_TRUE(std::all_of(y.begin() + 100, y.end(), [](float v) { return std::isnan(v); }));
   }
+  Bytes twice = sound;
+  std::memcpy(twice.data() + 4, twice.data(), 2);
+  EXPECT_TRUE(std::isnan(decode(first_table(), format, twice, x.size())[0]));
 }
 
 }  // namespace

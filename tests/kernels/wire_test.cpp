@@ -1,5 +1,5 @@
-// Every wire code in every table against the plain decoder of wire_case.h: a bucket's metadata, the
-// nearest value is chosen, all tables and all numbers of threads produce the same bytes.
+// Every wire code against the plain decoder of wire_case.h: a bucket's metadata, and that the nearest
+// value is chosen. All tables produce the same bytes (wire_tables_test.cpp).
 #include <gtest/gtest.h>
 
 #include "tests/kernels/wire_case.h"
@@ -282,36 +282,16 @@ void expect_right(const WireFormat& f, const Floats& x, const Bytes& wire, const
 }
 
 TEST(Wire, is_what_the_header_says_for_every_code_size_and_bucket) {
-  const Kernels& first = *computing_tables().front();
   for (const WireFormat& format : all_formats(kBuckets)) {
     for (const int64_t n : kSizes) {
       const bool wide = n % 2 != 0;
       const Floats x = wide ? wide_numbers(static_cast<size_t>(n), 3, 6)
                             : normal_numbers(static_cast<size_t>(n), 4, 1e-3F);
       SCOPED_TRACE(fmt::format("{} n {}", text(format), n));
-      const Bytes wire = encode(first, format, x);
-      expect_right(format, x, wire, decode(first, format, wire, x.size()));
+      const Bytes wire = encode(first_table(), format, x);
+      expect_right(format, x, wire, decode(first_table(), format, wire, x.size()));
       if (HasFailure()) {
         return;
-      }
-    }
-  }
-}
-
-TEST(Wire, is_the_same_bytes_from_every_table_and_any_number_of_threads) {
-  for (const WireFormat& format : all_formats({0, 100, 512})) {
-    for (const Rounding rounding : {Rounding{}, Rounding{.key = 5, .first = 1001}}) {
-      for (const size_t n : {size_t{1003}, size_t{70001}}) {
-        const Floats x = normal_numbers(n, 5);
-        const Bytes wire = encode(*computing_tables().front(), format, x, rounding);
-        const Floats y = decode(*computing_tables().front(), format, wire, n);
-        for (const Kernels* table : computing_tables()) {
-          for (const int threads : {1, 3}) {
-            SCOPED_TRACE(fmt::format("{} {} {} threads", table->name, text(format), threads));
-            ASSERT_TRUE(encode(*table, format, x, rounding, threads) == wire);
-            ASSERT_TRUE(decode(*table, format, wire, Floats(n), false, threads) == y);
-          }
-        }
       }
     }
   }
@@ -321,41 +301,11 @@ TEST(Wire, accumulates) {
   for (const WireFormat& format : all_formats({0, 100})) {
     const Floats x = normal_numbers(5003, 6);
     const Floats start = normal_numbers(5003, 7);
-    for (const Kernels* table : computing_tables()) {
-      const Bytes wire = encode(*table, format, x);
-      const Floats y = decode(*table, format, wire, x.size());
-      const Floats sum = decode(*table, format, wire, start, true);
-      for (size_t i = 0; i < x.size(); ++i) {
-        ASSERT_EQ(sum[i], start[i] + y[i]) << table->name << " " << text(format) << " " << i;
-      }
-    }
-  }
-}
-
-TEST(Wire, any_address_will_do) {
-  for (const WireFormat& format : all_formats({0, 100})) {
-    const Floats x = normal_numbers(1003, 8);
-    for (const Kernels* table : computing_tables()) {
-      const Bytes wire = encode(*table, format, x);
-      Arena arena;
-      Stream stream(arena, 1);
-      for (size_t shift = 0; shift < 4; ++shift) {
-        Bytes memory(wire.size() + 8, std::byte{0x5a});
-        Floats from(x), to(x.size());
-        const auto n = static_cast<int64_t>(x.size());
-        table->encode(stream, {.x = Tensor(from.data(), DType::fp32, {n}),
-                               .wire = {memory.data() + shift, wire.size()},
-                               .format = format});
-        ASSERT_TRUE(
-            std::equal(wire.begin(), wire.end(), memory.begin() + static_cast<int64_t>(shift)));
-        for (size_t i = 0; i < memory.size(); ++i) {
-          ASSERT_TRUE((i >= shift && i < shift + wire.size()) || memory[i] == std::byte{0x5a});
-        }
-        table->decode(stream, {.wire = {memory.data() + shift, wire.size()},
-                               .y = Tensor(to.data(), DType::fp32, {n}),
-                               .format = format});
-        ASSERT_EQ(to, decode(*table, format, wire, x.size()));
-      }
+    const Bytes wire = encode(first_table(), format, x);
+    const Floats y = decode(first_table(), format, wire, x.size());
+    const Floats sum = decode(first_table(), format, wire, start, true);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(sum[i], start[i] + y[i]) << text(format) << " " << i;
     }
   }
 }

@@ -1,9 +1,7 @@
-// Every registered network: layers of ranges are those of the whole, and shared parameters exist.
+// Every registered network: shared parameters exist, and weights determine the problem.
 #include "src/model/networks/registry.h"
 
 #include <gtest/gtest.h>
-
-#include "src/model/network.h"
 
 namespace espalier::model {
 namespace {
@@ -24,19 +22,6 @@ std::vector<std::string> names_of(std::span<const sparse::ParameterSpec> specs) 
   return names;
 }
 
-TEST_P(Networks, RangesAreThoseOfTheWhole) {
-  EXPECT_NO_THROW(GetParam()->check(config()));
-  const size_t count = layer_count(config());
-  const auto whole = make_layers(config(), problem());
-  ASSERT_EQ(whole.size(), count);
-  for (size_t first = 0; first < count; ++first) {
-    const auto range = make_layers(config(), problem(), first, count);
-    ASSERT_EQ(range.size(), count - first);
-    EXPECT_EQ(range[0]->name(), whole[first]->name());
-    EXPECT_EQ(names_of(range[0]->parameters()), names_of(whole[first]->parameters()));
-  }
-}
-
 TEST_P(Networks, TheLastLayerBorrowsTheTiedParameterOfTheFirst) {
   const auto layers = make_layers(config(), problem());
   const std::string_view tied = GetParam()->tied_parameter(config());
@@ -49,7 +34,7 @@ TEST_P(Networks, TheLastLayerBorrowsTheTiedParameterOfTheFirst) {
 
 TEST_P(Networks, TheProblemIsThatOfTheWeights) {
   const ProblemShape data{.classes = 11, .input_dtype = GetParam()->input_dtype};
-  const auto specs = Network(make_layers(config(), data)).parameters();
+  const auto specs = parameters_of(make_layers(config(), data));
   const ProblemShape found = GetParam()->problem_of(config(), [&](const std::string& name) {
     return std::ranges::find(specs, name, &sparse::ParameterSpec::name)->shape;
   });

@@ -1,24 +1,24 @@
 #!/bin/sh
-# Sourced by the script tests: a scratch folder, stand-ins for programs, and checks that count.
+# Sourced by the script tests: a scratch folder, stand-ins for programs, and counted checks.
 export root="$1"
 scratch=$(mktemp -d)
 failures=0
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/bin"
 
-# fake NAME: puts a program of that name, its text from standard input, before all others.
+# fake NAME: makes a program NAME from standard input; `run` finds it before all others.
 fake() {
   { echo '#!/bin/sh' && cat; } >"$scratch/bin/$1"
   chmod +x "$scratch/bin/$1"
 }
 
-# run COMMAND...: its output (both streams) in $output, its exit code in $code; the stand-ins come first.
+# run COMMAND...: sets $output (both streams) and $code (the exit code).
 run() {
   code=0
   output=$(PATH="$scratch/bin:$PATH" "$@" 2>&1 </dev/null) || code=$?
 }
 
-# expect WHAT CONDITION...: counts and shows a condition that does not hold.
+# expect TEXT CONDITION...: prints TEXT and counts a failure if the condition is false.
 expect() {
   what=$1
   shift

@@ -1,5 +1,5 @@
-"""A system for the comparator that needs nothing: reads its work order and hands back a record of made-up numbers, or
-does what its first argument says: crash, hang, nothing, short."""
+"""A system for compare.sh without requirements. Reads its work order and writes a record of invented numbers. Its first
+argument selects a fault: crash, hang, nothing (no record), short (one step too few); any other value: none."""
 import argparse
 import json
 import sys

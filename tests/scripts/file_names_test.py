@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""file_names_test.py ROOT [--columns]: fails on a file name in a comment or a Markdown page that no file has.
+"""file_names_test.py ROOT [--columns]: file names in comments and Markdown pages must belong to existing files.
 
-A name is NAME.h, .cpp, .cu, .py, .sh, .cmake or .md, with or without folders before it: the end of the path of some
-file. A path that begins with a folder of the root must exist in full, whatever it ends with. Comments are those of
-C++, CUDA, CMake, shell and Python sources. With --columns, lines of Markdown outside tables, code and links have at
-most 100 columns.
+- A name that ends in .h, .cpp, .cu, .py, .sh, .cmake or .md, with or without folders, must be the end of a path.
+- A path that begins with a folder of the root must exist, with any ending.
+- Comments are those of C++, CUDA, CMake, shell and Python sources.
+- --columns: lines of Markdown outside tables, code and links have at most 100 columns.
 """
 import os
 import pathlib
 import re
 import sys
 
-# Files of other projects, of users, and those that a build or a run makes.
+# Names of files of other projects, of users, of builds and of runs.
 OTHERS = set("""
     nccl.h cudnn.h cublasLt.h cusparse.h cuda_bf16.h cuda_fp16.h cuda_fp8.h cuda_runtime.h mpi-ext.h mpi.h H5FDpublic.h
     dnnl-config.cmake my_system.py summary.md docs/coverage.md benchmarks/peers/.venv
 """.split())
-PLACEHOLDERS = {"NAME", "ROOM", "FOLDER", "FILE", "ISA", "SCRIPT"}  # stand for a part of a name
+PLACEHOLDERS = {"NAME", "ROOM", "FOLDER", "FILE", "ISA", "SCRIPT"}  # of parts of names
 SOURCES = {".h": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", "": "#"}
 ENDS = r"(?:h|cpp|cu|py|sh|cmake|md)"
 NAME = re.compile(r"(?<![\w./$*{}<>~-])((?:\.\./)*[\w./-]*\w\." + ENDS + r")(?![\w/*(])(?!\.\w)")
@@ -33,7 +33,7 @@ def files_below(root):
 
 
 def comments_of(path, lines):
-    """(number, text) of a file's comments; of Markdown all of it."""
+    """(line number, text) of comments; of Markdown, all lines."""
     if path.suffix == ".md":
         yield from enumerate(lines, 1)
         return

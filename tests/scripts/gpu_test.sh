@@ -1,8 +1,9 @@
 #!/bin/sh
-# gpu_test.sh ROOT: benchmarks/gpu.sh run with a bundle of stand-ins: without a device, steps that need one say
-# so; with one, what fails, hangs or prints nonsense is recorded and the rest goes on; who is killed leaves what was
-# done; cuBLASLt is looked for.
+# gpu_test.sh ROOT: benchmarks/gpu.sh run with a bundle of stand-ins. Without a device, steps that need one are
+# skipped with a reason. With one, a step that fails, hangs or prints nonsense is recorded and the rest continues. A
+# killed call keeps the results of finished steps. cuBLASLt and cuDNN are found.
 set -eu
+# shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
 bundle="$scratch/bundle"
 results="$scratch/results"
@@ -13,8 +14,8 @@ echo test-version >"$bundle/version"
 : >"$bundle/cublas"
 
 program() { { echo '#!/bin/sh' && cat; } >"$bundle/bin/$1" && chmod +x "$bundle/bin/$1"; }
-# Trains nothing: a summary and metrics where run.out says, at 1,000 tokens/s. Plans fit up to 11 heads. What a program
-# says on standard error may come after what it printed.
+# Writes a summary and metrics into run.out, at 1,000 tokens/s, without training. Plans fit up to 11 heads. Prints to
+# standard error after its output, as real programs may.
 program espalier <<'STANDIN'
 if [ "$1" = info ]; then
   [ ! -e "$(dirname "$0")/mute" ] || { echo "no {"; exit 0; }
@@ -59,7 +60,7 @@ case "$*" in
   exit 1
   ;;
 esac
-echo '[       OK ] Groups/DeviceKernels.agree_with_the_reference/math (5 ms)'
+echo '[       OK ] Groups/KernelCases.agree_with_the_reference/math (5 ms)'
 case "$*" in *block*) sleep 60 & wait ;; esac
 STANDIN
 program cuda_whole_run_tests <<'STANDIN'
@@ -74,7 +75,7 @@ for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; es
 echo '{"benchmarks": [{"name": "spmm", "error_occurred": true, "error_message": "differs"}]}' >"$out"
 STANDIN
 
-# status STEP: of the last run, and why.
+# status STEP: its status in the last run, and the reason.
 status() {
   python3 - "$results/results.jsonl" "$1" <<'PYTHON'
 import json, sys
@@ -83,7 +84,7 @@ line = lines.get(sys.argv[2], {"status": "absent"})
 print(line["status"], line.get("why", ""))
 PYTHON
 }
-# of STEP KEY: what it found, as JSON.
+# of STEP KEY: that entry of its results, as JSON.
 of() {
   python3 - "$results/results.jsonl" "$1" "$2" <<'PYTHON'
 import json, sys
@@ -102,13 +103,13 @@ expect "ranks train" contains "$(status cpu-2-ranks)" "passed"
 for step in kernels codecs memcheck train-124m-dense; do
   expect "$step needs a device" contains "$(status $step)" "skipped no GPU answers"
 done
-expect "steps that were not asked for are left out" contains "$(status gemms)" "absent"
-expect "nothing is measured" lacks "$(cat "$results/summary.md")" "tokens/s"
+expect "steps that STEPS does not name do not run" contains "$(status gemms)" "absent"
+expect "no speed is reported" lacks "$(cat "$results/summary.md")" "tokens/s"
 gpu STEPS="third codecs"
 for step in facts cuda-2-ranks memcheck largest-gpt codecs; do
   expect "a group's steps, and others: $step" lacks "$(status $step)" "absent"
 done
-expect "other groups are left out" contains "$(status kernels),$(status racecheck)" "absent ,absent"
+expect "steps of other groups do not run" contains "$(status kernels),$(status racecheck)" "absent ,absent"
 
 # With one.
 echo ', "cuda"' >"$bundle/bin/device"
@@ -116,17 +117,17 @@ gpu STEPS="kernel-tests run-tests kernels attention figure-1 blocks train-124m-d
   train-124m-sparse largest-gpt"
 expect "a failed step fails the run" [ "$code" = 1 ]
 expect "tests pass" contains "$(status kernel-tests)" "passed"
-expect "tests fail, and say why" contains "$(status run-tests)" "failed exit code 1: the losses differ"
-expect "those of parameters are counted" contains "$(of run-tests failed)" '["DTypes/DeviceRuns.ResumeIsNoBreak/0"]'
-expect "and those that were skipped" contains "$(of run-tests skipped)" '["DTypes/DeviceRuns.HoldWhatWasPlanned/0"]'
-expect "a benchmark is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | 91.50"
-expect "attention is read" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | - | 3.50 |"
+expect "a failed test program is a failure, with its last line" contains "$(status run-tests)" "failed exit code 1: the losses differ"
+expect "failed tests with parameters are listed" contains "$(of run-tests failed)" '["DTypes/DeviceRuns.ResumeIsNoBreak/0"]'
+expect "skipped tests are listed" contains "$(of run-tests skipped)" '["DTypes/DeviceRuns.HoldWhatWasPlanned/0"]'
+expect "benchmark rows are in the summary" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | 91.50"
+expect "attention rows are in the summary" contains "$(cat "$results/summary.md")" "| layernorm/bf16 | - | 3.50 |"
 expect "a wrong result is a failure" contains "$(status figure-1)" "failed spmm: differs"
-expect "a program that is not there is a failure" contains "$(status blocks)" "failed"
+expect "a missing program is a failure" contains "$(status blocks)" "failed"
 # 1,000 tokens/s of 6 (124,439,808 - 786,432) + 12 12 768 1,024 flops each, of 989.5 TFLOP/s: 0.0864 %.
-expect "speeds are compared" contains "$(cat "$results/summary.md")" "| 124m | masked | 1000 | 0.1 | - | 1.00 | 2.50 |"
+expect "speeds are compared with dense training" contains "$(cat "$results/summary.md")" "| 124m | masked | 1000 | 0.1 | - | 1.00 | 2.50 |"
 expect "sparse products have no MFU" contains "$(cat "$results/summary.md")" "| 124m | sparse | 1000 | - | - | 1.00 |"
-expect "the peak is told" contains "$(cat "$results/summary.md")" "dense bf16 of the device: 990 TFLOP/s"
+expect "the peak rate of the device is in the summary" contains "$(cat "$results/summary.md")" "dense bf16 of the device: 990 TFLOP/s"
 expect "the largest model that fits takes its steps" contains "$(cat "$results/summary.md")" \
   "| expanded | 11.00 G | 1.10 G | 2.00 | 0.00 | 1.00 | 0.50 | 3.00, 2.00, 1.00 |"
 expect "logs are kept" contains "$(cat "$results/logs.txt")" "the losses differ"
@@ -157,7 +158,7 @@ assert len(names) == len(set(names)) and not set(names) & set(plan.groups())
 assert [step.name for step in steps.chosen(["blocks", "peer-124m"])] == ["facts", "peer-124m", "blocks"]
 assert kinds.json_in('warning\n{"a": {"b": 1}}\nerror: {') == {"a": {"b": 1}}
 
-# Of PyTorch's ways the fastest counts, whatever came last; attention of shapes that were done.
+# The fastest of PyTorch's ways is reported, in any order of results; attention of finished shapes is kept.
 peer = kinds.Peer("peer", 9, "124m", 4, ("eager", "blocks"))
 log = 'a warning\n{"way": "eager", "tokens_per_s": 5}\n{"way": "blocks", "tokens_per_s": 9}\n{"way": "mod'
 found = peer.read(None, None, log, {})
@@ -165,7 +166,7 @@ assert found["way"] == "blocks" and found["tokens_per_s_of_ways"] == {"eager": 5
 assert "tokens_per_s" not in peer.read(None, 1, "no GPU", {})
 attention = kinds.AttentionPeer("peer-attention", 9)
 
-# Both have the same batch, a larger one where there is room.
+# Espalier and PyTorch have the same batch, a larger one on a device with more memory.
 class Room:
     folder = scratch = steps.pathlib.Path(__file__).parent
     def __init__(self, free):
@@ -179,7 +180,7 @@ for free, batch in (0, 16), (80 * 2**30, 16), (139 * 2**30, 64):
 assert attention.read(None, 0, '{"torch": "2", "rows": {"a": 1}}\n{"torch": "2", "rows": {"b": 2}}\n', {}) == {
     "torch": "2", "rows": {"a": 1, "b": 2}}
 
-# What preparing takes is not there for the step; the log of one that is not understood is kept.
+# The time of `prepare` is subtracted from the step's limit; the log of a step whose output is not understood is kept.
 class Slow(kinds.Step):
     device = False
     def prepare(self, bundle, end):
@@ -192,7 +193,7 @@ class Slow(kinds.Step):
 line, log = steps.perform(Slow("slow", "", 100), steps.Bundle("/", "/tmp"), time.monotonic() + 3, {"no_device": ""})
 assert 1 < line["limit_s"] <= 2 and line["status"] == "failed" and log == "hello\n", (line, log)
 
-# The watch over a device's memory holds its context no longer than the step.
+# DeviceMemory releases its context at the end of the step.
 class Driver:
     def __init__(self):
         self.held = 0
@@ -220,18 +221,18 @@ PYTHON
 run env PYTHONPATH="$root/benchmarks/gpu" PYTHONDONTWRITEBYTECODE=1 python3 "$scratch/steps_test.py"
 expect "steps are chosen, prepared, read and watched" [ "$code" = 0 ]
 
-# `espalier info` is not understood: the driver's program says whether there is a device.
+# If the output of `espalier info` is not understood, nvidia-smi decides whether there is a device.
 touch "$bundle/bin/mute"
 fake nvidia-smi </dev/null
 gpu STEPS="kernels"
-expect "what is not understood is a failure" contains "$(status facts)" "failed what espalier info says"
-expect "the rest goes on" contains "$(status kernels)" "passed"
+expect "output that is not understood is a failure" contains "$(status facts)" "failed the output of espalier info"
+expect "later steps still run" contains "$(status kernels)" "passed"
 echo 'exit 9' | fake nvidia-smi
 gpu STEPS="kernels"
-expect "without a device it does not" contains "$(status kernels)" "skipped no GPU answers"
+expect "without a device later steps are skipped" contains "$(status kernels)" "skipped no GPU answers"
 rm "$bundle/bin/mute" "$scratch/bin/nvidia-smi"
 
-# compute-sanitizer, a group of kernels at a time; that of blocks hangs.
+# compute-sanitizer runs one group of kernels at a time; the group of blocks hangs.
 fake compute-sanitizer <<'STANDIN'
 [ "$1 $2 $3 $4" = "--tool memcheck --error-exitcode 9" ] || exit 1
 shift 4
@@ -240,17 +241,17 @@ echo "========= ERROR SUMMARY: 2 errors"
 exit 9
 STANDIN
 gpu STEPS="memcheck" TOTAL_S=5
-expect "what was found before the limit is told" contains "$(of memcheck groups) $(of memcheck reports)" "1 2"
-expect "the rest is known to be missing" contains "$(status memcheck)" "timed out"
+expect "reports of finished groups are kept at the time limit" contains "$(of memcheck groups) $(of memcheck reports)" "1 2"
+expect "the step counts as timed out" contains "$(status memcheck)" "timed out"
 rm "$scratch/bin/compute-sanitizer"
 
 # Time.
 gpu STEPS="equality-tests kernels" TOTAL_S=4
 expect "a step that hangs is stopped" contains "$(status equality-tests)" "timed out"
-expect "what comes later finds no time" contains "$(status kernels)" "skipped no time was left"
+expect "a later step without time left is skipped" contains "$(status kernels)" "skipped no time was left"
 expect "a step that hangs fails the run" [ "$code" = 1 ]
 gpu STEPS="largest-gpt" TOTAL_S=60
-expect "the largest model wants its time" contains "$(status largest-gpt)" "skipped no time was left"
+expect "the largest model is skipped without enough time" contains "$(status largest-gpt)" "skipped no time was left"
 program kernels_benchmark <<'STANDIN'
 for word; do case $word in --benchmark_out=*) out=${word#--benchmark_out=} ;; esac; done
 printf '{\n  "context": {\n    "caches": [\n      {\n      }\n    ]\n  },\n  "benchmarks": [\n' >"$out"
@@ -258,8 +259,8 @@ printf '    {\n      "name": "gelu",\n      "%%bound": 9\n    },\n    {\n      "
 sleep 60 & wait
 STANDIN
 gpu STEPS="kernels" TOTAL_S=4
-expect "rows that were done are kept at the limit" contains "$(of kernels rows)" '{"gelu": {"%bound": 9}, "fill": {}}'
-expect "and the step is not called done" contains "$(status kernels)" "timed out"
+expect "finished benchmark rows are kept at the time limit" contains "$(of kernels rows)" '{"gelu": {"%bound": 9}, "fill": {}}'
+expect "the benchmark counts as timed out" contains "$(status kernels)" "timed out"
 rm "$results/"*
 STEPS="kernel-tests kernels" PYTHONDONTWRITEBYTECODE=1 python3 "$bundle/gpu/steps.py" "$bundle" "$results" >"$scratch/killed" 2>&1 &
 killed=$!
@@ -267,14 +268,14 @@ for _ in $(seq 100); do grep -q '^kernel-tests .*passed' "$scratch/killed" || sl
 kill $killed
 code=0
 wait $killed || code=$?
-expect "who is told to end does" [ "$code" = 143 ]
-expect "and leaves what was done" contains "$(cat "$results/summary.md")" "| kernel-tests | the CPU's kernel cases and wire codes on cuda | passed |"
+expect "SIGTERM ends the call" [ "$code" = 143 ]
+expect "a killed call keeps finished steps" contains "$(cat "$results/summary.md")" "| kernel-tests | the CPU's kernel cases and wire codes on cuda | passed |"
 
 # Bad calls.
 run "$root/benchmarks/gpu.sh" run "$scratch" "$results"
-expect "a folder that is no bundle is refused" contains "$output" "is no bundle"
+expect "a folder that is not a bundle is refused" contains "$output" "is not a bundle"
 run "$root/benchmarks/gpu.sh" bake
-expect "usage" [ "$code" = 2 ]
+expect "unknown subcommand: usage" [ "$code" = 2 ]
 gpu STEPS=everything
 expect "unknown steps are named" contains "$output" "no such steps: everything"
 echo libcublasLt.so.none >"$bundle/cublas"
@@ -282,9 +283,9 @@ run "$bundle/with" sh -c 'echo "<$LD_LIBRARY_PATH>"'
 expect "no cuBLASLt: programs start" contains "$output" "<$bundle/lib"
 touch "$scratch/libcublasLt.so.none"
 run env CUBLAS_DIR="$scratch" "$bundle/with" sh -c 'echo "$LD_LIBRARY_PATH"'
-expect "it is found where CUBLAS_DIR says" contains "$output" "$bundle/lib:$scratch"
+expect "cuBLASLt is found in CUBLAS_DIR" contains "$output" "$bundle/lib:$scratch"
 mkdir "$scratch/cudnn"
 touch "$scratch/cudnn/libcudnn.so.9"
 run env CUBLAS_DIR="$scratch/cudnn" "$bundle/with" sh -c 'echo "$LD_LIBRARY_PATH"'
-expect "and cuDNN beside it" contains "$output" ":$scratch/cudnn"
+expect "cuDNN is found in CUBLAS_DIR" contains "$output" ":$scratch/cudnn"
 finish

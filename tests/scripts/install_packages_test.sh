@@ -1,12 +1,12 @@
 #!/bin/sh
-# scripts/install-packages.sh with a pretended package database: what it asks of apt, and as whom.
+# scripts/install-packages.sh with a fake package database: its calls of apt, and the user that makes them.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
 script=$root/scripts/install-packages.sh
 export SCRATCH="$scratch"
 
-# Installed is what the file "installed" lists, or all when it holds "all".
+# The file "installed" lists the installed packages; "all" means every package.
 fake dpkg-query <<'EOS'
 for package; do :; done
 grep -qx -e all -e "$package" "$SCRATCH/installed" && printf installed
@@ -65,7 +65,7 @@ reset 0 ""
 echo 100 >"$scratch/apt-code"
 run "$script"
 expect "apt fails: exit code 1" [ "$code" = 1 ]
-expect "apt fails: says so" contains "$output" "apt-get update failed"
+expect "apt fails: message" contains "$output" "apt-get update failed"
 expect "apt fails: the line by hand" contains "$output" "By hand: apt-get update &&"
 
 run "$script" --test

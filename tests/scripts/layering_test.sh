@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/layering_test.cmake on small trees made here: it accepts a good one and finds each kind of mistake.
+# tests/layering_test.cmake on small generated trees: accepts a correct one, finds each kind of mistake.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/make-text.sh on pages made here: prose stays, headings, code and mark-up go.
+# scripts/make-text.sh on generated pages: keeps prose, removes headings, code and mark-up.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -41,7 +41,7 @@ done
 run "$script" "$scratch/deep/folder/one.txt" "$scratch/perl"
 expect "makes a text" [ "$code" = 0 ]
 first=$(head -n 2 "$scratch/deep/folder/one.txt")
-expect "marks go, words stay" [ "$first" = "A paragraph with bold, italic, code <with> brackets and files reads
+expect "removes marks, keeps words" [ "$first" = "A paragraph with bold, italic, code <with> brackets and files reads
 on without its marks; see the manual or perlvar names <here>." ]
 text=$(head -n 40 "$scratch/deep/folder/one.txt")
 expect "no heading" lacks "$text" "heading"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# package_test.sh ROOT BUILD: the installed package serves another project: install, configure the example
-# against it, build, run. It must prune and go on learning.
+# package_test.sh ROOT BUILD: another project can use the installed package. Installs it, builds the example with
+# it, and runs the example, which must prune.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

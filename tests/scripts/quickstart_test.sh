@@ -1,5 +1,5 @@
 #!/bin/sh
-# quickstart.sh with pretended packages, build and program: which steps it takes and which it leaves out.
+# quickstart.sh with fake packages, build and program: the steps that it takes and skips.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -8,7 +8,7 @@ mkdir -p "$copy/build/src/cli" "$copy/scripts" "$copy/data"
 cp "$root/quickstart.sh" "$copy/"
 export SCRATCH="$scratch"
 
-# Each stand-in writes down its name and how it was called.
+# Each stand-in appends its name and arguments to the file "calls".
 stand_in=$scratch/stand-in
 cat >"$stand_in" <<'EOS'
 #!/bin/sh
@@ -59,8 +59,8 @@ expect "second call: reports" contains "$calls" "espalier report"
 echo '{"finished": false}' >"$copy/runs/quickstart-dense/summary.json"
 rm "$copy/runs/quickstart-sparse/summary.json"
 start
-expect "interrupted runs go on: dense" contains "$calls" "quickstart-dense --resume auto"
-expect "interrupted runs go on: sparse" contains "$calls" "quickstart-sparse --resume auto"
+expect "interrupted runs continue: dense" contains "$calls" "quickstart-dense --resume auto"
+expect "interrupted runs continue: sparse" contains "$calls" "quickstart-sparse --resume auto"
 
 echo 'exit 1' >"$copy/scripts/install-packages.sh"
 start

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test.sh with a pretended build and ctest: what it counts and how it ends.
+# test.sh with a fake build and ctest: its counts and its exit code.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"

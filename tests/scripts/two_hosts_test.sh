@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/two_hosts.sh: the link is as slow as asked and its bytes are counted; nothing is left of it after
+# scripts/two_hosts.sh: the link has the given rate and counts its bytes; no process or interface remains after
 # success, failure, SIGTERM and SIGKILL. Exit code 77 (skipped) where namespaces cannot be made.
 set -eu
 # shellcheck source=tests/scripts/common.sh
@@ -25,8 +25,8 @@ why="skipped: no rights to make namespaces: unshare failed: Operation not permit
 expect "no rights: why" contains "$output" "$why"
 rm "$scratch/bin/unshare"
 
-# A rank writes down its namespace, then: sends 4 MB to rank 1, exits with code 3 once all have come (all but
-# rank 0), or sleeps.
+# A rank records its namespace. Then it sends 4 MB to rank 1; or exits with code 3 when all ranks have started
+# (rank 0 sleeps); or sleeps.
 cat >"$scratch/rank.py" <<'EOS'
 import os, socket, sys, time
 def launcher_says(torch, mpi):
@@ -58,7 +58,7 @@ else:
     print("took", time.time() - begin)
 EOS
 
-# Namespaces of the ranks that some process is still in; the kernel ends processes a moment after their first.
+# Namespaces of the ranks that still have processes. The kernel ends processes shortly after their first.
 left() { readlink /proc/[0-9]*/ns/net | grep -F -f "$SPACES" || true; }
 gone() {
   [ "$(sort -u "$SPACES" | wc -l)" = 2 ] || return 1
@@ -77,7 +77,7 @@ start() { # [OPTIONS] COMMAND...
 field() { echo "$link" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
 between() { awk -v low="$1" -v x="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }'; }
 
-# Upper bounds are wide: on a busy machine TCP sends some of it twice.
+# Upper bounds are wide, because TCP retransmits on a busy machine.
 start --rate 100mbit torchrun "$scratch/rank.py" send
 if [ "$code" = 77 ]; then
   echo "$output"
@@ -107,13 +107,13 @@ if command -v mpirun >/dev/null; then
   start mpirun python3 "$scratch/rank.py" fail
   expect "mpirun, failure: exit code" [ "$code" = 3 ]
   expect "mpirun, failure: nothing left" gone
-  # Open MPI takes ranks of one host name for ranks of one host, and then crashes in its first long message.
+  # With equal host names Open MPI would assume one host, and crash in its first long message.
   start --ranks-per-host 2 mpirun cat /proc/sys/kernel/hostname
   names=$(echo "$output" | grep -v '^link ' | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')
   expect "mpirun, two ranks a host: two names" [ "$names" = "2 2 " ]
 fi
 
-# Two at a time: each has its own hosts, which have the same names and addresses.
+# Two concurrent calls: each has its own hosts, with the same names and addresses.
 for call in 1 2; do
   "$script" --rate 100mbit torchrun "$scratch/rank.py" send >"$scratch/both$call" 2>&1 &
 done

@@ -1,6 +1,5 @@
 // Attention on tensor cores beyond the case table:
 // - shapes of several tiles, in both orders of threads;
-// - against the kernels by rows, and against differences of the forward formula;
 // - scores of 10,000, NaN, operands that are not aligned;
 // - the layout of tiles in shared memory, and the order in which blocks begin.
 #include <gtest/gtest.h>
@@ -13,14 +12,12 @@
 #include "src/kernels/cuda/table.h"
 #include "tests/kernels/attention_way.h"
 #include "tests/kernels/kernel_cases.h"
-#include "tests/kernels/kernel_memory.h"
-#include "tests/simt/queue.h"
+#include "tests/kernels/kernel_checks.h"
 
 namespace espalier::kernels {
 namespace {
 
 using reference::Attention;
-using simt::Order;
 
 /// Each width with a kernel, and some between; several tiles, with an incomplete last one.
 const std::vector<Attention>& shapes() {
@@ -33,24 +30,6 @@ std::string text(const Attention& s) {
   return fmt::format("{}x{} heads {}x{}", s.sequences, s.tokens, s.heads, s.width);
 }
 
-void run_simt(const Case& one, const Tensors& tensors, Order order = Order::ascending) {
-  const testing::AttentionWay way("own");
-  Arena arena;
-  simt::Queue queue(order);
-  Stream stream(arena, 1, &queue);
-  one.run(cuda_simt::table(), stream, tensors);
-  stream.synchronize();
-}
-
-std::vector<Values> wanted(const Case& one) {
-  std::vector<Values> want;
-  for (const Operand& operand : one.operands) {
-    want.push_back(operand.values);
-  }
-  one.reference(want);
-  return want;
-}
-
 TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
   Cases cases;
   add_attention_cases(cases, kBf16);
@@ -58,16 +37,10 @@ TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
     cases.push_back(attention_case(shape, kBf16));
     cases.push_back(attention_backward_case(shape, kBf16));
   }
+  const testing::AttentionWay way("own");
   for (const Case& one : cases) {
-    const std::vector<Values> want = wanted(one);
-    const Memories forth(one), back(one);
-    run_simt(one, forth.tensors(), Order::ascending);
-    run_simt(one, back.tensors(), Order::descending);
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_EQ(mismatch(one.operands[i], forth.tensors()[i], want[i]), "")
-          << one.name << " operand " << i;
-    }
-    EXPECT_TRUE(forth.bytes() == back.bytes()) << one.name;
+    expect_reference(one, tested_tables().front(), expected(one),
+                     std::numeric_limits<int64_t>::max());
   }
 }
 
@@ -94,12 +67,10 @@ struct Operands {
   }
   template <class Forward, class Backward>
   void run(const Forward& forward, const Backward& backward) {
-    Arena arena;
-    simt::Queue queue;
-    Stream stream(arena, 1, &queue);
-    forward(stream, shapes);
-    backward(stream, shapes);
-    stream.synchronize();
+    tested_tables().front().with_stream(0, [&](Stream& stream) {
+      forward(stream, shapes);
+      backward(stream, shapes);
+    });
   }
   Values values(size_t operand) const {
     const Tensor& t = memories.tensors()[operand];
@@ -111,66 +82,6 @@ struct Operands {
   }
 };
 
-/// Both take bf16 and sum in fp32; tiles also round probabilities and gradients of scores, by 2^-9
-/// of each.
-TEST(SimtAttention, tiles_and_rows_agree) {
-  for (const Attention& shape : shapes()) {
-    const Case one = attention_backward_case(shape, kBf16);
-    Operands tiles(one, shape), rows(one, shape);
-    ASSERT_TRUE(cuda_simt::attention_fits_tiles(tiles.shapes)) << text(shape);
-    tiles.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
-    rows.run(cuda_simt::attention_by_rows, cuda_simt::attention_backward_by_rows);
-    for (const auto& [operand, tolerance] :
-         {std::pair<size_t, double>{1, 0x1p-7}, {2, 2e-5}, {4, 3e-2}}) {
-      const Values got = tiles.values(operand);
-      const Values want = rows.values(operand);
-      for (size_t i = 0; i < got.size(); ++i) {
-        ASSERT_NEAR(got[i], want[i], tolerance * (1 + 0.25 * std::fabs(want[i])))
-            << text(shape) << " operand " << operand << " element " << i;
-      }
-    }
-    for (size_t i = 0; i < tiles.delta.size(); ++i) {
-      ASSERT_NEAR(tiles.delta[i], rows.delta[i], 0.05) << text(shape) << " row " << i;
-    }
-  }
-}
-
-/// Along one direction of all of qkv: compared with central differences of the reference, in
-/// double.
-TEST(SimtAttention, gradient_is_that_of_differences) {
-  for (const Attention& shape : {Attention{1, 70, 2, 32}, {1, 67, 1, 64}, {1, 40, 1, 128}}) {
-    const Case one = attention_backward_case(shape, kBf16);
-    Operands operands(one, shape);
-    operands.run(cuda_simt::attention_by_tiles, cuda_simt::attention_backward_by_tiles);
-    const Values gradient = operands.values(4);
-    const Values& qkv = one.operands[0].values;
-    const Values& dout = one.operands[3].values;
-    for (const uint64_t seed : {1, 2, 3}) {
-      const Values direction = draw(seed, static_cast<int64_t>(qkv.size()), -1, 1);
-      const auto loss = [&](double step) {
-        Values at = qkv, out(dout.size()), lse(qkv.size());
-        for (size_t i = 0; i < at.size(); ++i) {
-          at[i] += step * direction[i];
-        }
-        reference::attention(shape, at, out, lse);
-        double sum = 0;
-        for (size_t i = 0; i < out.size(); ++i) {
-          sum += dout[i] * out[i];
-        }
-        return sum;
-      };
-      double slope = 0;
-      double size = 0;
-      for (size_t i = 0; i < gradient.size(); ++i) {
-        slope += gradient[i] * direction[i];
-        size += gradient[i] * gradient[i];
-      }
-      // Errors of 2^-8 of each element, independent of the direction.
-      EXPECT_NEAR(slope, (loss(1e-5) - loss(-1e-5)) / 2e-5, 0.02 * std::sqrt(size)) << text(shape);
-    }
-  }
-}
-
 /// Scores up to 10,000 and more: one key has all the weight, and neither pass overflows.
 TEST(SimtAttention, bears_scores_of_ten_thousand) {
   for (const Attention& shape : {Attention{1, 150, 1, 64}, {1, 70, 2, 96}}) {
@@ -178,7 +89,7 @@ TEST(SimtAttention, bears_scores_of_ten_thousand) {
     for (double& value : one.operands[0].values) {
       value = rounded(kBf16, 60 * value);
     }
-    const std::vector<Values> want = wanted(one);
+    const std::vector<Values> want = expected(one);
     EXPECT_GT(*std::ranges::max_element(want[2]), 1e4);
     Case backward = attention_backward_case(shape, kBf16);
     backward.operands[0] = one.operands[0];
@@ -224,7 +135,7 @@ TEST(SimtAttention, passes_on_nan) {
 TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
   const Attention shape{1, 20, 2, 32};
   const Case one = attention_case(shape, kBf16);
-  const std::vector<Values> want = wanted(one);
+  const std::vector<Values> want = expected(one);
   Memories memories(one);
   std::vector<bf16> moved(static_cast<size_t>(memories.tensors()[0].count()) + 9);
   auto* first = moved.data();
@@ -236,7 +147,9 @@ TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
   tensors[0] = Tensor(first, kBf16, tensors[0].shape);
   EXPECT_FALSE(cuda_simt::attention_fits_tiles(
       {.qkv = cuda_simt::elements(tensors[0]), .heads = 2, .width = 32}));
-  run_simt(one, tensors);
+  const testing::AttentionWay way("own");
+  tested_tables().front().with_stream(
+      0, [&](Stream& stream) { one.run(cuda_simt::table(), stream, tensors); });
   EXPECT_EQ(mismatch(one.operands[1], tensors[1], want[1]), "");
 }
 

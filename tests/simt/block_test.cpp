@@ -39,21 +39,23 @@ std::vector<std::string> kernels_of(const Case& one) {
 
 TEST(BlockProducts, tensor_cores_take_bf16_in_whole_pieces) {
   const auto w = pattern({104, 104}, {32, 48});
-  const BlockCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
-  EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm"));
-  EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
+  const WeightCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
+  EXPECT_THAT(kernels_of(spmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_spmm"));
+  EXPECT_THAT(kernels_of(spmm_transposed_case_of<BlockMatrix>(w, call)),
               ElementsAre("list_columns", "block_spmm_transposed"));
-  EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
-  const BlockCall many{.tokens = 520, .in = kBf16, .out = kFp32, .margin = 8};
-  EXPECT_THAT(kernels_of(block_sddmm_case(w, many)), ElementsAre("block_sddmm", "add_parts"));
+  EXPECT_THAT(kernels_of(sddmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_sddmm"));
+  const WeightCall many{.tokens = 520, .in = kBf16, .out = kFp32, .margin = 8};
+  EXPECT_THAT(kernels_of(sddmm_case_of<BlockMatrix>(w, many)),
+              ElementsAre("block_sddmm", "add_parts"));
 }
 
 TEST(BlockProducts, others_go_row_by_row) {
-  const auto expect_rows = [](const BlockPatternPointer& w, const BlockCall& call) {
-    EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm_by_rows"));
-    EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
+  const auto expect_rows = [](const BlockPatternPointer& w, const WeightCall& call) {
+    EXPECT_THAT(kernels_of(spmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_spmm_by_rows"));
+    EXPECT_THAT(kernels_of(spmm_transposed_case_of<BlockMatrix>(w, call)),
                 ElementsAre("block_spmm_transposed_by_rows"));
-    EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm_by_rows"));
+    EXPECT_THAT(kernels_of(sddmm_case_of<BlockMatrix>(w, call)),
+                ElementsAre("block_sddmm_by_rows"));
   };
   const auto w = pattern({96, 104}, {32, 48});
   expect_rows(w, {.tokens = 5, .in = kFp32, .margin = 8});
@@ -65,40 +67,32 @@ TEST(BlockProducts, others_go_row_by_row) {
 
 TEST(BlockProducts, only_the_gradient_may_have_values_across_pieces) {
   const auto w = pattern({96, 100}, {32, 48});
-  const BlockCall call{.tokens = 5, .in = kBf16, .margin = 8};
-  EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm_by_rows"));
-  EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
+  const WeightCall call{.tokens = 5, .in = kBf16, .margin = 8};
+  EXPECT_THAT(kernels_of(spmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_spmm_by_rows"));
+  EXPECT_THAT(kernels_of(spmm_transposed_case_of<BlockMatrix>(w, call)),
               ElementsAre("block_spmm_transposed_by_rows"));
-  EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
+  EXPECT_THAT(kernels_of(sddmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_sddmm"));
 }
 
 /// A kernel that reads beyond the rows of dy adds those elements.
 TEST(BlockProducts, the_transposed_ends_with_a_piece_of_rows) {
   const auto w = pattern({100, 104}, {32, 48});
-  const BlockCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
-  EXPECT_THAT(kernels_of(block_spmm_case(w, call)), ElementsAre("block_spmm"));
-  EXPECT_THAT(kernels_of(block_spmm_transposed_case(w, call)),
+  const WeightCall call{.tokens = 40, .in = kBf16, .out = kFp32, .margin = 8};
+  EXPECT_THAT(kernels_of(spmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_spmm"));
+  EXPECT_THAT(kernels_of(spmm_transposed_case_of<BlockMatrix>(w, call)),
               ElementsAre("block_spmm_transposed_by_rows"));
-  EXPECT_THAT(kernels_of(block_sddmm_case(w, call)), ElementsAre("block_sddmm"));
+  EXPECT_THAT(kernels_of(sddmm_case_of<BlockMatrix>(w, call)), ElementsAre("block_sddmm"));
 }
 
 /// The result equals the reference, with the same bits in both orders, and the last kernel has
 /// `high` tiles along the tokens.
 void expect_right(const Case& one, unsigned high) {
-  std::vector<Values> want;
-  for (const Operand& operand : one.operands) {
-    want.push_back(operand.values);
-  }
-  one.reference(want);
   const Memories first(one);
   const Memories second(one);
   EXPECT_EQ(run(one, first, Order::ascending).back().blocks.y, high) << one.name;
   run(one, second, Order::descending);
   EXPECT_TRUE(first.bytes() == second.bytes()) << one.name;
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(mismatch(one.operands[i], first.tensors()[i], want[i]), "")
-        << one.name << " operand " << i;
-  }
+  EXPECT_EQ(mismatch(one, first.tensors(), expected(one)), "") << one.name;
 }
 
 /// 132 blocks side by side and two tiles along the tokens give two tiles for each of an H100's SMs;
@@ -106,16 +100,17 @@ void expect_right(const Case& one, unsigned high) {
 TEST(BlockProducts, large_products_have_large_tiles) {
   for (const auto& [extent, tokens, high] : {std::tuple{16, 257, 2U}, std::tuple{16, 256, 4U},
                                              std::tuple{48, 257, 2U}, std::tuple{80, 129, 2U}}) {
-    const BlockCall call{.tokens = tokens,
-                         .in = kBf16,
-                         .out = kBf16,
-                         .activation = Activation::gelu,
-                         .extra = true,
-                         .margin = 8};
+    const WeightCall call{.tokens = tokens,
+                          .in = kBf16,
+                          .out = kBf16,
+                          .activation = Activation::gelu,
+                          .extra = true,
+                          .bias = true,
+                          .margin = 8};
     const auto tall = pattern({132 * extent - 5, 40}, {extent, 32});
-    expect_right(block_spmm_case(tall, call), high);
+    expect_right(spmm_case_of<BlockMatrix>(tall, call), high);
     const auto wide = pattern({40, 132 * extent - 8}, {32, extent});
-    expect_right(block_spmm_transposed_case(wide, call), high);
+    expect_right(spmm_transposed_case_of<BlockMatrix>(wide, call), high);
   }
 }
 

@@ -42,15 +42,7 @@ class Cudnn : public ::testing::Test {
     return tensors;
   }
   void expect_right(const Case& one) {
-    const Tensors got = run(one);
-    std::vector<Values> want;
-    for (const Operand& operand : one.operands) {
-      want.push_back(operand.values);
-    }
-    one.reference(want);
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(mismatch(one.operands[i], got[i], want[i]), "") << one.name << " operand " << i;
-    }
+    EXPECT_EQ(mismatch(one, run(one), expected(one)), "") << one.name;
   }
   /// Forward and backward are correct, in the given numbers of cuDNN runs.
   void expect_runs(const Attention& shape, int64_t forward, int64_t backward) {

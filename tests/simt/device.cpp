@@ -55,12 +55,13 @@ bool is_write([[maybe_unused]] void* context) {
 #endif
 }
 
-/// Runs on a host thread during its own access, which holds no lock of this file.
+/// Runs on the thread of a queue's work or of the host during its own access, which holds no lock of
+/// this file.
 void on_fault(int, siginfo_t* about, void* context) {
   {
     const std::lock_guard lock(watch().mutex);
     for (PretendedDevice* device : watch().devices) {
-      if (device->host_touched(about->si_addr, is_write(context))) {
+      if (device->touched(about->si_addr, is_write(context))) {
         return;
       }
     }
@@ -117,8 +118,20 @@ Pages::~Pages() {
   }
 }
 
-void Pages::protect(const Block& block) const noexcept {
-  mprotect(block.base, block.bytes, open_ ? PROT_READ | PROT_WRITE : PROT_NONE);
+void Pages::open(Block& block) noexcept {
+  mprotect(block.base, block.bytes, PROT_READ | PROT_WRITE);
+  if (!block.opened) {
+    block.opened = true;
+    opened_.push_back(&block);
+  }
+}
+
+void Pages::close(Block& block) noexcept {
+  if (block.opened) {
+    mprotect(block.base, block.bytes, PROT_NONE);
+    block.opened = false;
+    std::erase(opened_, &block);
+  }
 }
 
 void* Pages::allocate(size_t bytes) {
@@ -137,7 +150,6 @@ void* Pages::allocate(size_t bytes) {
   void* data = block.base + (block.bytes - bytes) / kAlignment * kAlignment;
   {
     const std::lock_guard lock(mutex_);
-    protect(block);
     block.number = ++made_;
     blocks_[data] = block;
   }
@@ -155,6 +167,7 @@ void Pages::free(void* data, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(data);
   if (found != blocks_.end()) {
+    std::erase(opened_, &found->second);
     munmap(found->second.base, found->second.bytes + page());
     blocks_.erase(found);
   }
@@ -163,17 +176,27 @@ void Pages::free(void* data, size_t bytes) noexcept {
 void Pages::set_open(bool open) noexcept {
   const std::lock_guard lock(mutex_);
   open_ = open;
-  for (const auto& [data, block] : blocks_) {
-    protect(block);
+  while (!open_ && !opened_.empty()) {
+    close(*opened_.back());
   }
 }
 
-const Pages::Block* Pages::find(const void* address) const {
+bool Pages::let_work(const void* address) noexcept {
+  const std::lock_guard lock(mutex_);
+  Block* block = open_ ? find(address) : nullptr;
+  if (block == nullptr || address == block->base + block->bytes) {
+    return false;
+  }
+  open(*block);
+  return true;
+}
+
+Pages::Block* Pages::find(const void* address) const {
   const auto next = blocks_.upper_bound(address);
   if (next == blocks_.begin()) {
     return nullptr;
   }
-  const Block& block = std::prev(next)->second;
+  Block& block = std::prev(next)->second;
   // The address one past the last element is valid, but not readable.
   return static_cast<const std::byte*>(address) <= block.base + block.bytes ? &block : nullptr;
 }
@@ -186,10 +209,12 @@ int64_t Pages::number_of(const void* address) const {
 
 void Pages::watch(const void* address, bool written) noexcept {
   const std::lock_guard lock(mutex_);
-  auto* block = const_cast<Block*>(find(address));
+  Block* block = find(address);
   if (block != nullptr) {
     block->written = block->written || written;
-    protect(*block);
+    if (!open_) {
+      close(*block);
+    }
   }
 }
 
@@ -201,25 +226,31 @@ bool Pages::written(const void* address) const {
 
 bool Pages::let(const void* address, const std::function<void()>& access) {
   const std::lock_guard lock(mutex_);
-  const Block* block = find(address);
+  Block* block = find(address);
   if (block == nullptr) {
     return false;
   }
-  mprotect(block->base, block->bytes, PROT_READ | PROT_WRITE);
+  open(*block);
   access();
-  protect(*block);
+  if (!open_) {
+    close(*block);
+  }
   return true;
 }
 
 bool Pages::let_host(const void* address, bool writes) noexcept {
   const std::lock_guard lock(mutex_);
-  const Block* block = find(address);
+  Block* block = find(address);
   if (block == nullptr || address == block->base + block->bytes) {
     return false;
   }
   const size_t place = static_cast<size_t>(static_cast<const std::byte*>(address) - block->base);
   mprotect(block->base + place / page() * page(), page(),
            writes || open_ ? PROT_READ | PROT_WRITE : PROT_READ);
+  if (!block->opened) {
+    block->opened = true;
+    opened_.push_back(block);
+  }
   return true;
 }
 
@@ -411,7 +442,10 @@ bool PretendedDevice::transport_touches(const void* data, size_t bytes, bool wri
   return true;
 }
 
-bool PretendedDevice::host_touched(const void* address, bool writes) {
+bool PretendedDevice::touched(const void* address, bool writes) {
+  if (memory_.let_work(address) || pinned_.let_work(address)) {
+    return true;  // by a queue's work
+  }
   if (!pinned_.let_host(address, writes)) {
     return false;
   }

@@ -53,8 +53,11 @@ class Pages : public MemorySource {
     most_ = bytes;
     told_ = told;
   }
-  /// Whether queues are at work.
+  /// Whether queues are at work. While they are, an allocation opens at its first access
+  /// (let_work); all close together at the end.
   void set_open(bool open) noexcept;
+  /// Opens the allocation at a faulting address if queues are at work.
+  bool let_work(const void* address) noexcept;
   bool holds(const void* address) const { return number_of(address) > 0; }
   /// Number of the allocation that holds the address, from 1; 0: none.
   int64_t number_of(const void* address) const;
@@ -75,10 +78,12 @@ class Pages : public MemorySource {
     size_t bytes = 0;  ///< whole pages, without the guard page
     int64_t number = 0;
     bool written = false;  ///< by a queue
+    bool opened = false;   ///< some page is accessible
   };
-  void protect(const Block& block) const noexcept;
+  void open(Block& block) noexcept;
+  void close(Block& block) noexcept;
   /// Null if no allocation holds the address.
-  const Block* find(const void* address) const;
+  Block* find(const void* address) const;
 
   PretendedDevice& device_;
   Kind kind_;
@@ -86,7 +91,8 @@ class Pages : public MemorySource {
   bool open_ = false;
   int64_t made_ = 0;
   size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
-  std::map<const void*, Block> blocks_;                  ///< by the address returned to the caller
+  mutable std::map<const void*, Block> blocks_;          ///< by the address returned to the caller
+  std::vector<Block*> opened_;
 };
 
 class GuardedQueue final : public Queue {
@@ -161,9 +167,9 @@ class PretendedDevice final : public Device {
   void note_outside(const char* what) noexcept;
   /// Number of the allocation that holds it, device or pinned.
   int64_t number_of(const void* address) const;
-  /// Records that the host touched an address, and permits the access; false: the address is not in
-  /// this device's pinned memory.
-  bool host_touched(const void* address, bool writes);
+  /// Permits an access that faulted: of a queue's work, or of the host to pinned memory, which it
+  /// records; false: the access is forbidden.
+  bool touched(const void* address, bool writes);
   /// If this is device memory, calls `access` and records it as the host's.
   bool transport_touches(const void* data, size_t bytes, bool writes,
                          const std::function<void()>& access);

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "src/kernels/cuda/device/launch.h"
+#include "tests/simt/both_orders.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -13,18 +13,8 @@ using simt::Order;
 
 constexpr unsigned kAll = 0xffffffffU;
 
-class Harness : public testing::TestWithParam<Order> {
- protected:
-  Arena arena_;
-  DeviceQueue queue_{GetParam()};
-  Stream stream_{arena_, 1, &queue_};
-};
-INSTANTIATE_TEST_SUITE_P(Orders, Harness,
-                         testing::Values(simt::Order::ascending, simt::Order::descending),
-                         [](const auto& tested) {
-                           return tested.param == simt::Order::ascending ? "ascending"
-                                                                         : "descending";
-                         });
+class Harness : public BothOrders {};
+ESPALIER_BOTH_ORDERS(Harness);
 
 __global__ void add_one(int* x, int n) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

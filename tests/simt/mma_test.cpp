@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/simt/both_orders.h"
+
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
@@ -15,7 +17,7 @@ using simt::Violation;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-class TensorCore : public testing::TestWithParam<simt::Order> {
+class TensorCore : public BothOrders {
  protected:
   template <class... Params, class... Arguments>
   void run(void (*kernel)(Params...), unsigned threads, const Arguments&... arguments) {
@@ -29,17 +31,8 @@ class TensorCore : public testing::TestWithParam<simt::Order> {
     EXPECT_THAT([&] { run(kernel, threads, static_cast<uint16_t*>(x)); },
                 ThrowsMessage<Violation>(HasSubstr(what)));
   }
-
-  Arena arena_;
-  DeviceQueue queue_{GetParam()};
-  Stream stream_{arena_, 1, &queue_};
 };
-INSTANTIATE_TEST_SUITE_P(Orders, TensorCore,
-                         testing::Values(simt::Order::ascending, simt::Order::descending),
-                         [](const auto& tested) {
-                           return tested.param == simt::Order::ascending ? "ascending"
-                                                                         : "descending";
-                         });
+ESPALIER_BOTH_ORDERS(TensorCore);
 
 struct Matrix {
   int rows, columns;

@@ -2,30 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/kernels/cuda/device/launch.h"
+#include "tests/simt/both_orders.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-using simt::Order;
 using simt::Violation;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 constexpr unsigned kAll = 0xffffffffU;
 
-class Rules : public testing::TestWithParam<Order> {
- protected:
-  Arena arena_;
-  DeviceQueue queue_{GetParam()};
-  Stream stream_{arena_, 1, &queue_};
-};
-INSTANTIATE_TEST_SUITE_P(Orders, Rules,
-                         testing::Values(simt::Order::ascending, simt::Order::descending),
-                         [](const auto& tested) {
-                           return tested.param == simt::Order::ascending ? "ascending"
-                                                                         : "descending";
-                         });
+class Rules : public BothOrders {};
+ESPALIER_BOTH_ORDERS(Rules);
 
 /// Runs one block of 64 threads; returns the reported violation.
 template <class Kernel>

@@ -65,25 +65,25 @@ float at(const DenseMatrix& m, int64_t row, int64_t col) {
   return load(m.data, m.type, row * m.stride + col);
 }
 
-void multiply(const LibrarySpmm& p, const Analysis& seen) {
+void multiply(const LibraryProduct& p, const Analysis& seen) {
   for (int64_t token = 0; token < p.tokens; ++token) {
     for (int64_t n = 0; n < p.matrix.rows; ++n) {
       float sum = 0;
       for (int32_t k = seen.begin[n]; k < seen.begin[n + 1]; ++k) {
-        sum += load(p.matrix.values, p.matrix.type, k) * at(p.x, token, seen.column[k]);
+        sum += load(p.matrix.values, p.matrix.type, k) * at(p.a, token, seen.column[k]);
       }
-      const float before = p.accumulate ? at(p.y, token, n) : 0.0F;
-      store(p.y.data, p.y.type, token * p.y.stride + n, before + sum);
+      const float before = p.accumulate ? at(p.b, token, n) : 0.0F;
+      store(p.b.data, p.b.type, token * p.b.stride + n, before + sum);
     }
   }
 }
 
-void sample(const LibrarySddmm& p, const Analysis& seen) {
+void sample(const LibraryProduct& p, const Analysis& seen) {
   for (int64_t n = 0; n < p.matrix.rows; ++n) {
     for (int32_t k = seen.begin[n]; k < seen.begin[n + 1]; ++k) {
       float sum = 0;
       for (int64_t token = 0; token < p.tokens; ++token) {
-        sum += at(p.dy, token, n) * at(p.x, token, seen.column[k]);
+        sum += at(p.a, token, n) * at(p.b, token, seen.column[k]);
       }
       const float before = p.accumulate ? load(p.matrix.values, p.matrix.type, k) : 0.0F;
       store(p.matrix.values, p.matrix.type, k, before + sum);
@@ -93,15 +93,15 @@ void sample(const LibrarySddmm& p, const Analysis& seen) {
 
 }  // namespace
 
-bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Prepared>& kept) {
+bool library_spmm(Stream& stream, const LibraryProduct& product, std::unique_ptr<Prepared>& kept) {
   ++simt::library_products();
   queue_of(stream).enqueue(
       [product, seen = analysis_of(stream, product.matrix, kept)] { multiply(product, *seen); });
   return true;
 }
 
-bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<Prepared>& kept) {
-  if (product.dy.type != DType::fp32) {
+bool library_sddmm(Stream& stream, const LibraryProduct& product, std::unique_ptr<Prepared>& kept) {
+  if (product.a.type != DType::fp32) {
     return false;
   }
   ++simt::library_products();

@@ -29,16 +29,6 @@ class SparseLibrary : public ::testing::Test {
     }
     return made;
   }
-  void expect_results(const Case& one, const Tensors& got) {
-    std::vector<Values> want;
-    for (const Operand& operand : one.operands) {
-      want.push_back(operand.values);
-    }
-    one.reference(want);
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(mismatch(one.operands[i], got[i], want[i]), "") << one.name << " operand " << i;
-    }
-  }
 
   Arena arena_;
   simt::Queue queue_;
@@ -51,15 +41,15 @@ TEST_F(SparseLibrary, computes_the_cases_of_the_table) {
   add_sparse_cases(cases);
   int64_t taken = 0;
   for (const Case& one : cases) {
-    if (!one.name.ends_with("_lists")) {
+    if (one.name.find("_lists") == std::string::npos) {
       continue;
     }
     const int64_t before = library_products();
     const Tensors memory = operands(one);
     one.run(cuda_simt::table(), stream_, memory);
     stream_.synchronize();
-    expect_results(one, memory);
-    const bool strided = one.name.find("strided1") != std::string::npos;  // and not aligned
+    EXPECT_EQ(mismatch(one, memory, expected(one)), "") << one.name;
+    const bool strided = one.name.find("margin5") != std::string::npos;  // and not aligned
     const bool half_gradient =
         one.name.starts_with("sddmm") && one.operands[1].dtype != DType::fp32;
     const bool empty = std::ranges::any_of(

@@ -15,6 +15,9 @@
 
 namespace espalier {
 
+/// The last checkpoint of a run of c.toml.
+const std::string kLast = "run/checkpoints/step-000020.h5";
+
 struct Ran {
   int code = -1;  ///< exit code; 128 + signal
   std::string out, err;

@@ -148,4 +148,12 @@ inline Outcome run(const io::Config& config, int ranks = 1, train::TrainerOption
   return outcome;
 }
 
+/// Stops after `stop` steps and resumes. The losses are those of all steps.
+inline Outcome run_with_a_break(const io::Config& config, int ranks, int64_t stop) {
+  const Outcome begun = run(config, ranks, {.stop_after = stop});
+  Outcome all = run(config, ranks, {.resume = "auto"});
+  all.losses.insert(all.losses.begin(), begun.losses.begin(), begun.losses.end());
+  return all;
+}
+
 }  // namespace espalier::testing

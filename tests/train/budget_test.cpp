@@ -17,8 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 /// Pruned from the start, with weights large enough for 8-bit moments.
 io::Config small_config(const TempDir& dir, const std::string& method) {
@@ -40,10 +39,9 @@ io::Config small_config(const TempDir& dir, const std::string& method) {
 std::string train(const io::Config& config, const std::function<void(train::Trainer&)>& look) {
   std::string notes;
   parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-    train::TrainerOptions options;
-    options.resume = "none";
-    options.on_note = [&](const std::string& text) { notes += text + '\n'; };
-    train::Trainer trainer(config, comm, options);
+    train::Trainer trainer(
+        config, comm,
+        {.resume = "none", .on_note = [&](const std::string& text) { notes += text + '\n'; }});
     trainer.run();
     look(trainer);
   });
@@ -87,9 +85,9 @@ class Ledger : public ::testing::TestWithParam<Held> {
   TempDir dir_;
 };
 
-TEST_P(Ledger, PlansWhatARunHoldsThatStartsPruned) { expect_planned(config("random")); }
+TEST_P(Ledger, PlanEqualsUseOfARunThatStartsPruned) { expect_planned(config("random")); }
 
-TEST_P(Ledger, PlansWhatARunHoldsThatIsPrunedLater) {
+TEST_P(Ledger, PlanEqualsUseOfARunThatIsPrunedLater) {
   io::Config made = config("magnitude");
   made.pruning.at_step = 2;
   expect_planned(made);
@@ -121,13 +119,16 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   gradual.pruning.to_step = 6;
   gradual.pruning.every = 2;
   expect_planned(gradual);
-  expect_planned(small_config(dir, "snip"));
-  for (const std::string method : {"rigl", "set"}) {
-    io::Config moving = small_config(dir, method);
-    moving.train.steps = 8;
-    moving.pruning.to_step = 7;
-    moving.pruning.every = 2;
-    expect_planned(moving);
+  for (const pruning::Method* method : pruning::methods()) {
+    io::Config made = small_config(dir, std::string(method->name));
+    if (method->moving()) {
+      made.train.steps = 8;
+      made.pruning.to_step = 7;
+      made.pruning.every = 2;
+    }
+    if (method->needs_gradients || method->moving()) {
+      expect_planned(made);
+    }
   }
 }
 
@@ -152,7 +153,7 @@ TEST_P(StartsPruned, HoldsNoMoreThanItsKeptElementsEver) {
 }
 
 /// The masks equal those that the pruner computes for a dense store before the first step.
-TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
+TEST_P(StartsPruned, KeepsTheElementsOfADenseStart) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     io::Config made = config();
     made.train.dtype = dtype;
@@ -179,7 +180,7 @@ TEST_P(StartsPruned, KeepsWhatADenseStartWouldKeep) {
 TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
   const io::Config made = config();
   const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
-  const auto specs = train::make_network(made, problem).parameters();
+  const auto specs = model::parameters_of(model::make_layers(made.model, problem));
   const train::Start alone = train::start_of(made, specs);
   std::vector<sparse::Mask> masks;
   for (size_t p = 0; p < specs.size(); ++p) {
@@ -203,22 +204,25 @@ TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(sparse::initial_values(large, all, 5, 4), sparse::initial_values(large, all, 5));
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, StartsPruned,
-                         ::testing::Values("random", "magnitude", "nm", "block", "rigl", "set"));
+/// All registered methods that make masks before the first step.
+std::vector<std::string> first_methods() {
+  std::vector<std::string> found;
+  for (const pruning::Method* method : pruning::methods()) {
+    if (method->name != "none" && !method->from_file() && method->score == nullptr) {
+      found.emplace_back(method->name);
+    }
+  }
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, StartsPruned, ::testing::ValuesIn(first_methods()));
 
 TEST(StartsPrunedFromFile, WithoutDenseState) {
   const TempDir dir;
   io::Config first = small_config(dir, "random");
   train(first, [](train::Trainer&) {});
   io::Config made = small_config(dir, "file");
-  made.pruning.file = (dir / "run" / "checkpoints" / "step-00000003.h5").string();
-  if (!std::filesystem::exists(made.pruning.file)) {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir / "run")) {
-      if (entry.path().extension() == ".h5") {
-        made.pruning.file = entry.path().string();
-      }
-    }
-  }
+  made.pruning.file = (dir / "run/checkpoints/step-000003.h5").string();
   made.run.out = (dir / "second").string();
   train(made, [](train::Trainer& trainer) {
     const Arena& arena = trainer.arena();
@@ -271,7 +275,7 @@ TEST(Budget, ThatIsLargeEnoughChangesNothing) {
   EXPECT_EQ(testing::run(made), free);
 }
 
-TEST(Budget, RefusesBeforeTheFirstStepAndSaysWhatToChange) {
+TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
   const TempDir dir;
   io::Config made = small_config(dir, "magnitude");
   made.pruning.scope = "global";

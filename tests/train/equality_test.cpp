@@ -11,15 +11,11 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config pruned(io::Config config, double sparsity = 0.75) {
-  config.pruning.method = "magnitude";
+  testing::prune(config);
   config.pruning.sparsity = sparsity;
-  config.pruning.at_step = 4;
   return config;
 }
 
@@ -87,15 +83,7 @@ TEST_P(Types, ResumeIsNoBreak) {
   testing::take_type(config, GetParam());
   const Outcome whole = run(config);
   for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
-    train::TrainerOptions first;
-    first.stop_after = stop;
-    run(config, 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    Outcome resumed = run(config, 1, second);
-    EXPECT_EQ(resumed.losses.size(), whole.losses.size() - static_cast<size_t>(stop));
-    resumed.losses = whole.losses;
-    EXPECT_EQ(resumed, whole) << "stopped after step " << stop;
+    EXPECT_EQ(run_with_a_break(config, 1, stop), whole) << "stopped after step " << stop;
     EXPECT_EQ(io::read_metrics(dir / "run/metrics.jsonl").size(), whole.losses.size());
   }
 }
@@ -165,12 +153,8 @@ TEST(Equality, ResumeOnAnotherNumberOfRanks) {
   const TempDir dir;
   const io::Config config = pruned(tiny_config(dir));
   const Outcome whole = run(config, 1);
-  train::TrainerOptions first;
-  first.stop_after = 6;
-  run(config, 2, first);
-  train::TrainerOptions second;
-  second.resume = "auto";
-  const Outcome resumed = run(config, 3, second);
+  run(config, 2, {.stop_after = 6});
+  const Outcome resumed = run(config, 3, {.resume = "auto"});
   EXPECT_EQ(resumed.positions, whole.positions);
   EXPECT_NEAR(resumed.losses.back(), whole.losses.back(), 2e-6);
 }
@@ -178,20 +162,10 @@ TEST(Equality, ResumeOnAnotherNumberOfRanks) {
 TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.pruning.method = "magnitude";
+  testing::prune_gradually(config);
   config.pruning.sparsity = 0.9;
-  config.pruning.from_step = 2;
-  config.pruning.to_step = 10;
-  config.pruning.every = 3;
   const Outcome whole = run(config, 2);
-  train::TrainerOptions first;
-  first.stop_after = 6;
-  run(config, 2, first);
-  train::TrainerOptions second;
-  second.resume = "auto";
-  Outcome resumed = run(config, 2, second);
-  resumed.losses = whole.losses;
-  EXPECT_EQ(resumed, whole);
+  EXPECT_EQ(run_with_a_break(config, 2, 6), whole);
   const auto summary = io::read_json(dir / "run/summary.json");
   EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
 }

@@ -12,9 +12,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
+using namespace testing;
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
@@ -54,10 +52,8 @@ TEST(Fp8, RoundsGradientsToE5M2AndTheHeadNotAtAll) {
   config.train.eval_batches = 1;
   kernels::Kernels table = kernels::by_name("cpu");
   table.gemm = count_product;
-  train::TrainerOptions options;
-  options.kernels = &table;
   products().clear();
-  run(config, 1, options);
+  run(config, 1, {.kernels = &table});
   const std::map<Kind, int> right{
       {{false, true, Float8::e4m3, Float8::e4m3}, 16},  // evaluation, too
       {{false, false, Float8::e5m2, Float8::e4m3}, 8},
@@ -100,8 +96,8 @@ TEST(Fp8, LeavesSparseProductsOut) {
   testing::prune_sparse(config);
   config.pruning.at_step = 0;
   std::string notes;
-  train::TrainerOptions options;
-  options.on_note = [&](const std::string& text) { notes += text + "\n"; };
+  const train::TrainerOptions options{
+      .on_note = [&](const std::string& text) { notes += text + "\n"; }};
   const Outcome asked = run(config, 1, options);
   EXPECT_THAT(notes, ::testing::HasSubstr("train.fp8: once pruned, 8 of 8 hidden layers"));
   config.train.fp8 = false;

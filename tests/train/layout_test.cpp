@@ -61,7 +61,7 @@ TEST(Balance, EqualLayersAreDealtEvenly) {
 }
 
 /// Embedding, six blocks, head: over two ranks in V-shaped placement, three blocks each.
-TEST(Balance, CountsWhatARankOwns) {
+TEST(Balance, MinimisesTheLoadOfARank) {
   const std::vector<double> costs{0.1, 1, 1, 1, 1, 1, 1, 0.2};
   parallel::Schedule v_shaped{
       .ranks = 2, .chunks = 2, .placement = parallel::Placement::v_shape, .programs = {}};
@@ -86,7 +86,7 @@ io::Config gpt(int64_t layers) {
 }
 const ProblemShape kProblem{.classes = 64, .features = 16, .rows = 16};
 
-TEST(Layout, PartsCoverTheNetworkAndHoldWhatTheScheduleHolds) {
+TEST(Layout, PartsCoverTheNetworkWithTheTapesOfTheSchedule) {
   for (const std::string schedule :
        {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v", "dualpipe-v", "message-driven"}) {
     io::Config config = gpt(8);
@@ -111,7 +111,7 @@ TEST(Layout, PartsCoverTheNetworkAndHoldWhatTheScheduleHolds) {
 TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
   io::Config config = gpt(3);
   config.model.width = 128;
-  const auto layers = make_layers(config, kProblem);
+  const auto layers = model::make_layers(config.model, kProblem);
   std::vector<int64_t> kept;
   for (const auto& layer : layers) {
     for (const sparse::ParameterSpec& spec : layer->parameters()) {

@@ -61,6 +61,10 @@ std::vector<CurvePoint> noisy(std::vector<CurvePoint> points, double deviation, 
   return points;
 }
 
+CurvePrediction predict_curve(const std::vector<CurvePoint>& points, double x) {
+  return predict_curves({{points}}, x).front();
+}
+
 TEST(LearningCurve, RecoversEachPublishedShapeAtThreeTimesTheHorizon) {
   for (const auto& [name, accuracy] : published()) {
     const double truth = accuracy(90);
@@ -74,32 +78,18 @@ TEST(LearningCurve, RecoversEachPublishedShapeAtThreeTimesTheHorizon) {
   }
 }
 
-TEST(LearningCurve, SharesAreAMixture) {
-  const CurvePrediction p = predict_curve(noisy(sampled(published()[3].accuracy, 20), 0.01, 5), 40);
-  double weight = 0, mean = 0;
-  int published_names = 0;
-  for (const CurveShare& share : p.shapes) {
-    weight += share.weight;
-    mean += share.weight * share.mean;
-    published_names += 1 + static_cast<int>(std::ranges::count(share.names, ','));
-  }
-  EXPECT_NEAR(weight, 1, 1e-9);
-  EXPECT_NEAR(mean, p.mean, 1e-9);
-  EXPECT_EQ(published_names, 11);
-  EXPECT_GT(p.deviation, p.noise);
-}
-
 TEST(LearningCurve, DeviationGrowsWithHorizonAndNoise) {
   const auto clean = sampled(published()[3].accuracy, 24);
   double last = 0;
   for (const double noise : {0.0, 0.005, 0.02, 0.05}) {
-    const LearningCurve curve(noisy(clean, noise, 7));
-    EXPECT_GT(curve.at(48).deviation, last) << noise;
-    EXPECT_GT(curve.at(48).deviation, noise);
-    last = curve.at(48).deviation;
-    EXPECT_LT(curve.at(26).deviation, curve.at(36).deviation);
-    EXPECT_LT(curve.at(36).deviation, curve.at(72).deviation);
-    EXPECT_LT(curve.at(72).deviation, curve.at(240).deviation);
+    const auto points = noisy(clean, noise, 7);
+    const auto deviation = [&](double x) { return predict_curve(points, x).deviation; };
+    EXPECT_GT(deviation(48), last) << noise;
+    EXPECT_GT(deviation(48), noise);
+    last = deviation(48);
+    EXPECT_LT(deviation(26), deviation(36));
+    EXPECT_LT(deviation(36), deviation(72));
+    EXPECT_LT(deviation(72), deviation(240));
   }
 }
 
@@ -116,17 +106,6 @@ TEST(LearningCurve, SameBitsAgainAndUnitsDoNotMatter) {
   const CurvePrediction other = predict_curve(seconds, 40 * 0.037);
   EXPECT_NEAR(other.mean, p.mean, 1e-6);
   EXPECT_NEAR(other.deviation, p.deviation, 1e-6);
-}
-
-/// Another seed changes the prediction by less than a quarter of its stated deviation.
-TEST(LearningCurve, EnoughDraws) {
-  for (uint64_t k = 0; k < 10; ++k) {
-    const auto points = noisy(sampled(published()[k].accuracy, 15), 0.01, 11 + k);
-    const CurvePrediction a = predict_curve(points, 30, {.seed = 1});
-    const CurvePrediction b = predict_curve(points, 30, {.seed = 2});
-    EXPECT_NEAR(a.mean, b.mean, 0.25 * a.deviation) << published()[k].name;
-    EXPECT_NEAR(a.deviation, b.deviation, 0.25 * a.deviation) << published()[k].name;
-  }
 }
 
 TEST(LearningCurve, FewPointsAreUncertain) {
@@ -174,36 +153,24 @@ TEST(LearningCurve, DivergenceIsNotMistakenForProgress) {
 }
 
 /// The first steps of a training fall so fast that unbounded shapes continue below 0.
-TEST(LearningCurve, StaysWithinBounds) {
+TEST(LearningCurve, StaysAboveItsBound) {
   const std::vector<CurvePoint> loss{{1, 2.55},  {5, 2.46},  {9, 2.17},
                                      {13, 1.95}, {17, 1.59}, {21, 1.30}};
+  const auto bounded = [&](double x, double least) {
+    return predict_curves({{loss}}, x, least).front().mean;
+  };
   ASSERT_LT(predict_curve(loss, 150).mean, 0);
-  const CurvePrediction bounded = predict_curve(loss, 150, {.least = 0});
-  EXPECT_GE(bounded.mean, 0);
-  EXPECT_LT(bounded.mean, 1.3);
-  double weight = 0;
-  for (const CurveShare& share : bounded.shapes) {
-    EXPECT_GE(share.mean, 0) << share.names;
-    weight += share.weight;
-  }
-  EXPECT_NEAR(weight, 1, 1e-9);
-  // The mirrored curve is an accuracy.
-  std::vector<CurvePoint> accuracy = loss;
-  std::ranges::for_each(accuracy, [](CurvePoint& point) { point.y = 1 - point.y; });
-  const double reached = predict_curve(accuracy, 150, {.most = 1}).mean;
-  EXPECT_LE(reached, 1);
-  EXPECT_GT(reached, accuracy.back().y);
-  // Bounds that no prediction exceeds change nothing; if all exceed it, the prediction is the
-  // bound.
-  const CurvePrediction near = predict_curve(loss, 22);
-  EXPECT_NEAR(predict_curve(loss, 22, {.least = -1e9, .most = 1e9}).mean, near.mean, 1e-9);
-  EXPECT_NEAR(predict_curve(loss, 150, {.least = 1.299}).mean, 1.299, 1e-12);
-  EXPECT_THROW(predict_curve(loss, 22, {.least = 2}), Failure);
+  EXPECT_GE(bounded(150, 0), 0);
+  EXPECT_LT(bounded(150, 0), 1.3);
+  // A bound that no draw exceeds changes nothing; if all exceed it, the prediction is the bound.
+  EXPECT_NEAR(bounded(22, -1e9), predict_curve(loss, 22).mean, 1e-9);
+  EXPECT_NEAR(bounded(150, 1.299), 1.299, 1e-12);
+  EXPECT_THROW(bounded(22, 2), Failure);
 }
 
 /// Two codecs with almost the same curve, and one with half the gain: noise of a few points changes
 /// the single predictions by more than their differences, but not their order.
-TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
+TEST(LearningCurve, CurvesOfOneStateKeepTheirOrder) {
   const auto loss = [](double x) { return 1.5 + 4 * std::pow(x, -0.3); };
   int ordered = 0;
   double apart = 0;
@@ -228,18 +195,17 @@ TEST(LearningCurve, CurvesOfOneStateAreContinuedAlike) {
   }
   EXPECT_GE(ordered, kTrials * 9 / 10);
   EXPECT_LE(apart, apart_alone * 1.05);
-  // A single curve, and equal curves, are predicted as if alone.
+  // Equal curves are predicted as if alone.
   std::vector<CurvePoint> one;
   for (int i = 0; i < 8; ++i) {
     one.push_back({10.0 + i, loss(10.0 + i)});
   }
   const double alone = predict_curve(one, 30).mean;
-  EXPECT_NEAR(predict_curves({{one}}, 30)[0].mean, alone, 1e-9);
   EXPECT_NEAR(predict_curves({{one, one}}, 30)[1].mean, alone, 1e-9);
   EXPECT_THROW(predict_curves({{one, {one.begin() + 1, one.end()}}}, 30), Failure);
 }
 
-TEST(LearningCurve, RefusesWhatIsNoCurve) {
+TEST(LearningCurve, RefusesInvalidPoints) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto failure = [](std::vector<CurvePoint> points, double x = 9) {
     return failure_of([&] { predict_curve(points, x); });

@@ -4,20 +4,17 @@
 
 #include <numeric>
 
-#include "src/config/validate.h"
+#include "src/config/parse.h"
 #include "src/train/run/loss_scale.h"
-#include "tests/device/told.h"
 #include "tests/support/failure.h"
+#include "tests/support/metrics_lines.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::told;
+using namespace testing;
 
 /// Gradients of so few rows are above 1, so the first scale of fp16 overflows.
 io::Config overflowing(const TempDir& dir, int64_t steps) {
@@ -29,9 +26,9 @@ io::Config overflowing(const TempDir& dir, int64_t steps) {
   return config;
 }
 
-std::vector<bool> left_out(const io::Config& config) {
+std::vector<bool> skipped(const io::Config& config) {
   std::vector<bool> steps;
-  for (const nlohmann::json& line : told(config)) {
+  for (const nlohmann::json& line : testing::metrics_without_times(config)) {
     steps.push_back(line.at("grad_norm").is_null());
   }
   return steps;
@@ -48,17 +45,17 @@ TEST(LossScaleRuns, PowersOfTwoChangeNoBit) {
     const Outcome plain = run(config);
     config.train.loss_scale = 1024;
     EXPECT_EQ(run(config), plain) << dtype;
-    EXPECT_EQ(told(config).back().at("loss_scale"), 1024);
+    EXPECT_EQ(testing::metrics_without_times(config).back().at("loss_scale"), 1024);
     config.parallel.zero = 1;
     EXPECT_EQ(run(config, 1), plain) << dtype;
   }
 }
 
-TEST(LossScaleRuns, AnOverflowLeavesOutTheStep) {
+TEST(LossScaleRuns, AnOverflowSkipsTheStep) {
   const TempDir dir;
   io::Config config = overflowing(dir, 1);
   const Outcome after = run(config);
-  ASSERT_EQ(left_out(config), std::vector<bool>{true});
+  ASSERT_EQ(skipped(config), std::vector<bool>{true});
   config.optimizer.lr = config.optimizer.min_lr = 0;
   config.train.loss_scale = 1;
   const Outcome before = run(config);
@@ -68,22 +65,21 @@ TEST(LossScaleRuns, AnOverflowLeavesOutTheStep) {
   }
 }
 
-TEST(LossScaleRuns, GoOnAtHalfTheScale) {
+TEST(LossScaleRuns, AnOverflowHalvesTheScale) {
   const TempDir dir;
   const io::Config config = overflowing(dir, 200);
   std::vector<std::string> notes;
-  train::TrainerOptions options;
-  options.on_note = [&](const std::string& note) { notes.push_back(note); };
-  const Outcome outcome = run(config, 1, options);
-  const std::vector<bool> steps = left_out(config);
+  const Outcome outcome =
+      run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
+  const std::vector<bool> steps = skipped(config);
   ASSERT_TRUE(steps.front());
   EXPECT_FALSE(steps.back());
-  EXPECT_NE(notes.front().find("step 1 is left out: gradients overflowed at loss scale 65536, the "
+  EXPECT_NE(notes.front().find("step 1 is skipped: gradients overflowed at loss scale 65536, the "
                                "next is 32768"),
             std::string::npos)
       << notes.front();
   double scale = 65536;
-  for (const nlohmann::json& line : told(config)) {
+  for (const nlohmann::json& line : testing::metrics_without_times(config)) {
     EXPECT_EQ(line.at("loss_scale"), scale);
     scale /= line.at("grad_norm").is_null() ? 2 : 1;
   }
@@ -96,7 +92,7 @@ TEST(LossScaleRuns, GoOnAtHalfTheScale) {
 
 /// AdamW does not count skipped steps: the first step that is not skipped has the moments, and so
 /// the update, of a first step.
-TEST(LossScaleRuns, LeftOutStepsDoNotAge) {
+TEST(LossScaleRuns, SkippedStepsDoNotCountForBiasCorrection) {
   const TempDir dir;
   io::Config config = overflowing(dir, 1);
   config.optimizer.warmup_steps = 0;
@@ -105,7 +101,7 @@ TEST(LossScaleRuns, LeftOutStepsDoNotAge) {
   config.optimizer.lr = config.optimizer.min_lr = 1e-3;
   const Outcome start = run(config);
   config.train.steps = 8;
-  const std::vector<bool> steps = (run(config), left_out(config));
+  const std::vector<bool> steps = (run(config), skipped(config));
   const auto first = static_cast<int64_t>(std::ranges::find(steps, false) - steps.begin());
   ASSERT_LT(first, 8);
   config.train.steps = first + 1;
@@ -126,25 +122,24 @@ TEST(LossScaleRuns, ResumeIsNoBreak) {
   config.train.keep_checkpoints = 100;
   const Outcome whole = run(config);
   for (const int step : {1, 2, 7}) {
-    train::TrainerOptions options;
-    options.resume = (dir / "run").string() + fmt::format("/checkpoints/step-{:06}.h5", step);
-    const Outcome rest = run(config, 1, options);
+    const auto file = dir / fmt::format("run/checkpoints/step-{:06}.h5", step);
+    const Outcome rest = run(config, 1, {.resume = file.string()});
     EXPECT_EQ(rest.values, whole.values) << step;
     EXPECT_EQ(rest.moments, whole.moments) << step;
   }
 }
 
-TEST(LossScaleRuns, StagesAndSlicesLeaveOutTheSame) {
+TEST(LossScaleRuns, StagesAndShardsSkipTheSameSteps) {
   const TempDir dir;
   io::Config config = overflowing(dir, 12);
   config.train.global_batch = 2;
   config.train.micro_batch = 1;
   const Outcome alone = run(config);
-  const std::vector<bool> steps = left_out(config);
+  const std::vector<bool> steps = skipped(config);
   EXPECT_TRUE(steps.front());
   config.parallel.pipeline = 2;
   EXPECT_EQ(run(config, 2).losses, alone.losses);
-  EXPECT_EQ(left_out(config), steps);
+  EXPECT_EQ(skipped(config), steps);
   config.parallel.pipeline = 1;
   const Outcome replicas = run(config, 2);
   config.parallel.zero = 1;
@@ -160,7 +155,7 @@ TEST(LossScaleRuns, AFixedOneThatOverflowsEndsTheRun) {
   EXPECT_NE(why.find("train.loss_scale"), std::string::npos) << why;
 }
 
-TEST(LossScaleRuns, WhatKeepsErrorsNeedsAFixedOne) {
+TEST(LossScaleRuns, ErrorFeedbackAndAsyncNeedAFixedScale) {
   const TempDir dir;
   const auto failure = [&](auto change) {
     io::Config config = overflowing(dir, 4);

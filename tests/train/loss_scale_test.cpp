@@ -17,28 +17,28 @@ io::TrainConfig half(double scale = 0) {
 
 TEST(LossScale, OnlyFp16HasAMovingOne) {
   EXPECT_EQ(LossScale(half()).value(), 65536);
-  EXPECT_TRUE(LossScale(half()).moving());
+  EXPECT_TRUE(LossScale(half()).dynamic());
   EXPECT_EQ(LossScale(half(128)).value(), 128);
-  EXPECT_FALSE(LossScale(half(128)).moving());
+  EXPECT_FALSE(LossScale(half(128)).dynamic());
   EXPECT_EQ(LossScale(io::TrainConfig()).value(), 1);
-  EXPECT_FALSE(LossScale(io::TrainConfig()).moving());
+  EXPECT_FALSE(LossScale(io::TrainConfig()).dynamic());
 }
 
 TEST(LossScale, IsHalvedByOverflowAndDoubledByPatience) {
   LossScale scale(half());
-  EXPECT_TRUE(scale.take(false));
-  EXPECT_TRUE(scale.take(false));
+  EXPECT_TRUE(scale.update(false));
+  EXPECT_TRUE(scale.update(false));
   EXPECT_EQ(scale.value(), 16384);
-  EXPECT_EQ(scale.left_out(), 2);
+  EXPECT_EQ(scale.skipped(), 2);
   for (int i = 0; i < 1999; ++i) {
-    EXPECT_TRUE(scale.take(true));
+    EXPECT_TRUE(scale.update(true));
   }
   EXPECT_EQ(scale.value(), 16384);
-  EXPECT_TRUE(scale.take(true));
+  EXPECT_TRUE(scale.update(true));
   EXPECT_EQ(scale.value(), 32768);
-  EXPECT_TRUE(scale.take(false));  // and counts anew
+  EXPECT_TRUE(scale.update(false));  // and counts anew
   for (int i = 0; i < 1999; ++i) {
-    EXPECT_TRUE(scale.take(true));
+    EXPECT_TRUE(scale.update(true));
   }
   EXPECT_EQ(scale.value(), 16384);
 }
@@ -46,28 +46,28 @@ TEST(LossScale, IsHalvedByOverflowAndDoubledByPatience) {
 TEST(LossScale, EndsWhereItIsNotTheReason) {
   LossScale scale(half());
   for (int i = 0; i < 16; ++i) {
-    EXPECT_TRUE(scale.take(false));
+    EXPECT_TRUE(scale.update(false));
   }
   EXPECT_EQ(scale.value(), 1);
-  EXPECT_FALSE(scale.take(false));
-  EXPECT_FALSE(LossScale(half(8)).take(false));
-  EXPECT_FALSE(LossScale(io::TrainConfig()).take(false));
+  EXPECT_FALSE(scale.update(false));
+  EXPECT_FALSE(LossScale(half(8)).update(false));
+  EXPECT_FALSE(LossScale(io::TrainConfig()).update(false));
 }
 
 TEST(LossScale, GoesOnWhereACheckpointLeftIt) {
   LossScale scale(half());
-  scale.take(false);
+  scale.update(false);
   for (int i = 0; i < 1500; ++i) {
-    scale.take(true);
+    scale.update(true);
   }
   LossScale other(half());
   other.restore(scale.state());
   EXPECT_EQ(other.state(), scale.state());
   for (int i = 0; i < 500; ++i) {
-    other.take(true);
+    other.update(true);
   }
   EXPECT_EQ(other.value(), 65536);
-  EXPECT_EQ(other.left_out(), 1);
+  EXPECT_EQ(other.skipped(), 1);
   LossScale fixed(half(4));
   fixed.restore(scale.state());
   EXPECT_EQ(fixed.value(), 4);

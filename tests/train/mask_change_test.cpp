@@ -11,10 +11,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config moving(const TempDir& dir, const std::string& method) {
   io::Config config = tiny_config(dir);
@@ -25,21 +22,31 @@ io::Config moving(const TempDir& dir, const std::string& method) {
   return config;
 }
 
-/// Configs whose masks change more than once.
+/// "METHOD", "METHOD gradually", or for moving masks "METHOD later": from step 3 on.
 io::Config changing(const TempDir& dir, const std::string& way) {
-  if (way == "gradual" || way == "gradual rigl") {
-    io::Config config = moving(dir, way == "gradual" ? "magnitude" : "rigl");
+  io::Config config = moving(dir, way.substr(0, way.find(' ')));
+  if (way.ends_with(" gradually")) {
     config.pruning.from_step = 2;
-    return config;
-  }
-  if (way == "snip") {
-    io::Config config = moving(dir, way);
+  } else if (way.ends_with(" later")) {
+    config.pruning.at_step = 3;
+  } else if (!pruning::method_of(config.pruning).moving()) {
     config.pruning.to_step = -1;
-    return config;
   }
-  io::Config config = moving(dir, way == "set" ? "set" : "rigl");
-  config.pruning.at_step = way == "rigl after magnitude" ? 3 : -1;
   return config;
+}
+
+/// All registered methods whose masks change during training or depend on gradients.
+std::vector<std::string> ways() {
+  std::vector<std::string> all{"magnitude gradually"};
+  for (const pruning::Method* method : pruning::methods()) {
+    const std::string name(method->name);
+    if (method->moving()) {
+      all.insert(all.end(), {name, name + " later", name + " gradually"});
+    } else if (method->score != nullptr) {
+      all.push_back(name);
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> storages() {
@@ -174,7 +181,7 @@ void expect_state_carried(Trained& run, const io::Config& config, int64_t step) 
 }
 
 TEST_P(MaskChange, SurvivorsKeepTheirStateAndNewOnesStartAtZero) {
-  for (const char* way : {"rigl", "set", "gradual", "gradual rigl"}) {
+  for (const char* way : {"rigl", "set", "magnitude gradually", "rigl gradually"}) {
     SCOPED_TRACE(way);
     const TempDir dir;
     io::Config config = changing(dir, way);
@@ -215,7 +222,7 @@ TEST_P(MaskChange, RiglDropsTheSmallestAndGrowsByTheGradient) {
 }
 
 TEST_P(MaskChange, EveryStorageMovesTheSameMasks) {
-  for (const char* way : {"rigl", "set", "gradual", "gradual rigl"}) {
+  for (const char* way : {"rigl", "set", "magnitude gradually", "rigl gradually"}) {
     const TempDir dir;
     io::Config config = changing(dir, way);
     const Outcome reference = run(config);
@@ -242,14 +249,8 @@ TEST_P(MaskChangeWays, ResumeIsNoBreak) {
   for (const int ranks : {1, 2}) {
     const Outcome whole = run(config, ranks);
     for (const int64_t stop : {3, 5, 8, 9}) {  // at changes (3, 9 or 5, 8) and between
-      train::TrainerOptions first;
-      first.stop_after = stop;
-      run(config, ranks, first);
-      train::TrainerOptions second;
-      second.resume = "auto";
-      Outcome resumed = run(config, ranks, second);
-      resumed.losses = whole.losses;
-      EXPECT_EQ(resumed, whole) << ranks << " ranks, stopped after step " << stop;
+      EXPECT_EQ(testing::run_with_a_break(config, ranks, stop), whole)
+          << ranks << " ranks, stopped after step " << stop;
     }
   }
   EXPECT_NEAR(io::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.8, 1e-4);
@@ -267,9 +268,7 @@ TEST_P(MaskChangeWays, RanksMatchOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MaskChangeWays,
-                         ::testing::Values("rigl", "rigl after magnitude", "set", "gradual",
-                                           "gradual rigl", "snip"));
+INSTANTIATE_TEST_SUITE_P(All, MaskChangeWays, ::testing::ValuesIn(ways()));
 
 /// Compares with saliencies from the flat gradients of the dense network.
 void expect_snip(Trained& run, const io::Config& config) {

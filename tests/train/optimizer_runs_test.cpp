@@ -9,8 +9,7 @@
 namespace espalier {
 namespace {
 
-using testing::Outcome;
-using testing::run;
+using namespace testing;
 
 class OptimizerRuns : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
@@ -32,11 +31,7 @@ TEST_P(OptimizerRuns, LearnAndResumeWithoutABreak) {
   io::Config made = config();
   const Outcome whole = run(made);
   EXPECT_LT(whole.losses.back(), whole.losses.front());
-  run(made, 1, {.stop_after = 6});
-  Outcome resumed = run(made, 1, {.resume = "auto"});
-  EXPECT_EQ(resumed.losses.size(), whole.losses.size() - 6);
-  resumed.losses = whole.losses;
-  EXPECT_EQ(resumed, whole);
+  EXPECT_EQ(testing::run_with_a_break(made, 1, 6), whole);
 }
 
 TEST_P(OptimizerRuns, ZeroChangesNoBit) {

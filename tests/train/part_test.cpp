@@ -212,7 +212,7 @@ std::string difference(const Result& one, const Result& other) {
 
 TEST(Part, CutAnywhereEqualsTheWhole) {
   for (const Setting& setting : settings()) {
-    const size_t layers = make_layers(config_of(setting), problem_of(setting)).size();
+    const size_t layers = model::make_layers(config_of(setting).model, problem_of(setting)).size();
     const Result whole = run_whole(setting);
     for (size_t cut = 1; cut < layers; ++cut) {
       for (const bool defer : {false, true}) {
@@ -252,7 +252,7 @@ TEST(Part, TiedEmbeddingsSumToTheWhole) {
   }
 }
 
-TEST(Part, MeasuresWhatItsPassesTake) {
+TEST(Part, MeasuredCostsOfPartsSumToTheWhole) {
   const Setting setting;
   const auto costs = measure_pass(config_of(setting), problem_of(setting),
                                   {.micro_batch = kSamples, .parts = {part(0, 2), part(2, 5)}});

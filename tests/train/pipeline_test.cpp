@@ -3,18 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "pruning/registry.h"
+#include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
+using namespace testing;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
@@ -34,9 +32,9 @@ TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
   const TempDir dir;
   const io::Config config = config_for(dir);
   const Outcome serial = run_grid(config, 1);
-  for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v",
-                                     "dualpipe-v", "v-half", "v-min", "message-driven"}) {
-    for (const int stages : {2, 3}) {
+  for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
+    const std::string schedule(entry->name);
+    for (const int stages : entry->synchronous ? std::vector{2, 3} : std::vector<int>()) {
       SCOPED_TRACE(fmt::format("{} {}", schedule, stages));
       expect_equal(run_grid(over(config, schedule, stages), stages), serial);
     }
@@ -79,8 +77,9 @@ TEST(Pipeline, GridEqualsReplicas) {
 
 TEST(Pipeline, PruningSeesAllStages) {
   const TempDir dir;
-  for (const std::string method : {"magnitude", "random", "nm", "block", "rigl", "set", "snip"}) {
-    for (const bool early : {true, false}) {
+  for (const pruning::Method* entry : pruning::methods()) {
+    const std::string method(entry->name);
+    for (const bool early : entry->from_file() ? std::vector<bool>() : std::vector{true, false}) {
       io::Config config = config_for(dir);
       config.pruning.method = method;
       config.pruning.sparsity = 0.8;
@@ -167,13 +166,8 @@ TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
 
 TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
   const TempDir dir;
-  auto error_of = [&](const io::Config& config, int ranks) -> std::string {
-    try {
-      run_grid(config, ranks);
-    } catch (const Failure& failure) {
-      return failure.what();
-    }
-    return "no error";
+  const auto error_of = [](const io::Config& config, int ranks) {
+    return failure_of([&] { run_grid(config, ranks); });
   };
   io::Config config = config_for(dir);
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 3), HasSubstr("multiple of 2 ranks"));
@@ -322,14 +316,6 @@ TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
   EXPECT_EQ(chosen.front(), model::Recompute::selective);
   EXPECT_EQ(chosen.back(), model::Recompute::none);
   expect_equal(run_grid(config, 3), whole);
-}
-
-TEST(Pipeline, AGivenPartition) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  const Outcome serial = run_grid(config, 1);
-  config.parallel.partition = {5, 1};
-  expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
 }
 
 }  // namespace

@@ -11,13 +11,7 @@
 namespace espalier {
 namespace {
 
-using testing::expect_equal;
-using testing::expect_resume_is_no_break;
-using testing::Outcome;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
+using namespace testing;
 
 io::Config rounded(const TempDir& dir, const std::string& dtype) {
   io::Config config = tiny_config(dir);
@@ -35,13 +29,7 @@ io::Config sharded(io::Config config) {
 
 const std::vector<testing::Way> kWays{
     {"dense", [](io::Config&) {}},
-    {"eight_bits",
-     [](io::Config& config) {
-       testing::prune_sparse(config);
-       config.model.width = 64;  // parameters that are large enough for coded moments
-       config.pruning.sparsity = 0.5;
-       config.optimizer.state_bits = 8;
-     }},
+    {"eight_bits", testing::set_eight_bits},
     {"gradual", testing::prune_gradually},
     {"rigl", testing::move_masks},
     {"sgd",
@@ -180,7 +168,7 @@ TEST(RoundedState, ComesFromAnyCheckpoint) {
   }
 }
 
-TEST(RoundedState, StaysWhereAStepIsLeftOut) {
+TEST(RoundedState, ASkippedStepChangesNothing) {
   const TempDir dir;
   io::Config config = rounded(dir, "fp16");
   config.model.context = 2;

@@ -9,18 +9,7 @@
 namespace espalier {
 namespace {
 
-using testing::expect_resume_is_no_break;
-using testing::move_masks;
-using testing::Outcome;
-using testing::prune;
-using testing::prune_expanded;
-using testing::prune_gradually;
-using testing::prune_sparse;
-using testing::run;
-using testing::run_grid;
-using testing::TempDir;
-using testing::tiny_config;
-using testing::Way;
+using namespace testing;
 
 const std::vector<Way> kWays{
     {"dense", [](io::Config&) {}},
@@ -37,13 +26,7 @@ const std::vector<Way> kWays{
     {"gradual", prune_gradually},
     {"rigl", move_masks},
     {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
-    {"eight_bits",
-     [](io::Config& config) {
-       prune_sparse(config);
-       config.model.width = 64;  // parameters that are large enough for coded moments
-       config.pruning.sparsity = 0.5;
-       config.optimizer.state_bits = 8;
-     }},
+    {"eight_bits", testing::set_eight_bits},
     {"fp32_gradients", [](io::Config& config) { config.train.gradient_dtype = "fp32"; }},
     {"coded_gradients",
      [](io::Config& config) {
@@ -92,15 +75,7 @@ TEST_P(ValueCodecRuns, LearnsAndResumesWithoutABreak) {
   EXPECT_NE(whole.values, plain.values);
   EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
   for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
-    run(config(), 3, {.stop_after = stop});
-    const Outcome resumed = run(config(), 3, {.resume = "auto"});
-    EXPECT_EQ(resumed.losses,
-              (std::vector<double>(whole.losses.begin() + stop, whole.losses.end())))
-        << stop << ": they tell what was common";
-    EXPECT_EQ(resumed.values, whole.values) << stop;
-    EXPECT_EQ(resumed.moments, whole.moments) << stop;
-    EXPECT_EQ(resumed.positions, whole.positions) << stop;
-    EXPECT_EQ(resumed.val_loss, whole.val_loss) << stop;
+    EXPECT_EQ(testing::run_with_a_break(config(), 3, stop), whole) << stop;
   }
 }
 
@@ -189,7 +164,7 @@ void expect_common(sparse::Store& store, const std::filesystem::path& file, bool
 }
 
 /// Checkpoints hold the exact master copies and the replicated values, independent of ownership.
-TEST(CodedValueCheckpoints, GoOnAnywhere) {
+TEST(CodedValueCheckpoints, ResumeOnAnyNumberOfRanks) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     const TempDir dir;
     io::Config config = tiny_config(dir);
@@ -237,22 +212,6 @@ TEST(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
     EXPECT_NE(whole.values, plain.values);
     EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
   }
-}
-
-TEST(CodedValueTrials, LeaveNoTrace) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.parallel.zero = 1;
-  config.parallel.value_codec.fallback = "maxmin:3";
-  config.parallel.codec.fallback = "maxmin:4";
-  config.parallel.codec_min_size = 64;
-  config.train.steps = 24;
-  const Outcome want = run(config, 2);
-  config.parallel.codec.fallback = "adaprec";
-  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};
-  config.parallel.codec_every = 8;
-  config.parallel.codec_trial = 5;
-  EXPECT_EQ(run(config, 2), want);
 }
 
 }  // namespace

@@ -209,7 +209,7 @@ TEST(ZeroSums, TheNextBackwardMayBeginWhileAPeerStillGathers) {
   });
 }
 
-TEST(ZeroSums, OneRankSendsNothing) {
+TEST(ZeroSums, AloneItDoesNothing) {
   const auto self = self_communicator();
   const Layout& layout = kLayouts[0];
   const Partition partition = make_partition(layout.parameters, layout.total, {});
@@ -269,7 +269,7 @@ TEST(ZeroSums, OneSpanForEachBucketThatDoNotOverlap) {
   });
 }
 
-TEST(ZeroSums, RefusesPartitionsOfOtherSizes) {
+TEST(ZeroSums, RefusesMismatchedSizes) {
   on_ranks([](Communicator& comm) {
     const Layout& layout = kLayouts[0];
     Arena arena;

@@ -14,16 +14,7 @@ namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::move_masks;
-using testing::Outcome;
-using testing::prune;
-using testing::prune_expanded;
-using testing::prune_gradually;
-using testing::prune_sparse;
-using testing::run;
-using testing::TempDir;
-using testing::tiny_config;
-using testing::Way;
+using namespace testing;
 
 io::Config sharded(io::Config config) {
   config.parallel.zero = 1;
@@ -56,13 +47,7 @@ const std::vector<Way> kWays{
        prune(config);
        config.optimizer.kind = "sgd";
      }},
-    {"eight_bits",
-     [](io::Config& config) {
-       prune_sparse(config);
-       config.model.width = 64;  // parameters that are large enough for coded moments
-       config.pruning.sparsity = 0.5;
-       config.optimizer.state_bits = 8;
-     }},
+    {"eight_bits", testing::set_eight_bits},
     {"sgd_in_eight_bits",
      [](io::Config& config) {
        config.model.width = 64;
@@ -119,12 +104,8 @@ class Resumed : public ::testing::TestWithParam<std::string> {
   /// Stops after `stop` steps of `first` on some ranks, and resumes as `second` on others.
   Outcome broken(int64_t stop, const std::pair<io::Config, int>& first,
                  const std::pair<io::Config, int>& second) const {
-    train::TrainerOptions until;
-    until.stop_after = stop;
-    const Outcome begin = run(first.first, first.second, until);
-    train::TrainerOptions onwards;
-    onwards.resume = "auto";
-    Outcome all = run(second.first, second.second, onwards);
+    const Outcome begin = run(first.first, first.second, {.stop_after = stop});
+    Outcome all = run(second.first, second.second, {.resume = "auto"});
     all.losses.insert(all.losses.begin(), begin.losses.begin(), begin.losses.end());
     return all;
   }
@@ -153,8 +134,7 @@ TEST_P(Resumed, OnOtherRanks) {
 
 TEST_P(Resumed, WeightsOfAShardedRunStartAnother) {
   run(sharded(config()), 3);
-  train::TrainerOptions options;
-  options.init = (dir_ / "run/checkpoints/step-000012.h5").string();
+  const train::TrainerOptions options{.init = (dir_ / "run/checkpoints/step-000012.h5").string()};
   io::Config next = config();
   next.run.out = (dir_ / "next").string();
   const Outcome whole = run(next, 2, options);

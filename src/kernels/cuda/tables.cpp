@@ -113,17 +113,17 @@ std::vector<size_t> free_bytes() {
   std::vector<size_t> found;
   int present = 0;
   if (count > 0) {
-    check_cuda(cudaGetDevice(&present), "asking for the present device");
+    check_cuda(cudaGetDevice(&present), "current device");
   }
   for (size_t device = 0; device < count; ++device) {
     size_t free = 0;
     size_t total = 0;
-    check_cuda(cudaSetDevice(static_cast<int>(device)), "choosing the device");
-    check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+    check_cuda(cudaSetDevice(static_cast<int>(device)), "choice of the device");
+    check_cuda(cudaMemGetInfo(&free, &total), "free memory");
     found.push_back(free);
   }
   if (count > 0) {
-    check_cuda(cudaSetDevice(present), "choosing the device");
+    check_cuda(cudaSetDevice(present), "choice of the device");
   }
   return found;
 }

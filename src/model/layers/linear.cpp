@@ -41,29 +41,13 @@ void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
 }
 
-void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend) {
-  weight_->apply(
-      pass.stream,
-      {.x = x, .y = y, .bias = bias_ != nullptr ? bias_->dense : Tensor(), .addend = addend});
+void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
+  args.bias = bias_ != nullptr ? bias_->dense : Tensor();
+  weight_->apply(pass.stream, args);
 }
 
-void Linear::forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
-                     const Tensor& activated) {
-  weight_->apply(pass.stream, {.x = x,
-                               .y = y,
-                               .bias = bias_ != nullptr ? bias_->dense : Tensor(),
-                               .activation = f,
-                               .activated = activated});
-}
-
-void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) {
-  weight_->apply_transposed(pass.stream, {.dy = dy, .dx = dx});
-}
-
-void Linear::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
-                            const Tensor& preactivation) {
-  weight_->apply_transposed(pass.stream,
-                            {.dy = dy, .dx = dx, .activation = f, .preactivation = preactivation});
+void Linear::backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& args) {
+  weight_->apply_transposed(pass.stream, args);
 }
 
 void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {

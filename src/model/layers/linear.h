@@ -26,16 +26,10 @@ class Linear {
   const std::string& name() const { return weight_name_; }
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  /// y = x Wᵀ + b (+ addend, a tensor like y)
-  void forward(Pass& pass, const Tensor& x, const Tensor& y, const Tensor& addend = {});
-  /// y = x Wᵀ + b and activated = f(y).
-  void forward(Pass& pass, const Tensor& x, const Tensor& y, kernels::Activation f,
-               const Tensor& activated);
-  /// dx = dy W
-  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx);
-  /// dx = (dy W) f'(preactivation)
-  void backward_input(Pass& pass, const Tensor& dy, const Tensor& dx, kernels::Activation f,
-                      const Tensor& preactivation);
+  /// y = x Wᵀ + b (+ addend), and activated = f(y) if set. Sets args.bias.
+  void forward(Pass& pass, sparse::Weight::Apply args);
+  /// dx = dy W, times f'(preactivation) if set.
+  void backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& args);
   /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting: deferred to its parts.
   void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
 

@@ -18,15 +18,52 @@ float he_deviation(int64_t in) { return std::sqrt(2.0F / static_cast<float>(in))
 
 class Hidden final : public Layer {
  public:
-  Hidden(std::string name, int64_t in, int64_t out, bool first);
+  Hidden(std::string name, int64_t in, int64_t out, bool first)
+      : name_(std::move(name)),
+        linear_(name_, in, out, {.deviation = he_deviation(in)}),
+        first_(first) {}
+
   std::string_view name() const override { return name_; }
   std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
-  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override {
+    linear_.bind(store, kernels);
+  }
+
   Flow output(int64_t samples, DType dtype) const override {
     return {.dtype = dtype, .shape = Shape{samples, linear_.out()}};
   }
-  Tensor forward(Pass& pass, const Tensor& x) override;
-  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    Saved saved{.x = x, .y = {}};
+    if (first_) {
+      saved.x = pass.tape.push("inputs", pass.dtype, pass.inputs.shape);
+      pass.kernels.cast(pass.stream, {.x = pass.inputs, .y = saved.x});
+    }
+    const Shape shape{saved.x.rows(), linear_.out()};
+    saved.y = pass.tape.push("hidden", pass.dtype, shape);
+    linear_.forward(pass, {.x = saved.x, .y = saved.y});
+    pass.kernels.activation(pass.stream,
+                            {.kind = kernels::Activation::relu, .x = saved.y, .y = saved.y});
+    apply_dropout(pass, name_, saved.y, saved.y);
+    if (pass.training) {
+      pass.tape.save(this, saved);
+    }
+    return saved.y;
+  }
+
+  Tensor backward(Pass& pass, const Tensor& dy) override {
+    const auto& saved = pass.tape.saved<Saved>(this);
+    apply_dropout(pass, name_, dy, dy);
+    // The slope at y is that at the product, except where y was dropped, and there dy is zero.
+    pass.kernels.activation_backward(
+        pass.stream, {.kind = kernels::Activation::relu, .dy = dy, .x = saved.y, .dx = dy});
+    linear_.backward_weight(pass, saved.x, dy, pass.accumulate);
+    if (first_) {
+      return {};
+    }
+    const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
+    linear_.backward_input(pass, {.dy = dy, .dx = dx});
+    return dx;
+  }
 
  private:
   struct Saved {
@@ -39,13 +76,45 @@ class Hidden final : public Layer {
 
 class Classifier final : public Layer {
  public:
-  Classifier(int64_t in, int64_t classes);
+  Classifier(int64_t in, int64_t classes)
+      : linear_("classifier", in, classes, {.deviation = he_deviation(in), .prunable = false}) {}
+
   std::string_view name() const override { return "classifier"; }
   std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
-  void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
-  Tensor forward(Pass& pass, const Tensor& x) override;
-  Tensor backward(Pass& pass, const Tensor& dy) override;
-  Tensor logits(Pass& pass, const Tensor& x) override;
+  void bind(sparse::Store& store, const kernels::Kernels& kernels) override {
+    linear_.bind(store, kernels);
+  }
+
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    const Tensor scores = logits(pass, x);
+    Saved saved{.x = x, .dlogits = {}};
+    if (pass.training) {
+      saved.dlogits = pass.tape.push("logits gradient", pass.dtype, scores.shape);
+    }
+    pass.kernels.cross_entropy(pass.stream, {.logits = scores,
+                                             .targets = pass.targets,
+                                             .losses = pass.losses,
+                                             .dlogits = saved.dlogits,
+                                             .scale = pass.loss_scale});
+    if (pass.training) {
+      pass.tape.save(this, saved);
+    }
+    return {};
+  }
+
+  Tensor backward(Pass& pass, const Tensor& /*dy*/) override {
+    const auto& saved = pass.tape.saved<Saved>(this);
+    linear_.backward_weight(pass, saved.x, saved.dlogits, pass.accumulate);
+    const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
+    linear_.backward_input(pass, {.dy = saved.dlogits, .dx = dx});
+    return dx;
+  }
+
+  Tensor logits(Pass& pass, const Tensor& x) override {
+    const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), linear_.out()});
+    linear_.forward(pass, {.x = x, .y = out});
+    return out;
+  }
 
  private:
   struct Saved {
@@ -53,86 +122,6 @@ class Classifier final : public Layer {
   };
   Linear linear_;
 };
-
-Hidden::Hidden(std::string name, int64_t in, int64_t out, bool first)
-    : name_(std::move(name)),
-      linear_(name_, in, out, {.deviation = he_deviation(in)}),
-      first_(first) {}
-
-void Hidden::bind(sparse::Store& store, const kernels::Kernels& kernels) {
-  linear_.bind(store, kernels);
-}
-
-Tensor Hidden::forward(Pass& pass, const Tensor& x) {
-  Saved saved{.x = x, .y = {}};
-  if (first_) {
-    saved.x = pass.tape.push("inputs", pass.dtype, pass.inputs.shape);
-    pass.kernels.cast(pass.stream, {.x = pass.inputs, .y = saved.x});
-  }
-  const Shape shape{saved.x.rows(), linear_.out()};
-  saved.y = pass.tape.push("hidden", pass.dtype, shape);
-  linear_.forward(pass, saved.x, saved.y);
-  pass.kernels.activation(pass.stream,
-                          {.kind = kernels::Activation::relu, .x = saved.y, .y = saved.y});
-  apply_dropout(pass, name_, saved.y, saved.y);
-  if (pass.training) {
-    pass.tape.save(this, saved);
-  }
-  return saved.y;
-}
-
-Tensor Hidden::backward(Pass& pass, const Tensor& dy) {
-  const auto& saved = pass.tape.saved<Saved>(this);
-  apply_dropout(pass, name_, dy, dy);
-  // The slope at y is that at the product, except where y was dropped, and there dy is zero.
-  pass.kernels.activation_backward(
-      pass.stream, {.kind = kernels::Activation::relu, .dy = dy, .x = saved.y, .dx = dy});
-  linear_.backward_weight(pass, saved.x, dy, pass.accumulate);
-  if (first_) {
-    return {};
-  }
-  const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
-  linear_.backward_input(pass, dy, dx);
-  return dx;
-}
-
-Classifier::Classifier(int64_t in, int64_t classes)
-    : linear_("classifier", in, classes, {.deviation = he_deviation(in), .prunable = false}) {}
-
-void Classifier::bind(sparse::Store& store, const kernels::Kernels& kernels) {
-  linear_.bind(store, kernels);
-}
-
-Tensor Classifier::forward(Pass& pass, const Tensor& x) {
-  const Tensor scores = logits(pass, x);
-  Saved saved{.x = x, .dlogits = {}};
-  if (pass.training) {
-    saved.dlogits = pass.tape.push("logits gradient", pass.dtype, scores.shape);
-  }
-  pass.kernels.cross_entropy(pass.stream, {.logits = scores,
-                                           .targets = pass.targets,
-                                           .losses = pass.losses,
-                                           .dlogits = saved.dlogits,
-                                           .scale = pass.loss_scale});
-  if (pass.training) {
-    pass.tape.save(this, saved);
-  }
-  return {};
-}
-
-Tensor Classifier::backward(Pass& pass, const Tensor& /*dy*/) {
-  const auto& saved = pass.tape.saved<Saved>(this);
-  linear_.backward_weight(pass, saved.x, saved.dlogits, pass.accumulate);
-  const Tensor dx = pass.tape.push("hidden gradient", pass.dtype, saved.x.shape);
-  linear_.backward_input(pass, saved.dlogits, dx);
-  return dx;
-}
-
-Tensor Classifier::logits(Pass& pass, const Tensor& x) {
-  const Tensor out = pass.tape.push("logits", DType::fp32, Shape{x.rows(), linear_.out()});
-  linear_.forward(pass, x, out);
-  return out;
-}
 
 // The registry's entry
 

@@ -13,7 +13,7 @@
 
 namespace espalier::model {
 
-/// What the data determine about a network.
+/// The extents of a network that the data determine.
 struct ProblemShape {
   int64_t classes = 256;  ///< vocabulary, or image classes
   int64_t features = 64;  ///< context, or pixels
@@ -52,13 +52,7 @@ Registry<NetworkKind> networks();
 /// Throws Failure that lists the names.
 const NetworkKind& network_of(const io::ModelConfig& config);
 
-size_t layer_count(const io::ModelConfig& config);
-/// Layers [first, end) of the network. Throws Failure if it cannot read the problem's inputs.
-std::vector<std::unique_ptr<Layer>> make_layers(const io::ModelConfig& config,
-                                                const ProblemShape& problem, size_t first,
-                                                size_t end);
-/// All layers.
-std::vector<std::unique_ptr<Layer>> make_layers(const io::ModelConfig& config,
-                                                const ProblemShape& problem);
+/// All layers of the network. Throws Failure if it cannot read the problem's inputs.
+Layers make_layers(const io::ModelConfig& config, const ProblemShape& problem);
 
 }  // namespace espalier::model

@@ -22,11 +22,65 @@ double bits_of(const std::string& codec) {
   return 8.0 * static_cast<double>(kernels::wire_bytes(format, kValues)) / kValues;
 }
 
+/// Copy of a rank's model state. Masks must not change between copy and restore.
+class StateCopy {
+ public:
+  explicit StateCopy(sparse::Store& store) : store_(store) {
+    keep(store.value());
+    keep(store.feedback());
+    for (const sparse::Parameter& parameter : store.parameters()) {
+      const sparse::OptimizerState state = store.state(parameter);
+      keep(state.apart ? state.value : Tensor());
+      for (const Tensor& tensor :
+           {state.low, state.moment1, state.moment2, state.scale1, state.scale2}) {
+        keep(tensor);
+      }
+      if (parameter.exact_copy()) {
+        keep(parameter.dense);
+      }
+    }
+    store.stream().synchronize();  // the caller may change host memory at once
+  }
+
+  /// Restores the copy bit for bit; callable any number of times. Not collective.
+  void restore() {
+    for (const Kept& kept : kept_) {
+      store_.stream().copy(kept.copy.tensor(), kept.original);
+    }
+    for (sparse::Parameter& parameter : store_.parameters()) {
+      if (parameter.copied() && !parameter.exact_copy()) {
+        store_.refresh(parameter);
+      }
+    }
+    store_.stream().synchronize();
+  }
+
+ private:
+  struct Kept {
+    Tensor original;
+    Buffer copy;
+  };
+
+  void keep(const Tensor& tensor) {
+    if (!tensor || tensor.count() == 0) {
+      return;
+    }
+    Arena& arena = tensor.on_device ? store_.arena() : store_.arena().host();
+    Buffer copy =
+        arena.allocate(Memory::scratch, "state to come back to", tensor.dtype, tensor.shape);
+    store_.stream().copy(tensor, copy.tensor());
+    kept_.push_back({tensor, std::move(copy)});
+  }
+
+  sparse::Store& store_;
+  std::vector<Kept> kept_;
+};
+
 }  // namespace
 
-AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, Hands hands,
-                 int64_t resumed_step)
-    : config_(config), comm_(comm), hands_(std::move(hands)) {
+AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
+                 Callbacks callbacks, int64_t resumed_step)
+    : config_(config), comm_(comm), store_(store), callbacks_(std::move(callbacks)) {
   if (comm_.rank() == 0) {
     log_.emplace(std::filesystem::path(config.run.out) / "adaprec.jsonl", resumed_step);
   }
@@ -40,8 +94,7 @@ bool AdaPrec::due(int64_t step) const {
   const bool moving =
       pruning::method_of(pruning).moving() && step <= pruning.last_move(config_.train.steps);
   const bool masks_change =
-      pruning.method != "none" &&
-      (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
+      pruning.prunes() && (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
   return step % config_.parallel.codec_every == 0 && end < config_.train.steps && !masks_change;
 }
 
@@ -49,7 +102,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
   const double begin = now_seconds();
   PrecisionCandidate candidate{.name = codec, .bits = bits_of(codec)};
   candidate.points.push_back({.x = static_cast<double>(step) + 1, .y = value_now});
-  hands_.use(codec);
+  callbacks_.use(codec);
   const int64_t steps = config_.parallel.codec_trial;
   double training = 0;
   for (int64_t done = 1; done <= steps; ++done) {
@@ -57,7 +110,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
     double value = std::numeric_limits<double>::quiet_NaN();
     bool diverged = false;
     try {
-      hands_.train(step + done - 1);
+      callbacks_.train(step + done - 1);
     } catch (const parallel::PeerLost&) {
       throw;
     } catch (const Failure&) {  // loss or norm is non-finite, on all ranks
@@ -69,7 +122,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
       continue;
     }
     if (!diverged) {
-      value = hands_.evaluate();
+      value = callbacks_.evaluate();
     }
     candidate.points.push_back({.x = static_cast<double>(step + done) + 1, .y = value});
     if (!std::isfinite(value)) {
@@ -85,16 +138,16 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
 std::string AdaPrec::round(int64_t step) {
   const Span span(Track::compute, "AdaPrec round");
   const double begin = now_seconds();
-  const double value_now = hands_.evaluate();
+  const double value_now = callbacks_.evaluate();
   std::vector<PrecisionCandidate> candidates;
   {
-    StateCopy state = hands_.copy();
+    StateCopy state(store_);
     for (const std::string& codec : config_.parallel.codec_candidates) {
       candidates.push_back(trial(codec, step, value_now));
       state.restore();
     }
   }
-  std::string news;
+  std::string note;
   int64_t chosen = 0;
   if (comm_.rank() == 0) {
     const PrecisionRound round{
@@ -102,17 +155,16 @@ std::string AdaPrec::round(int64_t step) {
         .value_now = value_now,
         .step_now = step + 1,  // points count from 1: shapes take logarithms of x
         .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
-    const PrecisionOptions options{.higher_is_better = false, .curve = {.least = 0}};
-    const PrecisionChoice choice = choose_precision(round, options);
-    log_->write(choice_record(round, options, choice));
+    const PrecisionChoice choice = choose_precision(round);
+    log_->write(choice_record(round, choice));
     chosen = static_cast<int64_t>(choice.chosen);
-    news = fmt::format("AdaPrec after step {}: {} ({})", step, candidates[choice.chosen].name,
+    note = fmt::format("AdaPrec after step {}: {} ({})", step, candidates[choice.chosen].name,
                        choice.why);
   }
   parallel::broadcast(comm_, 0, std::as_writable_bytes(std::span(&chosen, 1)));
-  hands_.use(config_.parallel.codec_candidates[static_cast<size_t>(chosen)]);
+  callbacks_.use(config_.parallel.codec_candidates[static_cast<size_t>(chosen)]);
   seconds_ += now_seconds() - begin;
-  return news;
+  return note;
 }
 
 }  // namespace espalier::train

@@ -15,24 +15,25 @@
 #include "io/config/config.h"
 #include "io/run/metrics.h"
 #include "parallel/transport/communicator.h"
+#include "sparse/store/store.h"
 #include "src/train/codec_choice/adaprec_choice.h"
-#include "src/train/codec_choice/state_copy.h"
 
 namespace espalier::train {
 
 class AdaPrec {
  public:
   /// Callbacks of the trainer. All are collective.
-  struct Hands {
+  struct Callbacks {
     std::function<void(const std::string& codec)> use;
     std::function<void(int64_t step)> train;  ///< the step after `step`; Failure: diverged
     std::function<double()> evaluate;         ///< validation loss
-    std::function<StateCopy()> copy;
   };
 
-  /// `resumed_step`: step of the checkpoint, after which the log continues; -1: fresh run.
-  AdaPrec(const io::Config& config, parallel::Communicator& comm, Hands hands,
-          int64_t resumed_step);
+  /// `store`: of this rank; trials change and restore it. Memory while trials run: values, low
+  /// halves, master copies, moments and error feedback once more. `resumed_step`: step of the
+  /// checkpoint, after which the log continues; -1: fresh run. All references must outlive it.
+  AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
+          Callbacks callbacks, int64_t resumed_step);
 
   bool due(int64_t step) const;
   /// Runs a round from the state after `step` steps and selects the chosen codec. Returns a note
@@ -46,7 +47,8 @@ class AdaPrec {
 
   const io::Config& config_;
   parallel::Communicator& comm_;
-  Hands hands_;
+  sparse::Store& store_;
+  Callbacks callbacks_;
   std::optional<io::MetricsWriter> log_;  ///< on rank 0
   double seconds_ = 0;
 };

@@ -8,7 +8,6 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
 #include "src/kernels/backend.h"
-#include "src/train/codec_choice/codec_candidates.h"
 #include "src/train/exchange/replica_collectives.h"
 
 namespace espalier::train {
@@ -26,7 +25,134 @@ parallel::ErrorScale scale_of(const io::Config& config) {
              : parallel::ErrorScale::squares;
 }
 
+constexpr int64_t kFewestBits = 2;
+constexpr int64_t kMostBits = 8;
+constexpr int64_t kUniformBits = 4;
+/// Upper limit of elements in a timed sum.
+constexpr int64_t kLongest = int64_t{4} << 20;
+
+/// The candidate that defines the error budget of "adaptive": `bits` bits in their usual buckets.
+int uniform_candidate(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
+  const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
+  const kernels::WireFormat uniform =
+      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMostBits)},
+                          codec_defaults(config));
+  return static_cast<int>(std::ranges::find(candidates, uniform) - candidates.begin());
+}
+
+/// Elements of the longest reduction that times the link. On a device it runs in the gradient
+/// buffer and takes little time.
+int64_t longest_on_link(const Stage& stage, bool on_device) {
+  constexpr int64_t kOfTheHost = 262'144;
+  return on_device ? std::min(stage.store().flat_size(), kLongest) : kOfTheHost;
+}
+
+/// Elements for timing encode and decode alone.
+int64_t elements_of_codes(int64_t longest) { return std::max<int64_t>(longest / 4, 1); }
+
+/// With parallel.reduction = "auto": the format that must be faster than uncompressed reduction,
+/// that of the largest parameter that is not sent uncompressed. Empty: there is none.
+std::optional<kernels::WireFormat> doubted_format(const io::Config& config, const Stage& stage) {
+  if (config.parallel.reduction != "auto" || !loses(config)) {
+    return {};
+  }
+  const CodecChooser chooser = codec_chooser(config);
+  if (chooser == CodecChooser::fastest || chooser == CodecChooser::adaprec) {
+    return {};  // they measure times themselves
+  }
+  const sparse::Store& store = stage.store();
+  if (chooser == CodecChooser::adaptive) {
+    const auto candidates = codec_candidates(config, store.gradient().dtype);
+    return candidates[static_cast<size_t>(uniform_candidate(config, candidates))];
+  }
+  const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
+  std::optional<kernels::WireFormat> widest;
+  int64_t most = 0;
+  for (size_t p = store.parameters().size(); p-- > 0;) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    const kernels::WireFormat format = gradient_format(config, stage, parameter).value_or(plain);
+    if (format != plain && parameter.kept() > most) {
+      widest = format;
+      most = parameter.kept();
+    }
+  }
+  return widest;
+}
+
+/// Elements of the longest reduction for that comparison. The shorter ones have a 64th and an
+/// eighth of these elements.
+int64_t longest_in_doubt(const Stage& stage) {
+  constexpr int64_t kParts = 64;
+  const int64_t longest = std::min(stage.store().flat_size(), kLongest);
+  return longest < kParts ? longest : longest / kParts * kParts;
+}
+
 }  // namespace
+
+std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient) {
+  const CodecChooser chooser = codec_chooser(config);
+  const parallel::CodecDefaults defaults = codec_defaults(config);
+  std::vector<kernels::WireFormat> formats;
+  const auto add = [&](const parallel::CodecSpec& codec) {
+    formats.push_back(codec.name == "fp32" ? parallel::plain_format(gradient)
+                                           : parallel::format_of(codec, defaults));
+  };
+  if (chooser == CodecChooser::fastest) {
+    for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
+      add(parallel::parse_codec(name));
+    }
+  } else if (chooser == CodecChooser::adaprec) {
+    for (const std::string& name : config.parallel.codec_candidates) {
+      add(parallel::parse_codec(name));
+    }
+  } else if (chooser == CodecChooser::adaptive) {
+    const std::vector<int64_t> buckets = config.parallel.bucket > 0
+                                             ? std::vector<int64_t>{config.parallel.bucket}
+                                             : std::vector<int64_t>{512, 128, 64};
+    for (int64_t bits = kFewestBits; bits <= kMostBits; ++bits) {
+      for (const int64_t bucket : buckets) {
+        add({.name = "maxmin", .bits = bits, .bucket = bucket});
+      }
+    }
+  }
+  return formats;
+}
+
+bool times_link(const io::Config& config) {
+  return codec_chooser(config) == CodecChooser::adaptive && config.parallel.codec_goal == "time";
+}
+
+std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage) {
+  const sparse::Store& store = stage.store();
+  const DType dtype = store.gradient().dtype;
+  const kernels::WireFormat plain = parallel::plain_format(dtype);
+  const auto candidates = codec_candidates(config, dtype);
+  std::vector<Timing> timings;
+  if (times_link(config)) {
+    const int64_t longest = longest_on_link(stage, true);
+    timings.push_back({.format = plain, .elements = longest});
+    for (const kernels::WireFormat& format : candidates) {
+      timings.push_back({.format = format, .elements = elements_of_codes(longest), .code = true});
+    }
+  }
+  if (const auto format = doubted_format(config, stage); format) {
+    timings.push_back({.format = plain, .elements = longest_in_doubt(stage)});
+    timings.push_back({.format = *format, .elements = longest_in_doubt(stage)});
+  }
+  if (codec_chooser(config) == CodecChooser::fastest) {
+    int64_t longest = 0;
+    for (const sparse::Parameter& parameter : store.parameters()) {
+      const bool open = !gradient_format(config, stage, parameter);
+      longest = std::max(longest, open ? parameter.kept() : 0);
+    }
+    for (const kernels::WireFormat& format : candidates) {
+      if (longest > 0) {
+        timings.push_back({.format = format, .elements = longest});
+      }
+    }
+  }
+  return timings;
+}
 
 CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
                          ReplicaCollectives& collectives)
@@ -34,13 +160,13 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       stage_(stage),
       replicas_(replicas),
       timer_(replicas, collectives, stage.store().gradient().dtype),
-      kind_(parallel::parse_codec(config.parallel.codec.fallback).name),
+      chooser_(codec_chooser(config)),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
-  if (kind_ == "adaprec") {
+  if (chooser_ == CodecChooser::adaprec) {
     use(config.parallel.codec_candidates.front());
   }
-  if (replicas_.size() > 1 && kind_ == "adaptive") {
+  if (replicas_.size() > 1 && chooser_ == CodecChooser::adaptive) {
     uniform_ = uniform_candidate(config, candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (times_link(config)) {
@@ -64,7 +190,7 @@ void CodecChoice::decide_whether_to_compress() {
   decided_for_ = stage_.store().flat_size();
   compresses_ = true;
   std::optional<kernels::WireFormat> format;
-  if (kind_ != "adaprec") {  // its current codec is not the config's
+  if (chooser_ != CodecChooser::adaprec) {  // its current codec is not the config's
     format = doubted_format(config_, stage_);
   }
   if (!format) {
@@ -81,7 +207,7 @@ void CodecChoice::decide_whether_to_compress() {
   const int64_t pays_from = parallel::break_even(pairs);
   compresses_ = pays_from <= longest;
   const std::string name = parallel::text_of(*format);
-  news_ =
+  notes_ =
       pays_from == parallel::kNeverPays
           ? fmt::format(
                 "codec {} does not pay on this link ({:.2f} ms against {:.2f} ms for {} "
@@ -117,7 +243,7 @@ void CodecChoice::prepare() {
   if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
     decide_whether_to_compress();
   }
-  if (kind_ != "fastest") {
+  if (chooser_ != CodecChooser::fastest) {
     return;
   }
   const auto& parameters = stage_.store().parameters();
@@ -132,15 +258,15 @@ void CodecChoice::prepare() {
         seconds.push_back(timer_.seconds(candidate, size));
       }
       fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
-      news_ += fmt::format("{}{} elements: {}", news_.empty() ? "fastest codecs: " : ", ", size,
-                           parallel::text_of(candidates_[fastest_[size]]));
+      notes_ += fmt::format("{}{} elements: {}", notes_.empty() ? "fastest codecs: " : ", ", size,
+                            parallel::text_of(candidates_[fastest_[size]]));
     }
     chosen_[p] = fastest_[size];
   }
 }
 
 bool CodecChoice::due(int64_t step) const {
-  return kind_ == "adaptive" && compresses_ && replicas_.size() > 1 &&
+  return chooser_ == CodecChooser::adaptive && compresses_ && replicas_.size() > 1 &&
          step % config_.parallel.codec_every == 0;
 }
 
@@ -170,7 +296,7 @@ void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timelin
     made = config_.parallel.codec_goal == "time"
                ? parallel::least_exposed(table, times_of(table, open, timeline), budget)
                : parallel::least_bytes(table, budget);
-    news_ = describe(table, made);
+    notes_ = describe(table, made);
   }
   made.choice.resize(open.size());
   parallel::broadcast(replicas_, 0, std::as_writable_bytes(std::span(made.choice)));
@@ -229,11 +355,11 @@ std::string CodecChoice::describe(const parallel::ChoiceTable& table,
 }
 
 std::string CodecChoice::state() const {
-  if (kind_ == "adaprec") {
+  if (chooser_ == CodecChooser::adaprec) {
     return config_.parallel.codec.fallback;
   }
   std::string text;
-  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
     text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name,
                         parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
   }
@@ -242,10 +368,11 @@ std::string CodecChoice::state() const {
 
 void CodecChoice::restore(const std::string& state) {
   const auto& candidates = config_.parallel.codec_candidates;
-  if (kind_ == "adaprec" && std::ranges::find(candidates, state) != candidates.end()) {
+  if (chooser_ == CodecChooser::adaprec &&
+      std::ranges::find(candidates, state) != candidates.end()) {
     use(state);
   }
-  for (size_t p = 0; kind_ == "adaptive" && p < chosen_.size(); ++p) {
+  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
     for (size_t c = 0; c < candidates_.size(); ++c) {
       const std::string entry = fmt::format(";{}={};", stage_.store().parameters()[p].spec.name,
                                             parallel::text_of(candidates_[c]));

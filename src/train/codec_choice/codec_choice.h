@@ -14,7 +14,7 @@
 //   any, with reduction = "auto"   uncompressed if plain sums are measured to be no slower
 //
 // Timed sums take the route of the run's gradients: through the host or between devices
-// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed (gradient_wire.h).
+// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed (stage/wire_formats.h).
 // Rank 0 of the replicas decides and broadcasts; each stage of a pipeline decides for itself.
 // Sources: parallel/choice/bit_choice.h.
 #include <map>
@@ -26,10 +26,24 @@
 #include "parallel/choice/break_even.h"
 #include "parallel/choice/error_table.h"
 #include "src/train/exchange/gradient_timeline.h"
-#include "src/train/exchange/gradient_wire.h"
 #include "src/train/exchange/reduction_timer.h"
+#include "src/train/stage/stage.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
+
+/// The candidates of a measured choice; empty if the config's default names a codec. `gradient`:
+/// type of gradients, which uncompressed gradients keep.
+std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient);
+/// Whether the choice times the link.
+bool times_link(const io::Config& config);
+/// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
+struct Timing {
+  kernels::WireFormat format;
+  int64_t elements = 0;
+  bool code = false;
+};
+std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage);
 
 class CodecChoice {
  public:
@@ -51,7 +65,7 @@ class CodecChoice {
   /// replicas. `key`: of stochastic rounding.
   void choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key);
   /// Measurements and decisions since the last call, for the user; empty: none.
-  std::string news() { return std::exchange(news_, {}); }
+  std::string take_notes() { return std::exchange(notes_, {}); }
 
   /// The current choice, for checkpoints.
   std::string state() const;
@@ -69,7 +83,7 @@ class CodecChoice {
   Stage& stage_;
   parallel::Communicator& replicas_;
   ReductionTimer timer_;
-  std::string kind_;                             ///< "adaptive", "fastest", "adaprec", or a codec
+  CodecChooser chooser_;
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
   int uniform_ = 0;  ///< index of the candidate that adaptive uses until its first choice
   bool compresses_ = true;
@@ -78,7 +92,7 @@ class CodecChoice {
   std::map<int64_t, int> fastest_;     ///< candidate by number of elements
   std::vector<double> codec_seconds_;  ///< [choices] seconds per element
   cost::Link link_;
-  std::string news_;
+  std::string notes_;
 };
 
 }  // namespace espalier::train

@@ -14,16 +14,20 @@
 
 namespace espalier::train {
 
-void agree(parallel::Communicator& comm, const std::string& error) {
-  uint64_t length = error.size();
+std::string broadcast_text(parallel::Communicator& comm, std::string text) {
+  uint64_t length = text.size();
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&length, 1)));
-  if (length == 0) {
-    return;
-  }
-  std::string text = error;
   text.resize(length);
-  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(text)));
-  throw SharedFailure(text);
+  if (length > 0) {
+    parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(text)));
+  }
+  return text;
+}
+
+void agree(parallel::Communicator& comm, const std::string& error) {
+  if (const std::string text = broadcast_text(comm, error); !text.empty()) {
+    throw SharedFailure(text);
+  }
 }
 
 void compare_settings(const io::Config& config, parallel::Communicator& comm) {

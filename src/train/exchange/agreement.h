@@ -14,6 +14,8 @@ class SharedFailure : public Failure {
   using Failure::Failure;
 };
 
+/// Collective. The text of rank 0.
+std::string broadcast_text(parallel::Communicator& comm, std::string text);
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
 

@@ -1,13 +1,21 @@
-#include "src/train/exchange/device_collectives.h"
-
+// Collectives over the replicas from device to device by NCCL: no array crosses the bus, codecs run
+// on the devices, and the host waits for nothing. Error feedback and master copies stay in device
+// memory.
+#include "parallel/reduction/device/buckets.h"
 #include "parallel/reduction/flat.h"
+#include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/registry.h"
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/exchange/replica_collectives.h"
+#include "src/train/stage/stage.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 
 std::string device_obstacle(const io::Config& config) {
   const io::ParallelConfig& parallel = config.parallel;
+  if (parallel.device_link == "host" || parallel.device_link == "mpi") {
+    return fmt::format("parallel.device_link = \"{}\"", parallel.device_link);
+  }
   const auto* reduction = find_or_null(parallel::reductions(), parallel.reduction);
   if (reduction != nullptr && !reduction->on_device) {  // null: "auto"
     return fmt::format("parallel.reduction = \"{}\" runs on the host only", parallel.reduction);
@@ -15,88 +23,122 @@ std::string device_obstacle(const io::Config& config) {
   return {};
 }
 
-bool reduces_on_device(const io::Config& config, parallel::Communicator& world, Stream& stream) {
-  const std::string& link = config.parallel.device_link;
-  return world.size() > 1 && stream.arena().on_device() && (link == "auto" || link == "nccl") &&
-         device_obstacle(config).empty() && parallel::NcclLink::obstacle(world, stream).empty();
+std::string device_obstacle(const io::Config& config, parallel::Communicator& ranks,
+                            Stream& stream) {
+  const std::string why = device_obstacle(config);
+  return why.empty() ? parallel::NcclLink::obstacle(ranks, stream) : why;
 }
 
-DeviceCollectives::DeviceCollectives(const io::Config& config, parallel::Communicator& replicas,
-                                     Stage& stage)
-    : stage_(stage),
-      bucket_bytes_(bucket_bytes(config)),
-      link_(replicas, stage.stream()),
-      gradient_wire_(stage.kernels(), link_.stream()),
-      value_wire_(stage.kernels(), link_.stream()),
-      low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
-      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
-      factored_(link_, low_rank_, reduction_),
-      gradients_(link_, factored_, config.parallel.overlap, parallel::kGradientText),
-      values_(link_, reduction_, config.parallel.overlap, parallel::kValueText),
-      copy_(stage.stream(), true) {}
+namespace {
 
-void DeviceCollectives::begin(const Tensor& gradient) {
-  gradient_ = gradient;
-  reducing_ = false;
-}
+class DeviceCollectives final : public ReplicaCollectives {
+ public:
+  DeviceCollectives(const io::Config& config, parallel::Communicator& replicas, Stage& stage)
+      : stage_(stage),
+        bucket_bytes_(bucket_bytes(config)),
+        link_(replicas, stage.stream()),
+        gradient_wire_(stage.kernels(), link_.stream()),
+        value_wire_(stage.kernels(), link_.stream()),
+        low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
+        reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
+        factored_(link_, low_rank_, reduction_),
+        gradients_(link_, factored_, config.parallel.overlap, parallel::kGradientText),
+        values_(link_, reduction_, config.parallel.overlap, parallel::kValueText),
+        copy_(stage.stream(), true) {}
 
-void DeviceCollectives::start_reduce(const Buckets& buckets) {
-  const parallel::WireView wire{.wire = &gradient_wire_, .first = buckets.first};
-  gradients_.begin(buckets.partition != nullptr
-                       ? half_step(gradient_, parallel::Phases::scatter, *buckets.partition, wire)
-                       : all_reduce_step(gradient_, buckets.boundaries, bucket_bytes_, wire));
-  reducing_ = true;
-}
+  parallel::Wire& gradient_wire() override { return gradient_wire_; }
+  parallel::Wire& value_wire() override { return value_wire_; }
+  parallel::LowRank& low_rank() override { return low_rank_; }
 
-void DeviceCollectives::gradient_ready(int64_t end) {
-  if (reducing_) {
-    gradients_.ready(end);
+  void begin(const Tensor& gradient) override {
+    gradient_ = gradient;
+    reducing_ = false;
   }
-}
 
-const Tensor& DeviceCollectives::gradient_on_host() {
-  copy_.begin(gradient_);
-  copy_.fetch_all();
-  return copy_.host();
-}
+  void start_reduce(const Buckets& buckets) override {
+    const parallel::WireView wire{.wire = &gradient_wire_, .first = buckets.first};
+    gradients_.begin(buckets.partition != nullptr
+                         ? half_step(gradient_, parallel::Phases::scatter, *buckets.partition, wire)
+                         : all_reduce_step(gradient_, buckets.boundaries, bucket_bytes_, wire));
+    reducing_ = true;
+  }
 
-void DeviceCollectives::all_reduce_counts(const Tensor& counts) {
-  constexpr std::string_view kDoing = "summing the gradient's norm";
-  link_.follow_compute();
-  link_.group(kDoing, [&] { link_.sum_counts(counts); });
-  link_.lead_compute();
-}
+  void gradient_ready(int64_t end) override {
+    if (reducing_) {
+      gradients_.ready(end);
+    }
+  }
 
-void DeviceCollectives::all_gather(std::span<const sparse::SharedVector> vectors) {
-  link_.follow_compute();
-  link_.group("gathering norms and biases", [&] {
-    for (const auto& [whole, shares] : vectors) {
-      const auto of_rank = [&](int rank) {
-        const auto [first, count] = shares[static_cast<size_t>(rank)];
-        return parallel::flat_bytes(whole.elements(first, count));
-      };
-      for (int peer = 0; peer < link_.size(); ++peer) {
-        if (peer != link_.rank()) {
-          link_.send(peer, of_rank(link_.rank()), parallel::Traffic::other);
-          link_.receive(peer, of_rank(peer));
+  const Tensor& gradient_on_host() override {
+    copy_.begin(gradient_);
+    copy_.fetch_all();
+    return copy_.host();
+  }
+
+  void finish_reduce() override { gradients_.finish(); }
+
+  void start_gather(const Tensor& value, const parallel::Partition& partition,
+                    bool coded) override {
+    values_.begin(half_step(value, parallel::Phases::gather, partition,
+                            {.wire = coded ? &value_wire_ : nullptr}));
+  }
+  void value_ready(int64_t end) override { values_.ready(end); }
+  void finish_gather() override { values_.finish(); }
+
+  std::unique_ptr<TimedReduction> timed_reduction(const kernels::WireFormat& format,
+                                                  int64_t elements) override {
+    const DeviceTimedReduction::Context context{
+        .link = link_, .reduction = reduction_, .wire = gradient_wire_, .stage = stage_};
+    return std::make_unique<DeviceTimedReduction>(context, format, elements);
+  }
+
+  bool on_device() const override { return true; }
+
+  void all_reduce_counts(const Tensor& counts) override {
+    link_.follow_compute();
+    link_.group("summing the gradient's norm", [&] { link_.sum_counts(counts); });
+    link_.lead_compute();
+  }
+
+  void all_gather(std::span<const sparse::SharedVector> vectors) override {
+    link_.follow_compute();
+    link_.group("gathering norms and biases", [&] {
+      for (const auto& [whole, shares] : vectors) {
+        const auto of_rank = [&](int rank) {
+          const auto [first, count] = shares[static_cast<size_t>(rank)];
+          return parallel::flat_bytes(whole.elements(first, count));
+        };
+        for (int peer = 0; peer < link_.size(); ++peer) {
+          if (peer != link_.rank()) {
+            link_.send(peer, of_rank(link_.rank()), parallel::Traffic::other);
+            link_.receive(peer, of_rank(peer));
+          }
         }
       }
-    }
-  });
-  link_.lead_compute();
-}
+    });
+    link_.lead_compute();
+  }
 
-void DeviceCollectives::start_gather(const Tensor& value, const parallel::Partition& partition,
-                                     bool coded) {
-  values_.begin(half_step(value, parallel::Phases::gather, partition,
-                          {.wire = coded ? &value_wire_ : nullptr}));
-}
+ private:
+  Stage& stage_;
+  size_t bucket_bytes_;
+  parallel::NcclLink link_;
+  parallel::Wire gradient_wire_, value_wire_;
+  parallel::LowRank low_rank_;
+  parallel::DeviceReduction reduction_;
+  parallel::DeviceLowRankReduction factored_;
+  parallel::DeviceBuckets gradients_, values_;
+  Tensor gradient_;
+  HostCopy copy_;          ///< for codecs that are chosen by gradients
+  bool reducing_ = false;  ///< `start_reduce` was called for this gradient
+};
 
-std::unique_ptr<TimedReduction> DeviceCollectives::timed_reduction(
-    const kernels::WireFormat& format, int64_t elements) {
-  const DeviceTimedReduction::Context context{
-      .link = link_, .reduction = reduction_, .wire = gradient_wire_, .stage = stage_};
-  return std::make_unique<DeviceTimedReduction>(context, format, elements);
+}  // namespace
+
+std::unique_ptr<ReplicaCollectives> device_collectives(const io::Config& config,
+                                                       parallel::Communicator& replicas,
+                                                       Stage& stage) {
+  return std::make_unique<DeviceCollectives>(config, replicas, stage);
 }
 
 }  // namespace espalier::train

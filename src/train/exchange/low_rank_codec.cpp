@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "parallel/reduction/partition.h"
-#include "parallel/wire/codec.h"
 #include "src/core/rng.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -14,10 +14,6 @@ constexpr uint64_t kFactors = 0x51;  // key of a separate random stream
 
 bool is_low_rank(const std::string& codec) {
   return parallel::parse_codec(codec).kind() == parallel::CodecKind::matrices;
-}
-
-bool tied_apart(const Stage& stage, const sparse::Parameter& parameter) {
-  return parameter.spec.name == stage.tied_parameter();
 }
 
 /// Key of a matrix: the same on all ranks.
@@ -30,13 +26,6 @@ uint64_t key_of(const io::Config& config, const std::string& name) {
 }
 
 }  // namespace
-
-bool uses_low_rank(const io::Config& config) {
-  const io::Patterned& codec = config.parallel.codec;
-  return is_low_rank(codec.fallback) ||
-         std::ranges::any_of(codec.patterns, is_low_rank,
-                             &std::pair<std::string, std::string>::second);
-}
 
 int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter) {
   const io::ParallelConfig& parallel = config.parallel;
@@ -70,7 +59,7 @@ size_t low_rank_bytes(const io::Config& config, const sparse::Store& store) {
     const Shape& shape = parameter.spec.shape;
     factors += 4 * rank * static_cast<size_t>(shape.rows() + 3 * shape.cols());
   }
-  const auto wanted = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const auto wanted = bucket_bytes(config);
   const size_t bucket =
       wanted > 0 ? wanted : parallel::usual_bucket_bytes(store.gradient().bytes());
   rest = std::min(rest, 2 * bucket);
@@ -85,7 +74,7 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
   std::vector<parallel::Range> released;
   for (size_t p = store.parameters().size(); p-- > 0;) {
     const sparse::Parameter& parameter = store.parameters()[p];
-    const int64_t rank = tied_apart(stage, parameter) ? 0 : low_rank_of(config, parameter);
+    const int64_t rank = parameter.spec.name == stage.tied_parameter() ? 0 : low_rank_of(config, parameter);
     if (rank > 0) {
       matrices.push_back({.first = parameter.offset,
                           .rows = parameter.spec.shape.rows(),
@@ -107,7 +96,7 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
 void check_low_rank(const io::Config& config, const sparse::Store& store,
                     const std::vector<bool>& prunable) {
   const io::Patterned& codec = config.parallel.codec;
-  const bool prunes = config.pruning.method != "none";
+  const bool prunes = config.pruning.prunes();
   for (size_t p = 0; p < store.parameters().size(); ++p) {
     const sparse::Parameter& parameter = store.parameters()[p];
     const std::string& name = parameter.spec.name;

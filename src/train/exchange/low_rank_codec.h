@@ -16,9 +16,6 @@
 
 namespace espalier::train {
 
-/// Whether any parameter's codec is powersgd.
-bool uses_low_rank(const io::Config& config);
-
 /// Number of columns of a parameter's factors; 0: the parameter is not factored.
 int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter);
 

@@ -15,7 +15,10 @@
 namespace espalier::train {
 namespace {
 
-/// Uniform in (-1, 1).
+constexpr int kRepeats = 3;  // after one warm-up
+
+}  // namespace
+
 std::vector<std::byte> random_values(DType type, int64_t count) {
   std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(type));
   const Tensor x{memory.data(), type, Shape{count}};
@@ -32,10 +35,6 @@ std::vector<parallel::WireSegment> one_segment(const kernels::WireFormat& format
                                                int64_t elements) {
   return {{.first = 0, .count = elements, .format = format}};
 }
-
-constexpr int kRepeats = 3;  // after one warm-up
-
-}  // namespace
 
 ReductionTimer::ReductionTimer(parallel::Communicator& comm, ReplicaCollectives& collectives,
                                DType type)
@@ -84,32 +83,6 @@ cost::Link ReductionTimer::link(int64_t longest) {
   }
 }
 
-HostTimedReduction::HostTimedReduction(const Context& context, const kernels::WireFormat& format,
-                                       int64_t elements)
-    : context_(context),
-      format_(format),
-      memory_(random_values(context.type, elements)),
-      x_{memory_.data(), context.type, Shape{elements}},
-      wire_(context.kernels, context.stream, one_segment(format, elements)),
-      reduction_(
-          parallel::make_reduction(context.reduction, context.comm, context.stream.arena())) {}
-
-void HostTimedReduction::reduce() {
-  reduction_->start({.data = x_, .wire = &wire_});
-  reduction_->wait(context_.comm);
-}
-
-/// The codec kernels read fp32.
-void HostTimedReduction::encode_decode() {
-  if (codes_.empty()) {
-    values_ = random_values(DType::fp32, x_.count());
-    codes_.resize(kernels::wire_bytes(format_, x_.count()));
-  }
-  const Tensor values{values_.data(), DType::fp32, x_.shape};
-  context_.kernels.encode(context_.stream, {.x = values, .wire = codes_, .format = format_});
-  context_.kernels.decode(context_.stream, {.wire = codes_, .y = values, .format = format_});
-}
-
 DeviceTimedReduction::DeviceTimedReduction(const Context& context,
                                            const kernels::WireFormat& format, int64_t elements)
     : context_(context),
@@ -150,7 +123,7 @@ void DeviceTimedReduction::reduce() {
 void DeviceTimedReduction::encode_decode() {
   const Tensor gradient = context_.stage.store().gradient();
   const size_t begin = (x_.bytes() + parallel::kLine - 1) / parallel::kLine * parallel::kLine;
-  const std::span<std::byte> room =
+  const std::span<std::byte> codes =
       parallel::flat_bytes(gradient).subspan(std::min(begin, gradient.bytes()));
   const std::vector<int64_t> edges = parallel::edges_of({.data = x_}, context_.link.size());
   const int64_t piece =
@@ -158,9 +131,9 @@ void DeviceTimedReduction::encode_decode() {
   for (int64_t first = 0; first < x_.count(); first += piece) {
     const Tensor some = x_.elements(first, std::min(piece, x_.count() - first));
     const size_t bytes = context_.wire.bytes(first, some.count());
-    if (bytes <= room.size()) {
-      context_.wire.encode(some, first, room.first(bytes));
-      context_.wire.decode(room.first(bytes), first, some);
+    if (bytes <= codes.size()) {
+      context_.wire.encode(some, first, codes.first(bytes));
+      context_.wire.decode(codes.first(bytes), first, some);
     }
   }
   context_.link.stream().synchronize();

@@ -51,28 +51,10 @@ class TimedReduction {
   virtual void end() {}
 };
 
-/// The host's reduction, on memory of its own.
-class HostTimedReduction final : public TimedReduction {
- public:
-  struct Context {
-    parallel::Communicator& comm;
-    const kernels::Kernels& kernels;
-    Stream& stream;
-    std::string reduction;  ///< parallel/reduction/registry.h
-    DType type;             ///< of the values
-  };
-  HostTimedReduction(const Context& context, const kernels::WireFormat& format, int64_t elements);
-  void reduce() override;
-  void encode_decode() override;
-
- private:
-  Context context_;
-  kernels::WireFormat format_;
-  std::vector<std::byte> memory_, values_, codes_;
-  Tensor x_;
-  parallel::Wire wire_;
-  std::unique_ptr<parallel::Reduction> reduction_;
-};
+/// [count] values of `type`, uniform in (-1, 1), always the same.
+std::vector<std::byte> random_values(DType type, int64_t count);
+/// Segments of a wire with one format.
+std::vector<parallel::WireSegment> one_segment(const kernels::WireFormat& format, int64_t elements);
 
 /// Reduces between devices with the run's own link, reduction and wire. Values are in the gradient
 /// buffer, whose contents are overwritten; codes of `encode_decode` follow them. So the timer

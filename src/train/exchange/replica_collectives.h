@@ -1,6 +1,7 @@
 #pragma once
 // Collectives over the replicas of a stage: reduction of gradients, and with ZeRO-1 the gather of
-// updated values. Two implementations: host_collectives.h and device_collectives.h.
+// updated values: through the host (host_collectives.cpp) or between devices by NCCL
+// (device_collectives.cpp).
 //
 //   collectives.begin(gradient);                  before kernels compute it
 //   collectives.start_reduce(buckets);            from now on a bucket is sent once it is final
@@ -69,6 +70,20 @@ class ReplicaCollectives {
   /// Gathers each replica's ranges on all replicas.
   virtual void all_gather(std::span<const sparse::SharedVector> /*vectors*/) {}
 };
+
+std::unique_ptr<ReplicaCollectives> host_collectives(const io::Config& config,
+                                                     parallel::Communicator& replicas,
+                                                     Stage& stage);
+/// Collective over the replicas. Throws Failure: parallel::NcclLink::obstacle.
+std::unique_ptr<ReplicaCollectives> device_collectives(const io::Config& config,
+                                                       parallel::Communicator& replicas,
+                                                       Stage& stage);
+
+/// The reason why this config needs reductions on the host on any device; empty: none.
+std::string device_obstacle(const io::Config& config);
+/// The reason why these ranks cannot reduce from device to device; empty: they can. Collective.
+std::string device_obstacle(const io::Config& config, parallel::Communicator& ranks,
+                            Stream& stream);
 
 /// The host's view of a flat array. Without a device: the array itself. On a device: pinned memory
 /// as large as the array. Prefixes are copied to it while kernels run; the result of the collective

@@ -3,9 +3,16 @@
 #include <algorithm>
 
 #include "parallel/transport/collectives.h"
-#include "sparse/store/store.h"
+#include "src/train/stage/stage.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
+
+Shards::Shards(const io::Config& config, int rank, int ranks)
+    : rank_(rank),
+      ranks_(ranks),
+      bucket_bytes_(bucket_bytes(config)),
+      element_bytes_(size_of(store_options(config, true).gradient)) {}
 
 std::vector<std::vector<sparse::Range>> Shards::shares(std::span<const sparse::Extent> extents) {
   std::vector<parallel::FlatParameter> parameters;
@@ -18,8 +25,8 @@ std::vector<std::vector<sparse::Range>> Shards::shares(std::span<const sparse::E
   }
   partition_ = parallel::make_partition(parameters, total,
                                         {.ranks = ranks_,
-                                         .bucket_bytes = options_.bucket_bytes,
-                                         .element_bytes = options_.element_bytes,
+                                         .bucket_bytes = bucket_bytes_,
+                                         .element_bytes = element_bytes_,
                                          .block = kernels::kQuantizeBlock});
   std::vector<std::vector<sparse::Range>> all;
   for (const parallel::FlatParameter& parameter : parameters) {
@@ -49,6 +56,16 @@ void Shards::collect(std::span<const sparse::Range> shares, const Tensor& whole)
                                    .mine = array.subspan(static_cast<size_t>(mine.first),
                                                          static_cast<size_t>(mine.count)),
                                    .whole = array});
+}
+
+std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm) {
+  return config.parallel.zero != 0 && comm.size() > 1 ? std::make_shared<Shards>(config, comm)
+                                                      : nullptr;
+}
+
+std::shared_ptr<Shards> plan_shards(const io::Config& config, int rank, int ranks) {
+  return config.parallel.zero != 0 && ranks > 1 ? std::make_shared<Shards>(config, rank, ranks)
+                                                : nullptr;
 }
 
 }  // namespace espalier::train

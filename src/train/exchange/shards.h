@@ -3,9 +3,11 @@
 // parallel/reduction/partition.h over the ranks of a communicator. Every rank computes the same
 // partition from the same masks, without messages, and again when masks change.
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "io/config/config.h"
 #include "parallel/reduction/partition.h"
 #include "parallel/transport/communicator.h"
 #include "sparse/store/sharding.h"
@@ -14,16 +16,13 @@ namespace espalier::train {
 
 class Shards final : public sparse::Sharding {
  public:
-  struct Options {
-    size_t bucket_bytes = size_t{4} << 20U;
-    size_t element_bytes = 4;  ///< of the gradient
-  };
   /// `comm` must outlive it.
-  Shards(parallel::Communicator& comm, const Options& options)
-      : comm_(&comm), rank_(comm.rank()), ranks_(comm.size()), options_(options) {}
+  Shards(const io::Config& config, parallel::Communicator& comm)
+      : Shards(config, comm.rank(), comm.size()) {
+    comm_ = &comm;
+  }
   /// For plans: cannot collect.
-  Shards(int rank, int ranks, const Options& options)
-      : rank_(rank), ranks_(ranks), options_(options) {}
+  Shards(const io::Config& config, int rank, int ranks);
 
   int rank() const override { return rank_; }
   std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
@@ -42,9 +41,13 @@ class Shards final : public sparse::Sharding {
  private:
   parallel::Communicator* comm_ = nullptr;
   int rank_, ranks_;
-  Options options_;
+  size_t bucket_bytes_, element_bytes_;  ///< of the gradient
   parallel::Partition partition_;
   DeviceGather device_gather_;
 };
+
+/// Shards(config, of...), or null if the config does not shard the optimizer or there is one rank.
+std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm);
+std::shared_ptr<Shards> plan_shards(const io::Config& config, int rank, int ranks);
 
 }  // namespace espalier::train

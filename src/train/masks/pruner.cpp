@@ -20,15 +20,10 @@ namespace {
 /// The masks of a checkpoint, intersected with the current ones.
 std::vector<sparse::Mask> masks_from_file(const std::string& file, sparse::Store& store) {
   const io::CheckpointReader reader(file);
+  check_same_parameters(reader, specs_of(store), false);
   std::vector<sparse::Mask> masks = store.masks();
   for (size_t p = 0; p < masks.size(); ++p) {
-    const auto& spec = store.parameters()[p].spec;
-    check(reader.has(spec.name), "{} has no parameter \"{}\": masks must come from the same model",
-          file, spec.name);
-    const io::ParameterInfo info = reader.info(spec.name);
-    check(info.shape == spec.shape, "{}: parameter \"{}\" has shape {}, this model's has {}", file,
-          spec.name, info.shape.text(), spec.shape.text());
-    const sparse::Mask wanted = read_mask(reader, spec.name);
+    const sparse::Mask wanted = read_mask(reader, store.parameters()[p].spec.name);
     for (int64_t i = 0; i < masks[p].size(); ++i) {
       if (masks[p][i] && !wanted[i]) {
         masks[p].set(i, false);
@@ -255,7 +250,7 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
               ? std::nullopt
               : std::optional(competition_of(scope, prunable_of(scope.network, config.pruning)))),
       method_(pruning::method_of(config.pruning)),
-      enabled_(config.pruning.method != "none") {
+      enabled_(config.pruning.prunes()) {
   if (enabled_) {
     timing_ = pruning::timing_of(config_);
     pruning::check_timing(timing_);
@@ -284,11 +279,16 @@ double Pruner::target(int64_t steps) const {
   return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
 }
 
-/// The first masks of a run: random if masks move, else by the method.
-pruning::Result Pruner::first_masks(int64_t steps) {
+pruning::Settings Pruner::settings_at(int64_t steps) const {
   pruning::Settings settings = pruning::settings_of(config_, seed_);
   settings.competition = competition_ ? &*competition_ : nullptr;
   settings.sparsity = target(steps);
+  return settings;
+}
+
+/// The first masks of a run: random if masks move, else by the method.
+pruning::Result Pruner::first_masks(int64_t steps) {
+  const pruning::Settings settings = settings_at(steps);
   if (method_.moving() && steps == 0) {
     const auto distribution = pruning::distribution_by_name(config_.distribution);
     return among_all(store_, prunable_,
@@ -322,10 +322,7 @@ pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm
           method_.score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
         });
   }
-  pruning::Settings settings = pruning::settings_of(config_, seed_);
-  settings.competition = competition_ ? &*competition_ : nullptr;
-  settings.sparsity = target(steps);
-  return among_all(store_, prunable_, pruning::prune(candidates, settings));
+  return among_all(store_, prunable_, pruning::prune(candidates, settings_at(steps)));
 }
 
 /// Kept elements of each parameter after `steps`: fewer than now while pruning is gradual.

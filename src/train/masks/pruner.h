@@ -65,6 +65,7 @@ class Pruner {
 
  private:
   pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Settings settings_at(int64_t steps) const;
   pruning::Result first_masks(int64_t steps);
   pruning::Result scored_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);

@@ -179,7 +179,7 @@ class MaskMaker {
 };
 
 bool before_first_step(const io::PruningConfig& pruning) {
-  return pruning.method != "none" && !pruning.gradual() && pruning.at_step <= 0;
+  return pruning.prunes() && !pruning.gradual() && pruning.at_step <= 0;
 }
 
 bool makes_masks_first(const io::PruningConfig& pruning) {
@@ -227,7 +227,7 @@ Start start_of_part(const Start& whole, std::vector<size_t> numbers) {
 }
 
 std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
-  if (config.method == "none") {
+  if (!config.prunes()) {
     return {};
   }
   const pruning::Timing timing = pruning::timing_of(config);
@@ -237,7 +237,7 @@ std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
 
 std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& specs, int64_t step,
                                 std::vector<int64_t> now) {
-  if (config.method == "none") {
+  if (!config.prunes()) {
     return now;
   }
   const pruning::Method& method = pruning::method_of(config);

@@ -7,8 +7,8 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/config/parse.h"
-#include "src/train/exchange/data_parallel.h"
-#include "src/train/exchange/value_wire.h"
+#include "src/train/exchange/shards.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -105,7 +105,7 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
       ways.push_back({std::move(text), std::move(apply)});
     }
   };
-  const bool prunes = config.pruning.method != "none";
+  const bool prunes = config.pruning.prunes();
   const std::string storage(run.place.device ? sparse::Storage::expanded.name
                                              : sparse::Storage::sparse.name);
   add(!prunes && !run.start.pruned, "prune from the start (pruning.method = \"random\")");

@@ -9,17 +9,15 @@
 #include "pruning/registry.h"
 #include "sparse/store/value_copy.h"
 #include "src/kernels/rules/wire/codecs.h"
-#include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/device_collectives.h"
-#include "src/train/exchange/gradient_wire.h"
+#include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/low_rank_codec.h"
-#include "src/train/exchange/reduction_timer.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/shards.h"
-#include "src/train/exchange/value_wire.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/storage_choice.h"
 #include "src/train/stage/part_weights.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -34,7 +32,7 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
     return 0;
   }
   const size_t element = size_of(gradient.dtype);
-  const auto asked = static_cast<size_t>(config.parallel.bucket_mb * 1024 * 1024);
+  const size_t asked = bucket_bytes(config);
   const size_t least = asked > 0 ? asked : parallel::usual_bucket_bytes(gradient.bytes());
   int64_t longest = 0;
   int64_t begin = 0;
@@ -65,9 +63,8 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
   }
-  const std::string codec = parallel::parse_codec(config.parallel.codec.fallback).name;
-  const bool timed = config.parallel.reduction == "auto" || codec == "fastest" ||
-                     (codec == "adaptive" && config.parallel.codec_goal == "time");
+  const bool timed = config.parallel.reduction == "auto" || times_link(config) ||
+                     codec_chooser(config) == CodecChooser::fastest;
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
   const size_t bucket = longest_bucket_bytes(config, stage);
   return in_flight * reduction_bytes(config, bucket, ranks) +
@@ -75,9 +72,9 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
          (timed ? reduction_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
-/// Bytes of the state in one arena that AdaPrec's trials copy and restore (state_copy.h).
+/// Bytes of the state in one arena that AdaPrec's trials copy and restore (codec_choice/adaprec.h).
 size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
-  if (config.parallel.codec.fallback != "adaprec" || ranks == 1) {
+  if (codec_chooser(config) != CodecChooser::adaprec || ranks == 1) {
     return 0;
   }
   size_t bytes = 0;
@@ -89,8 +86,8 @@ size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
 
 /// The same for error feedback.
 size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
-  return config.parallel.codec.fallback == "adaprec" && ranks > 1 && feedback ? feedback.bytes()
-                                                                              : 0;
+  return codec_chooser(config) == CodecChooser::adaprec && ranks > 1 && feedback ? feedback.bytes()
+                                                                                 : 0;
 }
 
 /// Exclude patterns apply to the whole network; a stage takes the names that they match.
@@ -125,7 +122,7 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   std::vector<Segments> ways;
   for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
     ways.push_back(segments_of(config, stage, format));
-    if (format == plain && config.parallel.codec.fallback != "adaprec") {
+    if (format == plain && codec_chooser(config) != CodecChooser::adaprec) {
       // Uncompressed parameters beside encoded ones take another path than a fully uncompressed
       // gradient.
       ways.push_back(ways.back());
@@ -151,18 +148,87 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
 class PlannedReductions {
  public:
   /// For replica `rank` of `ranks`. Both must outlive it. Runs the timed reductions.
-  PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks);
+  PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks)
+      : config_(config),
+        stage_(stage),
+        stream_(stage.store().arena(), 1),
+        link_(rank, ranks, stream_),
+        wire_(stage.kernels(), stream_),
+        value_wire_(stage.kernels(), stream_),
+        low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
+        reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
+        factored_(link_, low_rank_, reduction_) {
+    stage.store().move_codecs_to_device();
+    run_timed();
+  }
 
   /// Runs the reductions for the stage's present masks, with powersgd before and after its warm-up.
   /// Reduces slices if the optimizer is sharded, else whole gradients; in an asynchronous schedule
   /// one part at a time.
-  void run();
+  void run() {
+    run_step(0);
+    if (uses_low_rank(config_)) {
+      run_step(std::max<int64_t>(config_.train.steps - 1, 0));
+    }
+  }
 
  private:
-  void run_timed();
-  void run_step(int64_t step);
-  void run_with(const parallel::WireView& wire);
-  void run_buckets(const parallel::BucketStep& step);
+  void run_timed() {
+    if (config_.parallel.error_feedback) {
+      wire_.set_feedback(stage_.store().feedback());
+    }
+    const DeviceTimedReduction::Context context{
+        .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
+    for (const Timing& timing : longest_timings(config_, stage_)) {
+      DeviceTimedReduction reduction(context, timing.format, timing.elements);
+      timing.code ? reduction.encode_decode() : reduction.reduce();
+      reduction.end();
+    }
+  }
+
+  void run_step(int64_t step) {
+    if (uses_low_rank(config_)) {
+      set_low_rank(low_rank_, config_, stage_, step);
+    }
+    if (config_.parallel.error_feedback) {
+      wire_.set_feedback(stage_.store().feedback());
+    }
+    for (Segments& way : ways_to_send(config_, stage_)) {
+      std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
+      wire_.set_segments(std::move(way));
+      run_with({.wire = &wire_});
+    }
+  }
+
+  void run_with(const parallel::WireView& wire) {
+    sparse::Store& store = stage_.store();
+    if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
+      run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
+                                      shards->partition(), wire));
+      if (codes_values(config_)) {
+        value_wire_.set_segments(value_segments(config_, store));
+        run_buckets(parallel::half_step(store.value(), parallel::Phases::gather,
+                                        shards->partition(), {.wire = &value_wire_}));
+      }
+    } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
+      run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
+                                            bucket_bytes(config_), wire));
+    } else {
+      for (size_t part = 0; part < stage_.parts().size(); ++part) {
+        const sparse::ParameterRange range = stage_.parameters_of_part(part);
+        const auto [first, count] = sparse::flat_range(store, range);
+        run_buckets(parallel::all_reduce_step(
+            store.gradient().elements(first, count), sparse::flat_ends(store, range),
+            bucket_bytes(config_), {.wire = wire.wire, .first = first}));
+      }
+    }
+  }
+
+  void run_buckets(const parallel::BucketStep& step) {
+    for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
+      factored_.run(step, bucket, "planning");
+    }
+  }
 
   const io::Config& config_;
   Stage& stage_;
@@ -173,84 +239,6 @@ class PlannedReductions {
   parallel::DeviceReduction reduction_;
   parallel::DeviceLowRankReduction factored_;
 };
-
-PlannedReductions::PlannedReductions(const io::Config& config, Stage& stage, int rank, int ranks)
-    : config_(config),
-      stage_(stage),
-      stream_(stage.store().arena(), 1),
-      link_(rank, ranks, stream_),
-      wire_(stage.kernels(), stream_),
-      value_wire_(stage.kernels(), stream_),
-      low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
-      reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
-      factored_(link_, low_rank_, reduction_) {
-  stage.store().move_codecs_to_device();
-  run_timed();
-}
-
-void PlannedReductions::run_timed() {
-  if (config_.parallel.error_feedback) {
-    wire_.set_feedback(stage_.store().feedback());
-  }
-  const DeviceTimedReduction::Context context{
-      .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
-  for (const Timing& timing : longest_timings(config_, stage_)) {
-    DeviceTimedReduction reduction(context, timing.format, timing.elements);
-    timing.code ? reduction.encode_decode() : reduction.reduce();
-    reduction.end();
-  }
-}
-
-void PlannedReductions::run() {
-  run_step(0);
-  if (uses_low_rank(config_)) {
-    run_step(std::max<int64_t>(config_.train.steps - 1, 0));
-  }
-}
-
-void PlannedReductions::run_step(int64_t step) {
-  if (uses_low_rank(config_)) {
-    set_low_rank(low_rank_, config_, stage_, step);
-  }
-  if (config_.parallel.error_feedback) {
-    wire_.set_feedback(stage_.store().feedback());
-  }
-  for (Segments& way : ways_to_send(config_, stage_)) {
-    std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
-    wire_.set_segments(std::move(way));
-    run_with({.wire = &wire_});
-  }
-}
-
-void PlannedReductions::run_with(const parallel::WireView& wire) {
-  sparse::Store& store = stage_.store();
-  if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
-    run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
-                                    shards->partition(), wire));
-    if (codes_values(config_)) {
-      value_wire_.set_segments(value_segments(config_, store));
-      run_buckets(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
-                                      {.wire = &value_wire_}));
-    }
-  } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
-    run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
-                                          bucket_bytes(config_), wire));
-  } else {
-    for (size_t part = 0; part < stage_.parts().size(); ++part) {
-      const sparse::ParameterRange range = stage_.parameters_of_part(part);
-      const auto [first, count] = sparse::flat_range(store, range);
-      run_buckets(parallel::all_reduce_step(store.gradient().elements(first, count),
-                                            sparse::flat_ends(store, range), bucket_bytes(config_),
-                                            {.wire = wire.wire, .first = first}));
-    }
-  }
-}
-
-void PlannedReductions::run_buckets(const parallel::BucketStep& step) {
-  for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-    factored_.run(step, bucket, "planning");
-  }
-}
 
 /// A run on a dry arena, with the peak of its heap.
 class DryRun {
@@ -352,8 +340,7 @@ class DryRun {
   size_t messages_of_reductions() {
     const sparse::Store& store = stage_.store();
     if (on_device()) {  // codecs are chosen on the host
-      const std::string codec = parallel::parse_codec(config_.parallel.codec.fallback).name;
-      return codec == "adaptive" ? store.gradient().bytes() : 0;
+      return codec_chooser(config_) == CodecChooser::adaptive ? store.gradient().bytes() : 0;
     }
     const bool copies = run_.place.device && run_.ranks > 1;
     return staging_of_run(config_, stage_, run_.ranks) + low_rank_bytes(config_, store) +

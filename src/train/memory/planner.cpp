@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
-#include "src/train/exchange/data_parallel.h"
+#include "src/train/exchange/shards.h"
 #include "src/train/masks/pruner.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -18,11 +19,8 @@ class Planner {
       : input_(input),
         config_(config),
         start_(start),
-        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))) {
-    for (const auto& layer : input.layers) {
-      std::ranges::move(layer->parameters(), std::back_inserter(network_));
-    }
-  }
+        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))),
+        network_(model::parameters_of(input.layers)) {}
 
   Plan plan() const {
     const RunShape run = run_shape();
@@ -47,10 +45,78 @@ class Planner {
   }
 
  private:
-  RunShape run_shape() const;
-  Layout layout_for(int64_t micro_batches) const;
-  std::vector<StageShape> stages_for(int64_t micro_batches) const;
-  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const;
+  RunShape run_shape() const {
+    const int replica = grid_.place_of(input_.rank).replica;
+    RunShape run{.problem = input_.problem,
+                 .ranks = grid_.data,
+                 .threads = input_.threads,
+                 .place = input_.place,
+                 .start = start_,
+                 .sharding = plan_shards(config_, replica, grid_.data),
+                 .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
+                 .replica = replica};
+    if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
+      run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+    }
+    return run;
+  }
+
+  Layout layout_for(int64_t micro_batches) const {
+    return make_layout(config_, input_.ranks, micro_batches, input_.times);
+  }
+
+  std::vector<StageShape> stages_for(int64_t micro_batches) const {
+    const Layout layout = layout_for(micro_batches);
+    const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
+    const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
+    std::vector<StageShape> stages;
+    for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+      const std::vector<PartShape> parts = layout.parts(rank);
+      const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
+      StageShape stage{.rank = rank,
+                       .layout = layout,
+                       .parts = parts,
+                       .start = start_of_part(start_, numbers),
+                       .messages = messages(layout, rank, samples)};
+      for (const size_t number : numbers) {
+        if (network_[number].prunable && !prunable[number]) {
+          stage.exclude.push_back(network_[number].name);
+        }
+      }
+      stages.push_back(std::move(stage));
+    }
+    return stages;
+  }
+  /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
+
+  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const {
+    const parallel::Schedule& schedule = layout.schedule;
+    StageShape::Messages sum;
+    for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
+      const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
+      const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
+      const kernels::WireFormat wire = activation_format(config_);
+      const size_t bytes = wire == kernels::WireFormat{}
+                               ? flow.bytes()
+                               : kernels::wire_bytes(wire, flow.shape.count());
+      const bool crosses = schedule.crosses(boundary);
+      const bool touches =
+          schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
+      const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
+      const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
+      (through_host ? sum.on_host : sum.beside_kernels) +=
+          touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
+    }
+    const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
+    const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
+    const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
+    if (!tied.empty() && apart && end) {
+      const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
+      sum.beside_kernels += static_cast<size_t>(found->shape.count()) *
+                            size_of(store_options(config_, true).gradient);
+    }
+    return sum;
+  }
 
   const PlanInput& input_;
   const io::Config& config_;
@@ -58,79 +124,6 @@ class Planner {
   parallel::Grid grid_;
   std::vector<sparse::ParameterSpec> network_;  ///< all parameters
 };
-
-RunShape Planner::run_shape() const {
-  const int replica = grid_.place_of(input_.rank).replica;
-  RunShape run{.problem = input_.problem,
-               .ranks = grid_.data,
-               .threads = input_.threads,
-               .place = input_.place,
-               .start = start_,
-               .sharding = plan_shards(config_, replica, grid_.data),
-               .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
-               .replica = replica};
-  if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
-    run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
-  }
-  return run;
-}
-
-Layout Planner::layout_for(int64_t micro_batches) const {
-  return make_layout(config_, input_.ranks, micro_batches, input_.times);
-}
-
-std::vector<StageShape> Planner::stages_for(int64_t micro_batches) const {
-  const Layout layout = layout_for(micro_batches);
-  const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
-  const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
-  std::vector<StageShape> stages;
-  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const std::vector<PartShape> parts = layout.parts(rank);
-    const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
-    StageShape stage{.rank = rank,
-                     .layout = layout,
-                     .parts = parts,
-                     .start = start_of_part(start_, numbers),
-                     .messages = messages(layout, rank, samples)};
-    for (const size_t number : numbers) {
-      if (network_[number].prunable && !prunable[number]) {
-        stage.exclude.push_back(network_[number].name);
-      }
-    }
-    stages.push_back(std::move(stage));
-  }
-  return stages;
-}
-
-/// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
-StageShape::Messages Planner::messages(const Layout& layout, int rank, int64_t samples) const {
-  const parallel::Schedule& schedule = layout.schedule;
-  StageShape::Messages sum;
-  for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-    const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
-    const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
-    const kernels::WireFormat wire = activation_format(config_);
-    const size_t bytes = wire == kernels::WireFormat{}
-                             ? flow.bytes()
-                             : kernels::wire_bytes(wire, flow.shape.count());
-    const bool crosses = schedule.crosses(boundary);
-    const bool touches =
-        schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
-    const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
-    const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
-    (through_host ? sum.on_host : sum.beside_kernels) +=
-        touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
-  }
-  const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
-  const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
-  const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
-  if (!tied.empty() && apart && end) {
-    const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
-    sum.beside_kernels +=
-        static_cast<size_t>(found->shape.count()) * size_of(store_options(config_, true).gradient);
-  }
-  return sum;
-}
 
 io::Config with_stages(io::Config config, int stages) {
   config.parallel.pipeline = stages;
@@ -149,16 +142,14 @@ int fewest_stages(const PlanInput& input, const io::Config& config, const Start&
 
 /// Fewest stages of the unpruned network, for a note to the user.
 std::string unpruned_note(const PlanInput& input) {
-  if (input.config.pruning.method == "none" && !input.start.pruned) {
+  if (!input.config.pruning.prunes() && !input.start.pruned) {
     return {};
   }
   io::Config config = input.config;
   config.pruning = {};
   Start dense{.masks = {}, .kept = {}};
-  for (const auto& layer : input.layers) {
-    for (const sparse::ParameterSpec& spec : layer->parameters()) {
-      dense.kept.push_back(spec.shape.count());
-    }
+  for (const sparse::ParameterSpec& spec : model::parameters_of(input.layers)) {
+    dense.kept.push_back(spec.shape.count());
   }
   const int stages = fewest_stages(input, config, dense);
   return stages == 0 ? fmt::format("; unpruned it would fit no grid of {} ranks", input.ranks)

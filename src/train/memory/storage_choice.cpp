@@ -44,7 +44,7 @@ bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& par
   if (parameter.full()) {
     return blocks;
   }
-  return (blocks || pruning.method == "none") &&
+  return (blocks || !pruning.prunes()) &&
          sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
                              question.store.options().block)
              .has_value();
@@ -275,7 +275,8 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
   }
 }
 
-void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm) {
+void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
+                    parallel::Communicator& comm) {
   // Every rank has the same list, because whether a storage can hold a mask does not depend on
   // ranks.
   std::vector<uint64_t> chosen;
@@ -285,13 +286,8 @@ void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(chosen)));
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g].chosen = chosen[g];
-  }
-}
-
-void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& store) {
-  for (const StorageGroup& group : groups) {
-    for (const size_t p : group.parameters) {
-      store.set_storage(store.parameters()[p], group.timings[group.chosen].storage);
+    for (const size_t p : groups[g].parameters) {
+      store.set_storage(store.parameters()[p], groups[g].timings[chosen[g]].storage);
     }
   }
 }

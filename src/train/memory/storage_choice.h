@@ -55,9 +55,9 @@ size_t planned_bytes(const std::vector<StorageGroup>& groups);
 /// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
 /// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
-/// Collective: broadcasts the choice of rank 0.
-void agree_on_storages(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
-void apply_storages(const std::vector<StorageGroup>& groups, sparse::Store& store);
+/// Collective: all ranks apply the choice of rank 0.
+void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
+                    parallel::Communicator& comm);
 
 /// A table for the user: shape, density, parameters, ms and bytes of each storage, the choice, and
 /// where the budget excluded the fastest. Below it, the shapes for which products with

@@ -18,20 +18,20 @@ constexpr int64_t kPatience = 2000;
 }  // namespace
 
 LossScale::LossScale(const io::TrainConfig& config)
-    : moving_(config.loss_scale == 0 && config.dtype == "fp16"),
-      value_(moving_ ? kFirst : (config.loss_scale > 0 ? config.loss_scale : 1)) {}
+    : dynamic_(config.loss_scale == 0 && config.dtype == "fp16"),
+      value_(dynamic_ ? kFirst : (config.loss_scale > 0 ? config.loss_scale : 1)) {}
 
-bool LossScale::take(bool finite) {
-  if (!finite && (!moving_ || value_ <= kLeast)) {
+bool LossScale::update(bool finite) {
+  if (!finite && (!dynamic_ || value_ <= kLeast)) {
     return false;
   }
-  if (!moving_) {
+  if (!dynamic_) {
     return true;
   }
   if (!finite) {
     value_ /= 2;
     good_ = 0;
-    ++left_out_;
+    ++skipped_;
   } else if (++good_ == kPatience) {
     value_ = std::min(2 * value_, kMost);
     good_ = 0;
@@ -40,23 +40,23 @@ bool LossScale::take(bool finite) {
 }
 
 std::string LossScale::state() const {
-  return moving_ ? fmt::format("{} {} {}", value_, good_, left_out_) : "";
+  return dynamic_ ? fmt::format("{} {} {}", value_, good_, skipped_) : "";
 }
 
 void LossScale::restore(const std::string& state) {
-  if (!moving_ || state.empty()) {
+  if (!dynamic_ || state.empty()) {
     return;  // the saved run had no dynamic scale, or this config fixes one
   }
   std::istringstream in(state);
   double value = 0;
   int64_t good = -1;
-  int64_t left_out = -1;
-  in >> value >> good >> left_out;
-  check(!in.fail() && value >= kLeast && value <= kMost && good >= 0 && left_out >= 0,
+  int64_t skipped = -1;
+  in >> value >> good >> skipped;
+  check(!in.fail() && value >= kLeast && value <= kMost && good >= 0 && skipped >= 0,
         "the checkpoint's loss scale is '{}': it should be a scale and two counts", state);
   value_ = value;
   good_ = good;
-  left_out_ = left_out;
+  skipped_ = skipped;
 }
 
 }  // namespace espalier::train

@@ -20,12 +20,12 @@ class LossScale {
 
   double value() const { return value_; }
   /// Whether it is dynamic: steps may be skipped.
-  bool moving() const { return moving_; }
+  bool dynamic() const { return dynamic_; }
   /// Call after a step with its gradient norm's finiteness at `value`. Returns false if the step
   /// cannot be skipped, because the scale is not the cause.
-  bool take(bool finite);
+  bool update(bool finite);
   /// Steps skipped since the run began; the optimizer does not count them.
-  int64_t left_out() const { return left_out_; }
+  int64_t skipped() const { return skipped_; }
 
   /// For checkpoints; empty for a fixed scale.
   std::string state() const;
@@ -33,10 +33,10 @@ class LossScale {
   void restore(const std::string& state);
 
  private:
-  bool moving_;
+  bool dynamic_;
   double value_;
   int64_t good_ = 0;  ///< steps in a row at this scale
-  int64_t left_out_ = 0;
+  int64_t skipped_ = 0;
 };
 
 }  // namespace espalier::train

@@ -18,7 +18,7 @@
 #include <memory>
 
 #include "parallel/pipeline/runner.h"
-#include "src/train/exchange/data_parallel.h"
+#include "src/train/run/data_parallel.h"
 #include "src/train/run/source.h"
 #include "src/train/stage/layout.h"
 #include "src/train/stage/part_weights.h"

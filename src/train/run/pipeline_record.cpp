@@ -1,11 +1,11 @@
-#include "src/train/run/pipeline_record.h"
-
+// Records the last step of a pipeline and its simulation.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
 
 #include "parallel/pipeline/schedule/draw.h"
 #include "parallel/transport/collectives.h"
+#include "src/train/run/summary.h"
 
 namespace espalier::train {
 namespace {

@@ -3,7 +3,6 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/run/pipeline_record.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/run/summary.h"
 
@@ -45,7 +44,7 @@ void Reporter::checkpoint() {
 /// Gathers the choices of all stages on rank 0. AdaPrec's choice is the same on all.
 std::string Reporter::all_codec_choices() const {
   const std::string mine = run_.data_parallel->codecs().state();
-  if (run_.config().parallel.codec.fallback == "adaprec" && run_.plan->layout.grid.data > 1) {
+  if (codec_chooser(run_.config()) == CodecChooser::adaprec && run_.plan->layout.grid.data > 1) {
     return mine;
   }
   std::string all;
@@ -59,10 +58,10 @@ std::string Reporter::newest_checkpoint() const {
   return last_saved_ < 0 ? "none" : run_.directory->checkpoint_path(last_saved_).string();
 }
 
-void Reporter::note_news() {
-  if (const std::string news = run_.data_parallel->codecs().news(); !news.empty()) {
-    note(run_.plan->layout.pipelined() ? fmt::format("stage {}: {}", run_.ranks->stage(), news)
-                                       : news);
+void Reporter::note_choices() {
+  if (const std::string text = run_.data_parallel->codecs().take_notes(); !text.empty()) {
+    note(run_.plan->layout.pipelined() ? fmt::format("stage {}: {}", run_.ranks->stage(), text)
+                                       : text);
   }
   for (const auto& part : run_.stage->parts()) {
     if (const std::string why = part->take_graph_failure(); !why.empty()) {

@@ -49,7 +49,7 @@ class Reporter {
   /// Path of the newest checkpoint; "none" if there is none.
   std::string newest_checkpoint() const;
   /// Reports notes about chosen codecs and failed graph captures since the last call.
-  void note_news();
+  void note_choices();
   /// Records or stops the trace for the step after `step`.
   void trace_step(int64_t step);
   /// Collective: the last checkpoint, pictures of the pipeline, summary.json and trace.json.

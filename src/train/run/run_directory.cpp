@@ -1,7 +1,6 @@
 #include "src/train/run/run_directory.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "parallel/transport/collectives.h"
 #include "src/config/dump.h"
 #include "src/train/exchange/agreement.h"
 
@@ -9,14 +8,6 @@ namespace espalier::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string broadcast_text(parallel::Communicator& comm, std::string text) {
-  uint64_t length = text.size();
-  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&length, 1)));
-  text.resize(length);
-  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
 
 }  // namespace
 

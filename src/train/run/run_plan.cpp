@@ -6,8 +6,7 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/device_collectives.h"
-#include "src/train/memory/planner.h"
+#include "src/train/exchange/replica_collectives.h"
 
 namespace espalier::train {
 namespace {
@@ -93,39 +92,35 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   const io::Config config = with_known_partition(given, sources);
   const LayerTimes times = times_of_layers(config, sources, comm);
   Stream& stream = sources.backend.stream();
-  RunPlan plan{.config = config, .problem = sources.problem};
+  RunPlan plan;
+  plan.config = config;
+  plan.problem = sources.problem;
   if (config.parallel.pipeline != 1) {  // "auto" may need stages
     plan.stage_link = choose_stage_link(config, comm, stream);
   }
-  const bool on_device = reduces_on_device(config, comm, stream);
+  const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
+                         device_obstacle(config, comm, stream).empty();
   on_first_rank_first(comm, [&] {
-    Plan made = make_plan({.config = config,
-                           .problem = sources.problem,
-                           .layers = sources.layers,
-                           .start = sources.start,
-                           .times = times,
-                           .ranks = comm.size(),
-                           .rank = comm.rank(),
-                           .threads = stream.threads(),
-                           .place = kernels::planning(sources.backend.kernels()),
-                           .carrier = plan.stage_link.carrier,
-                           .reduces_on_device = on_device,
-                           .available = stream.arena().available()});
-    for (const std::string& text : made.notes) {
-      note(text);
+    static_cast<Plan&>(plan) = make_plan({.config = config,
+                                          .problem = sources.problem,
+                                          .layers = sources.layers,
+                                          .start = sources.start,
+                                          .times = times,
+                                          .ranks = comm.size(),
+                                          .rank = comm.rank(),
+                                          .threads = stream.threads(),
+                                          .place = kernels::planning(sources.backend.kernels()),
+                                          .carrier = plan.stage_link.carrier,
+                                          .reduces_on_device = on_device,
+                                          .available = stream.arena().available()});
+    std::ranges::for_each(plan.notes, note);
+    plan.config.parallel.pipeline = plan.pipeline;
+    if (plan.layout.pipelined()) {
+      plan.config.parallel.partition = plan.layout.partition();
     }
-    plan.config.parallel.pipeline = made.pipeline;
-    if (made.layout.pipelined()) {
-      plan.config.parallel.partition = made.layout.partition();
-    }
-    plan.layout = std::move(made.layout);
-    plan.fit = std::move(made.fit);
-    plan.advice = std::move(made.advice);
   });
   check_stage_link(plan, note);
-  for (const auto& layer : sources.layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(plan.specs));
-  }
+  plan.specs = model::parameters_of(sources.layers);
   const parallel::GridPlace place = plan.layout.grid.place_of(comm.rank());
   plan.parts = plan.layout.parts(place.stage);
   plan.parameters = parameters_of(sources.layers, plan.parts);

@@ -10,21 +10,18 @@
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
 #include "src/train/masks/start.h"
-#include "src/train/memory/budget.h"
+#include "src/train/memory/planner.h"
 #include "src/train/run/pipeline.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/stage/layout.h"
 
 namespace espalier::train {
 
-struct RunPlan {
+struct RunPlan : Plan {
   io::Config config;  ///< as read, with parallel.pipeline and parallel.partition resolved
   ProblemShape problem;
-  Layout layout;
   StageLink stage_link;
-  Fit fit;
-  std::string advice;  ///< shown if the device runs out of memory
-  Owners owners;       ///< of all parameters
+  Owners owners;  ///< of all parameters
 
   // Of this rank:
   std::vector<PartShape> parts;

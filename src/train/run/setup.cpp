@@ -57,7 +57,7 @@ std::string fp8_note(const io::Config& config, const sparse::Store& store) {
   for (const sparse::Parameter& parameter : store.parameters()) {
     const bool by_kept = !parameter.storage.dense_products;
     hidden += parameter.spec.prunable ? 1 : 0;
-    unrounded += parameter.spec.prunable && by_kept && config.pruning.method != "none" ? 1 : 0;
+    unrounded += parameter.spec.prunable && by_kept && config.pruning.prunes() ? 1 : 0;
   }
   return config.train.fp8 && unrounded > 0
              ? fmt::format(
@@ -70,12 +70,12 @@ std::string fp8_note(const io::Config& config, const sparse::Store& store) {
 /// The inputs of a plan, kept until the stage is built.
 struct Opened {
   StartFiles files;
-  std::vector<std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
+  model::Layers layers;  ///< of the network, not bound
   Start start;
 };
 
 /// Opens data and device, and reads or makes the initial masks.
-Opened open(const io::Config& config, const StartOptions& options, Run& run) {
+Opened open(const io::Config& config, const TrainerOptions& options, Run& run) {
   Opened opened{.files = {.resume = run.directory->resume_file(), .init = options.init}};
   const io::Vocabulary characters = saved_characters(config, opened.files);
   run.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
@@ -86,13 +86,9 @@ Opened open(const io::Config& config, const StartOptions& options, Run& run) {
   Stream& stream = run.backend->stream();
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
-  opened.layers = make_layers(config, problem_of(*run.source));
-  std::vector<sparse::ParameterSpec> specs;
-  for (const auto& layer : opened.layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(specs));
-  }
-  opened.start =
-      start_of(config, specs, opened.files, config.parallel.pipeline == 1 ? stream.threads() : 1);
+  opened.layers = model::make_layers(config.model, run.source->problem());
+  opened.start = start_of(config, model::parameters_of(opened.layers), opened.files,
+                          config.parallel.pipeline == 1 ? stream.threads() : 1);
   if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
@@ -155,8 +151,7 @@ void choose_auto_storages(Run& run) {
     budget = plan.fit.budget - plan.fit.plan.needed() + planned_bytes(groups);
   }
   choose_storages(groups, budget);
-  agree_on_storages(groups, run.ranks->data());
-  apply_storages(groups, run.stage->store());
+  apply_storages(groups, run.stage->store(), run.ranks->data());
   if (!groups.empty()) {
     run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }
@@ -182,7 +177,7 @@ void connect(const StartFiles& files, std::shared_ptr<Shards> shards, Run& run) 
       run.loss_scale.restore(saved.loss_scale);
     });
   }
-  run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.left_out());
+  run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.skipped());
   run.pipeline = std::make_unique<Pipeline>(
       plan.config,
       Pipeline::Parts{.layout = plan.layout,
@@ -210,16 +205,17 @@ void Run::count_totals() {
             .sparsity = {.prunable = whole(2), .prunable_kept = whole(3)}};
 }
 
-Run set_up(const io::Config& config, parallel::Communicator& comm, const StartOptions& options,
-           std::function<void(const std::string&)> note) {
+Run set_up(const io::Config& config, parallel::Communicator& comm, const TrainerOptions& options) {
   comm.set_timeout(config.parallel.timeout_s);
   compare_settings(config, comm);
-  Run run{.comm = comm, .note = std::move(note), .loss_scale = LossScale(config.train)};
+  Run run{.comm = comm,
+          .note = options.on_note ? options.on_note : [](const std::string&) {},
+          .loss_scale = LossScale(config.train)};
   run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
   Opened opened;
   on_first_rank_first(comm, [&] { opened = open(config, options, run); });
   run.plan = std::make_unique<const RunPlan>(plan_run(config,
-                                                      {.problem = problem_of(*run.source),
+                                                      {.problem = run.source->problem(),
                                                        .layers = opened.layers,
                                                        .start = opened.start,
                                                        .backend = *run.backend,

@@ -16,10 +16,15 @@
 
 namespace espalier::train {
 
-struct StartOptions {
+struct TrainerOptions {
   std::string resume;                         ///< see RunDirectory
-  std::string init;                           ///< file of weights and masks
+  std::string init;                           ///< file of weights and masks to start from
+  int64_t stop_after = 0;                     ///< end after this step of the run; 0: train.steps
+  std::string git;                            ///< for summary.json
   const kernels::Kernels* kernels = nullptr;  ///< instead of run.backend's
+  std::function<bool()> stop_requested;       ///< polled once per step
+  std::function<void(const struct StepReport&)> on_step;  ///< after each step
+  std::function<void(const std::string&)> on_note;        ///< messages for the user
 };
 
 /// Parameters of all stages.
@@ -55,7 +60,6 @@ struct Run {
 };
 
 /// Collective. Throws Failure if the run cannot start.
-Run set_up(const io::Config& config, parallel::Communicator& comm, const StartOptions& options,
-           std::function<void(const std::string&)> note);
+Run set_up(const io::Config& config, parallel::Communicator& comm, const TrainerOptions& options);
 
 }  // namespace espalier::train

@@ -36,57 +36,40 @@ void take_masks(sparse::Store& store, const MaskOf& masks) {
   store.restart(all);
 }
 
-/// Optimizer state of one parameter, gathered from all shards.
-struct WholeState {
-  std::vector<float> master;
-  std::vector<std::vector<float>> moments;
-};
-
-/// Collective when the store is sharded.
-WholeState whole_state(sparse::Store& store, const sparse::Parameter& parameter) {
-  WholeState state{.master = store.master(parameter), .moments = {}};
-  for (int which = 0; which < store.options().moments; ++which) {
-    state.moments.push_back(store.moment(parameter, which));
-  }
-  return state;
-}
-
 Tensor view_of(std::vector<float>& values) {
   return Tensor(values.data(), DType::fp32, Shape{static_cast<int64_t>(values.size())});
 }
 
-/// One parameter in the layout of the file.
+/// One parameter in the layout of the file, with its optimizer state from all shards.
 struct Saved {
-  sparse::FileIndex index;
+  sparse::FileIndex index{};
   int64_t nnz = 0;
-  Tensor values;  ///< view of `mirror`, `state` or `memory`
-  WholeState state;
-  std::vector<std::byte> memory;
-  std::optional<Mirror> mirror;  ///< of the store
-  std::vector<float> factor;     ///< of codec powersgd, [columns, factor_width]; may be empty
+  Tensor values{};  ///< view of `mirror`, `master` or `memory`
+  std::vector<float> master{};
+  std::vector<std::vector<float>> moments{};
+  std::vector<std::byte> memory{};
+  std::optional<Mirror> mirror{};  ///< of the store
+  std::vector<float> factor{};     ///< of codec powersgd, [columns, factor_width]; may be empty
   int64_t factor_width = 0;
 };
 
-Saved saved_of(const sparse::Store& store, const sparse::Parameter& parameter, WholeState state) {
+/// Collective when the store is sharded.
+Saved saved_of(sparse::Store& store, const sparse::Parameter& parameter,
+               const parallel::LowRank* low_rank) {
   Saved saved{.index = sparse::to_file(parameter.index, store.options().file_index),
               .nnz = parameter.kept(),
-              .values = {},
-              .state = std::move(state),
-              .memory = {},
-              .mirror = {}};
+              .master = store.master(parameter)};
+  for (int which = 0; which < store.options().moments; ++which) {
+    saved.moments.push_back(store.moment(parameter, which));
+  }
   // The values that kernels read: vectors are exact; of 16-bit matrices /optim has the exact master
   // copy.
   if (parameter.spec.shape.rank() == 1) {
-    saved.values = view_of(saved.state.master);
+    saved.values = view_of(saved.master);
   } else {
     saved.mirror.emplace(store.stream(), store.part(store.value(), parameter));
     saved.values = saved.mirror->read().host();
   }
-  return saved;
-}
-
-void add_factor(Saved& saved, const sparse::Parameter& parameter,
-                const parallel::LowRank* low_rank) {
   const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
   if (matrix != nullptr) {
     const Mirror factor(low_rank->stream(), low_rank->factor(*matrix));
@@ -94,6 +77,7 @@ void add_factor(Saved& saved, const sparse::Parameter& parameter,
     saved.factor.assign(columns.begin(), columns.end());
     saved.factor_width = matrix->cols;
   }
+  return saved;
 }
 
 void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& spec,
@@ -104,9 +88,9 @@ void write_parameter(io::CheckpointWriter& writer, const sparse::ParameterSpec& 
                     .nnz = saved.nnz,
                     .values = saved.values,
                     .index = saved.index.bytes});
-  writer.optimizer(spec.name, "master", view_of(saved.state.master));
-  for (size_t which = 0; which < saved.state.moments.size(); ++which) {
-    writer.optimizer(spec.name, kMoments.at(which), view_of(saved.state.moments[which]));
+  writer.optimizer(spec.name, "master", view_of(saved.master));
+  for (size_t which = 0; which < saved.moments.size(); ++which) {
+    writer.optimizer(spec.name, kMoments.at(which), view_of(saved.moments[which]));
   }
   if (!saved.factor.empty()) {
     const auto columns = static_cast<int64_t>(saved.factor.size()) / saved.factor_width;
@@ -138,22 +122,28 @@ void receive(parallel::Communicator& comm, int from, std::span<std::byte> bytes)
   comm.wait(request);
 }
 
-void send_saved(parallel::Communicator& comm, const Saved& saved) {
+/// Calls move(bytes) for each array of a parameter.
+template <class Move>
+void for_each_array(Saved& saved, const Move& move) {
+  move(std::as_writable_bytes(std::span(saved.index.bytes)));
+  move(std::span(static_cast<std::byte*>(saved.values.data), saved.values.bytes()));
+  move(std::as_writable_bytes(std::span(saved.master)));
+  for (auto& moment : saved.moments) {
+    move(std::as_writable_bytes(std::span(moment)));
+  }
+  move(std::as_writable_bytes(std::span(saved.factor)));
+}
+
+void send_saved(parallel::Communicator& comm, Saved& saved) {
   const SavedHeader header{.nnz = saved.nnz,
                            .index_bytes = static_cast<int64_t>(saved.index.bytes.size()),
-                           .moments = static_cast<int64_t>(saved.state.moments.size()),
+                           .moments = static_cast<int64_t>(saved.moments.size()),
                            .factor = static_cast<int64_t>(saved.factor.size()),
                            .factor_width = saved.factor_width,
                            .encoding = sparse::number_of(saved.index.encoding),
                            .dtype = static_cast<int32_t>(saved.values.dtype)};
   send(comm, std::as_bytes(std::span(&header, 1)));
-  send(comm, std::as_bytes(std::span(saved.index.bytes)));
-  send(comm, {static_cast<const std::byte*>(saved.values.data), saved.values.bytes()});
-  send(comm, std::as_bytes(std::span(saved.state.master)));
-  for (const auto& moment : saved.state.moments) {
-    send(comm, std::as_bytes(std::span(moment)));
-  }
-  send(comm, std::as_bytes(std::span(saved.factor)));
+  for_each_array(saved, [&](std::span<std::byte> bytes) { send(comm, bytes); });
 }
 
 Saved receive_saved(parallel::Communicator& comm, int from) {
@@ -161,23 +151,15 @@ Saved receive_saved(parallel::Communicator& comm, int from) {
   receive(comm, from, std::as_writable_bytes(std::span(&header, 1)));
   const auto count = static_cast<size_t>(header.nnz);
   const auto dtype = static_cast<DType>(header.dtype);
-  Saved saved;
-  saved.nnz = header.nnz;
+  Saved saved{.nnz = header.nnz, .factor_width = header.factor_width};
   saved.index.encoding = *sparse::encodings()[static_cast<size_t>(header.encoding)];
   saved.index.bytes.resize(static_cast<size_t>(header.index_bytes));
-  receive(comm, from, std::as_writable_bytes(std::span(saved.index.bytes)));
   saved.memory.resize(count * size_of(dtype));
-  receive(comm, from, saved.memory);
   saved.values = Tensor(saved.memory.data(), dtype, Shape{header.nnz});
-  saved.state.master.resize(count);
-  receive(comm, from, std::as_writable_bytes(std::span(saved.state.master)));
-  for (int64_t which = 0; which < header.moments; ++which) {
-    auto& moment = saved.state.moments.emplace_back(count);
-    receive(comm, from, std::as_writable_bytes(std::span(moment)));
-  }
-  saved.factor_width = header.factor_width;
+  saved.master.resize(count);
+  saved.moments.assign(static_cast<size_t>(header.moments), std::vector<float>(count));
   saved.factor.resize(static_cast<size_t>(header.factor));
-  receive(comm, from, std::as_writable_bytes(std::span(saved.factor)));
+  for_each_array(saved, [&](std::span<std::byte> bytes) { receive(comm, from, bytes); });
   return saved;
 }
 
@@ -253,8 +235,7 @@ void save(const std::filesystem::path& path, sparse::Store& store, const Progres
     const sparse::Parameter* parameter = own_parameter(store, network[p].name);
     Saved saved;
     if (parameter != nullptr && (comm.rank() == owner || store.options().sharding)) {
-      saved = saved_of(store, *parameter, whole_state(store, *parameter));
-      add_factor(saved, *parameter, low_rank);
+      saved = saved_of(store, *parameter, low_rank);
     }
     if (owner != 0 && comm.rank() == owner) {
       send_saved(comm, saved);
@@ -281,20 +262,15 @@ Progress progress_of(const io::CheckpointReader& reader) {
   check(!meta.config.empty(),
         "{} holds weights without a config, it cannot be resumed: start from it with --init",
         reader.path().string());
-  Progress progress{.step = meta.step,
-                    .config = config::parse(meta.config, reader.path().string() + " (config)"),
-                    .characters = {}};
-  const auto vocabulary = meta.extra.find("vocabulary");
-  if (vocabulary != meta.extra.end()) {
-    progress.characters = io::Vocabulary::from_text(vocabulary->second);
-  }
   const auto text = [&](const char* name) {
     const auto found = meta.extra.find(name);
     return found == meta.extra.end() ? std::string() : found->second;
   };
-  progress.codec_choice = text("codec_choice");
-  progress.loss_scale = text("loss_scale");
-  return progress;
+  return {.step = meta.step,
+          .config = config::parse(meta.config, reader.path().string() + " (config)"),
+          .characters = io::Vocabulary::from_text(text("vocabulary")),
+          .codec_choice = text("codec_choice"),
+          .loss_scale = text("loss_scale")};
 }
 
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer, bool whole) {

@@ -21,12 +21,12 @@ class Tokens final : public Source {
         validation_(io::TokenDataset::open(config.data, io::Split::validation,
                                            options(config, characters))) {}
 
-  int64_t classes() const override {
-    return std::max(train_.vocabulary(), validation_.vocabulary());
+  ProblemShape problem() const override {
+    return {.classes = std::max(train_.vocabulary(), validation_.vocabulary()),
+            .features = context_,
+            .rows = context_,
+            .input_dtype = DType::int32};
   }
-  int64_t features() const override { return context_; }
-  int64_t rows() const override { return context_; }
-  DType input_dtype() const override { return DType::int32; }
   int64_t validation_samples() const override { return validation_.evaluation_windows(context_); }
   io::Vocabulary characters() const override { return train_.characters(); }
 
@@ -77,10 +77,12 @@ class Images final : public Source {
         train_(io::ImageDataset::open(config.data, io::Split::train)),
         validation_(io::ImageDataset::open(config.data, io::Split::validation)) {}
 
-  int64_t classes() const override { return std::max(train_.classes(), validation_.classes()); }
-  int64_t features() const override { return train_.pixels(); }
-  int64_t rows() const override { return 1; }
-  DType input_dtype() const override { return DType::fp32; }
+  ProblemShape problem() const override {
+    return {.classes = std::max(train_.classes(), validation_.classes()),
+            .features = train_.pixels(),
+            .rows = 1,
+            .input_dtype = DType::fp32};
+  }
   int64_t validation_samples() const override { return validation_.size(); }
 
   void train(int64_t step, int64_t first, const Tensor& inputs,
@@ -113,13 +115,6 @@ class Images final : public Source {
 };
 
 }  // namespace
-
-ProblemShape problem_of(const Source& source) {
-  return {.classes = source.classes(),
-          .features = source.features(),
-          .rows = source.rows(),
-          .input_dtype = source.input_dtype()};
-}
 
 std::unique_ptr<Source> open_source(const io::Config& config, const io::Vocabulary* characters) {
   if (config.data.kind == "images") {

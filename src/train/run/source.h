@@ -14,10 +14,8 @@ class Source {
  public:
   virtual ~Source() = default;
 
-  virtual int64_t classes() const = 0;    ///< vocabulary, or image classes
-  virtual int64_t features() const = 0;   ///< numbers in one sample: context, or pixels
-  virtual int64_t rows() const = 0;       ///< predictions per sample: context, or 1
-  virtual DType input_dtype() const = 0;  ///< int32 or fp32
+  /// The extents of a network for this data.
+  virtual ProblemShape problem() const = 0;
   virtual int64_t validation_samples() const = 0;
 
   /// Fills inputs [n, features] and targets [n * rows] with samples [first, first + n) of the
@@ -30,9 +28,6 @@ class Source {
   /// The characters of text tokens; empty for other data.
   virtual io::Vocabulary characters() const { return {}; }
 };
-
-/// The extents of a network for this data.
-ProblemShape problem_of(const Source& source);
 
 /// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars".
 std::unique_ptr<Source> open_source(const io::Config& config,

@@ -10,281 +10,10 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/mirror.h"
 #include "src/optim/schedule.h"
+#include "src/train/codec_choice/adaprec.h"
 #include "src/train/exchange/agreement.h"
 
 namespace espalier::train {
-
-StepLoop::StepLoop(Run& run, Reporter& reporter, Callbacks callbacks)
-    : run_(run), reporter_(reporter), callbacks_(std::move(callbacks)) {
-  const io::Config& config = run.config();
-  if (config.parallel.codec.fallback != "adaprec" || run.plan->layout.grid.data == 1) {
-    return;
-  }
-  // a tenth of an evaluation: a trial's curve has several points
-  const int64_t batches = std::max<int64_t>(config.train.eval_batches / 10, 1);
-  const AdaPrec::Hands hands{
-      .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
-      .train = [this](int64_t step) { run_trial_step(step); },
-      .evaluate = [this, batches] { return evaluate(batches); },
-      .copy = [this] { return StateCopy(run_.stage->store()); }};
-  adaprec_ = std::make_unique<AdaPrec>(config, run.comm, hands, run.resumed_step);
-}
-
-void StepLoop::run_to(int64_t last) {
-  while (run_.step < last && !stopping_) {
-    if (adaprec_ && adaprec_->due(run_.step)) {
-      reporter_.note(adaprec_->round(run_.step));
-    }
-    reporter_.trace_step(run_.step);
-    run_.plan->layout.asynchronous() ? train_segment(last) : train_step(last);
-  }
-}
-
-void StepLoop::train_step(int64_t last) {
-  const double begin = now_seconds();
-  const Sent sent_before = sent_so_far();
-  change_masks_if_due();
-  PendingStep next = enqueue_step();
-  next.begin = begin;
-  next.sent = sent_so_far() - sent_before;
-  next.report.trial_seconds = adaprec_ ? adaprec_->take_seconds() : 0;
-  if (pending_) {
-    report(finish_step(*std::exchange(pending_, {})));
-  }
-  const bool on_device = run_.stage->stream().queue() != nullptr;
-  if (on_device && !run_.loss_scale.moving() && run_.step < last && !stopping_ &&
-      !state_is_read_after(run_.step)) {
-    pending_ = std::move(next);
-  } else {
-    report(finish_step(std::move(next)));
-  }
-}
-
-StepLoop::PendingStep StepLoop::enqueue_step() {
-  const io::Config& config = run_.config();
-  const LossScale& scale = run_.loss_scale;
-  PendingStep pending;
-  pending.report.step = run_.step + 1;
-  pending.report.lr = optim::learning_rate(config.optimizer, run_.step, config.train.steps);
-  pending.report.loss_scale = scale.value();
-  run_.stage->set_gradient_scale(scale.value(), scale.left_out());
-  run_.pipeline->train(run_.step, row_scale(scale.value()));
-  const double update_begin = now_seconds();
-  {
-    const Span span(Track::optimizer, "update");
-    pending.update = run_.data_parallel->update(run_.step, pending.report.lr);
-  }
-  pending.report.times = {.compute = run_.pipeline->times().compute,
-                          .waited = run_.pipeline->times().waited,
-                          .collective = run_.pipeline->collective_seconds(),
-                          .update = now_seconds() - update_begin};
-  pending.report.sparsity = run_.totals.sparsity.sparsity();
-  ++run_.step;
-  return pending;
-}
-
-/// Throws if the step ends the run; the state is then that before this step.
-StepReport StepLoop::finish_step(PendingStep pending) {
-  const Span span(Track::optimizer, "loss and norm");
-  const int64_t step = pending.report.step - 1;
-  const Sent sent_before = sent_so_far();
-  const double loss_sum = run_.pipeline->take_losses(step);
-  const optim::StepResult update = run_.stage->result(pending.update);
-  std::array<double, 2> sums{loss_sum, stop_requested() ? 1.0 : 0.0};
-  parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
-  const auto rows = static_cast<double>(run_.plan->rows_per_step());
-  const double loss = sums[0] / rows;
-  check_loss<SharedFailure>(step, loss);
-  if (!run_.loss_scale.take(update.applied)) {
-    restore_gradients(step);
-    fail_norm<SharedFailure>(step, update.gradient_norm);
-  }
-  if (!update.applied) {
-    reporter_.note(
-        fmt::format("step {} is left out: gradients overflowed at loss scale {}, the next is {}",
-                    step + 1, pending.report.loss_scale, run_.loss_scale.value()));
-  }
-  stopping_ = stopping_ || sums[1] > 0;
-  StepReport report = pending.report;
-  const Sent sent = pending.sent + (sent_so_far() - sent_before);
-  const double now = now_seconds();
-  report.seconds = now - std::max(pending.begin, std::exchange(finished_, now));
-  report.loss = loss;
-  report.grad_norm = update.gradient_norm;
-  report.tokens_per_s = rows / report.seconds;
-  report.bytes_sent = sent.all;
-  report.allreduce_bytes = sent.allreduce;
-  report.p2p_bytes = sent.p2p;
-  return report;
-}
-
-/// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it, has
-/// overwritten them. Collective.
-void StepLoop::restore_gradients(int64_t step) {
-  if (std::exchange(run_.step, step) > step + 1) {
-    run_.pipeline->train(step, row_scale(run_.loss_scale.value()));
-    parallel::barrier(run_.comm);  // no rank ends while another waits for its messages
-  }
-}
-
-/// A step of AdaPrec's trials: it is not reported.
-void StepLoop::run_trial_step(int64_t step) {
-  struct Restore {
-    Run& run;
-    int64_t step;
-    LossScale loss_scale;
-    ~Restore() {
-      run.step = step;
-      run.loss_scale = loss_scale;
-    }
-  } restore{run_, run_.step, run_.loss_scale};
-  run_.step = step;
-  finish_step(enqueue_step());
-  run_.stage->stream().synchronize();  // its time includes the update and the gather of values
-}
-
-void StepLoop::change_masks_if_due() {
-  Pruner& pruner = *run_.pruner;
-  if (!pruner.due(run_.step) || (run_.step == 0 && run_.starts_pruned)) {
-    return;
-  }
-  const Span span(Track::optimizer, "new masks");
-  const double before = run_.totals.sparsity.sparsity();
-  constexpr double kSafeScale = 1024;  // probed gradients must not overflow, and update nothing
-  const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
-  Change change = pruner.change(run_.step, run_.ranks->data(), [&](int64_t batch) {
-    run_.pipeline->probe(run_.step + batch, scale);
-  });
-  run_.count_totals();
-  std::array<double, 1> grown{static_cast<double>(change.grown)};
-  parallel::all_reduce_small(run_.ranks->pipeline(), grown, parallel::Combine::sum);
-  change.grown = static_cast<int64_t>(grown[0]);
-  for (const std::string& warning : change.warnings) {
-    reporter_.note("pruning: " + warning);
-  }
-  const double after = run_.totals.sparsity.sparsity();
-  if (change.grown > 0) {
-    reporter_.note(
-        fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
-  }
-  if (change.grown > 0 && after == before) {
-    return;
-  }
-  reporter_.note(
-      fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
-                  run_.step, before, after, run_.totals.kept, run_.totals.size));
-}
-
-bool StepLoop::state_is_read_after(int64_t step) const {
-  const io::Config& config = run_.config();
-  auto every = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
-  return every(config.train.eval_every) || every(config.train.checkpoint_every) ||
-         (run_.plan->layout.grid.data > 1 && every(config.parallel.check_every)) ||
-         run_.pruner->due(step) || (adaprec_ && adaprec_->due(step));
-}
-
-/// Trains an asynchronous pipeline up to its next drain: only at a drain have all stages applied
-/// the same updates.
-void StepLoop::train_segment(int64_t last) {
-  const double begin = now_seconds();
-  const Sent sent_before = sent_so_far();
-  change_masks_if_due();
-  const io::Config& config = run_.config();
-  const int64_t first = run_.step;
-  int64_t end = first + 1;
-  while (end < last && !state_is_read_after(end) && end % config.parallel.drain_every != 0) {
-    ++end;
-  }
-  const auto outcomes = run_.pipeline->train_asynchronously(
-      first, end - first, row_scale(run_.loss_scale.value()),
-      {.loss = [this](int64_t at, double loss) { check_loss<Failure>(at, loss); },
-       .norm = [this](int64_t at, double norm) { fail_norm<Failure>(at, norm); }});
-  std::vector<double> sums;
-  for (const Pipeline::Outcome& outcome : outcomes) {
-    sums.insert(sums.end(), {outcome.loss, outcome.squares});
-  }
-  sums.push_back(stop_requested() ? 1 : 0);
-  parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
-  run_.step = end;
-  stopping_ = sums.back() > 0;
-  const auto rows = static_cast<double>(run_.plan->rows_per_step());
-  const auto steps = static_cast<double>(end - first);
-  const double seconds = (now_seconds() - begin) / steps;
-  const parallel::RunTimes& times = run_.pipeline->times();
-  const double collective = run_.pipeline->collective_seconds();
-  const Sent sent = sent_so_far() - sent_before;
-  for (int64_t at = first; at < end; ++at) {
-    const auto i = static_cast<size_t>(at - first);
-    report({.step = at + 1,
-            .loss = sums[2 * i] / rows,
-            .lr = optim::learning_rate(config.optimizer, at, config.train.steps),
-            .grad_norm = std::sqrt(sums[2 * i + 1] / run_.plan->layout.grid.data),
-            .seconds = seconds,
-            .tokens_per_s = rows / seconds,
-            .times = {.compute = times.compute / steps,
-                      .waited = times.waited / steps,
-                      .collective = collective / steps,
-                      .update = (times.reduced - collective) / steps},
-            .bytes_sent = sent.all / (end - first),
-            .allreduce_bytes = sent.allreduce / (end - first),
-            .p2p_bytes = sent.p2p / (end - first),
-            .sparsity = run_.totals.sparsity.sparsity(),
-            .val_loss = {}});
-  }
-}
-
-void StepLoop::report(StepReport report) {
-  const io::Config& config = run_.config();
-  auto every = [&](int64_t interval) { return interval > 0 && report.step % interval == 0; };
-  if (every(config.train.eval_every) || report.step >= config.train.steps) {
-    report.val_loss = evaluate(config.train.eval_batches);
-  }
-  reporter_.write_metrics(report);
-  if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
-    compare_ranks(run_.stage->store(), run_.ranks->data());
-  }
-  if (every(config.train.checkpoint_every)) {
-    reporter_.checkpoint();
-  }
-  reporter_.note_news();
-  if (callbacks_.on_step) {
-    callbacks_.on_step(report);
-  }
-}
-
-double StepLoop::evaluate(int64_t batches) {
-  const Span span(Track::compute, "evaluation");
-  const int64_t samples =
-      std::min(run_.source->validation_samples(), batches * run_.config().train.global_batch);
-  // Contiguous shares of the replicas, as even as possible.
-  const int64_t replicas = run_.plan->layout.grid.data;
-  const int64_t first = samples * run_.ranks->replica() / replicas;
-  const int64_t end = samples * (run_.ranks->replica() + 1) / replicas;
-  std::array<double, 1> total{run_.pipeline->evaluate(first, end - first)};
-  parallel::all_reduce_small(run_.comm, total, parallel::Combine::sum);
-  return total[0] / static_cast<double>(samples * run_.source->rows());
-}
-
-double StepLoop::row_scale(double loss_scale) const {
-  return loss_scale / static_cast<double>(run_.plan->rows_per_step());
-}
-
-StepLoop::Sent StepLoop::sent_so_far() const {
-  using parallel::Traffic;
-  return {.all = run_.comm.sent().bytes,
-          .allreduce = run_.comm.sent(Traffic::allreduce).bytes,
-          .p2p = run_.comm.sent(Traffic::point_to_point).bytes};
-}
-
-template <class Thrown>
-void StepLoop::check_loss(int64_t step, double loss) const {
-  if (!std::isfinite(loss)) {
-    throw Thrown(fmt::format(
-        "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. Lower "
-        "optimizer.lr, set optimizer.clip, or look at the data",
-        std::isnan(loss) ? "NaN" : "infinite", step + 1, reporter_.newest_checkpoint()));
-  }
-}
 
 namespace {
 
@@ -314,15 +43,324 @@ std::string where_not_finite(const sparse::Store& store) {
                                      others > 0 ? fmt::format(" and {} more", others) : "");
 }
 
+class StepLoop {
+ public:
+  StepLoop(Run& run, Reporter& reporter, const TrainerOptions& options)
+      : run_(run), reporter_(reporter), options_(options) {
+    const io::Config& config = run.config();
+    if (codec_chooser(config) != CodecChooser::adaprec || run.plan->layout.grid.data == 1) {
+      return;
+    }
+    // a tenth of an evaluation: a trial's curve has several points
+    const int64_t batches = std::max<int64_t>(config.train.eval_batches / 10, 1);
+    AdaPrec::Callbacks trials{
+        .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
+        .train = [this](int64_t step) { run_trial_step(step); },
+        .evaluate = [this, batches] { return evaluate(batches); }};
+    adaprec_ = std::make_unique<AdaPrec>(config, run.comm, run.stage->store(), std::move(trials),
+                                         run.resumed_step);
+  }
+
+  /// Steps up to `last`, or until a stop is requested on any rank.
+  void run_to(int64_t last) {
+    while (run_.step < last && !stopping_) {
+      if (adaprec_ && adaprec_->due(run_.step)) {
+        reporter_.note(adaprec_->round(run_.step));
+      }
+      reporter_.trace_step(run_.step);
+      run_.plan->layout.asynchronous() ? train_segment(last) : train_step(last);
+    }
+  }
+
+ private:
+  void train_step(int64_t last) {
+    const double begin = now_seconds();
+    const Sent sent_before = sent_so_far();
+    change_masks_if_due();
+    PendingStep next = enqueue_step();
+    next.begin = begin;
+    next.sent = sent_so_far() - sent_before;
+    next.report.trial_seconds = adaprec_ ? adaprec_->take_seconds() : 0;
+    if (pending_) {
+      report(finish_step(*std::exchange(pending_, {})));
+    }
+    const bool on_device = run_.stage->stream().queue() != nullptr;
+    if (on_device && !run_.loss_scale.dynamic() && run_.step < last && !stopping_ &&
+        !state_is_read_after(run_.step)) {
+      pending_ = std::move(next);
+    } else {
+      report(finish_step(std::move(next)));
+    }
+  }
+  /// Trains an asynchronous pipeline up to its next drain: only at a drain have all stages applied
+  /// the same updates.
+
+  void train_segment(int64_t last) {
+    const double begin = now_seconds();
+    const Sent sent_before = sent_so_far();
+    change_masks_if_due();
+    const io::Config& config = run_.config();
+    const int64_t first = run_.step;
+    int64_t end = first + 1;
+    while (end < last && !state_is_read_after(end) && end % config.parallel.drain_every != 0) {
+      ++end;
+    }
+    const auto outcomes = run_.pipeline->train_asynchronously(
+        first, end - first, row_scale(run_.loss_scale.value()),
+        {.loss = [this](int64_t at, double loss) { check_loss<Failure>(at, loss); },
+         .norm = [this](int64_t at, double norm) { fail_norm<Failure>(at, norm); }});
+    std::vector<double> sums;
+    for (const Pipeline::Outcome& outcome : outcomes) {
+      sums.insert(sums.end(), {outcome.loss, outcome.squares});
+    }
+    sums.push_back(stop_requested() ? 1 : 0);
+    parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    run_.step = end;
+    stopping_ = sums.back() > 0;
+    const auto rows = static_cast<double>(run_.plan->rows_per_step());
+    const auto steps = static_cast<double>(end - first);
+    const double seconds = (now_seconds() - begin) / steps;
+    const parallel::RunTimes& times = run_.pipeline->times();
+    const double collective = run_.pipeline->collective_seconds();
+    const Sent sent = sent_so_far() - sent_before;
+    for (int64_t at = first; at < end; ++at) {
+      const auto i = static_cast<size_t>(at - first);
+      report({.step = at + 1,
+              .loss = sums[2 * i] / rows,
+              .lr = optim::learning_rate(config.optimizer, at, config.train.steps),
+              .grad_norm = std::sqrt(sums[2 * i + 1] / run_.plan->layout.grid.data),
+              .seconds = seconds,
+              .tokens_per_s = rows / seconds,
+              .times = {.compute = times.compute / steps,
+                        .waited = times.waited / steps,
+                        .collective = collective / steps,
+                        .update = (times.reduced - collective) / steps},
+              .bytes_sent = sent.all / (end - first),
+              .allreduce_bytes = sent.allreduce / (end - first),
+              .p2p_bytes = sent.p2p / (end - first),
+              .sparsity = run_.totals.sparsity.sparsity(),
+              .val_loss = {}});
+    }
+  }
+
+  void change_masks_if_due() {
+    Pruner& pruner = *run_.pruner;
+    if (!pruner.due(run_.step) || (run_.step == 0 && run_.starts_pruned)) {
+      return;
+    }
+    const Span span(Track::optimizer, "new masks");
+    const double before = run_.totals.sparsity.sparsity();
+    constexpr double kSafeScale = 1024;  // probed gradients must not overflow, and update nothing
+    const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
+    Change change = pruner.change(run_.step, run_.ranks->data(), [&](int64_t batch) {
+      run_.pipeline->probe(run_.step + batch, scale);
+    });
+    run_.count_totals();
+    std::array<double, 1> grown{static_cast<double>(change.grown)};
+    parallel::all_reduce_small(run_.ranks->pipeline(), grown, parallel::Combine::sum);
+    change.grown = static_cast<int64_t>(grown[0]);
+    for (const std::string& warning : change.warnings) {
+      reporter_.note("pruning: " + warning);
+    }
+    const double after = run_.totals.sparsity.sparsity();
+    if (change.grown > 0) {
+      reporter_.note(
+          fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
+    }
+    if (change.grown > 0 && after == before) {
+      return;
+    }
+    reporter_.note(
+        fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
+                    run_.step, before, after, run_.totals.kept, run_.totals.size));
+  }
+
+  bool state_is_read_after(int64_t step) const {
+    const io::Config& config = run_.config();
+    auto every = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
+    return every(config.train.eval_every) || every(config.train.checkpoint_every) ||
+           (run_.plan->layout.grid.data > 1 && every(config.parallel.check_every)) ||
+           run_.pruner->due(step) || (adaprec_ && adaprec_->due(step));
+  }
+
+  /// Bytes sent by this rank.
+  struct Sent {
+    int64_t all = 0, allreduce = 0, p2p = 0;
+    Sent operator-(const Sent& other) const {
+      return {all - other.all, allreduce - other.allreduce, p2p - other.p2p};
+    }
+    Sent operator+(const Sent& other) const {
+      return {all + other.all, allreduce + other.allreduce, p2p + other.p2p};
+    }
+  };
+  Sent sent_so_far() const {
+    using parallel::Traffic;
+    return {.all = run_.comm.sent().bytes,
+            .allreduce = run_.comm.sent(Traffic::allreduce).bytes,
+            .p2p = run_.comm.sent(Traffic::point_to_point).bytes};
+  }
+
+  /// An enqueued step and its results so far.
+  struct PendingStep {
+    StepReport report;
+    optim::PendingUpdate update;
+    Sent sent;
+    double begin = 0;  ///< seconds
+  };
+  PendingStep enqueue_step() {
+    const io::Config& config = run_.config();
+    const LossScale& scale = run_.loss_scale;
+    PendingStep pending;
+    pending.report.step = run_.step + 1;
+    pending.report.lr = optim::learning_rate(config.optimizer, run_.step, config.train.steps);
+    pending.report.loss_scale = scale.value();
+    run_.stage->set_gradient_scale(scale.value(), scale.skipped());
+    run_.pipeline->train(run_.step, row_scale(scale.value()));
+    const double update_begin = now_seconds();
+    {
+      const Span span(Track::optimizer, "update");
+      pending.update = run_.data_parallel->update(run_.step, pending.report.lr);
+    }
+    pending.report.times = {.compute = run_.pipeline->times().compute,
+                            .waited = run_.pipeline->times().waited,
+                            .collective = run_.pipeline->collective_seconds(),
+                            .update = now_seconds() - update_begin};
+    pending.report.sparsity = run_.totals.sparsity.sparsity();
+    ++run_.step;
+    return pending;
+  }
+  /// Throws if the step ends the run; the state is then that before this step.
+
+  StepReport finish_step(PendingStep pending) {
+    const Span span(Track::optimizer, "loss and norm");
+    const int64_t step = pending.report.step - 1;
+    const Sent sent_before = sent_so_far();
+    const double loss_sum = run_.pipeline->take_losses(step);
+    const optim::StepResult update = run_.stage->result(pending.update);
+    std::array<double, 2> sums{loss_sum, stop_requested() ? 1.0 : 0.0};
+    parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    const auto rows = static_cast<double>(run_.plan->rows_per_step());
+    const double loss = sums[0] / rows;
+    check_loss<SharedFailure>(step, loss);
+    if (!run_.loss_scale.update(update.applied)) {
+      restore_gradients(step);
+      fail_norm<SharedFailure>(step, update.gradient_norm);
+    }
+    if (!update.applied) {
+      reporter_.note(
+          fmt::format("step {} is skipped: gradients overflowed at loss scale {}, the next is {}",
+                      step + 1, pending.report.loss_scale, run_.loss_scale.value()));
+    }
+    stopping_ = stopping_ || sums[1] > 0;
+    StepReport report = pending.report;
+    const Sent sent = pending.sent + (sent_so_far() - sent_before);
+    const double now = now_seconds();
+    report.seconds = now - std::max(pending.begin, std::exchange(finished_, now));
+    report.loss = loss;
+    report.grad_norm = update.gradient_norm;
+    report.tokens_per_s = rows / report.seconds;
+    report.bytes_sent = sent.all;
+    report.allreduce_bytes = sent.allreduce;
+    report.p2p_bytes = sent.p2p;
+    return report;
+  }
+  /// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it, has
+  /// overwritten them. Collective.
+
+  void restore_gradients(int64_t step) {
+    if (std::exchange(run_.step, step) > step + 1) {
+      run_.pipeline->train(step, row_scale(run_.loss_scale.value()));
+      parallel::barrier(run_.comm);  // no rank ends while another waits for its messages
+    }
+  }
+  /// A step of AdaPrec's trials: it is not reported.
+
+  void run_trial_step(int64_t step) {
+    struct Restore {
+      Run& run;
+      int64_t step;
+      LossScale loss_scale;
+      ~Restore() {
+        run.step = step;
+        run.loss_scale = loss_scale;
+      }
+    } restore{run_, run_.step, run_.loss_scale};
+    run_.step = step;
+    finish_step(enqueue_step());
+    run_.stage->stream().synchronize();  // its time includes the update and the gather of values
+  }
+
+  void report(StepReport report) {
+    const io::Config& config = run_.config();
+    auto every = [&](int64_t interval) { return interval > 0 && report.step % interval == 0; };
+    if (every(config.train.eval_every) || report.step >= config.train.steps) {
+      report.val_loss = evaluate(config.train.eval_batches);
+    }
+    reporter_.write_metrics(report);
+    if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
+      compare_ranks(run_.stage->store(), run_.ranks->data());
+    }
+    if (every(config.train.checkpoint_every)) {
+      reporter_.checkpoint();
+    }
+    reporter_.note_choices();
+    if (options_.on_step) {
+      options_.on_step(report);
+    }
+  }
+
+  double evaluate(int64_t batches) {
+    const Span span(Track::compute, "evaluation");
+    const int64_t samples =
+        std::min(run_.source->validation_samples(), batches * run_.config().train.global_batch);
+    // Contiguous shares of the replicas, as even as possible.
+    const int64_t replicas = run_.plan->layout.grid.data;
+    const int64_t first = samples * run_.ranks->replica() / replicas;
+    const int64_t end = samples * (run_.ranks->replica() + 1) / replicas;
+    std::array<double, 1> total{run_.pipeline->evaluate(first, end - first)};
+    parallel::all_reduce_small(run_.comm, total, parallel::Combine::sum);
+    return total[0] / static_cast<double>(samples * run_.plan->problem.rows);
+  }
+
+  /// The factor of the loss of one row at this loss scale.
+  double row_scale(double loss_scale) const {
+    return loss_scale / static_cast<double>(run_.plan->rows_per_step());
+  }
+
+  bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
+  template <class Thrown>
+  void check_loss(int64_t step, double loss) const {
+    if (!std::isfinite(loss)) {
+      throw Thrown(fmt::format(
+          "the loss is {} at step {}: stopped before the update; the newest checkpoint is {}. "
+          "Lower "
+          "optimizer.lr, set optimizer.clip, or look at the data",
+          std::isnan(loss) ? "NaN" : "infinite", step + 1, reporter_.newest_checkpoint()));
+    }
+  }
+
+  template <class Thrown>
+  [[noreturn]] void fail_norm(int64_t step, double norm) const {
+    throw Thrown(fmt::format(
+        "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
+        "{}. Lower optimizer.lr{}, set optimizer.clip, or look at the data",
+        norm, step + 1, where_not_finite(run_.stage->store()), reporter_.newest_checkpoint(),
+        run_.config().train.loss_scale > 1 ? " or train.loss_scale" : ""));
+  }
+
+  Run& run_;
+  Reporter& reporter_;
+  const TrainerOptions& options_;
+  std::unique_ptr<AdaPrec> adaprec_;    ///< with codec "adaprec" only
+  std::optional<PendingStep> pending_;  ///< the step that is not finished
+  double finished_ = 0;                 ///< time at which the last step was finished
+  bool stopping_ = false;
+};
+
 }  // namespace
 
-template <class Thrown>
-void StepLoop::fail_norm(int64_t step, double norm) const {
-  throw Thrown(fmt::format(
-      "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
-      "{}. Lower optimizer.lr{}, set optimizer.clip, or look at the data",
-      norm, step + 1, where_not_finite(run_.stage->store()), reporter_.newest_checkpoint(),
-      run_.config().train.loss_scale > 1 ? " or train.loss_scale" : ""));
+void run_steps(Run& run, Reporter& reporter, const TrainerOptions& options, int64_t last) {
+  StepLoop(run, reporter, options).run_to(last);
 }
 
 }  // namespace espalier::train

@@ -12,27 +12,30 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Bytes of one rank, trivially copyable: {now, peak} by category and in all, peak RSS.
+/// {now, peak} of an arena by category; the last element: in all.
+using ArenaUse = std::array<MemoryUse, kMemoryKinds + 1>;
+
+ArenaUse use_of(const Arena& arena) {
+  ArenaUse use;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    use.at(kind) = arena.use(static_cast<Memory>(kind));
+  }
+  use.back() = arena.total();
+  return use;
+}
+
+/// Bytes of one rank, trivially copyable.
 struct RankMemory {
-  std::array<MemoryUse, kMemoryKinds> kinds;
-  MemoryUse total;
-  std::array<MemoryUse, kMemoryKinds> pinned_kinds;  ///< host memory beside a device
-  MemoryUse pinned;
+  ArenaUse arena{}, pinned{};  ///< pinned: host memory beside a device
   size_t peak_rss = 0;
   size_t model_state = 0;
 };
 
 RankMemory memory_of(Arena& arena) {
-  RankMemory memory;
-  for (int kind = 0; kind < kMemoryKinds; ++kind) {
-    memory.kinds.at(static_cast<size_t>(kind)) = arena.use(static_cast<Memory>(kind));
-    if (arena.on_device()) {
-      memory.pinned_kinds.at(static_cast<size_t>(kind)) =
-          arena.host().use(static_cast<Memory>(kind));
-    }
+  RankMemory memory{.arena = use_of(arena)};
+  if (arena.on_device()) {
+    memory.pinned = use_of(arena.host());
   }
-  memory.total = arena.total();
-  memory.pinned = arena.on_device() ? arena.host().total() : MemoryUse();
   memory.model_state = arena.model_state_bytes() + arena.offloaded_bytes();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -44,16 +47,15 @@ Json json_of(const MemoryUse& use) { return {{"bytes", use.now}, {"peak", use.pe
 
 Json json_of(const RankMemory& memory) {
   Json json;
-  for (int kind = 0; kind < kMemoryKinds; ++kind) {
-    json[std::string(name_of(static_cast<Memory>(kind)))] =
-        json_of(memory.kinds.at(static_cast<size_t>(kind)));
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    json[std::string(name_of(static_cast<Memory>(kind)))] = json_of(memory.arena.at(kind));
   }
-  json["all"] = json_of(memory.total);
+  json["all"] = json_of(memory.arena.back());
   json["peak_rss"] = memory.peak_rss;
-  if (memory.pinned.peak > 0) {
-    json["pinned"] = json_of(memory.pinned);
+  if (memory.pinned.back().peak > 0) {
+    json["pinned"] = json_of(memory.pinned.back());
     for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-      if (const MemoryUse& use = memory.pinned_kinds.at(kind); use.peak > 0) {
+      if (const MemoryUse& use = memory.pinned.at(kind); use.peak > 0) {
         json["pinned"][std::string(name_of(static_cast<Memory>(kind)))] = json_of(use);
       }
     }
@@ -61,21 +63,20 @@ Json json_of(const RankMemory& memory) {
   return json;
 }
 
+void add(ArenaUse& sum, const ArenaUse& one) {
+  for (size_t i = 0; i < sum.size(); ++i) {
+    sum.at(i).now += one.at(i).now;
+    sum.at(i).peak += one.at(i).peak;
+  }
+}
+
 Json memory_json(const std::vector<RankMemory>& ranks) {
   RankMemory sum;
   Json rows = Json::array();
   for (const RankMemory& rank : ranks) {
     rows.push_back(json_of(rank));
-    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-      sum.kinds.at(kind).now += rank.kinds.at(kind).now;
-      sum.kinds.at(kind).peak += rank.kinds.at(kind).peak;
-      sum.pinned_kinds.at(kind).now += rank.pinned_kinds.at(kind).now;
-      sum.pinned_kinds.at(kind).peak += rank.pinned_kinds.at(kind).peak;
-    }
-    sum.total.now += rank.total.now;
-    sum.total.peak += rank.total.peak;
-    sum.pinned.now += rank.pinned.now;
-    sum.pinned.peak += rank.pinned.peak;
+    add(sum.arena, rank.arena);
+    add(sum.pinned, rank.pinned);
     sum.peak_rss += rank.peak_rss;
   }
   return {{"total", json_of(sum)}, {"ranks", rows}, {"peak_rss", sum.peak_rss}};

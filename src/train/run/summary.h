@@ -1,5 +1,6 @@
 #pragma once
-// The contents of metrics.jsonl, summary.json and trace.json (docs/formats.md).
+// The contents of metrics.jsonl, summary.json, trace.json (docs/formats.md) and the pictures of a
+// pipeline.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -11,9 +12,21 @@ namespace espalier::train {
 
 nlohmann::ordered_json metrics_line(const StepReport& report);
 
+/// Collective over the pipeline. Records its last step; returns numbers in seconds on world rank 0,
+/// null elsewhere and without a pipeline. Clocks of one machine agree. Writes
+///
+///   pipeline-measured.svg    begin and end of every action on every rank of the first replica
+///   pipeline-predicted.svg   simulated with the mean time of each stage's actions, without latency
+///
+/// The difference is the cost of messages: waiting that the order of actions does not explain. For
+/// an asynchronous pipeline "the last step" covers all steps since the last drain, and the numbers
+/// include each stage's delays and the number of weight versions.
+nlohmann::ordered_json record_pipeline(const std::filesystem::path& directory, const Layout& layout,
+                                       const Pipeline& pipeline, Ranks& ranks);
+
 struct SummaryInput {
   const Run& run;
-  const nlohmann::ordered_json& pipeline;  ///< pipeline_record.h; null: none
+  const nlohmann::ordered_json& pipeline;  ///< of record_pipeline; null: none
   bool finished = false;
   std::string git;
 };

@@ -1,32 +1,22 @@
 #include "src/train/run/trainer.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "src/train/run/steps.h"
 
 namespace espalier::train {
-namespace {
-
-std::function<void(const std::string&)> note_of(const TrainerOptions& options) {
-  return options.on_note ? options.on_note : [](const std::string&) {};
-}
-
-}  // namespace
 
 Trainer::Trainer(const io::Config& config, parallel::Communicator& comm, TrainerOptions options)
-    : stop_after_(options.stop_after),
-      run_(set_up(config, comm,
-                  {.resume = options.resume, .init = options.init, .kernels = options.kernels},
-                  note_of(options))),
-      reporter_(run_, std::move(options.git)),
-      steps_(run_, reporter_,
-             {.stop_requested = std::move(options.stop_requested),
-              .on_step = std::move(options.on_step)}) {
-  reporter_.note_news();
+    : options_(std::move(options)),
+      run_(set_up(config, comm, options_)),
+      reporter_(run_, options_.git) {
+  reporter_.note_choices();
 }
 
 RunResult Trainer::run() {
   const int64_t steps = run_.config().train.steps;
-  steps_.run_to(stop_after_ > 0 ? std::min(stop_after_, steps) : steps);
+  run_steps(run_, reporter_, options_,
+            options_.stop_after > 0 ? std::min(options_.stop_after, steps) : steps);
   const bool finished = run_.step >= steps;
   reporter_.finish(finished);
   return {.steps = run_.step, .finished = finished};

@@ -4,25 +4,10 @@
 //   setup.h      config, ranks and data -> components of this rank, by an immutable plan
 //   (run_plan.h) steps.h      the step loop
 //   reporter.h   metrics, checkpoints, summary, traces, notes
-#include <functional>
-#include <string>
-
 #include "src/train/run/reporter.h"
 #include "src/train/run/setup.h"
-#include "src/train/run/steps.h"
 
 namespace espalier::train {
-
-struct TrainerOptions {
-  std::string resume;                         ///< see RunDirectory
-  std::string init;                           ///< file of weights and masks to start from
-  int64_t stop_after = 0;                     ///< end after this step of the run; 0: train.steps
-  std::string git;                            ///< for summary.json
-  const kernels::Kernels* kernels = nullptr;  ///< instead of run.backend's
-  std::function<bool()> stop_requested;       ///< polled once per step
-  std::function<void(const StepReport&)> on_step;   ///< after each step
-  std::function<void(const std::string&)> on_note;  ///< messages for the user
-};
 
 struct RunResult {
   int64_t steps = 0;
@@ -48,10 +33,9 @@ class Trainer {
   const Totals& totals() const { return run_.totals; }
 
  private:
-  int64_t stop_after_;
+  TrainerOptions options_;
   Run run_;
   Reporter reporter_;
-  StepLoop steps_;
 };
 
 }  // namespace espalier::train

@@ -45,7 +45,7 @@ parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
 
 LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem) {
   Stage::Options options{.micro_batch = 1};
-  const size_t layers = model::layer_count(config.model);
+  const size_t layers = model::network_of(config.model).layer_count(config.model);
   for (size_t i = 0; i < layers; ++i) {
     options.parts.push_back({.first = i, .end = i + 1});
   }

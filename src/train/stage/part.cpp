@@ -107,8 +107,8 @@ Part::Feed Part::open(int64_t number, int64_t samples) {
   Slot& slot = find(slots_, opened ? number : kFree);
   slot.number = number;
   if (!opened) {
-    slot.feed = {.inputs = staging_.room(slot.inputs.tensor()),
-                 .targets = staging_.room(slot.targets.tensor())};
+    slot.feed = {.inputs = staging_.host_memory(slot.inputs.tensor()),
+                 .targets = staging_.host_memory(slot.targets.tensor())};
   }
   return {.inputs = view(slot.feed.inputs, Shape{samples, problem_.features}),
           .targets = view(slot.feed.targets, Shape{samples * problem_.rows})};
@@ -116,10 +116,10 @@ Part::Feed Part::open(int64_t number, int64_t samples) {
 
 /// Copies host inputs and targets to kernels' memory.
 void Part::send_feed(Slot& slot, const model::Pass& pass) {
-  for (const auto& [room, to] :
+  for (const auto& [host, to] :
        {std::pair(&slot.feed.inputs, &pass.inputs), std::pair(&slot.feed.targets, &pass.targets)}) {
     if (*to) {
-      staging_.send(view(*room, to->shape), *to);
+      staging_.send(view(*host, to->shape), *to);
     }
   }
 }

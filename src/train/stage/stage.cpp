@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "parallel/wire/codec.h"
 #include "pruning/registry.h"
-#include "src/train/exchange/low_rank_codec.h"
-#include "src/train/exchange/value_wire.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 sparse::StoreOptions store_options(const io::Config& config, bool training) {
@@ -42,21 +40,6 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
               },
           .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
           .sharding = {}};
-}
-
-kernels::WireFormat activation_format(const io::Config& config) {
-  const io::ParallelConfig& parallel = config.parallel;
-  return parallel::format_of(parallel::parse_codec(parallel.activation_codec),
-                             {.bits = parallel.bits, .bucket = parallel.bucket});
-}
-
-std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
-                                                       const ProblemShape& problem) {
-  return model::make_layers(config.model, problem);
-}
-
-model::Network make_network(const io::Config& config, const ProblemShape& problem) {
-  return model::Network(make_layers(config, problem));
 }
 
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
@@ -97,10 +80,7 @@ namespace {
 /// The specs of a stage's parameters in the order of its store, borrowed ones first and marked.
 std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                             std::span<const PartShape> parts) {
-  std::vector<sparse::ParameterSpec> network;
-  for (const auto& layer : layers) {
-    std::ranges::move(layer->parameters(), std::back_inserter(network));
-  }
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
   const std::vector<size_t> numbers = parameters_of(layers, parts);
   const size_t borrowed = numbers.size() - parameters_of(layers, parts, false).size();
   std::vector<sparse::ParameterSpec> specs;
@@ -115,7 +95,8 @@ std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<mode
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
-    : Stage(config, problem, stream, kernels, options, make_layers(config, problem)) {}
+    : Stage(config, problem, stream, kernels, options,
+            model::make_layers(config.model, problem)) {}
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options, Layers layers)
@@ -199,14 +180,10 @@ Part& Stage::whole() {
 
 Part::Feed Stage::feed(int64_t samples) { return whole().open(0, samples); }
 
-double Stage::forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done) {
+double Stage::forward_backward(const MicroBatch& batch) {
   feed(batch.samples);
   whole().forward(0, batch, true);
-  whole().backward(0, false, [&](size_t layer) {
-    if (done) {
-      done(end_of_layer(0, layer));
-    }
-  });
+  whole().backward(0, false, {});
   return whole().take_loss_sum();
 }
 
@@ -214,10 +191,6 @@ double Stage::evaluate(int64_t samples) {
   feed(samples);
   whole().forward(0, {.samples = samples}, false);
   return whole().take_loss_sum();
-}
-
-Tensor Stage::logits(int64_t samples, int64_t first, int64_t rows) {
-  return whole().logits(0, first, rows, feed(samples).inputs);
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {

@@ -12,19 +12,10 @@
 
 namespace espalier::train {
 
-/// The layers that a config describes. Throws Failure when config and data disagree.
-std::vector<std::unique_ptr<model::Layer>> make_layers(const io::Config& config,
-                                                       const ProblemShape& problem);
-/// All of them.
-model::Network make_network(const io::Config& config, const ProblemShape& problem);
-
 /// The parameters that a stage of these parts holds, in the order of its store, as numbers in
 /// forward order of the whole network. Without `borrowed`: only parameters that it owns.
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
-
-/// The wire format of messages between stages.
-kernels::WireFormat activation_format(const io::Config& config);
 
 /// Store options of this config; without `training` for weights only.
 sparse::StoreOptions store_options(const io::Config& config, bool training);
@@ -61,14 +52,10 @@ class Stage {
   /// Micro-batch buffers for `samples` samples: fill them, then call one of the functions below.
   Tensor inputs(int64_t samples) { return feed(samples).inputs; }
   Tensor targets(int64_t samples) { return feed(samples).targets; }
-  /// Forward and backward; returns the sum of the rows' losses. `done(end)`: the gradients of flat
-  /// elements [0, end) are complete for this micro-batch.
-  double forward_backward(const MicroBatch& batch, const std::function<void(int64_t)>& done = {});
+  /// Forward and backward; returns the sum of the rows' losses.
+  double forward_backward(const MicroBatch& batch);
   /// The sum of the rows' losses without training.
   double evaluate(int64_t samples);
-  /// Predictions for rows [first, first + rows) of a micro-batch of `samples`: fp32 [rows,
-  /// classes], valid until the next call.
-  Tensor logits(int64_t samples, int64_t first, int64_t rows);
   /// Prediction of the token after `tokens`, 1 to features() of them: fp32 [1, classes], valid
   /// until the next call. The cost depends on the number of tokens given.
   Tensor predict(std::span<const int32_t> tokens);
@@ -79,17 +66,19 @@ class Stage {
   int64_t end_of_layer(size_t part, size_t layer) const;
 
   /// Enqueues the update; `result` waits for it.
-  optim::AskedUpdate update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
-    return optimizer_.ask(stream_, step, lr, {.first = 0, .end = store_->parameters().size()},
+  optim::PendingUpdate update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
+    return optimizer_.enqueue(stream_, step, lr, {.first = 0, .end = store_->parameters().size()},
                           hooks);
   }
   /// Updates one part, clipped by its own norm.
-  optim::AskedUpdate update_part(size_t part, int64_t step, double lr) {
-    return optimizer_.ask(stream_, step, lr, parameters_of_part(part));
+  optim::PendingUpdate update_part(size_t part, int64_t step, double lr) {
+    return optimizer_.enqueue(stream_, step, lr, parameters_of_part(part));
   }
   /// For the next updates; see Optimizer.
-  void set_gradient_scale(double scale, int64_t left_out) { optimizer_.set_scale(scale, left_out); }
-  optim::StepResult result(const optim::AskedUpdate& asked) { return optimizer_.result(asked); }
+  void set_gradient_scale(double scale, int64_t skipped) { optimizer_.set_scale(scale, skipped); }
+  optim::StepResult result(const optim::PendingUpdate& update) {
+    return optimizer_.result(update);
+  }
   /// Clip factor of the last enqueued update, in kernels' memory (optim/norm.h).
   Tensor clip_factor() const { return optimizer_.clip_factor(); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
@@ -103,7 +92,7 @@ class Stage {
   std::vector<int64_t> boundaries() const;
 
  private:
-  using Layers = std::vector<std::unique_ptr<model::Layer>>;
+  using Layers = model::Layers;
   /// `layers`: of the whole network; parts take theirs.
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
         const kernels::Kernels& kernels, const Options& options, Layers layers);

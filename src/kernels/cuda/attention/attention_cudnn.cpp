@@ -131,7 +131,8 @@ void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call
 }
 
 /// Enqueues the call in parts. Returns "" if all parts were enqueued, else the reason why not.
-std::string ask(Stream& stream, const LibraryAttention& call, bool backward, std::byte* workspace) {
+std::string enqueue_parts(Stream& stream, const LibraryAttention& call, bool backward,
+                          std::byte* workspace) {
   if (cudnn_functions() == nullptr) {
     return cudnn_state();
   }
@@ -206,7 +207,7 @@ bool library_attention(Stream& stream, const LibraryAttention& call, bool backwa
   }
   const auto begin = (reinterpret_cast<uintptr_t>(workspace) + kAlignment - 1) / kAlignment;
   const std::string why_not =
-      ask(stream, call, backward, reinterpret_cast<std::byte*>(begin * kAlignment));
+      enqueue_parts(stream, call, backward, reinterpret_cast<std::byte*>(begin * kAlignment));
   check(why_not.empty() || chosen_way() != Way::cudnn,
         "ESPALIER_ATTENTION is cudnn, which does not take attention{} of {}x{} positions and "
         "{} heads of {}: {}",

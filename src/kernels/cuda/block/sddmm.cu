@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(
   ProductResult values = args.values;
   values.y_stride = count;
   const int64_t at = blockIdx.z * args.kept + begin;
-  values.y.data = static_cast<std::byte*>(values.y.data) + at * values.y.bytes_each();
+  values.y = elements_from(values.y, at);
   finish_tile<Shape>(values, part, sums);
 }
 
@@ -98,12 +98,6 @@ struct AddParts {
       add(loaded.sum, load_quad<kWhole>(values, i, count));
     }
     store_quad<kWhole>(values, i, count, loaded.sum);
-  }
-  static __device__ void add(Quad& sum, const Quad& more) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      sum.x[k] += more.x[k];
-    }
   }
 };
 

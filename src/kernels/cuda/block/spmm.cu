@@ -95,33 +95,47 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_til
   finish_tile<Shape>(args.dx, part, sums);
 }
 
-/// Calls `with` with the tile shape for `lines` rows (or columns) of blocks of extent `extent`.
+/// Rows (or columns) of blocks, and their extent.
+struct Lines {
+  int64_t count, extent;
+};
+
+/// Calls `with` with the tile shape for so many tokens and lines.
 template <class With>
-void choose_tile(int64_t tokens, int64_t lines, int64_t extent, const With& with) {
+void choose_tile(int64_t tokens, const Lines& lines, const With& with) {
   const auto choose = [&](auto large, auto small) {
     using Large = decltype(large);
-    const int64_t tiles = divide_up(tokens, Large::kM) * lines * divide_up(extent, Large::kN);
+    const int64_t tiles =
+        divide_up(tokens, Large::kM) * lines.count * divide_up(lines.extent, Large::kN);
     if (tiles >= kManyTiles) {
       with(large);
     } else {
       with(small);
     }
   };
-  if (extent <= 32) {
+  if (lines.extent <= 32) {
     choose(TallTile32{}, SmallTile32{});
-  } else if (extent <= 64) {
+  } else if (lines.extent <= 64) {
     choose(TallTile64{}, SmallTile64{});
   } else {
     choose(WideTile{}, SmallTile64{});
   }
 }
 
-template <class Shape>
-Launch shape_of(const char* name, int64_t tokens, int64_t parts) {
-  return {.name = name,
-          .grid = dim3(blocks_for(parts, 1), blocks_for(tokens, Shape::kM)),
-          .block = kTileThreads,
-          .shared_bytes = Shape::kSharedBytes};
+/// Launches kernel_of(HalfType of `input`, tile shape).
+template <class Args, class KernelOf>
+void launch_tiles(const char* name, Stream& stream, const Tensor& input, const Lines& lines,
+                  const Args& args, const KernelOf& kernel_of) {
+  choose_tile(input.rows(), lines, [&](auto chosen) {
+    using Shape = decltype(chosen);
+    const int64_t parts = lines.count * tiles_across(static_cast<int>(lines.extent), Shape::kN);
+    const Launch shape{.name = name,
+                       .grid = dim3(blocks_for(parts, 1), blocks_for(input.rows(), Shape::kM)),
+                       .block = kTileThreads,
+                       .shared_bytes = Shape::kSharedBytes};
+    with_half(input.dtype,
+              [&](auto half) { launch(kernel_of(half, chosen), shape, stream, args); });
+  });
 }
 
 void multiply(Stream& stream, const BlockSpmmArgs& args) {
@@ -141,16 +155,9 @@ void multiply(Stream& stream, const BlockSpmmArgs& args) {
                               .bias = static_cast<const float*>(args.bias.data),
                               .activation = args.activation,
                               .accumulate = args.accumulate}};
-  const int64_t tokens = args.x.rows();
-  const int64_t lines = divide_up(weight.rows, weight.height);
-  choose_tile(tokens, lines, weight.height, [&](auto chosen) {
-    using Shape = decltype(chosen);
-    const int64_t parts = lines * tiles_across(forward.height, Shape::kN);
-    with_half(args.x.dtype, [&](auto half) {
-      launch(forward_tile<decltype(half)::value, Shape>,
-             shape_of<Shape>("block_spmm", tokens, parts), stream, forward);
-    });
-  });
+  launch_tiles(
+      "block_spmm", stream, args.x, {divide_up(weight.rows, weight.height), weight.height}, forward,
+      [](auto half, auto shape) { return forward_tile<decltype(half)::value, decltype(shape)>; });
 }
 
 void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
@@ -169,16 +176,11 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
              .before_stride = args.preactivation.stride,
              .activation = args.activation,
              .accumulate = args.accumulate}};
-  const int64_t tokens = args.dy.rows();
-  const int64_t lines = divide_up(weight.cols, weight.width);
-  choose_tile(tokens, lines, weight.width, [&](auto chosen) {
-    using Shape = decltype(chosen);
-    const int64_t parts = lines * tiles_across(transposed.width, Shape::kN);
-    with_half(args.dy.dtype, [&](auto half) {
-      launch(transposed_tile<decltype(half)::value, Shape>,
-             shape_of<Shape>("block_spmm_transposed", tokens, parts), stream, transposed);
-    });
-  });
+  launch_tiles("block_spmm_transposed", stream, args.dy,
+               {divide_up(weight.cols, weight.width), weight.width}, transposed,
+               [](auto half, auto shape) {
+                 return transposed_tile<decltype(half)::value, decltype(shape)>;
+               });
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ void CudnnObject::finish() {
 int64_t CudnnObject::get(Attribute what, Type type, int64_t room, void* to) const {
   int64_t count = 0;
   check_cudnn(cudnn_functions()->BackendGetAttribute(native_, what, type, room, &count, to),
-              "asking for attribute", static_cast<int>(what));
+              "reading of attribute", static_cast<int>(what));
   return count;
 }
 

@@ -1,5 +1,4 @@
-#include "src/kernels/cuda/dense/bias.h"
-
+#include "src/kernels/cuda/dense/blas.h"
 #include "src/kernels/cuda/simt/elements.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

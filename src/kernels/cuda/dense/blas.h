@@ -40,6 +40,9 @@ bool takes_fp8(Stream& stream, const Product& product);
 /// Enqueues the product. Returns true if the optional epilogue was fused; on false the caller
 /// computes it. On a dry arena it only allocates its workspace.
 bool matmul(Stream& stream, const Product& product);
+/// c [m, n] += bias [n], c of any type, in place, for products whose bias is not fused. Rounds once
+/// more than a fused bias.
+void add_bias(Stream& stream, const Tensor& c, const float* bias);
 /// Bytes that a product with a result of m x n uses at the start of the stream's workspace.
 size_t matmul_workspace(int64_t m, int64_t n);
 

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 
-#include "src/kernels/cuda/dense/bias.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -67,14 +66,14 @@ ProductCall call_of(Stream& stream, const Product& product) {
 }
 
 /// Enqueues the product; if the library refuses, enqueues it again without the extra.
-const ProductPlan& ask(const ProductCall& call) {
+const ProductPlan& enqueue(const ProductCall& call) {
   const ProductPlan* plan = &plan_of(call);
-  require(plan->possible, "whoever asks for a product in 8 bits asks takes_fp8 before",
-          call.product.m, call.product.n, call.product.k);
-  cublasStatus_t status = ask(call, *plan, plan->algorithm, call.product.c);
+  require(plan->possible, "a product of 8-bit operands for which takes_fp8 is true", call.product.m,
+          call.product.n, call.product.k);
+  cublasStatus_t status = enqueue(call, *plan, plan->algorithm, call.product.c);
   if (is_refusal(status) && plan->extra != BlasExtra::none) {
     plan = &plan_without_extra(call);
-    status = ask(call, *plan, plan->algorithm, call.product.c);
+    status = enqueue(call, *plan, plan->algorithm, call.product.c);
   }
   check_blas(status, "product");
   return *plan;
@@ -92,8 +91,8 @@ Blas::Blas(int capability) : capability_(capability) {
 }
 Blas::~Blas() { static_cast<void>(blas_library().destroy(handle_)); }
 
-cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
-                   const cublasLtMatmulAlgo_t& algorithm, void* to) {
+cublasStatus_t enqueue(const ProductCall& call, const ProductPlan& plan,
+                       const cublasLtMatmulAlgo_t& algorithm, void* to) {
   const BlasQueue queue = blas_queue(call.stream);
   const Product& p = call.product;
   if (plan.extra == BlasExtra::gelu_slope) {
@@ -137,7 +136,7 @@ bool matmul(Stream& stream, const Product& product) {
     return false;  // plans count the separate kernels too: only the library knows what it fuses
   }
   add_extra(call, call.workspace + blas_workspace());
-  const ProductPlan& plan = ask(call);
+  const ProductPlan& plan = enqueue(call);
   if (product.bias != nullptr && plan.extra != BlasExtra::bias) {
     Tensor c(product.c, type_of_result(product), {product.m, product.n});
     c.stride = product.c_stride;

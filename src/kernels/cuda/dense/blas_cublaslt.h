@@ -131,7 +131,7 @@ const ProductPlan& plan_of(const ProductCall& call);
 /// it had an algorithm for.
 const ProductPlan& plan_without_extra(const ProductCall& call);
 /// Enqueues the call with this plan and algorithm; the result is written to `to`.
-cublasStatus_t ask(const ProductCall& call, const ProductPlan& plan,
-                   const cublasLtMatmulAlgo_t& algorithm, void* to);
+cublasStatus_t enqueue(const ProductCall& call, const ProductPlan& plan,
+                       const cublasLtMatmulAlgo_t& algorithm, void* to);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -137,7 +137,7 @@ double seconds_by(const ProductCall& call, const ProductPlan& plan,
   for (int run = 0; run <= kRuns; ++run) {
     bool done = false;
     const double seconds = seconds_of(call.stream, [&] {
-      done = ask(call, plan, algorithm, call.product.c) == CUBLAS_STATUS_SUCCESS;
+      done = enqueue(call, plan, algorithm, call.product.c) == CUBLAS_STATUS_SUCCESS;
     });
     if (!done) {
       return std::numeric_limits<double>::infinity();
@@ -205,8 +205,8 @@ ProductPlan make_plan(ProductCall call) {
 }  // namespace
 
 bool chooses_by_clock(const Stream& stream) {
-  const char* asked = std::getenv("ESPALIER_TUNE_PRODUCTS");
-  return asked != nullptr ? std::string_view(asked) == "1" : !stream.deterministic();
+  const char* setting = std::getenv("ESPALIER_TUNE_PRODUCTS");
+  return setting != nullptr ? std::string_view(setting) == "1" : !stream.deterministic();
 }
 
 ProductKey key_of(const ProductCall& call) {

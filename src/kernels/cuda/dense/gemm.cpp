@@ -1,4 +1,3 @@
-#include "src/kernels/cuda/dense/bias.h"
 #include "src/kernels/cuda/dense/blas.h"
 #include "src/kernels/cuda/dense/fp8.h"
 #include "src/kernels/cuda/table.h"

@@ -70,7 +70,7 @@ size_t CudaMemory::available() {
   queue_.use_device();
   size_t free = 0;
   size_t total = 0;
-  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  check_cuda(cudaMemGetInfo(&free, &total), "free memory");
   return free / static_cast<size_t>(ranks_per_gpu());
 }
 
@@ -94,7 +94,7 @@ void PinnedMemory::free(void* data, size_t) noexcept {
 
 std::unique_ptr<Device> open_device(int local_rank) {
   int count = 0;
-  check_cuda(cudaGetDeviceCount(&count), "looking for devices");
+  check_cuda(cudaGetDeviceCount(&count), "number of devices");
   const int device = local_rank / ranks_per_gpu();
   check(device < count,
         "run.backend = \"cuda\" gives each rank of a machine a GPU of its own, and there {} {} for "

@@ -32,7 +32,7 @@ void CudaEvent::synchronize() const {
 bool CudaEvent::passed() const {
   const cudaError_t status = cudaEventQuery(event_);
   if (status != cudaErrorNotReady) {
-    check_cuda(status, "asking for an event");
+    check_cuda(status, "state of an event");
   }
   return status == cudaSuccess;
 }
@@ -66,7 +66,6 @@ void CudaQueue::use_device() const { check_cuda(cudaSetDevice(device_), "choosin
 void CudaQueue::synchronize() {
   refuse_recording("waiting for a queue");
   use_device();
-  ++synchronized_;
   if (has_wait_hook()) {
     // The callback may enqueue more work, which may wait for another host. Wait only for work so
     // far.
@@ -166,7 +165,7 @@ Mark CudaQueue::mark_in(std::deque<Marked>& marks) {
 }
 
 bool CudaQueue::passed(Mark mark) {
-  refuse_recording("asking for a mark");
+  refuse_recording("polling a mark");
   while (!marks_.empty() && marks_.front().mark <= mark && marks_.front().event->passed()) {
     drop_marks(marks_.front().mark);
   }

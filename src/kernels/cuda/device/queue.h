@@ -123,8 +123,6 @@ class CudaQueue : public Queue {
   /// Makes its device current for the calling thread, for driver calls that use the current device.
   void use_device() const;
   cudaStream_t native() const { return stream_; }
-  /// Number of times the host waited for the whole queue.
-  int64_t synchronized() const { return synchronized_; }
 
  private:
   explicit CudaQueue(CudaQueue& first);
@@ -156,7 +154,6 @@ class CudaQueue : public Queue {
   std::unique_ptr<CusparseHandle> cusparse_;
   std::unique_ptr<Cudnn> cudnn_;
   std::map<const void*, void*> constants_;
-  int64_t synchronized_ = 0;
   std::deque<Marked> marks_;  ///< marks not known to have passed, in order
   std::vector<std::unique_ptr<CudaEvent>> spare_events_;
   Mark last_mark_ = 0;

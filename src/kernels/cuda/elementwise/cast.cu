@@ -20,10 +20,7 @@ struct Convert {
   __device__ __forceinline__ void store(int64_t i, int64_t count, const Loaded& from) const {
     Quad sum = quad_of(x.type, from.x);
     if (accumulate) {
-      const Quad before = quad_of(y.type, from.y);
-      for (int k = 0; k < 4; ++k) {
-        sum.x[k] += before.x[k];
-      }
+      add(sum, quad_of(y.type, from.y));
     }
     store_quad<kWhole>(y, i, count, sum);
   }

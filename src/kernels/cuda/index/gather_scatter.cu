@@ -34,10 +34,6 @@ struct Turn {
   int own, all;
 };
 
-__device__ __forceinline__ Elements from(const Elements& e, int64_t i) {
-  return {static_cast<std::byte*>(e.data) + i * e.bytes_each(), e.type};
-}
-
 __device__ __forceinline__ float value_of(DType type, uint32_t bits) {
   return type == DType::fp32 ? __uint_as_float(bits) : from_half(type, bits);
 }
@@ -169,8 +165,8 @@ __global__ void __launch_bounds__(32 * kWarps) gather_bitmap(BitmapMove args) {
   __shared__ uint16_t places[kWarps][kTile];
   for_tile(args.size, [&](int64_t dense, int warp, Turn turn) {
     const Tile tile = read_tile(args, dense, places[warp]);
-    gather_kept(from(args.dense, tile.dense), from(args.packed, tile.packed), args.flag, turn,
-                tile.kept, [&](int k) { return int{places[warp][k]}; });
+    gather_kept(elements_from(args.dense, tile.dense), elements_from(args.packed, tile.packed),
+                args.flag, turn, tile.kept, [&](int k) { return int{places[warp][k]}; });
   });
 }
 
@@ -184,10 +180,10 @@ __global__ void __launch_bounds__(32 * kWarps) scatter_bitmap(BitmapMove args) {
       made[i] = make_uint4(0, 0, 0, 0);
     }
     const Tile tile = read_tile(args, dense, places[warp]);  // its barrier follows all the zeros
-    scatter_kept(from(args.packed, tile.packed), {made, args.dense.type}, turn, tile.kept,
+    scatter_kept(elements_from(args.packed, tile.packed), {made, args.dense.type}, turn, tile.kept,
                  [&](int k) { return int{places[warp][k]}; });
     __syncwarp();
-    const Elements out = from(args.dense, tile.dense);
+    const Elements out = elements_from(args.dense, tile.dense);
     if (args.flag && args.size - dense >= kTile) {
 #pragma unroll 4
       for (int i = turn.own; i < bytes / 16; i += turn.all) {
@@ -206,8 +202,8 @@ __global__ void __launch_bounds__(32 * kWarps) write_bitmap(BitmapMove args) {
   __shared__ uint16_t places[kWarps][kTile];
   for_tile(args.size, [&](int64_t dense, int warp, Turn turn) {
     const Tile tile = read_tile(args, dense, places[warp]);
-    scatter_kept(from(args.packed, tile.packed), from(args.dense, tile.dense), turn, tile.kept,
-                 [&](int k) { return int{places[warp][k]}; });
+    scatter_kept(elements_from(args.packed, tile.packed), elements_from(args.dense, tile.dense),
+                 turn, tile.kept, [&](int k) { return int{places[warp][k]}; });
   });
 }
 
@@ -230,7 +226,7 @@ __global__ void __launch_bounds__(kListThreads)
   const int64_t first = blockIdx.x * kListBlock;
   const int32_t* list = positions.list + first;
   const auto base = static_cast<int32_t>(positions.first);
-  gather_kept(dense, from(packed, first), accumulate, turn_in_block(),
+  gather_kept(dense, elements_from(packed, first), accumulate, turn_in_block(),
               static_cast<int>(least(kListBlock, positions.count - first)),
               [&](int k) { return list[k] - base; });
 }
@@ -257,7 +253,7 @@ __global__ void __launch_bounds__(kListThreads)
     }
   }
   __syncthreads();
-  scatter_kept(from(packed, first), dense, turn_in_block(), static_cast<int>(end - first),
+  scatter_kept(elements_from(packed, first), dense, turn_in_block(), static_cast<int>(end - first),
                [&](int k) { return list[k] - base; });
 }
 

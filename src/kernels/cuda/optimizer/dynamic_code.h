@@ -1,10 +1,21 @@
 #pragma once
 // 8-bit codes of the dynamic map (rules/dynamic_lines.h), a quad at a time; the same rule as
 // cpu/optimizer/dynamic_code.h. A warp holds the 256 numbers of a block, two quads per lane.
+#include <utility>
+
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/rules/dynamic_lines.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
+
+/// Calls visit<kDecade>() for each of the seven decades of the map.
+template <class Visit>
+__device__ __forceinline__ void for_decades(const Visit& visit) {
+  [&]<int... kDecades>(std::integer_sequence<int, kDecades...>) {
+    (visit.template operator()<kDecades>(), ...);
+  }
+  (std::make_integer_sequence<int, 7>{});
+}
 
 /// Maps codes to values.
 template <DynamicMap kMap>
@@ -19,13 +30,8 @@ struct DynamicCode {
 
   static __device__ __forceinline__ float value(float p) {
     const float middle = p + 0.5F;
-    float best = higher<0>(middle, 0.0F);
-    best = higher<1>(middle, best);
-    best = higher<2>(middle, best);
-    best = higher<3>(middle, best);
-    best = higher<4>(middle, best);
-    best = higher<5>(middle, best);
-    best = higher<6>(middle, best);
+    float best = 0;
+    for_decades([&]<int kDecade>() { best = higher<kDecade>(middle, best); });
     return fminf(best, 1.0F);
   }
 
@@ -169,13 +175,7 @@ class CodeTable {
   }
   __device__ __forceinline__ void fill_octave(unsigned octave) {
     const float end = __uint_as_float((kFirst + octave + 1) << 23);
-    fill_from<0>(octave, end);
-    fill_from<1>(octave, end);
-    fill_from<2>(octave, end);
-    fill_from<3>(octave, end);
-    fill_from<4>(octave, end);
-    fill_from<5>(octave, end);
-    fill_from<6>(octave, end);
+    for_decades([&]<int kDecade>() { fill_from<kDecade>(octave, end); });
   }
 
   /// x is relative to the scale. NaN gives an unspecified code.

@@ -44,54 +44,42 @@ __device__ __forceinline__ void dequantize_block(const Codes& args, const CodeTa
   store_quad<kWhole>(args.x, first + 128, count - 128, table.decode(b, scale));
 }
 
-/// Calls visit(block, first, whole) for the blocks of a warp: `first` is the index of this lane's
-/// first quad; `whole` is true if the block's quads are whole.
-template <class Visit>
-__device__ __forceinline__ void for_blocks(const Codes& args, const Visit& visit) {
-  int64_t block = int64_t{blockIdx.x} * kBlocksEach * kWarps + threadIdx.x / 32;
-  for (int i = 0; i < kBlocksEach && block * kQuantizeBlock < args.n; ++i, block += kWarps) {
-    visit(block, block * kQuantizeBlock + 4 * (threadIdx.x % 32),
-          args.whole && (block + 1) * kQuantizeBlock <= args.n);
+template <bool kEncodes, bool kWhole, DynamicMap kMap>
+__device__ __forceinline__ void code_block(const Codes& args, const CodeTable<kMap>& table,
+                                           int64_t block, int64_t first) {
+  if constexpr (kEncodes) {
+    quantize_block<kWhole>(args, table, block, first);
+  } else {
+    dequantize_block<kWhole>(args, table, block, first);
   }
 }
 
-template <DynamicMap kMap>
-__global__ void __launch_bounds__(32 * kWarps) quantize_blocks(Codes args) {
+template <DynamicMap kMap, bool kEncodes>
+__global__ void __launch_bounds__(32 * kWarps) code_blocks(Codes args) {
   __shared__ CodeTable<kMap> table;
   table.fill();
   __syncthreads();
-  for_blocks(args, [&](int64_t block, int64_t first, bool whole) {
-    if (whole) {
-      quantize_block<true>(args, table, block, first);
+  int64_t block = int64_t{blockIdx.x} * kBlocksEach * kWarps + threadIdx.x / 32;
+  for (int i = 0; i < kBlocksEach && block * kQuantizeBlock < args.n; ++i, block += kWarps) {
+    const int64_t first = block * kQuantizeBlock + 4 * (threadIdx.x % 32);  // of this lane
+    if (args.whole && (block + 1) * kQuantizeBlock <= args.n) {
+      code_block<kEncodes, true>(args, table, block, first);
     } else {
-      quantize_block<false>(args, table, block, first);
+      code_block<kEncodes, false>(args, table, block, first);
     }
-  });
+  }
 }
 
-template <DynamicMap kMap>
-__global__ void __launch_bounds__(32 * kWarps) dequantize_blocks(Codes args) {
-  __shared__ CodeTable<kMap> table;
-  table.fill();
-  __syncthreads();
-  for_blocks(args, [&](int64_t block, int64_t first, bool whole) {
-    if (whole) {
-      dequantize_block<true>(args, table, block, first);
-    } else {
-      dequantize_block<false>(args, table, block, first);
-    }
-  });
-}
-
-template <class Args>
-void run(Stream& stream, const char* name, void (*kernel)(Codes), const Args& args) {
+template <bool kEncodes, class Args>
+void run(Stream& stream, const char* name, const Args& args) {
   const int64_t n = args.x.count();
   Codes codes{.x = static_cast<float*>(args.x.data),
               .codes = static_cast<uint8_t*>(args.codes.data),
               .scales = static_cast<float*>(args.scales.data),
               .n = n};
   codes.whole = has_whole_quads(codes.x) && has_whole_quads(codes.codes);
-  launch(kernel,
+  launch(args.map == DynamicMap::with_sign ? code_blocks<DynamicMap::with_sign, kEncodes>
+                                           : code_blocks<DynamicMap::without_sign, kEncodes>,
          {.name = name,
           .grid = blocks_for(n, kBlocksEach * kWarps * kQuantizeBlock),
           .block = 32 * kWarps},
@@ -100,18 +88,10 @@ void run(Stream& stream, const char* name, void (*kernel)(Codes), const Args& ar
 
 }  // namespace
 
-void quantize(Stream& stream, const QuantizeArgs& args) {
-  run(stream, "quantize",
-      args.map == DynamicMap::with_sign ? quantize_blocks<DynamicMap::with_sign>
-                                        : quantize_blocks<DynamicMap::without_sign>,
-      args);
-}
+void quantize(Stream& stream, const QuantizeArgs& args) { run<true>(stream, "quantize", args); }
 
 void dequantize(Stream& stream, const DequantizeArgs& args) {
-  run(stream, "dequantize",
-      args.map == DynamicMap::with_sign ? dequantize_blocks<DynamicMap::with_sign>
-                                        : dequantize_blocks<DynamicMap::without_sign>,
-      args);
+  run<false>(stream, "dequantize", args);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -38,10 +38,6 @@ __device__ __forceinline__ void add_exactly(Count* counts, double x) {
   atomicAdd(digit + 2, upper >> 32);
 }
 
-__device__ __forceinline__ Elements from_element(const Elements& x, int64_t first) {
-  return {static_cast<std::byte*>(x.data) + first * x.bytes_each(), x.type};
-}
-
 /// Sum of squares of a lane's column of the block that begins at element `first`; `left`: elements
 /// from x on. kWhole: the block is complete.
 template <bool kWhole>
@@ -120,7 +116,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     if (left <= 0) {
       continue;
     }
-    const Elements x = from_element(arrays.x[which], i + lane);
+    const Elements x = elements_from(arrays.x[which], i + lane);
     const double sum = left >= kTogether * kSumBlock ? squares_together<true>(x, left - lane)
                                                      : squares_together<false>(x, left - lane);
     if (threadIdx.x % 8 == 0 && sum != 0) {

@@ -18,13 +18,6 @@ struct Columns {
   bool whole;  ///< all quads are aligned; rows consist of whole quads
 };
 
-__device__ __forceinline__ void add(Quad& sum, const Quad& q) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    sum.x[k] += q.x[k];
-  }
-}
-
 /// Sum of a quad of columns over rows `row`, row + kSide, …, added in order.
 template <bool kWhole>
 __device__ __forceinline__ Quad sum_rows(const Columns& args, int64_t row, int64_t end,

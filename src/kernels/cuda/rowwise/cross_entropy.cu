@@ -102,17 +102,13 @@ __device__ __forceinline__ void for_row(const Elements& row, int cols, const Vis
   }
 }
 
-__device__ __forceinline__ Elements row_of(const Elements& all, int64_t first) {
-  return {static_cast<char*>(all.data) + first * all.bytes_each(), all.type};
-}
-
 /// Two blocks fit an SM: one loads while the other is between its passes. The L2 cache holds the
 /// rows of all blocks.
 constexpr int kThreads = 512;
 
 __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   const int64_t row = blockIdx.x;
-  const Elements logits = row_of(args.logits, row * args.stride);
+  const Elements logits = elements_from(args.logits, row * args.stride);
   const int64_t target = args.targets[row];
   const bool known = target >= 0 && target < args.cols;
   const float at_target = known ? load(logits, target) : __uint_as_float(0x7fc00000U);
@@ -127,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   if (args.dlogits.data == nullptr) {
     return;
   }
-  const Elements dlogits = row_of(args.dlogits, row * args.dstride);
+  const Elements dlogits = elements_from(args.dlogits, row * args.dstride);
   const float scale = fabsf(loss) <= FLT_MAX ? args.scale : __uint_as_float(0x7fc00000U);
   const float factor = scale / total.sum;
   const float gradient = scale * (exponential(-distance) / total.sum - 1.0F);

@@ -46,13 +46,6 @@ struct Gradient {
   int64_t rows, cols, vocabulary, stride;
 };
 
-__device__ __forceinline__ void add(Quad& sum, const Quad& q) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    sum.x[k] += q.x[k];
-  }
-}
-
 /// out[at] += sum
 __device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum) {
   add(sum, load_quad(out, at, count));

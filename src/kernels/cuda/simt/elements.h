@@ -28,9 +28,21 @@ struct Elements {
 
 inline Elements elements(const Tensor& t) { return {t.data, t.dtype}; }
 
+/// The elements from number `first` on.
+__device__ __forceinline__ Elements elements_from(const Elements& e, int64_t first) {
+  return {static_cast<std::byte*>(e.data) + first * e.bytes_each(), e.type};
+}
+
 struct Quad {
   float x[4];
 };
+
+__device__ __forceinline__ void add(Quad& sum, const Quad& q) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    sum.x[k] += q.x[k];
+  }
+}
 
 __device__ __forceinline__ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 __device__ __forceinline__ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }

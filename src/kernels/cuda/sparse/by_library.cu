@@ -63,7 +63,7 @@ size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// y (+)= x matrixᵀ. With `with_finish`, `output` computes the result from the sums.
 template <class Output>
-bool multiply(Stream& stream, LibrarySpmm product, bool with_finish, const Output& output,
+bool multiply(Stream& stream, LibraryProduct product, bool with_finish, const Output& output,
               const Csr& csr, float* sums) {
   if (stream.arena().dry()) {
     return false;  // a memory plan counts the workspace of both implementations
@@ -72,17 +72,17 @@ bool multiply(Stream& stream, LibrarySpmm product, bool with_finish, const Outpu
   if (!with_finish) {
     return library_spmm(stream, product, *csr.prepared);
   }
-  if (!product.accumulate && product.y.type == DType::fp32) {
-    sums = static_cast<float*>(product.y.data);
+  if (!product.accumulate && product.b.type == DType::fp32) {
+    sums = static_cast<float*>(product.b.data);
   } else {
-    product.y = {.data = sums, .stride = (cols + 3) / 4 * 4};
+    product.b = {.data = sums, .stride = (cols + 3) / 4 * 4};
   }
   product.accumulate = false;
   if (!library_spmm(stream, product, *csr.prepared)) {
     return false;
   }
   launch(finish_rows<Output>, {.name = "spmm_finish", .grid = blocks_for(product.tokens, 1)},
-         stream, sums, product.y.stride, cols, output);
+         stream, sums, product.b.stride, cols, output);
   return true;
 }
 
@@ -101,8 +101,8 @@ bool by_library(Stream& stream, const SpmmArgs& args) {
       stream.workspace(with_finish ? sums_bytes(args.x.rows(), args.weight.rows) : 1);
   return multiply(stream,
                   {.matrix = by_rows(args.weight),
-                   .x = dense(args.x),
-                   .y = dense(args.y),
+                   .a = dense(args.x),
+                   .b = dense(args.y),
                    .tokens = args.x.rows(),
                    .accumulate = args.accumulate},
                   with_finish, output_of(args), args.weight.csr, reinterpret_cast<float*>(memory));
@@ -121,8 +121,8 @@ bool by_library(Stream& stream, const SpmmTransposedArgs& args) {
          elements(values), elements(reordered), args.weight.csr.order, values.count());
   return multiply(stream,
                   {.matrix = by_columns(args.weight, reordered.data),
-                   .x = dense(args.dy),
-                   .y = dense(args.dx),
+                   .a = dense(args.dy),
+                   .b = dense(args.dx),
                    .tokens = args.dy.rows(),
                    .accumulate = args.accumulate},
                   with_finish, output_of(args), args.weight.csr, reinterpret_cast<float*>(memory));
@@ -132,8 +132,8 @@ bool by_library(Stream& stream, const SddmmArgs& args) {
   return !stream.arena().dry() && suits(args.weight, args.x.rows(), args.dy, args.x) &&
          library_sddmm(stream,
                        {.matrix = by_rows(args.weight),
-                        .dy = dense(args.dy),
-                        .x = dense(args.x),
+                        .a = dense(args.dy),
+                        .b = dense(args.x),
                         .tokens = args.x.rows(),
                         .accumulate = args.accumulate},
                        *args.weight.csr.prepared);

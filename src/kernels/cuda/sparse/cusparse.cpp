@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <compare>
+#include <functional>
 
 #include "src/kernels/cuda/device/queue.h"
 #include "src/kernels/cuda/device/toolkit.h"
@@ -171,74 +172,55 @@ bool take_workspace(Stream& stream, size_t bytes, Plan& plan) {
 }
 
 constexpr cusparseOperation_t kAsIs = CUSPARSE_OPERATION_NON_TRANSPOSE;
-constexpr cusparseSDDMMAlg_t kSddmm = CUSPARSE_SDDMM_ALG_DEFAULT;
 constexpr float kOne = 1;
 
-cusparseSpMMAlg_t spmm_algorithm(const Key& key) {
-  return key.deterministic ? CUSPARSE_SPMM_CSR_ALG3 : CUSPARSE_SPMM_ALG_DEFAULT;
+/// The product for these keys: a is x, b is y [tokens, rows] of SpMM; a is dyᵀ, b is x of SDDMM.
+std::shared_ptr<Plan> describe(const Key& key, const LibraryProduct& p) {
+  const CsrMatrix& m = p.matrix;
+  return key.samples
+             ? std::make_shared<Plan>(key, m, p.a, CUSPARSE_ORDER_COL, p.b, CUSPARSE_ORDER_ROW,
+                                      std::array{m.rows, p.tokens, p.tokens, m.cols})
+             : std::make_shared<Plan>(key, m, p.a, CUSPARSE_ORDER_COL, p.b, CUSPARSE_ORDER_COL,
+                                      std::array{m.cols, p.tokens, m.rows, p.tokens});
 }
 
-/// matrix [rows, cols] x [cols, tokens]; a is x, b is y.
-std::unique_ptr<Plan> plan_spmm(Stream& stream, const Key& key, const LibrarySpmm& p) {
-  auto plan =
-      std::make_unique<Plan>(key, p.matrix, p.x, CUSPARSE_ORDER_COL, p.y, CUSPARSE_ORDER_COL,
-                             std::array{p.matrix.cols, p.tokens, p.matrix.rows, p.tokens});
-  const CusparseFunctions& call = *cusparse();
-  const cusparseHandle_t handle = handle_of(stream);
-  const float beta = p.accumulate ? 1 : 0;
-  size_t bytes = 0;
-  plan->refused = !supported(
-      call.spmm_size(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(), plan->a.native(), &beta,
-                     plan->b.native(), CUDA_R_32F, spmm_algorithm(key), &bytes),
-      "size of SpMM's workspace");
-  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
-  if (!plan->refused) {
-    plan->refused =
-        !supported(call.spmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->matrix.native(),
-                                     plan->a.native(), &beta, plan->b.native(), CUDA_R_32F,
-                                     spmm_algorithm(key), plan->workspace.tensor().data),
-                   "analysis for SpMM");
-  }
-  return plan;
-}
+/// Calls of cuSPARSE for one kind of product, with the operands of a plan.
+struct Calls {
+  std::function<cusparseStatus_t(const Plan&, size_t* bytes)> size;
+  std::function<cusparseStatus_t(const Plan&, void*workspace)> prepare, run;
+};
 
-/// [rows, tokens] x [tokens, cols] at the elements of the matrix; a is dyᵀ, b is x.
-std::unique_ptr<Plan> plan_sddmm(Stream& stream, const Key& key, const LibrarySddmm& p) {
-  auto plan =
-      std::make_unique<Plan>(key, p.matrix, p.dy, CUSPARSE_ORDER_COL, p.x, CUSPARSE_ORDER_ROW,
-                             std::array{p.matrix.rows, p.tokens, p.tokens, p.matrix.cols});
-  const CusparseFunctions& call = *cusparse();
-  const cusparseHandle_t handle = handle_of(stream);
-  const float beta = p.accumulate ? 1 : 0;
-  size_t bytes = 0;
-  plan->refused =
-      !supported(call.sddmm_size(handle, kAsIs, kAsIs, &kOne, plan->a.native(), plan->b.native(),
-                                 &beta, plan->matrix.native(), CUDA_R_32F, kSddmm, &bytes),
-                 "size of SDDMM's workspace");
-  plan->refused = plan->refused || !take_workspace(stream, bytes, *plan);
-  if (!plan->refused) {
-    plan->refused =
-        !supported(call.sddmm_prepare(handle, kAsIs, kAsIs, &kOne, plan->a.native(),
-                                      plan->b.native(), &beta, plan->matrix.native(), CUDA_R_32F,
-                                      kSddmm, plan->workspace.tensor().data),
-                   "analysis for SDDMM");
-  }
-  return plan;
-}
-
-/// Runs `ask` with the plan of this key, which `make` creates at its first use. Returns false if
-/// the product is not supported.
-template <class Make, class Ask>
-bool by_plan(Stream& stream, std::unique_ptr<Prepared>& kept, const Key& key, const Make& make,
-             const Ask& ask) {
+/// Enqueues the product by its plan, which is made, analysed and given its workspace at its first
+/// use. Returns false if the product is not supported.
+bool enqueue(Stream& stream, const Key& key, const LibraryProduct& p,
+             std::unique_ptr<Prepared>& kept, const Calls& calls) {
   Plans& plans = plans_of(kept);
   std::shared_ptr<Plan> plan = plans.find(key);
   if (plan == nullptr) {
-    plan = plans.add(make());
+    plan = plans.add(describe(key, p));
+    size_t bytes = 0;
+    plan->refused = !supported(calls.size(*plan, &bytes), "size of a workspace") ||
+                    !take_workspace(stream, bytes, *plan) ||
+                    !supported(calls.prepare(*plan, plan->workspace.tensor().data), "analysis");
   }
   queue_of(stream).hold(plan);
-  plan->refused = plan->refused || !supported(ask(*plan), "product");
+  if (!plan->refused) {
+    plan->set(p.matrix.values, p.a, p.b);
+    plan->refused = !supported(calls.run(*plan, plan->workspace.tensor().data), "product");
+  }
   return !plan->refused;
+}
+
+Key key_of(const Stream& stream, const LibraryProduct& p, bool samples) {
+  return {.samples = samples,
+          .deterministic = samples || stream.deterministic(),
+          .begin = p.matrix.begin,
+          .tokens = p.tokens,
+          .first_stride = p.a.stride,
+          .second_stride = p.b.stride,
+          .values = p.matrix.type,
+          .first = p.a.type,
+          .second = p.b.type};
 }
 
 }  // namespace
@@ -278,51 +260,38 @@ CusparseHandle::CusparseHandle(cudaStream_t stream) {
 
 CusparseHandle::~CusparseHandle() { static_cast<void>(cusparse()->destroy(handle_)); }
 
-bool library_spmm(Stream& stream, const LibrarySpmm& p, std::unique_ptr<Prepared>& kept) {
+bool library_spmm(Stream& stream, const LibraryProduct& p, std::unique_ptr<Prepared>& kept) {
   if (cusparse() == nullptr) {
     return false;
   }
-  const Key key{.samples = false,
-                .deterministic = stream.deterministic(),
-                .begin = p.matrix.begin,
-                .tokens = p.tokens,
-                .first_stride = p.x.stride,
-                .second_stride = p.y.stride,
-                .values = p.matrix.type,
-                .first = p.x.type,
-                .second = p.y.type};
-  const auto make = [&] { return plan_spmm(stream, key, p); };
-  return by_plan(stream, kept, key, make, [&](Plan& plan) {
-    plan.set(p.matrix.values, p.x, p.y);
-    const float beta = p.accumulate ? 1 : 0;
-    return cusparse()->spmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.matrix.native(),
-                            plan.a.native(), &beta, plan.b.native(), CUDA_R_32F,
-                            spmm_algorithm(key), plan.workspace.tensor().data);
-  });
+  const Key key = key_of(stream, p, false);
+  const CusparseFunctions& f = *cusparse();
+  const auto algorithm = key.deterministic ? CUSPARSE_SPMM_CSR_ALG3 : CUSPARSE_SPMM_ALG_DEFAULT;
+  const float beta = p.accumulate ? 1 : 0;
+  const auto with = [&, handle = handle_of(stream)](auto* function) {
+    return [&beta, algorithm, handle, function](const Plan& plan, auto workspace) {
+      return function(handle, kAsIs, kAsIs, &kOne, plan.matrix.native(), plan.a.native(), &beta,
+                      plan.b.native(), CUDA_R_32F, algorithm, workspace);
+    };
+  };
+  return enqueue(stream, key, p, kept, {with(f.spmm_size), with(f.spmm_prepare), with(f.spmm)});
 }
 
-bool library_sddmm(Stream& stream, const LibrarySddmm& p, std::unique_ptr<Prepared>& kept) {
+bool library_sddmm(Stream& stream, const LibraryProduct& p, std::unique_ptr<Prepared>& kept) {
   if (cusparse() == nullptr ||
-      p.dy.type != DType::fp32) {  // 12.6 has no bf16 SDDMM; each try prints to stderr
+      p.a.type != DType::fp32) {  // 12.6 has no bf16 SDDMM; each try prints to stderr
     return false;
   }
-  const Key key{.samples = true,
-                .deterministic = true,
-                .begin = p.matrix.begin,
-                .tokens = p.tokens,
-                .first_stride = p.dy.stride,
-                .second_stride = p.x.stride,
-                .values = p.matrix.type,
-                .first = p.dy.type,
-                .second = p.x.type};
-  const auto make = [&] { return plan_sddmm(stream, key, p); };
-  return by_plan(stream, kept, key, make, [&](Plan& plan) {
-    plan.set(p.matrix.values, p.dy, p.x);
-    const float beta = p.accumulate ? 1 : 0;
-    return cusparse()->sddmm(handle_of(stream), kAsIs, kAsIs, &kOne, plan.a.native(),
-                             plan.b.native(), &beta, plan.matrix.native(), CUDA_R_32F, kSddmm,
-                             plan.workspace.tensor().data);
-  });
+  const CusparseFunctions& f = *cusparse();
+  const float beta = p.accumulate ? 1 : 0;
+  const auto with = [&, handle = handle_of(stream)](auto* function) {
+    return [&beta, handle, function](const Plan& plan, auto workspace) {
+      return function(handle, kAsIs, kAsIs, &kOne, plan.a.native(), plan.b.native(), &beta,
+                      plan.matrix.native(), CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, workspace);
+    };
+  };
+  return enqueue(stream, key_of(stream, p, true), p, kept,
+                 {with(f.sddmm_size), with(f.sddmm_prepare), with(f.sddmm)});
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

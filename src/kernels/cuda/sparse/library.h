@@ -27,22 +27,16 @@ struct DenseMatrix {
   DType type = DType::fp32;
 };
 
-/// y [tokens, rows] (+)= x [tokens, cols] matrixᵀ. Sums are fp32 and rounded once.
-struct LibrarySpmm {
+/// A product with a matrix; operands have `tokens` rows. Sums are fp32 and rounded once.
+struct LibraryProduct {
   CsrMatrix matrix;
-  DenseMatrix x, y;
+  DenseMatrix a, b;
   int64_t tokens = 0;
   bool accumulate = false;
 };
-bool library_spmm(Stream& stream, const LibrarySpmm& product, std::unique_ptr<Prepared>& kept);
-
-/// matrix.values (+)= dyᵀ x at the elements of the matrix; dy [tokens, rows], x [tokens, cols].
-struct LibrarySddmm {
-  CsrMatrix matrix;
-  DenseMatrix dy, x;
-  int64_t tokens = 0;
-  bool accumulate = false;
-};
-bool library_sddmm(Stream& stream, const LibrarySddmm& product, std::unique_ptr<Prepared>& kept);
+/// b [tokens, rows] (+)= a [tokens, cols] matrixᵀ.
+bool library_spmm(Stream& stream, const LibraryProduct& product, std::unique_ptr<Prepared>& kept);
+/// matrix.values (+)= aᵀ b at the elements of the matrix; a [tokens, rows], b [tokens, cols].
+bool library_sddmm(Stream& stream, const LibraryProduct& product, std::unique_ptr<Prepared>& kept);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -93,35 +93,28 @@ __device__ __forceinline__ void store_four(std::byte* codes, int64_t quad, int b
 template <int kCount>
 __device__ __forceinline__ void load_fours(const std::byte* codes, int64_t first, int64_t step,
                                            int bits, uint32_t (&v)[kCount]) {
+  const auto each = [&](const auto& load) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      v[j] = static_cast<uint32_t>(load(first + j * step));
+    }
+  };
   if (bits == 8) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      v[j] = reinterpret_cast<const uint32_t*>(codes)[first + j * step];
-    }
+    each([=](int64_t quad) { return reinterpret_cast<const uint32_t*>(codes)[quad]; });
   } else if (bits == 4) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      v[j] = reinterpret_cast<const uint16_t*>(codes)[first + j * step];
-    }
+    each([=](int64_t quad) { return reinterpret_cast<const uint16_t*>(codes)[quad]; });
   } else if (bits == 2) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      v[j] = reinterpret_cast<const uint8_t*>(codes)[first + j * step];
-    }
+    each([=](int64_t quad) { return reinterpret_cast<const uint8_t*>(codes)[quad]; });
   } else if (bits == 1) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int64_t quad = first + j * step;
-      v[j] = reinterpret_cast<const uint8_t*>(codes)[quad / 2] >> quad % 2 * 4;
-    }
+    each([=](int64_t quad) {
+      return reinterpret_cast<const uint8_t*>(codes)[quad / 2] >> quad % 2 * 4;
+    });
   } else {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int64_t bit = 4 * bits * (first + j * step);
+    each([=](int64_t quad) {
+      const int64_t bit = 4 * bits * quad;
       const auto shift = static_cast<int>(bit % 8);
-      const uint64_t bytes = load_words<uint8_t>(codes + bit / 8, (shift + 4 * bits + 7) / 8);
-      v[j] = static_cast<uint32_t>(bytes >> shift);
-    }
+      return load_words<uint8_t>(codes + bit / 8, (shift + 4 * bits + 7) / 8) >> shift;
+    });
   }
 }
 

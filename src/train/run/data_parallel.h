@@ -6,11 +6,11 @@
 //   zero 0   all-reduce of gradients: 2 (p-1)/p w n bytes a rank; every rank updates all values
 //   zero 1   reduce-scatter of gradients: (p-1)/p w n; all-reduce of the norm's words: 568 (p-1);
 //            a rank updates its slices; all-gather of values: (p-1)/p v n, or in codes
-//            (value_wire.h); in 16-bit runs norms and biases once more in fp32
+//            (stage/wire_formats.h); in 16-bit runs norms and biases once more in fp32
 //
-// Gradients are sent in the codecs of `parallel.codec` (gradient_wire.h), by `parallel.reduction`;
-// factors of powersgd always by sra. Collectives run between devices by NCCL (device_collectives.h)
-// if `parallel.device_link` and the machine allow it, else through the host (host_collectives.h).
+// Gradients are sent in the codecs of `parallel.codec` (stage/wire_formats.h), by `parallel.reduction`;
+// factors of powersgd always by sra. Collectives run between devices by NCCL if
+// `parallel.device_link` and the machine allow it, else through the host (replica_collectives.h).
 // Both give the same bits on all ranks, and without codecs the same as each other. Over a pipeline
 // the norm is that of all stages.
 #include <memory>
@@ -24,12 +24,6 @@
 #include "src/train/stage/stage.h"
 
 namespace espalier::train {
-
-/// Empty unless this config shards the optimizer and `comm` has several ranks.
-std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm);
-
-/// The same for plans: rank `rank` of `ranks`, without a communicator.
-std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks);
 
 class DataParallel {
  public:
@@ -54,7 +48,7 @@ class DataParallel {
   void reduce(const sparse::ParameterRange& range, int64_t step);
   /// Enqueues the optimizer's update (Stage::result). Kernels enqueued afterwards find all values
   /// on all ranks.
-  optim::AskedUpdate update(int64_t step, double lr);
+  optim::PendingUpdate update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
   /// How device arrays reach other ranks, for the user; empty: no device, or one rank.
   const std::string& route() const { return route_; }
@@ -67,10 +61,8 @@ class DataParallel {
   void start_reduce();
   uint64_t rounding_key(int64_t step) const;
   void start_gather();
-  optim::AskedUpdate sharded_update(int64_t step, double lr);
+  optim::PendingUpdate sharded_update(int64_t step, double lr);
   optim::GradientNorm::Sum norm_reduction();
-  void reduce_words(std::span<double> words);
-  void reduce_counts(const Tensor& counts);
 
   const io::Config& config_;
   int64_t step_ = 0;

@@ -13,10 +13,8 @@
 #include "src/train/exchange/pipeline_reduction.h"
 #include "src/train/run/source.h"
 #include "src/train/stage/layer_times.h"
-#include "tests/device/fake_nccl.h"
-#include "tests/device/late_table.h"
-#include "tests/simt/device.h"
-#include "tests/support/support.h"
+#include "tests/device/late_runs.h"
+#include "tests/support/failure.h"
 
 namespace espalier {
 namespace {
@@ -30,75 +28,68 @@ using testing::TempDir;
 class PipelineReduction : public ::testing::Test {
  protected:
   PipelineReduction() {
-    testing::while_ranks_wait() = simt::drive_queues;
-    nccl_.connect(true);
     config_.model.tie_embeddings = true;
     config_.train.steps = 3;
     config_.parallel.pipeline = 2;
     config_.parallel.partition = {2, 2};
     config_.parallel.check_every = 0;
   }
-  ~PipelineReduction() override { testing::while_ranks_wait() = {}; }
 
   /// Error of the first rank that ends; `after` runs on its device after a backward.
   std::string error(const std::function<bool(parallel::Communicator&)>& after);
 
-  TempDir dir_;
-  testing::FakeNccl nccl_;
+  const TempDir dir_;
+  const testing::LinkedDevices linked_;
   io::Config config_ = testing::tiny_config(dir_);
 };
 
 /// Both ends fill their gradients and counts, and read the sums.
 std::vector<float> sums_of(const io::Config& config) {
   std::vector<float> found;
-  parallel::run_ranks(
-      2,
-      [&](parallel::Communicator& comm) {
-        const kernels::Kernels& table = testing::late_table();
-        kernels::Backend backend(table, 1);
-        Stream& stream = backend.stream();
-        const auto make = [&](DType dtype, const Shape& shape) {
-          return stream.arena().allocate(Memory::scratch, "array", dtype, shape);
-        };
-        const auto source = train::open_source(config);
-        const train::ProblemShape problem = train::problem_of(*source);
-        const train::Layout layout =
-            train::make_layout(config, 2, 1, train::estimated_times(config, problem));
-        train::Ranks ranks(comm, layout.grid);
-        train::Stage stage(config, problem, stream, table,
-                           {.micro_batch = 1, .parts = layout.parts(ranks.stage())});
-        train::PipelineReduction reduction(layout, ranks, stage, parallel::CarrierKind::nccl);
-        sparse::Store& store = stage.store();
-        const Tensor gradient = store.full_gradient(store.find(stage.tied_parameter()));
-        const Buffer counts = make(DType::uint64, Shape{ExactSum::kWords});
-        const Buffer read = make(DType::fp32, gradient.shape);
-        const Buffer norm = make(DType::fp32, Shape{2});
-        for (int step = 0; step < 2; ++step) {
-          const auto value = static_cast<float>(1 + comm.rank() + step);
-          table.fill(stream, {.x = gradient, .value = value});
-          reduction.reduce_tied();
-          table.cast(stream, {.x = gradient, .y = read.tensor()});
-          table.fill(stream, {.x = counts.tensor().as(DType::fp32, Shape{2 * ExactSum::kWords}),
-                              .value = 0});
-          table.sum_squares(stream,
-                            kernels::SumSquaresArgs{.x = gradient, .counts = counts.tensor()});
-          reduction.reduce_counts(counts.tensor());
-          table.clip(stream, {.counts = counts.tensor(),
-                              .norm = norm.tensor().elements(0, 1),
-                              .factor = norm.tensor().elements(1, 1),
-                              .clip = 1,
-                              .scale = 1});
-        }
-        stream.synchronize();
-        const Mirror sum(stream, read.tensor());
-        const Mirror both(stream, norm.tensor());
-        if (comm.rank() == 0) {
-          found = {sum.read().host().get<float>()[0], both.read().host().get<float>()[0],
-                   static_cast<float>(gradient.count())};
-        }
-        parallel::barrier(comm);
-      },
-      {.while_waiting = simt::drive_queues});
+  testing::on_ranks(2, [&](parallel::Communicator& comm) {
+    const kernels::Kernels& table = testing::late_table();
+    kernels::Backend backend(table, 1);
+    Stream& stream = backend.stream();
+    const auto make = [&](DType dtype, const Shape& shape) {
+      return stream.arena().allocate(Memory::scratch, "array", dtype, shape);
+    };
+    const auto source = train::open_source(config);
+    const train::ProblemShape problem = source->problem();
+    const train::Layout layout =
+        train::make_layout(config, 2, 1, train::estimated_times(config, problem));
+    train::Ranks ranks(comm, layout.grid);
+    train::Stage stage(config, problem, stream, table,
+                       {.micro_batch = 1, .parts = layout.parts(ranks.stage())});
+    train::PipelineReduction reduction(layout, ranks, stage, parallel::CarrierKind::nccl);
+    sparse::Store& store = stage.store();
+    const Tensor gradient = store.full_gradient(store.find(stage.tied_parameter()));
+    const Buffer counts = make(DType::uint64, Shape{ExactSum::kWords});
+    const Buffer read = make(DType::fp32, gradient.shape);
+    const Buffer norm = make(DType::fp32, Shape{2});
+    for (int step = 0; step < 2; ++step) {
+      const auto value = static_cast<float>(1 + comm.rank() + step);
+      table.fill(stream, {.x = gradient, .value = value});
+      reduction.reduce_tied();
+      table.cast(stream, {.x = gradient, .y = read.tensor()});
+      table.fill(stream,
+                 {.x = counts.tensor().as(DType::fp32, Shape{2 * ExactSum::kWords}), .value = 0});
+      table.sum_squares(stream, kernels::SumSquaresArgs{.x = gradient, .counts = counts.tensor()});
+      reduction.reduce_counts(counts.tensor());
+      table.clip(stream, {.counts = counts.tensor(),
+                          .norm = norm.tensor().elements(0, 1),
+                          .factor = norm.tensor().elements(1, 1),
+                          .clip = 1,
+                          .scale = 1});
+    }
+    stream.synchronize();
+    const Mirror sum(stream, read.tensor());
+    const Mirror both(stream, norm.tensor());
+    if (comm.rank() == 0) {
+      found = {sum.read().host().get<float>()[0], both.read().host().get<float>()[0],
+               static_cast<float>(gradient.count())};
+    }
+    parallel::barrier(comm);
+  });
   return found;
 }
 
@@ -114,7 +105,7 @@ TEST_F(PipelineReduction, NeedTheirWaits) {
     simt::forget_follow(number);
     try {
       EXPECT_EQ(sums_of(config_), whole);
-      ADD_FAILURE() << "nobody misses wait " << number;
+      ADD_FAILURE() << "no race without wait " << number;
     } catch (const Error& error) {  // from the rank itself, or the error it received from the other
       EXPECT_THAT(error.what(), HasSubstr("race: "));
     }
@@ -144,19 +135,12 @@ const kernels::Kernels& table() {
 
 std::string PipelineReduction::error(const std::function<bool(parallel::Communicator&)>& after) {
   config_.run.graphs = false;
-  try {
-    parallel::run_ranks(2,
-                        [&](parallel::Communicator& comm) {
-                          after_backward = [&] { return after(comm); };
-                          train::Trainer trainer(config_, comm,
-                                                 {.resume = "none", .kernels = &table()});
-                          trainer.run();
-                        },
-                        {.while_waiting = simt::drive_queues});
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return "no error";
+  return failure_of([&] {
+    testing::on_ranks(2, [&](parallel::Communicator& comm) {
+      after_backward = [&] { return after(comm); };
+      train::Trainer(config_, comm, {.resume = "none", .kernels = &table()}).run();
+    });
+  });
 }
 
 /// The last stage's device waits for the other share, and its host for the next message.
@@ -171,7 +155,7 @@ TEST_F(PipelineReduction, ADeviceThatHangsIsNamed) {
 
 TEST_F(PipelineReduction, AnErrorOfNccl) {
   EXPECT_THAT(error([this](parallel::Communicator&) {
-                nccl_.fail(1, parallel::nccl::kRemoteError);
+                linked_.nccl.fail(1, parallel::nccl::kRemoteError);
                 return true;
               }),
               AllOf(HasSubstr("NCCL 2.28.9 failed while"), HasSubstr("remote process exited")));

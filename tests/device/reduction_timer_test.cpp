@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <mutex>
 #include <regex>
 #include <thread>
 
@@ -14,15 +13,11 @@
 #include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/cuda/table.h"
-#include "src/train/codec_choice/codec_candidates.h"
-#include "src/train/exchange/device_collectives.h"
+#include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/reduction_timer.h"
+#include "src/train/exchange/replica_collectives.h"
 #include "src/train/run/snapshot.h"
-#include "tests/device/fake_nccl.h"
-#include "tests/device/late_table.h"
-#include "tests/simt/device.h"
-#include "tests/support/support.h"
-#include "tests/support/ways.h"
+#include "tests/device/late_runs.h"
 
 namespace espalier {
 namespace {
@@ -36,66 +31,58 @@ using ::testing::ThrowsMessage;
 
 constexpr auto kMessages = static_cast<size_t>(Memory::communication);
 
-/// Ranks with NCCL between their devices.
-class TimedSums : public ::testing::TestWithParam<std::string> {
+/// Ranks with NCCL between their devices. Each test has one of the types.
+class ReductionTimer : public ::testing::Test {
  protected:
-  TimedSums() {
-    nccl_.connect(true);
-    testing::while_ranks_wait() = simt::drive_queues;
-    config_.train.dtype = GetParam();
-    config_.parallel.codec_min_size = 64;
-  }
-  ~TimedSums() override { testing::while_ranks_wait() = {}; }
+  void take_type(const std::string& dtype) { config_.train.dtype = dtype; }
 
-  TempDir dir_;
-  testing::FakeNccl nccl_;
-  io::Config config_ = testing::tiny_config(dir_);
+  const TempDir dir_;
+  const testing::LinkedDevices linked_;
+  io::Config config_ = [this] {
+    io::Config config = testing::tiny_config(dir_);
+    config.parallel.codec_min_size = 64;
+    config.train.steps = 8;
+    return config;
+  }();
 };
 
-INSTANTIATE_TEST_SUITE_P(DTypes, TimedSums, ::testing::Values("fp32", "bf16"));
-
-void on_ranks(int ranks, const std::function<void(parallel::Communicator&)>& body) {
-  parallel::run_ranks(ranks, body, {.while_waiting = simt::drive_queues});
-}
-
 /// A run between devices, and its notes.
-struct Told {
+struct Noted {
   Outcome outcome;
   std::string notes;
   std::map<std::string, int64_t> open;  ///< kept elements of parameters whose codec was still open
   int64_t steps = 0;
 };
 
-Told run_linked(const io::Config& config, int ranks, train::TrainerOptions options = {}) {
-  Told told;
+Noted run_linked(const io::Config& config, int ranks, train::TrainerOptions options = {}) {
+  Noted noted;
   std::mutex mutex;
-  options.resume = options.resume.empty() ? "none" : options.resume;
-  options.kernels = &testing::late_table();
+  options = testing::late_options(options);
   options.on_note = [&](const std::string& note) {
     const std::scoped_lock lock(mutex);
-    told.notes += note + "\n";
+    noted.notes += note + "\n";
   };
-  on_ranks(ranks, [&](parallel::Communicator& comm) {
+  testing::on_ranks(ranks, [&](parallel::Communicator& comm) {
     train::TrainerOptions mine = options;
     mine.on_step = [&](const train::StepReport& report) {
       EXPECT_TRUE(std::isfinite(report.loss));
-      told.steps += comm.rank() == 0 ? 1 : 0;
+      noted.steps += comm.rank() == 0 ? 1 : 0;
     };
     train::Trainer trainer(config, comm, mine);
     trainer.run();
     Outcome outcome = testing::outcome_of(trainer);
     if (comm.rank() == 0) {
-      told.outcome = std::move(outcome);
+      noted.outcome = std::move(outcome);
       for (const sparse::Parameter& parameter : trainer.stage().store().parameters()) {
         if (!train::gradient_format(config, trainer.stage(), parameter)) {
-          told.open[parameter.spec.name] = parameter.kept();
+          noted.open[parameter.spec.name] = parameter.kept();
         }
       }
     }
   });
-  EXPECT_THAT(told.notes, HasSubstr("gradients go from GPU to GPU by NCCL"));
-  told.outcome.losses.clear();
-  return told;
+  EXPECT_THAT(noted.notes, HasSubstr("gradients go from GPU to GPU by NCCL"));
+  noted.outcome.losses.clear();
+  return noted;
 }
 
 /// The reference run on the CPU.
@@ -106,67 +93,70 @@ Outcome run_on_cpu(const io::Config& config, int ranks) {
   return outcome;
 }
 
-TEST_P(TimedSums, OfFastestChooseWhatThenTravels) {
+TEST_F(ReductionTimer, OfFastestChooseWhatThenTravels) {
   for (const int zero : {0, 1}) {
+    take_type(zero == 0 ? "fp32" : "bf16");
     config_.parallel.codec.fallback = "fastest";
     config_.parallel.zero = zero;
-    const Told told = run_linked(config_, 3);
+    const Noted noted = run_linked(config_, 3);
     std::map<int64_t, std::string> by_size;
     const std::regex form("([0-9]+) elements: ([^,\n]+)");
-    for (std::sregex_iterator it(told.notes.begin(), told.notes.end(), form), end; it != end;
+    for (std::sregex_iterator it(noted.notes.begin(), noted.notes.end(), form), end; it != end;
          ++it) {
       by_size[std::stoll((*it)[1])] = (*it)[2];
     }
     io::Config named = config_;
     named.parallel.codec.fallback = "fp32";
-    for (const auto& [name, size] : told.open) {
-      ASSERT_TRUE(by_size.contains(size)) << told.notes;
+    for (const auto& [name, size] : noted.open) {
+      ASSERT_TRUE(by_size.contains(size)) << noted.notes;
       named.parallel.codec.patterns.emplace_back(name, by_size[size]);
     }
-    EXPECT_GT(told.open.size(), 4U);
-    EXPECT_EQ(told.outcome, run_on_cpu(named, 3)) << told.notes;
+    EXPECT_GT(noted.open.size(), 4U);
+    EXPECT_EQ(noted.outcome, run_on_cpu(named, 3)) << noted.notes;
   }
 }
 
-TEST_P(TimedSums, OfAutoChooseWhatThenTravels) {
+TEST_F(ReductionTimer, OfAutoChooseWhatThenTravels) {
+  take_type("bf16");
   config_.parallel.codec.fallback = "maxmin:4";
   config_.parallel.reduction = "auto";
-  const Told told = run_linked(config_, 2);
+  const Noted noted = run_linked(config_, 2);
   io::Config named = config_;
   named.parallel.reduction = "sra";
-  if (told.notes.find("does not pay") != std::string::npos) {
+  if (noted.notes.find("does not pay") != std::string::npos) {
     named.parallel.codec.fallback = "fp32";
   } else {
-    EXPECT_THAT(told.notes, HasSubstr("codec maxmin:4:128 pays from"));
+    EXPECT_THAT(noted.notes, HasSubstr("codec maxmin:4:128 pays from"));
   }
-  EXPECT_EQ(told.outcome, run_on_cpu(named, 2)) << told.notes;
+  EXPECT_EQ(noted.outcome, run_on_cpu(named, 2)) << noted.notes;
 }
 
 /// The first step chooses; checkpoints store the choice.
-TEST_P(TimedSums, OfAdaptiveChooseWhatThenTravelsAlsoAfterAResume) {
+TEST_F(ReductionTimer, OfAdaptiveChooseWhatThenTravelsAlsoAfterAResume) {
   config_.parallel.codec.fallback = "adaptive";
   config_.parallel.codec_goal = "time";
   config_.parallel.error_feedback = true;
-  const Told first = run_linked(config_, 2, {.stop_after = 6});
+  const Noted first = run_linked(config_, 2, {.stop_after = 6});
   const auto checkpoint = dir_ / "run/checkpoints/step-000006.h5";
   const std::string chosen = train::progress_of(io::CheckpointReader(checkpoint)).codec_choice;
   EXPECT_THAT(first.notes, HasSubstr("codecs chosen: "));
-  const Told told = run_linked(config_, 2, {.resume = "auto"});
+  const Noted noted = run_linked(config_, 2, {.resume = "auto"});
   io::Config named = config_;
   named.parallel.codec.fallback = "fp32";
-  for (const auto& [name, size] : told.open) {
+  for (const auto& [name, size] : noted.open) {
     const size_t at = (";" + chosen).find(";" + name + "=");
     ASSERT_NE(at, std::string::npos) << chosen;
     const size_t begin = at + name.size() + 1;
     named.parallel.codec.patterns.emplace_back(
         name, chosen.substr(begin, chosen.find(';', begin) - begin));
   }
-  EXPECT_GT(told.open.size(), 4U);
-  EXPECT_EQ(told.outcome, run_on_cpu(named, 2)) << chosen;
+  EXPECT_GT(noted.open.size(), 4U);
+  EXPECT_EQ(noted.outcome, run_on_cpu(named, 2)) << chosen;
 }
 
 /// With the same codec twice the run is that codec's, on the CPU: trials change no state.
-TEST_P(TimedSums, OfAdaPrecAreThoseOfItsTrials) {
+TEST_F(ReductionTimer, OfAdaPrecAreThoseOfItsTrials) {
+  take_type("bf16");
   config_.parallel.error_feedback = true;
   config_.train.steps = 20;
   config_.parallel.codec.fallback = "maxmin:4";
@@ -175,14 +165,15 @@ TEST_P(TimedSums, OfAdaPrecAreThoseOfItsTrials) {
   config_.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
   config_.parallel.codec_every = 8;
   config_.parallel.codec_trial = 5;
-  Told told = run_linked(config_, 2, {.stop_after = 9});
-  EXPECT_THAT(told.notes, AllOf(HasSubstr("AdaPrec after step 0"), HasSubstr("after step 8")));
-  told = run_linked(config_, 2, {.resume = "auto"});
-  EXPECT_EQ(told.outcome, want);
+  Noted noted = run_linked(config_, 2, {.stop_after = 9});
+  EXPECT_THAT(noted.notes, AllOf(HasSubstr("AdaPrec after step 0"), HasSubstr("after step 8")));
+  noted = run_linked(config_, 2, {.resume = "auto"});
+  EXPECT_EQ(noted.outcome, want);
 }
 
-/// Masks change: sums of other lengths are timed during the run.
-TEST_P(TimedSums, OfOtherMasksAreTimedAnew) {
+/// Masks change at steps 2 and 5: sums of other lengths are timed during the run.
+TEST_F(ReductionTimer, OfOtherMasksAreTimedAnew) {
+  config_.train.steps = 6;
   testing::prune_gradually(config_);
   config_.pruning.sparsity = 0.8;
   for (const std::string codec : {"fastest", "maxmin:4", "adaptive"}) {
@@ -190,17 +181,17 @@ TEST_P(TimedSums, OfOtherMasksAreTimedAnew) {
     config_.parallel.codec_goal = "time";
     config_.parallel.codec_every = 4;
     config_.parallel.reduction = "auto";
-    const Told told = run_linked(config_, 2);
-    EXPECT_EQ(told.steps, config_.train.steps);
+    const Noted noted = run_linked(config_, 2);
+    EXPECT_EQ(noted.steps, config_.train.steps);
     const char* what = codec == "fastest" ? "fastest codecs: " : "codec maxmin:4";
-    const size_t once = told.notes.find(what);
-    ASSERT_NE(once, std::string::npos) << told.notes;
-    EXPECT_NE(told.notes.find(what, once + 1), std::string::npos) << told.notes;
+    const size_t once = noted.notes.find(what);
+    ASSERT_NE(once, std::string::npos) << noted.notes;
+    EXPECT_NE(noted.notes.find(what, once + 1), std::string::npos) << noted.notes;
   }
 }
 
 /// Parts with asynchronous steps also have their codecs timed.
-TEST_P(TimedSums, OfAsynchronousParts) {
+TEST_F(ReductionTimer, OfAsynchronousParts) {
   config_.parallel.codec.fallback = "fastest";
   config_.parallel.pipeline = 2;
   config_.parallel.partition = {2, 2};
@@ -219,16 +210,21 @@ struct Plan {
   bool exact = false;  ///< all choices give the same values
 };
 
-TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
-  for (const Plan& way :
-       {Plan{.codec = "fastest"}, Plan{.codec = "fastest", .zero = 1, .feedback = true},
-        Plan{.codec = "maxmin:4", .reduction = "auto", .exact = true},
-        Plan{.codec = "topk:0.9:64", .reduction = "auto", .zero = 1, .exact = true},
-        Plan{.codec = "maxmin:2", .reduction = "auto", .feedback = true}, Plan{.codec = "adaptive"},
-        Plan{.codec = "adaptive", .reduction = "auto", .feedback = true},
-        Plan{.codec = "adaprec", .exact = true},
-        Plan{.codec = "adaprec", .zero = 1, .feedback = true, .exact = true}}) {
+TEST_F(ReductionTimer, HoldNoMoreThanWasPlanned) {
+  const Plan ways[] = {{.codec = "fastest"},
+                       {.codec = "fastest", .zero = 1, .feedback = true},
+                       {.codec = "maxmin:4", .reduction = "auto", .exact = true},
+                       {.codec = "topk:0.9:64", .reduction = "auto", .zero = 1, .exact = true},
+                       {.codec = "maxmin:2", .reduction = "auto", .feedback = true},
+                       {.codec = "adaptive"},
+                       {.codec = "adaptive", .reduction = "auto", .feedback = true},
+                       {.codec = "adaprec", .exact = true},
+                       {.codec = "adaprec", .zero = 1, .feedback = true, .exact = true}};
+  size_t turn = 0;
+  for (const Plan& way : ways) {
+    take_type(testing::late_dtypes()[turn++ % 2]);
     io::Config config = config_;
+    config.train.steps = 7;  // trials of AdaPrec end after five
     config.parallel.codec.fallback = way.codec;
     config.parallel.codec_goal = "time";
     config.parallel.codec_trial = 5;
@@ -236,31 +232,22 @@ TEST_P(TimedSums, HoldNoMoreThanWasPlanned) {
     config.parallel.reduction = way.reduction;
     config.parallel.zero = way.zero;
     config.parallel.error_feedback = way.feedback;
-    on_ranks(3, [&](parallel::Communicator& comm) {
-      SCOPED_TRACE(fmt::format("{} {} {} {}", way.codec, way.reduction, way.zero, way.feedback));
-      train::Trainer trainer(config, comm, {.resume = "none", .kernels = &testing::late_table()});
-      trainer.run();
-      const train::MemoryPlan& plan = trainer.fit().plan;
-      const size_t planned = plan.peak.at(kMessages);
-      const size_t used = trainer.arena().use(Memory::communication).peak;
+    SCOPED_TRACE(fmt::format("{} {} {} {}", way.codec, way.reduction, way.zero, way.feedback));
+    testing::train_late(config, 3, [&](train::Trainer& trainer, const auto&) {
+      const size_t used = testing::expect_planned_messages(trainer, way.exact);
       EXPECT_GT(used, 0U);
-      EXPECT_LE(used, planned);
-      EXPECT_TRUE(!way.exact || used == planned) << used << " of " << planned;
-      EXPECT_LT(planned, 3 * used);
-      EXPECT_LE(trainer.arena().total().peak, plan.needed());
-      EXPECT_LE(
-          trainer.arena().host().use(Memory::communication).peak,
-          plan.pinned.at(kMessages) + 8192);  // copies of the inputs and losses of micro-batches
+      EXPECT_LT(trainer.fit().plan.peak.at(kMessages), 3 * used);
+      EXPECT_LE(trainer.arena().total().peak, trainer.fit().plan.needed());
     });
   }
 }
 
 /// The plan covers any choice of "fastest": each matrix coded while all others are sent
 /// uncompressed.
-TEST_P(TimedSums, OfFastestArePlannedForAnyChoice) {
+TEST_F(ReductionTimer, OfFastestArePlannedForAnyChoice) {
   const auto planned = [&] {
     size_t bytes = 0;
-    on_ranks(3, [&](parallel::Communicator& comm) {
+    testing::on_ranks(3, [&](parallel::Communicator& comm) {
       const train::Trainer trainer(config_, comm,
                                    {.resume = "none", .kernels = &testing::late_table()});
       if (comm.rank() == 0) {
@@ -283,8 +270,8 @@ TEST_P(TimedSums, OfFastestArePlannedForAnyChoice) {
 }
 
 /// The kernels of table cuda in the harness; `check_every` compares replicas.
-TEST(TimedSumsOfCuda, AreThoseOfARun) {
-  testing::FakeNccl nccl;
+TEST(ReductionTimerOfCuda, AreThoseOfARun) {
+  const testing::LinkedDevices linked;
   const TempDir dir;
   io::Config config = testing::tiny_config(dir);
   config.model.layers = 1;
@@ -293,13 +280,13 @@ TEST(TimedSumsOfCuda, AreThoseOfARun) {
   config.train.steps = 2;
   config.train.eval_batches = 1;
   config.parallel.check_every = 1;
-  const std::map<std::string, std::string> told{
+  const std::map<std::string, std::string> codecs{
       {"fastest", "fastest codecs: "}, {"adaptive", "codecs chosen: "}, {"topk:0.1", "pay"}};
-  for (const auto& [codec, words] : told) {
+  for (const auto& [codec, words] : codecs) {
     config.parallel.codec.fallback = codec;
     config.parallel.codec_goal = "time";
     config.parallel.reduction = codec == "topk:0.1" ? "auto" : "sra";
-    on_ranks(2, [&](parallel::Communicator& comm) {
+    testing::on_ranks(2, [&](parallel::Communicator& comm) {
       train::TrainerOptions options{.resume = "none", .kernels = &kernels::cuda_simt::table()};
       std::string notes;
       options.on_note = [&](const std::string& note) { notes += note + "\n"; };
@@ -330,20 +317,20 @@ struct Beside {
   Beside(const io::Config& config, parallel::Communicator& with)
       : comm(with),
         trainer(config, with, {.resume = "none", .kernels = &testing::late_table()}),
-        collectives(config, with, trainer.stage()),
-        timer(with, collectives, trainer.stage().store().gradient().dtype) {}
+        collectives(train::device_collectives(config, with, trainer.stage())),
+        timer(with, *collectives, trainer.stage().store().gradient().dtype) {}
 
   Stream& stream() { return trainer.stage().stream(); }
   std::vector<float> gradient() { return numbers(stream(), trainer.stage().store().gradient()); }
 
   parallel::Communicator& comm;
   train::Trainer trainer;
-  train::DeviceCollectives collectives;
+  std::unique_ptr<train::ReplicaCollectives> collectives;
   train::ReductionTimer timer;
 };
 
-TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
-  on_ranks(2, [&](parallel::Communicator& comm) {
+TEST_F(ReductionTimer, AreTimedToTheirEndAndLeaveNothingBehind) {
+  testing::on_ranks(2, [&](parallel::Communicator& comm) {
     Beside me(config_, comm);
     const DType dtype = me.trainer.stage().store().gradient().dtype;
     const int64_t count = me.trainer.stage().store().flat_size();
@@ -356,11 +343,11 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
     const std::vector<parallel::WireSegment> segments{{.first = 0, .count = 7, .format = code}};
     const Buffer lost = me.stream().arena().allocate(Memory::communication, "what codecs lost",
                                                      DType::fp32, Shape{count});
-    me.collectives.gradient_wire().set_segments(segments);
-    me.collectives.gradient_wire().set_feedback(lost.tensor());
-    me.collectives.gradient_wire().set_key(9);
+    me.collectives->gradient_wire().set_segments(segments);
+    me.collectives->gradient_wire().set_feedback(lost.tensor());
+    me.collectives->gradient_wire().set_key(9);
     for (const kernels::WireFormat& format : {plain, code}) {
-      const auto reduction = me.collectives.timed_reduction(format, count / 4);
+      const auto reduction = me.collectives->timed_reduction(format, count / 4);
       EXPECT_TRUE(idle());
       const std::vector<float> before = me.gradient();
       parallel::barrier(comm);
@@ -377,10 +364,10 @@ TEST_P(TimedSums, AreTimedToTheirEndAndLeaveNothingBehind) {
       reduction->end();
       const std::vector<float> left = me.gradient();
       EXPECT_THAT(std::vector<float>(left.begin(), left.begin() + count / 4), Each(0.0F));
-      EXPECT_EQ(me.collectives.gradient_wire().segments().front().count, 7);
-      EXPECT_EQ(me.collectives.gradient_wire().feedback().data, lost.tensor().data);
+      EXPECT_EQ(me.collectives->gradient_wire().segments().front().count, 7);
+      EXPECT_EQ(me.collectives->gradient_wire().feedback().data, lost.tensor().data);
       EXPECT_THAT(numbers(me.stream(), lost.tensor()), Each(0.0F));
-      EXPECT_EQ(me.collectives.gradient_wire().key(), 9U);
+      EXPECT_EQ(me.collectives->gradient_wire().key(), 9U);
       me.trainer.stage().kernels().fill(me.stream(),
                                         {.x = me.trainer.stage().store().gradient(), .value = 0});
       me.stream().synchronize();
@@ -399,7 +386,7 @@ void lose_rank_1(const io::Config& config, const ::testing::Matcher<std::string>
                  const std::function<void(parallel::Communicator&)>& other) {
   std::atomic<bool> over{false};
   try {
-    on_ranks(2, [&](parallel::Communicator& comm) {
+    testing::on_ranks(2, [&](parallel::Communicator& comm) {
       Beside me(config, comm);
       parallel::barrier(comm);
       comm.set_timeout(0.4);
@@ -421,14 +408,14 @@ void lose_rank_1(const io::Config& config, const ::testing::Matcher<std::string>
   }
 }
 
-TEST_P(TimedSums, EndWithASilentPeer) {
+TEST_F(ReductionTimer, EndWithASilentPeer) {
   lose_rank_1(config_,
               HasSubstr("rank 1 did not answer rank 0 within 0.4 s while timing sums of gradients"),
               [](parallel::Communicator& comm) { parallel::barrier(comm); });
   lose_rank_1(config_, HasSubstr("rank 1 did not answer"), [](parallel::Communicator&) {});
 }
 
-TEST_P(TimedSums, EndWithAPeerThatFails) {
+TEST_F(ReductionTimer, EndWithAPeerThatFails) {
   lose_rank_1(config_, HasSubstr("rank 1 has failed: the disk is full"),
               [](parallel::Communicator& comm) {
                 parallel::barrier(comm);
@@ -436,13 +423,13 @@ TEST_P(TimedSums, EndWithAPeerThatFails) {
               });
 }
 
-TEST_P(TimedSums, EndARunWithAnErrorOfNccl) {
+TEST_F(ReductionTimer, EndARunWithAnErrorOfNccl) {
   config_.parallel.codec.fallback = "fastest";
   const auto run = [&] {
-    on_ranks(2, [&](parallel::Communicator& comm) {
+    testing::on_ranks(2, [&](parallel::Communicator& comm) {
       train::Trainer trainer(config_, comm, {.resume = "none", .kernels = &testing::late_table()});
       parallel::barrier(comm);
-      nccl_.fail(0, parallel::nccl::kRemoteError);
+      linked_.nccl.fail(0, parallel::nccl::kRemoteError);
       trainer.run();
     });
   };

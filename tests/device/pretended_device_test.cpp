@@ -128,10 +128,10 @@ TEST_F(Double, StagingHoldsAsMuchAsIsUnderWay) {
   Staging staging(stream());
   const Buffer to = numbers(4, 0);
   const auto send = [&](float value) {
-    const Tensor room = staging.room(to.tensor());
-    std::ranges::fill(room.span<float>(), value);
-    staging.send(room, to.tensor());
-    return room.data;
+    const Tensor host = staging.host_memory(to.tensor());
+    std::ranges::fill(host.span<float>(), value);
+    staging.send(host, to.tensor());
+    return host.data;
   };
   const void* const first = send(1);
   EXPECT_NE(send(2), first) << "the first is still to be copied";

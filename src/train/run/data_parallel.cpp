@@ -1,41 +1,14 @@
-#include "src/train/exchange/data_parallel.h"
+#include "src/train/run/data_parallel.h"
 
 #include "parallel/transport/collectives.h"
 #include "sparse/store/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/device_collectives.h"
-#include "src/train/exchange/gradient_wire.h"
-#include "src/train/exchange/host_collectives.h"
 #include "src/train/exchange/low_rank_codec.h"
-#include "src/train/exchange/value_wire.h"
+#include "src/train/exchange/replica_collectives.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
-namespace {
-
-bool shares_optimizer(const io::Config& config, int ranks) {
-  return config.parallel.zero != 0 && ranks > 1;
-}
-
-Shards::Options shard_options(const io::Config& config) {
-  return {.bucket_bytes = bucket_bytes(config),
-          .element_bytes = size_of(store_options(config, true).gradient)};
-}
-
-}  // namespace
-
-std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm) {
-  return shares_optimizer(config, comm.size())
-             ? std::make_shared<Shards>(comm, shard_options(config))
-             : nullptr;
-}
-
-std::shared_ptr<sparse::Sharding> plan_shards(const io::Config& config, int rank, int ranks) {
-  return shares_optimizer(config, ranks)
-             ? std::make_shared<Shards>(rank, ranks, shard_options(config))
-             : nullptr;
-}
-
 DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
                            std::shared_ptr<Shards> shards, PipelineReduction& stages)
     : config_(config),
@@ -67,17 +40,12 @@ std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
   parallel::Communicator& replicas = ranks_.data();
   const bool on_device = stage_.store().arena().on_device();
   if (replicas.size() > 1 && (on_device || needed)) {
-    std::string why = wanted == "host" || wanted == "mpi"
-                          ? fmt::format("parallel.device_link = \"{}\"", wanted)
-                          : device_obstacle(config_);
-    if (why.empty()) {
-      why = parallel::NcclLink::obstacle(replicas, stage_.stream());
-    }
+    const std::string why = device_obstacle(config_, replicas, stage_.stream());
     if (why.empty()) {
       route_ =
           fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
       stage_.store().move_codecs_to_device();
-      return std::make_unique<DeviceCollectives>(config_, replicas, stage_);
+      return device_collectives(config_, replicas, stage_);
     }
     if (needed) {
       throw SharedFailure(fmt::format("parallel.{} = \"nccl\" is not available: {}",
@@ -85,7 +53,7 @@ std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
     }
     route_ = fmt::format("gradients go through the host: {}", why);
   }
-  return std::make_unique<HostCollectives>(config_, replicas, stage_);
+  return host_collectives(config_, replicas, stage_);
 }
 
 /// Key of stochastic rounding; 0: round to nearest.
@@ -153,7 +121,7 @@ void DataParallel::reduce(const sparse::ParameterRange& range, int64_t step) {
   collectives_->finish_reduce();
 }
 
-optim::AskedUpdate DataParallel::update(int64_t step, double lr) {
+optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
   if (shards_) {
     return sharded_update(step, lr);
   }
@@ -162,33 +130,28 @@ optim::AskedUpdate DataParallel::update(int64_t step, double lr) {
 
 /// Sums the norm over the stages of a pipeline and the slices of a sharded optimizer.
 optim::GradientNorm::Sum DataParallel::norm_reduction() {
-  if (!stages_.has_stages() && !shards_) {
+  const bool stages = stages_.has_stages();
+  if (!stages && !shards_) {
     return {};
   }
-  const bool slices_on_device = !shards_ || collectives_->on_device();
-  const bool stages_on_device = !stages_.has_stages() || stages_.on_device();
-  if (slices_on_device && stages_on_device) {
-    return {.on_device = [this](const Tensor& counts) { reduce_counts(counts); }};
+  if ((!shards_ || collectives_->on_device()) && (!stages || stages_.on_device())) {
+    return {.on_device = [this, stages](const Tensor& counts) {
+      if (shards_) {
+        collectives_->all_reduce_counts(counts);
+      }
+      if (stages) {
+        stages_.reduce_counts(counts);
+      }
+    }};
   }
-  return {.on_host = [this](std::span<double> words) { reduce_words(words); }};
-}
-
-void DataParallel::reduce_counts(const Tensor& counts) {
-  if (shards_) {
-    collectives_->all_reduce_counts(counts);
-  }
-  if (stages_.has_stages()) {
-    stages_.reduce_counts(counts);
-  }
-}
-
-void DataParallel::reduce_words(std::span<double> words) {
-  if (shards_) {
-    parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
-  }
-  if (stages_.has_stages()) {
-    stages_.reduce_words(words);
-  }
+  return {.on_host = [this, stages](std::span<double> words) {
+    if (shards_) {
+      parallel::all_reduce_small(ranks_.data(), words, parallel::Combine::sum);
+    }
+    if (stages) {
+      stages_.reduce_words(words);
+    }
+  }};
 }
 
 void DataParallel::start_gather() {
@@ -204,7 +167,7 @@ void DataParallel::start_gather() {
 }
 
 /// The values of a bucket are sent while the next bucket is updated.
-optim::AskedUpdate DataParallel::sharded_update(int64_t step, double lr) {
+optim::PendingUpdate DataParallel::sharded_update(int64_t step, double lr) {
   sparse::Store& store = stage_.store();
   bool gathering = false;
   const optim::StepHooks hooks{.sum = norm_reduction(), .stepped = [&](int64_t end) {
@@ -214,7 +177,7 @@ optim::AskedUpdate DataParallel::sharded_update(int64_t step, double lr) {
                                  }
                                  collectives_->value_ready(end);
                                }};
-  const optim::AskedUpdate pending = stage_.update(step, lr, hooks);
+  const optim::PendingUpdate pending = stage_.update(step, lr, hooks);
   if (gathering) {
     collectives_->finish_gather();
     store.refresh_all();

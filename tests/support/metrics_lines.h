@@ -1,10 +1,11 @@
 #pragma once
-// Values of metrics.jsonl, step by step in order, without times.
+// Lines of metrics.jsonl of a run.
 #include "tests/support/support.h"
 
 namespace espalier::testing {
 
-inline std::vector<nlohmann::json> told(const io::Config& config) {
+/// Values of metrics.jsonl, step by step in order, without times.
+inline std::vector<nlohmann::json> metrics_without_times(const io::Config& config) {
   std::vector<nlohmann::json> lines;
   std::ifstream file(std::filesystem::path(config.run.out) / "metrics.jsonl");
   for (std::string text; std::getline(file, text);) {
