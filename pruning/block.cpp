@@ -1,11 +1,9 @@
-// Prunes whole b x b blocks of the matrix view by their mean norm: sum |w| / area (l1) or
-// sqrt(sum w² / area) (l2). The area of a block at the right or lower edge counts elements within
-// the matrix. Blocks are kept in descending order of the norm until the number of kept elements is
+// Prunes whole b x b blocks of the matrix view by their mean norm, sqrt(sum w² / area). The area of a
+// block at the right or lower edge counts elements within the matrix. Blocks are kept in descending order of the norm until the number of kept elements is
 // nearest to the target, at least one block; so the count is exact to half a block. Source: Gray,
 // Radford and Kingma, "GPU kernels for block-sparse weights", 2017.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "pruning/registry.h"
@@ -61,16 +59,15 @@ void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask&
   std::vector<double> sums(static_cast<size_t>(grid.count()));
   std::vector<uint32_t> kept(sums.size());
   const float* value = candidate.values.data();
-  const bool squares = settings.norm == BlockNorm::l2;
   grid.for_each(mask, [&](int64_t, size_t block) {
     const double x = *value++;
-    sums[block] += squares ? x * x : std::abs(x);
+    sums[block] += x * x;
     ++kept[block];
   });
   for (size_t i = 0; i < sums.size(); ++i) {
     if (kept[i] > 0) {
       const double mean = sums[i] / static_cast<double>(grid.area(static_cast<int64_t>(i)));
-      blocks.push_back({.score = static_cast<float>(squares ? std::sqrt(mean) : mean),
+      blocks.push_back({.score = static_cast<float>(std::sqrt(mean)),
                         .candidate = number,
                         .number = static_cast<uint32_t>(i),
                         .kept = kept[i]});

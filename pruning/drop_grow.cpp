@@ -1,14 +1,12 @@
 #include "pruning/drop_grow.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
-#include "src/core/rng.h"
 
 namespace espalier::pruning {
 namespace {
@@ -86,10 +84,8 @@ std::vector<double> erk_counts(std::span<const Shape> shapes, double target) {
 }  // namespace
 
 Distribution distribution_by_name(std::string_view name) {
-  const auto* found = std::ranges::find(kDistributions, name);
-  check(found != kDistributions.end(), "unknown distribution of densities \"{}\": use one of {}",
-        name, fmt::join(kDistributions, ", "));
-  return static_cast<Distribution>(found - kDistributions.begin());
+  return static_cast<Distribution>(
+      number_of(kDistributions, "unknown distribution of densities", name));
 }
 
 std::vector<int64_t> start_counts(std::span<const Shape> shapes, double sparsity,
@@ -169,39 +165,46 @@ sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
   return mask;
 }
 
-void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
-                      sparse::Mask& mask) {
-  require(static_cast<int64_t>(gradient.size()) == mask.size(), "a gradient for each element", name,
-          gradient.size(), mask.size());
-  uint32_t largest = 0;
-  for (const float value : gradient) {
-    largest = std::max(largest, magnitude_key(value));
-  }
-  check(largest <= magnitude_key(HUGE_VALF),
+namespace {
+
+void grow_by_gradient(const Growth& growth, sparse::Mask& mask) {
+  require(static_cast<int64_t>(growth.gradient.size()) == mask.size(),
+          "a gradient for each element", growth.name, growth.gradient.size(), mask.size());
+  check(!has_nan(growth.gradient),
         "pruning: the gradient of parameter \"{}\" holds a NaN: training has diverged, start from "
         "an earlier checkpoint with a lower optimizer.lr",
-        name);
-  grow_largest(count, mask, [&](auto&& fn) {
+        growth.name);
+  grow_largest(growth.count, mask, [&](auto&& fn) {
     for_each_pruned(mask, [&](int64_t position) {
-      fn(position, magnitude_key(gradient[static_cast<size_t>(position)]));
+      fn(position, magnitude_key(growth.gradient[static_cast<size_t>(position)]));
     });
   });
 }
 
-void grow_at_random(std::string_view name, const Draw& draw, int64_t count, sparse::Mask& mask) {
-  // Counters use step + 1: method random, which may have made the first masks, uses those of zero.
-  const uint64_t key = mix(draw.seed, XXH3_64bits(name.data(), name.size()));
-  grow_largest(count, mask, [&](auto&& fn) {
-    int64_t drawn = -1;
-    Philox words{};
-    for_each_pruned(mask, [&](int64_t position) {
-      if (position / 4 != drawn) {
-        drawn = position / 4;
-        words = philox(key, static_cast<uint64_t>(draw.step) + 1, static_cast<uint64_t>(drawn));
-      }
-      fn(position, words[static_cast<size_t>(position % 4)]);
-    });
+/// A pure function of (seed, step, name, mask): each pruned element is equally likely.
+void grow_at_random(const Growth& growth, sparse::Mask& mask) {
+  grow_largest(growth.count, mask, [&](auto&& fn) {
+    // Counters use step + 1: method random, which may have made the first masks, uses those of zero.
+    RandomKeys key(growth.seed, growth.name, static_cast<uint64_t>(growth.step) + 1);
+    for_each_pruned(mask, [&](int64_t position) { fn(position, key(position)); });
   });
 }
+
+}  // namespace
+
+extern const Method kRigl{
+    .name = "rigl",
+    .help = "masks that move: drops the smallest |value|, grows the largest |gradient|",
+    .run = keep_largest_magnitudes,
+    .needs_gradients = true,
+    .grow = grow_by_gradient,
+};
+
+extern const Method kSet{
+    .name = "set",
+    .help = "masks that move: drops the smallest |value|, grows at random",
+    .run = keep_largest_magnitudes,
+    .grow = grow_at_random,
+};
 
 }  // namespace espalier::pruning

@@ -3,8 +3,8 @@
 //
 //   start   random, with a density per layer: uniform, or Erdős-Rényi-kernel
 //   drop    in each layer the k kept elements with the smallest |value|
-//   grow    k of the elements outside the remaining mask: those with the largest |gradient| (RigL),
-//           or drawn from (seed, step, name, position) (SET)
+//   grow    k of the elements outside the remaining mask (Method::grow): those with the largest
+//           |gradient| (rigl), or drawn from (seed, step, name, position) (set)
 //
 // An element that was just dropped may be grown again at once; it then keeps value and moments.
 // Ties keep the lower position. k = round(fraction · kept), with the fraction of schedule.h. Every
@@ -40,16 +40,5 @@ int64_t drop_count(int64_t kept, double fraction);
 /// A mask of the `keep` kept elements with the largest |value|. Throws Failure naming the parameter
 /// if it holds a NaN.
 sparse::Mask drop_to(const Candidate& candidate, int64_t keep);
-
-/// Adds to `mask` the `count` pruned elements with the largest |gradient| [mask.size()]. Throws
-/// Failure naming the parameter when the gradient holds a NaN.
-void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
-                      sparse::Mask& mask);
-/// Adds `count` pruned elements, each equally likely: a pure function of (seed, step, name, mask).
-struct Draw {
-  uint64_t seed = 1;
-  int64_t step = 0;
-};
-void grow_at_random(std::string_view name, const Draw& draw, int64_t count, sparse::Mask& mask);
 
 }  // namespace espalier::pruning

@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 
+#include "io/config/patterned.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
-#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
@@ -22,13 +22,8 @@ void check_settings(const Settings& settings) {
         "pruning: a block of {} is outside [1, 4096]", settings.block);
 }
 
-/// A NaN has no magnitude. The maximum over the bits vectorises.
 void check_numbers(std::string_view name, std::span<const float> values) {
-  uint32_t largest = 0;
-  for (float value : values) {
-    largest = std::max(largest, magnitude_key(value));
-  }
-  check(largest <= magnitude_key(HUGE_VALF),
+  check(!has_nan(values),
         "pruning: parameter \"{}\" holds a NaN: training has diverged, start from an earlier "
         "checkpoint",
         name);
@@ -67,10 +62,7 @@ void check_candidate(const Candidate& candidate, bool needs_values, bool needs_s
 }
 
 Scope scope_by_name(std::string_view name) {
-  const auto* found = std::ranges::find(kScopes, name);
-  check(found != kScopes.end(), "unknown pruning scope \"{}\": use one of {}", name,
-        fmt::join(kScopes, ", "));
-  return static_cast<Scope>(found - kScopes.begin());
+  return static_cast<Scope>(number_of(kScopes, "unknown pruning scope", name));
 }
 
 void check_sparsity(double sparsity) {
@@ -111,7 +103,7 @@ std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
                            std::span<const std::string> exclude) {
   for (const std::string& pattern : exclude) {
     const bool used = std::ranges::any_of(parameters, [&pattern](const ParameterInfo& parameter) {
-      return glob_match(pattern, parameter.name);
+      return io::glob_match(pattern, parameter.name);
     });
     check(used, "pruning: the pattern \"{}\" matches no parameter; names look like \"{}\"", pattern,
           parameters.empty() ? "" : parameters.front().name);
@@ -121,7 +113,7 @@ std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
   for (const ParameterInfo& parameter : parameters) {
     flags.push_back(parameter.prunable &&
                     std::ranges::none_of(exclude, [&parameter](const std::string& pattern) {
-                      return glob_match(pattern, parameter.name);
+                      return io::glob_match(pattern, parameter.name);
                     }));
   }
   return flags;

@@ -37,10 +37,6 @@ enum class Scope : uint8_t { global, layer };
 /// Throws Failure that lists the names.
 Scope scope_by_name(std::string_view name);
 
-/// Norm of a block, divided by the norm of a block of ones, so that partial blocks at the edge are
-/// comparable.
-enum class BlockNorm : uint8_t { l1, l2 };
-
 /// Candidates of other ranks (stages of a pipeline), which compete with the local ones in global
 /// scope. Candidates are numbered in forward order. Each rank gets the masks of its own candidates
 /// that one rank with all candidates would compute. Ranks without candidates take part, too.
@@ -56,10 +52,9 @@ struct Settings {
   std::string method = "magnitude";
   double sparsity = 0;  ///< zeros / prunable elements, in [0, 1); nm uses n and m instead
   Scope scope = Scope::global;
-  uint64_t seed = 1;  ///< random
-  int n = 2, m = 4;   ///< nm
-  int block = 16;     ///< block: rows and columns of one block
-  BlockNorm norm = BlockNorm::l2;
+  uint64_t seed = 1;                         ///< random
+  int n = 2, m = 4;                          ///< nm
+  int block = 16;                            ///< block: rows and columns of one block
   const Competition* competition = nullptr;  ///< null: all candidates are local
 };
 

@@ -2,9 +2,37 @@
 
 #include <array>
 
+#include "pruning/selection.h"
+
 namespace espalier::pruning {
 
-extern const Method kNone, kMagnitude, kRandom, kGroups, kBlocks, kFile, kRigl, kSet, kSnip;
+extern const Method kMagnitude, kRandom, kGroups, kBlocks, kRigl, kSet, kSnip;
+
+namespace {
+
+constexpr Method kNone{
+    .name = "none",
+    .help = "masks stay as they are",
+    .run =
+        [](std::span<const Candidate> candidates, const Settings&) {
+          return Result{.masks = current_masks(candidates), .warnings = {}};
+        },
+    .needs_values = false,
+};
+
+/// src/train/masks reads the masks.
+constexpr Method kFile{
+    .name = "file",
+    .help = "the masks of pruning.file",
+    .needs_values = false,
+    .check_config =
+        [](const io::PruningConfig& config) {
+          check(!config.gradual(),
+                "pruning.method = \"file\" takes its masks as they are; use at_step");
+        },
+};
+
+}  // namespace
 
 Registry<Method> methods() {
   static constexpr std::array kMethods{&kNone, &kMagnitude, &kRandom, &kGroups, &kBlocks,

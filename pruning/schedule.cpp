@@ -9,10 +9,6 @@
 
 namespace espalier::pruning {
 
-Timing one_shot(int64_t at_step, double sparsity) {
-  return {.from_step = at_step, .to_step = at_step, .final_sparsity = sparsity};
-}
-
 Timing timing_of(const io::PruningConfig& config) {
   if (config.gradual()) {
     return {.from_step = config.from_step,
@@ -21,7 +17,8 @@ Timing timing_of(const io::PruningConfig& config) {
             .initial_sparsity = 0,
             .final_sparsity = config.sparsity};
   }
-  return one_shot(std::max<int64_t>(config.at_step, 0), sparsity_of(config));
+  const int64_t step = std::max<int64_t>(config.at_step, 0);
+  return {.from_step = step, .to_step = step, .final_sparsity = sparsity_of(config)};
 }
 
 void check_timing(const Timing& timing) {
@@ -58,13 +55,10 @@ bool prune_at(const Timing& timing, int64_t step) {
 
 std::vector<int64_t> prune_steps(const Timing& timing) {
   std::vector<int64_t> steps;
-  for (int64_t step = timing.from_step; step < timing.to_step; step += timing.every) {
+  for (int64_t step = timing.from_step; step <= timing.to_step; ++step) {
     if (prune_at(timing, step)) {
       steps.push_back(step);
     }
-  }
-  if (prune_at(timing, timing.to_step)) {
-    steps.push_back(timing.to_step);
   }
   return steps;
 }

@@ -23,7 +23,6 @@ struct Timing {
   double final_sparsity = 0;    ///< at and after to_step
 };
 
-Timing one_shot(int64_t at_step, double sparsity);
 Timing timing_of(const io::PruningConfig& config);
 
 /// Throws Failure unless 0 <= from_step <= to_step, every >= 1, 0 <= initial <= final < 1.

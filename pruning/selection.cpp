@@ -1,7 +1,11 @@
 #include "pruning/selection.h"
 
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace espalier::pruning {
 namespace {
@@ -36,13 +40,34 @@ Group group_of(std::span<const Candidate> members, size_t first, const Settings&
 
 }  // namespace
 
-Histogram::Found Histogram::kth_largest(int64_t k) const {
+RandomKeys::RandomKeys(uint64_t seed, std::string_view name, uint64_t counter)
+    : key_(mix(seed, XXH3_64bits(name.data(), name.size()))), counter_(counter) {}
+
+bool has_nan(std::span<const float> values) {
+  uint32_t largest = 0;  // over the bits: this loop vectorises
+  for (const float value : values) {
+    largest = std::max(largest, magnitude_key(value));
+  }
+  return largest > magnitude_key(HUGE_VALF);
+}
+
+size_t number_of(std::span<const std::string_view> names, std::string_view what,
+                 std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  check(found != names.end(), "{} \"{}\": use one of {}", what, name, fmt::join(names, ", "));
+  return static_cast<size_t>(found - names.begin());
+}
+
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition) {
+  if (competition != nullptr) {
+    competition->sum(counts);
+  }
   int64_t rest = k;
-  for (size_t bin = counts_.size(); bin-- > 0;) {
-    if (counts_[bin] >= rest) {
+  for (size_t bin = counts.size(); bin-- > 0;) {
+    if (counts[bin] >= rest) {
       return {static_cast<uint32_t>(bin), rest};
     }
-    rest -= counts_[bin];
+    rest -= counts[bin];
   }
   throw_bug("no more keys are kept than there are", fmt::format(" {} {}", k, k - rest));
 }

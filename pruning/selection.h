@@ -13,12 +13,37 @@
 
 #include "pruning/pruning.h"
 #include "src/core/error.h"
+#include "src/core/rng.h"
 
 namespace espalier::pruning {
 
 /// |value| as a key: a larger magnitude gives a larger key. The key of a NaN would exceed infinity;
 /// check_candidate rejects NaN.
 inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
+
+/// Random keys of the elements of a parameter, a function of (seed, name, counter, position); for
+/// ascending positions, of which four share a draw.
+class RandomKeys {
+ public:
+  RandomKeys(uint64_t seed, std::string_view name, uint64_t counter);
+  uint32_t operator()(int64_t position) {
+    if (position / 4 != drawn_) {
+      drawn_ = position / 4;
+      words_ = philox(key_, counter_, static_cast<uint64_t>(drawn_));
+    }
+    return words_[static_cast<size_t>(position % 4)];
+  }
+
+ private:
+  uint64_t key_, counter_;
+  int64_t drawn_ = -1;
+  Philox words_{};
+};
+
+bool has_nan(std::span<const float> values);
+/// The place of `name` in `names`; throws Failure that begins with `what` and lists them.
+size_t number_of(std::span<const std::string_view> names, std::string_view what,
+                 std::string_view name);
 
 /// Throws Bug for an inconsistent candidate, Failure for a NaN in its values or scores.
 void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores = false);
@@ -29,45 +54,28 @@ struct Threshold {
   int64_t ties = 0;
 };
 
-/// Counts of 16-bit values; finds the value that holds the k-th largest.
-class Histogram {
- public:
-  Histogram() : counts_(size_t{1} << 16, 0) {}
-  void add(uint32_t bin) { ++counts_[bin]; }
-
-  struct Found {
-    uint32_t bin = 0;
-    int64_t rest = 0;  ///< k minus the number of keys above the bin: 1 .. its count
-  };
-  /// 1 <= k <= number of counted keys.
-  Found kth_largest(int64_t k) const;
-  /// Adds the histograms of all ranks.
-  void sum(const Competition* competition) {
-    if (competition != nullptr) {
-      competition->sum(counts_);
-    }
-  }
-
- private:
-  std::vector<int64_t> counts_;
+/// The bin of the k-th largest key, and k minus the number of keys in bins above it.
+struct Bin {
+  uint32_t bin = 0;
+  int64_t rest = 0;
 };
+/// 1 <= k <= sum of `counts`, which are keys by bin; first adds those of all ranks.
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition);
 
 /// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of them, over
 /// all ranks of a competition.
 template <class Visit>
 Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
-  Histogram upper;
-  visit([&upper](uint32_t key) { upper.add(key >> 16); });
-  upper.sum(competition);
-  const auto high = upper.kth_largest(k);
-  Histogram lower;
+  std::vector<int64_t> upper(size_t{1} << 16);
+  visit([&upper](uint32_t key) { ++upper[key >> 16]; });
+  const Bin high = kth_largest(k, upper, competition);
+  std::vector<int64_t> lower(size_t{1} << 16);
   visit([&lower, bin = high.bin](uint32_t key) {
     if (key >> 16 == bin) {
-      lower.add(key & 0xffffU);
+      ++lower[key & 0xffffU];
     }
   });
-  lower.sum(competition);
-  const auto low = lower.kth_largest(high.rest);
+  const Bin low = kth_largest(high.rest, lower, competition);
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
 

@@ -82,71 +82,56 @@ DType dtype_in_memory(hdf5::Type type) {
                                     : DType::fp32;
 }
 
+/// Runs one step of writing; its Failure also says that earlier checkpoints are intact.
+template <class Step>
+void guarded(Step step) {
+  try {
+    step();
+  } catch (const Failure& failure) {
+    fail("{}; no earlier checkpoint was touched: free space or fix the cause, then --resume auto",
+         failure.what());
+  }
+}
+
+void write_texts(hdf5::File& file, const std::string& group, const Texts& texts) {
+  for (const auto& [name, text] : texts) {
+    file.set_text(group, name, text);
+  }
+  file.set_text(group, "checksum", checksum_of(texts));
+}
+
+void write_dataset(hdf5::File& file, const std::string& at, hdf5::Type type,
+                   std::span<const int64_t> extents, std::span<const std::byte> bytes) {
+  file.write(at, type, extents, bytes.data());
+  file.set_text(at, "checksum", checksum_of(bytes));
+}
+
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data), tensor.bytes()};
+}
+
 }  // namespace
 
-struct CheckpointWriter::State {
-  std::filesystem::path path;
-  std::filesystem::path temporary;
-  std::unique_ptr<hdf5::File> file;
-
-  /// Runs one step of writing; its Failure also says that earlier checkpoints are intact.
-  template <class Step>
-  void guarded(Step step) {
-    require(file != nullptr, "a committed checkpoint takes no more", path.string());
-    try {
-      step();
-    } catch (const Failure& failure) {
-      fail("{}; no earlier checkpoint was touched: free space or fix the cause, then --resume auto",
-           failure.what());
-    }
-  }
-
-  void texts(const std::string& group, const Texts& texts) {
-    for (const auto& [name, text] : texts) {
-      file->set_text(group, name, text);
-    }
-    file->set_text(group, "checksum", checksum_of(texts));
-  }
-  void dataset(const std::string& at, hdf5::Type type, std::span<const int64_t> extents,
-               std::span<const std::byte> bytes) {
-    file->write(at, type, extents, bytes.data());
-    file->set_text(at, "checksum", checksum_of(bytes));
-  }
-};
-
-CheckpointWriter::CheckpointWriter(std::filesystem::path path) : state_(std::make_unique<State>()) {
-  make_folder_of(path);
-  state_->path = std::move(path);
-  state_->temporary = temporary_name(state_->path);
-  ::unlink(state_->temporary.c_str());  // of an earlier process that had our PID
-  state_->file = std::make_unique<hdf5::File>(hdf5::File::create(
-      state_->temporary, fmt::format("checkpoint {} cannot be written", state_->path.string())));
-  state_->guarded([&] {
+CheckpointWriter::CheckpointWriter(const std::filesystem::path& path)
+    : file_(
+          hdf5::File::create(path, fmt::format("checkpoint {} cannot be written", path.string()))) {
+  guarded([&] {
     for (const char* group : {"/meta", "/params", "/optim"}) {
-      state_->file->make_group(group);
+      file_.make_group(group);
     }
   });
 }
 
-CheckpointWriter::CheckpointWriter(CheckpointWriter&&) noexcept = default;
-
-CheckpointWriter::~CheckpointWriter() {
-  if (state_ != nullptr && state_->file != nullptr) {
-    state_->file.reset();
-    ::unlink(state_->temporary.c_str());
-  }
-}
-
 void CheckpointWriter::meta(const CheckpointMeta& meta) {
-  state_->guarded([&] {
-    state_->file->set_integer("/meta", "version", kCheckpointVersion);
-    state_->file->set_integer("/meta", "step", meta.step);
+  guarded([&] {
+    file_.set_integer("/meta", "version", kCheckpointVersion);
+    file_.set_integer("/meta", "step", meta.step);
     Texts texts{{"format", std::string(kFormat)}, {"config", meta.config}};
     for (const auto& [name, text] : meta.extra) {
       require(!is_reserved(name), "an extra attribute needs a name of its own", name);
       texts[name] = text;
     }
-    state_->texts("/meta", texts);
+    write_texts(file_, "/meta", texts);
   });
 }
 
@@ -161,21 +146,22 @@ void CheckpointWriter::parameter(const ParameterRecord& record) {
                : record.nnz <= record.shape.count(),
           "nnz and index must fit the encoding", record.name, record.encoding, record.nnz,
           record.index.size());
-  state_->guarded([&] {
-    hdf5::File& file = *state_->file;
+  guarded([&] {
     const std::string group = parameter_path(record.name);
-    file.make_group(group);
-    file.set_integers(group, "shape", record.shape.extents());
-    file.set_integer(group, "nnz", record.nnz);
-    state_->texts(group, {{"encoding", record.encoding},
-                          {"dtype", std::string(name_of(record.values.dtype))}});
-    state_->dataset(group + "/values", stored_type(record.values.dtype),
-                    full ? record.shape.extents() : std::span(&record.nnz, 1),
-                    {static_cast<const std::byte*>(record.values.data), record.values.bytes()});
+    file_.make_group(group);
+    file_.set_integers(group, "shape", record.shape.extents());
+    file_.set_integer(group, "nnz", record.nnz);
+    write_texts(
+        file_, group,
+        {{"encoding", record.encoding}, {"dtype", std::string(name_of(record.values.dtype))}});
+    write_dataset(file_, group + "/values", stored_type(record.values.dtype),
+                  full ? record.shape.extents() : std::span(&record.nnz, 1),
+                  bytes_of(record.values));
     if (!full) {
       const hdf5::Type type = index_type(record.encoding);
       const auto count = static_cast<int64_t>(record.index.size() / hdf5::size_of(type));
-      state_->dataset(group + "/index", type, std::span(&count, 1), std::as_bytes(record.index));
+      write_dataset(file_, group + "/index", type, std::span(&count, 1),
+                    std::as_bytes(record.index));
     }
   });
 }
@@ -184,24 +170,20 @@ void CheckpointWriter::optimizer(const std::string& name, const std::string& kin
                                  const Tensor& tensor) {
   require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   require(tensor.contiguous(), "optimizer state is contiguous", name, kind);
-  state_->guarded([&] {
+  guarded([&] {
     const std::string group = optimizer_path(name);
-    if (!state_->file->exists(group)) {
-      state_->file->make_group(group);
+    if (!file_.exists(group)) {
+      file_.make_group(group);
     }
     const int64_t count = tensor.count();
-    state_->dataset(group + "/" + kind, stored_type(tensor.dtype),
-                    kind == kLowRankKind ? tensor.shape.extents() : std::span(&count, 1),
-                    {static_cast<const std::byte*>(tensor.data), tensor.bytes()});
+    write_dataset(file_, group + "/" + kind, stored_type(tensor.dtype),
+                  kind == kLowRankKind ? tensor.shape.extents() : std::span(&count, 1),
+                  bytes_of(tensor));
   });
 }
 
 void CheckpointWriter::commit() {
-  state_->guarded([&] {
-    state_->file->finish();
-    publish(state_->temporary, state_->path);
-    state_->file.reset();
-  });
+  guarded([&] { file_.finish(); });
 }
 
 std::string hdf5_library() { return hdf5::library(); }
@@ -211,80 +193,68 @@ bool is_checkpoint(const std::filesystem::path& path) {
   return file.exists("/meta") && file.exists("/params");
 }
 
-struct CheckpointReader::State {
-  std::filesystem::path path;
-  hdf5::File file;
-  int64_t version = 0;
-  std::vector<std::string> names;
+void CheckpointReader::expect(bool ok, std::string_view what) const {
+  check(ok, "{}: {}: the file is damaged, use another checkpoint", path_.string(), what);
+}
 
-  explicit State(std::filesystem::path at) : path(std::move(at)), file(hdf5::File::open(path)) {}
+void CheckpointReader::expect_attribute(const std::string& group, const std::string& name) const {
+  const auto found = file_.attributes(group);
+  expect(std::ranges::find(found, name) != found.end(),
+         fmt::format("attribute {} of {} is missing", name, group));
+}
 
-  /// Throws Failure that the file is damaged unless `ok`; `what` is the fault.
-  void expect(bool ok, std::string_view what) const {
-    check(ok, "{}: {}: the file is damaged, use another checkpoint", path.string(), what);
-  }
-  void expect_attribute(const std::string& group, const std::string& name) const {
-    const auto found = file.attributes(group);
-    expect(std::ranges::find(found, name) != found.end(),
-           fmt::format("attribute {} of {} is missing", name, group));
-  }
-  int64_t number(const std::string& group, const std::string& name) const {
-    expect_attribute(group, name);
-    const auto values = file.integers(group, name);
-    expect(values.size() == 1, fmt::format("attribute {} of {} is not one number", name, group));
-    return values[0];
-  }
-  std::string text(const std::string& at, const std::string& name) const {
-    expect_attribute(at, name);
-    return file.text(at, name);
-  }
-  /// Verified by their checksum, which version 1 does not have: HDF5 checksums texts of fixed length.
-  Texts texts(const std::string& group, std::span<const std::string> names_of_texts) const {
-    Texts out;
-    for (const std::string& name : names_of_texts) {
-      out[name] = text(group, name);
-    }
-    expect(version < 2 || text(group, "checksum") == checksum_of(out),
-           fmt::format("the text attributes of {} do not match their checksum", group));
-    return out;
-  }
+int64_t CheckpointReader::number(const std::string& group, const std::string& name) const {
+  expect_attribute(group, name);
+  const auto values = file_.integers(group, name);
+  expect(values.size() == 1, fmt::format("attribute {} of {} is not one number", name, group));
+  return values[0];
+}
 
-  void check_format();
-  hdf5::Dataset dataset(const std::string& at) const;
-  Shape shape(const std::string& group) const;
-  ParameterInfo info(const std::string& name) const;
-  void verified_read(const std::string& at, hdf5::Type type, std::span<std::byte> out) const;
-  void read_tensor(const std::string& at, const Tensor& out) const;
-};
+std::string CheckpointReader::text(const std::string& at, const std::string& name) const {
+  expect_attribute(at, name);
+  return file_.text(at, name);
+}
 
-void CheckpointReader::State::check_format() {
+/// Verified by their checksum, which version 1 does not have: HDF5 checksums texts of fixed length.
+std::map<std::string, std::string> CheckpointReader::texts(
+    const std::string& group, std::span<const std::string> names) const {
+  Texts out;
+  for (const std::string& name : names) {
+    out[name] = text(group, name);
+  }
+  expect(version_ < 2 || text(group, "checksum") == checksum_of(out),
+         fmt::format("the text attributes of {} do not match their checksum", group));
+  return out;
+}
+
+void CheckpointReader::check_format() {
   const auto no_checkpoint = [&](bool ok, std::string_view why) {
     check(ok,
           "{} is HDF5 but not an Espalier checkpoint ({}): use `espalier import` for plain arrays",
-          path.string(), why);
+          path_.string(), why);
   };
-  no_checkpoint(file.exists("/meta") && file.exists("/params"), "no /meta and /params");
-  const auto attributes = file.attributes("/meta");
+  no_checkpoint(file_.exists("/meta") && file_.exists("/params"), "no /meta and /params");
+  const auto attributes = file_.attributes("/meta");
   no_checkpoint(std::ranges::find(attributes, "format") != attributes.end() &&
-                    file.text("/meta", "format") == kFormat,
+                    file_.text("/meta", "format") == kFormat,
                 "its /meta names no such format");
-  version = number("/meta", "version");
-  check(version >= 1 && version <= kCheckpointVersion,
+  version_ = number("/meta", "version");
+  check(version_ >= 1 && version_ <= kCheckpointVersion,
         "{} has checkpoint version {}, this program reads versions 1 to {}: use a newer program",
-        path.string(), version, kCheckpointVersion);
+        path_.string(), version_, kCheckpointVersion);
 }
 
-hdf5::Dataset CheckpointReader::State::dataset(const std::string& at) const {
-  expect(file.exists(at), fmt::format("dataset {} is missing", at));
-  const hdf5::Dataset found = file.describe(at);
-  expect(found.stored_bytes <= file.size(),
+hdf5::Dataset CheckpointReader::dataset(const std::string& at) const {
+  expect(file_.exists(at), fmt::format("dataset {} is missing", at));
+  const hdf5::Dataset found = file_.describe(at);
+  expect(found.stored_bytes <= file_.size(),
          fmt::format("dataset {} claims more bytes than the file has", at));
   return found;
 }
 
-Shape CheckpointReader::State::shape(const std::string& group) const {
+Shape CheckpointReader::shape(const std::string& group) const {
   expect_attribute(group, "shape");
-  const auto extents = file.integers(group, "shape");
+  const auto extents = file_.integers(group, "shape");
   bool sane = extents.size() <= Shape::kMaxRank;
   double count = 1;
   for (const int64_t extent : extents) {
@@ -296,10 +266,9 @@ Shape CheckpointReader::State::shape(const std::string& group) const {
   return Shape(extents);
 }
 
-ParameterInfo CheckpointReader::State::info(const std::string& name) const {
+ParameterInfo CheckpointReader::info(const std::string& name) const {
   const std::string group = parameter_path(name);
-  check(std::ranges::find(names, name) != names.end(), "{} has no parameter {}", path.string(),
-        name);
+  check(has(name), "{} has no parameter {}", path_.string(), name);
   static const std::array<std::string, 2> kTexts{"encoding", "dtype"};
   const Texts about = texts(group, kTexts);
   ParameterInfo out{.name = name,
@@ -329,23 +298,23 @@ ParameterInfo CheckpointReader::State::info(const std::string& name) const {
            fmt::format("{}/index has {} positions but nnz = {}", group, index.count, out.nnz));
     out.index_bytes = static_cast<size_t>(index.count) * hdf5::size_of(index.type);
   }
-  if (file.exists(optimizer_path(name))) {
-    out.optimizer = file.children(optimizer_path(name));
+  if (file_.exists(optimizer_path(name))) {
+    out.optimizer = file_.children(optimizer_path(name));
   }
   return out;
 }
 
-void CheckpointReader::State::verified_read(const std::string& at, hdf5::Type type,
-                                            std::span<std::byte> out) const {
+void CheckpointReader::verified_read(const std::string& at, hdf5::Type type,
+                                     std::span<std::byte> out) const {
   const std::string stated = text(at, "checksum");
-  file.read(at, type, out);
+  file_.read(at, type, out);
   const std::string found = checksum_of(out);
   check(stated == found,
         "{}: dataset {} is damaged (checksum {}, should be {}): use another checkpoint",
-        path.string(), at, found, stated);
+        path_.string(), at, found, stated);
 }
 
-void CheckpointReader::State::read_tensor(const std::string& at, const Tensor& out) const {
+void CheckpointReader::read_tensor(const std::string& at, const Tensor& out) const {
   const hdf5::Dataset found = dataset(at);
   expect(is_value(found.type), fmt::format("dataset {} is none of fp32, bf16 and fp16", at));
   expect(found.count == out.count(),
@@ -362,85 +331,74 @@ void CheckpointReader::State::read_tensor(const std::string& at, const Tensor& o
 }
 
 CheckpointReader::CheckpointReader(std::filesystem::path path)
-    : state_(std::make_unique<State>(std::move(path))) {
-  state_->check_format();
-  state_->names = state_->file.children("/params");
+    : path_(std::move(path)), file_(hdf5::File::open(path_)) {
+  check_format();
+  names_ = file_.children("/params");
 }
-
-CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
-CheckpointReader::~CheckpointReader() = default;
-
-const std::filesystem::path& CheckpointReader::path() const { return state_->path; }
 
 CheckpointMeta CheckpointReader::meta() const {
   std::vector<std::string> names{"format", "config"};
-  for (const std::string& name : state_->file.attributes("/meta")) {
+  for (const std::string& name : file_.attributes("/meta")) {
     if (!is_reserved(name)) {
       names.push_back(name);
     }
   }
-  CheckpointMeta out{.step = state_->number("/meta", "step"),
-                     .config = {},
-                     .extra = state_->texts("/meta", names)};
+  CheckpointMeta out{.step = number("/meta", "step"), .config = {}, .extra = texts("/meta", names)};
   out.extra.erase("format");
   out.config = out.extra.extract("config").mapped();
   return out;
 }
 
-std::vector<std::string> CheckpointReader::names() const { return state_->names; }
-
 bool CheckpointReader::has(const std::string& name) const {
-  return std::ranges::find(state_->names, name) != state_->names.end();
+  return std::ranges::find(names_, name) != names_.end();
 }
 
-ParameterInfo CheckpointReader::info(const std::string& name) const { return state_->info(name); }
-
 void CheckpointReader::values(const std::string& name, const Tensor& out) const {
-  state_->info(name);
-  state_->read_tensor(parameter_path(name) + "/values", out);
+  info(name);
+  read_tensor(parameter_path(name) + "/values", out);
 }
 
 std::vector<uint8_t> CheckpointReader::index(const std::string& name) const {
-  const ParameterInfo info = state_->info(name);
-  std::vector<uint8_t> out(info.index_bytes);
-  if (info.encoding != "full") {
-    state_->verified_read(parameter_path(name) + "/index", index_type(info.encoding),
-                          std::as_writable_bytes(std::span(out)));
+  const ParameterInfo about = info(name);
+  std::vector<uint8_t> out(about.index_bytes);
+  if (about.encoding != "full") {
+    verified_read(parameter_path(name) + "/index", index_type(about.encoding),
+                  std::as_writable_bytes(std::span(out)));
   }
   return out;
 }
 
 bool CheckpointReader::has_optimizer(const std::string& name, const std::string& kind) const {
-  return state_->file.exists(optimizer_path(name) + "/" + kind);
+  return file_.exists(optimizer_path(name) + "/" + kind);
 }
 
 void CheckpointReader::optimizer(const std::string& name, const std::string& kind,
                                  const Tensor& out) const {
   require(is_optimizer_kind(kind), "kind of optimizer state", kind);
-  const int64_t nnz = state_->info(name).nnz;
+  const int64_t nnz = info(name).nnz;
   require(kind == kLowRankKind || out.count() == nnz,
           "optimizer state has one element for each kept one", name, kind, out.count(), nnz);
-  state_->read_tensor(optimizer_path(name) + "/" + kind, out);
+  read_tensor(optimizer_path(name) + "/" + kind, out);
 }
 
 Shape CheckpointReader::optimizer_shape(const std::string& name, const std::string& kind) const {
   const std::string at = optimizer_path(name) + "/" + kind;
-  const hdf5::Dataset found = state_->dataset(at);
-  state_->expect(found.extents.size() <= Shape::kMaxRank,
-                 fmt::format("dataset {} has impossible extents", at));
+  const hdf5::Dataset found = dataset(at);
+  expect(found.extents.size() <= Shape::kMaxRank,
+         fmt::format("dataset {} has impossible extents", at));
   return Shape(found.extents);
 }
 
 std::vector<CheckpointReader::Verified> CheckpointReader::verify_all() const {
   std::vector<Verified> out;
-  for (const std::string& at : state_->file.datasets()) {
+  for (const std::string& at : file_.datasets()) {
     Verified row;
     row.dataset = at;
     try {
-      const hdf5::Dataset found = state_->dataset(at);
+      const hdf5::Dataset found = dataset(at);
       row.bytes = static_cast<size_t>(found.count) * hdf5::size_of(found.type);
       std::vector<std::byte> bytes(row.bytes);
-      state_->verified_read(at, found.type, bytes);
+      verified_read(at, found.type, bytes);
       row.ok = true;
     } catch (const Failure& failure) {
       row.error = failure.what();

@@ -17,13 +17,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "io/hdf5/hdf5.h"
 #include "src/core/tensor.h"
 
 namespace espalier::io {
@@ -67,21 +67,17 @@ class CheckpointWriter {
  public:
   /// Makes missing folders of `path`. Any later error throws Failure with the cause ("No space left
   /// on device") and leaves PATH as it was.
-  explicit CheckpointWriter(std::filesystem::path path);
-  ~CheckpointWriter();  ///< without commit: removes the temporary file
-  CheckpointWriter(CheckpointWriter&&) noexcept;
-  CheckpointWriter& operator=(CheckpointWriter&&) = delete;
+  explicit CheckpointWriter(const std::filesystem::path& path);
 
   void meta(const CheckpointMeta& meta);
   void parameter(const ParameterRecord& record);
   /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each
   /// kept one. kLowRankKind: of any shape.
   void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
-  void commit();
+  void commit();  ///< without it, no file stays
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  hdf5::File file_;
 };
 
 /// Whether an HDF5 file is laid out as a checkpoint (else it may hold plain arrays). Throws Failure
@@ -93,13 +89,11 @@ class CheckpointReader {
   /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of a newer
   /// version.
   explicit CheckpointReader(std::filesystem::path path);
-  ~CheckpointReader();
-  CheckpointReader(CheckpointReader&&) noexcept;
-  CheckpointReader& operator=(CheckpointReader&&) = delete;
 
-  const std::filesystem::path& path() const;
+  const std::filesystem::path& path() const { return path_; }
   CheckpointMeta meta() const;
-  std::vector<std::string> names() const;  ///< in the order they were written
+  /// In the order they were written.
+  const std::vector<std::string>& names() const { return names_; }
   bool has(const std::string& name) const;
   /// Checks that shape, nnz and dataset sizes agree. `encoding` may be any text.
   ParameterInfo info(const std::string& name) const;
@@ -123,8 +117,23 @@ class CheckpointReader {
   std::vector<Verified> verify_all() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  /// Throws Failure that the file is damaged unless `ok`; `what` is the fault.
+  void expect(bool ok, std::string_view what) const;
+  void expect_attribute(const std::string& group, const std::string& name) const;
+  int64_t number(const std::string& group, const std::string& name) const;
+  std::string text(const std::string& at, const std::string& name) const;
+  std::map<std::string, std::string> texts(const std::string& group,
+                                           std::span<const std::string> names) const;
+  void check_format();
+  hdf5::Dataset dataset(const std::string& at) const;
+  Shape shape(const std::string& group) const;
+  void verified_read(const std::string& at, hdf5::Type type, std::span<std::byte> out) const;
+  void read_tensor(const std::string& at, const Tensor& out) const;
+
+  std::filesystem::path path_;
+  hdf5::File file_;
+  int64_t version_ = 0;
+  std::vector<std::string> names_;
 };
 
 /// Version of the library behind the files, for `espalier info`.

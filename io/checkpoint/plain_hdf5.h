@@ -4,11 +4,12 @@
 // are skipped and listed. Export: dense float32 datasets under their names in the root. Both stream
 // one array at a time.
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/hdf5/hdf5.h"
 #include "src/core/types.h"
 
 namespace espalier::io {
@@ -16,35 +17,34 @@ namespace espalier::io {
 class PlainReader {
  public:
   explicit PlainReader(std::filesystem::path path);
-  ~PlainReader();
-  PlainReader(PlainReader&&) noexcept;
-  PlainReader& operator=(PlainReader&&) = delete;
 
-  std::vector<std::string> names() const;    ///< sorted
-  std::vector<std::string> skipped() const;  ///< datasets that are not floating-point
-  bool has(const std::string& name) const;
+  std::vector<std::string> names() const;  ///< sorted
+  /// Datasets that are not floating-point.
+  const std::vector<std::string>& skipped() const { return skipped_; }
+  bool has(const std::string& name) const { return places_.contains(name); }
   Shape shape(const std::string& name) const;
   /// Row-major, as float.
   std::vector<float> read(const std::string& name) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const std::string& place(const std::string& name) const;
+
+  std::filesystem::path path_;
+  hdf5::File file_;
+  std::map<std::string, std::string> places_;  ///< name → path in the file
+  std::vector<std::string> skipped_;
 };
 
 class PlainWriter {
  public:
-  explicit PlainWriter(std::filesystem::path path);
-  ~PlainWriter();  ///< without commit: removes the temporary file
-  PlainWriter(PlainWriter&&) noexcept;
-  PlainWriter& operator=(PlainWriter&&) = delete;
+  explicit PlainWriter(const std::filesystem::path& path)
+      : file_(hdf5::File::create(path, path.string() + " cannot be written")) {}
 
   void write(const std::string& name, const Shape& shape, std::span<const float> values);
-  void commit();  ///< atomically in place of `path`
+  void commit() { file_.finish(); }  ///< atomically in place of `path`
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  hdf5::File file_;
 };
 
 }  // namespace espalier::io

@@ -3,9 +3,30 @@
 #include <algorithm>
 #include <ranges>
 
-#include "src/core/glob.h"
-
 namespace espalier::io {
+
+bool glob_match(std::string_view pattern, std::string_view name) {
+  // On a mismatch only the last star extends, by one character: O(pattern * name).
+  size_t p = 0;
+  size_t n = 0;
+  size_t star = std::string_view::npos;
+  size_t star_end = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_end = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++star_end;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
 
 const std::string& Patterned::for_name(std::string_view parameter) const {
   for (const auto& [glob, value] : patterns | std::views::reverse) {

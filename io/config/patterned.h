@@ -10,6 +10,10 @@
 
 namespace espalier::io {
 
+/// `*` matches any run of characters (also an empty one, and dots), `?` any one character. The whole
+/// name must match. O(pattern × name).
+bool glob_match(std::string_view pattern, std::string_view name);
+
 struct Patterned {
   std::string fallback{};  ///< the value where no pattern matches
   std::vector<std::pair<std::string, std::string>>

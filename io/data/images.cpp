@@ -95,11 +95,6 @@ struct ImageDataset::State {
   int64_t classes = 0;
 };
 
-ImageDataset::ImageDataset(std::unique_ptr<State> state) : state_(std::move(state)) {}
-ImageDataset::ImageDataset(ImageDataset&&) noexcept = default;
-ImageDataset& ImageDataset::operator=(ImageDataset&&) noexcept = default;
-ImageDataset::~ImageDataset() = default;
-
 ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
   check(data.kind == "images", "data.kind = \"{}\" holds no images", data.kind);
   check(!data.train.empty(), "data.train is empty; name a file of images and one of labels");
@@ -109,19 +104,19 @@ ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
   const int64_t classes = std::max(train.classes(), validation.classes());
   const auto tail =
       static_cast<int64_t>(std::floor(static_cast<double>(train.size) * data.validation_fraction));
-  std::unique_ptr<State> state;
+  std::shared_ptr<State> state;
   if (split == Split::validation && own_files) {
     check(train.images[0].pixels == validation.images[0].pixels,
           "training images have {} pixels, validation images {}", train.images[0].pixels,
           validation.images[0].pixels);
     const int64_t size = validation.size;
-    state = std::make_unique<State>(State{std::move(validation), 0, size, classes});
+    state = std::make_shared<State>(State{std::move(validation), 0, size, classes});
   } else {
     const int64_t size = train.size;
     const int64_t cut = own_files ? size : size - tail;
     state = split == Split::train
-                ? std::make_unique<State>(State{std::move(train), 0, cut, classes})
-                : std::make_unique<State>(State{std::move(train), cut, size, classes});
+                ? std::make_shared<State>(State{std::move(train), 0, cut, classes})
+                : std::make_shared<State>(State{std::move(train), cut, size, classes});
   }
   check(state->begin < state->end,
         "the {} data has no image; use more images or another data.validation_fraction",

@@ -15,9 +15,6 @@ namespace espalier::io {
 class ImageDataset {
  public:
   static ImageDataset open(const DataConfig& data, Split split);
-  ImageDataset(ImageDataset&&) noexcept;
-  ImageDataset& operator=(ImageDataset&&) noexcept;
-  ~ImageDataset();
 
   int64_t size() const;     ///< images in the split
   int64_t pixels() const;   ///< rows × columns of one image
@@ -31,8 +28,8 @@ class ImageDataset {
 
  private:
   struct State;
-  explicit ImageDataset(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit ImageDataset(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
 };
 
 }  // namespace espalier::io

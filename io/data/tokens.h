@@ -62,9 +62,6 @@ class TokenDataset {
   };
   /// Throws Failure for missing, empty or unreadable files, and text shorter than context + 1.
   static TokenDataset open(const DataConfig& data, Split split, const Options& options);
-  TokenDataset(TokenDataset&&) noexcept;
-  TokenDataset& operator=(TokenDataset&&) noexcept;
-  ~TokenDataset();
 
   int64_t size() const;  ///< tokens in the split
   int64_t vocabulary() const;
@@ -84,8 +81,8 @@ class TokenDataset {
 
  private:
   struct State;
-  explicit TokenDataset(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit TokenDataset(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
 };
 
 }  // namespace espalier::io

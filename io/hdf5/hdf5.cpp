@@ -1,6 +1,7 @@
 #include "io/hdf5/hdf5.h"
 
 #include <hdf5.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -63,50 +64,39 @@ std::string library_cause() {
   return text.empty() ? "HDF5 gives no reason" : text;
 }
 
-hid_t bfloat16_type() {
+/// A float of 16 bits.
+hid_t half_type(size_t mantissa_bits) {
+  const size_t exponent_bits = 15 - mantissa_bits;
   const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-  const bool ok = type >= 0 && H5Tset_fields(type, 15, 7, 8, 0, 7) >= 0 &&
+  const bool ok = type >= 0 &&
+                  H5Tset_fields(type, 15, mantissa_bits, exponent_bits, 0, mantissa_bits) >= 0 &&
                   H5Tset_precision(type, 16) >= 0 && H5Tset_size(type, 2) >= 0 &&
-                  H5Tset_ebias(type, 127) >= 0;
+                  H5Tset_ebias(type, (size_t{1} << (exponent_bits - 1)) - 1) >= 0;
   return ok ? type : -1;
 }
 
-hid_t half_type() {
-  const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-  const bool ok = type >= 0 && H5Tset_fields(type, 15, 10, 5, 0, 10) >= 0 &&
-                  H5Tset_precision(type, 16) >= 0 && H5Tset_size(type, 2) >= 0 &&
-                  H5Tset_ebias(type, 15) >= 0;
-  return ok ? type : -1;
-}
+struct Known {
+  Type type;
+  size_t bytes;
+  hid_t (*make)();  ///< a new id of the type
+};
+constexpr std::array kTypes{Known{Type::fp16, 2, [] { return half_type(10); }},
+                            Known{Type::bf16, 2, [] { return half_type(7); }},
+                            Known{Type::fp32, 4, [] { return H5Tcopy(H5T_IEEE_F32LE); }},
+                            Known{Type::fp64, 8, [] { return H5Tcopy(H5T_IEEE_F64LE); }},
+                            Known{Type::int32, 4, [] { return H5Tcopy(H5T_STD_I32LE); }},
+                            Known{Type::uint8, 1, [] { return H5Tcopy(H5T_STD_U8LE); }}};
 
-constexpr std::array kTypes{Type::fp16, Type::bf16,  Type::fp32,
-                            Type::fp64, Type::int32, Type::uint8};
-
-/// A new id of the type.
 hid_t library_type(Type type) {
-  switch (type) {
-    case Type::fp16:
-      return half_type();
-    case Type::bf16:
-      return bfloat16_type();
-    case Type::fp32:
-      return H5Tcopy(H5T_IEEE_F32LE);
-    case Type::fp64:
-      return H5Tcopy(H5T_IEEE_F64LE);
-    case Type::int32:
-      return H5Tcopy(H5T_STD_I32LE);
-    case Type::uint8:
-      return H5Tcopy(H5T_STD_U8LE);
-    default:
-      return -1;
-  }
+  const auto* known = std::ranges::find(kTypes, type, &Known::type);
+  return known == kTypes.end() ? -1 : known->make();
 }
 
 Type type_of(hid_t id) {
-  for (const Type type : kTypes) {
-    const Id known(library_type(type));
-    if (H5Tequal(id, known) > 0) {
-      return type;
+  for (const Known& known : kTypes) {
+    const Id type(known.make());
+    if (H5Tequal(id, type) > 0) {
+      return known.type;
     }
   }
   return H5Tget_class(id) == H5T_FLOAT ? Type::other_float : Type::other;
@@ -161,6 +151,7 @@ struct File::State {
   std::shared_ptr<RawFile> raw;
   hid_t id = -1;
   bool writing = false;
+  std::filesystem::path target, temporary;  ///< of a file that is not finished
 
   State() = default;
   State(const State&) = delete;
@@ -176,6 +167,22 @@ struct File::State {
   void walk(const std::string& group, int depth, std::vector<std::string>& out) const;
 };
 
+/// An attribute to read; lives within one Visit.
+struct File::Attribute {
+  std::string action;
+  Id id, kind, space;
+  hssize_t count;
+
+  Attribute(const State& state, const std::string& path, const std::string& name)
+      : action("read attribute " + name + " of"),
+        id(H5Aopen_by_name(state.id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT)),
+        kind(id >= 0 ? H5Aget_type(id) : hid_t{-1}),
+        space(id >= 0 ? H5Aget_space(id) : hid_t{-1}),
+        count(space >= 0 ? H5Sget_simple_extent_npoints(space) : -1) {
+    state.expect(kind >= 0 && space >= 0, action, path);
+  }
+};
+
 std::string library() {
   const std::lock_guard lock(library_lock);
   unsigned major = 0;
@@ -186,26 +193,17 @@ std::string library() {
 }
 
 size_t size_of(Type type) {
-  switch (type) {
-    case Type::fp16:
-    case Type::bf16:
-      return 2;
-    case Type::fp32:
-    case Type::int32:
-      return 4;
-    case Type::fp64:
-      return 8;
-    case Type::uint8:
-      return 1;
-    default:
-      return 0;
-  }
+  const auto* known = std::ranges::find(kTypes, type, &Known::type);
+  return known == kTypes.end() ? 0 : known->bytes;
 }
 
 File::State::~State() {
   const Visit visit;
   if (id >= 0) {
     H5Fclose(id);
+  }
+  if (!temporary.empty()) {
+    ::unlink(temporary.c_str());
   }
 }
 
@@ -228,10 +226,14 @@ File File::create(const std::filesystem::path& path, std::string label) {
   auto state = std::make_unique<State>();
   state->label = std::move(label);
   state->writing = true;
-  state->raw = std::make_shared<RawFile>(RawFile::create(path));
+  state->target = path;
+  make_folder_of(path);
+  state->temporary = temporary_name(path);
+  ::unlink(state->temporary.c_str());  // of an earlier process that had our PID
+  state->raw = std::make_shared<RawFile>(RawFile::create(state->temporary));
   const Id access(access_through(state->raw));
   const Id creation(ordered_group_list(H5P_FILE_CREATE));
-  state->id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access);
+  state->id = H5Fcreate(state->temporary.c_str(), H5F_ACC_TRUNC, creation, access);
   state->expect(state->id >= 0, "create the file", "");
   return File(std::move(state));
 }
@@ -434,47 +436,40 @@ std::vector<std::string> File::attributes(const std::string& path) const {
 
 std::string File::text(const std::string& path, const std::string& name) const {
   const Visit visit;
-  const std::string action = "read attribute " + name + " of";
-  const Id attribute(
-      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
-  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
-  state_->expect(kind >= 0, action, path);
-  const Id space(H5Aget_space(attribute));
-  check(H5Tget_class(kind) == H5T_STRING && H5Sget_simple_extent_npoints(space) == 1,
+  const Attribute attribute(*state_, path, name);
+  check(H5Tget_class(attribute.kind) == H5T_STRING && attribute.count == 1,
         "{}: attribute {} of {} is not one text", state_->label, name, path);
   std::string text;
-  if (H5Tis_variable_str(kind) > 0) {
-    state_->expect(read_variable(attribute, kind, text), action, path);
+  if (H5Tis_variable_str(attribute.kind) > 0) {
+    state_->expect(read_variable(attribute.id, attribute.kind, text), attribute.action, path);
     return text;
   }
-  text.resize(H5Tget_size(kind));
-  state_->expect(H5Aread(attribute, kind, text.data()) >= 0, action, path);
+  text.resize(H5Tget_size(attribute.kind));
+  state_->expect(H5Aread(attribute.id, attribute.kind, text.data()) >= 0, attribute.action, path);
   return text.c_str();  // up to the padding
 }
 
 std::vector<int64_t> File::integers(const std::string& path, const std::string& name) const {
   const Visit visit;
-  const std::string action = "read attribute " + name + " of";
-  const Id attribute(
-      H5Aopen_by_name(state_->id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
-  const Id space(attribute >= 0 ? H5Aget_space(attribute) : hid_t{-1});
-  const Id kind(attribute >= 0 ? H5Aget_type(attribute) : hid_t{-1});
-  state_->expect(space >= 0 && kind >= 0, action, path);
-  const hssize_t count = H5Sget_simple_extent_npoints(space);
-  check(H5Tget_class(kind) == H5T_INTEGER && count >= 0 && count <= 64,
+  const Attribute attribute(*state_, path, name);
+  const hssize_t count = attribute.count;
+  check(H5Tget_class(attribute.kind) == H5T_INTEGER && count >= 0 && count <= 64,
         "{}: attribute {} of {} is no short list of integers", state_->label, name, path);
   std::vector<int64_t> out(static_cast<size_t>(count));
-  const bool read = out.empty() || H5Aread(attribute, H5T_NATIVE_INT64, out.data()) >= 0;
-  state_->expect(read, action, path);
+  const bool read = out.empty() || H5Aread(attribute.id, H5T_NATIVE_INT64, out.data()) >= 0;
+  state_->expect(read, attribute.action, path);
   return out;
 }
 
 void File::finish() {
   const Visit visit;
+  require(state_->id >= 0, "a file is finished once", state_->label);
   const bool closed = H5Fclose(std::exchange(state_->id, -1)) >= 0;
   state_->expect(closed, "complete the file", "");
   state_->raw->finish();
   state_->expect(true, "flush it to the disk", "");
+  publish(state_->temporary, state_->target);
+  state_->temporary.clear();
 }
 
 }  // namespace espalier::io::hdf5

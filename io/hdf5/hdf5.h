@@ -33,12 +33,13 @@ struct Dataset {
 
 class File {
  public:
-  /// A new file; `label` names it in messages.
+  /// A new file, beside `path` under a temporary name until `finish`; makes missing folders. `label`
+  /// names it in messages.
   static File create(const std::filesystem::path& path, std::string label);
   static File open(const std::filesystem::path& path);
   File(File&&) noexcept;
   File& operator=(File&&) = delete;
-  /// Closes; a file that was written is complete only after `finish`.
+  /// Closes; removes a file that is not finished.
   ~File();
 
   uint64_t size() const;  ///< bytes of the file
@@ -65,11 +66,13 @@ class File {
   /// Of a scalar or an array.
   std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
 
-  /// Flushes to the disk and closes.
+  /// Flushes to the disk, closes, and renames to the path given to `create`: the file appears whole or
+  /// not at all.
   void finish();
 
  private:
   struct State;
+  struct Attribute;
   explicit File(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -4,8 +4,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <fstream>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -52,6 +53,30 @@ std::string lines_up_to(const std::string& text, int64_t last) {
   return kept;
 }
 
+// Of trace.json: the Chrome trace event format ("JSON object format").
+
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Names of the process and its threads, in the order in which they are shown.
+std::string header_of(int rank) {
+  std::string out = fmt::format(
+      R"({{"ph":"M","name":"process_name","pid":{0},"tid":0,"args":{{"name":"rank {0}"}}}})"
+      ",\n"
+      R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})",
+      rank);
+  for (int track = 0; track < kTracks; ++track) {
+    out += fmt::format(
+        ",\n"
+        R"({{"ph":"M","name":"thread_name","pid":{0},"tid":{1},"args":{{"name":"{2}"}}}})"
+        ",\n"
+        R"({{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}})",
+        rank, track, name_of(static_cast<Track>(track)));
+  }
+  return out;
+}
+
 }  // namespace
 
 MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
@@ -59,28 +84,15 @@ MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
   std::error_code missing;
   const bool resumes = resumed_step >= 0 && std::filesystem::exists(path_, missing);
   write_text_atomically(path_, resumes ? lines_up_to(slurp(path_), resumed_step) : "");
-  file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  check(file_ >= 0, "{} cannot be opened: {}", path_.string(), cause());
-}
-
-MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
-
-MetricsWriter::~MetricsWriter() {
-  if (file_ >= 0) {
-    ::close(file_);
-  }
+  file_.open(path_, std::ios::app);
+  check(file_.good(), "{} cannot be opened: {}", path_.string(), cause());
 }
 
 void MetricsWriter::write(const nlohmann::ordered_json& line) {
   require(line.is_object() && line.contains("step") && line["step"].is_number_integer(),
           "a metrics line has a step");
-  const std::string text = dump(line, -1) + "\n";
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t put = ::write(file_, text.data() + done, text.size() - done);
-    check(put > 0 || errno == EINTR, "{} cannot be written: {}", path_.string(), cause());
-    done += static_cast<size_t>(std::max<ssize_t>(put, 0));
-  }
+  file_ << dump(line, -1) << std::endl;
+  check(file_.good(), "{} cannot be written: {}", path_.string(), cause());
 }
 
 std::vector<json> read_metrics(const std::filesystem::path& path) {
@@ -101,14 +113,6 @@ std::vector<json> read_metrics(const std::filesystem::path& path) {
   return out;
 }
 
-json read_json(const std::filesystem::path& path) {
-  try {
-    return json::parse(slurp(path));
-  } catch (const json::parse_error& error) {
-    fail("{} is not valid JSON at byte {}: {}", path.string(), error.byte, error.what());
-  }
-}
-
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);
   file.append(text);
@@ -117,6 +121,40 @@ void write_text_atomically(const std::filesystem::path& path, std::string_view t
 
 void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value) {
   write_text_atomically(path, dump(value, 2) + "\n");
+}
+
+/// Times are microseconds from the first event of all ranks. Written in pieces: a long run has
+/// hundreds of thousands of events a rank.
+void write_trace(const std::filesystem::path& path, std::span<const RankTrace> ranks) {
+  double start = std::numeric_limits<double>::infinity();
+  for (const RankTrace& rank : ranks) {
+    for (const TraceEvent& event : rank.events) {
+      start = std::min(start, event.begin + rank.clock_offset);
+    }
+  }
+  AtomicFile file(path);
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  bool first = true;
+  const auto add = [&](const std::string& event) {
+    text += (first ? "" : ",\n") + event;
+    first = false;
+    constexpr size_t kPiece = size_t{1} << 20;
+    if (text.size() > kPiece) {
+      file.append(text);
+      text.clear();
+    }
+  };
+  for (const RankTrace& rank : ranks) {
+    add(header_of(rank.rank));
+    for (const TraceEvent& event : rank.events) {
+      add(fmt::format(
+          R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+          json_string(event.name), name_of(event.track), rank.rank, static_cast<int>(event.track),
+          (event.begin + rank.clock_offset - start) * 1e6, (event.end - event.begin) * 1e6));
+    }
+  }
+  file.append(text + "\n]}\n");
+  file.commit();
 }
 
 RunLock::RunLock(const std::filesystem::path& run_directory) {

@@ -5,6 +5,7 @@
 // docs/formats.md.
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -19,23 +20,18 @@ class MetricsWriter {
   /// Starts an empty file, or with `resumed_step` >= 0 keeps the lines of steps up to it, so that
   /// each step stands once; a torn last line (from a crash) is dropped.
   explicit MetricsWriter(std::filesystem::path path, int64_t resumed_step = -1);
-  ~MetricsWriter();
-  MetricsWriter(MetricsWriter&& other) noexcept;
-  MetricsWriter& operator=(MetricsWriter&&) = delete;
 
   /// `line` is an object with an integer "step". A NaN or infinity is written as null.
   void write(const nlohmann::ordered_json& line);
 
  private:
   std::filesystem::path path_;
-  int file_ = -1;
+  std::ofstream file_;
 };
 
 /// Every whole line of a metrics.jsonl; a torn last line is ignored, any other bad line throws
 /// Failure.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
-/// One JSON file, e.g. summary.json. Throws Failure naming the file and the place of a mistake.
-nlohmann::json read_json(const std::filesystem::path& path);
 
 /// Temporary file, fsync, rename.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);

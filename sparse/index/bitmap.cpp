@@ -68,8 +68,6 @@ using bitmap_coding::kWordsPerRank;
 
 size_t exact_bytes(const Mask&, const Counts& counts) { return word_bytes(counts.size); }
 
-double expected_bytes(const Counts& counts) { return static_cast<double>(word_bytes(counts.size)); }
-
 int64_t rank_count(const Counts& counts) { return bitmap_coding::rank_count(counts.size); }
 
 void encode(const Mask& mask, const Counts&, std::span<uint8_t> data) {
@@ -77,18 +75,12 @@ void encode(const Mask& mask, const Counts&, std::span<uint8_t> data) {
 }
 
 void check_data(const Coded& coded) {
-  const size_t bytes = word_bytes(coded.size);
-  check(coded.data.size() == bytes, "bitmap index: {} elements need {} bytes, there are {}",
-        coded.size, bytes, coded.data.size());
+  check_words("bitmap index", coded.data, coded.size);
   int64_t ones = 0;
-  uint64_t word = 0;
-  for (size_t at = 0; at < bytes; at += sizeof(word)) {
-    word = load_word(coded.data, at);
+  for (size_t at = 0; at < coded.data.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = load_word(coded.data, at);
     ones += count_ones({&word, 1});
   }
-  const auto used = static_cast<unsigned>(coded.size % 64);
-  check(used == 0 || (word >> used) == 0, "bitmap index: a bit is set beyond element {}",
-        coded.size - 1);
   check(ones == coded.kept, "bitmap index: {} bits are set, but {} elements should be kept", ones,
         coded.kept);
 }
@@ -114,7 +106,6 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
 }
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .expected_bytes = expected_bytes,
                          .rank_count = rank_count,
                          .encode = encode,
                          .check = check_data,

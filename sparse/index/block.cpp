@@ -53,10 +53,6 @@ size_t exact_bytes(const Mask&, const Counts& counts) {
   return word_bytes(grid.down * grid.across);
 }
 
-double expected_bytes(const Counts& counts) {
-  return static_cast<double>(exact_bytes(Mask(), counts));
-}
-
 int64_t rank_count(const Counts& counts) { return Grid(counts.size, counts.shape).down; }
 
 /// Whether elements [begin, end) of a row are kept: by the first one of the block.
@@ -126,13 +122,7 @@ void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
 
 void check_data(const Coded& coded) {
   const Grid grid(coded.size, coded.shape);
-  const int64_t blocks = grid.down * grid.across;
-  const size_t bytes = word_bytes(blocks);
-  check(coded.data.size() == bytes, "block index: {} blocks need {} bytes, there are {}", blocks,
-        bytes, coded.data.size());
-  const auto used = static_cast<int>(blocks % 64);
-  check(used == 0 || load_word(coded.data, bytes - 8) >> used == 0,
-        "block index: a bit is set behind the last block");
+  check_words("block index", coded.data, grid.down * grid.across);
   int64_t kept = 0;
   for (int64_t i = 0; i < grid.down; ++i) {
     kept += kept_in_row(coded.data, grid, i, grid.across) * grid.height_of(i);
@@ -208,7 +198,6 @@ constexpr ShapeRules kRules{.possible = possible,
                             .shape = shape_in};
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .expected_bytes = expected_bytes,
                          .rank_count = rank_count,
                          .encode = encode,
                          .check = check_data,

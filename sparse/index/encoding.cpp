@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "sparse/index/bit_stream.h"
 #include "src/core/error.h"
 
 namespace espalier::sparse {
@@ -58,6 +59,15 @@ class WordMaker {
 };
 
 }  // namespace
+
+void check_words(std::string_view what, std::span<const uint8_t> data, int64_t bits) {
+  const size_t bytes = word_bytes(bits);
+  check(data.size() == bytes, "{}: {} bits need {} bytes, there are {}", what, bits, bytes,
+        data.size());
+  const auto used = static_cast<int>(bits % 64);
+  check(used == 0 || load_word(data, bytes - 8) >> used == 0, "{}: a bit is set beyond bit {}",
+        what, bits - 1);
+}
 
 void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out) {
   if (out.words.empty()) {

@@ -72,15 +72,17 @@ struct ShapeRules {
 
 /// An encoding in memory.
 struct Coding {
-  /// Bytes of `data`: of this mask, and expected for a random one with as many elements kept.
+  /// Bytes of `data`: of this mask, and expected for a random one with as many elements kept (null:
+  /// exact_bytes, which then reads no mask).
   size_t (*exact_bytes)(const Mask& mask, const Counts& counts);
-  double (*expected_bytes)(const Counts& counts);
-  int64_t (*rank_count)(const Counts& counts);
+  double (*expected_bytes)(const Counts& counts) = nullptr;
+  int64_t (*rank_count)(const Counts& counts) = [](const Counts&) -> int64_t { return 0; };
   /// `data` is zeroed and has exact_bytes.
   void (*encode)(const Mask& mask, const Counts& counts, std::span<uint8_t> data);
   /// Throws Failure unless `coded.data` is the one form of a mask of that size and count.
   void (*check)(const Coded& coded);
-  void (*build_ranks)(const Coded& coded, std::span<uint32_t> ranks);
+  void (*build_ranks)(const Coded& coded, std::span<uint32_t> ranks) = [](const Coded&,
+                                                                          std::span<uint32_t>) {};
   /// Positions of kept elements [first, first + out.size()); all of them exist.
   void (*decode)(const Coded& coded, int64_t first, std::span<int32_t> out);
   /// Kept elements at positions below `dense`, which lies in [0, size]; kept > 0.
@@ -124,6 +126,10 @@ void decode_words(const Coding& coding, const Coded& coded, int64_t first, const
 
 /// Throws Failure unless 0 <= kept <= size <= kMaxElements.
 void check_counts(int64_t size, int64_t kept);
+
+/// Throws Failure, which begins with `what`, unless `data` is the words of `bits` bits and no bit
+/// beyond them is set.
+void check_words(std::string_view what, std::span<const uint8_t> data, int64_t bits);
 
 // Bit i % 64 of word i / 64 says that element i is kept; ranks[j] = kept ones before word 8 j.
 namespace bitmap_coding {

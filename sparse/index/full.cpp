@@ -8,16 +8,12 @@ namespace espalier::sparse {
 namespace {
 
 size_t exact_bytes(const Mask&, const Counts&) { return 0; }
-double expected_bytes(const Counts&) { return 0; }
-int64_t rank_count(const Counts&) { return 0; }
 void encode(const Mask&, const Counts&, std::span<uint8_t>) {}
 
 void check_data(const Coded& coded) {
   check(coded.kept == coded.size, "full index: {} of {} elements are kept", coded.kept, coded.size);
   check(coded.data.empty(), "full index: {} bytes where there should be none", coded.data.size());
 }
-
-void build_ranks(const Coded&, std::span<uint32_t>) {}
 
 void decode(const Coded&, int64_t first, std::span<int32_t> out) {
   std::iota(out.begin(), out.end(), static_cast<int32_t>(first));
@@ -26,11 +22,8 @@ void decode(const Coded&, int64_t first, std::span<int32_t> out) {
 int64_t kept_before(const Coded&, int64_t dense) { return dense; }
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .expected_bytes = expected_bytes,
-                         .rank_count = rank_count,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
                          .decode = decode,
                          .kept_before = kept_before};
 

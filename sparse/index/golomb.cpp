@@ -123,9 +123,7 @@ void check_split(const Coded& coded, int low_bits, int64_t most_zeros) {
   check(coded.data.size() >= least && coded.data.size() <= most && coded.data.size() % 8 == 0,
         "golomb index: {} bytes for {} of {} kept elements, there should be {} to {} in steps of 8",
         coded.data.size(), coded.kept, coded.size, least, most);
-  const auto used = static_cast<int>(coded.kept * low_bits % 64);
-  check(used == 0 || load_word(coded.data, lows - 8) >> used == 0,
-        "golomb index: a bit is set behind the low parts");
+  check_words("golomb index, low parts", coded.data.first(lows), coded.kept * low_bits);
   const Split numbers = split(coded.data, coded.kept, low_bits);
   int64_t ones = 0;
   uint64_t word = 1;

@@ -16,10 +16,6 @@ size_t exact_bytes(const Mask&, const Counts& counts) {
   return static_cast<size_t>(counts.kept) * sizeof(int32_t);
 }
 
-double expected_bytes(const Counts& counts) { return static_cast<double>(counts.kept) * 4; }
-
-int64_t rank_count(const Counts&) { return 0; }
-
 void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
   const uint32_t before = 0;  // the decoder then starts at the first word
   bitmap_coding::decode(
@@ -43,8 +39,6 @@ void check_data(const Coded& coded) {
   }
 }
 
-void build_ranks(const Coded&, std::span<uint32_t>) {}
-
 void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
   std::ranges::copy(list(coded).subspan(static_cast<size_t>(first), out.size()), out.begin());
 }
@@ -54,11 +48,8 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
 }
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .expected_bytes = expected_bytes,
-                         .rank_count = rank_count,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
                          .decode = decode,
                          .kept_before = kept_before};
 

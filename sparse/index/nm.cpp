@@ -113,10 +113,6 @@ size_t exact_bytes(const Mask&, const Counts& counts) {
   return word_bytes(groups.count * groups.bits());
 }
 
-double expected_bytes(const Counts& counts) {
-  return static_cast<double>(exact_bytes(Mask(), counts));
-}
-
 int64_t rank_count(const Counts& counts) {
   return (Groups(counts.size, counts.shape).count + kPerRank - 1) / kPerRank;
 }
@@ -150,9 +146,7 @@ void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
 
 void check_data(const Coded& coded) {
   const Groups groups(coded.size, coded.shape);
-  const size_t bytes = word_bytes(groups.count * groups.bits());
-  check(coded.data.size() == bytes, "nm index: {} groups need {} bytes, there are {}", groups.count,
-        bytes, coded.data.size());
+  check_words("nm index", coded.data, groups.count * groups.bits());
   int64_t kept = 0;
   for (int64_t group = 0; group < groups.count; ++group) {
     const uint64_t code = load_bits(coded.data, group * groups.bits()) & low_mask(groups.bits());
@@ -162,9 +156,6 @@ void check_data(const Coded& coded) {
           groups.length(group));
     kept += std::popcount(bits);
   }
-  const auto used = static_cast<int>(groups.count * groups.bits() % 64);
-  check(used == 0 || load_word(coded.data, bytes - 8) >> used == 0,
-        "nm index: a bit is set behind the last group");
   check(kept == coded.kept, "nm index: {} elements are listed, but {} should be kept", kept,
         coded.kept);
 }
@@ -257,7 +248,6 @@ constexpr ShapeRules kRules{.possible = possible,
                             .shape = shape_in};
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .expected_bytes = expected_bytes,
                          .rank_count = rank_count,
                          .encode = encode,
                          .check = check_data,

@@ -89,8 +89,11 @@ size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
   if (encoding.coding == nullptr) {
     return static_cast<size_t>(std::ceil(encoding.file->expected_bytes(counts)));
   }
-  return static_cast<size_t>(std::ceil(encoding.coding->expected_bytes(counts))) +
-         static_cast<size_t>(encoding.coding->rank_count(counts)) * sizeof(uint32_t);
+  const Coding& coding = *encoding.coding;
+  const size_t data = coding.expected_bytes == nullptr
+                          ? coding.exact_bytes(Mask(), counts)
+                          : static_cast<size_t>(std::ceil(coding.expected_bytes(counts)));
+  return data + static_cast<size_t>(coding.rank_count(counts)) * sizeof(uint32_t);
 }
 
 double entropy_bound_bytes(int64_t size, int64_t kept) {

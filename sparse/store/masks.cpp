@@ -28,45 +28,42 @@ std::vector<T> survivors(const Index& before, const Index& now, std::span<const 
 
 }  // namespace
 
-IndexShape Store::index_shape(const Parameter& parameter) const {
+/// `block`: the size of the blocks that the mask is known to consist of, if any.
+Index Store::make_index(const Parameter& parameter, const NextMask& next,
+                        const BlockSize& block) const {
+  const auto& [mask, kept] = next;
   IndexShape shape = options_.index_shape;
   shape.cols = parameter.spec.shape.cols();
-  return shape;
-}
-
-/// `block`: the size of the blocks that the mask is known to consist of, if any.
-Index Store::make_index(const Parameter& parameter, const Mask& mask,
-                        const BlockSize& block) const {
-  IndexShape shape = index_shape(parameter);
-  if (block.height > 0) {
+  if (mask != nullptr && block.height > 0) {
     shape.height = block.height;
     shape.width = block.width;
   }
   const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
   try {
-    return Index(arena().host(), mask, wanted.value_or(best_encoding(mask, shape)), shape);
+    return mask != nullptr
+               ? Index(arena().host(), *mask, wanted.value_or(best_encoding(*mask, shape)), shape)
+               : Index::planned(arena().host(), parameter.size(), kept,
+                                wanted.value_or(best_encoding(parameter.size(), kept, shape)),
+                                shape);
   } catch (const Failure& failure) {
     fail("sparse.index of \"{}\": {}; use index = \"auto\"", parameter.spec.name, failure.what());
   }
 }
 
-Index Store::plan_index(const Parameter& parameter, int64_t kept) const {
-  const auto wanted = options_.encoding ? options_.encoding(parameter.spec.name) : std::nullopt;
-  const IndexShape shape = index_shape(parameter);
-  return Index::planned(arena().host(), parameter.size(), kept,
-                        wanted.value_or(best_encoding(parameter.size(), kept, shape)), shape);
-}
-
 /// The list behind storage block; none for thin blocks, which are computed as single elements.
 /// Throws Failure when the mask does not consist of blocks.
-BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const {
+BlockList Store::make_blocks(const Parameter& parameter, const NextMask& next) const {
   const Shape& shape = parameter.spec.shape;
+  if (next.mask == nullptr) {
+    const BlockSize square{options_.block.edge, options_.block.edge};
+    return is_thin(square) ? BlockList() : BlockList::planned(arena(), shape, next.kept, square);
+  }
   try {
-    const BlockSize block = choose_blocks(mask, shape, options_.block);
+    const BlockSize block = choose_blocks(*next.mask, shape, options_.block);
     if (is_thin(block)) {
       return {};
     }
-    BlockList list(arena().host(), mask, shape, block);
+    BlockList list(arena().host(), *next.mask, shape, block);
     list.move_to(stream_);
     return list;
   } catch (const Failure& failure) {
@@ -74,60 +71,34 @@ BlockList Store::make_blocks(const Parameter& parameter, const Mask& mask) const
   }
 }
 
-BlockList Store::plan_blocks(const Parameter& parameter, int64_t kept) const {
-  const BlockSize square{options_.block.edge, options_.block.edge};
-  return is_thin(square) ? BlockList()
-                         : BlockList::planned(arena(), parameter.spec.shape, kept, square);
+CsrList Store::csr_list(const Parameter& parameter, const Pattern& pattern) const {
+  const bool by_elements = !parameter.storage.dense_products && !pattern.blocks;
+  return pattern.device_index && by_elements
+             ? CsrList(stream_, kernels_, parameter.spec.shape, pattern.device_index.positions())
+             : CsrList();
 }
 
-Store::Pattern Store::make_pattern(const Parameter& parameter, const Mask& mask) const {
-  require(mask.size() == parameter.spec.shape.count(), "a mask covers its parameter", mask.size(),
-          parameter.spec.shape.count(), parameter.spec.name);
-  const bool in_blocks = parameter.storage.whole_blocks && mask.kept() < mask.size();
-  BlockList blocks = in_blocks ? make_blocks(parameter, mask) : BlockList();
-  Index index = make_index(parameter, mask, blocks.block());
-  return with_lists(parameter, std::move(index), std::move(blocks));
+Pattern Store::make_pattern(const Parameter& parameter, const NextMask& next) const {
+  require(next.mask == nullptr || next.mask->size() == parameter.size(),
+          "a mask covers its parameter", parameter.size(), parameter.spec.name);
+  Pattern made;
+  if (parameter.storage.whole_blocks && next.kept < parameter.size()) {
+    made.blocks = make_blocks(parameter, next);
+  }
+  made.index = make_index(parameter, next, made.blocks.block());
+  if (arena().on_device() && made.index.encoding() != Encoding::full) {
+    made.device_index = DeviceIndex(stream_, made.index);
+  }
+  made.csr = csr_list(parameter, made);
+  return made;
 }
 
-/// Adds the lists that kernels of a device read.
-Store::Pattern Store::with_lists(const Parameter& parameter, Index index, BlockList blocks) const {
-  DeviceIndex for_kernels = device_index(index);
-  CsrList csr = csr_list(parameter, for_kernels, blocks);
-  return {std::move(index), std::move(blocks), std::move(for_kernels), std::move(csr)};
-}
-
-DeviceIndex Store::device_index(const Index& index) const {
-  const bool needed = arena().on_device() && index.encoding() != Encoding::full;
-  return needed ? DeviceIndex(stream_, index) : DeviceIndex();
-}
-
-CsrList Store::csr_list(const Parameter& parameter, const DeviceIndex& index,
-                        const BlockList& blocks) const {
-  const bool by_elements = !parameter.storage.dense_products && !blocks;
-  return index && by_elements ? CsrList(stream_, kernels_, parameter.spec.shape, index.positions())
-                              : CsrList();
-}
-
-void Store::set_pattern(Parameter& parameter, Pattern pattern) {
-  parameter.index = std::move(pattern.index);
-  parameter.blocks = std::move(pattern.blocks);
-  parameter.device_index = std::move(pattern.device_index);
-  parameter.csr = std::move(pattern.csr);
-}
-
-Store::Pattern Store::plan_pattern(const Parameter& parameter, int64_t kept) const {
-  const bool in_blocks = parameter.storage.whole_blocks && kept < parameter.spec.shape.count();
-  Index index = plan_index(parameter, kept);
-  BlockList blocks = in_blocks ? plan_blocks(parameter, kept) : BlockList();
-  return with_lists(parameter, std::move(index), std::move(blocks));
-}
-
-std::vector<Store::Pattern> Store::make_patterns(std::span<const Mask> masks) const {
+std::vector<Pattern> Store::make_patterns(std::span<const Mask> masks) const {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
   std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    patterns.push_back(make_pattern(parameters_[p], masks[p]));
+    patterns.push_back(make_pattern(parameters_[p], {&masks[p], masks[p].kept()}));
   }
   return patterns;
 }
@@ -139,7 +110,7 @@ void Store::restart(std::span<const Mask> masks) {
   feedback_.release();
   optimizer_ = {};
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    set_pattern(parameters_[p], std::move(next[p]));
+    static_cast<Pattern&>(parameters_[p]) = std::move(next[p]);
     parameters_[p].memory.release();
   }
   allocate_all();
@@ -153,7 +124,7 @@ void Store::plan(std::span<const int64_t> kept) {
           parameters_.size());
   std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    patterns.push_back(plan_pattern(parameters_[p], kept[p]));
+    patterns.push_back(make_pattern(parameters_[p], {nullptr, kept[p]}));
   }
   move_to(std::move(patterns));
 }
@@ -164,7 +135,7 @@ void Store::move_to(std::vector<Pattern> patterns) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     before.push_back({std::move(parameter.index), parameter.offset});
-    set_pattern(parameter, std::move(patterns[p]));
+    static_cast<Pattern&>(parameter) = std::move(patterns[p]);
   }
   const std::vector<Extent> extents = lay_out();
   gradient_.release();

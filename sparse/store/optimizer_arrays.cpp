@@ -11,33 +11,19 @@ namespace {
 
 /// Bytes that parts of an array are aligned to: a cache line.
 constexpr int64_t kLine = 64;
+constexpr std::array kParts{StatePart::low, StatePart::master, StatePart::moment1,
+                            StatePart::moment2};
+constexpr std::array<std::string_view, kStateParts> kNames{
+    "low half of the master copy", "master copy apart from values", "moment1", "moment2"};
 
-int64_t round_up(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
+int64_t divide_up(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
 
-kernels::DynamicMap map_of(int which) {
-  return which == 0 ? kernels::DynamicMap::with_sign : kernels::DynamicMap::without_sign;
-}
+bool is_moment(StatePart part) { return part >= StatePart::moment1; }
 
-/// Between an array of this rank's memory and numbers of the host.
-template <class T>
-void read(Stream& stream, const Tensor& from, float* to) {
-  const Mirror mirror(stream, from);
-  std::ranges::copy(mirror.read().host().span<T>(), to);
+kernels::DynamicMap map_of(StatePart part) {
+  return part == StatePart::moment1 ? kernels::DynamicMap::with_sign
+                                    : kernels::DynamicMap::without_sign;
 }
-template <class T>
-void write(Stream& stream, std::span<const float> from, const Tensor& to) {
-  const Mirror mirror(stream, to);
-  std::ranges::transform(from, mirror.host().get<T>(), [](float x) { return static_cast<T>(x); });
-  mirror.write();
-}
-
-std::span<const float> owned_of(std::span<const float> packed, const Range& owned) {
-  return packed.subspan(static_cast<size_t>(owned.first), static_cast<size_t>(owned.count));
-}
-
-std::string_view moment_name(int which) { return which == 0 ? "moment1" : "moment2"; }
 
 }  // namespace
 
@@ -45,20 +31,38 @@ OptimizerArrays::OptimizerArrays(Stream& stream, const kernels::Kernels& kernels
                                  const Options& options, std::span<const Extent> extents)
     : stream_(&stream), kernels_(&kernels), options_(options) {
   Layout layout = lay_out(extents);
-  low_ = allocate_low(layout);
-  master_ = allocate_master(layout.master);
-  for (int which = 0; which < options_.moments; ++which) {
-    moments_.push_back(allocate_moment(layout, which));
+  for (const StatePart part : kParts) {
+    array(part) = allocate(part, layout);
   }
   places_ = std::move(layout.places);
 }
 
-bool OptimizerArrays::is_coded(const Place& place) const {
-  return options_.state_bits == 8 && place.kept >= kSmall;
+bool OptimizerArrays::has(StatePart part, MasterCopy copy) const {
+  switch (part) {
+    case StatePart::low:
+      return copy == MasterCopy::halves;
+    case StatePart::master:
+      return copy == MasterCopy::apart;
+    case StatePart::moment1:
+      return options_.moments >= 1;
+    case StatePart::moment2:
+      break;
+  }
+  return options_.moments >= 2;
 }
 
-bool OptimizerArrays::any(MasterCopy copy) const {
-  return std::ranges::find(options_.copies, copy) != options_.copies.end();
+bool OptimizerArrays::used(StatePart part) const {
+  return is_moment(part) ? has(part, {})
+                         : std::ranges::any_of(options_.copies,
+                                               [&](MasterCopy copy) { return has(part, copy); });
+}
+
+bool OptimizerArrays::is_coded(StatePart part, int64_t kept) const {
+  return is_moment(part) && options_.state_bits == 8 && kept >= kSmall;
+}
+
+DType OptimizerArrays::dtype_in(StatePart part, int64_t kept) const {
+  return part == StatePart::low ? DType::uint16 : is_coded(part, kept) ? DType::uint8 : DType::fp32;
 }
 
 OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents) const {
@@ -88,235 +92,140 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     }
   }
   for (Place& place : layout.places) {
-    place.low = layout.low;
-    place.master = layout.master;
-    place.moment = layout.moment;
-    place.scale = layout.scale;
     const int64_t count = place.owned.count;
-    const bool coded = is_coded(place);
-    layout.low += place.copy == MasterCopy::halves ? round_up(count, kLine / 2) : 0;
-    layout.master += place.copy == MasterCopy::apart ? round_up(count, kLine / 4) : 0;
-    layout.moment += round_up(coded ? count : 4 * count, kLine);
-    layout.scale += coded ? round_up(count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock : 0;
+    place.begin = layout.bytes;
+    place.scale = layout.scales;
+    for (const StatePart part : kParts) {
+      const auto each = static_cast<int64_t>(size_of(dtype_in(part, place.kept)));
+      layout.bytes[static_cast<size_t>(part)] +=
+          has(part, place.copy) ? divide_up(count * each, kLine) * kLine : 0;
+    }
+    layout.scales +=
+        is_coded(StatePart::moment1, place.kept) ? divide_up(count, kernels::kQuantizeBlock) : 0;
   }
   return layout;
 }
 
-Buffer OptimizerArrays::allocate_low(const Layout& layout) const {
-  if (!any(MasterCopy::halves)) {
-    return {};
-  }
-  return arena().allocate(Memory::master, "low half of the master copy", DType::uint16,
-                          Shape{layout.low});
+Buffer OptimizerArrays::allocate(StatePart part, int64_t bytes) const {
+  Arena& where =
+      part == StatePart::master && !options_.codecs_on_device ? stream_->arena().host() : arena();
+  return where.allocate(is_moment(part) ? Memory::moment : Memory::master,
+                        kNames.at(static_cast<size_t>(part)), DType::uint8, Shape{bytes});
 }
 
-Buffer OptimizerArrays::allocate_master(int64_t count) const {
-  if (!any(MasterCopy::apart)) {
-    return {};
+OptimizerArrays::Array OptimizerArrays::allocate(StatePart part, const Layout& layout) const {
+  Array made;
+  if (used(part)) {
+    made.values = allocate(part, layout.bytes.at(static_cast<size_t>(part)));
+    if (is_moment(part) && layout.scales > 0) {
+      made.scales = arena().allocate(Memory::moment, kNames.at(static_cast<size_t>(part)),
+                                     DType::fp32, Shape{layout.scales});
+    }
   }
-  Arena& where = options_.codecs_on_device ? arena() : stream_->arena().host();
-  return where.allocate(Memory::master, "master copy apart from values", DType::fp32, Shape{count});
+  return made;
 }
 
 void OptimizerArrays::move_master_to_device() {
   if (std::exchange(options_.codecs_on_device, true) || options_.offload ||
-      !any(MasterCopy::apart)) {
+      !used(StatePart::master)) {
     return;
   }
-  Buffer there = allocate_master(master_.tensor().count());
-  stream_->copy(master_.tensor(), there.tensor());
+  Buffer& master = array(StatePart::master).values;
+  Buffer there = allocate(StatePart::master, master.tensor().count());
+  stream_->copy(master.tensor(), there.tensor());
   stream_->synchronize();
-  master_ = std::move(there);
+  master = std::move(there);
 }
 
-OptimizerArrays::Moment OptimizerArrays::allocate_moment(const Layout& layout, int which) const {
-  Moment moment;
-  moment.bytes =
-      arena().allocate(Memory::moment, moment_name(which), DType::uint8, Shape{layout.moment});
-  if (layout.scale > 0) {
-    moment.scale =
-        arena().allocate(Memory::moment, moment_name(which), DType::fp32, Shape{layout.scale});
-  }
-  return moment;
-}
-
-Tensor OptimizerArrays::low_of(const Buffer& low, const Place& place) const {
-  if (place.copy != MasterCopy::halves) {
+Tensor OptimizerArrays::view(const Array& array, StatePart part, const Place& place) const {
+  if (!has(part, place.copy)) {
     return {};
   }
-  return low.tensor().elements(place.low, place.owned.count);
+  return array.values.tensor()
+      .elements(place.begin.at(static_cast<size_t>(part)), 0)
+      .as(dtype_in(part, place.kept), Shape{place.owned.count});
 }
 
-Tensor OptimizerArrays::master_of(const Buffer& master, const Place& place) const {
-  if (place.copy != MasterCopy::apart) {
+Tensor OptimizerArrays::scales(const Array& array, const Place& place) const {
+  if (!array.scales.tensor() || !is_coded(StatePart::moment1, place.kept)) {
     return {};
   }
-  return master.tensor().elements(place.master, place.owned.count);
-}
-
-Tensor OptimizerArrays::codes_of(const Moment& moment, const Place& place) const {
-  const DType dtype = is_coded(place) ? DType::uint8 : DType::fp32;
-  return moment.bytes.tensor().elements(place.moment, 0).as(dtype, Shape{place.owned.count});
-}
-
-Tensor OptimizerArrays::scales_of(const Moment& moment, const Place& place) const {
-  if (!is_coded(place)) {
-    return {};
-  }
-  const int64_t blocks =
-      round_up(place.owned.count, kernels::kQuantizeBlock) / kernels::kQuantizeBlock;
-  return moment.scale.tensor().elements(place.scale, blocks);
-}
-
-size_t OptimizerArrays::moment_bytes() const {
-  size_t sum = 0;
-  for (const Moment& moment : moments_) {
-    sum += moment.bytes.bytes();
-  }
-  return sum;
+  return array.scales.tensor().elements(place.scale,
+                                        divide_up(place.owned.count, kernels::kQuantizeBlock));
 }
 
 size_t OptimizerArrays::scale_bytes() const {
-  size_t sum = 0;
-  for (const Moment& moment : moments_) {
-    sum += moment.scale.bytes();
+  return array(StatePart::moment1).scales.bytes() + array(StatePart::moment2).scales.bytes();
+}
+
+std::vector<float> OptimizerArrays::read(const Array& array, StatePart part,
+                                         const Place& place) const {
+  std::vector<float> whole(static_cast<size_t>(place.kept));
+  const Tensor stored = view(array, part, place);
+  if (!has(part, place.copy)) {
+    return whole;
   }
-  return sum;
-}
-
-Tensor OptimizerArrays::low(size_t p) const { return low_of(low_, places_[p]); }
-
-Tensor OptimizerArrays::master(size_t p) const { return master_of(master_, places_[p]); }
-
-Tensor OptimizerArrays::moment(size_t p, int which) const {
-  return codes_of(moments_.at(static_cast<size_t>(which)), places_[p]);
-}
-
-Tensor OptimizerArrays::scale(size_t p, int which) const {
-  return scales_of(moments_.at(static_cast<size_t>(which)), places_[p]);
-}
-
-std::vector<float> OptimizerArrays::read_low(const Buffer& low, const Place& place) const {
-  std::vector<float> whole(static_cast<size_t>(place.kept));
-  if (place.copy == MasterCopy::halves) {
-    read<uint16_t>(*stream_, low_of(low, place), whole.data() + place.owned.first);
-    collect(place, whole);
-  }
-  return whole;
-}
-
-std::vector<float> OptimizerArrays::read_master(const Buffer& master, const Place& place) const {
-  std::vector<float> whole(static_cast<size_t>(place.kept));
-  read<float>(*stream_, master_of(master, place), whole.data() + place.owned.first);
-  collect(place, whole);
-  return whole;
-}
-
-std::vector<float> OptimizerArrays::read_moment(const Moment& moment, const Place& place,
-                                                int which) const {
-  std::vector<float> whole(static_cast<size_t>(place.kept));
-  const Tensor part(whole.data() + place.owned.first, DType::fp32, Shape{place.owned.count});
-  const Tensor stored = codes_of(moment, place);
-  if (is_coded(place)) {
-    const Mirror values = Mirror::of_host(*stream_, part);
+  float* const owned = whole.data() + place.owned.first;
+  if (stored.dtype == DType::uint8) {
+    const Mirror values =
+        Mirror::of_host(*stream_, Tensor(owned, DType::fp32, Shape{place.owned.count}));
     kernels_->dequantize(*stream_, {.codes = stored,
-                                    .scales = scales_of(moment, place),
+                                    .scales = scales(array, place),
                                     .x = values.device(),
-                                    .map = map_of(which)});
+                                    .map = map_of(part)});
     values.read();
+  } else if (const Mirror mirror(*stream_, stored); stored.dtype == DType::uint16) {
+    std::ranges::copy(mirror.read().host().span<uint16_t>(), owned);
   } else {
-    read<float>(*stream_, stored, part.get<float>());
+    std::ranges::copy(mirror.read().host().span<float>(), owned);
   }
-  collect(place, whole);
-  return whole;
-}
-
-void OptimizerArrays::collect(const Place& place, std::vector<float>& whole) const {
   if (options_.sharding) {
     options_.sharding->collect(place.shares, Tensor(whole.data(), DType::fp32, Shape{place.kept}));
   }
+  return whole;
 }
 
-void OptimizerArrays::write_low(const Buffer& low, const Place& place,
-                                std::span<const float> packed) const {
-  if (place.copy != MasterCopy::halves) {
+void OptimizerArrays::write(const Array& array, StatePart part, const Place& place,
+                            std::span<const float> packed) const {
+  const std::span<const float> owned = packed.subspan(static_cast<size_t>(place.owned.first),
+                                                      static_cast<size_t>(place.owned.count));
+  const Tensor stored = view(array, part, place);
+  if (!has(part, place.copy)) {
     return;
   }
-  write<uint16_t>(*stream_, owned_of(packed, place.owned), low_of(low, place));
-}
-
-void OptimizerArrays::write_master(const Buffer& master, const Place& place,
-                                   std::span<const float> packed) const {
-  write<float>(*stream_, owned_of(packed, place.owned), master_of(master, place));
-}
-
-void OptimizerArrays::write_moment(const Moment& moment, const Place& place, int which,
-                                   std::span<const float> packed) const {
-  const std::span<const float> part = owned_of(packed, place.owned);
-  const Tensor stored = codes_of(moment, place);
-  if (is_coded(place)) {
+  if (stored.dtype == DType::uint8) {
     // The kernel only reads; a Tensor has no const form.
     const Mirror values = Mirror::of_host(
-        *stream_, Tensor(const_cast<float*>(part.data()), DType::fp32, Shape{place.owned.count}));
+        *stream_, Tensor(const_cast<float*>(owned.data()), DType::fp32, Shape{place.owned.count}));
     values.write();
     kernels_->quantize(*stream_, {.x = values.device(),
                                   .codes = stored,
-                                  .scales = scales_of(moment, place),
-                                  .map = map_of(which)});
-  } else {
-    write<float>(*stream_, part, stored);
+                                  .scales = scales(array, place),
+                                  .map = map_of(part)});
+    return;
   }
-}
-
-std::vector<float> OptimizerArrays::whole_low(size_t p) const { return read_low(low_, places_[p]); }
-
-std::vector<float> OptimizerArrays::whole_master(size_t p) const {
-  return read_master(master_, places_[p]);
-}
-
-std::vector<float> OptimizerArrays::whole_moment(size_t p, int which) const {
-  return read_moment(moments_.at(static_cast<size_t>(which)), places_[p], which);
-}
-
-void OptimizerArrays::set_low(size_t p, std::span<const float> packed) {
-  write_low(low_, places_[p], packed);
-}
-
-void OptimizerArrays::set_master(size_t p, std::span<const float> packed) {
-  write_master(master_, places_[p], packed);
-}
-
-void OptimizerArrays::set_moment(size_t p, int which, std::span<const float> packed) {
-  write_moment(moments_.at(static_cast<size_t>(which)), places_[p], which, packed);
+  const Mirror mirror(*stream_, stored);
+  if (stored.dtype == DType::uint16) {
+    std::ranges::transform(owned, mirror.host().get<uint16_t>(),
+                           [](float x) { return static_cast<uint16_t>(x); });
+  } else {
+    std::ranges::copy(owned, mirror.host().get<float>());
+  }
+  mirror.write();
 }
 
 /// One array after the other: each old one is freed once its new one is full.
 void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& survive) {
   Layout next = lay_out(extents);
   const size_t moved_parameters = stream_->arena().dry() ? 0 : places_.size();
-  if (any(MasterCopy::halves)) {
-    Buffer low = allocate_low(next);
+  for (const StatePart part : kParts) {
+    Array moved = allocate(part, next);
     for (size_t p = 0; p < moved_parameters; ++p) {
-      write_low(low, next.places[p], survive(p, read_low(low_, places_[p])));
-    }
-    low_ = std::move(low);
-  }
-  if (any(MasterCopy::apart)) {
-    Buffer master = allocate_master(next.master);
-    for (size_t p = 0; p < moved_parameters; ++p) {
-      if (apart(p)) {
-        write_master(master, next.places[p], survive(p, read_master(master_, places_[p])));
+      if (has(part, places_[p].copy)) {
+        write(moved, part, next.places[p], survive(p, whole(part, p)));
       }
     }
-    master_ = std::move(master);
-  }
-  for (int which = 0; which < options_.moments; ++which) {
-    Moment& old = moments_[static_cast<size_t>(which)];
-    Moment moved = allocate_moment(next, which);
-    for (size_t p = 0; p < moved_parameters; ++p) {
-      write_moment(moved, next.places[p], which, survive(p, read_moment(old, places_[p], which)));
-    }
-    old = std::move(moved);
+    array(part) = std::move(moved);
   }
   places_ = std::move(next.places);
 }

@@ -25,6 +25,13 @@ enum class MasterCopy : uint8_t {
   apart,   ///< `master`: fp32
 };
 
+/// The arrays of state.
+enum class StatePart : uint8_t { low, master, moment1, moment2 };
+inline constexpr size_t kStateParts = 4;
+inline StatePart moment_part(int which) {
+  return which == 0 ? StatePart::moment1 : StatePart::moment2;
+}
+
 class OptimizerArrays {
  public:
   static constexpr int64_t kSmall = 4096;
@@ -42,9 +49,7 @@ class OptimizerArrays {
   OptimizerArrays(Stream& stream, const kernels::Kernels& kernels, const Options& options,
                   std::span<const Extent> extents);
 
-  size_t low_bytes() const { return low_.bytes(); }
-  size_t master_bytes() const { return master_.bytes(); }
-  size_t moment_bytes() const;  ///< without scales
+  size_t bytes(StatePart part) const { return array(part).values.bytes(); }  ///< without scales
   size_t scale_bytes() const;
 
   /// Kept elements of parameter p whose state is here.
@@ -52,21 +57,19 @@ class OptimizerArrays {
   /// The range of it that each rank owns; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
   bool apart(size_t p) const { return places_[p].copy == MasterCopy::apart; }
-  /// Views of the owned part; `scale` is empty for fp32 moments, one of `low` and `master` at
-  /// least.
-  Tensor low(size_t p) const;
-  Tensor master(size_t p) const;
-  Tensor moment(size_t p, int which) const;
-  Tensor scale(size_t p, int which) const;
+  /// The owned part of an array; empty if the parameter has none.
+  Tensor view(StatePart part, size_t p) const { return view(array(part), part, places_[p]); }
+  /// The scales of an 8-bit moment, else empty.
+  Tensor scales(StatePart part, size_t p) const { return scales(array(part), places_[p]); }
 
   /// All kept elements of parameter p, as numbers; `low` as 0 … 65535. Collective when sharded.
-  std::vector<float> whole_low(size_t p) const;
-  std::vector<float> whole_master(size_t p) const;
-  std::vector<float> whole_moment(size_t p, int which) const;
-  /// Keep the owned part of `packed`.
-  void set_low(size_t p, std::span<const float> packed);
-  void set_master(size_t p, std::span<const float> packed);
-  void set_moment(size_t p, int which, std::span<const float> packed);
+  std::vector<float> whole(StatePart part, size_t p) const {
+    return read(array(part), part, places_[p]);
+  }
+  /// Keeps the owned part of `packed`.
+  void set(StatePart part, size_t p, std::span<const float> packed) {
+    write(array(part), part, places_[p], packed);
+  }
 
   /// Sets `codecs_on_device`: `master` moves to the device, unless offloaded.
   void move_master_to_device();
@@ -82,46 +85,40 @@ class OptimizerArrays {
     Range owned;
     std::vector<Range> shares;  ///< by rank; empty: not sharded
     MasterCopy copy = MasterCopy::value;
-    int64_t low = 0;     ///< elements
-    int64_t master = 0;  ///< elements
-    int64_t moment = 0;  ///< bytes
-    int64_t scale = 0;   ///< elements
+    std::array<int64_t, kStateParts> begin{};  ///< bytes, in each array
+    int64_t scale = 0;                         ///< elements
   };
   /// Sizes of the arrays of one layout.
   struct Layout {
     std::vector<Place> places;
-    int64_t low = 0, master = 0, moment = 0, scale = 0;
+    std::array<int64_t, kStateParts> bytes{};
+    int64_t scales = 0;
   };
-  struct Moment {
-    Buffer bytes, scale;
+  struct Array {
+    Buffer values, scales;
   };
 
+  const Array& array(StatePart part) const { return arrays_[static_cast<size_t>(part)]; }
+  Array& array(StatePart part) { return arrays_[static_cast<size_t>(part)]; }
   Layout lay_out(std::span<const Extent> extents) const;
   Arena& arena() const { return options_.offload ? stream_->arena().host() : stream_->arena(); }
-  bool is_coded(const Place& place) const;
-  bool any(MasterCopy copy) const;
-  Buffer allocate_low(const Layout& layout) const;
-  Buffer allocate_master(int64_t count) const;
-  Moment allocate_moment(const Layout& layout, int which) const;
-  Tensor low_of(const Buffer& low, const Place& place) const;
-  Tensor master_of(const Buffer& master, const Place& place) const;
-  Tensor codes_of(const Moment& moment, const Place& place) const;
-  Tensor scales_of(const Moment& moment, const Place& place) const;
-  std::vector<float> read_low(const Buffer& low, const Place& place) const;
-  std::vector<float> read_master(const Buffer& master, const Place& place) const;
-  std::vector<float> read_moment(const Moment& moment, const Place& place, int which) const;
-  void write_low(const Buffer& low, const Place& place, std::span<const float> packed) const;
-  void write_master(const Buffer& master, const Place& place, std::span<const float> packed) const;
-  void write_moment(const Moment& moment, const Place& place, int which,
-                    std::span<const float> packed) const;
-  void collect(const Place& place, std::vector<float>& whole) const;
+  bool has(StatePart part, MasterCopy copy) const;
+  bool used(StatePart part) const;
+  bool is_coded(StatePart part, int64_t kept) const;
+  DType dtype_in(StatePart part, int64_t kept) const;
+  Buffer allocate(StatePart part, int64_t bytes) const;
+  Array allocate(StatePart part, const Layout& layout) const;
+  Tensor view(const Array& array, StatePart part, const Place& place) const;
+  Tensor scales(const Array& array, const Place& place) const;
+  std::vector<float> read(const Array& array, StatePart part, const Place& place) const;
+  void write(const Array& array, StatePart part, const Place& place,
+             std::span<const float> packed) const;
 
   Stream* stream_ = nullptr;
   const kernels::Kernels* kernels_ = nullptr;
   Options options_;
   std::vector<Place> places_;
-  Buffer low_, master_;
-  std::vector<Moment> moments_;
+  std::array<Array, kStateParts> arrays_;
 };
 
 }  // namespace espalier::sparse

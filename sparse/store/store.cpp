@@ -31,13 +31,14 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     Parameter parameter;
     parameter.spec = std::move(spec);
     parameter.storage = choose_storage(parameter);
-    Pattern pattern{Index::full(parameter.spec.shape.count()), {}, {}};
+    parameter.index = Index::full(parameter.size());
     if (options.start) {
-      pattern = make_pattern(parameter, options.start(parameters_.size()));
+      const Mask mask = options.start(parameters_.size());
+      static_cast<Pattern&>(parameter) = make_pattern(parameter, {&mask, mask.kept()});
     } else if (!options.planned.empty()) {
-      pattern = plan_pattern(parameter, options.planned.at(parameters_.size()));
+      static_cast<Pattern&>(parameter) =
+          make_pattern(parameter, {nullptr, options.planned.at(parameters_.size())});
     }
-    set_pattern(parameter, std::move(pattern));
     parameters_.push_back(std::move(parameter));
   }
   options_.start = {};
@@ -161,16 +162,16 @@ OptimizerState Store::state(const Parameter& parameter) const {
   auto owned_part = [&](const Tensor& flat) {
     return part(flat, parameter).elements(owned.first, owned.count);
   };
-  const bool two = options_.moments == 2;
-  return {.gradient = owned_part(gradient()),
-          .value = optimizer_.apart(p) ? optimizer_.master(p) : owned_part(value()),
-          .low = optimizer_.low(p),
-          .moment1 = optimizer_.moment(p, 0),
-          .moment2 = two ? optimizer_.moment(p, 1) : Tensor(),
-          .scale1 = optimizer_.scale(p, 0),
-          .scale2 = two ? optimizer_.scale(p, 1) : Tensor(),
-          .apart = optimizer_.apart(p),
-          .first = owned.first};
+  return {
+      .gradient = owned_part(gradient()),
+      .value = optimizer_.apart(p) ? optimizer_.view(StatePart::master, p) : owned_part(value()),
+      .low = optimizer_.view(StatePart::low, p),
+      .moment1 = optimizer_.view(StatePart::moment1, p),
+      .moment2 = optimizer_.view(StatePart::moment2, p),
+      .scale1 = optimizer_.scales(StatePart::moment1, p),
+      .scale2 = optimizer_.scales(StatePart::moment2, p),
+      .apart = optimizer_.apart(p),
+      .first = owned.first};
 }
 
 std::span<const Range> Store::shares(const Parameter& parameter) const {
@@ -242,14 +243,14 @@ Storage Store::choose_storage(const Parameter& parameter) const {
 void Store::set_storage(Parameter& parameter, const Storage& storage) {
   BlockList blocks;
   if (storage.whole_blocks && !parameter.full()) {
-    blocks = parameter.index.dry() ? plan_blocks(parameter, parameter.kept())
-                                   : make_blocks(parameter, parameter.index.mask());
+    const Mask mask = parameter.index.dry() ? Mask() : parameter.index.mask();
+    blocks = make_blocks(parameter, {parameter.index.dry() ? nullptr : &mask, parameter.kept()});
   }
   ++changes_;
   parameter.storage = storage;
   parameter.blocks = std::move(blocks);
   parameter.csr = {};
-  parameter.csr = csr_list(parameter, parameter.device_index, parameter.blocks);
+  parameter.csr = csr_list(parameter, parameter);
   allocate_copy(parameter);
   refresh(parameter);
 }
@@ -271,12 +272,13 @@ int64_t Store::total_kept() const {
 }
 
 StateParts Store::parts() const {
-  StateParts parts{.value = value_.bytes(),
-                   .gradient = gradient_.bytes(),
-                   .low = optimizer_.low_bytes(),
-                   .master = optimizer_.master_bytes(),
-                   .moments = optimizer_.moment_bytes(),
-                   .scales = optimizer_.scale_bytes()};
+  StateParts parts{
+      .value = value_.bytes(),
+      .gradient = gradient_.bytes(),
+      .low = optimizer_.bytes(StatePart::low),
+      .master = optimizer_.bytes(StatePart::master),
+      .moments = optimizer_.bytes(StatePart::moment1) + optimizer_.bytes(StatePart::moment2),
+      .scales = optimizer_.scale_bytes()};
   for (const Parameter& parameter : parameters_) {
     parts.copies += parameter.memory.bytes();
     parts.index +=

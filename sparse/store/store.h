@@ -59,18 +59,22 @@ struct ParameterSpec {
   bool borrowed = false;
 };
 
-struct Parameter {
-  ParameterSpec spec;
+/// A mask as the store holds it.
+struct Pattern {
   Index index;
-  DeviceIndex device_index;          ///< with a device, where the index is not full
+  DeviceIndex device_index;  ///< with a device, where the index is not full
+  BlockList blocks;          ///< with storage block: of a pruned one, unless they are thin
+  CsrList csr;               ///< with a device, of a pruned one that is computed by elements
+};
+
+struct Parameter : Pattern {
+  ParameterSpec spec;
   Storage storage = Storage::dense;  ///< matters when the index is not full
   int64_t offset = 0;                ///< of the first kept element in gradient and value
   /// [shape]: of an unpruned matrix a view of its values; of a vector an fp32 copy (in fp32 the
   /// values themselves); of a pruned one with storage dense the resident copy; else empty.
   Tensor dense;
-  Buffer memory;     ///< behind `dense`, where it is a copy
-  BlockList blocks;  ///< with storage block: of a pruned one, unless they are thin
-  CsrList csr;       ///< with a device, of a pruned one that is computed by elements
+  Buffer memory;  ///< behind `dense`, where it is a copy
 
   int64_t size() const { return spec.shape.count(); }
   int64_t kept() const { return index.kept(); }
@@ -265,21 +269,16 @@ class Store {
   Buffer allocate_flat(Memory kind, std::string_view name, DType dtype);
   Buffer allocate_feedback();
   Tensor scratch(Buffer& buffer, std::string_view name, DType dtype, const Shape& shape);
-  DeviceIndex device_index(const Index& index) const;
-  CsrList csr_list(const Parameter& parameter, const DeviceIndex& index,
-                   const BlockList& blocks) const;
-  void allocate_copy(Parameter& parameter);
-  /// A mask as the store holds it.
-  struct Pattern {
-    Index index;
-    BlockList blocks;
-    DeviceIndex device_index;
-    CsrList csr;
+  /// A mask to come; null in dry stores, where only the number of kept elements is known.
+  struct NextMask {
+    const Mask* mask;
+    int64_t kept;
   };
-  static void set_pattern(Parameter& parameter, Pattern pattern);
-  Pattern make_pattern(const Parameter& parameter, const Mask& mask) const;
-  Pattern with_lists(const Parameter& parameter, Index index, BlockList blocks) const;
-  Pattern plan_pattern(const Parameter& parameter, int64_t kept) const;
+  CsrList csr_list(const Parameter& parameter, const Pattern& pattern) const;
+  void allocate_copy(Parameter& parameter);
+  Index make_index(const Parameter& parameter, const NextMask& next, const BlockSize& block) const;
+  BlockList make_blocks(const Parameter& parameter, const NextMask& next) const;
+  Pattern make_pattern(const Parameter& parameter, const NextMask& next) const;
   std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
   void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
@@ -290,12 +289,7 @@ class Store {
   void refresh_by_host(std::span<const size_t> vectors);
   size_t number_of(const Parameter& parameter) const;
   void write_dense(Stream& stream, const Parameter& parameter, const Tensor& to);
-  Index make_index(const Parameter& parameter, const Mask& mask, const BlockSize& block) const;
-  Index plan_index(const Parameter& parameter, int64_t kept) const;
-  IndexShape index_shape(const Parameter& parameter) const;
   Storage choose_storage(const Parameter& parameter) const;
-  BlockList make_blocks(const Parameter& parameter, const Mask& mask) const;
-  BlockList plan_blocks(const Parameter& parameter, int64_t kept) const;
 
   Stream& stream_;
   const kernels::Kernels& kernels_;

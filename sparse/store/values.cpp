@@ -8,6 +8,7 @@
 #include "sparse/store/store.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/master.h"
 
 namespace espalier::sparse {
 namespace {
@@ -101,18 +102,18 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
     std::vector<float> low(packed.size());
     with_halves(stored.host(), [&]<class Half>(Half* high) {
       for (size_t k = 0; k < packed.size(); ++k) {
-        const auto halves = split<Half>(packed[k]);
+        const auto halves = kernels::split<Half>(packed[k]);
         high[k] = halves.high;
         low[k] = static_cast<float>(halves.low);
       }
     });
     if (options_.training) {
-      optimizer_.set_low(number_of(parameter), low);
+      optimizer_.set(StatePart::low, number_of(parameter), low);
     }
   }
   stored.write();
   if (options_.training && optimizer_.apart(number_of(parameter))) {
-    optimizer_.set_master(number_of(parameter), packed);
+    optimizer_.set(StatePart::master, number_of(parameter), packed);
   }
   if (parameter.exact_copy()) {
     const Mirror copy(stream_, parameter.dense);
@@ -146,27 +147,27 @@ std::vector<float> Store::values(const Parameter& parameter) {
 
 std::vector<float> Store::master(const Parameter& parameter) {
   if (options_.training && optimizer_.apart(number_of(parameter))) {
-    return optimizer_.whole_master(number_of(parameter));
+    return optimizer_.whole(StatePart::master, number_of(parameter));
   }
   if (options_.dtype == DType::fp32) {
     return values(parameter);
   }
-  std::vector<float> packed = optimizer_.whole_low(number_of(parameter));
+  std::vector<float> packed = optimizer_.whole(StatePart::low, number_of(parameter));
   const Mirror mirror(stream_, part(value(), parameter));
   with_halves(mirror.read().host(), [&](const auto* high) {
     for (size_t k = 0; k < packed.size(); ++k) {
-      packed[k] = join(high[k], static_cast<uint16_t>(packed[k]));
+      packed[k] = kernels::join(high[k], static_cast<uint16_t>(packed[k]));
     }
   });
   return packed;
 }
 
 std::vector<float> Store::moment(const Parameter& parameter, int which) {
-  return optimizer_.whole_moment(number_of(parameter), which);
+  return optimizer_.whole(moment_part(which), number_of(parameter));
 }
 
 void Store::set_moment(const Parameter& parameter, int which, std::span<const float> packed) {
-  optimizer_.set_moment(number_of(parameter), which, packed);
+  optimizer_.set(moment_part(which), number_of(parameter), packed);
 }
 
 /// The master copy of the part of `parameter` that this rank owns.

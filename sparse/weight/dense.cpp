@@ -1,11 +1,12 @@
-// Storage "dense": compute reads the resident dense copy, and only the gradient is compressed.
+// Storages with products of a dense matrix and gathered gradients. "dense" keeps a resident copy;
+// "expanded" rebuilds it for one product, which costs one pass over N K elements, a product 2 R flops
+// for each of them.
 #include <algorithm>
 #include <numeric>
 
 #include "sparse/weight/verbs.h"
 
 namespace espalier::sparse {
-
 namespace {
 
 using kernels::Float8;
@@ -15,12 +16,15 @@ Float8 rounding(const WeightParts& parts, Float8 wanted) {
   return in_fp8(parts.store, parts.parameter) ? wanted : Float8::none;
 }
 
-}  // namespace
+using Matrix = Tensor (*)(const WeightParts& parts);
 
-void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
-                 const Weight::Apply& args) {
+Tensor resident(const WeightParts& parts) { return parts.parameter.dense; }
+Tensor rebuilt(const WeightParts& parts) { return parts.store.expand(parts.parameter); }
+
+template <Matrix kMatrix>
+void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
   parts.kernels.gemm(stream, {.a = args.x,
-                              .b = weight,
+                              .b = kMatrix(parts),
                               .c = args.y,
                               .addend = args.addend,
                               .bias = args.bias,
@@ -31,10 +35,11 @@ void dense_apply(Stream& stream, const WeightParts& parts, const Tensor& weight,
                               .round_b = rounding(parts, Float8::e4m3)});
 }
 
-void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tensor& weight,
-                            const Weight::ApplyTransposed& args) {
+template <Matrix kMatrix>
+void apply_transposed(Stream& stream, const WeightParts& parts,
+                      const Weight::ApplyTransposed& args) {
   parts.kernels.gemm(stream, {.a = args.dy,
-                              .b = weight,
+                              .b = kMatrix(parts),
                               .c = args.dx,
                               .accumulate = args.accumulate,
                               .activation = args.activation,
@@ -42,8 +47,6 @@ void dense_apply_transposed(Stream& stream, const WeightParts& parts, const Tens
                               .round_a = rounding(parts, Float8::e5m2),
                               .round_b = rounding(parts, Float8::e4m3)});
 }
-
-namespace {
 
 /// Of a panel of dW: small enough for the gather to find it in cache; on a device large enough for
 /// the product to occupy it.
@@ -116,10 +119,8 @@ void gathered_gradient(Stream& stream, const WeightParts& parts,
   }
 }
 
-}  // namespace
-
-void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
-                               const Weight::AccumulateGradient& args) {
+void accumulate_gradient(Stream& stream, const WeightParts& parts,
+                         const Weight::AccumulateGradient& args) {
   if (!parts.parameter.full()) {
     gathered_gradient(stream, parts, args);
     return;
@@ -135,18 +136,8 @@ void dense_accumulate_gradient(Stream& stream, const WeightParts& parts,
                               .round_b = rounding(parts, Float8::e4m3)});
 }
 
-namespace {
-
-void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
-  dense_apply(stream, parts, parts.parameter.dense, args);
-}
-
-void apply_transposed(Stream& stream, const WeightParts& parts,
-                      const Weight::ApplyTransposed& args) {
-  dense_apply_transposed(stream, parts, parts.parameter.dense, args);
-}
-
-constexpr Verbs kVerbs{apply, apply_transposed, dense_accumulate_gradient};
+template <Matrix kMatrix>
+constexpr Verbs kVerbs{apply<kMatrix>, apply_transposed<kMatrix>, accumulate_gradient};
 
 }  // namespace
 
@@ -155,6 +146,12 @@ constinit const Storage Storage::dense{
     .help = "kept values and a resident dense copy with zeros (SAMO)",
     .dense_products = true,
     .dense_copy = true,
-    .verbs = &kVerbs};
+    .verbs = &kVerbs<resident>};
+
+constinit const Storage Storage::expanded{
+    .name = "expanded",
+    .help = "kept values; the dense matrix is rebuilt in scratch before each product",
+    .dense_products = true,
+    .verbs = &kVerbs<rebuilt>};
 
 }  // namespace espalier::sparse

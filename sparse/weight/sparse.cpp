@@ -1,53 +1,85 @@
-// Storage "sparse": products over kept elements; no dense weight or gradient exists.
+// Storages "sparse" and "block": products of kept elements, or of whole blocks; no dense weight or
+// gradient exists.
 #include "sparse/weight/verbs.h"
 
 namespace espalier::sparse {
 namespace {
 
-/// The weight, or its gradient, with the pattern of the parameter.
-kernels::SparseMatrix matrix(const WeightParts& parts, const Tensor& flat) {
-  Parameter& parameter = parts.parameter;
-  return {.rows = parameter.spec.shape.rows(),
-          .cols = parameter.spec.shape.cols(),
-          .values = parts.store.part(flat, parameter),
-          .positions = parts.store.positions(parameter),
-          .csr = parameter.csr.view()};
-}
+using kernels::Kernels;
 
+/// A form of the pruned matrix: its products, and the weight or its gradient (`flat`) in that form.
+struct Elements {
+  static constexpr auto kSpmm = &Kernels::spmm;
+  static constexpr auto kSpmmTransposed = &Kernels::spmm_transposed;
+  static constexpr auto kSddmm = &Kernels::sddmm;
+  static kernels::SparseMatrix matrix(const WeightParts& parts, const Tensor& flat) {
+    Parameter& parameter = parts.parameter;
+    return {.rows = parameter.spec.shape.rows(),
+            .cols = parameter.spec.shape.cols(),
+            .values = parts.store.part(flat, parameter),
+            .positions = parts.store.positions(parameter),
+            .csr = parameter.csr.view()};
+  }
+};
+struct Blocks {
+  static constexpr auto kSpmm = &Kernels::block_spmm;
+  static constexpr auto kSpmmTransposed = &Kernels::block_spmm_transposed;
+  static constexpr auto kSddmm = &Kernels::block_sddmm;
+  static kernels::BlockMatrix matrix(const WeightParts& parts, const Tensor& flat) {
+    return parts.parameter.blocks.matrix(parts.store.part(flat, parts.parameter));
+  }
+};
+
+template <class Form>
 void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
-  parts.kernels.spmm(stream, {.weight = matrix(parts, parts.store.value()),
-                              .x = args.x,
-                              .y = args.y,
-                              .bias = args.bias,
-                              .activation = args.activation,
-                              .activated = args.activated,
-                              .accumulate = copy_addend(stream, parts.kernels, args)});
+  if (args.addend) {  // products accumulate in place
+    parts.kernels.cast(stream, {.x = args.addend, .y = args.y});
+  }
+  (parts.kernels.*Form::kSpmm)(stream, {.weight = Form::matrix(parts, parts.store.value()),
+                                        .x = args.x,
+                                        .y = args.y,
+                                        .bias = args.bias,
+                                        .activation = args.activation,
+                                        .activated = args.activated,
+                                        .accumulate = static_cast<bool>(args.addend)});
 }
 
+template <class Form>
 void apply_transposed(Stream& stream, const WeightParts& parts,
                       const Weight::ApplyTransposed& args) {
-  parts.kernels.spmm_transposed(stream, {.weight = matrix(parts, parts.store.value()),
-                                         .dy = args.dy,
-                                         .dx = args.dx,
-                                         .activation = args.activation,
-                                         .preactivation = args.preactivation,
-                                         .accumulate = args.accumulate});
+  (parts.kernels.*Form::kSpmmTransposed)(stream,
+                                         {.weight = Form::matrix(parts, parts.store.value()),
+                                          .dy = args.dy,
+                                          .dx = args.dx,
+                                          .activation = args.activation,
+                                          .preactivation = args.preactivation,
+                                          .accumulate = args.accumulate});
 }
 
+template <class Form>
 void accumulate_gradient(Stream& stream, const WeightParts& parts,
                          const Weight::AccumulateGradient& args) {
-  parts.kernels.sddmm(stream, {.weight = matrix(parts, parts.store.gradient()),
-                               .dy = args.dy,
-                               .x = args.x,
-                               .accumulate = args.accumulate});
-  sum_bias_gradient(stream, parts.kernels, args);
+  (parts.kernels.*Form::kSddmm)(stream, {.weight = Form::matrix(parts, parts.store.gradient()),
+                                         .dy = args.dy,
+                                         .x = args.x,
+                                         .accumulate = args.accumulate});
+  if (args.bias_gradient) {
+    parts.kernels.column_sum(
+        stream, {.x = args.dy, .out = args.bias_gradient, .accumulate = args.accumulate});
+  }
 }
 
-constexpr Verbs kVerbs{apply, apply_transposed, accumulate_gradient};
+template <class Form>
+constexpr Verbs kVerbs{apply<Form>, apply_transposed<Form>, accumulate_gradient<Form>};
 
 }  // namespace
 
 constinit const Storage Storage::sparse{
-    .name = "sparse", .help = "kept values; products of kept elements", .verbs = &kVerbs};
+    .name = "sparse", .help = "kept values; products of kept elements", .verbs = &kVerbs<Elements>};
+
+constinit const Storage Storage::block{.name = "block",
+                                       .help = "kept values; products of whole blocks",
+                                       .whole_blocks = true,
+                                       .verbs = &kVerbs<Blocks>};
 
 }  // namespace espalier::sparse

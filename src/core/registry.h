@@ -6,7 +6,7 @@
 //   std::string_view help;   one line for --help and docs/config.md
 //
 // and is defined in its own file. The kind's `registry.cpp` lists the members. Code that selects by
-// name calls `find`; code that prints choices calls `names` and `help_of`.
+// name calls `find`; code that prints choices calls `names`.
 // Adding a member: its file, its line in `registry.cpp`, a row of a test.
 #include <fmt/ranges.h>
 
@@ -31,16 +31,6 @@ std::vector<std::string> names(Registry<Entry> all) {
     found.emplace_back(entry->name);
   }
   return found;
-}
-
-/// "a: help of a; b: help of b".
-template <class Entry>
-std::string help_of(Registry<Entry> all) {
-  std::vector<std::string> lines;
-  for (const Entry* entry : all) {
-    lines.push_back(fmt::format("{}: {}", entry->name, entry->help));
-  }
-  return fmt::format("{}", fmt::join(lines, "; "));
 }
 
 /// Null if no member has that name.

@@ -14,7 +14,7 @@ struct Tensor;
 
 /// Throws Bug. Out of line, so that kernels compiled for several instruction sets share no inline
 /// code.
-[[noreturn]] void throw_no_access(DType asked, const Tensor& tensor);
+[[noreturn]] void throw_no_access(DType wanted, const Tensor& tensor);
 
 struct Tensor {
   void* data = nullptr;

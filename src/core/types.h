@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace espalier {
 
@@ -67,75 +68,14 @@ struct fp16 {
 
 /// x rounded to T: float, bf16 or fp16.
 template <class T>
-T from_float(float x);
-template <>
-[[gnu::always_inline]] inline float from_float(float x) {
-  return x;
-}
-template <>
-[[gnu::always_inline]] inline bf16 from_float(float x) {
-  return to_bf16(x);
-}
-template <>
-[[gnu::always_inline]] inline fp16 from_float(float x) {
-  return to_fp16(x);
-}
-
-/// An fp32 number w in two halves: `high` is w rounded to nearest, `low` (an int16) is the
-/// difference of magnitudes, |w| - |high|, in the units below. Every NaN becomes the same NaN.
-///   bf16  ties away from zero; bits of w = (high << 16) + low: exact for every number
-///   fp16  ties to even; |w| = |high| + low 2^(e - 25), e = high's exponent, at least -14. Exact
-///         from 2^-16 to 65,520: |low| <= 2^14, and w is a multiple of the unit. Below 2^-16, w is
-///         first rounded to a multiple of 2^-39. Beyond 65,520, w is infinite. Splitting the joined
-///         number gives the same halves.
-template <class High>
-struct SplitFloat {
-  High high;
-  uint16_t low = 0;
-};
-template <class High>
-SplitFloat<High> split(float w);
-
-template <>
-[[gnu::always_inline]] inline SplitFloat<bf16> split(float w) {
-  // Rounding would turn some NaNs into numbers.
-  const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
-  return {bf16{static_cast<uint16_t>((bits + 0x8000U) >> 16)}, static_cast<uint16_t>(bits)};
-}
-[[gnu::always_inline]] inline float join(bf16 high, uint16_t low) {
-  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low)});
-  return __builtin_bit_cast(float, (uint32_t{high.bits} << 16) + rest);
-}
-
-namespace detail {
-/// The exponent of a half's magnitude with fp32's bias; subnormal halves have that of 2^-14.
-[[gnu::always_inline]] inline uint32_t split_exponent(float magnitude) {
-  const uint32_t exponent = __builtin_bit_cast(uint32_t, magnitude) >> 23;
-  return exponent < 113U ? 113U : exponent;
-}
-}  // namespace detail
-
-template <>
-[[gnu::always_inline]] inline SplitFloat<fp16> split(float w) {
-  const float given = __builtin_fabsf(w);
-  // Adding 2^-16 rounds to multiples of 2^-39.
-  const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
-  const uint16_t half = w != w ? uint16_t{0x7e00} : to_fp16(size).bits;
-  const float high = to_float(fp16{half});
-  const float units =
-      __builtin_bit_cast(float, (127U + 127U + 25U - detail::split_exponent(high)) << 23);
-  const float rest = size < 65520.0F ? size - high : 0.0F;
-  const auto sign =
-      static_cast<uint16_t>(w != w ? 0U : __builtin_bit_cast(uint32_t, w) >> 16 & 0x8000U);
-  return {fp16{static_cast<uint16_t>(half | sign)},
-          static_cast<uint16_t>(static_cast<int32_t>(rest * units))};
-}
-[[gnu::always_inline]] inline float join(fp16 high, uint16_t low) {
-  const float size = to_float(fp16{static_cast<uint16_t>(high.bits & 0x7fffU)});
-  const float unit = __builtin_bit_cast(float, (detail::split_exponent(size) - 25U) << 23);
-  const float w = size + static_cast<float>(int32_t{static_cast<int16_t>(low)}) * unit;
-  const uint32_t sign = (uint32_t{high.bits} & 0x8000U) << 16;
-  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, w) | sign);
+[[gnu::always_inline]] inline T from_float(float x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_bf16(x);
+  } else if constexpr (std::is_same_v<T, fp16>) {
+    return to_fp16(x);
+  } else {
+    return x;
+  }
 }
 
 enum class DType : uint8_t { fp32, bf16, fp16, int32, uint16, uint8, uint64 };
@@ -163,34 +103,14 @@ std::string_view name_of(DType dtype);
 DType dtype_by_name(std::string_view name);
 
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<float>() {
-  return DType::fp32;
-}
-template <>
-constexpr DType dtype_of<bf16>() {
-  return DType::bf16;
-}
-template <>
-constexpr DType dtype_of<fp16>() {
-  return DType::fp16;
-}
-template <>
-constexpr DType dtype_of<int32_t>() {
-  return DType::int32;
-}
-template <>
-constexpr DType dtype_of<uint16_t>() {
-  return DType::uint16;
-}
-template <>
-constexpr DType dtype_of<uint8_t>() {
-  return DType::uint8;
-}
-template <>
-constexpr DType dtype_of<uint64_t>() {
-  return DType::uint64;
+constexpr DType dtype_of() {
+  return std::is_same_v<T, float>      ? DType::fp32
+         : std::is_same_v<T, bf16>     ? DType::bf16
+         : std::is_same_v<T, fp16>     ? DType::fp16
+         : std::is_same_v<T, int32_t>  ? DType::int32
+         : std::is_same_v<T, uint16_t> ? DType::uint16
+         : std::is_same_v<T, uint8_t>  ? DType::uint8
+                                       : DType::uint64;
 }
 
 /// Up to four extents, row-major, last one contiguous.

@@ -29,23 +29,18 @@ std::string grouped(double number) {
 
 }  // namespace
 
-DeviceRates rates_of(const DeviceNumbers& device) {
-  return {.dense_bf16 = 1e3 * static_cast<double>(device.clock_khz) * device.multiprocessors *
-                        flops_a_clock(device.major, device.minor),
-          .memory = 2 * 1e3 * static_cast<double>(device.memory_clock_khz) *
-                    static_cast<double>(device.bus_bits) / 8};
-}
-
 std::string rates_text(const DeviceNumbers& device) {
-  const DeviceRates rates = rates_of(device);
+  const double dense_bf16 = 1e3 * static_cast<double>(device.clock_khz) * device.multiprocessors *
+                            flops_a_clock(device.major, device.minor);
+  const double memory = 2 * 1e3 * static_cast<double>(device.memory_clock_khz) *
+                        static_cast<double>(device.bus_bits) / 8;
   std::string text;
-  if (rates.dense_bf16 > 0) {
-    text = fmt::format("{} TFLOP/s of dense bf16 (at {} MHz)", grouped(1e-12 * rates.dense_bf16),
+  if (dense_bf16 > 0) {
+    text = fmt::format("{} TFLOP/s of dense bf16 (at {} MHz)", grouped(1e-12 * dense_bf16),
                        grouped(1e-3 * static_cast<double>(device.clock_khz)));
   }
-  if (rates.memory > 0) {
-    text += fmt::format("{}{} GB/s of memory", text.empty() ? "" : " and ",
-                        grouped(1e-9 * rates.memory));
+  if (memory > 0) {
+    text += fmt::format("{}{} GB/s of memory", text.empty() ? "" : " and ", grouped(1e-9 * memory));
   }
   return text.empty() ? text : "at most " + text;
 }

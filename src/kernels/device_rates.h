@@ -19,12 +19,6 @@ struct DeviceNumbers {
   int64_t bus_bits = 0;
 };
 
-struct DeviceRates {
-  double dense_bf16 = 0;  ///< flops per second; 0: unknown
-  double memory = 0;      ///< bytes per second; 0: unknown
-};
-DeviceRates rates_of(const DeviceNumbers& device);
-
 /// "at most 1,071 TFLOP/s of dense bf16 (at 1,980 MHz) and 4,800 GB/s of memory"; unknown rates are
 /// omitted; empty if both are unknown.
 std::string rates_text(const DeviceNumbers& device);

@@ -5,11 +5,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "io/config/patterned.h"
 #include "parallel/wire/codec.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
-#include "src/core/glob.h"
 #include "tests/support/failure.h"
 
 namespace espalier::config {
@@ -269,10 +269,10 @@ TEST(Config, PatternsApplyByNameAndTheLastMatchWins) {
   EXPECT_EQ(value.for_name("head"), "d");
   EXPECT_EQ(value.for_name("blocks.3.attention.qkv"), "x");
   EXPECT_EQ(value.for_name("blocks.3.mlp.1"), "y");
-  EXPECT_TRUE(glob_match("a*b*c", "a-b-b-c"));
-  EXPECT_TRUE(glob_match("*", ""));
-  EXPECT_FALSE(glob_match("a*b", "a-b-"));
-  EXPECT_FALSE(glob_match("?", ""));
+  EXPECT_TRUE(io::glob_match("a*b*c", "a-b-b-c"));
+  EXPECT_TRUE(io::glob_match("*", ""));
+  EXPECT_FALSE(io::glob_match("a*b", "a-b-"));
+  EXPECT_FALSE(io::glob_match("?", ""));
 }
 
 TEST(Config, FilesAreReadAndMissingOnesNamed) {

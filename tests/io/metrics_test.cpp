@@ -85,11 +85,9 @@ TEST_F(MetricsTest, JsonIsReplacedAsAWhole) {
   const fs::path path = folder_ / "deep" / "summary.json";
   write_json_atomically(path, {{"b", 1}, {"a", "\xff"}});
   write_json_atomically(path, {{"b", 2}, {"a", "text"}});
-  EXPECT_EQ(read_json(path)["b"], 2);
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path))["b"], 2);
   EXPECT_EQ(std::distance(fs::directory_iterator(path.parent_path()), fs::directory_iterator()), 1)
       << "no temporary file stays";
-  std::ofstream(path) << "{\"a\": 1,";
-  EXPECT_NE(failure_of([&] { read_json(path); }).find(path.string()), std::string::npos);
 }
 
 TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
@@ -102,7 +100,7 @@ TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
                          RankTrace{.rank = 1, .events = second.events(), .clock_offset = 8.0}};
   const fs::path path = folder_ / "trace.json";
   write_trace(path, ranks);
-  const auto trace = read_json(path);
+  const auto trace = nlohmann::json::parse(std::ifstream(path));
   std::map<std::string, nlohmann::json> spans;
   std::map<std::pair<int, int>, std::string> threads;
   std::map<int, std::string> processes;
@@ -125,7 +123,7 @@ TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
   EXPECT_EQ(spans["forward \"x\""]["ts"], 0.0);
   EXPECT_EQ(spans["adamw\n"]["ts"], 1'000'000.0);
   write_trace(path, {});
-  EXPECT_TRUE(read_json(path)["traceEvents"].empty());
+  EXPECT_TRUE(nlohmann::json::parse(std::ifstream(path))["traceEvents"].empty());
 }
 
 TEST_F(MetricsTest, ARunDirectoryHasOneUser) {

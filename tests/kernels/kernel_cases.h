@@ -35,7 +35,7 @@ inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight
                    output(kFp32, {rows}, {1e-6, 1e-6}),
                    output(kFp32, {rows}, {1e-6, 1e-5})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.layernorm(stream, {t[0], t[1], t[2], t[3], t[4], t[5]});
+    kernels.norm(stream, {t[0], t[1], t[2], t[3], t[4], t[5]});
   };
   made.reference = [](std::vector<Values>& v) {
     reference::layernorm(v[0], v[1], v[2], v[3], v[4], v[5]);
@@ -60,8 +60,8 @@ inline Case layernorm_backward_case(int64_t rows, int64_t cols, DType dtype, boo
                    total(),
                    output(dtype, {rows, cols}, {1e-5, 1e-5})};
   made.run = [accumulate](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.layernorm_backward(stream,
-                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate, t[8]});
+    kernels.norm_backward(stream,
+                          {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], accumulate, t[8]});
   };
   made.reference = [accumulate](std::vector<Values>& v) {
     Values mean_rstd = v[3];
@@ -80,8 +80,7 @@ inline Case layernorm_backward_over_dy_case(int64_t rows, int64_t cols, DType dt
   made.operands[0] = in_out(dtype, {rows, cols}, {1e-5, 1e-5});
   made.operands.pop_back();
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.layernorm_backward(stream,
-                               {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], false, t[0]});
+    kernels.norm_backward(stream, {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], false, t[0]});
   };
   made.reference = [whole = made.reference](std::vector<Values>& v) {
     v.emplace_back();
@@ -98,7 +97,7 @@ inline Case rmsnorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) 
   made.operands = {input(kFp32, {rows, cols}, -1, 3), input(weight, {cols}),
                    output(dtype, {rows, cols}, {2e-5, 1e-5}), output(kFp32, {rows}, {1e-6, 1e-5})};
   made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.rmsnorm(stream, {.x = t[0], .weight = t[1], .y = t[2], .rstd = t[3]});
+    kernels.norm(stream, {.x = t[0], .weight = t[1], .y = t[2], .rstd = t[3]});
   };
   made.reference = [](std::vector<Values>& v) { reference::rmsnorm(v[0], v[1], v[2], v[3]); };
   return made;
@@ -118,14 +117,14 @@ inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool 
                    in_out(kFp32, {rows, cols}, {1e-5, 1e-5}),
                    in_out_if(accumulate, out, {cols}, sum)};
   made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.rmsnorm_backward(stream, {.dy = t[0],
-                                      .x = t[1],
-                                      .weight = t[2],
-                                      .rstd = t[3],
-                                      .dx = t[4],
-                                      .dweight = t[5],
-                                      .accumulate = accumulate,
-                                      .rounded = over_dy ? t[0] : Tensor{}});
+    kernels.norm_backward(stream, {.dy = t[0],
+                                   .x = t[1],
+                                   .weight = t[2],
+                                   .rstd = t[3],
+                                   .dx = t[4],
+                                   .dweight = t[5],
+                                   .accumulate = accumulate,
+                                   .rounded = over_dy ? t[0] : Tensor{}});
   };
   made.reference = [=](std::vector<Values>& v) {
     if (!accumulate) {

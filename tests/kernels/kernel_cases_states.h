@@ -2,8 +2,8 @@
 // The case table, third part: 8-bit codes, and the optimizers in all forms of their state.
 #include <optional>
 
-#include "src/core/random_rounding.h"
 #include "src/kernels/rules/dynamic_map.h"
+#include "src/kernels/rules/master.h"
 #include "tests/kernels/kernel_cases_memory.h"
 
 namespace espalier::kernels {

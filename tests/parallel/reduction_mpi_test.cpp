@@ -10,12 +10,15 @@
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "tests/parallel/rank_gradients.h"
+#include "tests/support/codec_samples.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel {
 namespace {
 
-using testing::HasSubstr;
+using espalier::testing::codec_samples;
+using espalier::testing::lossy_codecs;
+using ::testing::HasSubstr;
 
 /// Reductions that encode elements, on any transport.
 const std::vector<std::string> kReductions = [] {
@@ -28,38 +31,12 @@ const std::vector<std::string> kReductions = [] {
   return found;
 }();
 
-struct CodecSample {
-  std::string text;
-  double loss = 0;  ///< largest error of one encoding of values up to 1
-};
-const std::vector<CodecSample> kSamples{{"fp32", 0},
-                                        {"bf16", 0x1p-9},
-                                        {"fp16", 0x1p-12},
-                                        {"fp8-e5m2", 0x1p-3},
-                                        {"fp8-e4m3", 0x1p-4},
-                                        {"dynamic8", 0.01},
-                                        {"dynamic8-bnb", 0.01},
-                                        {"static8", 0.06},
-                                        {"mantissa8", 0.06},
-                                        {"linear8", 0.5 / 127},
-                                        {"maxmin:4", 1.0 / 15},
-                                        {"maxmin:1", 1},
-                                        {"maxmin:2", 1.0 / 3},
-                                        {"maxmin:3:100", 1.0 / 7},
-                                        {"maxmin:8:37", 1.0 / 255},
-                                        {"table:4", 1},
-                                        {"table:1", 1},
-                                        {"sign:64", 1},
-                                        {"eden:4:512", 0.5},
-                                        {"topk:0.1:256", 1},
-                                        {"topk:1:500", 0x1p-9}};
-
 TEST(Reductions, EachValueCodecHasASample) {
   std::set<std::string> sampled;
-  for (const CodecSample& sample : kSamples) {
+  for (const auto& sample : codec_samples()) {
     sampled.insert(parse_codec(sample.text).name);
   }
-  EXPECT_THAT(sampled, testing::UnorderedElementsAreArray(names(kernels::wire_codecs())));
+  EXPECT_THAT(sampled, ::testing::UnorderedElementsAreArray(names(kernels::wire_codecs())));
 }
 
 std::vector<double> exact_sum(int ranks, int step, int64_t count) {
@@ -121,7 +98,7 @@ struct Reducer {
 void table_of_all(Communicator& comm) {
   int step = 0;
   for (const std::string& name : kReductions) {
-    for (const auto& [codec, loss] : kSamples) {
+    for (const auto& [codec, loss] : codec_samples()) {
       for (const int64_t count : {0, 1, 7, 131, 30'011}) {
         SCOPED_TRACE(fmt::format("{} {} {}", name, codec, count));
         const auto segments = segments_of(codec, count);
@@ -193,10 +170,7 @@ TEST(Reductions, ErrorFeedbackKeepsTheErrorOfTheSums) {
         constexpr int64_t kCount = 10'007;
         constexpr int kSteps = 4;
         for (const std::string& name : kReductions) {
-          for (const auto& [codec, loss] : kSamples) {
-            if (loss == 0) {
-              continue;
-            }
+          for (const std::string& codec : lossy_codecs()) {
             SCOPED_TRACE(name + " " + codec);
             Reducer reducer(
                 comm, name,
@@ -350,7 +324,7 @@ TEST(Reductions, NonFiniteValuesReachAllRanksButNotTheFeedback) {
     }
     constexpr int64_t kCount = 5'000;
     for (const std::string& name : kReductions) {
-      for (const auto& [codec, loss] : kSamples) {
+      for (const auto& [codec, loss] : codec_samples()) {
         for (const float bad : {NAN, INFINITY, -INFINITY}) {
           Reducer reducer(
               comm, name,

@@ -1,5 +1,6 @@
 // Drop and grow as pure functions: counts, dropped elements, grown elements, and steps.
 #include "pruning/drop_grow.h"
+#include "pruning/registry.h"
 
 #include <gtest/gtest.h>
 
@@ -153,6 +154,11 @@ TEST(Drop, TiesDropHigherPositionsAndANanIsNamed) {
   EXPECT_THROW(drop_to(Pruned(64, 0.5, 1).candidate(), 65), Bug);
 }
 
+void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
+                      Mask& mask) {
+  method_by_name("rigl").grow({.name = name, .count = count, .gradient = gradient}, mask);
+}
+
 TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
   const Pruned layer(5003, 0.1, 3);
   const std::vector<float> gradient = numbers(5003, 7);
@@ -202,7 +208,7 @@ TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {
   const Mask before = Pruned(20'001, 0.1, 5).mask;
   auto grow = [&](std::string_view name, uint64_t seed, int64_t step, int64_t count) {
     Mask mask = before;
-    grow_at_random(name, {.seed = seed, .step = step}, count, mask);
+    method_by_name("set").grow({.name = name, .count = count, .seed = seed, .step = step}, mask);
     EXPECT_EQ(mask.kept(), before.kept() + count);
     for (int64_t i = 0; i < mask.size(); ++i) {
       EXPECT_TRUE(mask[i] || !before[i]) << "nothing is lost";

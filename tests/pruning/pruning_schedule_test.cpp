@@ -5,13 +5,17 @@
 #include <limits>
 #include <vector>
 
+#include "io/config/patterned.h"
 #include "pruning/pruning.h"
 #include "pruning/schedule.h"
 #include "src/core/error.h"
-#include "src/core/glob.h"
 
 namespace espalier::pruning {
 namespace {
+
+Timing one_shot(int64_t step, double sparsity) {
+  return {.from_step = step, .to_step = step, .final_sparsity = sparsity};
+}
 
 TEST(Schedule, OneShot) {
   const Timing timing = one_shot(500, 0.9);
@@ -50,16 +54,16 @@ TEST(Schedule, WrongTimingsAreNamed) {
 }
 
 TEST(Prunable, Globs) {
-  EXPECT_TRUE(glob_match("*", ""));
-  EXPECT_TRUE(glob_match("*.weight", "blocks.3.mlp.up.weight"));
-  EXPECT_TRUE(glob_match("blocks.?.*.weight", "blocks.3.mlp.up.weight"));
-  EXPECT_TRUE(glob_match("*a*b*", "xxaxxbxx"));
-  EXPECT_TRUE(glob_match("a*ab", "aaab"));
-  EXPECT_FALSE(glob_match("blocks.?.*.weight", "blocks.13.up.weight"));
-  EXPECT_FALSE(glob_match("weight", "a.weight"));
-  EXPECT_FALSE(glob_match("a?", "a"));
-  EXPECT_FALSE(glob_match("", "a"));
-  EXPECT_TRUE(glob_match("", ""));
+  EXPECT_TRUE(io::glob_match("*", ""));
+  EXPECT_TRUE(io::glob_match("*.weight", "blocks.3.mlp.up.weight"));
+  EXPECT_TRUE(io::glob_match("blocks.?.*.weight", "blocks.3.mlp.up.weight"));
+  EXPECT_TRUE(io::glob_match("*a*b*", "xxaxxbxx"));
+  EXPECT_TRUE(io::glob_match("a*ab", "aaab"));
+  EXPECT_FALSE(io::glob_match("blocks.?.*.weight", "blocks.13.up.weight"));
+  EXPECT_FALSE(io::glob_match("weight", "a.weight"));
+  EXPECT_FALSE(io::glob_match("a?", "a"));
+  EXPECT_FALSE(io::glob_match("", "a"));
+  EXPECT_TRUE(io::glob_match("", ""));
 }
 
 TEST(Prunable, DefaultsAndExcludes) {

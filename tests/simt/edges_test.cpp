@@ -61,8 +61,8 @@ TEST(SimtEdges, rows_wider_than_a_block_holds) {
       t.add(one);
     }
     t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
-      kernels.layernorm(stream, {x[0], x[1], x[2], x[3], x[4], x[5]});
-      kernels.layernorm_backward(stream, {x[6], x[0], x[1], x[4], x[5], x[7], x[8], x[9]});
+      kernels.norm(stream, {x[0], x[1], x[2], x[3], x[4], x[5]});
+      kernels.norm_backward(stream, {x[6], x[0], x[1], x[4], x[5], x[7], x[8], x[9]});
     });
     t.expect_near(3, 1e-5);
     t.expect_near(7, 1e-5);
@@ -82,15 +82,15 @@ TEST(SimtEdges, many_rows_are_summed_in_parts) {
       t.add(one);
     }
     t.run([](const Kernels& kernels, Stream& stream, const Tensors& x) {
-      kernels.layernorm_backward(stream, {.dy = x[2],
-                                          .x = x[0],
-                                          .weight = x[1],
-                                          .mean = x[3],
-                                          .rstd = x[4],
-                                          .dx = x[5],
-                                          .dweight = x[6],
-                                          .dbias = x[7],
-                                          .accumulate = true});
+      kernels.norm_backward(stream, {.dy = x[2],
+                                     .x = x[0],
+                                     .weight = x[1],
+                                     .mean = x[3],
+                                     .rstd = x[4],
+                                     .dx = x[5],
+                                     .dweight = x[6],
+                                     .dbias = x[7],
+                                     .accumulate = true});
       kernels.column_sum(stream, {.x = x[0], .out = x[8], .accumulate = true});
     });
     for (const size_t which : {5, 6, 7, 8}) {

@@ -240,7 +240,7 @@ TEST(FuzzIndex, EachFaultIsNamed) {
   expect(message(Encoding::int32, 9, 1, {0, 0, 0, 0x80}), "must lie above -1");
   expect(message(Encoding::bitmap, 9, 1, {1, 0}), "need 8 bytes");
   expect(message(Encoding::bitmap, 9, 2, {1, 0, 0, 0, 0, 0, 0, 0}), "1 bits are set");
-  expect(message(Encoding::bitmap, 9, 1, {0, 2, 0, 0, 0, 0, 0, 0}), "beyond element 8");
+  expect(message(Encoding::bitmap, 9, 1, {0, 2, 0, 0, 0, 0, 0, 0}), "beyond bit 8");
   expect(message(Encoding::full, 9, 8, {}), "8 of 9");
   expect(message(Encoding::full, 9, 9, {0}), "1 bytes where there should be none");
 }
@@ -256,7 +256,8 @@ TEST(FuzzIndex, EachFaultOfSplitNumbersIsNamed) {
   };
   expect(message(Encoding::golomb, 9, 2, split(0, 3, 8)), "there should be 16 to 16");
   expect(message(Encoding::golomb, 9, 2, split(0, 1, 16)), "1 unary parts for 2");
-  expect(message(Encoding::golomb, 9, 2, split(0x80, 3, 16)), "behind the low parts");
+  expect(message(Encoding::golomb, 9, 2, split(0x80, 3, 16)),
+         "low parts: a bit is set beyond bit 3");
   expect(message(Encoding::golomb, 9, 2, split(0, 0x81, 16)), "beyond the size 9");
   expect(message(Encoding::golomb, 9, 2, split(0, 3, 16)), "accepted");
 }
@@ -279,7 +280,7 @@ TEST(FuzzIndex, EachFaultOfAShapeIsNamed) {
   expect(message(Encoding::nm, 8, 2, shaped({8, 2, 4}, 0x14, 8)), "accepted");
   expect(message(Encoding::block, 8, 4, shaped({4, 0, 2}, 1, 8)), "both lie in 1");
   expect(message(Encoding::block, 8, 4, shaped({4, 2, 2}, 1, 9)), "need 8 bytes");
-  expect(message(Encoding::block, 8, 4, shaped({4, 2, 2}, 4, 8)), "behind the last block");
+  expect(message(Encoding::block, 8, 4, shaped({4, 2, 2}, 4, 8)), "beyond bit 1");
   expect(message(Encoding::block, 8, 3, shaped({4, 2, 2}, 1, 8)), "blocks of 4 elements");
   expect(message(Encoding::block, 8, 4, shaped({4, 2, 2}, 1, 8)), "accepted");
 }

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <random>
 
-#include "src/core/random_rounding.h"
 #include "src/core/rng.h"
+#include "src/kernels/rules/master.h"
 #include "tests/kernels/kernel_memory.h"
 
 namespace espalier::kernels {
@@ -36,21 +36,21 @@ struct State {
   }
   float master(int64_t k) {
     const auto rest = low.tensor().get<uint16_t>()[k];
-    return dtype == DType::bf16   ? join(value.tensor().get<bf16>()[k], rest)
-           : dtype == DType::fp16 ? join(value.tensor().get<fp16>()[k], rest)
+    return dtype == DType::bf16   ? kernels::join(value.tensor().get<bf16>()[k], rest)
+           : dtype == DType::fp16 ? kernels::join(value.tensor().get<fp16>()[k], rest)
                                   : value.tensor().get<float>()[k];
   }
   void set_master(int64_t k, float w) {
     if (dtype == DType::bf16) {
-      put(k, espalier::split<bf16>(w));
+      put(k, kernels::split<bf16>(w));
     } else if (dtype == DType::fp16) {
-      put(k, espalier::split<fp16>(w));
+      put(k, kernels::split<fp16>(w));
     } else {
       value.tensor().get<float>()[k] = w;
     }
   }
   template <class High>
-  void put(int64_t k, const SplitFloat<High>& parts) {
+  void put(int64_t k, const kernels::SplitFloat<High>& parts) {
     value.tensor().get<High>()[k] = parts.high;
     low.tensor().get<uint16_t>()[k] = parts.low;
   }
@@ -145,7 +145,7 @@ void expect_rounded_steps(bool coded) {
       std::mt19937 random(7);
       std::normal_distribution<float> normal;
       for (int64_t k = 0; k < kCount; ++k) {
-        rounded.put(k, SplitFloat<Half>{from_float<Half>(normal(random))});
+        rounded.put(k, kernels::SplitFloat<Half>{from_float<Half>(normal(random))});
       }
       int64_t moved = 0;
       for (int step = 0; step < 5; ++step) {
@@ -169,7 +169,7 @@ void expect_rounded_steps(bool coded) {
         }
         for (int64_t k = 0; k < kCount; ++k) {
           const float w = plain.master(k);
-          const Half want = round_at_random<Half>(w, word_of(rounding, k));
+          const Half want = kernels::round_at_random<Half>(w, word_of(rounding, k));
           ASSERT_EQ(rounded.value.tensor().get<Half>()[k], want)
               << table->name << " " << step << " " << k << " " << w;
           moved += want == from_float<Half>(w) ? 0 : 1;

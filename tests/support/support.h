@@ -17,6 +17,10 @@
 
 namespace espalier::testing {
 
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
+
 /// A temporary folder, removed with its contents at the end of the test.
 class TempDir {
  public:

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "io/config/config.h"
-#include "src/kernels/wire_codec.h"
 
 namespace espalier::testing {
 
@@ -55,19 +54,6 @@ inline void set_eight_bits(io::Config& config) {
   config.model.width = 64;  // parameters that are large enough for coded moments
   config.pruning.sparsity = 0.5;
   config.optimizer.state_bits = 8;
-}
-
-/// All registered codecs of values but fp32, with their default bits or a share of 0.1; then `more`.
-inline std::vector<std::string> lossy_codecs(const std::vector<std::string>& more) {
-  std::vector<std::string> codecs;
-  for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
-    if (codec->name != "fp32") {
-      const bool share = codec->numbers == kernels::WireNumbers::share;
-      codecs.push_back(std::string(codec->name) + (share ? ":0.1:256" : ""));
-    }
-  }
-  codecs.insert(codecs.end(), more.begin(), more.end());
-  return codecs;
 }
 
 /// Cuts the network into stages on two ranks, with micro-batches of three sequences.

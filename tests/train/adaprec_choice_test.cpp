@@ -55,9 +55,7 @@ std::vector<PrecisionCandidate> poster() {
           candidate("table-1", 1, 0.25, 0.0)};
 }
 
-TEST(AdaprecChoice, ChoosesTheLargestGainPerSecond) {
-  EXPECT_EQ(chosen(poster()), "fp8");
-}
+TEST(AdaprecChoice, ChoosesTheLargestGainPerSecond) { EXPECT_EQ(chosen(poster()), "fp8"); }
 
 TEST(AdaprecChoice, SlowNetworkAndFastNetworkDiffer) {
   std::vector<PrecisionCandidate> candidates = poster();

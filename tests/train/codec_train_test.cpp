@@ -10,6 +10,7 @@
 #include "parallel/wire/codec.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/stage/wire_formats.h"
+#include "tests/support/codec_samples.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 #include "tests/support/ways.h"
@@ -32,7 +33,7 @@ TEST(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
   const TempDir dir;
   const Outcome plain = run(tiny_config(dir), 3);
   for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical"}) {
-    for (const std::string& codec : lossy_codecs({"maxmin:8", "table:1"})) {
+    for (const std::string& codec : lossy_codecs()) {
       SCOPED_TRACE(reduction + " " + codec);
       io::Config config = coded(dir, codec);
       config.parallel.reduction = reduction;

@@ -166,7 +166,7 @@ TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
   config.pruning.sparsity = 0.9;
   const Outcome whole = run(config, 2);
   EXPECT_EQ(run_with_a_break(config, 2, 6), whole);
-  const auto summary = io::read_json(dir / "run/summary.json");
+  const auto summary = testing::read_json(dir / "run/summary.json");
   EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
 }
 
@@ -177,10 +177,10 @@ TEST(Equality, SparseBytesScaleWithDensity) {
   config.train.steps = 8;
   run(config, 2);
   const auto dense = io::read_metrics(dir / "run/metrics.jsonl").back();
-  const auto dense_summary = io::read_json(dir / "run/summary.json");
+  const auto dense_summary = testing::read_json(dir / "run/summary.json");
   run(pruned(config, 0.9), 2);
   const auto sparse = io::read_metrics(dir / "run/metrics.jsonl").back();
-  const auto summary = io::read_json(dir / "run/summary.json");
+  const auto summary = testing::read_json(dir / "run/summary.json");
   const double prunable = summary["prunable_parameters"].get<double>() * 4;
   const double saved =
       dense["allreduce_bytes"].get<double>() - sparse["allreduce_bytes"].get<double>();

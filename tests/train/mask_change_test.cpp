@@ -206,7 +206,8 @@ void expect_rigl(Trained& run, const io::Config& config, int64_t step) {
     mask = pruning::drop_to(
         {.name = name, .shape = parameter.spec.shape, .index = &parameter.index, .values = values},
         parameter.kept() - count);
-    pruning::grow_by_gradient(name, gradient, count, mask);
+    pruning::method_by_name("rigl").grow({.name = name, .count = count, .gradient = gradient},
+                                         mask);
   }
   train::Pruner(config, store).change(step, run.comm, [&](int64_t) { run.pass(); });
   for (const auto& [name, mask] : expected) {
@@ -253,7 +254,7 @@ TEST_P(MaskChangeWays, ResumeIsNoBreak) {
           << ranks << " ranks, stopped after step " << stop;
     }
   }
-  EXPECT_NEAR(io::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.8, 1e-4);
+  EXPECT_NEAR(testing::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.8, 1e-4);
 }
 
 /// Gradients are summed in another order: masks could differ where two are equal to seven digits.
@@ -338,7 +339,7 @@ TEST(MovingMasks, TheStepOfAChangeSendsOneMoreDenseGradient) {
   run(config, 2);
   const auto lines = io::read_metrics(dir / "run/metrics.jsonl");
   const auto bytes = [&](size_t step) { return lines[step - 1]["allreduce_bytes"].get<int64_t>(); };
-  const auto summary = io::read_json(dir / "run/summary.json");
+  const auto summary = testing::read_json(dir / "run/summary.json");
   // Two ranks send 2 (p - 1) / p = 1 times the bytes of the summed array.
   EXPECT_EQ(bytes(4) - bytes(3), 4 * summary["prunable_parameters"].get<int64_t>());
   EXPECT_EQ(bytes(3), bytes(2));
@@ -356,7 +357,7 @@ TEST(MovingMasks, LearnWhileTheyMove) {
     config.pruning.every = 10;
     // Letter frequencies alone give 2.8 nats; predicting the rest of each word gives less than 1.
     EXPECT_LT(run(config).losses.back(), 1.2) << method;
-    EXPECT_NEAR(io::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.9, 1e-4);
+    EXPECT_NEAR(testing::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.9, 1e-4);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/kernels/rules/master.h"
 #include "src/optim/optimizer.h"
 #include "tests/support/grid.h"
 #include "tests/support/ways.h"
@@ -159,7 +160,8 @@ TEST(RoundedState, ComesFromAnyCheckpoint) {
       for (const sparse::Parameter& parameter : trainer.stage().store().parameters()) {
         std::vector<float> want = first.values.at(parameter.spec.name);
         for (float& x : want) {
-          x = before && parameter.spec.shape.rank() > 1 ? to_float(split<bf16>(x).high) : x;
+          x = before && parameter.spec.shape.rank() > 1 ? to_float(kernels::split<bf16>(x).high)
+                                                        : x;
         }
         EXPECT_EQ(loaded.values.at(parameter.spec.name), want) << parameter.spec.name;
       }

@@ -137,7 +137,7 @@ TEST(CodedValueMemory, IsOneMasterCopyAmongAllRanks) {
     config.parallel.zero = 1;
     config.parallel.value_codec.fallback = "linear8";
     run(config, 3);
-    const auto summary = io::read_json(dir / "run/summary.json");
+    const auto summary = testing::read_json(dir / "run/summary.json");
     double held = 0;
     for (const auto& rank : summary["memory"]["ranks"]) {
       held += rank["master"]["bytes"].get<double>();

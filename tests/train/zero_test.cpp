@@ -162,9 +162,9 @@ TEST(ZeroMemory, TheOptimizersShareIsDividedByTheRanks) {
   config.parallel.bucket_mb = 0.05;
   for (const int ranks : {2, 4}) {
     run(config, ranks);
-    const auto whole = io::read_json(dir / "run/summary.json");
+    const auto whole = testing::read_json(dir / "run/summary.json");
     run(sharded(config), ranks);
-    const auto summary = io::read_json(dir / "run/summary.json");
+    const auto summary = testing::read_json(dir / "run/summary.json");
     double optimizer = 0;
     for (const char* kind : {"moment", "master"}) {
       const double all = bytes_of(whole, kind).front();

@@ -16,6 +16,20 @@ void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 /// True if the call only plans: it must not touch its memory.
 bool is_dry(Stream& stream);
 
+/// Allocates consecutive pieces of the workspace, each in whole cache lines; without memory it only
+/// sums their sizes.
+struct Carver {
+  std::byte* memory = nullptr;
+  size_t used = 0;
+
+  template <class T>
+  [[gnu::always_inline]] T* take(int64_t count) {
+    std::byte* piece = memory == nullptr ? nullptr : memory + used;
+    used += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(piece);
+  }
+};
+
 // Operations of kind `once` in operations.def.
 #define ESPALIER_DECLARE_plain(row, Args)
 #define ESPALIER_DECLARE_workspace(row, Args)

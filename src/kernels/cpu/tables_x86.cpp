@@ -3,28 +3,20 @@
 
 namespace espalier::kernels {
 
-// CMake defines ESPALIER_HAS_… for each table that is built (option ESPALIER_CPU_TABLES).
-#ifdef ESPALIER_HAS_avx512bf16
 namespace avx512bf16 {
 const Kernels& table();
 }
-#endif
-#ifdef ESPALIER_HAS_avx512
 namespace avx512 {
 const Kernels& table();
 }
-#endif
-#ifdef ESPALIER_HAS_avx2
 namespace avx2 {
 const Kernels& table();
 }
-#endif
-#ifdef ESPALIER_HAS_portable
 namespace portable {
 const Kernels& table();
 }
-#endif
 
+// CMake defines ESPALIER_HAS_… for each table that is built (option ESPALIER_CPU_TABLES).
 namespace cpu {
 
 std::vector<const Kernels*> tables() {

@@ -5,26 +5,15 @@
 
 namespace espalier::kernels {
 
-void verify(const ActivationArgs& args) {
-  is_any("x", args.x);
-  require(args.x.dtype == args.y.dtype, "x and y must have one type", name_of(args.x.dtype),
-          name_of(args.y.dtype));
-  is_flat("x", args.x, args.x.count());
-  is_flat("y", args.y, args.x.count());
-}
+void verify(const ActivationArgs& args) { is_elementwise(args.x, "y", args.y); }
 
 DryCount cost(const ActivationArgs& args) {
   return {flops_of(args.kind) * elements(args.x), traffic(args.x, args.y)};
 }
 
 void verify(const ActivationBackwardArgs& args) {
-  is_any("x", args.x);
-  require(args.x.dtype == args.dy.dtype && args.x.dtype == args.dx.dtype,
-          "dy, x and dx must have one type", name_of(args.dy.dtype), name_of(args.x.dtype),
-          name_of(args.dx.dtype));
-  is_flat("dy", args.dy, args.x.count());
-  is_flat("x", args.x, args.x.count());
-  is_flat("dx", args.dx, args.x.count());
+  is_elementwise(args.x, "dy", args.dy);
+  is_elementwise(args.x, "dx", args.dx);
 }
 
 DryCount cost(const ActivationBackwardArgs& args) {

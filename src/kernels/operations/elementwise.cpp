@@ -6,11 +6,7 @@
 namespace espalier::kernels {
 
 void verify(const DropoutArgs& args) {
-  is_any("x", args.x);
-  require(args.x.dtype == args.y.dtype, "x and y must have one type", name_of(args.x.dtype),
-          name_of(args.y.dtype));
-  is_flat("x", args.x, args.x.count());
-  is_flat("y", args.y, args.x.count());
+  is_elementwise(args.x, "y", args.y);
   require(args.probability >= 0 && args.probability < 1, "probability must be in [0, 1)",
           args.probability);
   require(args.offset >= 0, "offset must not be negative", args.offset);

@@ -4,13 +4,18 @@
 #include "src/kernels/verify/rules.h"
 
 namespace espalier::kernels {
+namespace {
 
-void verify(const GatherArgs& args) {
-  is_positions(args.positions);
-  is_any_vector("dense", args.dense, args.positions.size);
-  is_any_vector("packed", args.packed, args.positions.count);
-  is_beside("packed", args.packed, args.dense);
+void is_kept(const Tensor& dense, const Tensor& packed, const Positions& positions) {
+  is_positions(positions);
+  is_any_vector("dense", dense, positions.size);
+  is_any_vector("packed", packed, positions.count);
+  is_beside("packed", packed, dense);
 }
+
+}  // namespace
+
+void verify(const GatherArgs& args) { is_kept(args.dense, args.packed, args.positions); }
 
 DryCount cost(const GatherArgs& args) {
   return {args.accumulate ? elements(args.packed) : 0,
@@ -18,12 +23,7 @@ DryCount cost(const GatherArgs& args) {
               traffic(args.packed) * (args.accumulate ? 2 : 1)};
 }
 
-void verify(const ScatterArgs& args) {
-  is_positions(args.positions);
-  is_any_vector("dense", args.dense, args.positions.size);
-  is_any_vector("packed", args.packed, args.positions.count);
-  is_beside("packed", args.packed, args.dense);
-}
+void verify(const ScatterArgs& args) { is_kept(args.dense, args.packed, args.positions); }
 
 DryCount cost(const ScatterArgs& args) {
   return {0, traffic(args.dense, args.packed) + traffic(args.positions)};

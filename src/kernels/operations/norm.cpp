@@ -5,7 +5,7 @@
 
 namespace espalier::kernels {
 
-void verify(const LayerNormArgs& args) {
+void verify(const NormArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   is_fp32("x", args.x);
@@ -14,19 +14,20 @@ void verify(const LayerNormArgs& args) {
   is_matrix("x", args.x, rows, cols);
   is_matrix("y", args.y, rows, cols);
   is_flat("weight", args.weight, cols);
-  is_flat("bias", args.bias, cols);
-  require(args.bias.dtype == args.weight.dtype, "bias must have the type of weight",
-          name_of(args.bias.dtype), name_of(args.weight.dtype));
-  is_fp32_vector("mean", args.mean, rows);
   is_fp32_vector("rstd", args.rstd, rows);
+  if (args.bias) {
+    is_flat("bias", args.bias, cols);
+    is_same_type("bias", args.bias, args.weight);
+    is_fp32_vector("mean", args.mean, rows);
+  }
 }
 
-DryCount cost(const LayerNormArgs& args) {
-  return {8 * elements(args.x),
+DryCount cost(const NormArgs& args) {
+  return {(args.bias ? 8 : 4) * elements(args.x),
           traffic(args.x, args.y, args.weight, args.bias, args.mean, args.rstd)};
 }
 
-void verify(const LayerNormBackwardArgs& args) {
+void verify(const NormBackwardArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   is_any("dy", args.dy);
@@ -37,61 +38,22 @@ void verify(const LayerNormBackwardArgs& args) {
   is_matrix("x", args.x, rows, cols);
   if (args.rounded) {
     is_matrix("rounded", args.rounded, rows, cols);
-    require(args.rounded.dtype == args.dy.dtype, "dx is rounded to the type of dy",
-            name_of(args.rounded.dtype), name_of(args.dy.dtype));
-  }
-  is_matrix("dx", args.dx, rows, cols);
-  is_flat("weight", args.weight, cols);
-  is_fp32_vector("mean", args.mean, rows);
-  is_fp32_vector("rstd", args.rstd, rows);
-  is_any_vector("dweight", args.dweight, cols);
-  is_any_vector("dbias", args.dbias, cols);
-}
-
-DryCount cost(const LayerNormBackwardArgs& args) {
-  return {16 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean,
-                                         args.rstd, args.dweight, args.dbias, args.rounded)};
-}
-
-void verify(const RmsNormArgs& args) {
-  const int64_t rows = args.x.rows();
-  const int64_t cols = args.x.cols();
-  is_fp32("x", args.x);
-  is_any("y", args.y);
-  is_beside("weight", args.weight, args.y);
-  is_matrix("x", args.x, rows, cols);
-  is_matrix("y", args.y, rows, cols);
-  is_flat("weight", args.weight, cols);
-  is_fp32_vector("rstd", args.rstd, rows);
-}
-
-DryCount cost(const RmsNormArgs& args) {
-  return {4 * elements(args.x), traffic(args.x, args.y, args.weight, args.rstd)};
-}
-
-void verify(const RmsNormBackwardArgs& args) {
-  const int64_t rows = args.x.rows();
-  const int64_t cols = args.x.cols();
-  is_any("dy", args.dy);
-  is_beside("weight", args.weight, args.dy);
-  is_fp32("x", args.x);
-  is_fp32("dx", args.dx);
-  is_matrix("dy", args.dy, rows, cols);
-  is_matrix("x", args.x, rows, cols);
-  if (args.rounded) {
-    is_matrix("rounded", args.rounded, rows, cols);
-    require(args.rounded.dtype == args.dy.dtype, "dx is rounded to the type of dy",
-            name_of(args.rounded.dtype), name_of(args.dy.dtype));
+    is_same_type("rounded", args.rounded, args.dy);
   }
   is_matrix("dx", args.dx, rows, cols);
   is_flat("weight", args.weight, cols);
   is_fp32_vector("rstd", args.rstd, rows);
   is_any_vector("dweight", args.dweight, cols);
+  if (args.dbias) {
+    is_fp32_vector("mean", args.mean, rows);
+    is_any_vector("dbias", args.dbias, cols);
+  }
 }
 
-DryCount cost(const RmsNormBackwardArgs& args) {
-  return {11 * elements(args.x), traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.rstd,
-                                         args.dweight, args.rounded)};
+DryCount cost(const NormBackwardArgs& args) {
+  return {(args.dbias ? 16 : 11) * elements(args.x),
+          traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean, args.rstd,
+                  args.dweight, args.dbias, args.rounded)};
 }
 
 }  // namespace espalier::kernels

@@ -69,7 +69,7 @@ enum class UpdateRule : uint8_t { adamw, sgd, lion };
 
 /// One fused pass over kept elements.
 ///   w        the master copy: `value` itself in fp32; else the number with the halves `value` and
-///            `low` (core/types.h, SplitFloat); without `low`, `value` with stochastic rounding
+///            `low` (rules/master.h, SplitFloat); without `low`, `value` with stochastic rounding
 ///   dense    unless empty, dense[position k] = value[k]; all of w if w is fp32 and all elements
 ///            are kept
 ///   moments  fp32, or uint8 codes with scales (moment1 with_sign, moment2 without_sign), decoded

@@ -4,51 +4,48 @@
 #include "src/kernels/verify/rules.h"
 
 namespace espalier::kernels {
+namespace {
+
+/// x [B, T, C] of an embedding, or its gradient, and the rows of tokens and positions.
+void is_embedding(const Tensor& x, const Tensor& tokens, const Tensor& token,
+                  const Tensor& position) {
+  require(x.shape.rank() == 3, "x must be [B, T, C]", x.shape.text());
+  is_int32("tokens", tokens);
+  is_fp32("x", x);
+  is_any("token", token);
+  is_any("position", position);
+  is_flat("tokens", tokens, x.rows());
+  is_flat("x", x, x.count());
+  is_matrix("token", token, token.rows(), x.cols());
+  is_matrix("position", position, position.rows(), x.cols());
+  require(position.rows() >= x.shape[1], "positions must cover the context", position.rows(),
+          x.shape[1]);
+}
+
+/// Bytes of the rows of tokens and positions that a batch selects.
+double rows_traffic(const Tensor& x, const Tensor& token) {
+  return static_cast<double>(x.cols()) * static_cast<double>(size_of(token.dtype)) *
+         static_cast<double>(x.rows() + x.shape[1]);
+}
+
+}  // namespace
 
 void verify(const EmbeddingArgs& args) {
-  const int64_t cols = args.x.cols();
-  require(args.x.shape.rank() == 3, "x must be [B, T, C]", args.x.shape.text());
-  is_int32("tokens", args.tokens);
-  is_any("token", args.token);
-  is_fp32("x", args.x);
-  require(args.position.dtype == args.token.dtype, "token and position must have one type",
-          name_of(args.token.dtype), name_of(args.position.dtype));
-  is_flat("tokens", args.tokens, args.x.rows());
-  is_flat("x", args.x, args.x.count());
-  is_matrix("token", args.token, args.token.rows(), cols);
-  is_matrix("position", args.position, args.position.rows(), cols);
-  require(args.position.rows() >= args.x.shape[1], "positions must cover the context",
-          args.position.rows(), args.x.shape[1]);
+  is_embedding(args.x, args.tokens, args.token, args.position);
+  is_same_type("position", args.position, args.token);
 }
 
 DryCount cost(const EmbeddingArgs& args) {
-  const double row =
-      static_cast<double>(args.x.cols()) * static_cast<double>(size_of(args.token.dtype));
-  return {elements(args.x), traffic(args.tokens, args.x) +
-                                row * static_cast<double>(args.x.rows() + args.x.shape[1])};
+  return {elements(args.x), traffic(args.tokens, args.x) + rows_traffic(args.x, args.token)};
 }
 
 void verify(const EmbeddingBackwardArgs& args) {
-  const int64_t cols = args.dx.cols();
-  require(args.dx.shape.rank() == 3, "dx must be [B, T, C]", args.dx.shape.text());
-  is_int32("tokens", args.tokens);
-  is_fp32("dx", args.dx);
-  is_any("dtoken", args.dtoken);
-  is_any("dposition", args.dposition);
-  is_flat("tokens", args.tokens, args.dx.rows());
-  is_flat("dx", args.dx, args.dx.count());
-  is_matrix("dtoken", args.dtoken, args.dtoken.rows(), cols);
-  is_matrix("dposition", args.dposition, args.dposition.rows(), cols);
-  require(args.dposition.rows() >= args.dx.shape[1], "positions must cover the context",
-          args.dposition.rows(), args.dx.shape[1]);
+  is_embedding(args.dx, args.tokens, args.dtoken, args.dposition);
 }
 
 DryCount cost(const EmbeddingBackwardArgs& args) {
-  const double row =
-      static_cast<double>(args.dx.cols()) * static_cast<double>(size_of(args.dtoken.dtype));
   return {2 * elements(args.dx),
-          traffic(args.tokens, args.dx) +
-              2 * row * static_cast<double>(args.dx.rows() + args.dx.shape[1])};
+          traffic(args.tokens, args.dx) + 2 * rows_traffic(args.dx, args.dtoken)};
 }
 
 void verify(const CrossEntropyArgs& args) {

@@ -9,7 +9,10 @@
 //   - its inverse, p + 1/2 as a function of the value, is the minimum of the seven inverse lines
 //   - rounding the inverse down gives the nearest value, except just above a decade's border: steps
 //     grow fivefold there, so the middle between the two neighbours lies 1/5 of a step beyond it
+#include <utility>
+
 #include "src/kernels/kernels.h"
+#include "src/kernels/rules/shared.h"
 
 namespace espalier::kernels {
 
@@ -19,7 +22,8 @@ struct DynamicLine {
 };
 
 template <DynamicMap kMap>
-struct DynamicLines {
+class DynamicLines {
+ public:
   static constexpr bool kSigned = kMap == DynamicMap::with_sign;
   static constexpr int kLevel = kSigned ? 0 : 1;  ///< l of decade 0
   /// The middle between the two largest values; from it on, numbers get the code of 1.
@@ -51,6 +55,46 @@ struct DynamicLines {
     }
     return made;
   }
+
+  /// The magnitude of number p.
+  ESPALIER_RULE static float magnitude(float p) {
+    return smaller(highest(p + 0.5F, std::make_integer_sequence<int, 7>{}), 1.0F);
+  }
+  /// The value of a code.
+  ESPALIER_RULE static float value(int code) {
+    if constexpr (kSigned) {
+      const auto p = static_cast<float>(code - 127);
+      const float found = magnitude(magnitude_of(p));
+      return float_of(bits_of(found) | (bits_of(p) & 0x80000000U));
+    }
+    return magnitude(static_cast<float>(code + 1));
+  }
+
+ private:
+  template <int kDecade>
+  ESPALIER_RULE static float height(float middle) {
+    constexpr DynamicLine kLine = line(kDecade);
+    return middle * kLine.slope + kLine.start;
+  }
+  template <int... kDecades>
+  ESPALIER_RULE static float highest(float middle, std::integer_sequence<int, kDecades...>) {
+    float best = 0;
+    ((best = larger(height<kDecades>(middle), best)), ...);
+    return best;
+  }
 };
+
+/// The scale of a block, and the factor of its numbers.
+struct BlockScale {
+  float scale, inverse;
+};
+/// `high` and `low`: the largest and smallest number, high >= 0 and low <= 0.
+ESPALIER_RULE BlockScale block_scale(float high, float low) {
+  high = smaller(high, kLargest);
+  low = larger(low, -kLargest);
+  const float scale = high >= -low ? high : low;
+  const bool zero = magnitude_of(scale) < 0x1p-104F;
+  return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
+}
 
 }  // namespace espalier::kernels

@@ -20,6 +20,11 @@ inline void is_beside(const char* name, const Tensor& t, const Tensor& other) {
           "a call mixes bf16 and fp16", name, name_of(t.dtype), name_of(other.dtype));
 }
 
+inline void is_same_type(const char* name, const Tensor& t, const Tensor& other) {
+  require(t.dtype == other.dtype, "tensor must have the type of another operand", name,
+          name_of(t.dtype), name_of(other.dtype));
+}
+
 inline void is_int32(const char* name, const Tensor& t) {
   require(t.dtype == DType::int32, "tensor must be int32", name, name_of(t.dtype));
 }
@@ -40,6 +45,14 @@ inline void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t c
 inline void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
   is_fp32(name, t);
   is_flat(name, t, n);
+}
+
+/// Element-wise operands of one type: x, and y of as many elements.
+inline void is_elementwise(const Tensor& x, const char* name, const Tensor& y) {
+  is_any("x", x);
+  is_flat("x", x, x.count());
+  is_same_type(name, y, x);
+  is_flat(name, y, x.count());
 }
 
 inline void is_positions(const Positions& positions) {

@@ -5,39 +5,10 @@
 namespace espalier::model {
 namespace {
 
-constexpr NormKind kLayerNorm{.name = "layernorm",
-                              .help = "(x - mean) / deviation * weight + bias",
-                              .centred = true,
-                              .forward =
-                                  [](Pass& pass, const kernels::LayerNormArgs& args) {
-                                    pass.kernels.layernorm(pass.stream, args);
-                                  },
-                              .backward =
-                                  [](Pass& pass, const kernels::LayerNormBackwardArgs& args) {
-                                    pass.kernels.layernorm_backward(pass.stream, args);
-                                  }};
-
+constexpr NormKind kLayerNorm{
+    .name = "layernorm", .help = "(x - mean) / deviation * weight + bias", .centred = true};
 constexpr NormKind kRmsNorm{
-    .name = "rmsnorm",
-    .help = "x / root mean square * weight",
-    .centred = false,
-    .forward =
-        [](Pass& pass, const kernels::LayerNormArgs& args) {
-          pass.kernels.rmsnorm(
-              pass.stream, {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
-        },
-    .backward =
-        [](Pass& pass, const kernels::LayerNormBackwardArgs& args) {
-          pass.kernels.rmsnorm_backward(pass.stream, {.dy = args.dy,
-                                                      .x = args.x,
-                                                      .weight = args.weight,
-                                                      .rstd = args.rstd,
-                                                      .dx = args.dx,
-                                                      .dweight = args.dweight,
-                                                      .accumulate = args.accumulate,
-                                                      .rounded = args.rounded});
-        }};
-
+    .name = "rmsnorm", .help = "x / root mean square * weight", .centred = false};
 constexpr std::array<const NormKind*, 2> kNorms{&kLayerNorm, &kRmsNorm};
 
 }  // namespace
@@ -73,26 +44,27 @@ Norm::Saved Norm::prepare(Pass& pass, const Tensor& x) const {
 }
 
 void Norm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
-  kind_.forward(pass, {.x = saved.x,
-                       .weight = weight_->dense,
-                       .bias = bias_ != nullptr ? bias_->dense : Tensor(),
-                       .y = y,
-                       .mean = saved.mean,
-                       .rstd = saved.rstd});
+  pass.kernels.norm(pass.stream, {.x = saved.x,
+                                  .weight = weight_->dense,
+                                  .bias = bias_ != nullptr ? bias_->dense : Tensor(),
+                                  .y = y,
+                                  .mean = saved.mean,
+                                  .rstd = saved.rstd});
 }
 
 void Norm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,
                     const Tensor& rounded) const {
-  kind_.backward(pass, {.dy = dy,
-                        .x = saved.x,
-                        .weight = weight_->dense,
-                        .mean = saved.mean,
-                        .rstd = saved.rstd,
-                        .dx = dx,
-                        .dweight = store_->full_gradient(*weight_),
-                        .dbias = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor(),
-                        .accumulate = pass.accumulate,
-                        .rounded = rounded});
+  pass.kernels.norm_backward(pass.stream,
+                             {.dy = dy,
+                              .x = saved.x,
+                              .weight = weight_->dense,
+                              .mean = saved.mean,
+                              .rstd = saved.rstd,
+                              .dx = dx,
+                              .dweight = store_->full_gradient(*weight_),
+                              .dbias = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor(),
+                              .accumulate = pass.accumulate,
+                              .rounded = rounded});
 }
 
 }  // namespace espalier::model

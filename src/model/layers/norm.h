@@ -9,13 +9,10 @@
 
 namespace espalier::model {
 
-/// A kind that is not centred leaves mean, bias and dbias of the arguments empty.
 struct NormKind {
   std::string_view name;
   std::string_view help;
   bool centred = true;  ///< subtracts the mean of a row and adds a bias
-  void (*forward)(Pass& pass, const kernels::LayerNormArgs& args) = nullptr;
-  void (*backward)(Pass& pass, const kernels::LayerNormBackwardArgs& args) = nullptr;
 };
 
 Registry<NormKind> norms();

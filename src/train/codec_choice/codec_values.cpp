@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/config/patterned.h"
 #include "io/files/mapped_file.h"
 #include "parallel/reduction/flat.h"
-#include "src/core/glob.h"
 #include "src/core/rng.h"
 
 namespace espalier::train {
@@ -77,7 +77,7 @@ CodecValues checkpoint_values(Arena& arena, const std::filesystem::path& path,
   std::vector<std::string> names;
   int64_t count = 0;
   for (const std::string& name : reader.names()) {
-    if (!glob_match(choice.pattern, name)) {
+    if (!io::glob_match(choice.pattern, name)) {
       continue;
     }
     const int64_t kept = reader.info(name).nnz;

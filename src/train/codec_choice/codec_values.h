@@ -29,7 +29,7 @@ struct CodecValues {
 CodecValues raw_values(Arena& arena, const std::filesystem::path& path, DType dtype);
 
 struct CheckpointChoice {
-  std::string pattern = "*";  ///< glob of parameter names (core/glob.h)
+  std::string pattern = "*";  ///< glob of parameter names (io/config/patterned.h)
   std::string what{};         ///< "values" or "moment1"; empty: moment1 if all matches have one
 };
 /// One part per parameter that has kept elements. A part holds the kept elements only, as ranks

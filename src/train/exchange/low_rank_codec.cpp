@@ -74,7 +74,8 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
   std::vector<parallel::Range> released;
   for (size_t p = store.parameters().size(); p-- > 0;) {
     const sparse::Parameter& parameter = store.parameters()[p];
-    const int64_t rank = parameter.spec.name == stage.tied_parameter() ? 0 : low_rank_of(config, parameter);
+    const int64_t rank =
+        parameter.spec.name == stage.tied_parameter() ? 0 : low_rank_of(config, parameter);
     if (rank > 0) {
       matrices.push_back({.first = parameter.offset,
                           .rows = parameter.spec.shape.rows(),

@@ -7,6 +7,7 @@
 
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"
+#include "src/kernels/rules/master.h"
 #include "src/train/masks/pruner.h"
 
 namespace espalier::train {
@@ -159,8 +160,9 @@ class MaskMaker {
     std::vector<float> values = sparse::initial_values(spec, index, seed_);
     with_number(dtype_, [&]<class Number>(Number) {
       if constexpr (sizeof(Number) < sizeof(float)) {
-        std::ranges::transform(values, values.begin(),
-                               [](float value) { return to_float(split<Number>(value).high); });
+        std::ranges::transform(values, values.begin(), [](float value) {
+          return to_float(kernels::split<Number>(value).high);
+        });
       }
     });
     return values;

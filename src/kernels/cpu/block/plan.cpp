@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "src/kernels/cpu/support.h"
+
 namespace espalier::kernels::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
 
 /// Elements of block `index` along an axis of `size` elements.
 int64_t extent(int64_t size, int64_t block, int64_t index) {
@@ -34,23 +34,6 @@ Line column_line(const BlockMatrix& weight, const BlockPlan& plan, int64_t colum
   }
   return line;
 }
-
-/// Allocates parts of one block of memory; without memory it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(int64_t count) {
-    T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    return part;
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  size_t used_ = 0;
-};
 
 /// Upper bounds on the parts of a plan.
 struct Sizes {
@@ -166,9 +149,9 @@ int64_t block_columns(const BlockMatrix& weight) {
 BlockPlan plan_blocks(Stream& stream, const BlockMatrix& weight, const BlockPlanOptions& options) {
   const bool dry = stream.arena().dry();
   const Sizes sizes = sizes_of(weight, options, dry);
-  Carver counter(nullptr);
+  Carver counter;
   carve(counter, sizes, options);
-  Carver carver(stream.workspace(counter.used()));
+  Carver carver{stream.workspace(counter.used)};
   BlockPlan plan = carve(carver, sizes, options);
   if (dry) {
     return plan;

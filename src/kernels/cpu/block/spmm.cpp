@@ -136,7 +136,7 @@ void finish_rows(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float*
 }
 
 /// One row of y = sums + bias (+ y), activated = f(y).
-template <Activation kKind, class In, class Out>
+template <class F, class In, class Out>
 struct Apply {
   const BlockSpmmArgs& args;
   [[gnu::always_inline]] void operator()(int64_t row, int64_t first, int64_t n, float* sums) const {
@@ -162,14 +162,14 @@ struct Apply {
       In* activated = row_of<In>(args.activated, row) + first;
 #pragma omp simd
       for (int64_t c = 0; c < n; ++c) {
-        store(activated + c, activate(kKind, load(y + c)));
+        store(activated + c, F::value(load(y + c)));
       }
     }
   }
 };
 
 /// One row of dx = sums f'(preactivation) (+ dx).
-template <Activation kKind, class In, class Out>
+template <class F, class In, class Out>
 struct ApplyTransposed {
   const BlockSpmmTransposedArgs& args;
   [[gnu::always_inline]] void operator()(int64_t row, int64_t first, int64_t n, float* sums) const {
@@ -178,7 +178,7 @@ struct ApplyTransposed {
       const In* before = row_of<In>(args.preactivation, row) + first;
 #pragma omp simd
       for (int64_t c = 0; c < n; ++c) {
-        sums[c] *= activation_slope(kKind, load(before + c));
+        sums[c] *= F::slope(load(before + c));
       }
     }
     if (args.accumulate) {
@@ -195,31 +195,21 @@ struct ApplyTransposed {
 };
 
 /// Calls body(finish_row) with the row's function for these types and this activation.
-template <template <Activation, class, class> class Row, Activation kKind, class Args, class Body>
-void with_row_types(const Args& args, DType in, DType out, const Body& body) {
-  with_type(in, [&](auto in_type) {
-    with_type_beside<decltype(in_type)>(
-        out, [&](auto out_type) { body(Row<kKind, decltype(in_type), decltype(out_type)>{args}); });
+template <template <class, class, class> class Row, class Args, class Body>
+void with_row(const Args& args, const Tensor& in, const Tensor& out, const Body& body) {
+  with_function(args.activation, [&](auto function) {
+    with_type(in.dtype, [&](auto in_type) {
+      with_type_beside<decltype(in_type)>(out.dtype, [&](auto out_type) {
+        body(Row<decltype(function), decltype(in_type), decltype(out_type)>{args});
+      });
+    });
   });
-}
-
-template <template <Activation, class, class> class Row, class Args, class Body>
-void with_row(const Args& args, Activation kind, const Tensor& in, const Tensor& out,
-              const Body& body) {
-  switch (kind) {
-    case Activation::none:
-      return with_row_types<Row, Activation::none>(args, in.dtype, out.dtype, body);
-    case Activation::gelu:
-      return with_row_types<Row, Activation::gelu>(args, in.dtype, out.dtype, body);
-    case Activation::relu:
-      return with_row_types<Row, Activation::relu>(args, in.dtype, out.dtype, body);
-  }
 }
 
 }  // namespace
 
 void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
-  with_row<Apply>(args, args.activation, args.x, args.y, [&](const auto& finish_row) {
+  with_row<Apply>(args, args.x, args.y, [&](const auto& finish_row) {
     multiply(stream, args.weight, args.x, false,
              [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
                finish_rows(strip, row, rows, sums, finish_row);
@@ -228,7 +218,7 @@ void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
 }
 
 void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
-  with_row<ApplyTransposed>(args, args.activation, args.dy, args.dx, [&](const auto& finish_row) {
+  with_row<ApplyTransposed>(args, args.dy, args.dx, [&](const auto& finish_row) {
     multiply(stream, args.weight, args.dy, true,
              [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
                finish_rows(strip, row, rows, sums, finish_row);

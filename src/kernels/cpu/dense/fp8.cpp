@@ -77,7 +77,7 @@ void round_all(Stream& stream, const Tensor& x, float scale, const Tensor& to) {
 
 float scale_of(const Measured& found, float most) {
   if (wire::is_bad(found)) {
-    return wire::not_a_number();
+    return not_a_number();
   }
   const float scale = wire::largest_of(found) / most;
   return found.largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;

@@ -1,8 +1,8 @@
 #include <cstring>
 
 #include "src/kernels/cpu/dense/fp8.h"
-#include "src/kernels/cpu/dense/gemm_fp16.h"
 #include "src/kernels/cpu/dense/product.h"
+#include "src/kernels/cpu/dense/product_fp16.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -64,12 +64,34 @@ void rounded_product(Stream& stream, const GemmArgs& args) {
   });
 }
 
+void widen(int threads, const cpu::HalfPanel& panel) {
+  for_rows(threads, panel.rows, panel.cols, [&](int64_t row) {
+    const fp16* const from = panel.half + row * panel.stride;
+    float* const to = panel.wide + row * panel.cols;
+#pragma omp simd
+    for (int64_t c = 0; c < panel.cols; ++c) {
+      to[c] = load(from + c);
+    }
+  });
+}
+
+void narrow(int threads, const cpu::HalfPanel& panel, bool accumulate) {
+  for_rows(threads, panel.rows, panel.cols, [&](int64_t row) {
+    fp16* const to = panel.half + row * panel.stride;
+    const float* const from = panel.wide + row * panel.cols;
+#pragma omp simd
+    for (int64_t c = 0; c < panel.cols; ++c) {
+      store(to + c, from[c] + (accumulate ? load(to + c) : 0.0F));
+    }
+  });
+}
+
 /// c = op(a) op(b) (+ c) (+ bias)
 void product(Stream& stream, const GemmArgs& args) {
   if (args.round_a != Float8::none) {
     rounded_product(stream, args);
   } else if (args.a.dtype == DType::fp16) {
-    gemm_fp16(stream, args);
+    cpu::product_fp16(stream, args, {.widen = widen, .narrow = narrow});
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
   }

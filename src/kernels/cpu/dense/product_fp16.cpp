@@ -89,15 +89,11 @@ struct Product {
 
 }  // namespace
 
-Buffer fp16_panels(Stream& stream, const GemmArgs& args) {
-  const Panels panels(args);
-  return stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
-                                 Shape{panels.a() + panels.b() + panels.sums()});
-}
-
 void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops) {
   const Panels panels(args);
-  const Buffer memory = fp16_panels(stream, args);
+  const Buffer memory =
+      stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
+                              Shape{panels.a() + panels.b() + panels.sums()});
   auto* const a = static_cast<float*>(memory.tensor().data);
   const Product whole{.stream = stream,
                       .args = args,

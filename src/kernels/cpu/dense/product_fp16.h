@@ -15,15 +15,12 @@ struct HalfPanel {
   float* wide = nullptr;
 };
 
-/// Loops that are compiled for each instruction set: gemm_fp16.cpp.
+/// Loops that are compiled for each instruction set: gemm.cpp.
 struct HalfLoops {
   void (*widen)(int threads, const HalfPanel& panel);
   /// half = wide (+ half), rounded.
   void (*narrow)(int threads, const HalfPanel& panel, bool accumulate);
 };
-
-/// Scratch of one call; lives until the call ends.
-Buffer fp16_panels(Stream& stream, const GemmArgs& args);
 
 /// Like `product` of product.h.
 void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops);

@@ -9,14 +9,6 @@ using rules::None;
 using rules::Relu;
 using Gelu = rules::Gelu<Math>;
 
-/// f(x) and f'(x) for a kind known at compile time.
-[[gnu::always_inline]] inline float activate(Activation kind, float x) {
-  return rules::activate<Math>(kind, x);
-}
-[[gnu::always_inline]] inline float activation_slope(Activation kind, float x) {
-  return rules::activation_slope<Math>(kind, x);
-}
-
 /// Calls `body` with a value of the function object's type.
 template <class Body>
 inline void with_function(Activation kind, const Body& body) {

@@ -14,20 +14,14 @@ void drop(const DropoutArgs& args, int64_t first, int64_t n) {
   const T* x = elements<T>(args.x);
   T* y = elements<T>(args.y);
   const float scale = 1.0F / (1.0F - args.probability);
-  alignas(64) uint32_t words[kStage];
-  // Words come in groups of kDrawnWords, aligned to multiples of it; the range starts anywhere.
-  int64_t group = (first + args.offset) / kDrawnWords * kDrawnWords;
-  for (; group < first + n + args.offset; group += kStage) {
-    const int64_t begin = most(first, group - args.offset);
-    const int64_t end = least(first + n, group - args.offset + kStage);
-    const int64_t needed = end + args.offset - group;
-    draw_words(args.key, static_cast<uint64_t>(group / 4),
-               divide_up(needed, kDrawnWords) * kDrawnWords, words);
-    const uint32_t* word = words + (begin + args.offset - group);
+  Words<kStage> words;
+  for (const int64_t end = first + n; first < end; first += kStage) {
+    const int64_t part = least(kStage, end - first);
+    const uint32_t* word = words.draw(args.key, first + args.offset, part);
 #pragma omp simd
-    for (int64_t i = 0; i < end - begin; ++i) {
+    for (int64_t i = 0; i < part; ++i) {
       const float drawn = static_cast<float>(static_cast<int32_t>(word[i] >> 8)) * 0x1.0p-24F;
-      store(y + begin + i, load(x + begin + i) * (drawn >= args.probability ? scale : 0.0F));
+      store(y + first + i, load(x + first + i) * (drawn >= args.probability ? scale : 0.0F));
     }
   }
 }

@@ -23,19 +23,4 @@ void decode(const uint8_t* codes, float scale, int64_t n, float* x);
 template <DynamicMap kMap>
 float encode(const float* x, int64_t n, uint8_t* codes);
 
-/// The scale of a block, and the factor of its numbers.
-struct BlockScale {
-  float scale, inverse;
-};
-
-/// `high` and `low`: the largest and smallest number, high >= 0 and low <= 0.
-[[gnu::always_inline]] inline BlockScale block_scale(float high, float low) {
-  constexpr float kMost = 0x1.fffffep127F;
-  high = high < kMost ? high : kMost;
-  low = low > -kMost ? low : -kMost;
-  const float scale = high >= -low ? high : low;
-  const bool zero = __builtin_fabsf(scale) < 0x1p-104F;
-  return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
-}
-
 }  // namespace espalier::kernels::ESPALIER_ISA

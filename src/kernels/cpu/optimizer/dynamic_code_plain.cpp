@@ -9,54 +9,26 @@ struct Code {
   using Lines = DynamicLines<kMap>;
 
   template <int kDecade>
-  [[gnu::always_inline]] static float higher(float middle, float best) {
-    constexpr DynamicLine kLine = Lines::line(kDecade);
-    const float value = middle * kLine.slope + kLine.start;
-    return value > best ? value : best;
-  }
-
-  template <int kDecade>
   [[gnu::always_inline]] static float lower(float x, float best) {
     constexpr DynamicLine kLine = Lines::line(kDecade);
     const float position = x * kLine.steepness + kLine.offset;
     return position < best ? position : best;
   }
 
-  [[gnu::always_inline]] static float value(float p) {
-    const float middle = p + 0.5F;
-    float best = 0;
-    best = higher<0>(middle, best);
-    best = higher<1>(middle, best);
-    best = higher<2>(middle, best);
-    best = higher<3>(middle, best);
-    best = higher<4>(middle, best);
-    best = higher<5>(middle, best);
-    best = higher<6>(middle, best);
-    return best < 1.0F ? best : 1.0F;
+  template <int... kDecades>
+  [[gnu::always_inline]] static float lowest(float x, std::integer_sequence<int, kDecades...>) {
+    float position = 1024;
+    ((position = lower<kDecades>(x, position)), ...);
+    return position;
   }
 
   /// The nearest p to x in [0, 1), except the p of value 1.
   [[gnu::always_inline]] static float nearest(float x) {
-    float position = 1024;
-    position = lower<0>(x, position);
-    position = lower<1>(x, position);
-    position = lower<2>(x, position);
-    position = lower<3>(x, position);
-    position = lower<4>(x, position);
-    position = lower<5>(x, position);
-    position = lower<6>(x, position);
+    const float position = lowest(x, std::make_integer_sequence<int, 7>{});
     const auto p = static_cast<float>(static_cast<int32_t>(position));
     const bool power_of_2 = (__builtin_bit_cast(uint32_t, p) & 0x7fffffU) == 0;
     const bool before = position - p < Lines::kBorder;
     return power_of_2 & before ? p - 1.0F : p;
-  }
-
-  [[gnu::always_inline]] static float decoded(uint8_t code) {
-    if constexpr (Lines::kSigned) {
-      const auto p = static_cast<float>(code - 127);
-      return __builtin_copysignf(value(__builtin_fabsf(p)), p);
-    }
-    return value(static_cast<float>(code + 1));
   }
 
   /// x is relative to the scale.
@@ -79,7 +51,7 @@ template <DynamicMap kMap>
 void decode(const uint8_t* codes, float scale, int64_t n, float* x) {
 #pragma omp simd
   for (int64_t k = 0; k < n; ++k) {
-    x[k] = Code<kMap>::decoded(codes[k]) * scale;
+    x[k] = DynamicLines<kMap>::value(codes[k]) * scale;
   }
 }
 

@@ -15,36 +15,35 @@ void for_scales(int threads, int64_t count, const Body& body) {
   });
 }
 
-template <DynamicMap kMap>
-void quantize_as(Stream& stream, const QuantizeArgs& args) {
-  const float* x = elements<float>(args.x);
-  auto* codes = elements<uint8_t>(args.codes);
-  float* scales = elements<float>(args.scales);
-  for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
-    scales[block] = encode<kMap>(x + first, n, codes + first);
-  });
-}
-
-template <DynamicMap kMap>
-void dequantize_as(Stream& stream, const DequantizeArgs& args) {
-  const auto* codes = elements<uint8_t>(args.codes);
-  const float* scales = elements<float>(args.scales);
-  float* x = elements<float>(args.x);
-  for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
-    decode<kMap>(codes + first, scales[block], n, x + first);
-  });
+/// Calls body<map>().
+template <class Body>
+void with_map(DynamicMap map, const Body& body) {
+  map == DynamicMap::with_sign ? body.template operator()<DynamicMap::with_sign>()
+                               : body.template operator()<DynamicMap::without_sign>();
 }
 
 }  // namespace
 
 void quantize(Stream& stream, const QuantizeArgs& args) {
-  args.map == DynamicMap::with_sign ? quantize_as<DynamicMap::with_sign>(stream, args)
-                                    : quantize_as<DynamicMap::without_sign>(stream, args);
+  const float* x = elements<float>(args.x);
+  auto* codes = elements<uint8_t>(args.codes);
+  float* scales = elements<float>(args.scales);
+  with_map(args.map, [&]<DynamicMap kMap>() {
+    for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
+      scales[block] = encode<kMap>(x + first, n, codes + first);
+    });
+  });
 }
 
 void dequantize(Stream& stream, const DequantizeArgs& args) {
-  args.map == DynamicMap::with_sign ? dequantize_as<DynamicMap::with_sign>(stream, args)
-                                    : dequantize_as<DynamicMap::without_sign>(stream, args);
+  const auto* codes = elements<uint8_t>(args.codes);
+  const float* scales = elements<float>(args.scales);
+  float* x = elements<float>(args.x);
+  with_map(args.map, [&]<DynamicMap kMap>() {
+    for_scales(stream.threads(), args.x.count(), [&](int64_t block, int64_t first, int64_t n) {
+      decode<kMap>(codes + first, scales[block], n, x + first);
+    });
+  });
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

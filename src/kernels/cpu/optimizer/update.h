@@ -6,10 +6,10 @@
 // to write the copy.
 #include <type_traits>
 
-#include "src/core/random_rounding.h"
 #include "src/kernels/cpu/index/positions.h"
 #include "src/kernels/cpu/optimizer/dynamic_code.h"
 #include "src/kernels/cpu/simd/philox.h"
+#include "src/kernels/rules/master.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
@@ -47,24 +47,16 @@ inline void close(const Moment& moment, int64_t first, int64_t n, const float* b
 [[gnu::always_inline]] inline float master(const float* value, const uint16_t* /*low*/, int64_t k) {
   return value[k];
 }
-[[gnu::always_inline]] inline float master(const bf16* value, const uint16_t* low, int64_t k) {
-  const auto rest = static_cast<uint32_t>(int32_t{static_cast<int16_t>(low[k])});
-  return __builtin_bit_cast(float, (uint32_t{value[k].bits} << 16) + rest);
-}
-[[gnu::always_inline]] inline float master(const fp16* value, const uint16_t* low, int64_t k) {
+template <class Half>
+[[gnu::always_inline]] inline float master(const Half* value, const uint16_t* low, int64_t k) {
   return join(value[k], low[k]);
 }
 [[gnu::always_inline]] inline void set_master(float* value, uint16_t* /*low*/, int64_t k, float w) {
   value[k] = w;
 }
-[[gnu::always_inline]] inline void set_master(bf16* value, uint16_t* low, int64_t k, float w) {
-  // Rounding would turn some NaNs into numbers.
-  const uint32_t bits = w != w ? 0x7fc00000U : __builtin_bit_cast(uint32_t, w);
-  value[k].bits = static_cast<uint16_t>((bits + 0x8000U) >> 16);
-  low[k] = static_cast<uint16_t>(bits);
-}
-[[gnu::always_inline]] inline void set_master(fp16* value, uint16_t* low, int64_t k, float w) {
-  const SplitFloat<fp16> halves = split<fp16>(w);
+template <class Half>
+[[gnu::always_inline]] inline void set_master(Half* value, uint16_t* low, int64_t k, float w) {
+  const SplitFloat<Half> halves = split<Half>(w);
   value[k] = halves.high;
   low[k] = halves.low;
 }

@@ -1,23 +1,18 @@
 // Softmax and cross-entropy by row. A buffer in L1 holds logits for their maximum, exponentials and
 // sum. A row that fits is read and exponentiated once. A longer row is processed in parts, with a
 // running maximum and sum (online softmax), and exponentiated again for the gradient.
-#include <cfloat>
-
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/simd/reduce.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
+#include "src/kernels/rules/softmax.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr int64_t kPart = 1024;
 
-/// The softmax of a row is exp(x - top) / sum.
-struct Normaliser {
-  float top = -FLT_MAX;  ///< finite, so that -inf logits give exp(-inf) = 0, not NaN
-  float sum = 0;
-};
+using rules::Normaliser;
 
 /// Sets part = x; returns the largest of `least` and its elements.
 template <class T>
@@ -76,7 +71,7 @@ class Rows {
       totals_[i] = long_row(row_of<T>(args_.logits, first + i), cols_, parts_[i]);
     }
     for (int64_t i = 0; i < n && fits(); ++i) {
-      totals_[i].top = load_part(row_of<T>(args_.logits, first + i), cols_, -FLT_MAX, parts_[i]);
+      totals_[i].top = load_part(row_of<T>(args_.logits, first + i), cols_, -kLargest, parts_[i]);
     }
     for (int64_t i = 0; i < n && fits(); ++i) {
       exponentiate(parts_[i], cols_, totals_[i].top);
@@ -97,23 +92,19 @@ class Rows {
     const T* x = row_of<T>(args_.logits, row);
     const Normaliser& total = totals_[i];
     const int32_t target = elements<int32_t>(args_.targets)[row];
-    const float distance = total.top - load(x + target);
-    const float loss = distance + __builtin_logf(total.sum);
-    elements<float>(args_.losses)[row] = loss;
+    const auto row_loss = rules::row_loss<Math>(total, load(x + target), args_.scale);
+    elements<float>(args_.losses)[row] = row_loss.loss;
     if (args_.dlogits.data == nullptr) {
       return;
     }
-    const float scale = __builtin_isfinite(loss) ? args_.scale : __builtin_nanf("");
-    const float factor = scale / total.sum;
-    const float at_target = scale * (exp_below(-distance) / total.sum - 1.0F);
     with_type_beside<T>(args_.dlogits.dtype, [&](auto type) {
       auto* dx = row_of<decltype(type)>(args_.dlogits, row);
       if (fits()) {
-        short_row_gradient(parts_[i], cols_, factor, dx);
+        short_row_gradient(parts_[i], cols_, row_loss.factor, dx);
       } else {
-        long_row_gradient(x, cols_, total, factor, dx);
+        long_row_gradient(x, cols_, total, row_loss.factor, dx);
       }
-      store(dx + target, at_target);
+      store(dx + target, row_loss.at_target);
     });
   }
 

@@ -8,16 +8,16 @@
 #include "src/kernels/cpu/simd/reduce.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
+#include "src/kernels/rules/norm.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
 constexpr int64_t kParts = 32;
 constexpr int64_t kPartRows = 16;  ///< minimum rows of a block
 
 template <bool kCentred, class T, class W>
-void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
+void write_row(const NormArgs& args, int64_t row, float mean, float rstd) {
   const int64_t cols = args.x.cols();
   const float* x = row_of<float>(args.x, row);
   const W* weight = elements<W>(args.weight);
@@ -25,17 +25,14 @@ void write_row(const LayerNormArgs& args, int64_t row, float mean, float rstd) {
   T* y = row_of<T>(args.y, row);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
-    if constexpr (kCentred) {
-      store(y + c, (x[c] - mean) * rstd * load(weight + c) + load(bias + c));
-    } else {
-      store(y + c, x[c] * rstd * load(weight + c));
-    }
+    const float shift = kCentred ? load(bias + c) : 0.0F;
+    store(y + c, rules::norm_value<kCentred>(x[c], mean, rstd, load(weight + c), shift));
   }
 }
 
 /// Rows [first, first + n): each step runs for all of them before the next step, see kRowGroup.
 template <bool kCentred, class T, class W>
-void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
+void forward_rows(const NormArgs& args, int64_t first, int64_t n) {
   const int64_t cols = args.x.cols();
   const auto width = static_cast<float>(cols);
   float* mean = kCentred ? elements<float>(args.mean) + first : nullptr;
@@ -49,7 +46,7 @@ void forward_rows(const LayerNormArgs& args, int64_t first, int64_t n) {
       const auto distance = x - centre;
       return distance * distance;
     });
-    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + kEpsilon);
+    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + rules::kNormEpsilon);
   }
   for (int64_t i = 0; i < n; ++i) {
     write_row<kCentred, T, W>(args, first + i, kCentred ? mean[i] : 0.0F, rstd[i]);
@@ -62,7 +59,7 @@ struct Projection {
 };
 
 template <bool kCentred, class T, class W>
-Projection project_row(const LayerNormBackwardArgs& args, int64_t row) {
+Projection project_row(const NormBackwardArgs& args, int64_t row) {
   const int64_t cols = args.x.cols();
   const T* dy = row_of<T>(args.dy, row);
   const float* x = row_of<float>(args.x, row);
@@ -77,14 +74,14 @@ Projection project_row(const LayerNormBackwardArgs& args, int64_t row) {
     if constexpr (kCentred) {
       sum += g;
     }
-    projection += g * ((x[c] - mean) * rstd);
+    projection += g * rules::normalised(x[c], mean, rstd);
   }
   return {kCentred ? sum / static_cast<float>(cols) : 0.0F, projection / static_cast<float>(cols)};
 }
 
 /// dx of one row; its share of dweight and dbias is added to `share` [2, C] (RMSNorm: [1, C]).
 template <bool kCentred, class T, class W>
-void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projection& mean_of,
+void backward_row(const NormBackwardArgs& args, int64_t row, const Projection& mean_of,
                   float* __restrict share) {
   const int64_t cols = args.x.cols();
   const T* dy = row_of<T>(args.dy, row);
@@ -96,8 +93,9 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
     const float d = load(dy + c);
-    const float normalised = (x[c] - mean) * rstd;
-    dx[c] += rstd * (d * load(weight + c) - mean_of.centre - normalised * mean_of.slope);
+    const float normalised = rules::normalised(x[c], mean, rstd);
+    dx[c] +=
+        rules::norm_gradient(d, load(weight + c), normalised, rstd, mean_of.centre, mean_of.slope);
     share[c] += d * normalised;
     if constexpr (kCentred) {
       share[cols + c] += d;
@@ -113,7 +111,7 @@ void backward_row(const LayerNormBackwardArgs& args, int64_t row, const Projecti
 }
 
 template <bool kCentred, class T, class W>
-void backward_rows(const LayerNormBackwardArgs& args, int64_t first, int64_t n, float* share) {
+void backward_rows(const NormBackwardArgs& args, int64_t first, int64_t n, float* share) {
   Projection means[kRowGroup];
   for (int64_t i = 0; i < n; ++i) {
     means[i] = project_row<kCentred, T, W>(args, first + i);
@@ -153,7 +151,7 @@ void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& o
 }
 
 template <bool kCentred>
-void forward(Stream& stream, const LayerNormArgs& args) {
+void forward(Stream& stream, const NormArgs& args) {
   with_type(args.y.dtype, [&](auto type) {
     with_type_beside<decltype(type)>(args.weight.dtype, [&](auto weight) {
       for_row_groups(stream.threads(), args.x.rows(), args.x.cols(), [&](int64_t first, int64_t n) {
@@ -164,7 +162,7 @@ void forward(Stream& stream, const LayerNormArgs& args) {
 }
 
 template <bool kCentred>
-void backward(Stream& stream, const LayerNormBackwardArgs& args) {
+void backward(Stream& stream, const NormBackwardArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
   const int64_t together = most(kPartRows, divide_up(rows, kParts));
@@ -196,25 +194,12 @@ void backward(Stream& stream, const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-void layernorm(Stream& stream, const LayerNormArgs& args) { forward<true>(stream, args); }
-
-void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
-  backward<true>(stream, args);
+void norm(Stream& stream, const NormArgs& args) {
+  args.bias ? forward<true>(stream, args) : forward<false>(stream, args);
 }
 
-void rmsnorm(Stream& stream, const RmsNormArgs& args) {
-  forward<false>(stream, {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
-}
-
-void rmsnorm_backward(Stream& stream, const RmsNormBackwardArgs& args) {
-  backward<false>(stream, {.dy = args.dy,
-                           .x = args.x,
-                           .weight = args.weight,
-                           .rstd = args.rstd,
-                           .dx = args.dx,
-                           .dweight = args.dweight,
-                           .accumulate = args.accumulate,
-                           .rounded = args.rounded});
+void norm_backward(Stream& stream, const NormBackwardArgs& args) {
+  args.dbias ? backward<true>(stream, args) : backward<false>(stream, args);
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

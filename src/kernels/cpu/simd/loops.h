@@ -32,17 +32,11 @@ template <class T>
 
 /// Calls `body` with a value of the element type: float, bf16 or fp16.
 template <class Body>
-inline void with_type(DType dtype, const Body& body) {
-  if (dtype == DType::bf16) {
-    body(bf16{});
-  } else if (dtype == DType::fp16) {
-    body(fp16{});
-  } else {
-    body(float{});
-  }
+[[gnu::always_inline]] inline void with_type(DType dtype, const Body& body) {
+  with_number(dtype, body);
 }
 
-/// Like above, for an operand of a call that has elements of type T: bf16 and fp16 never mix in one
+/// The same, for an operand of a call that has elements of type T: bf16 and fp16 never mix in one
 /// call (rules.h).
 template <class T, class Body>
 inline void with_type_beside(DType dtype, const Body& body) {

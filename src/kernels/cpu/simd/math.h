@@ -56,6 +56,8 @@ namespace espalier::kernels::ESPALIER_ISA {
 struct Math {
   [[gnu::always_inline]] static float root(float x) { return __builtin_sqrtf(x); }
   [[gnu::always_inline]] static float quotient(float a, float b) { return a / b; }
+  [[gnu::always_inline]] static float exponential(float x) { return exp_below(x); }
+  [[gnu::always_inline]] static float logarithm(float x) { return __builtin_logf(x); }
   /// exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
   [[gnu::always_inline]] static float gelu_decay(float x) {
     constexpr float kTwoRoot = 1.5957691216F;  // 2 sqrt(2/pi)

@@ -30,21 +30,13 @@ struct Epilogue {
   bool accumulate = false;
 };
 
+/// f of each lane.
 template <class F>
-[[gnu::always_inline]] inline Vector value_of(Vector x) {
+[[gnu::always_inline]] inline Vector each_lane(Vector x, const F& f) {
   float lanes[kLanes];
   write_vector(lanes, x);
   for (float& lane : lanes) {
-    lane = F::value(lane);
-  }
-  return read_vector(lanes);
-}
-template <class F>
-[[gnu::always_inline]] inline Vector slope_of(Vector x) {
-  float lanes[kLanes];
-  write_vector(lanes, x);
-  for (float& lane : lanes) {
-    lane = F::slope(lane);
+    lane = f(lane);
   }
   return read_vector(lanes);
 }
@@ -55,7 +47,8 @@ template <class F, class In, class Out>
                                            Vector v, int64_t n) {
   Out* out = row_of<Out>(e.out, token) + feature;
   if (e.preactivation) {
-    v *= slope_of<F>(read_vector(row_of<In>(e.preactivation, token) + feature, n));
+    v *= each_lane(read_vector(row_of<In>(e.preactivation, token) + feature, n),
+                   [](float x) { return F::slope(x); });
   }
   if (e.bias != nullptr) {
     v += read_vector(e.bias + feature, n);
@@ -65,7 +58,8 @@ template <class F, class In, class Out>
   }
   write_vector(out, v, n);
   if (e.activated) {
-    write_vector(row_of<In>(e.activated, token) + feature, value_of<F>(read_vector(out, n)), n);
+    write_vector(row_of<In>(e.activated, token) + feature,
+                 each_lane(read_vector(out, n), [](float y) { return F::value(y); }), n);
   }
 }
 

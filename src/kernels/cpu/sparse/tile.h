@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "src/kernels/cpu/simd/loops.h"
-#include "src/kernels/kernels.h"
+#include "src/kernels/cpu/support.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
@@ -55,18 +55,7 @@ struct Tiles {
   int64_t tiles() const { return blocks * panels; }
 };
 
-/// Allocates consecutive pieces of the workspace; without memory it only sums their sizes.
-struct Carver {
-  std::byte* memory = nullptr;
-  size_t used = 0;
-
-  template <class T>
-  [[gnu::always_inline]] T* take(int64_t count) {
-    std::byte* piece = memory == nullptr ? nullptr : memory + used;
-    used += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(piece);
-  }
-};
+using cpu::Carver;
 
 /// A matrix as flat bits; for a list, the bits are built in the workspace.
 struct KeptBits {

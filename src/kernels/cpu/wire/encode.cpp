@@ -5,7 +5,6 @@
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
 #include "src/kernels/cpu/wire/pack.h"
-#include "src/kernels/cpu/wire/percentiles.h"
 #include "src/kernels/cpu/wire/values.h"
 #include "src/kernels/cpu/wire/whole.h"
 #include "src/kernels/verify/verify.h"
@@ -26,8 +25,7 @@ struct BucketEncoder {
 
   void prepare(const WireFormat& format, const std::byte* wire, int64_t carried_bytes) {
     const Carried carried = get_carried(wire, carried_bytes);
-    const float first =
-        format.half_meta ? wire::from_half(carried.word[0] & 0xffffU) : carried.scale();
+    const float first = format.half_meta ? from_half(carried.word[0] & 0xffffU) : carried.scale();
     bad = first != first;
     if (!bad) {
       encoder = typename Codec::Encoder(format, carried, wire::wire_tables());
@@ -66,26 +64,52 @@ struct BucketEncoder<wire::Percentiles> {
   }
   template <bool>
   void encode(const float* x, int64_t n, const uint32_t*, uint8_t* codes) const {
-    switch (bits) {
-      case 1:
-        return encode_percentiles<0>(middle, x, n, codes);
-      case 2:
-        return encode_percentiles<1>(middle, x, n, codes);
-      case 3:
-        return encode_percentiles<2>(middle, x, n, codes);
-      case 4:
-        return encode_percentiles<3>(middle, x, n, codes);
-      case 5:
-        return encode_percentiles<4>(middle, x, n, codes);
-      case 6:
-        return encode_percentiles<5>(middle, x, n, codes);
-      case 7:
-        return encode_percentiles<6>(middle, x, n, codes);
-      default:
-        return encode_percentiles<7>(middle, x, n, codes);
-    }
+    static constexpr decltype(&encode_percentiles<0>) kBySteps[] = {
+        encode_percentiles<0>, encode_percentiles<1>, encode_percentiles<2>, encode_percentiles<3>,
+        encode_percentiles<4>, encode_percentiles<5>, encode_percentiles<6>, encode_percentiles<7>};
+    kBySteps[bits - 1](middle, x, n, codes);
   }
 };
+
+/// Radix sort, least significant digit first: 31 bits in three digits, so the result is in `spare`.
+void sort_bits(uint32_t* keys, uint32_t* spare, int64_t n) {
+  constexpr int kDigit = 11;
+  constexpr uint32_t kMask = (1U << kDigit) - 1;
+  for (int shift = 0; shift < 31; shift += kDigit) {
+    uint32_t begin[kMask + 2] = {};
+    for (int64_t i = 0; i < n; ++i) {
+      ++begin[((keys[i] >> shift) & kMask) + 1];
+    }
+    for (uint32_t digit = 0; digit < kMask; ++digit) {
+      begin[digit + 1] += begin[digit];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      spare[begin[(keys[i] >> shift) & kMask]++] = keys[i];
+    }
+    uint32_t* const sorted = spare;
+    spare = keys;
+    keys = sorted;
+  }
+}
+
+/// Writes the header of a bucket of codec "table": 2^(bits-1) magnitudes; NaN if `bad`.
+void carry_percentiles(int bits, bool bad, const float* x, int64_t n, std::byte* wire) {
+  const int64_t count = int64_t{1} << (bits - 1);
+  uint32_t keys[wire::Percentiles::kMostNumbers];
+  uint32_t sorted[wire::Percentiles::kMostNumbers];
+  const int64_t stride = wire::Percentiles::stride_of(n);
+  const int64_t taken = divide_up(n, stride);
+  for (int64_t i = 0; i < taken; ++i) {
+    keys[i] = bits_of(magnitude_of(x[i * stride]));
+  }
+  if (!bad) {
+    sort_bits(keys, sorted, taken);
+  }
+  for (int64_t k = 1; k <= count; ++k) {
+    const uint32_t found = bad ? kNaNBits : sorted[wire::Percentiles::place_of(k, taken, count)];
+    __builtin_memcpy(wire + 4 * (k - 1), &found, sizeof found);
+  }
+}
 
 template <class Codec>
 struct Message {

@@ -84,7 +84,7 @@ bool is_valid(const std::byte* wire, int64_t kept, int64_t n) {
 void decode_bucket(const std::byte* wire, int64_t kept, bool accumulate, float* y, int64_t n) {
   const bool valid = is_valid(wire, kept, n);
   if (!valid || !accumulate) {
-    const float fill = valid ? 0.0F : wire::not_a_number();
+    const float fill = valid ? 0.0F : not_a_number();
     for (int64_t i = 0; i < n; ++i) {
       y[i] = fill;
     }

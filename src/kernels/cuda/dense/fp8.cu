@@ -124,7 +124,7 @@ __device__ __forceinline__ float find_inverse(const Sides& args, const Place& pl
   largest = block_largest(largest);
   float scale = __int_as_float(largest) / most_of(side.wide);
   scale = largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
-  scale = static_cast<uint32_t>(largest) >= kInfiniteBits ? wire::not_a_number() : scale;
+  scale = static_cast<uint32_t>(largest) >= kInfiniteBits ? not_a_number() : scale;
   if (place.block == 0 && threadIdx.x == 0) {
     args.scales[scale_place(place.side)] = scale;
   }

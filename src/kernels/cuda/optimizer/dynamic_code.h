@@ -8,49 +8,8 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Calls visit<kDecade>() for each of the seven decades of the map.
-template <class Visit>
-__device__ __forceinline__ void for_decades(const Visit& visit) {
-  [&]<int... kDecades>(std::integer_sequence<int, kDecades...>) {
-    (visit.template operator()<kDecades>(), ...);
-  }
-  (std::make_integer_sequence<int, 7>{});
-}
-
-/// Maps codes to values.
-template <DynamicMap kMap>
-struct DynamicCode {
-  using Lines = DynamicLines<kMap>;
-
-  template <int kDecade>
-  static __device__ __forceinline__ float higher(float middle, float best) {
-    constexpr DynamicLine kLine = Lines::line(kDecade);
-    return fmaxf(middle * kLine.slope + kLine.start, best);
-  }
-
-  static __device__ __forceinline__ float value(float p) {
-    const float middle = p + 0.5F;
-    float best = 0;
-    for_decades([&]<int kDecade>() { best = higher<kDecade>(middle, best); });
-    return fminf(best, 1.0F);
-  }
-
-  static __device__ __forceinline__ float decoded(unsigned code) {
-    if constexpr (Lines::kSigned) {
-      const auto p = static_cast<float>(static_cast<int>(code) - 127);
-      return copysignf(value(fabsf(p)), p);
-    }
-    return value(static_cast<float>(code + 1));
-  }
-};
-
-struct CodeScale {
-  float scale, inverse;
-};
-
 /// Scale of the warp's 256 numbers; each lane passes two quads.
-__device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
-  constexpr float kMost = 0x1.fffffep127F;
+__device__ __forceinline__ BlockScale warp_scale(const Quad& a, const Quad& b) {
   float high = 0;
   float low = 0;
 #pragma unroll
@@ -58,11 +17,7 @@ __device__ __forceinline__ CodeScale warp_scale(const Quad& a, const Quad& b) {
     high = fmaxf(high, fmaxf(a.x[k], b.x[k]));
     low = fminf(low, fminf(a.x[k], b.x[k]));
   }
-  high = fminf(warp_max(high), kMost);
-  low = fmaxf(-warp_max(-low), -kMost);
-  const float scale = high >= -low ? high : low;
-  const bool zero = fabsf(scale) < 0x1p-104F;
-  return {zero ? 0.0F : scale, zero ? 0.0F : 1.0F / scale};
+  return block_scale(warp_max(high), -warp_max(-low));
 }
 
 /// Loads or stores four codes as one word, the first in its lowest byte. kWhole as in elements.h.
@@ -102,7 +57,7 @@ __device__ __forceinline__ Quad decode_quad(unsigned codes, float scale) {
   Quad q;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    q.x[k] = DynamicCode<kMap>::decoded(codes >> 8 * k & 255U) * scale;
+    q.x[k] = DynamicLines<kMap>::value(codes >> 8 * k & 255U) * scale;
   }
   return q;
 }
@@ -112,14 +67,13 @@ __device__ __forceinline__ Quad decode_quad(unsigned codes, float scale) {
 /// that can meet it: there are only two, since a decade spans more than three octaves.
 template <DynamicMap kMap>
 class CodeTable {
-  using Code = DynamicCode<kMap>;
   using Lines = DynamicLines<kMap>;
 
  public:
   /// Called by all threads of a block, at least 32. A barrier must follow before the first lookup.
   __device__ __forceinline__ void fill() {
     for (unsigned code = threadIdx.x; code < 256; code += blockDim.x) {
-      values_[code] = Code::decoded(code);
+      values_[code] = Lines::value(static_cast<int>(code));
     }
     if (threadIdx.x < kOctaves) {
       fill_octave(threadIdx.x);

@@ -25,7 +25,7 @@ __device__ __forceinline__ void quantize_block(const Codes& args, const CodeTabl
   const int64_t count = args.n - first;
   const Quad a = load_quad<kWhole>(args.x, first, count);
   const Quad b = load_quad<kWhole>(args.x, first + 128, count - 128);
-  const CodeScale scale = warp_scale(a, b);
+  const BlockScale scale = warp_scale(a, b);
   store_codes<kWhole>(args.codes, first, count, table.encode(a, scale.inverse));
   store_codes<kWhole>(args.codes, first + 128, count - 128, table.encode(b, scale.inverse));
   if (threadIdx.x % 32 == 0) {

@@ -4,6 +4,7 @@
 #include "src/kernels/cuda/optimizer/dynamic_code.h"
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/cuda/simt/philox.h"
+#include "src/kernels/rules/master.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -72,7 +73,7 @@ __device__ __forceinline__ void store_moment(const Moment& moment, int64_t i, in
     }
     return;
   }
-  const CodeScale scale = warp_scale(q[0], q[1]);
+  const BlockScale scale = warp_scale(q[0], q[1]);
   store_codes<kWhole>(moment.codes, i, count, table.encode(q[0], scale.inverse));
   store_codes<kWhole>(moment.codes, i + 128, count - 128, table.encode(q[1], scale.inverse));
   if (threadIdx.x % 32 == 0) {
@@ -96,36 +97,9 @@ inline bool has_whole_quads(const Master& master) {
   return has_whole_quads(master.value) && has_whole_quads(master.low);
 }
 
-// Halves of a master copy in fp16, the upper one as a number: core/types.h, SplitFloat.
-
-/// The exponent with fp32's bias; smaller magnitudes have that of 2^-14.
-__device__ __forceinline__ unsigned split_exponent(float magnitude) {
-  const unsigned exponent = __float_as_uint(magnitude) >> 23;
-  return exponent < 113 ? 113 : exponent;
-}
-__device__ __forceinline__ float join_fp16(float high, int low) {
-  const float size = fabsf(high);
-  const float unit = __uint_as_float((split_exponent(size) - 25) << 23);
-  const float w = size + static_cast<float>(low) * unit;
-  return __uint_as_float(__float_as_uint(w) | (__float_as_uint(high) & 0x80000000U));
-}
-/// Returns the low half and sets `high`.
-__device__ __forceinline__ unsigned split_fp16(float w, float& high) {
-  const float given = fabsf(w);
-  // Adding and subtracting 2^-16 leaves multiples of 2^-39.
-  const float size = given < 0x1p-16F ? (given + 0x1p-16F) - 0x1p-16F : given;
-  const float rounded = from_fp16(to_fp16_bits(size));
-  const float units = __uint_as_float((127 + 127 + 25 - split_exponent(rounded)) << 23);
-  const float rest = size < 65520.0F ? size - rounded : 0.0F;
-  high = w != w ? __uint_as_float(0x7fc00000U)
-                : __uint_as_float(__float_as_uint(rounded) | (__float_as_uint(w) & 0x80000000U));
-  return static_cast<unsigned>(static_cast<int>(rest * units)) & 0xffffU;
-}
-
 __device__ __forceinline__ float join(DType half, float high, unsigned low) {
-  const int rest = static_cast<int16_t>(low);
-  return half == DType::fp16 ? join_fp16(high, rest)
-                             : __uint_as_float(__float_as_uint(high) + static_cast<unsigned>(rest));
+  return half == DType::fp16 ? join_number<fp16>(high, static_cast<uint16_t>(low))
+                             : join_number<bf16>(high, static_cast<uint16_t>(low));
 }
 
 /// A quad of the master copy in its stored form.
@@ -166,14 +140,11 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   unsigned low[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    if (master.value.type == DType::fp16) {
-      low[k] = split_fp16(w.x[k], high.x[k]);
-      continue;
-    }
-    // Rounding would turn some NaNs into numbers.
-    const unsigned bits = w.x[k] != w.x[k] ? 0x7fc00000U : __float_as_uint(w.x[k]);
-    high.x[k] = __uint_as_float((bits + 0x8000U) & 0xffff0000U);
-    low[k] = bits & 0xffffU;
+    const auto take = [&](const auto& halves) {
+      high.x[k] = number_of(halves.high);
+      low[k] = halves.low;
+    };
+    master.value.type == DType::fp16 ? take(split<fp16>(w.x[k])) : take(split<bf16>(w.x[k]));
   }
   store_quad<kWhole>(master.value, i, count, high);
   store_halves<kWhole>(master.low + i, count,
@@ -187,28 +158,6 @@ __device__ __forceinline__ Quad store_master(const Master& master, int64_t i, in
   return high;
 }
 
-// Random rounding, to a number: src/core/random_rounding.h.
-
-__device__ __forceinline__ float bf16_at_random(float w, unsigned word) {
-  const unsigned bits = w != w ? 0x7fc00000U : __float_as_uint(w);
-  const unsigned added = (bits & 0x7fffffffU) > 0x7f7f0000U ? 0x8000U : word >> 16;
-  return __uint_as_float((bits + added) & 0xffff0000U);
-}
-__device__ __forceinline__ float fp16_at_random(float w, unsigned word) {
-  const unsigned bits = __float_as_uint(w);
-  const unsigned magnitude = bits & 0x7fffffffU;
-  const unsigned added = magnitude > 0x477fe000U ? 0x1000U : word >> 19;
-  const unsigned normal = (magnitude - (112U << 23) + added) >> 13;
-  const bool is_small = magnitude < 0x38800000U;
-  const float size = is_small ? fabsf(w) : 0.0F;
-  const auto counted = static_cast<unsigned>(static_cast<int>(size * 0x1p45F));
-  unsigned half = is_small ? (counted + (word >> 11)) >> 21 : normal;
-  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
-  half |= bits >> 16 & 0x8000U;
-  half = magnitude > 0x7f800000U ? 0x7e00U : half;
-  return from_fp16(half);
-}
-
 /// Writes w to 16-bit values without low halves; returns the stored values.
 template <bool kWhole>
 __device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i, int64_t count,
@@ -217,8 +166,9 @@ __device__ __forceinline__ Quad store_at_random(const Elements& value, int64_t i
   Quad stored;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    stored.x[k] = value.type == DType::fp16 ? fp16_at_random(w.x[k], words.word[k])
-                                            : bf16_at_random(w.x[k], words.word[k]);
+    stored.x[k] = value.type == DType::fp16
+                      ? number_of(round_at_random<fp16>(w.x[k], words.word[k]))
+                      : number_of(round_at_random<bf16>(w.x[k], words.word[k]));
   }
   store_quad<kWhole>(value, i, count, stored);
   return stored;

@@ -2,13 +2,15 @@
 // (online softmax), the second the gradient; it finds the row in the L2 cache. A row of odd length
 // may begin at an unaligned quad: its first elements are processed one by one. A target outside the
 // row makes its loss and gradient NaN.
+#include "src/kernels/cuda/simt/math.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
+#include "src/kernels/rules/softmax.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr float kLog2E = 1.44269504F;
+using rules::Normaliser;
 
 struct Loss {
   Elements logits, dlogits;  ///< dlogits null: do not compute the gradient
@@ -18,14 +20,6 @@ struct Loss {
   int64_t stride, dstride;
   float scale;
 };
-
-/// The softmax of a row is exp(x - top) / sum.
-struct Normaliser {
-  float top = -FLT_MAX;  ///< finite, so that -inf logits give exp(-inf) = 0, not NaN
-  float sum = 0;
-};
-
-__device__ __forceinline__ float exponential(float x) { return power_of_2(x * kLog2E); }
 
 /// The part of a row that a thread loads before it uses any of it: quad j is at column i + j step
 /// and has `count` elements. kWhole: all quads are complete and aligned.
@@ -66,12 +60,12 @@ __device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
       top = part.has(k) ? fmaxf(top, q.x[k]) : top;
     }
   }
-  float sum = total.sum * exponential(total.top - top);
+  float sum = total.sum * Math::exponential(total.top - top);
 #pragma unroll
   for (const Quad& q : part.q) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      sum += part.has(k) ? exponential(q.x[k] - top) : 0.0F;
+      sum += part.has(k) ? Math::exponential(q.x[k] - top) : 0.0F;
     }
   }
   total = {top, sum};
@@ -79,8 +73,8 @@ __device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
 
 /// Joins the normalisers of all threads of the block.
 __device__ __forceinline__ Normaliser joined(const Normaliser& own) {
-  const float top = block_max(own.top, -FLT_MAX);
-  return {top, block_sum(own.sum * exponential(own.top - top))};
+  const float top = block_max(own.top, -kLargest);
+  return {top, block_sum(own.sum * Math::exponential(own.top - top))};
 }
 
 /// Calls visit(Quads) for this thread's parts of a row. If the row begins at an unaligned quad, its
@@ -111,35 +105,31 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   const Elements logits = elements_from(args.logits, row * args.stride);
   const int64_t target = args.targets[row];
   const bool known = target >= 0 && target < args.cols;
-  const float at_target = known ? load(logits, target) : __uint_as_float(0x7fc00000U);
+  const float at_target = known ? load(logits, target) : not_a_number();
   Normaliser own;
   for_row(logits, args.cols, [&](const auto& part) { meet(own, part); });
   const Normaliser total = joined(own);  // has a barrier: the row may be overwritten from here on
-  const float distance = total.top - at_target;
-  const float loss = distance + logf(total.sum);
+  const auto row_loss = rules::row_loss<Math>(total, at_target, args.scale);
   if (threadIdx.x == 0) {
-    args.losses[row] = loss;
+    args.losses[row] = row_loss.loss;
   }
   if (args.dlogits.data == nullptr) {
     return;
   }
   const Elements dlogits = elements_from(args.dlogits, row * args.dstride);
-  const float scale = fabsf(loss) <= FLT_MAX ? args.scale : __uint_as_float(0x7fc00000U);
-  const float factor = scale / total.sum;
-  const float gradient = scale * (exponential(-distance) / total.sum - 1.0F);
   for_row(logits, args.cols, [&](auto part) {
 #pragma unroll
     for (Quad& q : part.q) {
 #pragma unroll
       for (float& x : q.x) {
-        x = factor * exponential(x - total.top);
+        x = row_loss.factor * Math::exponential(x - total.top);
       }
     }
     part.store(dlogits);
   });
   __syncthreads();
   if (threadIdx.x == 0 && known) {
-    store(dlogits, target, gradient);
+    store(dlogits, target, row_loss.at_target);
   }
 }
 

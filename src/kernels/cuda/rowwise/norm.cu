@@ -10,11 +10,11 @@
 #include "src/kernels/cuda/rowwise/combine.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
+#include "src/kernels/rules/norm.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
 constexpr int kHeld = 4;
 constexpr int kBackwardThreads = 256;  ///< with more, the held quads do not fit the registers
 
@@ -89,14 +89,14 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     squares += quad_squares<kWhole>(q, mean, cols - i);
   });
-  const float rstd = quick_inverse_root(lanes.sum(squares) * args.inverse_width + kEpsilon);
+  const float rstd =
+      quick_inverse_root(lanes.sum(squares) * args.inverse_width + rules::kNormEpsilon);
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
     const Quad bias = kCentred ? load_quad<kWhole>(args.bias, i, cols - i) : Quad{};
     Quad out;
     for (int k = 0; k < 4; ++k) {
-      out.x[k] =
-          kCentred ? (q.x[k] - mean) * rstd * weight.x[k] + bias.x[k] : q.x[k] * rstd * weight.x[k];
+      out.x[k] = rules::norm_value<kCentred>(q.x[k], mean, rstd, weight.x[k], bias.x[k]);
     }
     store_quad<kWhole>(args.y, row * args.y_stride + i, cols - i, out);
   });
@@ -172,7 +172,7 @@ __device__ __forceinline__ void project(const Backward& args, const RowQuads& q,
     if constexpr (kCentred) {
       sums.centre += g;
     }
-    sums.slope += kWhole || i + k < args.cols ? g * ((q.x.x[k] - mean) * rstd) : 0.0F;
+    sums.slope += kWhole || i + k < args.cols ? g * rules::normalised(q.x.x[k], mean, rstd) : 0.0F;
   }
 }
 
@@ -195,8 +195,8 @@ __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, in
   Quad dx = q.dx;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const float normalised = (q.x.x[k] - of.mean) * of.rstd;
-    dx.x[k] += of.rstd * (dy.x[k] * weight.x[k] - of.centre - normalised * of.slope);
+    const float normalised = rules::normalised(q.x.x[k], of.mean, of.rstd);
+    dx.x[k] += rules::norm_gradient(dy.x[k], weight.x[k], normalised, of.rstd, of.centre, of.slope);
     share.weight.x[k] += dy.x[k] * normalised;
     if constexpr (kCentred) {
       share.bias.x[k] += dy.x[k];
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1) norm_rows_backward(Backwa
 }
 
 template <bool kCentred>
-void forward_pass(const char* name, Stream& stream, const LayerNormArgs& args) {
+void forward_pass(Stream& stream, const NormArgs& args) {
   const int64_t cols = args.x.cols();
   const int64_t rows = args.x.rows();
   Forward forward{.x = static_cast<const float*>(args.x.data),
@@ -317,7 +317,7 @@ void forward_pass(const char* name, Stream& stream, const LayerNormArgs& args) {
   forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
                   has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
                   has_whole_quads(forward.y, args.y.stride);
-  const Launch warps{.name = name, .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
+  const Launch warps{.name = "norm", .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
   if (forward.whole && cols <= 1024) {
     launch(norm_warps<kCentred, 8>, warps, stream, forward);
   } else if (forward.whole && cols <= 2048) {
@@ -325,13 +325,13 @@ void forward_pass(const char* name, Stream& stream, const LayerNormArgs& args) {
   } else {
     launch(
         norm_row<kCentred>,
-        {.name = name, .grid = blocks_for(rows, 1), .block = threads_for_row(divide_up(cols, 4))},
+        {.name = "norm", .grid = blocks_for(rows, 1), .block = threads_for_row(divide_up(cols, 4))},
         stream, forward);
   }
 }
 
 template <bool kCentred>
-void backward_pass(const char* name, Stream& stream, const LayerNormBackwardArgs& args) {
+void backward_pass(Stream& stream, const NormBackwardArgs& args) {
   // Threads resident on a large device, about 500 an SM.
   constexpr int64_t kThreads = int64_t{1} << 16;
   constexpr int64_t kSharedBytes = 96 << 10;  // available on every architecture that we compile for
@@ -368,7 +368,7 @@ void backward_pass(const char* name, Stream& stream, const LayerNormBackwardArgs
                    has_whole_quads(elements(args.x), args.x.stride) &&
                    has_whole_quads(elements(args.dx), args.dx.stride) && has_whole_quads(shares);
   launch(norm_rows_backward<kCentred>,
-         {.name = name,
+         {.name = "norm_backward",
           .grid = blocks_for(parts, 1),
           .block = threads,
           .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
@@ -379,29 +379,12 @@ void backward_pass(const char* name, Stream& stream, const LayerNormBackwardArgs
 
 }  // namespace
 
-void layernorm(Stream& stream, const LayerNormArgs& args) {
-  forward_pass<true>("layernorm", stream, args);
+void norm(Stream& stream, const NormArgs& args) {
+  args.bias ? forward_pass<true>(stream, args) : forward_pass<false>(stream, args);
 }
 
-void layernorm_backward(Stream& stream, const LayerNormBackwardArgs& args) {
-  backward_pass<true>("layernorm_backward", stream, args);
-}
-
-void rmsnorm(Stream& stream, const RmsNormArgs& args) {
-  forward_pass<false>("rmsnorm", stream,
-                      {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd});
-}
-
-void rmsnorm_backward(Stream& stream, const RmsNormBackwardArgs& args) {
-  backward_pass<false>("rmsnorm_backward", stream,
-                       {.dy = args.dy,
-                        .x = args.x,
-                        .weight = args.weight,
-                        .rstd = args.rstd,
-                        .dx = args.dx,
-                        .dweight = args.dweight,
-                        .accumulate = args.accumulate,
-                        .rounded = args.rounded});
+void norm_backward(Stream& stream, const NormBackwardArgs& args) {
+  args.dbias ? backward_pass<true>(stream, args) : backward_pass<false>(stream, args);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

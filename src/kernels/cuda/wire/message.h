@@ -76,7 +76,7 @@ template <class Codec>
 __device__ __forceinline__ bool is_bad(const Message& message, const BucketWords& carried) {
   float first = carried.words.scale();
   if constexpr (Codec::kEntry.half_meta) {
-    first = message.format.half_meta ? wire::from_half(carried.words.word[0] & 0xffffU) : first;
+    first = message.format.half_meta ? kernels::from_half(carried.words.word[0] & 0xffffU) : first;
   }
   return first != first;
 }

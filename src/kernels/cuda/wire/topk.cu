@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) decode_largest(Message message, bool
   const Bucket bucket(message);
   const bool valid = is_valid(bucket);
   if (!valid || !accumulate) {
-    fill_bucket(bucket, valid ? 0.0F : wire::not_a_number());
+    fill_bucket(bucket, valid ? 0.0F : not_a_number());
   }
   __syncthreads();
   for (int64_t k = threadIdx.x; valid && k < bucket.kept; k += blockDim.x) {

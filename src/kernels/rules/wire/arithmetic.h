@@ -9,16 +9,6 @@
 
 namespace espalier::kernels::wire {
 
-ESPALIER_RULE float not_a_number() { return float_of(kNaNBits); }
-
-#ifdef ESPALIER_GPU
-ESPALIER_RULE float from_half(uint32_t bits) { return ESPALIER_GPU::from_fp16(bits); }
-ESPALIER_RULE uint32_t to_half(float x) { return ESPALIER_GPU::to_fp16_bits(x); }
-#else
-ESPALIER_RULE float from_half(uint32_t bits) { return to_float(fp16{static_cast<uint16_t>(bits)}); }
-ESPALIER_RULE uint32_t to_half(float x) { return to_fp16(x).bits; }
-#endif
-
 /// Integers in the order of the floats, -0 before +0, NaN at the ends. Its own inverse.
 ESPALIER_RULE int32_t ordered_bits(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 

@@ -10,6 +10,8 @@
 namespace espalier {
 namespace {
 
+using kernels::round_at_random;
+
 /// Neighbours of a positive number, by bits.
 template <class Half>
 Half below(float w) {

@@ -6,12 +6,10 @@
 #include <limits>
 #include <random>
 
-#include "src/core/types.h"
+#include "src/kernels/rules/master.h"
 
-namespace espalier {
+namespace espalier::kernels {
 namespace {
-
-uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
 TEST(SplitFloat, joins_to_the_same_bits) {
   std::mt19937 random(1);
@@ -153,4 +151,4 @@ TEST(SplitHalf, edges) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::kernels
