@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/core/random_rounding.h"
+#include "src/kernels/rules/master.h"
 #include "tests/kernels/all_kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 
@@ -181,7 +181,7 @@ void expect_rounds_by_the_rule(const Kernels& table, Stream& stream) {
   EXPECT_GT(special, 100);
 }
 
-TEST(RandomRounding, follows_the_rule_bit_by_bit) {
+TEST(KernelRounding, follows_the_rule_bit_by_bit) {
   for (const TestedTable& table : tested_tables()) {
     table.with_stream(0, [&](Stream& stream) {
       expect_rounds_by_the_rule<bf16>(*table.kernels, stream);

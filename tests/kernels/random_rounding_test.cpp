@@ -1,5 +1,5 @@
 // Random rounding: probabilities by counting all draws, and values that stay unchanged.
-#include "src/core/random_rounding.h"
+#include "src/kernels/rules/master.h"
 
 #include <gtest/gtest.h>
 
