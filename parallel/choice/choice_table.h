@@ -19,7 +19,7 @@ struct ChoiceTable {
   std::vector<double> error;  ///< [layers][choices] squared L2 norm of the error; may be Inf or NaN
   std::vector<int64_t> bytes;  ///< [layers][choices] of a message
 
-  /// Throws Bug unless sizes fit and values are possible.
+  /// Throws Bug unless sizes fit.
   void check() const;
   size_t at(int64_t layer, int choice) const {
     return static_cast<size_t>(layer * choices + choice);
@@ -34,7 +34,7 @@ struct ExchangeTimes {
   double latency = 0;           ///< of a bucket
   double backward_end = 0;
 
-  /// Throws Bug unless all values are numbers and buckets cover the table's layers.
+  /// Throws Bug unless sizes fit and buckets cover the table's layers.
   void check(const ChoiceTable& table) const;
 };
 

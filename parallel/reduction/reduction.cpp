@@ -41,7 +41,7 @@ int64_t longest_slice(std::span<const int64_t> edges) {
 SlicePieces::Piece SlicePieces::at(int slice, int64_t index) const {
   const int64_t end = edges_[slice + 1];
   const int64_t begin = std::min(end, edges_[slice] + index * piece_elements_);
-  const Tensor elements = flat_part(job_.data, begin, std::min(piece_elements_, end - begin));
+  const Tensor elements = job_.data.elements(begin, std::min(piece_elements_, end - begin));
   const int64_t number = job_.first + begin;
   return {.elements = elements,
           .number = number,

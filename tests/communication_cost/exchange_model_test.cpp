@@ -86,7 +86,7 @@ TEST(ExchangeModel, EqualsTheMachinePieceByPiece) {
   }
 }
 
-TEST(ExchangeModel, NothingGetsSlowerByAFasterPart) {
+TEST(ExchangeModel, AFasterPartNeverMakesAStepSlower) {
   for (uint32_t seed = 0; seed < 1000; ++seed) {
     const auto [compute, buckets, model] = any_problem(seed);
     const double step = predict(compute, buckets, model).step_s;
@@ -150,7 +150,7 @@ TEST(ExchangeModel, Limits) {
               1e-12);
 }
 
-TEST(ExchangeModel, ReductionsSendWhatTheyMust) {
+TEST(ExchangeModel, ReductionsHaveTheCostsOfTheirFormulas) {
   for (const int ranks : {2, 3, 4, 7}) {
     const double p = ranks;
     EXPECT_DOUBLE_EQ(cost_of("sra", ranks).link, 2 * (p - 1) / p);
@@ -205,7 +205,7 @@ std::vector<LinkSample> measured(const Link& link, std::initializer_list<double>
   return samples;
 }
 
-TEST(LinkFit, FindsWhatMadeTheTimes) {
+TEST(LinkFit, FindsTheParametersOfExactTimes) {
   for (const double latency : {0.0, 1e-6, 5e-5, 2e-3}) {
     for (const double gbit : {0.1, 1.0, 200.0}) {
       const Link link{latency, gbit_bytes(gbit)};
@@ -251,7 +251,7 @@ TEST(LinkFit, LatencyIsNeverNegative) {
   EXPECT_GT(fit.link.bytes_per_s, 0);
 }
 
-TEST(LinkFit, RefusesWhatTellsNothing) {
+TEST(LinkFit, RefusesSamplesWithoutABandwidth) {
   EXPECT_THROW(fit_link({}), Failure);
   EXPECT_THROW(fit_link(std::vector<LinkSample>{{8, 1}, {8, 2}}), Failure);
   EXPECT_THROW(fit_link(std::vector<LinkSample>{{8, 2}, {16, 1}}), Failure);

@@ -16,7 +16,7 @@ namespace espalier::parallel {
 namespace {
 
 template <class T>
-void sums_whoever_is_overwritten() {
+void sums_into_any_input() {
   for (const int64_t count : {0, 1, 5, 31, 2047, 2048, 2049, 10'000}) {
     for (const int ranks : {1, 2, 3, 4, 5}) {
       const std::vector<T> expected = expected_of<T>(ranks, 0, count);
@@ -36,10 +36,10 @@ void sums_whoever_is_overwritten() {
   }
 }
 
-TEST(Sum, IsTheSameWhoeverIsOverwritten) {
-  sums_whoever_is_overwritten<float>();
-  sums_whoever_is_overwritten<bf16>();
-  sums_whoever_is_overwritten<fp16>();
+TEST(Sum, IsTheSameForAnyOverwrittenInput) {
+  sums_into_any_input<float>();
+  sums_into_any_input<bf16>();
+  sums_into_any_input<fp16>();
 }
 
 TEST(Sum, OfSixteenBitsIsRoundedOnceToNearestEven) {

@@ -107,7 +107,7 @@ TEST(BitChoice, FewStatesCostNoMoreThanStated) {
   EXPECT_GT(dropped, 150);
 }
 
-TEST(BitChoice, FewStatesFindWhatFitsAtAll) {
+TEST(BitChoice, FewStatesFindTheOnlyChoiceWithinTheBudget) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     Draw draw(seed);

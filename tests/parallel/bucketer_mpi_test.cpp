@@ -75,7 +75,7 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
   });
 }
 
-TEST(Buckets, AloneTheyDoNothing) {
+TEST(Buckets, OneRankSendsNothing) {
   const auto self = self_communicator();
   Arena arena;
   HostBuckets buckets(*self, arena);
@@ -143,7 +143,7 @@ class Naive final : public Reduction {
   Communicator& comm_;
 };
 
-TEST(Buckets, TakeAnotherReduction) {
+TEST(Buckets, RunAnyReduction) {
   on_ranks([](Communicator& comm) {
     Arena arena;
     HostBuckets buckets(comm, arena, {.in_flight = 1}, kGradientText,

@@ -66,16 +66,16 @@ TEST(CgxDefects, RandomRoundingIsAPureFunctionOfItsKeyAndWritesItsMessageOnly) {
   constexpr size_t kGuard = 64;
   constexpr auto kMark = std::byte{0xA5};
   const size_t bytes = kernels::wire_bytes(code, 3'001);
-  std::vector<std::byte> room(bytes + 2 * kGuard, kMark);
+  std::vector<std::byte> buffer(bytes + 2 * kGuard, kMark);
   Arena arena;
   Stream stream(arena, 1);
   std::vector<float> copy = x;
   kernels::by_name("cpu").encode(stream, {.x = flat_of(copy),
-                                          .wire = std::span(room).subspan(kGuard, bytes),
+                                          .wire = std::span(buffer).subspan(kGuard, bytes),
                                           .format = code,
                                           .key = 7});
-  EXPECT_EQ(std::ranges::count(std::span(room).first(kGuard), kMark), kGuard);
-  EXPECT_EQ(std::ranges::count(std::span(room).last(kGuard), kMark), kGuard);
+  EXPECT_EQ(std::ranges::count(std::span(buffer).first(kGuard), kMark), kGuard);
+  EXPECT_EQ(std::ranges::count(std::span(buffer).last(kGuard), kMark), kGuard);
 }
 
 /// 4. Setting the bucket size also set the bits.

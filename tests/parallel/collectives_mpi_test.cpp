@@ -113,7 +113,7 @@ TEST(Collectives, GatherSlices) {
   });
 }
 
-TEST(Collectives, GatherSlicesRefusesWhatDoesNotFit) {
+TEST(Collectives, GatherSlicesRefusesRangesOutsideTheArray) {
   on_ranks([](Communicator& comm) {
     std::vector<std::byte> whole(10);
     const std::vector<Range> beyond(static_cast<size_t>(comm.size()), {.first = 8, .count = 3});

@@ -56,12 +56,12 @@ TEST(Messages, MatchBySenderAndTagInOrder) {
     const int other = 99;
     sends.push_back(comm.isend(to, {1, Traffic::other}, bytes_of(other)));
     int got = 0;
-    Request request = comm.irecv(from, {1, Traffic::other}, room_for(got));
+    Request request = comm.irecv(from, {1, Traffic::other}, writable_bytes_of(got));
     comm.wait(request);
     EXPECT_EQ(got, 99);
     for (const int tag : {1, 0}) {
       for (int i = tag; i < 40; i += 2) {
-        Request next = comm.irecv(from, {tag}, room_for(got));
+        Request next = comm.irecv(from, {tag}, writable_bytes_of(got));
         comm.wait(next);
         EXPECT_EQ(got, i);
       }
@@ -77,9 +77,9 @@ TEST(Messages, AreCountedWhereTheyAreSent) {
     const Sent before = comm.sent(Traffic::point_to_point);
     const Sent total = comm.sent();
     const std::vector<std::byte> data(1000);
-    std::vector<std::byte> room(1000);
+    std::vector<std::byte> buffer(1000);
     const int peer = (comm.rank() + 1) % comm.size();
-    Request receive = comm.irecv((comm.rank() + comm.size() - 1) % comm.size(), {5}, room);
+    Request receive = comm.irecv((comm.rank() + comm.size() - 1) % comm.size(), {5}, buffer);
     Request send = comm.isend(peer, {5}, data);
     comm.wait(receive);
     comm.wait(send);
@@ -96,12 +96,12 @@ TEST(Messages, OfAnotherSizeThanExpectedAreAFailure) {
     }
     for (const size_t expected : {size_t{4}, size_t{12}}) {
       const std::vector<std::byte> data(8);
-      std::vector<std::byte> room(expected);
+      std::vector<std::byte> buffer(expected);
       if (comm.rank() == 0) {
         Request send = comm.isend(1, {6}, data);
         comm.wait(send);
       } else if (comm.rank() == 1) {
-        Request receive = comm.irecv(0, {6}, room);
+        Request receive = comm.irecv(0, {6}, buffer);
         try {
           comm.wait(receive);
           ADD_FAILURE() << "8 bytes fitted into " << expected;
@@ -137,7 +137,7 @@ TEST(Split, GroupsAreOrderedByKeyAndDoNotMixMessages) {
     EXPECT_EQ(comm.sent().bytes - before, 12) << "parts count into the same counters";
     for (const size_t i : {2, 0, 1}) {
       const int from = (all[i]->rank() + all[i]->size() - 1) % all[i]->size();
-      Request receive = all[i]->irecv(from, {3}, room_for(got[i]));
+      Request receive = all[i]->irecv(from, {3}, writable_bytes_of(got[i]));
       all[i]->wait(receive);
       EXPECT_EQ(got[i], 100 * static_cast<int>(i) + all[i]->members().world[from]);
     }

@@ -150,7 +150,7 @@ TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
   EXPECT_EQ(measure_errors(*GetParam(), stream, options, gradient.tensor()).error, once.error);
 }
 
-TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
+TEST_P(CpuKernels, ZerosThatDecodeToOtherValuesCountAsLost) {
   // A row of zeros beside a row of values: a bucket of both loses the zeros, a bucket of its own
   // does not.
   std::vector<float> values(128);
@@ -170,7 +170,7 @@ TEST_P(CpuKernels, ZerosThatComeBackAsOthersAreLost) {
   EXPECT_GE(table.error[table.at(1, 2)], 64);
 }
 
-TEST_P(CpuKernels, SomeBlocksStandForAll) {
+TEST_P(CpuKernels, SampledBlocksEstimateTheErrorOfAll) {
   const ErrorTableOptions all{
       .layers = {{0, 100}, {16, 200'001}},
       .choices = {{.code = WireCode::maxmin, .bits = 4, .bucket = 512},
@@ -240,7 +240,7 @@ TEST_P(CpuKernels, HalfGradients) {
   EXPECT_EQ(table.error[table.at(1, 1)], 0) << "bf16 of bf16";
 }
 
-TEST_P(CpuKernels, BrokenValuesAreNeverChosen) {
+TEST_P(CpuKernels, ChoicesWithNonFiniteErrorsAreNotTaken) {
   // 1e6 exceeds the range of fp16; NaN exceeds every range.
   const std::vector<WireFormat> choices{{.code = WireCode::fp32, .bits = 32},
                                         {.code = WireCode::fp16, .bits = 16},

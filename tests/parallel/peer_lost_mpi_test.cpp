@@ -32,8 +32,8 @@ TEST(Timeout, NamesTheRankThatNeverSends) {
     const int silent = comm.size() - 1;             // in the world
     if (comm.rank() != silent) {
       part->set_timeout(0.3);
-      std::array<std::byte, 24> room{};
-      Request receive = part->irecv(0, {1}, room);
+      std::array<std::byte, 24> buffer{};
+      Request receive = part->irecv(0, {1}, buffer);
       std::vector<int> ranks;
       const double begin = now_seconds();
       const std::string text = lost([&] { part->wait(receive); }, ranks);
@@ -49,7 +49,7 @@ TEST(Timeout, NamesTheRankThatNeverSends) {
   });
 }
 
-TEST(Timeout, BarrierNamesAllWhoDidNotArrive) {
+TEST(Timeout, BarrierNamesAllMissingRanks) {
   on_ranks([](Communicator& comm) {
     if (comm.size() < 3) {
       return;
@@ -67,18 +67,18 @@ TEST(Timeout, BarrierNamesAllWhoDidNotArrive) {
   });
 }
 
-TEST(Poison, OthersLearnWhoFailedAndWhy) {
+TEST(Poison, OtherRanksGetTheRankAndTheReason) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
     }
     // All ranks have left the previous test's barrier: poison may overtake other ranks' messages.
-    int room = 0;
+    int buffer = 0;
     std::vector<std::byte> here(static_cast<size_t>(comm.size()));
     if (comm.rank() == 1) {
       for (int peer = 0; peer < comm.size(); ++peer) {
         if (peer != 1) {
-          Request arrival = comm.irecv(peer, {3}, room_for(here[peer]));
+          Request arrival = comm.irecv(peer, {3}, writable_bytes_of(here[peer]));
           comm.wait(arrival);
         }
       }
@@ -87,7 +87,7 @@ TEST(Poison, OthersLearnWhoFailedAndWhy) {
     } else {
       Request arrival = comm.isend(1, {3}, bytes_of(here[0]));
       comm.wait(arrival);
-      Request receive = comm.irecv((comm.rank() + 1) % comm.size(), {2}, room_for(room));
+      Request receive = comm.irecv((comm.rank() + 1) % comm.size(), {2}, writable_bytes_of(buffer));
       std::vector<int> ranks;
       const double begin = now_seconds();
       const std::string text = lost([&] { comm.wait(receive); }, ranks);
@@ -98,30 +98,30 @@ TEST(Poison, OthersLearnWhoFailedAndWhy) {
   });
 }
 
-TEST(Threads, TheFirstErrorIsRethrownAndNobodyHangs) {
+TEST(Threads, TheFirstErrorIsRethrownAndNoRankHangs) {
   if (job() != nullptr) {
     GTEST_SKIP() << "threads only";
   }
   for (const int ranks : {2, 3, 4, 7}) {
-    std::atomic<int> told = 0;
+    std::atomic<int> informed = 0;
     const auto body = [&](Communicator& comm) {
       if (comm.rank() == ranks - 1) {
         barrier(comm);
         // Large messages are in flight when their buffers are freed.
         std::vector<std::byte> data(1'000'000);
-        std::vector<std::byte> room(1'000'000);
+        std::vector<std::byte> buffer(1'000'000);
         Request send = comm.isend(0, {0}, data);
-        Request receive = comm.irecv(0, {0}, room);
+        Request receive = comm.irecv(0, {0}, buffer);
         fail("no space left on {}", "/scratch");
       }
       try {
         barrier(comm);  // poison may overtake its messages
-        std::vector<std::byte> room(1'000'000);
-        Request receive = comm.irecv(ranks - 1, {1}, room);
+        std::vector<std::byte> buffer(1'000'000);
+        Request receive = comm.irecv(ranks - 1, {1}, buffer);
         comm.wait(receive);
       } catch (const PeerLost& error) {
         EXPECT_THAT(error.what(), HasSubstr("no space left on /scratch"));
-        ++told;
+        ++informed;
         throw;
       }
     };
@@ -131,7 +131,7 @@ TEST(Threads, TheFirstErrorIsRethrownAndNobodyHangs) {
     } catch (const Failure& failure) {
       EXPECT_STREQ(failure.what(), "no space left on /scratch");
     }
-    EXPECT_EQ(told, ranks - 1);
+    EXPECT_EQ(informed, ranks - 1);
   }
 }
 
@@ -161,7 +161,7 @@ TEST(Threads, AloneNeedsNoMpi) {
   int out = 5;
   int in = 0;
   Request send = self->isend(0, {0}, bytes_of(out));
-  Request receive = self->irecv(0, {0}, room_for(in));
+  Request receive = self->irecv(0, {0}, writable_bytes_of(in));
   self->wait(receive);
   self->wait(send);
   EXPECT_EQ(in, 5);

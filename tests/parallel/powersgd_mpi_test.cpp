@@ -133,7 +133,7 @@ TEST(LowRankSum, HasTheSameBitsOnAllRanksInAnyShapeAndType) {
 
 /// As in reduction_mpi_test.cpp for other codecs: sent plus kept values equal the input, for
 /// matrices and for the elements encoded beside them.
-TEST(LowRankSum, ErrorFeedbackKeepsWhatTheSumsLack) {
+TEST(LowRankSum, ErrorFeedbackKeepsTheErrorOfTheSums) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -263,7 +263,7 @@ TEST(LowRankSum, ZerosStayZerosAndQComesBackAfterThem) {
   });
 }
 
-TEST(LowRankSum, NotFiniteValuesAreLoudEverywhereAndForgotten) {
+TEST(LowRankSum, NonFiniteValuesReachAllRanksButNotTheFeedback) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -322,7 +322,7 @@ TEST(LowRankSum, OfSlicesIsThatOfAll) {
   });
 }
 
-TEST(LowRankSum, WhatIsNoMatrixAnyLongerGivesBackWhatWasKept) {
+TEST(LowRankSum, AReleasedMatrixReturnsItsKeptErrors) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
@@ -29,6 +30,14 @@ const std::vector<std::string> kReductions = [] {
   }
   return found;
 }();
+
+TEST(Reductions, EachValueCodecHasASample) {
+  std::set<std::string> sampled;
+  for (const auto& sample : codec_samples()) {
+    sampled.insert(parse_codec(sample.text).name);
+  }
+  EXPECT_THAT(sampled, ::testing::UnorderedElementsAreArray(names(kernels::wire_codecs())));
+}
 
 std::vector<double> exact_sum(int ranks, int step, int64_t count) {
   std::vector<double> sum(static_cast<size_t>(count));
@@ -85,15 +94,6 @@ struct Reducer {
   std::unique_ptr<Reduction> reduction;
   Communicator& comm;
 };
-
-TEST(CodecSamples, HaveARowForEachValueCodec) {
-  std::vector<std::string> sampled;
-  for (const auto& sample : codec_samples()) {
-    sampled.push_back(parse_codec(sample.text).name);
-  }
-  sampled.erase(std::ranges::unique(sampled).begin(), sampled.end());
-  EXPECT_THAT(sampled, ::testing::UnorderedElementsAreArray(names(kernels::wire_codecs())));
-}
 
 void table_of_all(Communicator& comm) {
   int step = 0;
@@ -164,7 +164,7 @@ TEST(Reductions, APlainWireChangesNoBit) {
 
 /// Sent values plus error feedback equal the input over several steps, for any distribution of
 /// encoding among ranks: nothing is lost.
-TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
+TEST(Reductions, ErrorFeedbackKeepsTheErrorOfTheSums) {
   on_ranks(
       [](Communicator& comm) {
         constexpr int64_t kCount = 10'007;
@@ -206,7 +206,7 @@ TEST(Reductions, ErrorFeedbackKeepsWhatTheSumsLack) {
 }
 
 /// Kept errors of a codec are sent with the next gradient, even if that is sent uncompressed.
-TEST(Reductions, WhatIsKeptIsSentByPlainSumsToo) {
+TEST(Reductions, UncompressedSumsSendKeptErrors) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -268,7 +268,7 @@ TEST(Reductions, SendTheBytesOfTheFormula) {
 
 /// Combined savings of sparsity and codecs, compared with a dense gradient in 16 bits around a
 /// ring.
-TEST(Reductions, KeptElementsInFewBitsAreATinyShareOfADenseGradient) {
+TEST(Reductions, SparseGradientsInFewBitsSendASmallShareOfTheDenseBytes) {
   on_ranks([](Communicator& comm) {
     const auto sent = [&](const std::string& name, const std::string& codec, int64_t count) {
       Reducer reducer(
@@ -317,7 +317,7 @@ TEST(Reductions, HierarchicalSendsEncodedBytesBetweenMachinesOnly) {
       {.timeout = 60, .ranks_a_node = 2});
 }
 
-TEST(Reductions, NotFiniteValuesAreLoudEverywhereAndForgottenByFeedback) {
+TEST(Reductions, NonFiniteValuesReachAllRanksButNotTheFeedback) {
   on_ranks([](Communicator& comm) {
     if (comm.size() == 1) {
       return;
@@ -362,7 +362,7 @@ TEST(Reductions, AreRefusedByNameAndWhereTheyCannotWork) {
   });
 }
 
-TEST(Reductions, MpiSumsWhatTravelsAsItIs) {
+TEST(Reductions, MpiSumsUncompressedElements) {
   on_ranks([](Communicator& comm) {
     Arena arena;
     const auto reduction = make_reduction("mpi", comm, arena);

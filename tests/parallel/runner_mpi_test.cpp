@@ -105,7 +105,7 @@ TEST(Runner, MessageDrivenEqualsOneLoopWhateverTheTimes) {
   });
 }
 
-TEST(Runner, RecordsWhatItDid) {
+TEST(Runner, RecordsItsActions) {
   on_ranks([](Communicator& comm) {
     const Schedule schedule = make_schedule("1f1b", {.ranks = comm.size(), .micro_batches = 6});
     Arena arena;

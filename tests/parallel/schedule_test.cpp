@@ -162,7 +162,7 @@ TEST(Schedules, OneMicroBatchGoesThroughAnyPlacement) {
   }
 }
 
-TEST(Schedules, EvaluationRunsForwardsAlone) {
+TEST(Schedules, EvaluationRunsForwardsOnly) {
   for (const std::string_view name : {"1f1b", "interleaved", "zb-v"}) {
     const Schedule like = make_schedule(name, {.ranks = 3, .micro_batches = 6, .chunks = 2});
     for (const int m : {1, 2, 3, 7}) {
@@ -408,7 +408,7 @@ TEST(Checker, RejectsDroppedAndDoubledActions) {
   }
 }
 
-TEST(Checker, RejectsSwapsThatChangeWhatDependsOnWhat) {
+TEST(Checker, RejectsSwapsOfDependentActions) {
   const Schedule whole = make_schedule("zb-h1", {.ranks = 3, .micro_batches = 6});
   int rejected = 0;
   for (size_t rank = 0; rank < whole.programs.size(); ++rank) {

@@ -193,7 +193,7 @@ TEST_F(ReportTest, ChoosesStepsOfTheTrace) {
   }
 }
 
-TEST_F(ReportTest, RunsWithoutSummaryShowWhatTheyHave) {
+TEST_F(ReportTest, RunsWithoutSummaryShowTheirSteps) {
   write("run/metrics.jsonl", metrics(1, 40) + "{\"step\": 41, \"lo");
   write("run/trace.json", "{\"traceEvents\": [{\"ph\": \"X\", ");
   const json data = data_of(page({"run"}));
@@ -317,7 +317,7 @@ TEST_F(ReportTest, WritesTheFile) {
   EXPECT_THROW(write_report(directories({"run"}), root_ / "run/config.toml/report.html"), Failure);
 }
 
-TEST_F(ReportTest, RefusesWhatIsNoRun) {
+TEST_F(ReportTest, RefusesDirectoriesWithoutARun) {
   const auto message_for = [&](const std::vector<std::string>& names) -> std::string {
     try {
       page(names);
