@@ -36,16 +36,16 @@ float draw(const std::string& kind, uint64_t seed, int64_t element) {
 
 /// "moment1" or "values".
 std::string kind_of(const io::CheckpointReader& reader, const std::vector<std::string>& names,
-                    const std::string& asked) {
+                    const std::string& wanted) {
   const auto without = std::ranges::find_if(
       names, [&](const std::string& name) { return !reader.has_optimizer(name, "moment1"); });
-  if (asked.empty()) {
+  if (wanted.empty()) {
     return without == names.end() ? "moment1" : "values";
   }
   check(asked != "moment1" || without == names.end(),
         "{} holds no moment1 of \"{}\"; use --what values, or a checkpoint of a training run",
         reader.path().string(), without == names.end() ? "" : *without);
-  return asked;
+  return wanted;
 }
 
 }  // namespace
