@@ -32,8 +32,8 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
     return 0;
   }
   const size_t element = size_of(gradient.dtype);
-  const size_t asked = bucket_bytes(config);
-  const size_t least = asked > 0 ? asked : parallel::usual_bucket_bytes(gradient.bytes());
+  const size_t wanted = bucket_bytes(config);
+  const size_t least = wanted > 0 ? wanted : parallel::usual_bucket_bytes(gradient.bytes());
   int64_t longest = 0;
   int64_t begin = 0;
   for (const int64_t end : parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
