@@ -379,8 +379,8 @@ class Head final : public Layer {
     norm_.bind(store);
     linear_.bind(store, kernels);
   }
-  /// Computes the gradient of x too, so that only that stays on the tape while the blocks run.
 
+  /// Computes the gradient of x too, so that only that stays on the tape while the blocks run.
   Tensor forward(Pass& pass, const Tensor& x) override {
     Tensor gradient;
     if (pass.training) {

@@ -87,8 +87,8 @@ class Planner {
     }
     return stages;
   }
-  /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
 
+  /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
   StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const {
     const parallel::Schedule& schedule = layout.schedule;
     StageShape::Messages sum;

@@ -92,9 +92,9 @@ class StepLoop {
       report(finish_step(std::move(next)));
     }
   }
+
   /// Trains an asynchronous pipeline up to its next drain: only at a drain have all stages applied
   /// the same updates.
-
   void train_segment(int64_t last) {
     const double begin = now_seconds();
     const Sent sent_before = sent_so_far();
@@ -229,8 +229,8 @@ class StepLoop {
     ++run_.step;
     return pending;
   }
-  /// Throws if the step ends the run; the state is then that before this step.
 
+  /// Throws if the step ends the run; the state is then that before this step.
   StepReport finish_step(PendingStep pending) {
     const Span span(Track::optimizer, "loss and norm");
     const int64_t step = pending.report.step - 1;
@@ -264,17 +264,17 @@ class StepLoop {
     report.p2p_bytes = sent.p2p;
     return report;
   }
+
   /// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it, has
   /// overwritten them. Collective.
-
   void restore_gradients(int64_t step) {
     if (std::exchange(run_.step, step) > step + 1) {
       run_.pipeline->train(step, row_scale(run_.loss_scale.value()));
       parallel::barrier(run_.comm);  // no rank ends while another waits for its messages
     }
   }
-  /// A step of AdaPrec's trials: it is not reported.
 
+  /// A step of AdaPrec's trials: it is not reported.
   void run_trial_step(int64_t step) {
     struct Restore {
       Run& run;
