@@ -12,7 +12,7 @@
 namespace espalier::train {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 double most_expensive(std::span<const double> costs, const std::vector<size_t>& ends) {
   double most = 0;

@@ -11,7 +11,7 @@
 namespace espalier::parallel {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ZeroLost, NamesTheRankThatDoesNotTakePart) {
   on_ranks([](Communicator& comm) {

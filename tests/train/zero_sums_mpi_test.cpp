@@ -17,7 +17,7 @@
 namespace espalier::parallel {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Parameters of very different sizes. The last one has fewer elements than ranks in some worlds,
 // and no whole block.
