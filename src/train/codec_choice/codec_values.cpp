@@ -42,7 +42,7 @@ std::string kind_of(const io::CheckpointReader& reader, const std::vector<std::s
   if (wanted.empty()) {
     return without == names.end() ? "moment1" : "values";
   }
-  check(asked != "moment1" || without == names.end(),
+  check(wanted != "moment1" || without == names.end(),
         "{} holds no moment1 of \"{}\"; use --what values, or a checkpoint of a training run",
         reader.path().string(), without == names.end() ? "" : *without);
   return wanted;
