@@ -208,6 +208,7 @@ File::State::~State() {
 }
 
 void File::State::expect(bool ok, std::string_view action, std::string_view path) const {
+  require(!writing || !temporary.empty(), "a finished file takes no more", label, path);
   if (ok && (!writing || raw->error() == 0)) {
     return;
   }
