@@ -28,7 +28,8 @@ TEST(SharedLibrary, SaysWhatIsMissing) {
   const SharedLibrary math({"libm.so.6"}, "the test", "install it");
   void (*function)() = nullptr;
   const std::string other = failure_of([&] { math.find("cosine_of_nothing", function); });
-  EXPECT_NE(other.find("libm.so.6 has no cosine_of_nothing"), std::string::npos) << other;
+  EXPECT_NE(other.find("libm.so.6 lacks the function cosine_of_nothing"), std::string::npos)
+      << other;
 }
 
 }  // namespace
