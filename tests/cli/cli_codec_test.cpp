@@ -170,7 +170,7 @@ TEST(CodecCommand, WrongUsageAndInput) {
     expect_error(here.run("codec " + arguments), 2, words);
   }
   expect_error(here.run("codec --file none.bin"), 1, "none.bin cannot be opened");
-  expect_error(here.run("codec --file odd.bin"), 1, "odd.bin has 5 bytes, no multiple of the 4");
+  expect_error(here.run("codec --file odd.bin"), 1, "odd.bin has 5 bytes, not a multiple of 4");
   expect_error(here.run("codec --checkpoint g.bin"), 1, "g.bin");
   expect_error(here.run("codec --checkpoint none.h5"), 1, "none.h5");
   expect_error(here.shell("ESPALIER_KERNELS=dry " ESPALIER_PROGRAM " codec --file g.bin"), 1,

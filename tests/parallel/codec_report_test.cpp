@@ -298,7 +298,7 @@ TEST_F(CodecFiles, RawFilesAreReadAsTheirType) {
     return failure_of([&] { train::raw_values(arena, folder_ / name, dtype); });
   };
   EXPECT_EQ(train::raw_values(arena, folder_ / "odd.bin", DType::bf16).values.tensor().count(), 3);
-  io::expect_parts(failure("odd.bin", DType::fp32), {"odd.bin has 6 bytes", "multiple of the 4"});
+  io::expect_parts(failure("odd.bin", DType::fp32), {"odd.bin has 6 bytes", "not a multiple of 4"});
   io::expect_parts(failure("empty.bin", DType::fp32), {"empty.bin is empty"});
   io::expect_parts(failure("none.bin", DType::fp32), {"none.bin cannot be opened"});
 }
