@@ -38,7 +38,7 @@ struct RanksArguments {
   bool no_overlap = false;
 };
 
-struct Row {
+struct RanksRow {
   int ranks = 0;
   std::string codec;
   double bits = 0;  ///< per value, including bucket metadata
@@ -73,7 +73,7 @@ double rate(double gb) {
   return gb > 0 ? gb * 1e9 / kFloatBytes : std::numeric_limits<double>::infinity();
 }
 
-std::vector<Row> rows_of(const RanksArguments& arguments) {
+std::vector<RanksRow> rows_of(const RanksArguments& arguments) {
   const int64_t values = std::llround(arguments.parameters * arguments.density);
   const ComputeTimes compute{.forward_s = arguments.forward_ms / 1e3,
                              .backward_s = arguments.backward_ms / 1e3,
@@ -83,7 +83,7 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
                                  1, std::llround(arguments.bucket_mb * 0x1p20 / kFloatBytes)),
                              .backward_s = compute.backward_s,
                              .overlap = !arguments.no_overlap};
-  std::vector<Row> rows;
+  std::vector<RanksRow> rows;
   for (const auto& [codec, wire] : wires(arguments)) {
     const std::vector<GradientBucket> buckets = cut(gradient, wire);
     const double bits = values == 0 ? 0 : 8 * wire(values) / static_cast<double>(values);
@@ -102,7 +102,7 @@ std::vector<Row> rows_of(const RanksArguments& arguments) {
 }
 
 void plan_ranks(const RanksArguments& arguments, bool as_json) {
-  const std::vector<Row> rows = rows_of(arguments);
+  const std::vector<RanksRow> rows = rows_of(arguments);
   if (as_json) {
     Json json{{"reduction", arguments.reduction},
               {"values", std::llround(arguments.parameters * arguments.density)},
