@@ -215,7 +215,7 @@ TEST_F(PipelineLinks, AutoTakesTheShortestWayThereIs) {
               ::testing::Not(HasSubstr("messages between stages")));
 }
 
-TEST_F(PipelineLinks, WhatIsAskedForOrAnError) {
+TEST_F(PipelineLinks, TheRequestedLinkOrAnError) {
   const testing::FakeNccl none("/no/such/libnccl.so");
   const auto expect_failure = [&](const std::string& link, bool device, const std::string& text) {
     config_.parallel.device_link = link;
