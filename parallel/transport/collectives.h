@@ -34,8 +34,8 @@ struct SliceGather {
   std::span<std::byte> whole;       ///< empty on ranks that receive nothing
   bool everywhere = true;           ///< false: only rank 0 receives
 };
-/// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks or
-/// on rank 0. Bytes outside every range are unchanged.
+/// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks
+/// or on rank 0. Bytes outside every range are unchanged.
 void gather_slices(Communicator& comm, const SliceGather& slices);
 
 enum class Combine : uint8_t { sum, max };

@@ -59,7 +59,8 @@ class Index {
   /// encoding itself.
   size_t scratch_bytes() const { return scratch_bytes(encoding_, size_); }
   static size_t scratch_bytes(const Encoding& encoding, int64_t size);
-  /// The form that kernels read. `scratch` is 8-aligned, has scratch_bytes() and lives as long as the view.
+  /// The form that kernels read. `scratch` is 8-aligned, has scratch_bytes() and lives as long as
+  /// the view.
   kernels::Positions view(std::span<uint8_t> scratch = {}, int threads = 1) const;
   /// Kept elements at dense positions below `dense` (rank query), dense in [0, size].
   int64_t kept_before(int64_t dense) const;

@@ -119,8 +119,8 @@ struct StoreOptions {
   std::vector<int64_t> planned;
 };
 
-/// The initial values of the kept elements: a pure function of (seed, name, element), so a mask does
-/// not change them.
+/// The initial values of the kept elements: a pure function of (seed, name, element), so a mask
+/// does not change them.
 std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
                                   int threads = 1);
 
@@ -182,8 +182,8 @@ class Store {
   OptimizerState state(const Parameter& parameter) const;
   /// The kept elements of a parameter that each rank owns; empty when not sharded.
   std::span<const Range> shares(const Parameter& parameter) const;
-  /// In the form that kernels read; compressed indices are decoded into one scratch, valid until the
-  /// positions of another parameter are read.
+  /// In the form that kernels read; compressed indices are decoded into one scratch, valid until
+  /// the positions of another parameter are read.
   kernels::Positions positions(const Parameter& parameter);
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
@@ -208,8 +208,8 @@ class Store {
    private:
     Store& store_;
   };
-  /// While a probe is set, backward calls it with the dense gradient of each probed weight (fp32, in
-  /// its shape; the call may overwrite it) and writes none of them to the flat array. Needs the
+  /// While a probe is set, backward calls it with the dense gradient of each probed weight (fp32,
+  /// in its shape; the call may overwrite it) and writes none of them to the flat array. Needs the
   /// scratch of one layer, in every storage. Empty: off.
   using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
   enum class Probed : uint8_t {

@@ -11,8 +11,8 @@
 // element is a pure function of (seed, step, parameter name, number of the element among the kept
 // ones): the same bits for any sharding, and after a checkpoint.
 //
-// Calls are asynchronous: `enqueue` enqueues an update, `result` waits for its norm. Several updates
-// may be pending.
+// Calls are asynchronous: `enqueue` enqueues an update, `result` waits for its norm. Several
+// updates may be pending.
 //
 // With a sharded store (ZeRO-1) a rank updates the elements that it owns, in flat order; hooks sum
 // the norm and gather the values of the other ranks. Store::refresh_all then copies them.

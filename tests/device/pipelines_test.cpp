@@ -15,8 +15,8 @@ using testing::Outcome;
 using testing::run;
 using testing::TempDir;
 
-/// Each test runs on the CPU once, and on devices with each carrier: NCCL, the host, and a transport
-/// that accepts all memory.
+/// Each test runs on the CPU once, and on devices with each carrier: NCCL, the host, and a
+/// transport that accepts all memory.
 class Pipelines : public ::testing::Test {
  protected:
   io::Config config_for(const std::string& schedule) const {
