@@ -7,7 +7,7 @@
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
 //   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all
-//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits everywhere
+//   all_reduce_small   1 step          all_gather, then a sum in rank order: same bits everywhere
 #include <span>
 #include <vector>
 

@@ -5,7 +5,7 @@
 //
 //   encoding    bits a kept element (density f)   form
 //   full        0                                 every element is kept
-//   int32       32                                SAMO's: ascending positions over the flattened tensor
+//   int32       32                                SAMO's: ascending positions in the flat tensor
 //   bitmap      1.06 / f                          one bit an element, a rank every 512
 //   golomb      within 4 % of H(f) / f, f < 0.4   Rice code of gaps, low bits and unary parts apart
 //   nm          n log2(m) a group of m            places of at most n kept of m in a row

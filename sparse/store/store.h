@@ -3,14 +3,15 @@
 //
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
-//   low               bf16 and fp16: the bits that rounding took from the master copy, so that value
-//                     and low together are an exact fp32 number (core/types.h, join). Without
-//                     master_copy matrices have none: updates then round `value` at random
+//   low               bf16 and fp16: the bits that rounding took from the master copy, so that
+//                     value and low together are an exact fp32 number (core/types.h, join).
+//                     Without master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
-//   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It differs
-//                     between ranks and is never sharded
-//   master            fp32, instead of low, of parameters whose new values are sent in codes (ZeRO-1): the
-//                     whole master copy, which `value` follows (changes of parallel/wire/wire.h)
+//   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It
+//                     differs between ranks and is never sharded
+//   master            fp32, instead of low, of parameters whose new values are sent in codes
+//                     (ZeRO-1): the whole master copy, which `value` follows (changes of
+//                     parallel/wire/wire.h)
 //
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one

@@ -63,15 +63,16 @@ class Optimizer {
 
   /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
   /// gradient. A sharded store needs hooks; the call is then collective.
-  PendingUpdate enqueue(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
-                  const StepHooks& hooks = {});
+  PendingUpdate enqueue(Stream& stream, int64_t step, double lr,
+                        const sparse::ParameterRange& range, const StepHooks& hooks = {});
   /// Factor of the last enqueued update, fp32 [1], in kernels' memory.
   Tensor clip_factor() const { return norm_.factor(); }
   /// Waits for a pending update. Once for each, in the order of `enqueue`.
   StepResult result(const PendingUpdate& update);
   /// Both, for all parameters.
   StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {}) {
-    return result(enqueue(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
+    return result(
+        enqueue(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
   }
 
  private:
