@@ -1,7 +1,8 @@
-// Prunes whole b x b blocks of the matrix view by their mean norm, sqrt(sum w² / area). The area of a
-// block at the right or lower edge counts elements within the matrix. Blocks are kept in descending order of the norm until the number of kept elements is
-// nearest to the target, at least one block; so the count is exact to half a block. Source: Gray,
-// Radford and Kingma, "GPU kernels for block-sparse weights", 2017.
+// Prunes whole b x b blocks of the matrix view by their mean norm, sqrt(sum w² / area). The area of
+// a block at the right or lower edge counts elements within the matrix. Blocks are kept in
+// descending order of the norm until the number of kept elements is nearest to the target, at least
+// one block; so the count is exact to half a block. Source: Gray, Radford and Kingma, "GPU kernels
+// for block-sparse weights", 2017.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

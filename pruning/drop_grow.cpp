@@ -184,7 +184,8 @@ void grow_by_gradient(const Growth& growth, sparse::Mask& mask) {
 /// A pure function of (seed, step, name, mask): each pruned element is equally likely.
 void grow_at_random(const Growth& growth, sparse::Mask& mask) {
   grow_largest(growth.count, mask, [&](auto&& fn) {
-    // Counters use step + 1: method random, which may have made the first masks, uses those of zero.
+    // Counters use step + 1: method random, which may have made the first masks, uses those of
+    // zero.
     RandomKeys key(growth.seed, growth.name, static_cast<uint64_t>(growth.step) + 1);
     for_each_pruned(mask, [&](int64_t position) { fn(position, key(position)); });
   });

@@ -1,7 +1,8 @@
 #pragma once
 // Pruning selects the elements of a parameter that are kept (its mask). Files of this folder:
 //
-//   registry.h   the methods by name: magnitude, random, nm, block, file, rigl, set, none
+//   registry.h   the methods by name: magnitude, random, nm, block, file, rigl, set, snip,
+//                none
 //   drop_grow.h  masks that move during training (rigl, set)
 //   schedule.h   steps and targets of pruning (one-shot, cubic) and of moving masks
 //   selection.h  the k largest of many keys, exactly

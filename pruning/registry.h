@@ -1,5 +1,6 @@
 #pragma once
-// The pruning methods by name, each in a file of this folder.
+// The pruning methods by name, each in a file of this folder (none and file: registry.cpp; rigl and
+// set: drop_grow.cpp).
 //
 // To add one: a file with its Method, a line in registry.cpp, a row of a test. The config schema,
 // the pruner (src/train/masks/) and the memory plan read everything else from the Method.

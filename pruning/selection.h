@@ -22,7 +22,7 @@ namespace espalier::pruning {
 inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
 
 /// Random keys of the elements of a parameter, a function of (seed, name, counter, position); for
-/// ascending positions, of which four share a draw.
+/// ascending positions. Four positions share a draw.
 class RandomKeys {
  public:
   RandomKeys(uint64_t seed, std::string_view name, uint64_t counter);

@@ -1,5 +1,5 @@
-// Defines a network, trains it, prunes it to 90 %, and continues training the kept weights. The task:
-// classify points of the plane by the one of two spirals on which they lie.
+// Defines a network, trains it, prunes it to 90 %, and continues training the kept weights. The
+// task: classify points of the plane by the one of two spirals on which they lie.
 #include <cmath>
 #include <cstdio>
 

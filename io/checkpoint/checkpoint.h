@@ -2,11 +2,11 @@
 // Checkpoints: one HDF5 file with every parameter by name (docs/formats.md), whatever the grid of
 // ranks.
 //
-//   /meta                                     attributes: format, version, step, config, vocabulary, …
-//   /params/NAME                              attributes: shape, encoding, nnz, dtype
-//   /params/NAME/{values,index}               kept values (row-major) and encoded positions
-//   /optim/NAME/{master,moment1,moment2}      one value a kept element
-//   /optim/NAME/feedback.R                    likewise: error feedback of replica R
+//   /meta                                  attributes: format, version, step, config, vocabulary, …
+//   /params/NAME                           attributes: shape, encoding, nnz, dtype
+//   /params/NAME/{values,index}            kept values (row-major) and encoded positions
+//   /optim/NAME/{master,moment1,moment2}   one value a kept element
+//   /optim/NAME/feedback.R                 likewise: error feedback of replica R
 //   /optim/NAME/lowrank                       a matrix, of codec powersgd
 //
 // Each dataset, and each group with text attributes, has a `checksum` (xxHash64, 16 hex digits);

@@ -10,8 +10,8 @@
 
 namespace espalier::io {
 
-/// `*` matches any run of characters (also an empty one, and dots), `?` any one character. The whole
-/// name must match. O(pattern × name).
+/// `*` matches any run of characters (also an empty one, and dots), `?` any one character. The
+/// whole name must match. O(pattern × name).
 bool glob_match(std::string_view pattern, std::string_view name);
 
 struct Patterned {

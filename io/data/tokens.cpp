@@ -63,8 +63,8 @@ void copy_numbers(const uint8_t* from, std::span<int32_t> out) {
   }
 }
 
-/// Files of unsigned little-endian numbers of 1, 2 or 4 bytes, one after the other, as one sequence;
-/// the dataset cuts it into splits and gives it a vocabulary.
+/// Files of unsigned little-endian numbers of 1, 2 or 4 bytes, one after the other, as one
+/// sequence; the dataset cuts it into splits and gives it a vocabulary.
 class TokenFiles {
  public:
   /// `data.kind` and `data.token_type` say what the files hold.

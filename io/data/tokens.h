@@ -1,11 +1,12 @@
 #pragma once
 // Token datasets: memory-mapped files seen as one long sequence of int32 tokens.
 //
-//   kind     files                                                   vocabulary
-//   bytes    any                                                     256
-//   chars    any                                                     the bytes that occur in all the data
-//   tokens   little-endian uint16 or uint32 (nanoGPT), or with the   given, or the largest token + 1
-//            256-int32 header of llm.c (found by its magic number)
+//   kind     files                                             vocabulary
+//   bytes    any                                               256
+//   chars    any                                               the bytes that occur in all the data
+//   tokens   little-endian uint16 or uint32 (nanoGPT), or      given, or the largest token + 1
+//            with the 256-int32 header of llm.c (found by
+//            its magic number)
 //
 // Validation = its own files, or the last part of the training data; the two never overlap. The
 // training order is a pure function of (seed, step, index in the global batch), so resume and a

@@ -7,9 +7,10 @@
 
 namespace espalier::io {
 
-/// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed write
-/// the file accepts and drops all further writes, and `error()` keeps the cause. HDF5 needs that: it
-/// cannot close a file whose last writes fail, and then aborts or loops when the process exits.
+/// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed
+/// write the file accepts and drops all further writes, and `error()` keeps the cause. HDF5 needs
+/// that: it cannot close a file whose last writes fail, and then aborts or loops when the process
+/// exits.
 class RawFile {
  public:
   /// A new file; throws Failure when it exists or cannot be made.

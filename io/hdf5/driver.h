@@ -10,8 +10,8 @@
 
 namespace espalier::io::hdf5 {
 
-/// A file access property list that leads to `file`; the HDF5 file shares its ownership. Negative on
-/// failure. The caller closes the list.
+/// A file access property list that leads to `file`; the HDF5 file shares its ownership. Negative
+/// on failure. The caller closes the list.
 hid_t access_through(const std::shared_ptr<RawFile>& file);
 
 /// While one lives, reading a global heap collection (which holds texts of variable length) fails

@@ -5,10 +5,10 @@
 // process-wide lock. Datasets are contiguous and not compressed: reads and writes go directly
 // between disk and caller's memory.
 //
-// Attributes are what h5py users expect: a text is a scalar of variable length in UTF-8 (h5py: str),
-// a number a scalar. Texts of fixed length and arrays of one number, as checkpoints of version 1
-// have them, are read as well. HDF5 has no checksum over texts of variable length: a caller that
-// needs one stores its own.
+// Attributes are what h5py users expect: a text is a scalar of variable length in UTF-8 (h5py:
+// str), a number a scalar. Texts of fixed length and arrays of one number, as checkpoints of
+// version 1 have them, are read as well. HDF5 has no checksum over texts of variable length: a
+// caller that needs one stores its own.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,8 +33,8 @@ struct Dataset {
 
 class File {
  public:
-  /// A new file, beside `path` under a temporary name until `finish`; makes missing folders. `label`
-  /// names it in messages.
+  /// A new file, beside `path` under a temporary name until `finish`; makes missing folders.
+  /// `label` names it in messages.
   static File create(const std::filesystem::path& path, std::string label);
   static File open(const std::filesystem::path& path);
   File(File&&) noexcept;
@@ -66,8 +66,8 @@ class File {
   /// Of a scalar or an array.
   std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
 
-  /// Flushes to the disk, closes, and renames to the path given to `create`: the file appears whole or
-  /// not at all.
+  /// Flushes to the disk, closes, and renames to the path given to `create`: the file appears whole
+  /// or not at all.
   void finish();
 
  private:

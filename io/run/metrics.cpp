@@ -40,7 +40,8 @@ bool has_step(const json& line) {
   return line.is_object() && line.contains("step") && line["step"].is_number_integer();
 }
 
-/// The lines of steps up to `last`, unchanged. Unreadable lines (a crash may leave some) are dropped.
+/// The lines of steps up to `last`, unchanged. Unreadable lines (a crash may leave some) are
+/// dropped.
 std::string lines_up_to(const std::string& text, int64_t last) {
   std::string kept;
   std::istringstream lines(text);

@@ -34,9 +34,9 @@ struct LayerOption {
 };
 
 /// The dynamic programme. After l layers it holds the Pareto front of all choices
-/// for them: the pairs (error, end of the link) that no other choice beats in both, errors ascending
-/// and ends descending. An earlier end never delays the following layers, so an optimal choice uses
-/// only these pairs.
+/// for them: the pairs (error, end of the link) that no other choice beats in both, errors
+/// ascending and ends descending. An earlier end never delays the following layers, so an optimal
+/// choice uses only these pairs.
 ///
 /// Errors are sums of the inputs, not rounded to bins. Above `states` pairs, a grid of cells
 /// thins them; each cell keeps the pair with the earliest end. The grid has states / 2 equal steps

@@ -11,7 +11,8 @@
 // fractions of squares and add up like them (error_table.h). The budget is sum e² <= alpha² sum u²,
 // u of the uniform choice. It bounds the L2 error of the whole gradient, which convergence analyses
 // use and whose square is a sum over layers. (L-GreCo's published form adds plain norms; it bounds
-// the whole only by alpha sqrt(layers) times the uniform error, since one layer may have all of it.)
+// the whole only by alpha sqrt(layers) times the uniform error, since one layer may have all of
+// it.)
 //
 // Both choices are one dynamic programme over layers. It keeps the Pareto front of pairs (error,
 // end): pairs that no other choice beats in both.
@@ -28,8 +29,8 @@
 // one and counts as error-free. If only the uniform choice is non-finite, the layer's best error
 // replaces it in the budget.
 //
-// Source: Alimohammadi, Markov, Frantar, Alistarh, "L-GreCo", MLSys 2024 (the programme over bins of
-// the error).
+// Source: Alimohammadi, Markov, Frantar, Alistarh, "L-GreCo", MLSys 2024 (the programme over bins
+// of the error).
 #include <cstdint>
 #include <vector>
 

@@ -2,15 +2,16 @@
 // Sums a flat array (fp32, bf16 or fp16) over ranks in buckets, while kernels still compute it.
 //
 // Elements become final in ascending order: gradients in backward, values in the optimizer step.
-// Buckets are contiguous slices that end at parameters. A bucket starts once its elements are final;
-// up to `in_flight` run at once, and make progress only inside calls (no thread). A step is one of:
+// Buckets are contiguous slices that end at parameters. A bucket starts once its elements are
+// final; up to `in_flight` run at once, and make progress only inside calls (no thread). A step is
+// one of:
 //
 //   all_reduce_step                     every rank gets all sums
-//   half_step(Phases::scatter)          ZeRO-1: a rank gets the sums of the slices it owns; the rest
-//                                       of the array is undefined
-//   half_step(Phases::gather)           ZeRO-1, after the optimizer has stepped a rank's slices: every
-//                                       rank gets all slices. With a wire whose segments are changes,
-//                                       the optimizer steps their targets instead
+//   half_step(Phases::scatter)          ZeRO-1: a rank gets the sums of the slices it owns; the
+//                                       rest of the array is undefined
+//   half_step(Phases::gather)           ZeRO-1, after the optimizer has stepped a rank's slices:
+//                                       every rank gets all slices. With a wire whose segments are
+//                                       changes, the optimizer steps their targets instead
 //
 // Each half sends half of the bytes. The bits do not depend on the order of calls on the ranks, and
 // both halves together give those of the all-reduce. Steps and options must be equal on all ranks.

@@ -9,8 +9,8 @@
 namespace espalier::parallel {
 namespace {
 
-/// The sum of an array by the transport's own all-reduce (MPI_Iallreduce), for elements that are not
-/// encoded. The library chooses the order of the sum. It does not report its sent bytes, so 2
+/// The sum of an array by the transport's own all-reduce (MPI_Iallreduce), for elements that are
+/// not encoded. The library chooses the order of the sum. It does not report its sent bytes, so 2
 /// (p-1)/p n elements are counted.
 class MpiReduction final : public Reduction {
  public:

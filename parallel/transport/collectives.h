@@ -7,7 +7,7 @@
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
 //   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all
-//   all_reduce_small   1 step          an all_gather, then a sum in rank order: same bits everywhere
+//   all_reduce_small   1 step          all_gather, then a sum in rank order: same bits everywhere
 #include <span>
 #include <vector>
 
@@ -34,8 +34,8 @@ struct SliceGather {
   std::span<std::byte> whole;       ///< empty on ranks that receive nothing
   bool everywhere = true;           ///< false: only rank 0 receives
 };
-/// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks or
-/// on rank 0. Bytes outside every range are unchanged.
+/// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks
+/// or on rank 0. Bytes outside every range are unchanged.
 void gather_slices(Communicator& comm, const SliceGather& slices);
 
 enum class Combine : uint8_t { sum, max };

@@ -1,8 +1,8 @@
 // Rice code: each kept element is the number of pruned ones before it since the last kept one (its
 // gap), cut at `low_bits` bits: first the low parts of all gaps, packed, then the high parts in
-// unary (so many zeros, then a one), each filled up with zeros to words. With that many low bits the
-// code of a random mask is shortest: the power of two that is no less than ln((1 + sqrt 5) / 2) / f
-// (Kiely, "Selecting the Golomb parameter in Rice coding", IPN 42-159, 2004, for small f).
+// unary (so many zeros, then a one), each filled up with zeros to words. With that many low bits
+// the code of a random mask is shortest: the power of two that is no less than ln((1 + sqrt 5) / 2)
+// / f (Kiely, "Selecting the Golomb parameter in Rice coding", IPN 42-159, 2004, for small f).
 //
 // The i-th one of the unary part, at bit b, says that the high parts of gaps 0..i sum up to b - i;
 // low parts lie at fixed places. So both are read without a branch for each number.

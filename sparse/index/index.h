@@ -5,7 +5,7 @@
 //
 //   encoding    bits a kept element (density f)   form
 //   full        0                                 every element is kept
-//   int32       32                                SAMO's: ascending positions over the flattened tensor
+//   int32       32                                SAMO's: ascending positions in the flat tensor
 //   bitmap      1.06 / f                          one bit an element, a rank every 512
 //   golomb      within 4 % of H(f) / f, f < 0.4   Rice code of gaps, low bits and unary parts apart
 //   nm          n log2(m) a group of m            places of at most n kept of m in a row
@@ -59,7 +59,8 @@ class Index {
   /// encoding itself.
   size_t scratch_bytes() const { return scratch_bytes(encoding_, size_); }
   static size_t scratch_bytes(const Encoding& encoding, int64_t size);
-  /// The form that kernels read. `scratch` is 8-aligned, has scratch_bytes() and lives as long as the view.
+  /// The form that kernels read. `scratch` is 8-aligned, has scratch_bytes() and lives as long as
+  /// the view.
   kernels::Positions view(std::span<uint8_t> scratch = {}, int threads = 1) const;
   /// Kept elements at dense positions below `dense` (rank query), dense in [0, size].
   int64_t kept_before(int64_t dense) const;

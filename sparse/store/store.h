@@ -3,14 +3,15 @@
 //
 //   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
-//   low               bf16 and fp16: the bits that rounding took from the master copy, so that value
-//                     and low together are an exact fp32 number (core/types.h, join). Without
-//                     master_copy matrices have none: updates then round `value` at random
+//   low               bf16 and fp16: the bits that rounding took from the master copy, so that
+//                     value and low together are an exact fp32 number (core/types.h, join).
+//                     Without master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
-//   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It differs
-//                     between ranks and is never sharded
-//   master            fp32, instead of low, of parameters whose new values are sent in codes (ZeRO-1): the
-//                     whole master copy, which `value` follows (changes of parallel/wire/wire.h)
+//   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It
+//                     differs between ranks and is never sharded
+//   master            fp32, instead of low, of parameters whose new values are sent in codes
+//                     (ZeRO-1): the whole master copy, which `value` follows (changes of
+//                     parallel/wire/wire.h)
 //
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
@@ -119,8 +120,8 @@ struct StoreOptions {
   std::vector<int64_t> planned;
 };
 
-/// The initial values of the kept elements: a pure function of (seed, name, element), so a mask does
-/// not change them.
+/// The initial values of the kept elements: a pure function of (seed, name, element), so a mask
+/// does not change them.
 std::vector<float> initial_values(const ParameterSpec& spec, const Index& index, uint64_t seed,
                                   int threads = 1);
 
@@ -182,8 +183,8 @@ class Store {
   OptimizerState state(const Parameter& parameter) const;
   /// The kept elements of a parameter that each rank owns; empty when not sharded.
   std::span<const Range> shares(const Parameter& parameter) const;
-  /// In the form that kernels read; compressed indices are decoded into one scratch, valid until the
-  /// positions of another parameter are read.
+  /// In the form that kernels read; compressed indices are decoded into one scratch, valid until
+  /// the positions of another parameter are read.
   kernels::Positions positions(const Parameter& parameter);
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
@@ -208,8 +209,8 @@ class Store {
    private:
     Store& store_;
   };
-  /// While a probe is set, backward calls it with the dense gradient of each probed weight (fp32, in
-  /// its shape; the call may overwrite it) and writes none of them to the flat array. Needs the
+  /// While a probe is set, backward calls it with the dense gradient of each probed weight (fp32,
+  /// in its shape; the call may overwrite it) and writes none of them to the flat array. Needs the
   /// scratch of one layer, in every storage. Empty: off.
   using GradientProbe = std::function<void(const Parameter&, const Tensor& gradient)>;
   enum class Probed : uint8_t {

@@ -1,9 +1,9 @@
 #pragma once
 // A copy of the data that compute reads of adjacent parameters of a store: values, and the exact
-// vectors of 16-bit runs. For computations that must go on with old weights while the store gets new
-// ones, and for weights that are replaced for a while. Resident dense copies (storage dense) are not
-// copied: they are refreshed when the values come back. Bytes: those of the kept values, and 4 an
-// element of exact vectors.
+// vectors of 16-bit runs. For computations that must go on with old weights while the store gets
+// new ones, and for weights that are replaced for a while. Resident dense copies (storage dense)
+// are not copied: they are refreshed when the values come back. Bytes: those of the kept values,
+// and 4 an element of exact vectors.
 #include "sparse/store/store.h"
 
 namespace espalier::sparse {

@@ -1,6 +1,6 @@
 // Storages with products of a dense matrix and gathered gradients. "dense" keeps a resident copy;
-// "expanded" rebuilds it for one product, which costs one pass over N K elements, a product 2 R flops
-// for each of them.
+// "expanded" rebuilds it for one product, which costs one pass over N K elements, a product 2 R
+// flops for each of them.
 #include <algorithm>
 #include <numeric>
 

@@ -1,8 +1,8 @@
 #pragma once
-// Storages: how a pruned weight is held for compute. Each has the three verbs of a weight (weight.h)
-// and the facts below, by which the store decides what is resident; unpruned weights are dense views
-// of their values in all of them. Adding one: its file, a line here and in registry.cpp;
-// tests/sparse/storage_test.cpp runs all of them.
+// Storages: how a pruned weight is held for compute. Each has the three operations of a weight
+// (weight.h) and the facts below, by which the store decides what is resident; unpruned weights are
+// dense views of their values in all of them. Adding one: its operations in a file, its name here
+// and in registry.cpp; tests/sparse/storage_test.cpp runs all of them.
 #include <string_view>
 
 #include "src/core/registry.h"

@@ -1,10 +1,10 @@
 #pragma once
-// The three verbs of each storage (registry.h). Private to this folder.
+// The three operations of each storage (registry.h). Private to this folder.
 #include "sparse/weight/weight.h"
 
 namespace espalier::sparse {
 
-/// Operands of the verbs.
+/// Operands of the operations.
 struct WeightParts {
   Store& store;
   const kernels::Kernels& kernels;

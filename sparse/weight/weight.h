@@ -1,13 +1,13 @@
 #pragma once
-// A weight as a layer sees it: three verbs, whatever the storage behind them. W is [N, K]; x, dx
-// are [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
+// A weight as a layer sees it: three operations, whatever the storage. W is [N, K]; x, dx are
+// [R, K]; y, dy are [R, N], in the compute type unless said otherwise.
 //
 //   apply                 y = x Wᵀ + b (+ addend)      y may be fp32 in any compute type
 //   apply_transposed      dx = dy W          likewise; `accumulate` adds to dx
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
 //                                            and that of a bias, (+)= column sums of dy
 //
-// Storages (registry.h), each a file of this folder:
+// Storages (registry.h), in dense.cpp (dense, expanded) and sparse.cpp (sparse, block):
 //   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
 //   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
 //   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient exists

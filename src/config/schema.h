@@ -1,7 +1,8 @@
 #pragma once
 // The schema: one row for each config key, in the order of help and dumps. Parsing, --set, limits,
 // dumps and help iterate over these rows, so a new key needs a member in io/config/config.h and a
-// row in schema.cpp. Choices of a kind (networks, optimizers, schedules, ...) come from its registry.
+// row in schema.cpp. Choices of a kind (networks, optimizers, schedules, ...) come from its
+// registry.
 #include <functional>
 #include <span>
 #include <string>

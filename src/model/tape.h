@@ -3,8 +3,8 @@
 // activations and temporaries.
 //
 // Layers push and save in forward, and read saved tensors in backward. `Scope` drops temporaries,
-// `clear` ends the micro-batch. A dry tape has no memory and only measures: a stage runs one dry pass
-// and then allocates the high-water mark.
+// `clear` ends the micro-batch. A dry tape has no memory and only measures: a stage runs one dry
+// pass and then allocates the high-water mark.
 #include <any>
 #include <map>
 #include <string>

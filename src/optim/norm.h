@@ -1,14 +1,16 @@
 #pragma once
 // Norm of the gradient and clipping factor (kernels::ClipArgs). Blocks of kernels::kSumBlock kept
-// elements, counted from the begin of a parameter, are summed in double, and the block sums exactly.
-// So the norm has the same bits for any split of the gradient over ranks and any order of summation.
+// elements, counted from the begin of a parameter, are summed in double, and the block sums
+// exactly. So the norm has the same bits for any split of the gradient over ranks and any order of
+// summation.
 //
-// Norm and factor are computed by kernels and stay in their memory; `fetch` copies them to the host.
-// The host waits for the exact sum (568 bytes) only if it adds the sums of other ranks itself.
+// Norm and factor are computed by kernels and stay in their memory; `fetch` copies them to the
+// host. The host waits for the exact sum (568 bytes) only if it adds the sums of other ranks
+// itself.
 //
-// A non-finite gradient has a factor for which an update changes nothing. The factors of all updates
-// enqueued after it are the same until `result` reports it, so a pending update never changes weights
-// after a failed one.
+// A non-finite gradient has a factor for which an update changes nothing. The factors of all
+// updates enqueued after it are the same until `result` reports it, so a pending update never
+// changes weights after a failed one.
 #include <functional>
 #include <span>
 

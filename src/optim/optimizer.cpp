@@ -39,7 +39,7 @@ kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
 }  // namespace
 
 PendingUpdate Optimizer::enqueue(Stream& stream, int64_t step, double lr,
-                           const sparse::ParameterRange& range, const StepHooks& hooks) {
+                                 const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
   if (norm_.take(store_, range, hooks.sum)) {
     apply(stream, {.step = step, .lr = static_cast<float>(lr), .range = range, .hooks = hooks});

@@ -11,8 +11,8 @@
 // element is a pure function of (seed, step, parameter name, number of the element among the kept
 // ones): the same bits for any sharding, and after a checkpoint.
 //
-// Calls are asynchronous: `enqueue` enqueues an update, `result` waits for its norm. Several updates
-// may be pending.
+// Calls are asynchronous: `enqueue` enqueues an update, `result` waits for its norm. Several
+// updates may be pending.
 //
 // With a sharded store (ZeRO-1) a rank updates the elements that it owns, in flat order; hooks sum
 // the norm and gather the values of the other ranks. Store::refresh_all then copies them.
@@ -63,15 +63,16 @@ class Optimizer {
 
   /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
   /// gradient. A sharded store needs hooks; the call is then collective.
-  PendingUpdate enqueue(Stream& stream, int64_t step, double lr, const sparse::ParameterRange& range,
-                  const StepHooks& hooks = {});
+  PendingUpdate enqueue(Stream& stream, int64_t step, double lr,
+                        const sparse::ParameterRange& range, const StepHooks& hooks = {});
   /// Factor of the last enqueued update, fp32 [1], in kernels' memory.
   Tensor clip_factor() const { return norm_.factor(); }
   /// Waits for a pending update. Once for each, in the order of `enqueue`.
   StepResult result(const PendingUpdate& update);
   /// Both, for all parameters.
   StepResult step(Stream& stream, int64_t step, double lr, const StepHooks& hooks = {}) {
-    return result(enqueue(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
+    return result(
+        enqueue(stream, step, lr, {.first = 0, .end = store_.parameters().size()}, hooks));
   }
 
  private:

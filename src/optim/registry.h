@@ -1,7 +1,7 @@
 #pragma once
-// Optimizers: one file each (adamw.cpp, sgd.cpp); the list is in registry.cpp. An optimizer is an
-// update rule for the kept elements of a parameter. Store (sparse/store) holds its moments;
-// Optimizer (optimizer.h) launches the rule's kernel for the parameters that a rank owns.
+// Optimizers: one file each (adamw.cpp, lion.cpp, sgd.cpp); the list is in registry.cpp. An
+// optimizer is an update rule for the kept elements of a parameter. Store (sparse/store) holds its
+// moments; Optimizer (optimizer.h) launches the rule's kernel for the parameters that a rank owns.
 #include "io/config/config.h"
 #include "src/core/registry.h"
 #include "src/kernels/kernels.h"

@@ -1,6 +1,6 @@
 #pragma once
-// The contents of a run directory. Each file may be missing, torn or from a run that is still going:
-// missing data become notes on the page, never guesses.
+// The contents of a run directory. Each file may be missing, torn or from a run that is still
+// going: missing data become notes on the page, never guesses.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

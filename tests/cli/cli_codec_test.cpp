@@ -56,7 +56,7 @@ TEST(CodecCommand, AllCodecsOnDrawnNumbers) {
   EXPECT_EQ(text.out.find("lost"), std::string::npos);
 }
 
-TEST(CodecCommand, AskedForCodecsInTheirOrder) {
+TEST(CodecCommand, RequestedCodecsInTheirOrder) {
   const Workplace here;
   const Ran ran = here.run("codec --synthetic heavy --seed 7 --count 5000 --codec sign:100 " +
                            kQuick + "--json --codec table:3 linear8:256");

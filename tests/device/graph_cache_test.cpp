@@ -45,7 +45,7 @@ class Recorded : public ::testing::Test {
   train::GraphCache<int, int> cache_{stream()};
 };
 
-TEST_F(Recorded, WorkIsAskedForThenReplayed) {
+TEST_F(Recorded, WorkIsEnqueuedThenReplayed) {
   const Buffer one = numbers(1);
   const Buffer sum = numbers(0);
   cache_.invalidate_if(0);
@@ -119,7 +119,7 @@ TEST_F(Recorded, OtherQueuesAreInIt) {
   EXPECT_THAT(read(right.tensor()), Each(5.0F + 1 + 2 + 3 + 4 + 5));
 }
 
-TEST_F(Recorded, WhatIsRefusedIsAskedForAsEver) {
+TEST_F(Recorded, RefusedWorkIsEnqueuedDirectly) {
   const Buffer one = numbers(1);
   const Buffer sum = numbers(0);
   cache_.invalidate_if(0);

@@ -97,7 +97,7 @@ TEST_F(Nccl, MovesMemoryInTheOrderOfItsQueue) {
 }
 
 /// Without `follow` the compute queue reads the old values.
-TEST_F(Nccl, QueuesKnowNoOrderButTheOneThatIsAskedFor) {
+TEST_F(Nccl, OnlyFollowOrdersTheQueues) {
   run_ranks(2, [&](Communicator& comm) {
     Rank me(comm);
     NcclLink link(comm, me.stream());

@@ -1,5 +1,6 @@
 #pragma once
-// The memory that a kernel's arguments refer to (kernels.h): a new operation adds its operands here.
+// The memory that a kernel's arguments refer to (kernels.h): a new operation adds its operands
+// here.
 //   operands(args)             its tensors, by name and use
 //   visit_arrays(args, fn)     fn(name, use, const void*, bytes) for each other array
 // PredictArgs::terms are in neither: they are read during the call.

@@ -15,8 +15,8 @@ using testing::Outcome;
 using testing::run;
 using testing::TempDir;
 
-/// Each test runs on the CPU once, and on devices with each carrier: NCCL, the host, and a transport
-/// that accepts all memory.
+/// Each test runs on the CPU once, and on devices with each carrier: NCCL, the host, and a
+/// transport that accepts all memory.
 class Pipelines : public ::testing::Test {
  protected:
   io::Config config_for(const std::string& schedule) const {
@@ -215,7 +215,7 @@ TEST_F(PipelineLinks, AutoTakesTheShortestWayThereIs) {
               ::testing::Not(HasSubstr("messages between stages")));
 }
 
-TEST_F(PipelineLinks, WhatIsAskedForOrAnError) {
+TEST_F(PipelineLinks, TheRequestedLinkOrAnError) {
   const testing::FakeNccl none("/no/such/libnccl.so");
   const auto expect_failure = [&](const std::string& link, bool device, const std::string& text) {
     config_.parallel.device_link = link;

@@ -185,8 +185,8 @@ TEST(LateRuns, GoOnWhereNothingIsRecorded) {
   }
 }
 
-/// A checkpoint does not depend on the memory that holds the state: one run in parts, on the CPU, on
-/// the device, offloaded, on the device, and on the CPU.
+/// A checkpoint does not depend on the memory that holds the state: one run in parts, on the CPU,
+/// on the device, offloaded, on the device, and on the CPU.
 TEST(LateRuns, GoOnWithStateInOtherMemory) {
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
     SCOPED_TRACE(dtype);

@@ -1,5 +1,5 @@
 #pragma once
-// Cases of the products with a weight W [rows, cols] of which only kept elements are stored: sparse
+// Cases of the products with a weight W [rows, cols] that stores only its kept elements: sparse
 // matrices (kernel_cases_sparse.h) and matrices of blocks (kernel_cases_block.h).
 //   spmm             y  (+)= x Wᵀ (+ bias), activated = f(y)
 //   spmm_transposed  dx (+)= dy W f'(preactivation)

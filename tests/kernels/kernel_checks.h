@@ -69,7 +69,8 @@ inline void expect_planned(const Case& one, const TestedTable& table, size_t wor
 }
 
 /// The reference's values, inputs unchanged, the same bits in all variations and for any contents
-/// of the workspace, and the workspace of plans. Operands with more than `most_elements` are only compared with the reference.
+/// of the workspace, and the workspace of plans. Operands with more than `most_elements` are only
+/// compared with the reference.
 inline void expect_reference(const Case& one, const TestedTable& table,
                              const std::vector<Values>& want, int64_t most_elements) {
   const Memories memories(one);

@@ -1,6 +1,6 @@
-// Messages of every table under test (tested_tables.h) equal the first CPU table's byte by byte, for
-// every code, bucket, size, value and address; decoded values are equal bit by bit, for any bytes.
-// The other tests of messages compare that one table with the definition (wire_test.cpp).
+// Messages of every table under test (tested_tables.h) equal the first CPU table's byte by byte,
+// for every code, bucket, size, value and address; decoded values are equal bit by bit, for any
+// bytes. The other tests of messages compare that one table with the definition (wire_test.cpp).
 #include <gtest/gtest.h>
 
 #include "tests/kernels/tested_tables.h"

@@ -1,5 +1,5 @@
-// Every wire code against the plain decoder of wire_case.h: a bucket's metadata, and that the nearest
-// value is chosen. All tables produce the same bytes (wire_tables_test.cpp).
+// Every wire code against the plain decoder of wire_case.h: a bucket's metadata, and that the
+// nearest value is chosen. All tables produce the same bytes (wire_tables_test.cpp).
 #include <gtest/gtest.h>
 
 #include "tests/kernels/wire_case.h"

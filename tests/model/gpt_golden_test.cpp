@@ -46,7 +46,8 @@ class Golden {
         kernels_(*the_case.kernels),
         dtype_(the_case.dtype),
         network_(model::make_layers(config_of(the_case), {.classes = kVocabulary})),
-        store_(stream_, kernels_, model::parameters_of(network_.layers()), {.dtype = dtype_, .encoding = {}}) {
+        store_(stream_, kernels_, model::parameters_of(network_.layers()),
+               {.dtype = dtype_, .encoding = {}}) {
     network_.bind(store_, kernels_);
     for (sparse::Parameter& parameter : store_.parameters()) {
       store_.set_values(parameter, plain_.read("params." + parameter.spec.name));

@@ -298,7 +298,7 @@ TEST_F(ReportTest, SameDirectoriesGiveTheSameBytes) {
   EXPECT_EQ(page({"run", "run"}), page({"run", "run"}));
 }
 
-TEST_F(ReportTest, RunsOfTheSameNameAreToldApart) {
+TEST_F(ReportTest, RunsOfTheSameNameGetDifferentNames) {
   write_run("x/run", 1.5, 1000);
   write_run("y/run", 1.5, 1000);
   const json data = data_of(page({"x/run", "y/run/", "y/run"}));

@@ -168,7 +168,7 @@ TEST_F(Products, add_a_bias_that_the_library_refuses) {
 
 /// A product of a matrix with itself has the operands' rounding error, and only where TF32 is
 /// allowed.
-TEST_F(Products, round_operands_to_tf32_when_asked_to) {
+TEST_F(Products, round_operands_to_tf32_on_request) {
   const auto largest_error = [&](DType dtype, bool allowed) {
     const GemmArgs args{.a = make(dtype, {1, 48}, 0.5, 1),
                         .b = make(dtype, {48, 1}, 0.5, 1),
@@ -299,7 +299,7 @@ class ProductsByTheClock : public Products {
   static constexpr double kFirst = 3e-6, kFastest = 1e-6, kTrials = 15e-6, kNear = 1e-9;
 };
 
-TEST_F(ProductsByTheClock, take_the_fastest_algorithm_when_asked_to) {
+TEST_F(ProductsByTheClock, take_the_fastest_algorithm_on_request) {
   EXPECT_NEAR(seconds(product(40)), kFirst, kNear);
   ASSERT_EQ(setenv("ESPALIER_TUNE_PRODUCTS", "1", 1), 0);
   EXPECT_GT(seconds(product(48)), kTrials);

@@ -177,7 +177,7 @@ TEST_F(Cudnn, an_older_one_has_gradients_of_whole_tiles) {
   expect_runs({1, 128, 1, 8}, 1, 1);
 }
 
-TEST_F(Cudnn, missing_or_unwanted_it_is_not_asked) {
+TEST_F(Cudnn, missing_or_disabled_it_is_not_called) {
   {
     const AttentionWay own("own");
     expect_runs({1, 64, 2, 8}, 0, 0);

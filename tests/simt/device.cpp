@@ -56,8 +56,8 @@ bool is_write([[maybe_unused]] void* context) {
 #endif
 }
 
-/// Runs on the thread of a queue's work or of the host during its own access, which holds no lock of
-/// this file.
+/// Runs on the thread of a queue's work or of the host during its own access, which holds no lock
+/// of this file.
 void on_fault(int, siginfo_t* about, void* context) {
   {
     const std::lock_guard lock(watch().mutex);

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          BlockSize{64, 64}, BlockSize{1, 16}, BlockSize{16, 1},
                                          BlockSize{4, 1}, BlockSize{3, 5}, BlockSize{24, 40})));
 
-TEST(BlockSearch, CutsLargeBlocksAndTakesTheWishWhereAnyFits) {
+TEST(BlockSearch, CutsLargeBlocksAndTakesTheRequestedOnesWhereAnyFit) {
   auto found = [](const BlockSize& block) {
     const Shape shape{1200, 1200};
     return find_blocks(mask_of_blocks(shape, block, 0.5), shape, {.edge = 16}).value();
@@ -158,7 +158,7 @@ TEST(BlockSearch, RefusesSingleElementsAndNamesTheFill) {
   }
 }
 
-TEST(BlockSearch, AnExactWishOffersTheBlocksThatThereAre) {
+TEST(BlockSearch, AnExactRequestThatFailsNamesPossibleBlocks) {
   const Shape shape{96, 96};
   const Mask mask = mask_of_blocks(shape, {16, 8}, 0.5);
   EXPECT_EQ(choose_blocks(mask, shape, {.edge = 8, .exact = true}), (BlockSize{8, 8}));

@@ -70,7 +70,7 @@ TEST(Mask, VisitsEveryOneWhileTheyAreCleared) {
   EXPECT_EQ(mask.kept(), 334);
 }
 
-TEST(Mask, DigestTellsMasksApart) {
+TEST(Mask, DifferentMasksHaveDifferentDigests) {
   std::set<uint64_t> digests;
   for (int64_t size : {0, 1, 64, 65, 128}) {
     digests.insert(Mask(size, false).digest());

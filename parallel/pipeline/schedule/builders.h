@@ -84,8 +84,8 @@ void repeat(int times, const auto& body) {
 }
 
 /// Program of one stage: `warm` forwards, then pairs of a forward and a backward, then the
-/// remaining backwards. With `deferred` >= 0 weight gradients are separate, each that many backwards
-/// after its backward.
+/// remaining backwards. With `deferred` >= 0 weight gradients are separate, each that many
+/// backwards after its backward.
 std::vector<Action> forwards_first(int stage, int micro_batches, int warm, int deferred = -1);
 
 /// Schedules without programs: one stage a rank, two in V-shaped placement, and the stages of

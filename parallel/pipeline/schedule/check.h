@@ -20,7 +20,7 @@ namespace espalier::parallel {
 struct ScheduleFacts {
   /// [ranks] Most forwards whose input gradient is still pending, in micro-batches of one stage.
   std::vector<int> activations;
-  /// [ranks] Most backward_inputs whose weight gradient is still pending.
+  /// [ranks] Most actions `backward_input` whose weight gradient is still pending.
   std::vector<int> weight_parts;
   /// [ranks] Most of both together: tapes that a rank needs.
   std::vector<int> tapes;

@@ -23,7 +23,8 @@ class DeviceLink {
   virtual Stream& stream() = 0;
   /// Orders the following messages after all work enqueued on the compute stream so far.
   virtual void follow_compute() = 0;
-  /// Groups the messages that `calls` starts. `doing` is text for PeerLost, as in "summing gradients".
+  /// Groups the messages that `calls` starts. `doing` is text for PeerLost, as in "summing
+  /// gradients".
   virtual void group(std::string_view doing, const std::function<void()>& calls) = 0;
   virtual void send(int to, std::span<const std::byte> data) = 0;
   virtual void receive(int from, std::span<std::byte> data) = 0;

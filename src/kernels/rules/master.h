@@ -1,6 +1,6 @@
 #pragma once
-// The master copy of a 16-bit value: fp32 split into two halves, and stochastic rounding where there
-// is no low half.
+// The master copy of a 16-bit value: fp32 split into two halves, and stochastic rounding where
+// there is no low half.
 #include "src/kernels/rules/shared.h"
 
 namespace espalier::kernels {

@@ -1,6 +1,6 @@
 #pragma once
-// Dropout. Draws depend only on the seed, the step, the place in the network and the position in the
-// global batch, so any number of ranks and micro-batches drops the same elements.
+// Dropout. Draws depend only on the seed, the step, the place in the network and the position in
+// the global batch, so any number of ranks and micro-batches drops the same elements.
 #include "src/model/layer.h"
 
 namespace espalier::model {

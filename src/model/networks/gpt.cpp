@@ -10,7 +10,7 @@
 // residual stream 0.02 / sqrt(2 layers).
 //
 // A block keeps for backward, in bytes a row (e: bytes of the compute type, ratio 4):
-//   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP before and after gelu
+//   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP around gelu
 //   selective  8 C + 8 e C: norm outputs and gelu are computed again
 //   full       4 C: its input; the rest is there for one block at a time
 #include <algorithm>

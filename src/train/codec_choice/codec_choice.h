@@ -14,9 +14,9 @@
 //   any, with reduction = "auto"   uncompressed if plain sums are measured to be no slower
 //
 // Timed sums take the route of the run's gradients: through the host or between devices
-// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed (stage/wire_formats.h).
-// Rank 0 of the replicas decides and broadcasts; each stage of a pipeline decides for itself.
-// Sources: parallel/choice/bit_choice.h.
+// (reduction_timer.h). Biases, norms and small parameters are sent uncompressed
+// (stage/wire_formats.h). Rank 0 of the replicas decides and broadcasts; each stage of a pipeline
+// decides for itself. Sources: parallel/choice/bit_choice.h.
 #include <map>
 #include <string>
 #include <utility>

@@ -457,8 +457,8 @@ class LearningCurve {
     for (const CurveShape& shape : shapes) {
       minima.push_back(search(data_, shape));
     }
-    // Repeat while the noise estimate falls: priors are in units of the noise, so an estimate that is
-    // too large distorts the first fits.
+    // Repeat while the noise estimate falls: priors are in units of the noise, so an estimate that
+    // is too large distorts the first fits.
     CurveData plain = data_;
     double before = 0;
     for (int round = 0; round < kRounds && (round == 0 || data_.noise < 0.5 * before); ++round) {

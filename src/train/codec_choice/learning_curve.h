@@ -5,8 +5,8 @@
 // Method: a mixture over eleven published shapes (curve_shape.h). It replaces the sampler of Domhan
 // et al. (IJCAI 2015) and the network of Klein et al. (ICLR 2017), which take seconds to minutes.
 //   1. Fit each shape by weighted least squares. Point i of n has weight 10^(i/n) (Domhan).
-//   2. Draw the shape's nonlinear parameters 160 times: two thirds around the fit (Laplace's approximation,
-//      Student's t with 4 degrees of freedom), one third from the whole box.
+//   2. Draw the shape's nonlinear parameters 160 times: two thirds around the fit (Laplace's
+//      approximation, Student's t with 4 degrees of freedom), one third from the whole box.
 //   3. Weigh each draw by posterior / proposal. With W, the weight over all draws of all shapes:
 //
 //   mean        = sum of W mean_i

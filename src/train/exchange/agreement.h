@@ -19,12 +19,12 @@ std::string broadcast_text(parallel::Communicator& comm, std::string text);
 /// Collective. Throws SharedFailure with rank 0's message on all ranks unless it is empty.
 void agree(parallel::Communicator& comm, const std::string& error);
 
-/// Collective. Throws SharedFailure, naming the first setting that differs and the ranks, unless all
-/// ranks have the same settings outside [run]: message sizes follow from them.
+/// Collective. Throws SharedFailure, naming the first setting that differs and the ranks, unless
+/// all ranks have the same settings outside [run]: message sizes follow from them.
 void compare_settings(const io::Config& config, parallel::Communicator& comm);
 
-/// Collective. Throws Failure, naming array and ranks, unless replicated arrays have the same bits on
-/// all ranks: values and exact copies, and without sharding low halves and moments.
+/// Collective. Throws Failure, naming array and ranks, unless replicated arrays have the same bits
+/// on all ranks: values and exact copies, and without sharding low halves and moments.
 void compare_ranks(const sparse::Store& store, parallel::Communicator& comm);
 
 /// Collective. Runs `action` on rank 0, then on the others, so that an error of config or files is

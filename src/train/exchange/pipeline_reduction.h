@@ -8,9 +8,8 @@
 //
 // Deadlock freedom:
 // - A rank enqueues the exchange of shares after all passes of the step, when all messages from
-// other
-//   stages have arrived and all sent ones have left. It enqueues the norm after its reductions over
-//   replicas. So neither precedes a message of its step.
+//   other stages have arrived and all sent ones have left. It enqueues the norm after its
+//   reductions over replicas. So neither precedes a message of its step.
 // - No message of the next step precedes them: the first stage's forward follows both.
 // - Reductions over replicas that were enqueued before do not wait for them; those enqueued after
 //   follow the shares on all ranks.

@@ -8,11 +8,11 @@
 //            a rank updates its slices; all-gather of values: (p-1)/p v n, or in codes
 //            (stage/wire_formats.h); in 16-bit runs norms and biases once more in fp32
 //
-// Gradients are sent in the codecs of `parallel.codec` (stage/wire_formats.h), by `parallel.reduction`;
-// factors of powersgd always by sra. Collectives run between devices by NCCL if
-// `parallel.device_link` and the machine allow it, else through the host (replica_collectives.h).
-// Both give the same bits on all ranks, and without codecs the same as each other. Over a pipeline
-// the norm is that of all stages.
+// Gradients are sent in the codecs of `parallel.codec` (stage/wire_formats.h), by
+// `parallel.reduction`; factors of powersgd always by sra. Collectives run between devices by NCCL
+// if `parallel.device_link` and the machine allow it, else through the host
+// (replica_collectives.h). Both give the same bits on all ranks, and without codecs the same as
+// each other. Over a pipeline the norm is that of all stages.
 #include <memory>
 
 #include "io/config/config.h"

@@ -265,8 +265,8 @@ class StepLoop {
     return report;
   }
 
-  /// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it, has
-  /// overwritten them. Collective.
+  /// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it,
+  /// has overwritten them. Collective.
   void restore_gradients(int64_t step) {
     if (std::exchange(run_.step, step) > step + 1) {
       run_.pipeline->train(step, row_scale(run_.loss_scale.value()));

@@ -2,7 +2,8 @@
 // Trains a network on one rank of a communicator; every rank makes a Trainer and runs it.
 //
 //   setup.h      config, ranks and data -> components of this rank, by an immutable plan
-//   (run_plan.h) steps.h      the step loop
+//                (run_plan.h)
+//   steps.h      the step loop
 //   reporter.h   metrics, checkpoints, summary, traces, notes
 #include "src/train/run/reporter.h"
 #include "src/train/run/setup.h"

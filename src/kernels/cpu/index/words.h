@@ -12,7 +12,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 
 /// A run of bitmap words. It covers `size` dense elements (at most 64 per word; bits beyond are
-/// zero), of which `kept` are packed. No element outside these ranges is read or written.
+/// zero); `kept` of them are packed. No element outside these ranges is read or written.
 struct WordRun {
   const uint64_t* words;
   int64_t size;

@@ -1,6 +1,7 @@
 #pragma once
 // The list of wire codecs. To add one: a struct with its rules in a file of this folder, its
-// include and its line here, a row in tests/kernels/wire_case.h.
+// include and its line here, a row in tests/support/codec_samples.h (CONTRIBUTING.md lists the
+// tests of its values).
 //
 // A struct has
 //   kEntry            its facts (wire_codec.h)
