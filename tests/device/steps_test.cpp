@@ -275,9 +275,12 @@ void ends_as_on_the_cpu(const io::Config& config, int ranks, const std::string& 
     io::Config linked = config;
     linked.parallel.device_link = link;
     End there = end_of(linked, ranks, true, wrong);
-    EXPECT_THAT(here.message,
-                HasSubstr(what == Wrong::loss ? "the loss is infinite at step 5: training has diverged, stopped before the update"
-                                              : "the gradient norm is nan at step 5, in "));
+    EXPECT_THAT(
+        here.message,
+        HasSubstr(
+            what == Wrong::loss
+                ? "the loss is infinite at step 5: training has diverged, stopped before the update"
+                : "the gradient norm is nan at step 5, in "));
     EXPECT_THAT(here.message, HasSubstr("step-000003.h5"));
     EXPECT_EQ(here.state, before.state);
     EXPECT_EQ(here.common, before.common);

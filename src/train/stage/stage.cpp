@@ -95,8 +95,7 @@ std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<mode
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options)
-    : Stage(config, problem, stream, kernels, options,
-            model::make_layers(config.model, problem)) {}
+    : Stage(config, problem, stream, kernels, options, model::make_layers(config.model, problem)) {}
 
 Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
              const kernels::Kernels& kernels, const Options& options, Layers layers)

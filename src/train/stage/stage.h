@@ -68,7 +68,7 @@ class Stage {
   /// Enqueues the update; `result` waits for it.
   optim::PendingUpdate update(int64_t step, double lr, const optim::StepHooks& hooks = {}) {
     return optimizer_.enqueue(stream_, step, lr, {.first = 0, .end = store_->parameters().size()},
-                          hooks);
+                              hooks);
   }
   /// Updates one part, clipped by its own norm.
   optim::PendingUpdate update_part(size_t part, int64_t step, double lr) {
@@ -76,9 +76,7 @@ class Stage {
   }
   /// For the next updates; see Optimizer.
   void set_gradient_scale(double scale, int64_t skipped) { optimizer_.set_scale(scale, skipped); }
-  optim::StepResult result(const optim::PendingUpdate& update) {
-    return optimizer_.result(update);
-  }
+  optim::StepResult result(const optim::PendingUpdate& update) { return optimizer_.result(update); }
   /// Clip factor of the last enqueued update, in kernels' memory (optim/norm.h).
   Tensor clip_factor() const { return optimizer_.clip_factor(); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
