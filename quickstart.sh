@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs missing packages,
 # builds, makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, compares
-# them, and samples text from the sparse one. About 10 minutes on two cores; a second call reuses the
+# them, and samples text from the sparse one. About 7 minutes on two cores; a second call reuses the
 # results of the first.
 set -euo pipefail
 cd "$(dirname "$0")"

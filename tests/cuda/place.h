@@ -15,6 +15,9 @@ namespace espalier::testing {
 /// Null if there is no device.
 const kernels::Kernels* device_table();
 
+/// Steps of a run that is compared with the CPU's.
+int64_t compared_steps();
+
 /// Reason why there is no device.
 std::string why_no_device();
 

@@ -14,6 +14,8 @@ const kernels::Kernels* device_table() {
 
 void choose_nccl() {}
 
+int64_t compared_steps() { return 100; }
+
 std::string why_no_device() { return kernels::cuda::absence(); }
 
 }  // namespace espalier::testing

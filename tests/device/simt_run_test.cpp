@@ -138,7 +138,7 @@ TEST(SimtRuns, LaunchNoKernelsInReplays) {
     for (const int64_t micro_batch : {4, 1}) {
       config.train.global_batch = 4;
       config.train.micro_batch = micro_batch;
-      config.train.steps = 8;
+      config.train.steps = 6;
       testing::on_ranks(1, [&](parallel::Communicator& comm) {
         train::TrainerOptions options{.resume = "none", .kernels = &kernels::cuda_simt::table()};
         const simt::Queue* queue = nullptr;
