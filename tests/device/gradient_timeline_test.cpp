@@ -36,7 +36,7 @@ train::GradientTimeline watched() {
     slow.until(100 + 200 * i);
     recorder.ready(10 * i);
   }
-  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0) << "nobody waits in between";
+  EXPECT_EQ(slow.queue.waited() + slow.queue.synchronized(), 0) << "no host wait in between";
   slow.until(700);
   recorder.finish();
   return recorder.timeline();

@@ -89,7 +89,7 @@ TEST_F(Recorded, KeysAndChangesHaveRecordingsOfTheirOwn) {
   cache_.invalidate_if(1);
   run(1);
   run(1);
-  EXPECT_EQ(cache_.replayed(), 4) << "asked for as at first";
+  EXPECT_EQ(cache_.replayed(), 4) << "run directly, as at first";
   run(1);
   EXPECT_EQ(cache_.replayed(), 5);
   stream().workspace(1000);  // the workspace moves
@@ -160,10 +160,10 @@ TEST_F(Recorded, NothingElseHappens) {
   const Buffer host = arena().host().allocate(Memory::scratch, "host", DType::fp32, Shape{8});
   const Mark early = stream().mark();
   const std::vector<std::pair<const char*, std::function<void()>>> mistakes{
-      {"waits", [&] { stream().synchronize(); }},
-      {"asks for marks", [&] { stream().passed(early); }},
-      {"waits", [&] { stream().wait(early); }},
-      {"waits", [&] { side().synchronize(); }},
+      {"cannot be waited for", [&] { stream().synchronize(); }},
+      {"cannot be queried", [&] { stream().passed(early); }},
+      {"cannot be waited for", [&] { stream().wait(early); }},
+      {"cannot be waited for", [&] { side().synchronize(); }},
       {"no memory is taken", [&] { numbers(2); }},
       {"pinned memory", [&] { host.tensor().get<float>()[0] = 1; }},
       {"given back", [&] { given.release(); }},

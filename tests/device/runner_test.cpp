@@ -202,7 +202,7 @@ TEST_P(Carriers, NeedTheirWaits) {
     for (int runs = 0; !missed && runs < 5; ++runs) {
       missed = is_missed(number);
     }
-    EXPECT_TRUE(missed) << "nobody misses wait " << number;
+    EXPECT_TRUE(missed) << "no run fails without wait " << number;
   }
   simt::forget_follow(-1);
 }

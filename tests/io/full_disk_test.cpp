@@ -164,7 +164,7 @@ TEST_F(FullDiskTest, AFullFileSystem) {
     const bool told = message.find("No space left on device") != std::string::npos;
     const bool kept = files() == 1 && CheckpointReader(path_).meta().step == 7;
     if (!told || !kept) {
-      std::fprintf(stderr, "told: %s\n", message.c_str());
+      std::fprintf(stderr, "reported: %s\n", message.c_str());
     }
     return told && kept ? 0 : 1;
   });

@@ -271,7 +271,7 @@ Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, vo
     *static_cast<int64_t*>(to) =
         workspace_of(*of.object(plan_engine_config).values.at(heuristics_graph).objects.front());
   } else {
-    return refuse(kBadParameter, "nothing to ask for");
+    return refuse(kBadParameter, "no attribute is requested");
   }
   return kSuccess;
 }

@@ -148,7 +148,7 @@ void Queue::run_until(int64_t count) {
 }
 
 void Queue::synchronize() {
-  require(!recording(), "nobody waits for a queue whose calls are recorded");
+  require(!recording(), "a queue whose calls are recorded cannot be waited for");
   ++synchronized_;
   waited_until_ = asked_;
   run_until(asked_);
@@ -156,7 +156,7 @@ void Queue::synchronize() {
 
 bool Queue::passed(Mark mark) {
   constexpr int64_t kPatience = 8;
-  require(!recording() && mark < kRecorded, "nobody asks for marks of recordings", mark);
+  require(!recording() && mark < kRecorded, "a mark of a recording cannot be queried", mark);
   if (done_ < mark && ++polls_ >= kPatience) {
     polls_ = 0;
     advance(done_ + 1);
@@ -165,7 +165,7 @@ bool Queue::passed(Mark mark) {
 }
 
 void Queue::wait(Mark mark) {
-  require(!recording() && mark < kRecorded, "nobody waits for marks of recordings", mark);
+  require(!recording() && mark < kRecorded, "a mark of a recording cannot be waited for", mark);
   waited_ += done_ < mark ? 1 : 0;
   waited_until_ = std::max(waited_until_, mark);
   run_until(mark);

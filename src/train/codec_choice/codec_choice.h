@@ -56,8 +56,8 @@ class CodecChoice {
   void use(const std::string& codec);
   /// Wire segments of the flat gradient with the present masks.
   std::vector<parallel::WireSegment> segments() const;
-  /// Collective. Call before each step, while the gradient's contents may be overwritten. Times
-  /// what has changed since the last call.
+  /// Collective. Times the codecs and reductions that changed since the last call. Call it before
+  /// each step: it overwrites the gradient.
   void prepare();
   /// Whether `choose` must measure the gradients of this step before any is sent.
   bool due(int64_t step) const;
