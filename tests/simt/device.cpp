@@ -332,7 +332,7 @@ void GuardedQueue::operation(const std::string& name, std::vector<Touch> touches
 }
 
 void GuardedQueue::synchronize() {
-  require(!device_.recording(), "no host wait while calls of the device are recorded");
+  require(!device_.recording(), "a device whose calls are recorded cannot be waited for");
   Queue::synchronize();
   device_.detector().synchronized(actor_);
 }
@@ -358,7 +358,7 @@ Mark GuardedQueue::mark() {
 }
 
 bool GuardedQueue::passed(Mark mark) {
-  require(!device_.recording(), "no query of marks while calls of the device are recorded");
+  require(!device_.recording(), "a mark of a device whose calls are recorded cannot be queried");
   const bool has = Queue::passed(mark);
   if (has) {
     device_.detector().waited(actor_, mark);
@@ -367,7 +367,7 @@ bool GuardedQueue::passed(Mark mark) {
 }
 
 void GuardedQueue::wait(Mark mark) {
-  require(!device_.recording(), "no host wait while calls of the device are recorded");
+  require(!device_.recording(), "a device whose calls are recorded cannot be waited for");
   Queue::wait(mark);
   device_.detector().waited(actor_, mark);
 }
